@@ -1,0 +1,1 @@
+"""How quantising any subset of blocks changes the output: measured on one switchable graph, then fitted."""

@@ -1,0 +1,37 @@
+"""The error tree: everything taglio refuses, each with one line for the user. Status ("infeasible") is data, not here."""
+
+
+class TaglioError(Exception):
+    """Base of all refusals. The message is one line that names the thing, the numbers and the fix."""
+
+    exit_code = 2
+
+
+class BadModel(TaglioError):
+    """The model cannot be read, checked or run."""
+
+
+class BadData(TaglioError):
+    """The user's inputs do not fit the model or the metric."""
+
+
+class BadOption(TaglioError):
+    """A command-line or function argument is wrong, or contradicts another."""
+
+
+class BadArtifact(TaglioError):
+    """A file written by another stage is damaged, of another version, or of another model."""
+
+
+class CannotQuantize(TaglioError):
+    """A block cannot be quantised under the scheme asked for."""
+
+
+class Infeasible(TaglioError):
+    """No plan meets the limits; the message says the best that can be reached."""
+
+    exit_code = 3
+
+
+class MeasurementFailed(TaglioError):
+    """A runtime failed or gave unusable numbers while it was measured."""

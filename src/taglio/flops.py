@@ -1,0 +1,59 @@
+"""Floating-point operations of one ONNX operator. Counts arithmetic, not memory traffic, and measures nothing.
+
+A multiply-add is two operations. Bias additions count; comparisons (Relu, Clip, MaxPool) count one an element, as
+TensorFlow's profiler does for pooling; data movement counts none.
+"""
+
+from collections.abc import Mapping
+from math import prod
+
+import onnx
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+# Operations per output element; transcendental functions count as one, as in the usual tables.
+_PER_ELEMENT = {
+    "Add": 1, "Sub": 1, "Mul": 1, "Div": 1, "Pow": 1, "Sqrt": 1, "Exp": 1, "Log": 1, "Neg": 1, "Abs": 1,
+    "Relu": 1, "Clip": 1, "LeakyRelu": 2, "PRelu": 2, "Sigmoid": 4, "Tanh": 5, "Erf": 8, "Gelu": 12,
+    "HardSigmoid": 3, "HardSwish": 4, "Elu": 3, "Selu": 3, "Softplus": 3, "Max": 1, "Min": 1,
+    "BatchNormalization": 2, "InstanceNormalization": 8, "LayerNormalization": 8, "Softmax": 5, "LogSoftmax": 6,
+}  # fmt: skip
+
+
+def operator_flops(node: onnx.NodeProto, shapes: Shapes) -> int:
+    """Operations of `node`, from the shapes of its inputs and outputs; 0 for movement or where shapes lack."""
+    output = shapes.get(node.output[0])
+    if output is None:
+        return 0
+    size = prod(output)
+    match node.op_type:
+        case "Conv":
+            weight = shapes.get(node.input[1], ())
+            return size * (2 * prod(weight[1:]) + _has_bias(node))
+        case "ConvTranspose":
+            source, weight = shapes.get(node.input[0], ()), shapes.get(node.input[1], ())
+            return 2 * prod(source) * prod(weight[1:]) + size * _has_bias(node)
+        case "MatMul":
+            return 2 * size * shapes.get(node.input[0], (0,))[-1]
+        case "Gemm":
+            left = shapes.get(node.input[0], (0, 0))
+            inner = left[0] if _attribute(node, "transA", 0) else left[1]
+            return size * (2 * inner + _has_bias(node))
+        case "MaxPool" | "AveragePool":
+            kernel = next((tuple(a.ints) for a in node.attribute if a.name == "kernel_shape"), ())
+            return size * prod(kernel)
+        case "GlobalAveragePool" | "GlobalMaxPool" | "ReduceMean" | "ReduceSum" | "ReduceMax" | "ReduceMin":
+            return prod(shapes.get(node.input[0], (0,)))
+        case "Resize":
+            mode = next((a.s.decode() for a in node.attribute if a.name == "mode"), "nearest")
+            return 0 if mode == "nearest" else 7 * size
+        case other:
+            return _PER_ELEMENT.get(other, 0) * size
+
+
+def _has_bias(node: onnx.NodeProto) -> int:
+    return int(len(node.input) > 2 and node.input[2] != "")
+
+
+def _attribute(node: onnx.NodeProto, name: str, default: int) -> int:
+    return next((a.i for a in node.attribute if a.name == name), default)

@@ -1,0 +1,1 @@
+"""Every way to quantise a model. Does not choose what to quantise."""

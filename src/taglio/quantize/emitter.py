@@ -1,0 +1,29 @@
+"""Nodes and initialisers of a graph in the making. Knows nothing of quantisation beyond who wrote what."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+from taglio.scheme import Scheme
+
+
+@dataclass(slots=True)
+class Emitter:
+    """One per graph or subgraph.
+
+    `pairs` maps (tensor, activation key) to the float name behind its quantise/dequantise pair; `written` maps a
+    tensor to the scheme under which its producer wrote it in int8.
+    """
+
+    nodes: list[onnx.NodeProto] = field(default_factory=list)
+    initializers: dict[str, onnx.TensorProto] = field(default_factory=dict)
+    pairs: dict[tuple[str, object], str] = field(default_factory=dict)
+    written: dict[str, Scheme] = field(default_factory=dict)
+
+    def constant(self, name: str, values: np.ndarray) -> str:
+        """Add an initialiser once and return its name."""
+        if name not in self.initializers:
+            self.initializers[name] = numpy_helper.from_array(np.asarray(values), name)
+        return name

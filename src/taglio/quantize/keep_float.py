@@ -1,0 +1,96 @@
+"""Keep float what the plan says is float. Does not insert quantisation.
+
+ONNX Runtime quantises a float Conv, ConvTranspose or Gemm by itself, per tensor, when a DequantizeLinear feeds it
+and a QuantizeLinear follows (its WeightBiasQuantization pass), and turns such a Softmax into QLinearSoftmax, which
+answers wrongly for some scales. Neither is asked for; both change the error, so both patterns are broken here in
+the file, where every later user of it is safe too:
+
+1. Conv, ConvTranspose, Gemm: the pass requires one scale in the DequantizeLinear, so it gets one, repeated, per
+   channel. The values and the cost are the same.
+2. Softmax, a single channel, or a movement operator between (ONNX Runtime carries pairs past Reshape, Transpose and
+   the like): a one-input Max, which only copies, stands behind the operator.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from taglio.quantize.emitter import Emitter
+
+_WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm"})
+_CLIPS = frozenset({"Relu", "Clip"})
+_CARRIERS = frozenset({"MaxPool", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Slice"})
+
+
+def keep_float(emitter: Emitter, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Rewrite the two patterns in place. `shapes` gives the static shapes of the float model's tensors."""
+    producer = {name: node for node in emitter.nodes for name in node.output}
+    consumers: dict[str, list[onnx.NodeProto]] = {}
+    for node in emitter.nodes:
+        for name in node.input:
+            consumers.setdefault(name, []).append(node)
+    before: dict[str, list[onnx.NodeProto]] = {}
+    for node in emitter.nodes:
+        weighted = node.op_type in _WEIGHTED and node.input[1] not in producer
+        if not (weighted or node.op_type == "Softmax"):
+            continue
+        source = _dequantize_ahead(node, producer)
+        user = _user_before_quantize(node, consumers)
+        if source is None or user is None:
+            continue
+        if weighted and source.output[0] == node.input[0]:
+            extra = _spread(emitter, source, shapes)
+            if extra is not None:
+                node.input[0] = extra.output[0]
+                before.setdefault(node.name, []).append(extra)
+                continue
+        tensor = user.input[0]
+        copy = helper.make_node("Max", [tensor], [f"{tensor}/kept"], name=f"{tensor}/keep")
+        user.input[0] = copy.output[0]
+        before.setdefault(user.name, []).append(copy)
+    emitter.nodes[:] = [each for node in emitter.nodes for each in (*before.get(node.name, ()), node)]
+
+
+def _dequantize_ahead(node: onnx.NodeProto, producer: Mapping[str, onnx.NodeProto]) -> onnx.NodeProto | None:
+    """The DequantizeLinear that feeds `node`, directly or through operators that pairs are carried past."""
+    source = producer.get(node.input[0])
+    while source is not None and source.op_type in _CARRIERS:
+        source = producer.get(source.input[0])
+    return source if source is not None and source.op_type == "DequantizeLinear" else None
+
+
+def _user_before_quantize(
+    node: onnx.NodeProto, consumers: Mapping[str, list[onnx.NodeProto]]
+) -> onnx.NodeProto | None:
+    """The first node behind `node` and its Relu or Clip, where a lone path leads from there to a QuantizeLinear."""
+    first: onnx.NodeProto | None = None
+    while True:
+        users = consumers.get(node.output[0], [])
+        if len(users) != 1 or len(node.output) != 1:
+            return None
+        user = users[0]
+        if user.op_type not in _CLIPS:
+            first = first or user
+        if user.op_type == "QuantizeLinear":
+            return first
+        if user.op_type not in _CLIPS and user.op_type not in _CARRIERS:
+            return None
+        node = user
+
+
+def _spread(
+    emitter: Emitter, dequantize: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]]
+) -> onnx.NodeProto | None:
+    """A twin of `dequantize` with its scale repeated along the channels; None where there is but one."""
+    tensor = dequantize.output[0].split("/dequantized")[0]
+    shape = shapes.get(tensor, ())
+    if len(shape) < 2 or shape[1] < 2:
+        return None
+    stored, scale_name, zero_name = dequantize.input
+    scale = np.repeat(numpy_helper.to_array(emitter.initializers[scale_name]), shape[1])
+    zero = np.repeat(numpy_helper.to_array(emitter.initializers[zero_name]), shape[1])
+    inputs = [stored, emitter.constant(f"{scale_name}/each", scale), emitter.constant(f"{zero_name}/each", zero)]
+    name = f"{dequantize.output[0]}/each"
+    return helper.make_node("DequantizeLinear", inputs, [name], name=f"{dequantize.name}/each", axis=1)

@@ -1,0 +1,104 @@
+"""Scales, zero points and quantised weights, by ONNX Runtime's own formulas. Does not touch graphs."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from onnxruntime.quantization.quant_utils import compute_scale_zp
+
+from taglio.scheme import ActivationType, Scheme
+
+# Smallest scale that still multiplies and divides safely in float32.
+_TINY = float(np.finfo(np.float32).tiny)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TensorParameters:
+    """One scale and zero point: value = scale × (stored − zero_point)."""
+
+    scale: np.float32
+    zero_point: np.generic
+
+    @property
+    def at_minimum(self) -> bool:
+        """Whether the zero point is the type's lowest value, so that quantising also clips at zero (a free Relu)."""
+        return int(self.zero_point) == int(np.iinfo(self.zero_point.dtype).min)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class QuantizedWeight:
+    """`values` in int8 or uint8; `scale` and `zero_point` scalar, or one per entry of `axis`."""
+
+    values: np.ndarray
+    scale: np.ndarray
+    zero_point: np.ndarray
+    axis: int | None
+
+
+def activation_parameters(low: float, high: float, scheme: Scheme) -> TensorParameters:
+    """Scale and zero point of an activation whose values lie in [low, high].
+
+    Formula: ONNX Runtime's `compute_scale_zp`; `restricted` is symmetric unless the tensor is never negative.
+    """
+    info = np.iinfo(_dtype(scheme.activation))
+    symmetric = scheme.activation_symmetry == "symmetric" or (
+        scheme.activation_symmetry == "restricted" and low < 0.0
+    )
+    minimum = -127 if symmetric and scheme.activation == "s8" else info.min
+    zero_point, scale = compute_scale_zp(
+        np.float32(low),
+        np.float32(high),
+        np.array(minimum, info.dtype),
+        np.array(info.max, info.dtype),
+        symmetric,
+    )
+    return TensorParameters(np.float32(scale), info.dtype.type(int(zero_point)))
+
+
+def quantize_weight(values: np.ndarray, scheme: Scheme, axis: int | None, minimum_scale: np.ndarray | float = 0.0) -> QuantizedWeight:
+    """Quantise a float weight per tensor (`axis` None) or per entry of `axis`.
+
+    `minimum_scale` (scalar or one per entry) widens scales that would overflow an int32 bias.
+    """
+    low_q, high_q = _weight_limits(scheme)
+    dtype = _dtype(scheme.weight)
+    over = tuple(i for i in range(values.ndim) if i != axis) if axis is not None else None
+    low = np.minimum(values.min(axis=over), 0.0).astype(np.float64)
+    high = np.maximum(values.max(axis=over), 0.0).astype(np.float64)
+    if scheme.weight_symmetric:
+        high = np.maximum(-low, high)
+        low = -high
+    scale = np.maximum((high - low) / (high_q - low_q), minimum_scale)
+    flat = scale < _TINY
+    scale = np.where(flat, 1.0, scale)
+    middle = np.round((low_q + high_q) / 2.0) if scheme.weight_symmetric else np.round(low_q - low / scale)
+    zero_point = np.where(flat, 0.0, middle)
+    shape = [1] * values.ndim
+    if axis is not None:
+        shape[axis] = -1
+    scale32 = scale.astype(np.float32)
+    # In place and in float32: weights can be hundreds of megabytes.
+    stored = values / scale32.reshape(shape)
+    np.rint(stored, out=stored)
+    stored += zero_point.astype(np.float32).reshape(shape)
+    np.clip(stored, low_q, high_q, out=stored)
+    return QuantizedWeight(stored.astype(dtype), scale32, zero_point.astype(dtype), axis)
+
+
+def quantize_values(values: np.ndarray, parameters: TensorParameters) -> np.ndarray:
+    """Quantise a constant with an activation's parameters."""
+    info = np.iinfo(parameters.zero_point.dtype)
+    stored = np.rint(values / parameters.scale) + float(parameters.zero_point)
+    return np.clip(stored, info.min, info.max).astype(info.dtype)
+
+
+def _dtype(kind: ActivationType) -> np.dtype:
+    return np.dtype(np.uint8 if kind == "u8" else np.int8)
+
+
+def _weight_limits(scheme: Scheme) -> tuple[int, int]:
+    """The integer range of weights; ONNX Runtime's table: symmetric s8 leaves out −128, reduced range halves it."""
+    if scheme.weight == "u8":
+        return (0, 127) if scheme.reduced_range else (0, 255)
+    if scheme.reduced_range:
+        return (-64, 64)
+    return (-127, 127) if scheme.weight_symmetric else (-128, 127)

@@ -1,0 +1,45 @@
+"""The precisions a block may take, and the assignment of one to each block."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from taglio.graph import Block
+from taglio.scheme import Scheme
+
+Form = Literal["float", "whole", "anchor"]
+
+
+@dataclass(frozen=True, slots=True)
+class Precision:
+    """How a block is computed.
+
+    `whole`: every operator of the block in int8, its output too. `anchor`: the Conv, MatMul or Gemm in int8 and
+    the activation after it in float, so the output is float.
+    """
+
+    name: str
+    scheme: Scheme | None
+    form: Form
+
+    @property
+    def int8_output(self) -> bool:
+        """Whether the block's outputs leave it as int8."""
+        return self.form == "whole"
+
+    def fits(self, block: Block) -> bool:
+        """Whether `block` has this form."""
+        if self.form == "float":
+            return True
+        return block.quantizable and (self.form == "whole" or block.soft_tail)
+
+
+FLOAT32 = Precision("float32", None, "float")
+
+# One precision per block; a block that is not named computes in float32.
+Assignment = Mapping[str, Precision]
+
+
+def precisions(scheme: Scheme) -> tuple[Precision, ...]:
+    """The precisions that a plan under `scheme` chooses from."""
+    return (FLOAT32, Precision("int8", scheme, "whole"), Precision("int8-anchor", scheme, "anchor"))

@@ -1,0 +1,290 @@
+"""Insert QuantizeLinear/DequantizeLinear pairs for any assignment of precisions. Does not calibrate or choose.
+
+A block in int8 reads its activations through a pair and, in its whole form, writes them through one. A tensor
+that a float block produces is quantised for its int8 consumers only: float consumers read it unharmed. A tensor
+that an int8 block produces reaches everybody quantised. Movement operators keep the scale of what they move, so
+every tensor takes its range from the tensor that first held its values.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from taglio.errors import CannotQuantize
+from taglio.graph import MOVEMENT, Block, Graph, tensor_shapes
+from taglio.model import Model
+from taglio.quantize.emitter import Emitter
+from taglio.quantize.keep_float import keep_float
+from taglio.quantize.parameters import (
+    QuantizedWeight,
+    TensorParameters,
+    activation_parameters,
+    quantize_values,
+    quantize_weight,
+)
+from taglio.quantize.precision import Assignment, Precision
+from taglio.quantize.ranges import Ranges
+from taglio.scheme import Scheme
+
+# Float tails that int8 arithmetic gets for free when the zero point is the type's minimum.
+_FREE_TAILS = frozenset({"Relu", "Clip"})
+_WEIGHTED = frozenset({"Conv", "Gemm", "MatMul"})
+_INT32_BIAS_LIMIT = 2.0**30
+
+
+class QdqBuilder:
+    """Builds quantised models of one float model; quantised weights are kept between builds."""
+
+    def __init__(self, model: Model, graph: Graph, ranges: Mapping[str, Ranges]) -> None:
+        """`ranges` by calibration method; every scheme that is built must find its method there."""
+        self._model = model
+        self._graph = graph
+        self._ranges = ranges
+        self._initializers = model.initializers()
+        self._arrays: dict[str, np.ndarray] = {}
+        self._weights: dict[tuple[object, ...], QuantizedWeight] = {}
+        self._parameters: dict[tuple[str, object], TensorParameters] = {}
+        self._nodes = {node.name: node for node in model.proto.graph.node}
+        self._roots = _range_roots(model.proto)
+        self._shapes = tensor_shapes(model.proto)
+
+    def build(self, assignment: Assignment) -> onnx.ModelProto:
+        """The model with each block in its assigned precision. Raises CannotQuantize for a form it lacks."""
+        emitter = Emitter()
+        for block in self._graph.blocks:
+            self.emit(emitter, block, assignment.get(block.name))
+        for name in self._model.outputs:
+            if name in emitter.written:
+                self._restore_output(emitter, name)
+        keep_float(emitter, self._shapes)
+        return self._assemble(emitter)
+
+    def emit(self, emitter: Emitter, block: Block, precision: Precision | None) -> None:
+        """Append one block in `precision` (None: float)."""
+        scheme = precision.scheme if precision else None
+        if scheme is not None and precision is not None and not precision.fits(block):
+            raise CannotQuantize(f"block {block.name} has no {precision.name} form: {block.refusal or 'no soft tail'}")
+        for position, name in enumerate(block.operators):
+            source = self._nodes[name]
+            node = onnx.NodeProto()
+            node.CopyFrom(source)
+            in_int8 = scheme is not None and precision is not None and (precision.form == "whole" or position == 0)
+            if scheme is None or not in_int8:
+                for index, tensor in enumerate(source.input):
+                    node.input[index] = self.read_float(emitter, tensor)
+                emitter.nodes.append(node)
+                continue
+            fused_tail = position > 0 and self._free(block, position, scheme)
+            if not fused_tail:
+                self._read_int8_inputs(emitter, source, node, scheme)
+            emitter.nodes.append(node)
+            if position + 1 < len(block.operators) and self._free(block, position + 1, scheme):
+                continue
+            for tensor in source.output:
+                if tensor:
+                    emitter.written[tensor] = scheme
+
+    def parameters(self, tensor: str, scheme: Scheme) -> TensorParameters:
+        """Scale and zero point of an activation under `scheme`."""
+        key = (tensor, scheme.activation_key)
+        if key not in self._parameters:
+            root = self._roots.get(tensor, tensor)
+            ranges = self._ranges[scheme.calibration].low_high
+            if root not in ranges:
+                raise CannotQuantize(f"tensor {root} has no calibrated range: calibrate with data that reaches it")
+            self._parameters[key] = activation_parameters(*ranges[root], scheme)
+        return self._parameters[key]
+
+    def _free(self, block: Block, position: int, scheme: Scheme) -> bool:
+        """Whether the operator at `position` follows its predecessor with no pair between them."""
+        node = self._nodes[block.operators[position]]
+        if node.op_type in _FREE_TAILS:
+            return self.parameters(node.output[0], scheme).at_minimum
+        return position == 1 and node.op_type == "Add"  # MatMul + bias: the sum is float in ONNX Runtime's kernel
+
+    def read_float(self, emitter: Emitter, tensor: str) -> str:
+        """The name under which a float operator reads `tensor`: behind its pair where int8 wrote it."""
+        scheme = emitter.written.get(tensor)
+        return self._pair(emitter, tensor, scheme) if scheme is not None else tensor
+
+    def _read_int8(self, emitter: Emitter, tensor: str, scheme: Scheme) -> str:
+        written = emitter.written.get(tensor)
+        if written is None or written.activation_key == scheme.activation_key:
+            return self._pair(emitter, tensor, scheme)
+        return self._pair(emitter, tensor, scheme, source=self._pair(emitter, tensor, written))
+
+    def _pair(self, emitter: Emitter, tensor: str, scheme: Scheme, source: str | None = None) -> str:
+        """The float name behind one quantise/dequantise pair on `tensor`, adding the pair if it is new."""
+        key = (tensor, scheme.activation_key)
+        if key in emitter.pairs:
+            return emitter.pairs[key]
+        parameters = self.parameters(tensor, scheme)
+        suffix = "" if source is None else "/" + "-".join(scheme.activation_key)
+        scale = emitter.constant(f"{tensor}/scale{suffix}", np.asarray(parameters.scale))
+        zero = emitter.constant(f"{tensor}/zero_point{suffix}", np.asarray(parameters.zero_point))
+        stored, name = f"{tensor}/int8{suffix}", f"{tensor}/dequantized{suffix}"
+        quantize = helper.make_node(
+            "QuantizeLinear", [source or tensor, scale, zero], [stored], name=f"{tensor}/quantize{suffix}"
+        )
+        dequantize = helper.make_node(
+            "DequantizeLinear", [stored, scale, zero], [name], name=f"{tensor}/dequantize{suffix}"
+        )
+        emitter.nodes += [quantize, dequantize]
+        emitter.pairs[key] = name
+        return name
+
+    def _read_int8_inputs(
+        self, emitter: Emitter, source: onnx.NodeProto, node: onnx.NodeProto, scheme: Scheme
+    ) -> None:
+        movement = source.op_type not in _WEIGHTED and len(source.input) > 0
+        first: str | None = None
+        for index, tensor in enumerate(source.input):
+            if not tensor:
+                continue
+            constant = self._initializers.get(tensor)
+            if constant is None:
+                node.input[index] = self._read_int8(emitter, tensor, scheme)
+                first = first or tensor
+            elif source.op_type in _WEIGHTED:
+                assert first is not None, "weights come after the activation"
+                node.input[index] = self._weight(emitter, source, index, first, scheme)
+            elif movement and constant.data_type == TensorProto.FLOAT and source.op_type in ("Add", "Mul", "Concat"):
+                node.input[index] = self._constant(emitter, tensor, scheme)
+
+    def _constant(self, emitter: Emitter, tensor: str, scheme: Scheme) -> str:
+        values = self._array(tensor)
+        parameters = activation_parameters(float(values.min()), float(values.max()), scheme)
+        suffix = "-".join(scheme.activation_key)
+        stored = emitter.constant(f"{tensor}/int8-{suffix}", quantize_values(values, parameters))
+        return self._dequantize(
+            emitter, tensor, suffix, stored, np.asarray(parameters.scale), np.asarray(parameters.zero_point), None
+        )
+
+    def _weight(self, emitter: Emitter, node: onnx.NodeProto, index: int, activation: str, scheme: Scheme) -> str:
+        tensor = node.input[index]
+        scale_in = float(self.parameters(activation, scheme).scale)
+        weight = self._quantized_weight(node, scale_in, scheme)
+        if index == 1 or node.op_type == "MatMul":
+            stored = emitter.constant(f"{tensor}/int8-{scheme}", weight.values)
+            return self._dequantize(emitter, tensor, str(scheme), stored, weight.scale, weight.zero_point, weight.axis)
+        scale = (weight.scale.astype(np.float64) * scale_in).astype(np.float32)
+        info = np.iinfo(np.int32)
+        bias = np.clip(np.rint(self._array(tensor).astype(np.float64) / scale), info.min, info.max).astype(np.int32)
+        # Two consumers of one bias may read inputs of different scale: the name carries the node's.
+        suffix = f"{scheme}-{node.name}"
+        stored = emitter.constant(f"{tensor}/int32-{suffix}", bias)
+        return self._dequantize(emitter, tensor, suffix, stored, scale, np.zeros(scale.shape, np.int32), _axis0(scale))
+
+    def _quantized_weight(self, node: onnx.NodeProto, scale_in: float, scheme: Scheme) -> QuantizedWeight:
+        tensor = node.input[1] if node.input[1] in self._initializers else node.input[0]
+        axis = _channel_axis(node, self._initializers[tensor]) if scheme.per_channel else None
+        floor: np.ndarray | float = 0.0
+        if len(node.input) > 2 and node.input[2] and node.op_type in ("Conv", "Gemm"):
+            # An int32 bias has scale scale_in × scale_weight; where that would overflow, the weight scale gives way.
+            need = np.abs(self._array(node.input[2]).astype(np.float64)) / (scale_in * _INT32_BIAS_LIMIT)
+            floor = need if axis is not None and need.ndim == 1 else float(need.max(initial=0.0))
+        key = (tensor, axis, scheme.weight, scheme.weight_symmetric, scheme.reduced_range)
+        weight = self._weights.get(key)
+        if weight is None:
+            weight = self._weights[key] = quantize_weight(self._array(tensor), scheme, axis)
+        if np.any(weight.scale < floor):
+            return quantize_weight(self._array(tensor), scheme, axis, floor)
+        return weight
+
+    def _dequantize(
+        self,
+        emitter: Emitter,
+        tensor: str,
+        suffix: str,
+        stored: str,
+        scale: np.ndarray,
+        zero_point: np.ndarray,
+        axis: int | None,
+    ) -> str:
+        name = f"{tensor}/dequantized-{suffix}"
+        key = (name, "constant")
+        if key not in emitter.pairs:
+            inputs = [
+                stored,
+                emitter.constant(f"{tensor}/scale-{suffix}", scale),
+                emitter.constant(f"{tensor}/zero_point-{suffix}", zero_point),
+            ]
+            node = helper.make_node("DequantizeLinear", inputs, [name], name=f"{tensor}/dequantize-{suffix}")
+            if axis is not None:
+                node.attribute.append(helper.make_attribute("axis", axis))
+            emitter.nodes.append(node)
+            emitter.pairs[key] = name
+        return name
+
+    def _array(self, tensor: str) -> np.ndarray:
+        if tensor not in self._arrays:
+            self._arrays[tensor] = numpy_helper.to_array(self._initializers[tensor])
+        return self._arrays[tensor]
+
+    def _restore_output(self, emitter: Emitter, name: str) -> None:
+        """A model output that int8 wrote keeps its name behind the pair, so that the kernel before it can fuse."""
+        behind = self._pair(emitter, name, emitter.written[name])
+        for node in emitter.nodes:
+            for names in (node.input, node.output):
+                for index, tensor in enumerate(names):
+                    if tensor == name:
+                        names[index] = f"{name}/float"
+                    elif tensor == behind:
+                        names[index] = name
+
+    def _assemble(self, emitter: Emitter) -> onnx.ModelProto:
+        proto = onnx.ModelProto()
+        proto.CopyFrom(_without_weights(self._model.proto))
+        graph = proto.graph
+        graph.node.extend(emitter.nodes)
+        used = {name for node in emitter.nodes for name in node.input} | set(self._model.outputs)
+        used |= _outer_names(emitter.nodes)
+        graph.initializer.extend(tensor for name, tensor in self._initializers.items() if name in used)
+        graph.initializer.extend(emitter.initializers.values())
+        return proto
+
+
+def _without_weights(proto: onnx.ModelProto) -> onnx.ModelProto:
+    shell = onnx.ModelProto(ir_version=proto.ir_version, producer_name="taglio")
+    shell.opset_import.extend(proto.opset_import)
+    shell.graph.name = proto.graph.name
+    shell.graph.input.extend(proto.graph.input)
+    shell.graph.output.extend(proto.graph.output)
+    shell.graph.value_info.extend(proto.graph.value_info)
+    return shell
+
+
+def _outer_names(nodes: list[onnx.NodeProto]) -> set[str]:
+    names: set[str] = set()
+    for node in nodes:
+        for attribute in node.attribute:
+            if attribute.type == onnx.AttributeProto.GRAPH:
+                names |= {name for sub in attribute.g.node for name in sub.input}
+                names |= _outer_names(list(attribute.g.node))
+    return names
+
+
+def _range_roots(proto: onnx.ModelProto) -> dict[str, str]:
+    """For every tensor that only moved, the tensor that first held its values."""
+    roots: dict[str, str] = {}
+    for node in proto.graph.node:
+        if node.op_type in MOVEMENT:
+            for name in node.output:
+                roots[name] = roots.get(node.input[0], node.input[0])
+    return roots
+
+
+def _channel_axis(node: onnx.NodeProto, weight: onnx.TensorProto) -> int | None:
+    """The axis of output channels, where ONNX Runtime's kernels take one scale an entry."""
+    if node.op_type == "Conv":
+        return 0
+    if node.op_type == "MatMul":
+        return 1 if len(weight.dims) == 2 else None
+    transposed = next((attribute.i for attribute in node.attribute if attribute.name == "transB"), 0)
+    return 0 if transposed else 1
+
+
+def _axis0(scale: np.ndarray) -> int | None:
+    return 0 if scale.ndim == 1 else None

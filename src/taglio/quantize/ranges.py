@@ -1,0 +1,83 @@
+"""Calibration: the range of every activation over the calibration inputs. Does not turn ranges into scales."""
+
+import contextlib
+import io
+import logging
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnxruntime.quantization import CalibrationDataReader, CalibrationMethod
+from onnxruntime.quantization.calibrate import create_calibrator
+
+from taglio.data import Dataset
+from taglio.errors import BadData
+from taglio.model import Model
+from taglio.scheme import Calibration
+
+_METHODS = {
+    "minmax": CalibrationMethod.MinMax,
+    "entropy": CalibrationMethod.Entropy,
+    "percentile": CalibrationMethod.Percentile,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Ranges:
+    """Lowest and highest value per tensor name, as the calibration method sees them."""
+
+    method: Calibration
+    data_sha256: str
+    low_high: dict[str, tuple[float, float]]
+
+
+class _OneSample(CalibrationDataReader):  # type: ignore[misc]
+    def __init__(self, feed: dict[str, np.ndarray]) -> None:
+        self._feeds = iter([feed])
+
+    def get_next(self) -> dict[str, np.ndarray] | None:
+        return next(self._feeds, None)
+
+
+def calibrate(
+    model: Model, dataset: Dataset, method: Calibration, progress: Callable[[int, int], None] | None = None
+) -> Ranges:
+    """Run ONNX Runtime's calibrator over `dataset`, one sample at a time so that memory does not grow with it.
+
+    Raises BadData when an activation is NaN or infinite on one of the samples.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "model.onnx"
+        onnx.save(model.proto, source)
+        with _quiet():
+            calibrator = create_calibrator(
+                source, augmented_model_path=str(Path(folder) / "augmented.onnx"), calibrate_method=_METHODS[method]
+            )
+            for index, feed in enumerate(dataset.samples):
+                calibrator.collect_data(_OneSample(feed))
+                if progress:
+                    progress(index + 1, len(dataset.samples))
+            data = calibrator.compute_data()
+    low_high = {
+        name: (float(np.min(value.range_value[0])), float(np.max(value.range_value[1])))
+        for name, value in data.items()
+    }
+    for name, (low, high) in low_high.items():
+        if not (np.isfinite(low) and np.isfinite(high)):
+            raise BadData(f"{dataset.source}: tensor {name} becomes {low} … {high} on it: check its preprocessing")
+    return Ranges(method, dataset.sha256, low_high)
+
+
+@contextlib.contextmanager
+def _quiet():  # type: ignore[no-untyped-def]
+    """The calibrators print their progress; it is not ours."""
+    level = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            yield
+    finally:
+        logging.disable(level)

@@ -1,0 +1,76 @@
+"""ONNX Runtime sessions on the CPU: options fixed in one value, errors in one line. Does not time anything."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+import onnx
+import onnxruntime as ort
+
+from taglio.errors import BadModel
+
+NAME = "onnxruntime"
+PROVIDERS = ("CPUExecutionProvider",)
+
+
+class Optimization(StrEnum):
+    """ONNX Runtime's graph optimisation levels."""
+
+    NONE = "none"
+    BASIC = "basic"
+    EXTENDED = "extended"
+    ALL = "all"
+
+
+_LEVELS = {
+    Optimization.NONE: ort.GraphOptimizationLevel.ORT_DISABLE_ALL,
+    Optimization.BASIC: ort.GraphOptimizationLevel.ORT_ENABLE_BASIC,
+    Optimization.EXTENDED: ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
+    Optimization.ALL: ort.GraphOptimizationLevel.ORT_ENABLE_ALL,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOptions:
+    """How a session is opened. `spinning` keeps idle threads busy-waiting: faster alone, ruinous in company."""
+
+    threads: int
+    optimization: Optimization = Optimization.ALL
+    spinning: bool = False
+
+
+def version() -> str:
+    """ONNX Runtime's version string."""
+    return str(ort.__version__)
+
+
+def open_session(
+    model: onnx.ModelProto | Path,
+    options: SessionOptions,
+    *,
+    save_optimized: Path | None = None,
+    profile_prefix: Path | None = None,
+    label: str = "the model",
+) -> ort.InferenceSession:
+    """Open `model` on the CPU provider; with `save_optimized` the graph that will run is written there.
+
+    Raises BadModel, naming `label`, when ONNX Runtime refuses the model.
+    """
+    config = ort.SessionOptions()
+    config.graph_optimization_level = _LEVELS[options.optimization]
+    config.intra_op_num_threads = options.threads
+    config.inter_op_num_threads = 1
+    config.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
+    config.log_severity_level = 4
+    config.add_session_config_entry("session.intra_op.allow_spinning", "1" if options.spinning else "0")
+    if save_optimized is not None:
+        config.optimized_model_filepath = str(save_optimized)
+    if profile_prefix is not None:
+        config.enable_profiling = True
+        config.profile_file_prefix = str(profile_prefix)
+    source = str(model) if isinstance(model, Path) else model.SerializeToString()
+    try:
+        return ort.InferenceSession(source, config, providers=list(PROVIDERS))
+    except Exception as error:  # ONNX Runtime's exceptions share no useful base class
+        text = " ".join(str(error).split())
+        raise BadModel(f"{label}: ONNX Runtime {version()} cannot load it: {text[:200]}") from None

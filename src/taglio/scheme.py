@@ -1,0 +1,86 @@
+"""How int8 is done. One `Scheme` value travels through calibration, error, profile, build and run."""
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from taglio.errors import BadOption
+
+Format = Literal["qdq", "qoperator"]
+ActivationType = Literal["u8", "s8"]
+Symmetry = Literal["asymmetric", "symmetric", "restricted"]
+Calibration = Literal["minmax", "entropy", "percentile"]
+
+
+@dataclass(frozen=True, slots=True)
+class Scheme:
+    """Static int8. `restricted` activations put the zero point at the type's minimum where the tensor is never
+    negative and in its middle otherwise (ONNX Runtime's ActivationRestrictedAsymmetric, for either type).
+
+    `reduced_range` gives weights 7 bits, for processors without VNNI, whose u8×s8 sums saturate at 16 bits.
+    """
+
+    format: Format = "qdq"
+    activation: ActivationType = "u8"
+    weight: ActivationType = "s8"
+    activation_symmetry: Symmetry = "asymmetric"
+    weight_symmetric: bool = True
+    per_channel: bool = True
+    reduced_range: bool = False
+    calibration: Calibration = "minmax"
+
+    def __post_init__(self) -> None:
+        if self.activation == "s8" and self.weight == "u8":
+            raise BadOption("scheme s8u8: ONNX Runtime has no kernel for s8 activations with u8 weights: use s8s8")
+
+    def __str__(self) -> str:
+        parts = [self.format, self.activation + self.weight, _SHORT[self.activation_symmetry]]
+        parts += [] if self.weight_symmetric else ["wasym"]
+        parts += ["pc" if self.per_channel else "pt"]
+        parts += ["rr"] if self.reduced_range else []
+        parts += [] if self.calibration == "minmax" else [self.calibration]
+        return "-".join(parts)
+
+    @property
+    def activation_key(self) -> tuple[ActivationType, Symmetry, Calibration]:
+        """What two neighbours must share for one int8 tensor to serve both."""
+        return (self.activation, self.activation_symmetry, self.calibration)
+
+
+_SHORT: dict[Symmetry, str] = {"asymmetric": "asym", "symmetric": "sym", "restricted": "restr"}
+
+# What --scheme auto measures: the forms that ONNX Runtime's x86 and Arm kernels are known to favour.
+AUTO_SCHEMES: tuple[Scheme, ...] = (
+    Scheme(activation_symmetry="asymmetric"),
+    Scheme(activation_symmetry="symmetric"),
+    Scheme(activation_symmetry="restricted"),
+    Scheme(activation="s8", activation_symmetry="symmetric"),
+)
+DEFAULT_SCHEME = AUTO_SCHEMES[0]
+
+
+def parse_scheme(text: str) -> Scheme:
+    """Read the form that `str(scheme)` writes, in any order: `qdq-u8s8-sym-pc-rr-entropy`. Raises BadOption."""
+    fields: dict[str, object] = {}
+    for token in re.split(r"[-:,]", text.strip().lower()):
+        match token:
+            case "qdq" | "qoperator":
+                fields["format"] = token
+            case "u8s8" | "u8u8" | "s8s8" | "s8u8":
+                fields["activation"], fields["weight"] = token[:2], token[2:]
+            case "asym" | "sym" | "restr":
+                fields["activation_symmetry"] = next(k for k, v in _SHORT.items() if v == token)
+            case "wsym" | "wasym":
+                fields["weight_symmetric"] = token == "wsym"
+            case "pc" | "pt":
+                fields["per_channel"] = token == "pc"
+            case "rr":
+                fields["reduced_range"] = True
+            case "minmax" | "entropy" | "percentile":
+                fields["calibration"] = token
+            case _:
+                raise BadOption(
+                    f'scheme "{text}": "{token}" is none of qdq, qoperator, u8s8, u8u8, s8s8, asym, sym, restr, '
+                    "wsym, wasym, pc, pt, rr, minmax, entropy, percentile"
+                )
+    return Scheme(**fields)  # type: ignore[arg-type]
