@@ -61,9 +61,7 @@ class Preprocess:
                 raise BadOption(f"preprocess {field} is {getattr(self, field)!r}: use {' or '.join(allowed)}")
         for field, values in (("mean", self.mean), ("scale", self.scale)):
             if len(values) not in (1, self.channels):
-                raise BadOption(
-                    f"preprocess {field} {values}: give 1 number, or one per channel ({self.channels})"
-                )
+                raise BadOption(f"preprocess {field} {values}: give 1 or {self.channels} for {self.color}")
             if not all(math.isfinite(value) for value in values) or (field == "scale" and 0 in values):
                 raise BadOption(f"preprocess {field} is {values}: give finite numbers, and no scale of 0")
 

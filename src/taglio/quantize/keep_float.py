@@ -32,6 +32,7 @@ def keep_float(emitter: Emitter, shapes: Mapping[str, tuple[int, ...]]) -> None:
         for name in node.input:
             consumers.setdefault(name, []).append(node)
     before: dict[str, list[onnx.NodeProto]] = {}
+    spread: dict[str, onnx.NodeProto | None] = {}
     for node in emitter.nodes:
         weighted = node.op_type in _WEIGHTED and node.input[1] not in producer
         if not (weighted or node.op_type == "Softmax"):
@@ -41,10 +42,13 @@ def keep_float(emitter: Emitter, shapes: Mapping[str, tuple[int, ...]]) -> None:
         if source is None or user is None:
             continue
         if weighted and source.output[0] == node.input[0]:
-            extra = _spread(emitter, source, shapes)
-            if extra is not None:
-                node.input[0] = extra.output[0]
-                before.setdefault(node.name, []).append(extra)
+            if source.name not in spread:
+                extra = spread[source.name] = _spread(emitter, source, shapes)
+                if extra is not None:
+                    before.setdefault(node.name, []).append(extra)
+            twin = spread[source.name]
+            if twin is not None:
+                node.input[0] = twin.output[0]
                 continue
         tensor = user.input[0]
         copy = helper.make_node("Max", [tensor], [f"{tensor}/kept"], name=f"{tensor}/keep")
