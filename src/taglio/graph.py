@@ -95,6 +95,21 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
+class Flow:
+    """Values on their way from the block that computed them to the blocks that compute with them.
+
+    `tensors` are the first tensor and those that movement blocks (`moves`) made of it. `readers` pairs the tensor
+    read with the reading block; the block is "" where the model's caller reads. `producer` is None for an input.
+    """
+
+    name: str
+    producer: str | None
+    tensors: tuple[str, ...]
+    moves: tuple[str, ...]
+    readers: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Graph:
     """Blocks in execution order and the tensors between them."""
 
@@ -147,6 +162,34 @@ def build(model: Model) -> Graph:
     return Graph(model.sha256, blocks, tuple(tensors), tuple(s.name for s in model.inputs), model.outputs)
 
 
+def flows(graph: Graph) -> tuple[Flow, ...]:
+    """The flows of `graph`, in the order of their first tensor. Movement blocks belong to the flow they move."""
+    blocks = {block.name: block for block in graph.blocks}
+    tensors = graph.tensor_map()
+    result = []
+    for tensor in graph.tensors:
+        producer = tensor.producer
+        if producer is not None and _carries(blocks[producer]):
+            continue
+        members, moves, readers = [tensor.name], [], []
+        for name in members:  # grows while it is walked
+            if name in graph.outputs:
+                readers.append((name, ""))
+            for consumer in tensors[name].consumers:
+                block = blocks[consumer]
+                if _carries(block) and block.inputs[0] == name:
+                    moves.append(consumer)
+                    members += [output for output in block.outputs if output in tensors]
+                else:
+                    readers.append((name, consumer))
+        result.append(Flow(tensor.name, producer, tuple(members), tuple(moves), tuple(readers)))
+    return tuple(result)
+
+
+def _carries(block: Block) -> bool:
+    return block.movement and block.quantizable
+
+
 def select(graph: Graph, text: str) -> tuple[str, ...]:
     """Candidate blocks by rule: `all`, `none`, `top-flops:K`, `top-bytes:K` (largest outputs), or name patterns
     (shell style, comma separated). Raises BadOption for a pattern that matches nothing.
@@ -181,16 +224,6 @@ def match(graph: Graph, patterns: Iterable[str]) -> tuple[str, ...]:
             raise BadOption(f'pattern "{pattern}" matches only blocks without an int8 form: {hits[0].refusal}')
         chosen += usable
     return tuple(dict.fromkeys(chosen))
-
-
-def edges(graph: Graph) -> tuple[tuple[str, str, str], ...]:
-    """(producer, consumer, tensor) for every tensor between two blocks."""
-    return tuple(
-        (tensor.producer, consumer, tensor.name)
-        for tensor in graph.tensors
-        if tensor.producer is not None
-        for consumer in tensor.consumers
-    )
 
 
 def tensor_shapes(proto: onnx.ModelProto) -> dict[str, tuple[int, ...]]:

@@ -1,8 +1,9 @@
 """Join each kernel that ran to the block or tensor it worked for. Pure: optimised graph in, seconds out.
 
 A kernel belongs to a block when it computes one of its operators; ONNX Runtime may fuse operators of several blocks
-into one kernel (Conv + Add), which is then the block's with the most FLOPs. Whatever only changes a tensor's type or
-layout (QuantizeLinear, DequantizeLinear, Reorder*, the Transpose of a channels-last kernel) belongs to that tensor.
+into one kernel (Conv + Add), which is then the Conv's. Whatever only changes a tensor's type or
+layout (QuantizeLinear, DequantizeLinear, Reorder*, the Transpose of a channels-last kernel) belongs to that tensor. So
+does a movement block: pairs are carried past it, so its time hangs on who writes and who reads, as theirs does.
 """
 
 from collections.abc import Mapping
@@ -15,7 +16,10 @@ from taglio.model import Model
 
 _GLUE = frozenset({"QuantizeLinear", "DequantizeLinear", "ReorderInput", "ReorderOutput"})
 # What builders and ONNX Runtime append to the name of a tensor that they quantise, lay out anew or copy.
-_MARKS = ("/int8", "/dequantized", "/float", "/kept", "/each")
+_LAYOUT_MARKS = ("_nchwc", "/QuickGeluFusion/", "_nhwc", "_token_")
+# Conv + Add + Relu is the longest chain that ONNX Runtime fuses; gates add two.
+_FUSION_DEPTH = 8
+_MARKS = ("_pre_q", "_q_to_dq", "_q", "/int8", "/dequantized", "/float", "/kept", "/each")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +38,8 @@ class Attributor:
     """Attributes the kernels of any quantised variant of one model."""
 
     def __init__(self, model: Model, graph: Graph) -> None:
-        self._flops = {block.name: block.flops for block in graph.blocks}
+        self._anchor = {block.name: block.kind.split("+")[0] for block in graph.blocks}
+        self._moves = {block.name: block.outputs[0] for block in graph.blocks if block.movement and block.outputs}
         owner = {name: block.name for block in graph.blocks for name in block.operators}
         nodes = model.proto.graph.node
         self._producer_block = {name: owner[node.name] for node in nodes for name in node.output if name}
@@ -60,12 +65,12 @@ class Attributor:
             seconds = kernels.get(node.name)
             if seconds is None:
                 continue
-            block = None if node.op_type in _GLUE else self._block_of(node)
-            if block is not None:
+            block = None if self._is_glue(node) else self._block_of(node)
+            if block is not None and block not in self._moves:
                 blocks[block] = blocks.get(block, 0.0) + seconds
                 block_kernels[block] = block_kernels.get(block, 0) + 1
                 continue
-            tensor = self._tensor_of(node, produced, consumers)
+            tensor = self._moves[block] if block is not None else self._tensor_of(node, produced, consumers)
             if tensor is None:
                 orphans.append(f"{node.op_type} {node.name}")
                 lost += seconds
@@ -84,39 +89,40 @@ class Attributor:
                 return head
         return None
 
+    def _is_glue(self, node: onnx.NodeProto) -> bool:
+        return node.op_type in _GLUE or (node.op_type == "Transpose" and node.name not in self._node_block)
+
     def _block_of(self, node: onnx.NodeProto) -> str | None:
+        # Layout rewrites rename outputs, but keep the name of the operator or of its output in the node's name.
+        head = node.name
+        for mark in _LAYOUT_MARKS:
+            head = head.split(mark)[0]
+        if head != node.name:
+            base = self.base(head)
+            if base in self._producer_block:
+                return self._producer_block[base]
+            if head in self._node_block:
+                return self._node_block[head]
         for name in node.output:
             base = self.base(name)
             if base is not None and base in self._producer_block:
-                if node.op_type == "Max" and name.endswith("/kept"):
-                    return None
-                return self._covering_block(base, node)
-        # Layout rewrites rename outputs, but keep the name of the operator or of its output in the node's name.
-        head = node.name
-        for mark in ("_nchwc", "/QuickGeluFusion/", "_nhwc", "_token_"):
-            head = head.split(mark)[0]
-        if head in self._producer_block:
-            return self._producer_block[head]
-        if head in self._node_block:
-            return self._node_block[head]
-        base = self.base(head)
-        return self._producer_block.get(base) if base else None
+                return None if name.endswith("/kept") else self._fused_block(base, node)
+        return self._node_block.get(node.name)
 
-    def _covering_block(self, output: str, kernel: onnx.NodeProto) -> str:
-        """Of the blocks between a kernel's inputs and its output, the one with the most FLOPs."""
+    def _fused_block(self, output: str, kernel: onnx.NodeProto) -> str:
+        """The block that a kernel ending in `output` computes: the nearest one upstream whose anchor it is."""
         stops = {base for name in kernel.input if (base := self.base(name)) is not None}
-        found: dict[str, None] = {}
         waiting, seen = [output], set[str]()
-        while waiting:
-            name = waiting.pop()
+        while waiting and len(seen) < _FUSION_DEPTH:
+            name = waiting.pop(0)
             if name in seen or name in stops or name not in self._producer:
                 continue
             seen.add(name)
-            found[self._producer_block[name]] = None
-            if len(found) > 4:  # the inputs were renamed: the walk has left the kernel
-                return self._producer_block[output]
+            block = self._producer_block[name]
+            if self._anchor[block] in kernel.op_type:
+                return block
             waiting += [each for each in node_inputs(self._producer[name]) if each not in self._initializers]
-        return max(found or {self._producer_block[output]: None}, key=lambda block: self._flops[block])
+        return self._producer_block[output]
 
     def _tensor_of(
         self,
@@ -133,7 +139,7 @@ class Attributor:
             source = next((produced[name] for name in upstream.input if name in produced), None)
             if source is None:
                 break
-            block = None if source.op_type in _GLUE else self._block_of(source)
+            block = None if self._is_glue(source) else self._block_of(source)
             if block is not None:
                 return self._last_output(block)
             upstream = source

@@ -32,6 +32,7 @@ from taglio.scheme import Scheme
 _FREE_TAILS = frozenset({"Relu", "Clip"})
 _WEIGHTED = frozenset({"Conv", "Gemm", "MatMul"})
 _INT32_BIAS_LIMIT = 2.0**30
+MICROSOFT_DOMAIN = "com.microsoft"
 
 
 class QdqBuilder:
@@ -243,6 +244,10 @@ class QdqBuilder:
         used |= _outer_names(emitter.nodes)
         graph.initializer.extend(tensor for name, tensor in self._initializers.items() if name in used)
         graph.initializer.extend(emitter.initializers.values())
+        if any(node.domain == MICROSOFT_DOMAIN for node in emitter.nodes) and all(
+            entry.domain != MICROSOFT_DOMAIN for entry in proto.opset_import
+        ):
+            proto.opset_import.append(helper.make_opsetid(MICROSOFT_DOMAIN, 1))
         return proto
 
 

@@ -1,0 +1,177 @@
+"""From attributed whole-model runs to a profile's tables. Pure: no clock, no session."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil
+from statistics import median
+
+import numpy as np
+
+from taglio.graph import Flow, Graph, flows
+from taglio.profile.attribution import Attribution
+from taglio.profile.result import BlockTime, Glue, changes, flow_seconds, writes
+from taglio.quantize.precision import Precision
+
+# Prior of the kernel clock: ONNX Runtime's profiler adds a few microseconds to each kernel it records.
+_PRIOR_KERNEL_OVERHEAD_S = 3e-6
+_GENERAL_WEIGHT = 0.3
+COVERAGE = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One whole-model run: who was in which precision, wall seconds, and where the kernels' time went."""
+
+    name: str
+    assignment: dict[str, Precision]
+    wall_s: float
+    attribution: Attribution
+    mixed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """The fitted part of a profile; the fields are those of `Profile`."""
+
+    blocks: tuple[BlockTime, ...]
+    glue: tuple[Glue, ...]
+    overhead_s: float
+    kernel_scale: float
+    kernel_overhead_s: float
+    quantize_s_per_element: float
+    dequantize_s_per_element: float
+
+
+def fit(runs: Sequence[Run], graph: Graph) -> Tables:
+    """Block and glue seconds as medians over `runs`, scaled so that they add up to wall time."""
+    scale, overhead = _clock(runs)
+    block_samples: dict[tuple[str, str], list[float]] = {}
+    for run in runs:
+        for block in graph.blocks:
+            seconds = run.attribution.blocks_s.get(block.name, 0.0)
+            kernels = run.attribution.block_kernels.get(block.name, 0)
+            name = run.assignment[block.name].name if block.name in run.assignment else "float32"
+            block_samples.setdefault((block.name, name), []).append(max(0.0, scale * (seconds - overhead * kernels)))
+    blocks = []
+    for (block_name, precision), samples in block_samples.items():
+        middle = median(samples)
+        spread = median(abs(sample - middle) for sample in samples)
+        blocks.append(BlockTime(block_name, precision, middle, spread, len(samples)))
+    moving = flows(graph)
+    glue, quantize_rate, dequantize_rate = _glue(runs, graph, moving, scale, overhead)
+    tables = Tables(tuple(blocks), glue, 0.0, scale, overhead, quantize_rate, dequantize_rate)
+    # What the medians leave out on average: the session's own cost a run, and kernels that nobody owns.
+    rest = median(run.wall_s - _total(tables, graph, moving, run) for run in runs)
+    return Tables(tuple(blocks), glue, rest, scale, overhead, quantize_rate, dequantize_rate)
+
+
+def leave_one_out(runs: Sequence[Run], graph: Graph) -> dict[str, float]:
+    """For each mixed run the seconds predicted by a fit of all the others."""
+    moving = flows(graph)
+    predicted = {}
+    for index, run in enumerate(runs):
+        if run.mixed:
+            tables = fit([*runs[:index], *runs[index + 1 :]], graph)
+            predicted[run.name] = tables.overhead_s + _total(tables, graph, moving, run)
+    return predicted
+
+
+def conformal_ratio(errors: Sequence[float], coverage: float = COVERAGE) -> float:
+    """The half-width that covers a new |error| with probability `coverage`: the ⌈(n+1)·coverage⌉-th smallest of n
+    exchangeable ones (Vovk et al., split conformal prediction); the largest where n is too small."""
+    ordered = sorted(abs(error) for error in errors)
+    if not ordered:
+        return float("inf")
+    return ordered[min(len(ordered), ceil((len(ordered) + 1) * coverage)) - 1]
+
+
+def _total(tables: Tables, graph: Graph, moving: Sequence[Flow], run: Run) -> float:
+    times = {(entry.block, entry.precision): entry.seconds for entry in tables.blocks}
+    fallback: dict[str, float] = {}
+    for entry in tables.blocks:
+        fallback.setdefault(entry.block, entry.seconds)
+    glue = {entry.flow: entry for entry in tables.glue}
+    total = 0.0
+    for block in graph.blocks:
+        name = run.assignment[block.name].name if block.name in run.assignment else "float32"
+        total += times.get((block.name, name), fallback.get(block.name, 0.0))
+    return total + sum(flow_seconds(glue[flow.name], flow, run.assignment) for flow in moving)
+
+
+def _clock(runs: Sequence[Run]) -> tuple[float, float]:
+    """Scale α and per-kernel overhead δ of the profiler: wall ≈ α · (Σ kernels − δ · count), relative least squares
+    with a weak prior at α = 1."""
+    rows, values = [], []
+    for run in runs:
+        seconds = sum(run.attribution.blocks_s.values()) + sum(run.attribution.tensors_s.values())
+        count = sum(run.attribution.block_kernels.values()) + sum(run.attribution.tensor_kernels.values())
+        rows.append([seconds / run.wall_s, -count / run.wall_s])
+        values.append(1.0)
+    typical = median(run.wall_s for run in runs)
+    count = median(-row[1] for row in rows) * typical
+    rows.append([0.3, 0.0])
+    values.append(0.3)
+    rows.append([0.0, 0.3 * count / typical])
+    values.append(0.3 * count / typical * _PRIOR_KERNEL_OVERHEAD_S)
+    alpha, product = np.linalg.lstsq(np.array(rows), np.array(values), rcond=None)[0]
+    return float(alpha), max(0.0, float(product / alpha))
+
+
+def _glue(
+    runs: Sequence[Run], graph: Graph, moving: Sequence[Flow], scale: float, overhead: float
+) -> tuple[tuple[Glue, ...], float, float]:
+    tensors = graph.tensor_map()
+    elements = {flow.name: max(tensors[name].elements for name in flow.tensors) for flow in moving}
+    pure: dict[tuple[str, bool], list[float]] = {}
+    mixed: list[tuple[str, bool, int, float]] = []  # flow, producer writes int8, changes, seconds
+    for run in runs:
+        seconds_of, kernels_of = run.attribution.tensors_s, run.attribution.tensor_kernels
+        for flow in moving:
+            seconds = sum(seconds_of.get(name, 0.0) - overhead * kernels_of.get(name, 0) for name in flow.tensors)
+            seconds = max(0.0, scale * seconds)
+            wrote, count = writes(run.assignment, flow.producer), changes(flow, run.assignment)
+            if count:
+                mixed.append((flow.name, wrote, count, seconds))
+            else:
+                pure.setdefault((flow.name, wrote), []).append(seconds)
+    base = {key: median(values) for key, values in pure.items()}
+    samples: dict[tuple[str, bool], list[float]] = {}
+    for name, wrote, count, seconds in mixed:
+        samples.setdefault((name, wrote), []).append((seconds - base.get((name, wrote), 0.0)) / count)
+    rates = {wrote: _rate(samples, elements, wrote) for wrote in (False, True)}
+    result = []
+    for flow in moving:
+        changed = {wrote: samples.get((flow.name, wrote), []) for wrote in (False, True)}
+        costs = {}
+        for wrote, values in changed.items():
+            fixed, per_element = rates[wrote]
+            guess = fixed + per_element * elements[flow.name]
+            # A fraction of a sample of the general rate steadies flows that were seen once or twice.
+            costs[wrote] = max(0.0, (sum(values) + _GENERAL_WEIGHT * guess) / (len(values) + _GENERAL_WEIGHT))
+        result.append(
+            Glue(
+                flow.name,
+                base.get((flow.name, False), 0.0),
+                base.get((flow.name, True), 0.0),
+                costs[False],
+                costs[True],
+                len(changed[False]) + len(changed[True]),
+            )
+        )
+    return tuple(result), rates[False][1], rates[True][1]
+
+
+def _rate(
+    samples: Mapping[tuple[str, bool], list[float]], elements: Mapping[str, int], wrote: bool
+) -> tuple[float, float]:
+    """Fixed seconds and seconds per element of a change of type; least squares, neither negative."""
+    points = [(elements[name], value) for (name, side), values in samples.items() if side == wrote for value in values]
+    if len(points) < 2:
+        return 0.0, points[0][1] / max(1, points[0][0]) if points else 0.0
+    size, seconds = np.array([p[0] for p in points], float), np.array([p[1] for p in points])
+    slope, fixed = np.polyfit(size, seconds, 1) if np.ptp(size) > 0 else (0.0, float(seconds.mean()))
+    if fixed < 0:
+        slope, fixed = float(size @ seconds / (size @ size)), 0.0
+    if slope < 0:
+        slope, fixed = 0.0, float(seconds.mean())
+    return max(0.0, float(fixed)), max(0.0, float(slope))

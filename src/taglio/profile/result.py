@@ -1,0 +1,154 @@
+"""What a profile says, and what it predicts for any assignment. Measures nothing.
+
+Seconds of one inference:
+
+    T = overhead + Σ_blocks time[block, precision] + Σ_flows glue(flow)
+
+    glue = float_s + quantize_s · (tensors of the flow that somebody reads as int8)   when its producer writes float
+    glue = int8_s + dequantize_s · (readers that read float)                          when its producer writes int8
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from taglio.graph import Flow, Graph, flows
+from taglio.profile.machine import Machine
+from taglio.profile.stopwatch import WallTime
+from taglio.quantize.precision import Assignment, Precision
+from taglio.scheme import Scheme
+
+
+@dataclass(frozen=True, slots=True)
+class BlockTime:
+    """Seconds of a block in one precision: the median over `samples` whole-model runs, and their spread."""
+
+    block: str
+    precision: str
+    seconds: float
+    deviation_s: float
+    samples: int
+
+
+@dataclass(frozen=True, slots=True)
+class Glue:
+    """Seconds spent on a flow that are no block's work, by who writes and who reads it (module formula).
+
+    `measured` counts the runs in which the flow changed type; 0 means seconds per element of other flows.
+    """
+
+    flow: str
+    float_s: float
+    int8_s: float
+    quantize_s: float
+    dequantize_s: float
+    measured: int
+
+
+@dataclass(frozen=True, slots=True)
+class WholeRun:
+    """One whole-model run of the profile: the precision of every block that was not float32, and what it took.
+
+    `predicted_s` comes from a fit that did not see this run.
+    """
+
+    name: str
+    assignment: dict[str, str]
+    wall: WallTime
+    kernels_s: float
+    predicted_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """How the times were taken."""
+
+    machine: Machine
+    runtime: str
+    runtime_version: str
+    threads: int
+    spinning: bool
+    optimization: str
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """Times of one model on one device under one scheme.
+
+    `interval_ratio`: in 9 of 10 cases a measured time lies within predicted × (1 ± interval_ratio); it is the
+    conformal quantile of the errors of leave-one-out predictions over the mixed runs.
+    """
+
+    model_sha256: str
+    conditions: Conditions
+    scheme: Scheme
+    precisions: tuple[Precision, ...]
+    blocks: tuple[BlockTime, ...]
+    glue: tuple[Glue, ...]
+    overhead_s: float
+    kernel_scale: float
+    kernel_overhead_s: float
+    quantize_s_per_element: float
+    dequantize_s_per_element: float
+    interval_ratio: float
+    runs: tuple[WholeRun, ...]
+
+    def block_times(self) -> dict[tuple[str, str], float]:
+        """Seconds by (block, precision name)."""
+        return {(entry.block, entry.precision): entry.seconds for entry in self.blocks}
+
+    def glue_map(self) -> dict[str, Glue]:
+        """Glue by flow name."""
+        return {entry.flow: entry for entry in self.glue}
+
+    def precision(self, name: str) -> Precision:
+        """The precision called `name`."""
+        return next(each for each in self.precisions if each.name == name)
+
+
+@dataclass(frozen=True, slots=True)
+class Breakdown:
+    """Where a predicted latency goes, in seconds."""
+
+    total_s: float
+    overhead_s: float
+    blocks: dict[str, float]
+    flows: dict[str, float]
+
+
+def predict(profile: Profile, graph: Graph, assignment: Assignment) -> Breakdown:
+    """Predicted seconds of one inference of `graph` with `assignment`."""
+    times, glue = profile.block_times(), profile.glue_map()
+    blocks = {block.name: times.get((block.name, _name(assignment, block.name)), 0.0) for block in graph.blocks}
+    moved = {flow.name: flow_seconds(glue[flow.name], flow, assignment) for flow in flows(graph)}
+    return Breakdown(
+        profile.overhead_s + sum(blocks.values()) + sum(moved.values()), profile.overhead_s, blocks, moved
+    )
+
+
+def flow_seconds(glue: Glue, flow: Flow, assignment: Assignment) -> float:
+    """Seconds of glue on one flow under `assignment`."""
+    count = changes(flow, assignment)
+    if writes(assignment, flow.producer):
+        return glue.int8_s + glue.dequantize_s * count
+    return glue.float_s + glue.quantize_s * count
+
+
+def changes(flow: Flow, assignment: Assignment) -> int:
+    """How often the flow changes type: once a tensor to int8 (readers share it), once a reader to float."""
+    if writes(assignment, flow.producer):
+        return sum(not reads(assignment, block) for _, block in flow.readers)
+    return len({tensor for tensor, block in flow.readers if reads(assignment, block)})
+
+
+def writes(assignment: Assignment, block: str | None) -> bool:
+    """Whether `block` (None: a model input) writes int8."""
+    return block is not None and block in assignment and assignment[block].int8_output
+
+
+def reads(assignment: Assignment, block: str) -> bool:
+    """Whether `block` reads int8."""
+    return block in assignment and assignment[block].scheme is not None
+
+
+def _name(assignment: Mapping[str, Precision], block: str) -> str:
+    return assignment[block].name if block in assignment else "float32"

@@ -1,0 +1,45 @@
+"""What ONNX Runtime makes of an assignment of precisions. Pure; the numbers do not change, only what is said of them.
+
+1. A movement operator has its producer's type: int8 is moved as int8, float as float. Quantising before or behind it
+   is the boundary's business (ONNX Runtime carries pairs past movement by itself).
+2. A float operator without weights that reads only int8 and is read only as int8 runs as its int8 kernel: its pairs
+   are all that fusion needs, and its inputs and output were int8 already.
+"""
+
+from taglio.graph import Block, Graph
+from taglio.quantize.precision import Assignment, Precision
+
+
+def fuses_when_surrounded(block: Block) -> bool:
+    """Whether rule 2 can apply to `block`."""
+    return block.quantizable and not block.movement and not block.weights and len(block.operators) == 1
+
+
+def effective(graph: Graph, assignment: Assignment, int8: Precision) -> dict[str, Precision]:
+    """`assignment` under both rules, blocks in float32 left out, in graph order."""
+    tensors = graph.tensor_map()
+    result = {
+        block.name: assignment[block.name]
+        for block in graph.blocks
+        if block.name in assignment and assignment[block.name].scheme is not None and not block.movement
+    }
+    changed = True
+    while changed:
+        changed = False
+        for block in graph.blocks:
+            if block.name in result:
+                continue
+            producers = [tensors[name].producer for name in block.inputs]
+            written = [producer in result and result[producer].int8_output for producer in producers]
+            if block.movement and block.quantizable:
+                joins = bool(written) and written[0]
+            elif fuses_when_surrounded(block):
+                readers = [reader for name in block.outputs for reader in tensors[name].consumers]
+                leaves = any(name in graph.outputs for name in block.outputs)
+                joins = all(written) and bool(readers) and all(reader in result for reader in readers) and not leaves
+            else:
+                joins = False
+            if joins:
+                result[block.name] = int8
+                changed = True
+    return {block.name: result[block.name] for block in graph.blocks if block.name in result}
