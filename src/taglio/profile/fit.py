@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
-from statistics import median
+from statistics import fmean, median
 
 import numpy as np
 
@@ -43,7 +43,7 @@ class Tables:
 
 
 def fit(runs: Sequence[Run], graph: Graph) -> Tables:
-    """Block and glue seconds as medians over `runs`, scaled so that they add up to wall time."""
+    """Block and glue seconds as means over `runs`, scaled so that they add up to wall time."""
     scale, overhead = _clock(runs)
     block_samples: dict[tuple[str, str], list[float]] = {}
     for run in runs:
@@ -54,14 +54,15 @@ def fit(runs: Sequence[Run], graph: Graph) -> Tables:
             block_samples.setdefault((block.name, name), []).append(max(0.0, scale * (seconds - overhead * kernels)))
     blocks = []
     for (block_name, precision), samples in block_samples.items():
-        middle = median(samples)
+        # Means, not medians: times are skewed to the right, and only means add up to the mean of the whole.
+        middle = fmean(samples)
         spread = median(abs(sample - middle) for sample in samples)
         blocks.append(BlockTime(block_name, precision, middle, spread, len(samples)))
     moving = flows(graph)
     glue, quantize_rate, dequantize_rate = _glue(runs, graph, moving, scale, overhead)
     tables = Tables(tuple(blocks), glue, 0.0, scale, overhead, quantize_rate, dequantize_rate)
-    # What the medians leave out on average: the session's own cost a run, and kernels that nobody owns.
-    rest = median(run.wall_s - _total(tables, graph, moving, run) for run in runs)
+    # The session's own cost a run, and kernels that nobody owns.
+    rest = fmean(run.wall_s - _total(tables, graph, moving, run) for run in runs)
     return Tables(tuple(blocks), glue, rest, scale, overhead, quantize_rate, dequantize_rate)
 
 
@@ -134,7 +135,7 @@ def _glue(
                 mixed.append((flow.name, wrote, count, seconds))
             else:
                 pure.setdefault((flow.name, wrote), []).append(seconds)
-    base = {key: median(values) for key, values in pure.items()}
+    base = {key: fmean(values) for key, values in pure.items()}
     samples: dict[tuple[str, bool], list[float]] = {}
     for name, wrote, count, seconds in mixed:
         samples.setdefault((name, wrote), []).append((seconds - base.get((name, wrote), 0.0)) / count)

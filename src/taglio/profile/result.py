@@ -20,7 +20,7 @@ from taglio.scheme import Scheme
 
 @dataclass(frozen=True, slots=True)
 class BlockTime:
-    """Seconds of a block in one precision: the median over `samples` whole-model runs, and their spread."""
+    """Seconds of a block in one precision: the mean over `samples` whole-model runs, and their spread."""
 
     block: str
     precision: str
