@@ -1,0 +1,116 @@
+"""The error of any subset as a sum that a planner can use exactly, behind a monotone link. Measures nothing.
+
+What is quantised is tensors and weights. Each block in int8 adds its own noise (weights, inner tensors, output); each
+flow that a float block writes and an int8 block reads adds the noise of quantising it for that reader. Independent
+noises add in squares, so
+
+    s = Σ_blocks own[block, precision] + Σ_(flow, reader) edge[flow, reader] · [written float, read int8]
+    error of one output = exp(level) · s^(exponent / 2)          error = the largest over outputs
+
+An exponent of 1 is plain addition of squares; large subsets need less, since later blocks mask earlier noise. The link
+is monotone: a bound on the error is one bound per output on an s, which is linear in a planner's variables.
+"""
+
+from dataclasses import dataclass
+from math import exp, log
+
+from taglio.graph import Graph, flows
+from taglio.profile.result import reads, writes
+from taglio.quantize.precision import Assignment
+from taglio.scheme import Scheme
+
+
+@dataclass(frozen=True, slots=True)
+class BlockNoise:
+    """Squared noise of a block in one precision."""
+
+    block: str
+    precision: str
+    own: float
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeNoise:
+    """Squared noise of quantising a flow that its producer writes in float, for one reading block."""
+
+    flow: str
+    reader: str
+    noise: float
+
+
+@dataclass(frozen=True, slots=True)
+class OutputModel:
+    """The noise terms and the link of one model output."""
+
+    output: str
+    blocks: tuple[BlockNoise, ...]
+    edges: tuple[EdgeNoise, ...]
+    level: float
+    exponent: float
+
+    def noise(self, graph: Graph, assignment: Assignment) -> float:
+        """The sum s of `assignment`."""
+        own = {(entry.block, entry.precision): entry.own for entry in self.blocks}
+        edge = {(entry.flow, entry.reader): entry.noise for entry in self.edges}
+        total = sum(own.get((block, precision.name), 0.0) for block, precision in assignment.items())
+        for flow in flows(graph):
+            if not writes(assignment, flow.producer):
+                readers = dict.fromkeys(block for _, block in flow.readers if block)
+                total += sum(edge.get((flow.name, reader), 0.0) for reader in readers if reads(assignment, reader))
+        return total
+
+    def from_noise(self, noise: float) -> float:
+        """The link: error of a sum s."""
+        return exp(self.level + 0.5 * self.exponent * log(noise)) if noise > 0.0 else 0.0
+
+    def noise_limit(self, error: float) -> float:
+        """The largest s whose predicted error is `error`."""
+        return exp((log(error) - self.level) * 2.0 / self.exponent)
+
+
+@dataclass(frozen=True, slots=True)
+class Alone:
+    """The error measured with one block alone in int8."""
+
+    block: str
+    precision: str
+    error: float
+
+
+@dataclass(frozen=True, slots=True)
+class Subset:
+    """One measured subset and what a fit that did not see it predicted."""
+
+    assignment: dict[str, str]
+    error: float
+    predicted: float
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorModel:
+    """Predicts the error of any assignment.
+
+    With probability `confidence` the measured error of a new subset is at most predicted × exp(`upper_log`): the
+    conformal quantile of cross-validated log ratios. `samples` inputs not used for calibration were measured.
+    Outputs that never came near being the largest have no model.
+    """
+
+    model_sha256: str
+    data_sha256: str
+    scheme: Scheme
+    metric: str
+    outputs: tuple[OutputModel, ...]
+    upper_log: float
+    confidence: float
+    samples: int
+    evaluations: int
+    alone: tuple[Alone, ...]
+    subsets: tuple[Subset, ...]
+
+    def predict(self, graph: Graph, assignment: Assignment) -> float:
+        """Predicted error; 0 where nothing is quantised."""
+        return max((each.from_noise(each.noise(graph, assignment)) for each in self.outputs), default=0.0)
+
+    def upper(self, error: float) -> float:
+        """Upper end, at `confidence`, of a predicted `error`."""
+        return error * exp(self.upper_log)
