@@ -6,7 +6,7 @@ layout (QuantizeLinear, DequantizeLinear, Reorder*, the Transpose of a channels-
 does a movement block: pairs are carried past it, so its time hangs on who writes and who reads, as theirs does.
 """
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
 import onnx
@@ -81,13 +81,7 @@ class Attributor:
 
     def base(self, name: str) -> str | None:
         """The float model's tensor behind a name of the optimised graph, or None."""
-        if name in self._tensors:
-            return name
-        for mark in _MARKS:
-            head, found, _ = name.rpartition(mark)
-            if found and head in self._tensors:
-                return head
-        return None
+        return base_name(name, self._tensors)
 
     def _is_glue(self, node: onnx.NodeProto) -> bool:
         return node.op_type in _GLUE or (node.op_type == "Transpose" and node.name not in self._node_block)
@@ -157,3 +151,14 @@ class Attributor:
 
     def _last_output(self, block: str) -> str:
         return [name for name, owner in self._producer_block.items() if owner == block][-1]
+
+
+def base_name(name: str, tensors: Container[str]) -> str | None:
+    """The float model's tensor (one of `tensors`) that a name of a quantised or optimised graph stands for."""
+    if name in tensors:
+        return name
+    for mark in _MARKS:
+        head, found, _ = name.rpartition(mark)
+        if found and head in tensors:
+            return head
+    return None

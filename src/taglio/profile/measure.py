@@ -15,7 +15,7 @@ from taglio.profile.attribution import Attributor
 from taglio.profile.fit import Run, conformal_ratio, fit, leave_one_out
 from taglio.profile.machine import describe
 from taglio.profile.result import Conditions, Profile, WholeRun
-from taglio.profile.stopwatch import Effort, Progress, time_models
+from taglio.profile.stopwatch import Effort, Progress, Timed, WallTime, time_models
 from taglio.quantize.effective import effective
 from taglio.quantize.precision import Assignment, Precision, precisions
 from taglio.quantize.qdq import QdqBuilder
@@ -25,6 +25,7 @@ from taglio.scheme import Scheme
 
 # Nine mixes: the largest of nine leave-one-out errors bounds a tenth with probability 0.9.
 MIXES = 9
+FLOAT_RUN = "float32"
 
 
 def profile(
@@ -41,7 +42,8 @@ def profile(
 ) -> Profile:
     """Measure `model` on this machine: float, all int8, all int8 anchors, and `MIXES` random mixes, interleaved."""
     choices = precisions(scheme)
-    assignments = {"float32": {}, **pure_assignments(graph, choices), **random_mixes(graph, choices, MIXES, seed)}
+    mixes = random_mixes(graph, choices, MIXES, seed)
+    assignments = {FLOAT_RUN: {}, **pure_assignments(graph, choices), **mixes}
     timed = time_models(
         {name: builder.build(assignment) for name, assignment in assignments.items()},
         feed,
@@ -49,30 +51,6 @@ def profile(
         effort or Effort(),
         kernels=True,
         progress=progress,
-    )
-    attributor = Attributor(model, graph)
-    runs = [
-        Run(
-            name,
-            dict(assignments[name]),
-            result.wall.median_s,
-            attributor.attribute(result.optimized, result.kernels),
-            name.startswith("mix"),
-        )
-        for name, result in timed.items()
-    ]
-    tables = fit(runs, graph)
-    unseen = leave_one_out(runs, graph)
-    errors = [unseen[run.name] / run.wall_s - 1.0 for run in runs if run.name in unseen]
-    whole = tuple(
-        WholeRun(
-            run.name,
-            {block: precision.name for block, precision in run.assignment.items()},
-            timed[run.name].wall,
-            sum(timed[run.name].kernels.values()),
-            unseen.get(run.name, run.wall_s),
-        )
-        for run in runs
     )
     conditions = Conditions(
         describe(),
@@ -82,8 +60,73 @@ def profile(
         options.spinning,
         options.optimization.value,
     )
+    runs = _runs(model, graph, assignments, timed, set(mixes), 1.0)
+    return _assemble(model.sha256, graph, conditions, scheme, choices, runs)
+
+
+def refine(
+    model: Model, graph: Graph, known: Profile, assignments: Mapping[str, Assignment], timed: Mapping[str, Timed]
+) -> Profile:
+    """`known` with more runs, which must include the float one as FLOAT_RUN: the machine's drift since then is its
+    ratio, and is taken out of the others."""
+    drift = next(run for run in known.runs if run.name == FLOAT_RUN).wall.median_s / timed[FLOAT_RUN].wall.median_s
+    others = {name: assignment for name, assignment in assignments.items() if name != FLOAT_RUN}
+    more = _runs(model, graph, others, timed, set(others), drift)
+    old = [_run(known, run) for run in known.runs]
+    walls = {run.name: run.wall for run in known.runs} | {name: timed[name].wall for name in others}
+    pairs = [(run, walls[run.name]) for run in old] + more
+    return _assemble(known.model_sha256, graph, known.conditions, known.scheme, known.precisions, pairs)
+
+
+def _runs(
+    model: Model,
+    graph: Graph,
+    assignments: Mapping[str, Assignment],
+    timed: Mapping[str, Timed],
+    mixed: set[str],
+    drift: float,
+) -> list[tuple[Run, WallTime]]:
+    attributor = Attributor(model, graph)
+    runs = []
+    for name, assignment in assignments.items():
+        result = timed[name]
+        kernels = {node: seconds * drift for node, seconds in result.kernels.items()}
+        attribution = attributor.attribute(result.optimized, kernels)
+        wall_s = result.wall.median_s * drift
+        runs.append((Run(name, dict(assignment), wall_s, attribution, name in mixed), result.wall))
+    return runs
+
+
+def _run(profile: Profile, run: WholeRun) -> Run:
+    assignment = {block: profile.precision(name) for block, name in run.assignment.items()}
+    return Run(run.name, assignment, run.wall.median_s, run.attribution, run.mixed)
+
+
+def _assemble(
+    sha256: str,
+    graph: Graph,
+    conditions: Conditions,
+    scheme: Scheme,
+    choices: tuple[Precision, ...],
+    measured: Sequence[tuple[Run, WallTime]],
+) -> Profile:
+    runs = [run for run, _ in measured]
+    tables = fit(runs, graph)
+    unseen = leave_one_out(runs, graph)
+    errors = [unseen[run.name] / run.wall_s - 1.0 for run in runs if run.name in unseen]
+    whole = tuple(
+        WholeRun(
+            run.name,
+            {block: precision.name for block, precision in run.assignment.items()},
+            wall,
+            run.attribution,
+            run.mixed,
+            unseen.get(run.name, run.wall_s),
+        )
+        for run, wall in measured
+    )
     return Profile(
-        model.sha256,
+        sha256,
         conditions,
         scheme,
         choices,
@@ -117,7 +160,7 @@ def random_mixes(graph: Graph, choices: Sequence[Precision], count: int, seed: i
     whole = next(choice for choice in choices if choice.form == "whole")
     mixes: dict[str, Assignment] = {}
     for index in range(count):
-        density = (0.5, 0.3, 0.7)[index % 3]
+        density = (0.5, 0.2, 0.8)[index % 3]
         stay = 0.0 if index % 2 == 0 else 0.8
         assignment: dict[str, Precision] = {}
         current: Precision | None = None

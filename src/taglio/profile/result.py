@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from taglio.graph import Flow, Graph, flows
+from taglio.profile.attribution import Attribution
 from taglio.profile.machine import Machine
 from taglio.profile.stopwatch import WallTime
 from taglio.quantize.precision import Assignment, Precision
@@ -46,15 +47,15 @@ class Glue:
 
 @dataclass(frozen=True, slots=True)
 class WholeRun:
-    """One whole-model run of the profile: the precision of every block that was not float32, and what it took.
-
-    `predicted_s` comes from a fit that did not see this run.
+    """One whole-model run of the profile: the precision of every block that was not float32, what it took, and where
+    its kernels' time went. `mixed` runs have a `predicted_s` from a fit that did not see them; pure ones their own.
     """
 
     name: str
     assignment: dict[str, str]
     wall: WallTime
-    kernels_s: float
+    attribution: Attribution
+    mixed: bool
     predicted_s: float
 
 

@@ -1,0 +1,120 @@
+"""Write and read what one stage leaves for the next. Knows no stage: a kind, a version, a model hash and a value."""
+
+import errno
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from taglio.errors import BadArtifact
+
+FORMAT_VERSION = 1
+_TOOLS = ("taglio", "onnx", "onnxruntime", "numpy", "highspy")
+T = TypeVar("T")
+
+
+class _Envelope(msgspec.Struct):
+    kind: str
+    format_version: int
+    model_sha256: str
+    tools: dict[str, str]
+    body: msgspec.Raw
+
+
+def tools() -> dict[str, str]:
+    """Versions of what made an artifact."""
+    found = {}
+    for name in _TOOLS:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "not installed"
+    return found
+
+
+def save(path: Path, kind: str, model_sha256: str, value: Any) -> None:
+    """Write `value` (dataclasses, tuples, dicts, numbers) to `path`; an existing file stays whole until the end."""
+    body = msgspec.Raw(msgspec.json.encode(value))
+    envelope = _Envelope(kind, FORMAT_VERSION, model_sha256, tools(), body)
+    write_bytes(path, msgspec.json.format(msgspec.json.encode(envelope), indent=1))
+
+
+def load(path: Path, kind: str, expected: type[T], *, model_sha256: str | None = None) -> T:
+    """Read an artifact. Raises BadArtifact for a missing or damaged file, another kind, version or model."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        raise BadArtifact(f"{path}: no such file: {_HOW.get(kind, 'run the stage before')}") from None
+    except OSError as error:
+        raise BadArtifact(f"{path}: cannot be read ({error.strerror})") from None
+    try:
+        envelope = msgspec.json.decode(data, type=_Envelope)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BadArtifact(f"{path}: not a taglio artifact ({_line(error)}): make it again") from None
+    if envelope.format_version != FORMAT_VERSION:
+        raise BadArtifact(
+            f"{path}: format version {envelope.format_version}, this taglio reads {FORMAT_VERSION}: make it again"
+        )
+    if envelope.kind != kind:
+        raise BadArtifact(f"{path}: holds a {envelope.kind}, not a {kind}")
+    if model_sha256 is not None and envelope.model_sha256 != model_sha256:
+        raise BadArtifact(
+            f"{path}: is of another model ({envelope.model_sha256[:12]}, wanted {model_sha256[:12]}): make it again"
+        )
+    try:
+        return msgspec.json.decode(envelope.body, type=expected)
+    except msgspec.DecodeError as error:
+        raise BadArtifact(f"{path}: damaged ({_line(error)}): make it again") from None
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write to a temporary file beside `path`, then rename. Raises BadArtifact where the disk refuses."""
+    with replacing(path) as temporary:
+        temporary.write_bytes(data)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A temporary path to write to; it takes the place of `path` if all went well and vanishes otherwise."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    except OSError as error:
+        raise _refusal(path, error) from None
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        temporary.chmod(0o644)
+        with temporary.open("rb+") as file:
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        raise _refusal(path, error) from None
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _refusal(path: Path, error: OSError) -> BadArtifact:
+    if error.errno == errno.ENOSPC:
+        return BadArtifact(f"{path}: the disk is full: free some room; what was there before is untouched")
+    return BadArtifact(f"{path}: cannot be written ({error.strerror or error}): choose another folder with -o")
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:160]
+
+
+_HOW = {
+    "setup": "run taglio profile MODEL --data DATA -o OUT first",
+    "profile": "run taglio profile MODEL --data DATA -o OUT first",
+    "error": "run taglio error OUT first",
+    "plan": "run taglio plan OUT --max-error E first",
+    "manifest": "run taglio build OUT first",
+    "run": "run taglio run OUT first",
+}

@@ -1,0 +1,99 @@
+"""Write components and their manifest, and read them back verified. Runs nothing."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx
+
+from taglio import artifact
+from taglio.components.cut import Component
+from taglio.errors import BadArtifact
+
+MANIFEST = "manifest.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """A tensor that enters or leaves a component; `dtype` is NumPy's name, `bytes` what one inference moves."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One component's file and ports."""
+
+    name: str
+    device: str
+    file: str
+    sha256: str
+    size_bytes: int
+    blocks: tuple[str, ...]
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """Components in running order, and the model's own inputs and outputs."""
+
+    model_sha256: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    pieces: tuple[Piece, ...]
+
+
+def write(folder: Path, sha256: str, inputs: Sequence[str], outputs: Sequence[str], parts: Sequence[Component]) -> Manifest:
+    """Write one ONNX file per component, then the manifest, which names only complete files."""
+    pieces = []
+    for part in parts:
+        data = part.proto.SerializeToString()
+        file = f"{part.name}.onnx" if len(parts) > 1 else "model.onnx"
+        artifact.write_bytes(folder / file, data)
+        ports = {value.name: value for value in [*part.proto.graph.input, *part.proto.graph.output]}
+        pieces.append(
+            Piece(
+                part.name,
+                part.device,
+                file,
+                hashlib.sha256(data).hexdigest(),
+                len(data),
+                part.blocks,
+                tuple(_port(ports[name]) for name in part.inputs),
+                tuple(_port(ports[name]) for name in part.outputs),
+            )
+        )
+    manifest = Manifest(sha256, tuple(inputs), tuple(outputs), tuple(pieces))
+    artifact.save(folder / MANIFEST, "manifest", sha256, manifest)
+    return manifest
+
+
+def read(folder: Path) -> Manifest:
+    """The manifest of `folder`, every file checked against its hash. Raises BadArtifact for a changed file."""
+    manifest = artifact.load(folder / MANIFEST, "manifest", Manifest)
+    for piece in manifest.pieces:
+        path = folder / piece.file
+        if Path(piece.file).name != piece.file:
+            raise BadArtifact(f"{folder / MANIFEST}: component file {piece.file} lies outside the folder: build again")
+        try:
+            found = hashlib.sha256(path.read_bytes()).hexdigest()
+        except OSError:
+            raise BadArtifact(f"{path}: component {piece.name} is missing: run taglio build again") from None
+        if found != piece.sha256:
+            raise BadArtifact(f"{path}: component {piece.name} was changed ({found[:12]}, built {piece.sha256[:12]}): build again")
+    return manifest
+
+
+def _port(value: onnx.ValueInfoProto) -> Port:
+    tensor = value.type.tensor_type
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)
+    shape = tuple(dim.dim_value for dim in tensor.shape.dim)
+    size = dtype.itemsize
+    for each in shape:
+        size *= each
+    return Port(value.name, dtype.name, shape, size)

@@ -1,0 +1,162 @@
+"""Cut a quantised model into components by device. Does not choose where.
+
+The cut falls on the quantised tensor: a QuantizeLinear belongs to the block that produced its tensor and a
+DequantizeLinear to whoever reads it, so a tensor that an int8 block writes, or that only int8 blocks across the cut
+read, travels as int8.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import onnx
+from onnx import shape_inference
+
+from taglio.errors import BadOption
+from taglio.graph import Graph, node_inputs
+from taglio.model import Model
+from taglio.profile.attribution import base_name
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Component:
+    """What one device runs in one session."""
+
+    name: str
+    device: str
+    blocks: tuple[str, ...]
+    proto: onnx.ModelProto
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+def cut(model: Model, graph: Graph, quantized: onnx.ModelProto, devices: Mapping[str, str]) -> list[Component]:
+    """Components in an order in which they can run, each after those it reads from.
+
+    `devices` names the device of every block. Blocks on one device form one component unless a path between them
+    leaves the device and comes back. Raises BadOption for a block without a device.
+    """
+    missing = [block.name for block in graph.blocks if block.name not in devices]
+    if missing:
+        raise BadOption(f"block {missing[0]} and {len(missing) - 1} more have no device: place every block")
+    names = _component_names(graph, devices)
+    if len(set(names.values())) == 1:
+        only = next(iter(names.values()))
+        inputs = tuple(spec.name for spec in model.inputs)
+        return [Component(only, devices[graph.blocks[0].name], tuple(names), quantized, inputs, model.outputs)]
+    owner = _owners(model, graph, quantized, names)
+    typed = shape_inference.infer_shapes(quantized)
+    info = {value.name: value for value in [*typed.graph.value_info, *typed.graph.input, *typed.graph.output]}
+    initializers = {tensor.name: tensor for tensor in quantized.graph.initializer}
+    producer = {name: node for node in quantized.graph.node for name in node.output if name}
+    order = list(dict.fromkeys(names.values()))
+    members = {name: _members(quantized, owner, producer, name, model.outputs) for name in order}
+    made = {name: {output for node in nodes for output in node.output} for name, nodes in members.items()}
+    result = []
+    for name in order:
+        nodes = members[name]
+        read = dict.fromkeys(each for node in nodes for each in node_inputs(node))
+        inputs = tuple(each for each in read if each not in made[name] and each not in initializers)
+        wanted = {
+            each
+            for other, others in members.items()
+            if other != name
+            for node in others
+            for each in node_inputs(node)
+            if each not in made[other]
+        } | set(model.outputs)
+        outputs = tuple(each for node in nodes for each in node.output if each in wanted)
+        proto = onnx.ModelProto(ir_version=quantized.ir_version, producer_name="taglio")
+        proto.opset_import.extend(quantized.opset_import)
+        proto.graph.name = name
+        proto.graph.node.extend(nodes)
+        proto.graph.input.extend(info[each] for each in inputs)
+        proto.graph.output.extend(info[each] for each in outputs)
+        proto.graph.initializer.extend(initializers[each] for each in read if each in initializers)
+        blocks = tuple(block for block, component in names.items() if component == name)
+        result.append(Component(name, devices[blocks[0]], blocks, proto, inputs, outputs))
+    return result
+
+
+def devices_after(graph: Graph, tensors: list[str], devices: list[str]) -> dict[str, str]:
+    """Devices of all blocks for a chain cut by hand: what comes after tensors[i] and nothing later runs on
+    devices[i + 1]. Raises BadOption for a tensor that does not exist or cuts out of order."""
+    if len(devices) != len(tensors) + 1:
+        raise BadOption(f"{len(tensors)} cuts make {len(tensors) + 1} devices, {len(devices)} were named")
+    known = graph.tensor_map()
+    stage = {block.name: 0 for block in graph.blocks}
+    for index, tensor in enumerate(tensors):
+        if tensor not in known or known[tensor].producer is None:
+            raise BadOption(f'--cut "{tensor}": no block produces such a tensor: taglio inspect lists them')
+        producer = known[tensor].producer
+        assert producer is not None
+        behind = {producer}
+        for block in reversed(graph.blocks):  # everything the producer needs stays before the cut
+            if block.name in behind:
+                behind |= {source for name in block.inputs if (source := known[name].producer) is not None}
+        if any(stage[name] > index for name in behind):
+            raise BadOption(f'--cut "{tensor}" lies before the cut named ahead of it: name cuts from input to output')
+        for block in graph.blocks:
+            if block.name not in behind and stage[block.name] == index:
+                stage[block.name] = index + 1
+    return {name: devices[index] for name, index in stage.items()}
+
+
+def _component_names(graph: Graph, devices: Mapping[str, str]) -> dict[str, str]:
+    """A component per device and level; the level rises whenever a path changes device, so no cycle can form."""
+    tensors = graph.tensor_map()
+    level: dict[str, int] = {}
+    for block in graph.blocks:
+        here = 0
+        for name in block.inputs:
+            source = tensors[name].producer
+            if source is not None:
+                here = max(here, level[source] + (devices[source] != devices[block.name]))
+        level[block.name] = here
+    keys = sorted({(level[block.name], devices[block.name]) for block in graph.blocks})
+    label = {key: f"{index}-{key[1]}" for index, key in enumerate(keys)}
+    ordered = sorted(graph.blocks, key=lambda block: (level[block.name], devices[block.name]))
+    return {block.name: label[level[block.name], devices[block.name]] for block in ordered}
+
+
+def _owners(model: Model, graph: Graph, quantized: onnx.ModelProto, names: Mapping[str, str]) -> dict[str, str]:
+    """Component of every node but DequantizeLinear, which goes wherever it is read."""
+    block_of = {operator: block.name for block in graph.blocks for operator in block.operators}
+    tensors = graph.tensor_map()
+    known = {name for node in model.proto.graph.node for name in node.output} | {spec.name for spec in model.inputs}
+    inner = {name: block_of[node.name] for node in model.proto.graph.node for name in node.output}
+    owner: dict[str, str] = {}
+    for node in quantized.graph.node:
+        if node.name in block_of:
+            owner[node.name] = names[block_of[node.name]]
+        elif node.op_type != "DequantizeLinear":
+            base = base_name(node.input[0], known)
+            block = inner.get(base) if base else None
+            if block is None:  # a model input: quantised where it is first read
+                block = tensors[base].consumers[0] if base else graph.blocks[0].name
+            owner[node.name] = names[block]
+    return owner
+
+
+def _members(
+    quantized: onnx.ModelProto,
+    owner: Mapping[str, str],
+    producer: Mapping[str, onnx.NodeProto],
+    component: str,
+    outputs: tuple[str, ...],
+) -> list[onnx.NodeProto]:
+    own = {node.name for node in quantized.graph.node if owner.get(node.name) == component}
+    needed = set(own)
+    waiting = [node for node in quantized.graph.node if node.name in own]
+    for node in waiting:  # grows: a DequantizeLinear may read behind another
+        for name in node_inputs(node):
+            source = producer.get(name)
+            if source is not None and source.op_type == "DequantizeLinear" and source.name not in needed:
+                needed.add(source.name)
+                waiting.append(source)
+    for name in outputs:  # a pair on a model output ends in the component that wrote it
+        source = producer.get(name)
+        if source is not None and source.op_type == "DequantizeLinear":
+            quantize = producer[source.input[0]]
+            if owner.get(quantize.name) == component:
+                needed.add(source.name)
+    return [node for node in quantized.graph.node if node.name in needed]

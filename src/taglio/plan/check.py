@@ -1,0 +1,97 @@
+"""Check a plan against the tables, with no solver and none of the formulation's code.
+
+Recomputes, operator by operator, what the plan costs and how much noise it adds, and compares with what was claimed.
+"""
+
+from collections.abc import Mapping
+from math import isclose
+
+from taglio.error.model import ErrorModel
+from taglio.errors import TaglioError
+from taglio.graph import Graph
+from taglio.plan.result import Plan
+from taglio.profile.result import Profile
+
+
+class PlanIsWrong(TaglioError):
+    """A plan does not cost what its solver said, or breaks a limit. This is a fault of taglio, not of the user."""
+
+
+def check(
+    graph: Graph,
+    profile: Profile,
+    error: ErrorModel | None,
+    plan: Plan,
+    *,
+    objective_s: float | None = None,
+    noise_bounds: Mapping[str, float] | None = None,
+) -> None:
+    """Raise PlanIsWrong unless `plan` places every block once, keeps its pins, costs `objective_s` and keeps
+    `noise_bounds` (noise sum per output)."""
+    precision = {each.block: each.precision for each in plan.placements}
+    if set(precision) != {block.name for block in graph.blocks} or len(plan.placements) != len(graph.blocks):
+        raise PlanIsWrong(f"the plan places {len(plan.placements)} blocks of {len(graph.blocks)}")
+    for name in plan.limits.float_blocks:
+        if precision[name] != "float32" and not _surrounded(graph, precision, name):
+            raise PlanIsWrong(f"block {name} was to stay float, the plan has it in {precision[name]}")
+    for name in plan.limits.int8_blocks:
+        if precision[name] == "float32":
+            raise PlanIsWrong(f"block {name} was to be int8, the plan has it in float32")
+    seconds = latency(graph, profile, precision)
+    claimed = plan.predicted_latency_s.value
+    if not isclose(seconds, claimed, rel_tol=1e-6, abs_tol=1e-9):
+        raise PlanIsWrong(f"the plan takes {seconds * 1e3:.4f} ms by the tables, {claimed * 1e3:.4f} ms were claimed")
+    if objective_s is not None and seconds > objective_s + profile.overhead_s + 1e-6 + 1e-3 * seconds:
+        total = objective_s + profile.overhead_s
+        raise PlanIsWrong(f"the plan takes {seconds * 1e3:.4f} ms by the tables, the solver promised {total * 1e3:.4f} ms")
+    for output, bound in (noise_bounds or {}).items():
+        total = noise(graph, error, output, precision) if error is not None else 0.0
+        if total > bound * (1.0 + 1e-6):
+            raise PlanIsWrong(f"output {output}: the plan's noise {total:.4g} is over its bound {bound:.4g}")
+
+
+def latency(graph: Graph, profile: Profile, precision: Mapping[str, str]) -> float:
+    """Seconds of one inference by the profile's tables."""
+    total = profile.overhead_s
+    for entry in profile.blocks:
+        if precision.get(entry.block) == entry.precision:
+            total += entry.seconds
+    blocks = {block.name: block for block in graph.blocks}
+    for entry in profile.glue:
+        tensor = next(each for each in graph.tensors if each.name == entry.flow)
+        int8 = tensor.producer is not None and precision[tensor.producer] == "int8"
+        to_int8: set[str] = set()
+        to_float = 0
+        waiting = [tensor.name]
+        while waiting:
+            name = waiting.pop()
+            to_float += int8 and name in graph.outputs
+            for consumer in next(each for each in graph.tensors if each.name == name).consumers:
+                block = blocks[consumer]
+                if block.movement and not block.refusal and block.inputs[0] == name:
+                    waiting += [output for output in block.outputs]
+                elif precision[consumer] == "float32":
+                    to_float += int8
+                elif not int8:
+                    to_int8.add(name)
+        total += entry.int8_s + to_float * entry.dequantize_s if int8 else entry.float_s
+        total += 0.0 if int8 else len(to_int8) * entry.quantize_s
+    return total
+
+
+def noise(graph: Graph, error: ErrorModel, output: str, precision: Mapping[str, str]) -> float:
+    """Noise sum of one output by the error model's tables."""
+    model = next(each for each in error.outputs if each.output == output)
+    producer = {tensor.name: tensor.producer for tensor in graph.tensors}
+    total = sum(entry.own for entry in model.blocks if precision[entry.block] == entry.precision)
+    for entry in model.edges:
+        source = producer[entry.flow]
+        written = source is not None and precision[source] == "int8"
+        if precision[entry.reader] != "float32" and not written:
+            total += entry.noise
+    return total
+
+
+def _surrounded(graph: Graph, precision: Mapping[str, str], name: str) -> bool:
+    block = graph.block(name)
+    return not block.weights and len(block.operators) == 1 and precision[name] == "int8"

@@ -1,0 +1,173 @@
+"""The planning problem as a mixed-integer program. Pure: tables in, matrix out; knows no solver.
+
+One binary per block and precision; w is "the producer writes int8", r "the reader reads int8", both sums of binaries.
+A flow from a float producer is quantised once per tensor somebody reads as int8 (z ≥ r − w), a flow from an int8
+producer is dequantised once per float reader (d ≥ w − r), and quantising for one reader adds that reader's edge noise
+(y ≥ r − w). Costs and noises are not negative, so z, d and y are integral without being asked to.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from taglio.error.model import ErrorModel, OutputModel
+from taglio.graph import Graph, flows
+from taglio.profile.result import Profile
+from taglio.quantize.effective import fuses_when_surrounded
+from taglio.quantize.precision import Precision
+
+# Milliseconds keep the solver's absolute tolerances far below any time that matters.
+_MS = 1e3
+
+
+@dataclass(slots=True)
+class Program:
+    """minimise constant + cost·v, rows low ≤ A v ≤ high, 0 ≤ v ≤ 1; `integral` marks the binaries. Costs in ms."""
+
+    cost: list[float] = field(default_factory=list)
+    integral: list[bool] = field(default_factory=list)
+    names: list[tuple[str, ...]] = field(default_factory=list)
+    rows: list[tuple[float, float, dict[int, float]]] = field(default_factory=list)
+    constant: float = 0.0
+
+    def variable(self, name: tuple[str, ...], cost: float, integral: bool) -> int:
+        """Add a variable and return its column."""
+        self.cost.append(cost)
+        self.integral.append(integral)
+        self.names.append(name)
+        return len(self.cost) - 1
+
+    def row(self, low: float, high: float, terms: Mapping[int, float]) -> None:
+        """Add a constraint."""
+        self.rows.append((low, high, dict(terms)))
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Columns of a block's precisions, by name; empty where the block has but one."""
+
+    columns: dict[str, int]
+
+
+INFINITY = float("inf")
+
+
+def formulate(
+    graph: Graph,
+    profile: Profile,
+    error: ErrorModel | None,
+    noise_limits: Mapping[str, float],
+    allowed: Mapping[str, Sequence[Precision]],
+) -> Program:
+    """The program of the fastest assignment.
+
+    `allowed` lists the precisions of every block that has a choice (float32 included where it may stay float);
+    `noise_limits` bounds the noise sum of each output that `error` models.
+    """
+    program = Program()
+    times, glue = profile.block_times(), profile.glue_map()
+    columns: dict[str, dict[str, int]] = {}
+    for block in graph.blocks:
+        options = allowed.get(block.name)
+        if options is None:
+            program.constant += _MS * times.get((block.name, "float32"), 0.0)
+            continue
+        columns[block.name] = {
+            option.name: program.variable(
+                ("block", block.name, option.name), _MS * times.get((block.name, option.name), 0.0), True
+            )
+            for option in options
+        }
+        program.row(1.0, 1.0, dict.fromkeys(columns[block.name].values(), 1.0))
+    writes = {
+        name: [columns[name][option.name] for option in options if option.int8_output] for name, options in allowed.items()
+    }
+    reads = {
+        name: [columns[name][option.name] for option in options if option.scheme is not None]
+        for name, options in allowed.items()
+    }
+    edges: dict[tuple[str, str], int] = {}
+    for flow in flows(graph):
+        cost = glue[flow.name]
+        w = writes.get(flow.producer or "", [])
+        program.constant += _MS * cost.float_s
+        for column in w:
+            program.cost[column] += _MS * (cost.int8_s - cost.float_s)
+        shared: dict[str, int] = {}
+        for tensor, reader in flow.readers:
+            r = reads.get(reader, [])
+            if not r:
+                for column in w:
+                    program.cost[column] += _MS * cost.dequantize_s
+                continue
+            if tensor not in shared:
+                shared[tensor] = program.variable(("quantize", tensor), _MS * cost.quantize_s, False)
+            _at_least(program, shared[tensor], r, w)
+            if w:
+                column = program.variable(("dequantize", tensor, reader), _MS * cost.dequantize_s, False)
+                _at_least(program, column, w, r)
+            if (flow.name, reader) not in edges and noise_limits:
+                edges[flow.name, reader] = program.variable(("edge", flow.name, reader), 0.0, False)
+                _at_least(program, edges[flow.name, reader], r, w)
+    if error is not None:
+        for output in error.outputs:
+            if output.output in noise_limits:
+                _noise_row(program, output, noise_limits[output.output], columns, edges)
+    _surrounded(program, graph, columns, writes, reads)
+    return program
+
+
+def _at_least(program: Program, column: int, plus: Sequence[int], minus: Sequence[int]) -> None:
+    """column ≥ Σ plus − Σ minus."""
+    terms = {column: 1.0}
+    for each in plus:
+        terms[each] = terms.get(each, 0.0) - 1.0
+    for each in minus:
+        terms[each] = terms.get(each, 0.0) + 1.0
+    program.row(0.0, INFINITY, terms)
+
+
+def _noise_row(
+    program: Program,
+    output: OutputModel,
+    limit: float,
+    columns: Mapping[str, Mapping[str, int]],
+    edges: Mapping[tuple[str, str], int],
+) -> None:
+    terms: dict[int, float] = {}
+    for own in output.blocks:
+        column = columns.get(own.block, {}).get(own.precision)
+        if column is not None:
+            terms[column] = own.own / limit
+    for edge in output.edges:
+        column = edges.get((edge.flow, edge.reader))
+        if column is not None:
+            terms[column] = edge.noise / limit
+    program.row(-INFINITY, 1.0, terms)
+
+
+def _surrounded(
+    program: Program,
+    graph: Graph,
+    columns: Mapping[str, Mapping[str, int]],
+    writes: Mapping[str, Sequence[int]],
+    reads: Mapping[str, Sequence[int]],
+) -> None:
+    """A weightless block between int8 blocks only cannot stay float (see quantize/effective.py)."""
+    source = {tensor: flow.producer or "" for flow in flows(graph) for tensor in flow.tensors}
+    readers: dict[str, list[str]] = {}
+    for flow in flows(graph):
+        if flow.producer:
+            readers.setdefault(flow.producer, []).extend(reader for _, reader in flow.readers)
+    for block in graph.blocks:
+        own = columns.get(block.name)
+        if own is None or "int8" not in own or not fuses_when_surrounded(block):
+            continue
+        around = [writes.get(source.get(name, ""), []) for name in block.inputs]
+        around += [reads.get(reader, []) for reader in readers.get(block.name, [])]
+        if not around or any(not each for each in around):
+            continue
+        terms = {own["int8"]: 1.0}
+        for each in around:
+            for column in each:
+                terms[column] = terms.get(column, 0.0) - 1.0
+        program.row(1.0 - len(around), INFINITY, terms)

@@ -1,0 +1,92 @@
+"""Close the loop: solve, measure the plan's error, tighten or loosen the bound on noise, solve again. Times nothing."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from taglio.error.model import ErrorModel
+from taglio.graph import Graph
+from taglio.plan.result import Limits, Plan
+from taglio.plan.solve import describe, make_plan
+from taglio.profile.result import Profile
+from taglio.quantize.precision import Assignment
+
+# A plan may use this share of the bound before loosening is not worth another solve.
+_CLOSE = 0.97
+_STEP = 0.98
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """A plan and whether its measured error keeps the bound."""
+
+    plan: Plan
+    error: float
+    holds: bool
+
+
+def search(
+    graph: Graph,
+    profile: Profile,
+    error: ErrorModel,
+    limits: Limits,
+    measure: Callable[[Assignment], float],
+    *,
+    rounds: int = 10,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> list[Tried]:
+    """Plans whose error was measured, in the order they were solved.
+
+    Starts where the model's upper end meets the bound. A plan that breaks the bound is cut off: the noise it had is no
+    longer allowed. One that leaves room has the bound on its predicted error raised in proportion. Between the loosest
+    bound that held and the tightest that broke, halves.
+    """
+    bound = limits.max_error
+    assert bound is not None, "an unbounded plan needs no search"
+    tried: list[Tried] = []
+    seen: dict[tuple[tuple[str, str], ...], float] = {}
+    low, high = 0.0, float("inf")
+    slack = 1.0
+    for index in range(rounds):
+        plan = make_plan(graph, profile, error, limits, slack=slack)
+        if plan.status == "infeasible":
+            if high < float("inf") or slack < 1e-3:
+                break
+            slack *= 0.5
+            continue
+        key = tuple(sorted((block, precision.name) for block, precision in plan.assignment().items()))
+        known = key in seen
+        if not known:
+            seen[key] = measure(plan.assignment())
+            holds = seen[key] <= bound
+            note = () if holds else (f"measured error {seen[key]:.4%} breaks the bound {bound:.4%}",)
+            tried.append(Tried(replace(plan, measured_error=seen[key], notes=plan.notes + note), seen[key], holds))
+        if progress:
+            progress("search", index + 1, rounds)
+        measured = seen[key]
+        if measured <= bound:
+            low = max(low, slack)
+            if not key or (measured > _CLOSE * bound and not known):
+                break
+            following = slack * min(4.0, max(1.1, _STEP * bound / max(measured, 1e-12)))
+            if known and high == float("inf") and low >= 64.0:
+                break
+        else:
+            high = min(high, slack)
+            following = slack * max(0.25, _STEP * bound / measured)
+        if high < float("inf") and not low < following < high:
+            following = 0.5 * (low + high)
+        if high < float("inf") and high / max(low, 1e-9) < 1.01:
+            break
+        slack = following
+    return tried
+
+
+def fallback(graph: Graph, profile: Profile, error: ErrorModel, limits: Limits, assignment: Assignment, value: float) -> Tried:
+    """An assignment that was not solved for (all float, all int8) as a candidate."""
+    plan = describe(graph, profile, error, limits, assignment, status="optimal", gap=float("inf"))
+    return Tried(replace(plan, measured_error=value), value, limits.max_error is None or value <= limits.max_error)
+
+
+def best(tried: Sequence[Tried], count: int) -> list[Tried]:
+    """The `count` fastest by prediction among those that hold."""
+    return sorted((each for each in tried if each.holds), key=lambda each: each.plan.predicted_latency_s.value)[:count]
