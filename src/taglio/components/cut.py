@@ -12,9 +12,10 @@ import onnx
 from onnx import shape_inference
 
 from taglio.errors import BadOption
-from taglio.graph import Graph, node_inputs
+from taglio.graph import Graph, node_inputs, tensor_shapes
 from taglio.model import Model
 from taglio.profile.attribution import base_name
+from taglio.quantize.keep_float import import_domains, keep_float
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,6 +48,7 @@ def cut(model: Model, graph: Graph, quantized: onnx.ModelProto, devices: Mapping
     typed = shape_inference.infer_shapes(quantized)
     info = {value.name: value for value in [*typed.graph.value_info, *typed.graph.input, *typed.graph.output]}
     initializers = {tensor.name: tensor for tensor in quantized.graph.initializer}
+    shapes = tensor_shapes(model.proto)
     producer = {name: node for node in quantized.graph.node for name in node.output if name}
     order = list(dict.fromkeys(names.values()))
     members = {name: _members(quantized, owner, producer, name, model.outputs) for name in order}
@@ -68,10 +70,14 @@ def cut(model: Model, graph: Graph, quantized: onnx.ModelProto, devices: Mapping
         proto = onnx.ModelProto(ir_version=quantized.ir_version, producer_name="taglio")
         proto.opset_import.extend(quantized.opset_import)
         proto.graph.name = name
+        # Within a component a tensor may have fewer readers than in the whole, and ONNX Runtime fuse what it did not.
+        own = {each: initializers[each] for each in read if each in initializers}
+        keep_float(nodes, own, shapes)
         proto.graph.node.extend(nodes)
         proto.graph.input.extend(info[each] for each in inputs)
         proto.graph.output.extend(info[each] for each in outputs)
-        proto.graph.initializer.extend(initializers[each] for each in read if each in initializers)
+        proto.graph.initializer.extend(own.values())
+        import_domains(proto)
         blocks = tuple(block for block, component in names.items() if component == name)
         result.append(Component(name, devices[blocks[0]], blocks, proto, inputs, outputs))
     return result
@@ -159,4 +165,10 @@ def _members(
             quantize = producer[source.input[0]]
             if owner.get(quantize.name) == component:
                 needed.add(source.name)
-    return [node for node in quantized.graph.node if node.name in needed]
+    result = []
+    for node in quantized.graph.node:
+        if node.name in needed:
+            copy = onnx.NodeProto()
+            copy.CopyFrom(node)
+            result.append(copy)
+    return result

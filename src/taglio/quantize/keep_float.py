@@ -19,24 +19,27 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from taglio.quantize.emitter import Emitter
-
+MICROSOFT = "com.microsoft"
 _WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm"})
 _CLIPS = frozenset({"Relu", "Clip"})
 _CARRIERS = frozenset({"MaxPool", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Slice"})
 
 
-def keep_float(emitter: Emitter, shapes: Mapping[str, tuple[int, ...]]) -> None:
+def keep_float(
+    nodes: list[onnx.NodeProto],
+    initializers: dict[str, onnx.TensorProto],
+    shapes: Mapping[str, tuple[int, ...]],
+) -> None:
     """Rewrite the patterns in place. `shapes` gives the static shapes of the float model's tensors."""
-    producer = {name: node for node in emitter.nodes for name in node.output}
+    producer = {name: node for node in nodes for name in node.output}
     consumers: dict[str, list[onnx.NodeProto]] = {}
-    for node in emitter.nodes:
+    for node in nodes:
         for name in node.input:
             consumers.setdefault(name, []).append(node)
     before: dict[str, list[onnx.NodeProto]] = {}
     behind: dict[str, list[onnx.NodeProto]] = {}
     spread: dict[str, onnx.NodeProto | None] = {}
-    for node in emitter.nodes:
+    for node in nodes:
         weighted = node.op_type in _WEIGHTED and node.input[1] not in producer
         if not (weighted or node.op_type == "Softmax"):
             continue
@@ -45,11 +48,11 @@ def keep_float(emitter: Emitter, shapes: Mapping[str, tuple[int, ...]]) -> None:
         if source is None or user is None:
             continue
         if node.op_type == "Conv":
-            node.op_type, node.domain = "FusedConv", "com.microsoft"
+            node.op_type, node.domain = "FusedConv", MICROSOFT
             continue
         if weighted and source.output[0] == node.input[0]:
             if source.name not in spread:
-                extra = spread[source.name] = _spread(emitter, source, shapes)
+                extra = spread[source.name] = _spread(initializers, source, shapes)
                 if extra is not None:
                     behind.setdefault(source.name, []).append(extra)
             twin = spread[source.name]
@@ -60,11 +63,18 @@ def keep_float(emitter: Emitter, shapes: Mapping[str, tuple[int, ...]]) -> None:
         copy = helper.make_node("Max", [tensor], [f"{tensor}/kept"], name=f"{tensor}/keep")
         user.input[0] = copy.output[0]
         before.setdefault(user.name, []).append(copy)
-    emitter.nodes[:] = [
+    nodes[:] = [
         each
-        for node in emitter.nodes
+        for node in nodes
         for each in (*before.get(node.name, ()), node, *behind.get(node.name, ()))
     ]
+
+
+def import_domains(proto: onnx.ModelProto) -> None:
+    """Declare the domain of the operators that `keep_float` may have put into `proto`."""
+    declared = {entry.domain for entry in proto.opset_import}
+    if MICROSOFT not in declared and any(node.domain == MICROSOFT for node in proto.graph.node):
+        proto.opset_import.append(helper.make_opsetid(MICROSOFT, 1))
 
 
 def _dequantize_ahead(node: onnx.NodeProto, producer: Mapping[str, onnx.NodeProto]) -> onnx.NodeProto | None:
@@ -95,16 +105,17 @@ def _user_before_quantize(
 
 
 def _spread(
-    emitter: Emitter, dequantize: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]]
+    initializers: dict[str, onnx.TensorProto], dequantize: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]]
 ) -> onnx.NodeProto | None:
     """A twin of `dequantize` with its scale repeated along the channels; None where there is but one."""
     tensor = dequantize.output[0].split("/dequantized")[0]
     shape = shapes.get(tensor, ())
     if len(shape) < 2 or shape[1] < 2:
         return None
-    stored, scale_name, zero_name = dequantize.input
-    scale = np.repeat(numpy_helper.to_array(emitter.initializers[scale_name]), shape[1])
-    zero = np.repeat(numpy_helper.to_array(emitter.initializers[zero_name]), shape[1])
-    inputs = [stored, emitter.constant(f"{scale_name}/each", scale), emitter.constant(f"{zero_name}/each", zero)]
-    name = f"{dequantize.output[0]}/each"
-    return helper.make_node("DequantizeLinear", inputs, [name], name=f"{dequantize.name}/each", axis=1)
+    stored, *names = dequantize.input
+    for name in names:
+        values = np.repeat(numpy_helper.to_array(initializers[name]), shape[1])
+        initializers.setdefault(f"{name}/each", numpy_helper.from_array(values, f"{name}/each"))
+    output = f"{dequantize.output[0]}/each"
+    inputs = [stored, *(f"{name}/each" for name in names)]
+    return helper.make_node("DequantizeLinear", inputs, [output], name=f"{dequantize.name}/each", axis=1)

@@ -16,7 +16,7 @@ from taglio.errors import CannotQuantize
 from taglio.graph import MOVEMENT, Block, Graph, tensor_shapes
 from taglio.model import Model
 from taglio.quantize.emitter import Emitter
-from taglio.quantize.keep_float import keep_float
+from taglio.quantize.keep_float import import_domains, keep_float
 from taglio.quantize.parameters import (
     QuantizedWeight,
     TensorParameters,
@@ -32,7 +32,6 @@ from taglio.scheme import Scheme
 _FREE_TAILS = frozenset({"Relu", "Clip"})
 _WEIGHTED = frozenset({"Conv", "Gemm", "MatMul"})
 _INT32_BIAS_LIMIT = 2.0**30
-MICROSOFT_DOMAIN = "com.microsoft"
 
 
 class QdqBuilder:
@@ -59,7 +58,7 @@ class QdqBuilder:
         for name in self._model.outputs:
             if name in emitter.written:
                 self._restore_output(emitter, name)
-        keep_float(emitter, self._shapes)
+        keep_float(emitter.nodes, emitter.initializers, self._shapes)
         return self._assemble(emitter)
 
     def emit(self, emitter: Emitter, block: Block, precision: Precision | None) -> None:
@@ -244,10 +243,7 @@ class QdqBuilder:
         used |= _outer_names(emitter.nodes)
         graph.initializer.extend(tensor for name, tensor in self._initializers.items() if name in used)
         graph.initializer.extend(emitter.initializers.values())
-        if any(node.domain == MICROSOFT_DOMAIN for node in emitter.nodes) and all(
-            entry.domain != MICROSOFT_DOMAIN for entry in proto.opset_import
-        ):
-            proto.opset_import.append(helper.make_opsetid(MICROSOFT_DOMAIN, 1))
+        import_domains(proto)
         return proto
 
 

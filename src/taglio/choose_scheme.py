@@ -1,0 +1,59 @@
+"""`--scheme auto`: measure the sensible schemes on this device and pick one. Plans nothing."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from taglio.error.metric import RelativeL2
+from taglio.errors import BadOption
+from taglio.profile.measure import FLOAT_RUN, pure_assignments
+from taglio.profile.stopwatch import Effort, Progress, time_models
+from taglio.quantize.precision import precisions
+from taglio.runtimes.onnxruntime import SessionOptions, open_session
+from taglio.scheme import AUTO_SCHEMES, Scheme
+from taglio.workspace import Work
+
+_EFFORT = Effort(warmup=1, minimum=3, maximum=10, budget_s=4.0)
+_ERROR_SAMPLES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class SchemeResult:
+    """All candidate blocks under one scheme: latency and error; `score_s` estimates a plan's latency under the bound."""
+
+    scheme: Scheme
+    latency_s: float
+    error: float
+    score_s: float
+
+
+def choose(
+    work: Work, max_error: float, schemes: Sequence[Scheme] = AUTO_SCHEMES, progress: Progress | None = None
+) -> tuple[Scheme, tuple[SchemeResult, ...], float]:
+    """The best scheme, what all of them did, and the float latency beside them.
+
+    The score assumes that a bound of half the all-int8 error lets half of the time be saved: a faster scheme with
+    twice the error is not better under a tight bound.
+    """
+    if not schemes:
+        raise BadOption("no scheme to choose from")
+    models = {FLOAT_RUN: work.model.proto}
+    for scheme in schemes:
+        builder = work.builder(scheme)
+        models[str(scheme)] = builder.build(pure_assignments(work.graph, precisions(scheme))["int8"])
+    samples = work.data.held_out.samples[:_ERROR_SAMPLES]
+    timed = time_models(models, samples[0], work.setup.options(), _EFFORT, kernels=False, progress=progress)
+    options = SessionOptions(work.setup.threads, spinning=True)
+    float_session = open_session(work.model.proto, options)
+    reference = [float_session.run(list(work.model.outputs), sample) for sample in samples]
+    float_s = timed[FLOAT_RUN].wall.median_s
+    results = []
+    for scheme in schemes:
+        session = open_session(models[str(scheme)], options)
+        total = RelativeL2(work.model.outputs)
+        for sample, outputs in zip(samples, reference, strict=True):
+            total.add(outputs, session.run(list(work.model.outputs), sample))
+        latency_s, error = timed[str(scheme)].wall.median_s, total.value()
+        share = 1.0 if error <= max_error else max_error / error
+        results.append(SchemeResult(scheme, latency_s, error, float_s - (float_s - latency_s) * share))
+    best = min(results, key=lambda result: result.score_s)
+    return best.scheme, tuple(results), float_s

@@ -1,0 +1,242 @@
+"""Time every block alone, as a model of its own: the research notes' profile, kept to compare with (see measure.py).
+
+A layer sum has no boundaries and no layout shared with neighbours, and every layer pays for a session's run. An int8
+layer ends behind its QuantizeLinear and begins, by choice, at one of two cuts:
+
+    upstream      float input → QuantizeLinear → DequantizeLinear → operators → QuantizeLinear → int8 output
+    downstream                    int8 input   → DequantizeLinear → operators → QuantizeLinear → int8 output
+
+The nodes are those that `QdqBuilder` puts into the whole model, with its scales. An int8 anchor has a float output.
+"""
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Literal
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from taglio.errors import BadOption
+from taglio.graph import Block, Graph, node_inputs
+from taglio.model import Model, random_feed
+from taglio.profile.stopwatch import Progress, _run
+from taglio.quantize.emitter import Emitter
+from taglio.quantize.precision import FLOAT32, Assignment, Precision
+from taglio.quantize.qdq import QdqBuilder
+from taglio.runtimes.onnxruntime import SessionOptions, open_session
+
+Cut = Literal["upstream", "downstream"]
+Array = np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class LayerTime:
+    """Mean seconds of one block run alone in one precision."""
+
+    block: str
+    precision: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class LayerTimes:
+    """Every block of one model alone, in every precision that it has.
+
+    `sessions` counts the models that were opened, and `wall_s` is what all of it took: building, loading and timing.
+    """
+
+    model_sha256: str
+    cut: Cut
+    warmup: int
+    runs: int
+    layers: tuple[LayerTime, ...]
+    sessions: int
+    wall_s: float
+
+    def seconds(self) -> dict[tuple[str, str], float]:
+        """Seconds by (block, precision name)."""
+        return {(layer.block, layer.precision): layer.seconds for layer in self.layers}
+
+
+def layer_times(
+    model: Model,
+    graph: Graph,
+    builder: QdqBuilder,
+    precisions: Sequence[Precision],
+    options: SessionOptions,
+    *,
+    cut: Cut = "upstream",
+    warmup: int = 1,
+    runs: int = 10,
+    progress: Progress | None = None,
+) -> LayerTimes:
+    """Time each block alone in each of `precisions` that it has, one session at a time, on random inputs.
+
+    Raises BadOption for no runs, BadModel when ONNX Runtime refuses a layer, MeasurementFailed when one fails.
+    """
+    if runs < 1 or warmup < 0:
+        raise BadOption(f"{runs} runs after {warmup} warm-ups: give at least 1 run and no negative warm-up")
+    start = time.perf_counter()
+    cutter = LayerCutter(model, builder)
+    observed = _observe(model, _unpredictable(cutter, graph), options)
+    pairs = [(block, precision) for block in graph.blocks for precision in precisions if precision.fits(block)]
+    layers = []
+    for done, (block, precision) in enumerate(pairs):
+        proto = cutter.layer(block, precision, cut, observed)
+        seconds = _mean_seconds(proto, _feed(proto, observed, done), options, warmup, runs)
+        layers.append(LayerTime(block.name, precision.name, seconds))
+        if progress:
+            progress("timing layers", done + 1, len(pairs))
+    sessions = len(pairs) + bool(observed)
+    return LayerTimes(model.sha256, cut, warmup, runs, tuple(layers), sessions, time.perf_counter() - start)
+
+
+def predict_sum(times: LayerTimes, graph: Graph, assignment: Assignment) -> float:
+    """Seconds of one inference as the sum of its layers alone (the notes' layer sum: boundaries cost nothing).
+
+    Raises BadOption where a block was not timed in its assigned precision.
+    """
+    seconds, total = times.seconds(), 0.0
+    for block in graph.blocks:
+        name = assignment.get(block.name, FLOAT32).name
+        if (block.name, name) not in seconds:
+            have = ", ".join(layer.precision for layer in times.layers if layer.block == block.name) or "none"
+            raise BadOption(f"block {block.name} was not timed alone in {name} (only: {have}): profile it in {name}")
+        total += seconds[block.name, name]
+    return total
+
+
+def speedups(times: LayerTimes, precision: str = "int8") -> dict[str, float]:
+    """Float seconds over `precision` seconds of every block that was timed in both."""
+    seconds = times.seconds()
+    return {
+        block: seconds[block, FLOAT32.name] / value
+        for (block, name), value in seconds.items()
+        if name == precision and (block, FLOAT32.name) in seconds
+    }
+
+
+class LayerCutter:
+    """Makes models of single blocks of one model."""
+
+    def __init__(self, model: Model, builder: QdqBuilder) -> None:
+        proto = model.proto.graph
+        self._model = model
+        self._builder = builder
+        self._initializers = model.initializers()
+        self._values: dict[str, onnx.ValueInfoProto] = {
+            value.name: value for value in (*proto.input, *proto.value_info, *proto.output)
+        }
+
+    def layer(
+        self, block: Block, precision: Precision, cut: Cut, observed: Mapping[str, Array] | None = None
+    ) -> onnx.ModelProto:
+        """`block` alone in `precision`; inputs in `observed` take their type and shape from the array there."""
+        emitter = Emitter()
+        self._builder.emit(emitter, block, precision)
+        outputs = [self._output(emitter, name) for name in block.outputs]
+        inputs = [self._input(name, (observed or {}).get(name)) for name in block.inputs]
+        if cut == "downstream":
+            inputs = self._drop_quantizers(emitter, inputs)
+        used = {name for node in emitter.nodes for name in node_inputs(node)}
+        weights = [tensor for name, tensor in self._initializers.items() if name in used]
+        constants = [tensor for name, tensor in emitter.initializers.items() if name in used]
+        graph = helper.make_graph(emitter.nodes, block.name, inputs, outputs, [*weights, *constants])
+        proto = onnx.ModelProto(ir_version=self._model.proto.ir_version, producer_name="taglio")
+        proto.opset_import.extend(self._model.proto.opset_import)
+        proto.graph.CopyFrom(graph)
+        return proto
+
+    def may_be_random(self, name: str) -> bool:
+        """Whether any values will do for the tensor `name`: floats in a shape that is known before running."""
+        value = self._values.get(name)
+        if value is None or not value.type.tensor_type.HasField("shape"):
+            return False
+        tensor = value.type.tensor_type
+        floating = tensor.elem_type in (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE)
+        return floating and all(dim.dim_value > 0 for dim in tensor.shape.dim)
+
+    def _input(self, name: str, array: Array | None) -> onnx.ValueInfoProto:
+        if array is None:
+            return self._values[name]
+        return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
+
+    def _output(self, emitter: Emitter, name: str) -> onnx.ValueInfoProto:
+        """The output as the block leaves it: int8 behind the QuantizeLinear of its pair, or the float tensor."""
+        if name not in emitter.written:
+            return self._values.get(name, onnx.ValueInfoProto(name=name))
+        behind = self._builder.read_float(emitter, name)
+        index = next(i for i, node in enumerate(emitter.nodes) if behind in node.output)
+        dequantize = emitter.nodes.pop(index)
+        return self._stored(emitter, dequantize.input[0], dequantize.input[2], name)
+
+    def _drop_quantizers(self, emitter: Emitter, inputs: Iterable[onnx.ValueInfoProto]) -> list[onnx.ValueInfoProto]:
+        """Make what the QuantizeLinears of `inputs` give the inputs instead."""
+        result: dict[str, onnx.ValueInfoProto] = {}
+        for value in inputs:
+            readers = [node for node in emitter.nodes if value.name in node_inputs(node)]
+            for node in readers:
+                if node.op_type == "QuantizeLinear":
+                    result[node.output[0]] = self._stored(emitter, node.output[0], node.input[2], value.name)
+                    emitter.nodes.remove(node)
+                else:
+                    result[value.name] = value
+        return list(result.values())
+
+    def _stored(self, emitter: Emitter, stored: str, zero_point: str, tensor: str) -> onnx.ValueInfoProto:
+        shape = [dim.dim_value for dim in self._values[tensor].type.tensor_type.shape.dim]
+        return helper.make_tensor_value_info(stored, emitter.initializers[zero_point].data_type, shape)
+
+
+def _unpredictable(cutter: LayerCutter, graph: Graph) -> list[str]:
+    """Block inputs that random values could break: an index, a shape, or a tensor of unknown shape."""
+    return list(
+        dict.fromkeys(name for block in graph.blocks for name in block.inputs if not cutter.may_be_random(name))
+    )
+
+
+def _observe(model: Model, names: Sequence[str], options: SessionOptions) -> dict[str, Array]:
+    """Values of `names` in one inference of the whole float model on random inputs."""
+    if not names:
+        return {}
+    feed = random_feed(model.inputs, seed=0)
+    wanted = [name for name in names if name not in feed]
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model.proto)
+    have = {value.name for value in proto.graph.output}
+    proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in wanted if name not in have)
+    results = open_session(proto, options, label=model.name).run(wanted, feed) if wanted else []
+    values = {**feed, **dict(zip(wanted, results, strict=True))}
+    return {name: np.asarray(values[name]) for name in names}
+
+
+def _feed(proto: onnx.ModelProto, observed: Mapping[str, Array], seed: int) -> dict[str, Array]:
+    """Standard normal floats, and integers over the whole range of an 8-bit type."""
+    rng = np.random.default_rng(seed)
+    feed: dict[str, Array] = {}
+    for value in proto.graph.input:
+        if value.name in observed:
+            feed[value.name] = observed[value.name]
+            continue
+        tensor = value.type.tensor_type
+        dtype = helper.tensor_dtype_to_np_dtype(tensor.elem_type)
+        shape = [dim.dim_value for dim in tensor.shape.dim]
+        if dtype.kind == "f":
+            feed[value.name] = rng.standard_normal(shape).astype(dtype)
+        else:
+            info = np.iinfo(dtype)
+            feed[value.name] = rng.integers(info.min, info.max, shape, dtype, endpoint=True)
+    return feed
+
+
+def _mean_seconds(
+    proto: onnx.ModelProto, feed: Mapping[str, Array], options: SessionOptions, warmup: int, runs: int
+) -> float:
+    label = f"block {proto.graph.name} alone"
+    session = open_session(proto, options, label=label)
+    for _ in range(warmup):
+        _run(label, session, feed)
+    return fmean(_run(label, session, feed) for _ in range(runs))

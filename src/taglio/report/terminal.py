@@ -1,0 +1,235 @@
+"""Terminal tables. Rounds and aligns; computes nothing that the artifacts do not hold."""
+
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from taglio import workspace
+from taglio.components.build import Manifest
+from taglio.components.prove import Proof
+from taglio.error.model import ErrorModel
+from taglio.graph import Graph
+from taglio.model import Model
+from taglio.outcome import Outcome, Quantized, Variant
+from taglio.plan.result import Plan
+from taglio.profile.result import Profile
+from taglio.run.in_process import RunReport
+
+_SHOWN = 20
+
+
+def say(text: str) -> None:
+    """One line, as it is."""
+    Console(highlight=False, soft_wrap=True).print(escape(text))
+
+
+def summary(folder: Path, outcome: Outcome) -> dict[str, Any]:
+    """The object that `taglio optimize --json` prints."""
+    plan = outcome.plan
+    return {
+        "float32": _variant(outcome.float32),
+        "int8": _variant(outcome.int8),
+        "plan": {
+            **_variant(plan),
+            "predicted_latency_s": plan.predicted_latency_s,
+            "predicted_error": plan.predicted_error,
+            "max_error": outcome.max_error,
+            "status": outcome.status,
+            "gap": outcome.gap,
+            "int8_blocks": plan.int8_blocks,
+            "blocks": outcome.blocks,
+        },
+        "scheme": outcome.scheme,
+        "stage_seconds": outcome.stage_seconds,
+        "peak_memory_bytes": outcome.peak_memory_bytes,
+        "artifacts": {
+            "model": str(folder / workspace.COMPONENTS / "model.onnx"),
+            "plan": str(folder / f"{workspace.PLAN}.json"),
+            "profile": str(folder / f"{workspace.PROFILE}.json"),
+            "error_model": str(folder / f"{workspace.ERROR}.json"),
+            "report": str(folder / workspace.REPORT),
+        },
+    }
+
+
+def outcome(folder: Path, result: Outcome) -> None:
+    """Float, all-int8 and the plan side by side, and one sentence that says what it means."""
+    say(f"{result.model}: {result.blocks} blocks, {result.candidates} can be int8; scheme {result.scheme}")
+    say(f"on {result.conditions.machine}, {result.conditions.threads} threads, ONNX Runtime {result.conditions.runtime_version}")
+    say(f"{result.calibration_samples} samples calibrated, {result.held_out_samples} held out for the error")
+    table = _table("", "latency", "predicted", "error", "predicted", "accuracy", "size", "int8 blocks")
+    for each in (result.float32, result.int8, result.plan):
+        accuracy = "" if each.accuracy is None else f"{each.accuracy:.2%}"
+        table.add_row(
+            each.name,
+            _ms(each.latency.median_s),
+            _ms(each.predicted_latency_s),
+            f"{each.error:.3%}",
+            f"{each.predicted_error:.3%}",
+            accuracy,
+            _bytes(each.size_bytes),
+            str(each.int8_blocks),
+        )
+    _print(table)
+    gain = result.float32.latency.median_s / result.plan.latency.median_s
+    against = result.int8.latency.median_s / result.plan.latency.median_s
+    held = "holds the bound" if result.int8.error <= result.max_error else "breaks the bound"
+    say(
+        f"The plan is {gain:.2f} x as fast as float and {against:.2f} x as fast as all-int8, which {held}; "
+        f"its error is {result.plan.error:.3%} of {result.max_error:.3%} allowed ({result.status}, gap {result.gap:.2%})."
+    )
+    say(f"took {sum(result.stage_seconds.values()):.0f} s, {_bytes(result.peak_memory_bytes)} of memory at most")
+    say(f"wrote {folder / workspace.COMPONENTS / 'model.onnx'} and {folder / workspace.REPORT}")
+
+
+def inspect(model: Model, graph: Graph, shown: set[str] | None) -> None:
+    """One row per block."""
+    tensors = graph.tensor_map()
+    table = _table("block", "operators", "MFLOPs", "weights", "in int8", "output", "in int8", "int8?")
+    for block in graph.blocks:
+        if shown is not None and block.name not in shown:
+            continue
+        outputs = [tensors[name] for name in block.outputs]
+        table.add_row(
+            escape(block.name),
+            block.kind,
+            f"{block.flops / 1e6:.2f}",
+            _bytes(block.weight_float_bytes),
+            _bytes(block.weight_int8_bytes),
+            _bytes(sum(tensor.float_bytes for tensor in outputs)),
+            _bytes(sum(tensor.int8_bytes for tensor in outputs)),
+            "yes" if block.quantizable else f"no: {block.refusal}",
+        )
+    _print(table)
+    flops = sum(block.flops for block in graph.blocks)
+    weights = sum(block.weight_float_bytes for block in graph.blocks)
+    say(
+        f"{model.name}: {len(graph.blocks)} blocks, {len(graph.candidates())} can be int8, {flops / 1e9:.3f} GFLOPs, "
+        f"{_bytes(weights)} of weights, opset {model.opset}"
+    )
+    for spec in model.inputs:
+        say(f"input  {spec.name} {'x'.join(map(str, spec.shape))} {spec.dtype}")
+    for name in model.outputs:
+        say(f"output {name} {'x'.join(map(str, tensors[name].shape)) or '?'}")
+
+
+def profile(graph: Graph, result: Profile) -> None:
+    """The blocks that take longest, and how well unseen runs were predicted."""
+    times = result.block_times()
+    kinds = {block.name: block.kind for block in graph.blocks}
+    table = _table("block", "operators", "float32", "int8", "speed-up")
+    ordered = sorted({block for block, _ in times}, key=lambda name: -times.get((name, "float32"), 0.0))
+    for name in ordered[:_SHOWN]:
+        float_s, int8_s = times.get((name, "float32"), 0.0), times.get((name, "int8"))
+        ratio = "" if not int8_s else f"{float_s / int8_s:.2f}"
+        table.add_row(escape(name), kinds[name], _ms(float_s), "" if int8_s is None else _ms(int8_s), ratio)
+    _print(table)
+    runs = _table("whole model", "measured", "predicted unseen", "ratio")
+    for run in result.runs:
+        unseen = run.predicted_s / run.wall.median_s
+        runs.add_row(run.name, _ms(run.wall.median_s), _ms(run.predicted_s) if run.mixed else "", f"{unseen:.3f}" if run.mixed else "")
+    _print(runs)
+    say(f"scheme {result.scheme}; 9 of 10 measured times should lie within {result.interval_ratio:.1%} of the predicted")
+
+
+def error(graph: Graph, result: ErrorModel) -> None:
+    """The blocks that hurt most alone, and how well unseen subsets were predicted."""
+    kinds = {block.name: block.kind for block in graph.blocks}
+    table = _table("block alone in int8", "operators", "error")
+    worst = sorted((each for each in result.alone if each.precision == "int8"), key=lambda each: -each.error)
+    for each in worst[:_SHOWN]:
+        table.add_row(escape(each.block), kinds[each.block], f"{each.error:.4%}")
+    _print(table)
+    ratios = sorted(abs(each.predicted / each.error - 1.0) for each in result.subsets if each.error > 0.0)
+    middle = ratios[len(ratios) // 2] if ratios else 0.0
+    say(
+        f"{result.evaluations} evaluations on {result.samples} samples; unseen subsets predicted within {middle:.1%} "
+        f"(median); {result.confidence:.0%} of errors are at most {result.upper(1.0):.2f} x the predicted"
+    )
+
+
+def plan(graph: Graph, result: Plan) -> None:
+    """What the plan decides, and what it should take."""
+    counts: dict[tuple[str, str], int] = {}
+    for each in result.placements:
+        counts[each.device, each.precision] = counts.get((each.device, each.precision), 0) + 1
+    table = _table("device", "precision", "blocks")
+    for (device, precision), count in sorted(counts.items()):
+        table.add_row(device, precision, str(count))
+    _print(table)
+    latency, guess = result.predicted_latency_s, result.predicted_error
+    say(f"{result.status}, gap {result.gap:.2%}; latency {_ms(latency.value)} ({_ms(latency.low)} … {_ms(latency.high)})")
+    bound = "" if result.limits.max_error is None else f", bound {result.limits.max_error:.4%}"
+    measured = "" if result.measured_error is None else f", measured {result.measured_error:.4%}"
+    say(f"error predicted {guess.value:.4%} (at most {guess.high:.4%}){measured}{bound}")
+
+
+def build(folder: Path, manifest: Manifest, proof: Proof) -> None:
+    """The component files and what crosses between them."""
+    table = _table("component", "device", "file", "size", "blocks", "reads", "bytes")
+    for piece in manifest.pieces:
+        reads = ", ".join(f"{port.name} ({port.dtype})" for port in piece.inputs)
+        moved = sum(port.bytes for port in piece.inputs)
+        table.add_row(piece.name, piece.device, piece.file, _bytes(piece.size_bytes), str(len(piece.blocks)), escape(reads), _bytes(moved))
+    _print(table)
+    how = "bit for bit" if proof.identical else f"within {proof.distance:.1e} (limit {proof.tolerance:.0e})"
+    say(f"run one after another they equal the whole quantised model {how}, on {proof.samples} held-out samples")
+    say(f"wrote {folder / workspace.COMPONENTS}")
+
+
+def run(result: RunReport) -> None:
+    """Predicted beside measured."""
+    table = _table("", "median", "mean", "p95", "runs")
+    for name, wall in (("float32", result.float32), ("plan", result.plan), *((f"  {c.component}", c.wall) for c in result.components)):
+        table.add_row(name, _ms(wall.median_s), _ms(wall.mean_s), _ms(wall.p95_s), str(wall.runs))
+    _print(table)
+    say(
+        f"predicted {_ms(result.predicted_s)}, measured {_ms(result.plan.median_s)}, ratio {result.ratio:.3f}; "
+        f"{result.steady_ratio:.3f} with the machine's drift of {result.drift - 1.0:+.1%} taken out"
+    )
+
+
+def quantized(result: Quantized) -> None:
+    """What was written."""
+    say(
+        f"{result.method}: {result.blocks} of {result.candidates} candidate blocks; {_bytes(result.float_size_bytes)} "
+        f"became {_bytes(result.size_bytes)}; error {result.error:.4%} on held-out inputs"
+    )
+    say(f"wrote {result.path}")
+
+
+def _variant(each: Variant) -> dict[str, Any]:
+    return {
+        "latency_s": each.latency.median_s,
+        "latency_p95_s": each.latency.p95_s,
+        "error": each.error,
+        "size_bytes": each.size_bytes,
+        "accuracy": each.accuracy,
+    }
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for index, name in enumerate(columns):
+        text = name in ("operators", "int8?", "file", "reads", "device", "precision")
+        table.add_column(name, justify="left" if index == 0 or text else "right", overflow="fold")
+    return table
+
+
+def _print(table: Table) -> None:
+    Console(highlight=False).print(table)
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.2f} ms" if seconds >= 1e-4 else f"{seconds * 1e6:.1f} us"
+
+
+def _bytes(count: float) -> str:
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.2f} GB"

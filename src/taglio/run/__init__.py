@@ -1,0 +1,1 @@
+"""Run components and say how long they took. In one process here; clusters come beside it."""

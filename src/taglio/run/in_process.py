@@ -1,0 +1,117 @@
+"""Run components one after another in this process. Plans and cuts nothing."""
+
+import random
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from taglio.components.build import Manifest, Piece
+from taglio.errors import BadData, MeasurementFailed
+from taglio.profile.stopwatch import Progress, WallTime, summarize
+from taglio.runtimes.onnxruntime import SessionOptions, open_session
+
+WARMUP = 3
+
+
+@dataclass(frozen=True, slots=True)
+class PieceTime:
+    """Seconds of one component."""
+
+    component: str
+    device: str
+    wall: WallTime
+
+
+@dataclass(frozen=True, slots=True)
+class RunReport:
+    """`runs` inferences of the plan, interleaved with the float model on the same inputs.
+
+    `predicted_s` is the plan's; `drift` is the float model's time now over its time in the profile, so the machine's
+    own change of speed can be told from a wrong prediction: `ratio` = predicted / measured, `steady_ratio` the same
+    with the drift taken out.
+    """
+
+    plan: WallTime
+    float32: WallTime
+    components: tuple[PieceTime, ...]
+    predicted_s: float
+    drift: float
+    ratio: float
+    steady_ratio: float
+
+
+class Executor:
+    """Live sessions over the components of a manifest."""
+
+    def __init__(self, folder: Path, manifest: Manifest, options: SessionOptions) -> None:
+        self._manifest = manifest
+        self._pieces = [(piece, open_session(folder / piece.file, options, label=piece.file)) for piece in manifest.pieces]
+
+    def pieces(self) -> list[Piece]:
+        """The components in running order."""
+        return [piece for piece, _ in self._pieces]
+
+    def run(self, feed: Mapping[str, np.ndarray], seconds: dict[str, float] | None = None) -> list[np.ndarray]:
+        """The model's outputs for one feed; with `seconds`, the time of each component is written there."""
+        missing = [name for name in self._manifest.inputs if name not in feed]
+        if missing:
+            raise BadData(f"input {missing[0]} is missing: the model reads {', '.join(self._manifest.inputs)}")
+        tensors = dict(feed)
+        for piece, session in self._pieces:
+            start = time.perf_counter()
+            outputs = session.run([port.name for port in piece.outputs], _ports(piece, tensors))
+            if seconds is not None:
+                seconds[piece.name] = time.perf_counter() - start
+            tensors.update(zip((port.name for port in piece.outputs), outputs, strict=True))
+        return [tensors[name] for name in self._manifest.outputs]
+
+
+def time_plan(
+    executor: Executor,
+    float_model: Path,
+    feeds: Sequence[Mapping[str, np.ndarray]],
+    options: SessionOptions,
+    runs: int,
+    predicted_s: float,
+    profiled_float_s: float,
+    progress: Progress | None = None,
+) -> RunReport:
+    """Time `runs` inferences of the plan and of the float model, in turn, over `feeds`."""
+    reference = open_session(float_model, options, label=float_model.name)
+    plan_s: list[float] = []
+    float_s: list[float] = []
+    parts: dict[str, list[float]] = {}
+    order = random.Random(0)
+    for index in range(runs + WARMUP):
+        feed = feeds[index % len(feeds)]
+        for which in order.sample(("plan", "float"), 2):
+            seconds: dict[str, float] = {}
+            start = time.perf_counter()
+            try:
+                if which == "plan":
+                    executor.run(feed, seconds)
+                else:
+                    reference.run(None, dict(feed))
+            except BadData:
+                raise
+            except Exception as error:
+                raise MeasurementFailed(f"the {which} failed in run {index + 1}: {' '.join(str(error).split())[:200]}") from None
+            took = time.perf_counter() - start
+            if index >= WARMUP:
+                (plan_s if which == "plan" else float_s).append(took)
+                for name, value in seconds.items():
+                    parts.setdefault(name, []).append(value)
+        if progress:
+            progress("running", index + 1, runs + WARMUP)
+    plan, reference_time = summarize(plan_s), summarize(float_s)
+    drift = reference_time.median_s / profiled_float_s
+    times = tuple(PieceTime(piece.name, piece.device, summarize(parts[piece.name])) for piece in executor.pieces())
+    ratio = predicted_s / plan.median_s
+    return RunReport(plan, reference_time, times, predicted_s, drift, ratio, ratio * drift)
+
+
+def _ports(piece: Piece, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {port.name: tensors[port.name] for port in piece.inputs}

@@ -1,0 +1,175 @@
+"""One stage at a time, each from the folder that the stage before wrote. The same functions as `optimize` calls."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import numpy as np
+
+from taglio import artifact, workspace
+from taglio.components.build import Manifest, read
+from taglio.components.cut import devices_after
+from taglio.components.prove import Proof, prove
+from taglio.error.metric import RelativeL2
+from taglio.error.model import ErrorModel
+from taglio.errors import BadOption
+from taglio.graph import Graph, match, select
+from taglio.outcome import Quantized
+from taglio.optimize import build_stage, open_switchable, plan_stage, verifier
+from taglio.plan.result import LOCAL, Limits, Plan, placements
+from taglio.plan.search import best
+from taglio.profile.measure import FLOAT_RUN
+from taglio.profile.result import Profile
+from taglio.profile.stopwatch import Progress
+from taglio.quantize.library import dynamic, float16, qoperator
+from taglio.quantize.precision import Precision
+from taglio.quantize.qdq import QdqBuilder
+from taglio.run.in_process import Executor, RunReport, time_plan
+from taglio.runtimes.onnxruntime import SessionOptions, open_session
+from taglio.scheme import parse_scheme
+from taglio.workspace import COMPONENTS, ERROR, FLOAT_MODEL, PLAN, PROFILE, RUN, Setup, Work
+
+
+def reopen_profiled(folder: Path) -> tuple[Work, Profile]:
+    """The workspace and its profile."""
+    work = workspace.reopen(folder)
+    measured = artifact.load(folder / f"{PROFILE}.json", PROFILE, Profile, model_sha256=work.model.sha256)
+    return work, measured
+
+
+def plan(
+    folder: Path,
+    limits_of: Callable[[Graph], Limits],
+    *,
+    pins: Sequence[str] = (),
+    cuts: Sequence[str] = (),
+    devices: Sequence[str] = (),
+    progress: Progress | None = None,
+) -> tuple[Work, Plan]:
+    """Solve, measure the error, and keep the fastest plan by prediction that holds; devices are placed by hand.
+
+    `pins` are DEVICE=PATTERN, `cuts` tensors that separate `devices` in order. Raises BadOption for contradictions.
+    """
+    work, measured = reopen_profiled(folder)
+    model = artifact.load(folder / f"{ERROR}.json", ERROR, ErrorModel, model_sha256=work.model.sha256)
+    limits = limits_of(work.graph)
+    places = place(work.graph, pins, cuts, devices)
+    switchable = open_switchable(work, work.builder(measured.scheme, progress), measured.scheme)
+    tried = plan_stage(work, measured, model, limits, verifier(work, switchable), progress)
+    chosen = best(tried, 1)[0]
+    placed = placements(work.graph, chosen.plan.assignment(), places)
+    gap = chosen.plan.gap if chosen.plan.gap != float("inf") else 0.0
+    result = replace(chosen.plan, placements=placed, gap=gap)
+    artifact.save(folder / f"{PLAN}.json", PLAN, work.model.sha256, result)
+    return work, result
+
+
+def place(graph: Graph, pins: Sequence[str], cuts: Sequence[str], devices: Sequence[str]) -> dict[str, str]:
+    """Device of every block from --cut or --pin."""
+    if cuts:
+        if pins:
+            raise BadOption("--cut and --pin both place blocks: use one of them")
+        names = list(devices) or [f"device{index}" for index in range(len(cuts) + 1)]
+        return devices_after(graph, list(cuts), names)
+    result = {block.name: LOCAL for block in graph.blocks}
+    pinned: dict[str, str] = {}
+    for pin in pins:
+        device, _, pattern = pin.partition("=")
+        if not device or not pattern:
+            raise BadOption(f'--pin "{pin}": write DEVICE=PATTERN')
+        hits = [block.name for block in graph.blocks if fnmatchcase(block.name, pattern)]
+        if not hits:
+            raise BadOption(f'--pin "{pin}": the pattern matches none of {len(graph.blocks)} blocks')
+        for name in hits:
+            if pinned.get(name, device) != device:
+                raise BadOption(f"block {name} is pinned to {pinned[name]} and to {device}: drop one of the pins")
+            pinned[name] = device
+    return result | pinned
+
+
+def build(folder: Path, progress: Progress | None = None) -> tuple[Manifest, Proof]:
+    """Write the components of the folder's plan, and prove on held-out inputs that together they equal the whole."""
+    work, measured = reopen_profiled(folder)
+    known = artifact.load(folder / f"{PLAN}.json", PLAN, Plan, model_sha256=work.model.sha256)
+    builder = work.builder(measured.scheme, progress)
+    manifest = build_stage(work, builder, known)
+    proof = prove(folder / COMPONENTS, manifest, builder.build(known.assignment()), work.data.held_out.samples[:4])
+    return manifest, proof
+
+
+def run(folder: Path, runs: int, progress: Progress | None = None) -> RunReport:
+    """Time the built components beside the float model."""
+    work, measured = reopen_profiled(folder)
+    known = artifact.load(folder / f"{PLAN}.json", PLAN, Plan, model_sha256=work.model.sha256)
+    manifest = read(folder / COMPONENTS)
+    options = work.setup.options()
+    profiled = next(each for each in measured.runs if each.name == FLOAT_RUN).wall.median_s
+    result = time_plan(
+        Executor(folder / COMPONENTS, manifest, options),
+        folder / FLOAT_MODEL,
+        work.data.held_out.samples,
+        options,
+        runs,
+        known.predicted_latency_s.value,
+        profiled,
+        progress,
+    )
+    artifact.save(folder / f"{RUN}.json", RUN, work.model.sha256, result)
+    return result
+
+
+def quantize(
+    model: Path,
+    shapes: dict[str, tuple[int, ...]],
+    data: Path,
+    preprocess: str,
+    seed: int,
+    method: str,
+    scheme_text: str,
+    blocks: str,
+    also: Sequence[str],
+    out: Path,
+    progress: Progress | None = None,
+) -> Quantized:
+    """Quantise the chosen blocks and write one ONNX file; its error is measured on held-out inputs.
+
+    `also` gives other blocks another scheme, as SCHEME=PATTERN; later ones win.
+    """
+    scheme = parse_scheme(scheme_text)
+    setup = Setup(str(model.resolve()), shapes, str(data.resolve()), preprocess, seed, 1, False, "all", scheme)
+    work = workspace.open_only(out.parent, setup)
+    names = select(work.graph, blocks)
+    if not names:
+        raise BadOption(f'--blocks "{blocks}" chooses no block of {work.model.name}')
+    if method == "float16":
+        proto = float16(work.model, work.graph, names)
+    elif method == "dynamic":
+        proto = dynamic(work.model, work.graph, names, scheme)
+    else:
+        assignment = {name: Precision("int8", scheme, "whole") for name in names}
+        for text in also:
+            other, _, pattern = text.partition("=")
+            if not pattern:
+                raise BadOption(f'--also "{text}": write SCHEME=PATTERN, such as qdq-s8s8-sym-pc=*head*')
+            for name in match(work.graph, [pattern]):
+                assignment[name] = Precision("int8", parse_scheme(other), "whole")
+        methods = {each.scheme.calibration for each in assignment.values() if each.scheme is not None}
+        ranges = {each: work.measure_ranges(each, progress) for each in methods}
+        if scheme.format == "qoperator":
+            if also:
+                raise BadOption("--also mixes schemes in the qdq format only: use a qdq scheme")
+            proto = qoperator(work.model, work.graph, names, scheme, ranges[scheme.calibration])
+        else:
+            proto = QdqBuilder(work.model, work.graph, ranges).build(assignment)
+        names = tuple(assignment)
+    before = open_session(work.model.proto, SessionOptions(1), label=work.model.name)
+    after = open_session(proto, SessionOptions(1), label=str(out))
+    total = RelativeL2(work.model.outputs)
+    wanted = list(work.model.outputs)
+    for sample in work.data.held_out.samples[:16]:
+        total.add(before.run(wanted, sample), [np.asarray(each) for each in after.run(wanted, sample)])
+    body = proto.SerializeToString()
+    artifact.write_bytes(out, body)
+    size = len(work.model.proto.SerializeToString())
+    return Quantized(str(out), method, len(names), len(work.graph.candidates()), len(body), size, total.value())

@@ -1,0 +1,102 @@
+"""The folder that one model's stages share: what is in it, under which names, and how to open it again."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from taglio import artifact
+from taglio.data import Split, load, parse_preprocess, split
+from taglio.errors import BadArtifact
+from taglio.graph import Graph, build
+from taglio.model import Model
+from taglio.model import load as load_model
+from taglio.profile.stopwatch import Progress
+from taglio.quantize.qdq import QdqBuilder
+from taglio.quantize.ranges import Ranges, calibrate
+from taglio.runtimes.onnxruntime import Optimization, SessionOptions
+from taglio.scheme import Calibration, Scheme
+
+SETUP, RANGES, PROFILE, ERROR, PLAN, RUN = "setup", "ranges", "profile", "error", "plan", "run"
+COMPONENTS = "components"
+FLOAT_MODEL = "float32.onnx"
+REPORT = "report.html"
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """Everything that must be the same from stage to stage."""
+
+    model: str
+    shapes: dict[str, tuple[int, ...]]
+    data: str
+    preprocess: str
+    seed: int
+    threads: int
+    spinning: bool
+    optimization: str
+    scheme: Scheme | None = None
+
+    def options(self) -> SessionOptions:
+        """How sessions that are timed are opened."""
+        return SessionOptions(self.threads, Optimization(self.optimization), self.spinning)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Work:
+    """An opened workspace: the model, its blocks and its data, ready for any stage."""
+
+    folder: Path
+    setup: Setup
+    model: Model
+    graph: Graph
+    data: Split
+
+    def builder(self, scheme: Scheme, progress: Progress | None = None) -> QdqBuilder:
+        """A builder of quantised models under `scheme`; its calibration is read from the folder or made and kept."""
+        return QdqBuilder(self.model, self.graph, {scheme.calibration: self.ranges(scheme, progress)})
+
+    def ranges(self, scheme: Scheme, progress: Progress | None = None) -> Ranges:
+        """Calibrated ranges for `scheme`'s method, from the folder where they are of this data."""
+        path = self.folder / f"{RANGES}-{scheme.calibration}.json"
+        if path.exists():
+            try:
+                known = artifact.load(path, RANGES, Ranges, model_sha256=self.model.sha256)
+            except BadArtifact:
+                known = None
+            if known is not None and known.data_sha256 == self.data.calibration.sha256:
+                return known
+        made = self.measure_ranges(scheme.calibration, progress)
+        artifact.save(path, RANGES, self.model.sha256, made)
+        return made
+
+    def measure_ranges(self, method: Calibration, progress: Progress | None = None) -> Ranges:
+        """Calibrate, keeping nothing."""
+        tell = (lambda done, total: progress("calibrating", done, total)) if progress else None
+        return calibrate(self.model, self.data.calibration, method, tell)
+
+
+def create(folder: Path, setup: Setup) -> Work:
+    """Open a model and its data and remember them in `folder`. The model is read before anything is written."""
+    work = _open(folder, setup)
+    artifact.write_bytes(folder / FLOAT_MODEL, work.model.proto.SerializeToString())
+    artifact.save(folder / f"{SETUP}.json", SETUP, work.model.sha256, setup)
+    return work
+
+
+def reopen(folder: Path) -> Work:
+    """Open the model and data that `create` remembered. Raises BadArtifact where the model has changed since."""
+    setup = artifact.load(folder / f"{SETUP}.json", SETUP, Setup)
+    work = _open(folder, setup)
+    artifact.load(folder / f"{SETUP}.json", SETUP, Setup, model_sha256=work.model.sha256)
+    return work
+
+
+def open_only(folder: Path, setup: Setup) -> Work:
+    """Open a model and its data without writing anything."""
+    return _open(folder, setup)
+
+
+def _open(folder: Path, setup: Setup) -> Work:
+    model = load_model(Path(setup.model), setup.shapes)
+    preprocess = parse_preprocess(setup.preprocess) if setup.preprocess else None
+    dataset = load(Path(setup.data), model.inputs, preprocess)
+    return Work(folder, setup, model, build(model), split(dataset, seed=setup.seed))
