@@ -4,7 +4,7 @@ import resource
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +22,7 @@ from taglio.outcome import Outcome, Point, Variant
 from taglio.plan.result import Limits, Plan
 from taglio.plan.search import Tried, best, fallback, search
 from taglio.profile.measure import FLOAT_RUN, profile, pure_assignments, refine
-from taglio.profile.result import Conditions, Profile
+from taglio.profile.result import Profile
 from taglio.profile.stopwatch import Effort, Progress, Timed, time_models
 from taglio.quantize.precision import Assignment, precisions
 from taglio.quantize.qdq import QdqBuilder
@@ -66,24 +66,52 @@ def optimize(
     switchable = open_switchable(work, builder, scheme)
     model = error_stage(work, scheme, switchable, confidence, effort, progress)
     clock.lap("error")
-    meter = verifier(work, switchable)
-    tried = plan_stage(work, measured, model, limits, meter, progress)
+    decision = decide(work, builder, switchable, measured, model, limits, effort, progress)
+    artifact.save(folder / f"{PROFILE}.json", PROFILE, work.model.sha256, decision.profile)
     clock.lap("plan")
-    timed = _time(work, builder, _finalists(tried), effort, progress)
-    refined = refine(work.model, work.graph, measured, _assignments(_finalists(tried)), timed)
-    artifact.save(folder / f"{PROFILE}.json", PROFILE, work.model.sha256, refined)
-    tried = [*tried, *search(work.graph, refined, model, limits, meter.error, rounds=6, progress=progress)]
-    clock.lap("refine")
-    final = _finalists(tried)
-    timed = _time(work, builder, final, effort, progress)
-    name, winner = _winner(final, timed)
+    winner = decision.finalists[decision.winner]
     plan = replace(winner.plan, measured_error=winner.error)
     artifact.save(folder / f"{PLAN}.json", PLAN, work.model.sha256, plan)
     manifest = build_stage(work, builder, plan)
     clock.lap("build")
-    outcome = _outcome(work, plan, schemes, builder, switchable, final, timed, name, tried, manifest, clock)
+    outcome = _outcome(work, plan, schemes, builder, switchable, decision, manifest, clock)
     artifact.save(folder / f"{OUTCOME}.json", OUTCOME, work.model.sha256, outcome)
     return outcome
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Decision:
+    """The finalists by name, timed side by side, which of them won, all plans tried, and the refined profile."""
+
+    winner: str
+    finalists: dict[str, Tried]
+    timed: dict[str, Timed]
+    tried: tuple[Tried, ...]
+    profile: Profile
+
+
+def decide(
+    work: Work,
+    builder: QdqBuilder,
+    switchable: Switchable,
+    measured: Profile,
+    model: ErrorModel,
+    limits: Limits,
+    effort: float = 1.0,
+    progress: Progress | None = None,
+) -> Decision:
+    """Plan, time the plans' kernels, refine the profile with them, plan again, and let the clock choose.
+
+    Kernels near the plan are what the plan's prediction hangs on; the random mixes of the profile are far from it.
+    """
+    meter = verifier(work, switchable)
+    tried = plan_stage(work, measured, model, limits, meter, progress)
+    first = _finalists(tried)
+    refined = refine(work.model, work.graph, measured, _assignments(first), _time(work, builder, first, effort, progress))
+    tried += search(work.graph, refined, model, limits, meter.error, rounds=6, progress=progress)
+    final = _finalists(tried)
+    timed = _time(work, builder, final, effort, progress)
+    return Decision(_winner(final, timed), final, timed, tuple(tried), refined)
 
 
 def profile_stage(
@@ -122,7 +150,6 @@ def error_stage(
     """Measure errors, fit, and keep the model in the folder."""
     budget = Budget(seconds=40.0 * effort)
     samples = work.data.held_out.samples
-    start = time.perf_counter()
     switchable.run({}, samples[0])
     start = time.perf_counter()
     switchable.run({}, samples[0])
@@ -237,11 +264,10 @@ def _time(
     )
 
 
-def _winner(finalists: Mapping[str, Tried], timed: Mapping[str, Timed]) -> tuple[str, Tried]:
+def _winner(finalists: Mapping[str, Tried], timed: Mapping[str, Timed]) -> str:
     """The fastest by the clock among those that hold the bound."""
     seconds = {name: _timed(name, timed).wall.median_s for name, each in finalists.items() if each.holds}
-    name = min(seconds, key=lambda each: seconds[each])
-    return name, finalists[name]
+    return min(seconds, key=lambda each: seconds[each])
 
 
 def _timed(name: str, timed: Mapping[str, Timed]) -> Timed:
@@ -254,13 +280,12 @@ def _outcome(
     schemes: tuple[SchemeResult, ...],
     builder: QdqBuilder,
     switchable: Switchable,
-    final: Mapping[str, Tried],
-    timed: Mapping[str, Timed],
-    winner: str,
-    tried: list[Tried],
+    decision: Decision,
     manifest: Manifest,
     clock: "_Clock",
 ) -> Outcome:
+    final, timed = decision.finalists, decision.timed
+
     def variant(label: str, name: str, size_bytes: int) -> Variant:
         each = final[name]
         assignment = each.plan.assignment()
@@ -287,15 +312,15 @@ def _outcome(
             len(each.plan.assignment()),
             each.holds,
         )
-        for index, each in enumerate(tried)
+        for index, each in enumerate(decision.tried)
     )
     assert plan.limits.max_error is not None
-    chosen = variant("plan", winner, sum(piece.size_bytes for piece in manifest.pieces))
+    chosen = variant("plan", decision.winner, sum(piece.size_bytes for piece in manifest.pieces))
     clock.lap("accuracy")
     return Outcome(
         work.model.name,
         work.model.sha256,
-        _conditions(work),
+        decision.profile.conditions,
         str(plan.scheme),
         schemes,
         plan.limits.max_error,
@@ -317,11 +342,6 @@ def _outcome(
 def _float_only(work: Work, timed: Mapping[str, Timed], size_bytes: int) -> Variant:
     wall = timed[FLOAT_RUN].wall
     return Variant("float32", wall, wall.median_s, 0.0, 0.0, size_bytes, 0, None)
-
-
-def _conditions(work: Work) -> Conditions:
-    known = artifact.load(work.folder / f"{PROFILE}.json", PROFILE, Profile, model_sha256=work.model.sha256)
-    return known.conditions
 
 
 def _peak_memory_bytes() -> int:

@@ -1,0 +1,67 @@
+# Set-up happens once, in .venv, and again when pyproject.toml changes. Another interpreter: make test PYTHON=python3.12
+
+PYTHON ?= python3
+VENV := .venv
+PY := $(VENV)/bin/python
+PIP := $(PY) -m pip --disable-pip-version-check -qq
+CODE := $(wildcard src tests benchmarks scripts)
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help quickstart test lint bench docs clean core dev
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "make %-11s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+
+quickstart: core ## install taglio in .venv and run its demonstration
+	@$(VENV)/bin/taglio quickstart $(ARGS)
+
+test: dev ## run every test (ARGS="-m 'not slow'" for the quick ones)
+	@$(PY) -m pytest $(ARGS)
+
+lint: dev ## check style, format, types and that docs/cli.md is current
+	@$(PY) -m ruff check --output-format concise .
+	@$(PY) -m ruff format --check --quiet . || { echo 'not formatted: run $(PY) -m ruff format .' >&2; exit 1; }
+	@$(PY) -m mypy $(CODE)
+	@$(PY) scripts/cli_docs.py --check
+
+bench: core ## run the benchmark cases (see benchmarks/METHOD.md)
+	@$(PY) -m benchmarks $(ARGS)
+
+docs: core ## write docs/cli.md again from the command line's own help
+	@$(PY) scripts/cli_docs.py
+
+clean: ## remove .venv, caches and built packages; results in out/ stay
+	@rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@find $(CODE) training -name __pycache__ -prune -exec rm -rf {} +
+
+core: ; @$(call install,core,.)
+
+dev: ; @$(call install,dev,.[dev])
+
+# $(call install,STAMP,WHAT). A leftover .venv that cannot run pip is made again, as is one of another interpreter than the
+# PYTHON asked for. The stamp holds what was installed and where, so a copied or moved repository does not go on running the
+# code of the first one.
+define install
+set -e; \
+if ! $(PY) -c 'import sys, pip._internal.cli.main; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 || $(OTHER_PYTHON); then \
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+		echo "taglio needs Python 3.11 or newer; $(PYTHON) is: $$($(PYTHON) --version 2>&1)" >&2; \
+		echo "Name another one: make $(or $(firstword $(MAKECMDGOALS)),test) PYTHON=python3.12" >&2; exit 1; }; \
+	echo "making $(VENV) with $$($(PYTHON) --version)"; \
+	rm -rf $(VENV); \
+	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
+		echo "$(PYTHON) cannot make a virtual environment: install its venv package (python3-venv)" >&2; exit 1; }; \
+fi; \
+if ! $(WANTED) | cmp -s - $(VENV)/taglio-$(1) || ! test -x $(VENV)/bin/taglio; then \
+	echo "installing $(2) in $(VENV)"; \
+	rm -f $(VENV)/taglio-core $(VENV)/taglio-dev; \
+	$(PIP) install -e '$(2)'; \
+	for stamp in core $(1); do $(WANTED) > $(VENV)/taglio-$$stamp; done; \
+fi
+endef
+
+WANTED := { echo '$(CURDIR)'; cat pyproject.toml; }
+WHICH := -c 'import sys; print(sys.version_info[:3], sys.base_prefix)'
+OTHER_PYTHON := $(if $(filter file,$(origin PYTHON)),false,test "$$($(PYTHON) $(WHICH) 2>&1)" != "$$($(PY) $(WHICH) 2>&1)")

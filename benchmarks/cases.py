@@ -1,0 +1,109 @@
+"""The networks that benchmarks run on, and how their results are written. Measures nothing.
+
+Real networks lie in ../shared beside the repository and are not part of it; a case whose files are missing is skipped
+and said.
+"""
+
+import json
+import runpy
+from dataclasses import asdict, dataclass, is_dataclass
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from taglio.artifact import tools
+from taglio.embedded import digits_data, digits_model
+from taglio.profile.machine import available_cores, describe
+from taglio.scheme import DEFAULT_SCHEME, Scheme
+from taglio.workspace import Setup, Work, create
+
+ROOT = Path(__file__).resolve().parents[1]
+SHARED = ROOT.parent / "shared"
+RESULTS = ROOT / "benchmarks" / "results"
+CACHE = ROOT / "out" / "benchmarks"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A network with its data."""
+
+    name: str
+    model: str
+    images: str
+    preprocess: str
+
+
+CASES = {
+    case.name: case
+    for case in (
+        Case("digits", "", "", ""),
+        Case("ultraface-rfb-320", "models/ultraface-rfb-320.onnx", "faces-*.jpg", "rgb,mean=127,scale=1/128"),
+        Case("yunet-n-640", "models/yunet-n-640.onnx", "faces-*.jpg", "bgr,mean=0,scale=1"),
+        Case("yolo11n-seg", "models/yolo11n-seg.topology.onnx.gz", "coco-*.jpg", "rgb,mean=0,scale=1/255,letterbox"),
+        Case("yolo11s-seg", "models/yolo11s-seg.topology.onnx.gz", "coco-*.jpg", "rgb,mean=0,scale=1/255,letterbox"),
+        Case("yolo11x-seg", "models/yolo11x-seg.topology.onnx.gz", "coco-*.jpg", "rgb,mean=0,scale=1/255,letterbox"),
+    )
+}
+
+
+def paths(case: Case) -> tuple[Path, Path]:
+    """Model file and data folder of a case, prepared under out/. Raises FileNotFoundError where ../shared lacks it."""
+    if case.name == "digits":
+        return digits_model(), digits_data()
+    source = SHARED / case.model
+    if not source.exists():
+        raise FileNotFoundError(f"{case.name}: {source} is missing: benchmarks need ../shared")
+    folder = CACHE / case.name
+    images = folder / "images"
+    images.mkdir(parents=True, exist_ok=True)
+    for image in sorted((SHARED / "images").glob(case.images)):
+        link = images / image.name
+        if not link.exists():
+            link.symlink_to(image)
+    if not source.name.endswith(".gz"):
+        return source, images
+    filled = folder / f"{case.name}.onnx"
+    if not filled.exists():
+        import gzip
+
+        import onnx
+
+        fill = runpy.run_path(str(SHARED / "models" / "fill_weights.py"))["fill"]
+        with gzip.open(source) as file:
+            onnx.save(fill(file.read(), 0), filled)
+    return filled, images
+
+
+def open_case(name: str, threads: int | None = None, scheme: Scheme | None = DEFAULT_SCHEME) -> Work:
+    """A fresh workspace of a case under out/benchmarks."""
+    case = CASES[name]
+    model, data = paths(case)
+    count = threads or available_cores()
+    setup = Setup(str(model), {}, str(data), case.preprocess, 0, count, False, "all", scheme)
+    return create(CACHE / name / "work", setup)
+
+
+def write(what: str, figures: dict[str, Any], table: str) -> Path:
+    """Write results/<what>_<hardware>_<date>.md: the table, and the full configuration and raw figures as JSON."""
+    machine = describe()
+    hardware = "-".join(machine.processor.replace("(R)", "").replace("(TM)", "").split()).lower()
+    path = RESULTS / f"{what}_{hardware}-{machine.cores}c_{date.today().isoformat()}.md"
+    config = {"machine": asdict(machine), "tools": tools(), "figures": figures}
+    body = json.dumps(config, indent=1, default=_plain)
+    path.write_text(
+        f"# {what}\n\n{machine}, {machine.system}, {date.today().isoformat()}. Command: `python benchmarks/{what}.py`\n\n"
+        f"{table}\n\n<details><summary>configuration and raw figures</summary>\n\n```json\n{body}\n```\n\n</details>\n"
+    )
+    return path
+
+
+def markdown(header: list[str], rows: list[list[str]]) -> str:
+    """A Markdown table."""
+    lines = ["| " + " | ".join(header) + " |", "| " + " | ".join("---" for _ in header) + " |"]
+    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    return str(value)
