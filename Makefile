@@ -4,7 +4,8 @@ PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check -qq
-CODE := $(wildcard src tests benchmarks scripts)
+CODE := src tests scripts $(if $(wildcard benchmarks/*.py benchmarks/*/*.py),benchmarks)
+BENCH ?= prediction quality cost
 ARGS ?=
 
 .DEFAULT_GOAL := help
@@ -26,8 +27,8 @@ lint: dev ## check style, format, types and that docs/cli.md is current
 	@$(PY) -m mypy $(CODE)
 	@$(PY) scripts/cli_docs.py --check
 
-bench: core ## run the benchmark cases (see benchmarks/METHOD.md)
-	@$(PY) -m benchmarks $(ARGS)
+bench: core ## run the benchmarks (BENCH=quality ARGS="--cases digits" for a part; see benchmarks/METHOD.md)
+	@for bench in $(BENCH); do $(PY) benchmarks/$$bench.py $(ARGS) || exit 1; done
 
 docs: core ## write docs/cli.md again from the command line's own help
 	@$(PY) scripts/cli_docs.py

@@ -4,12 +4,15 @@ Real networks lie in ../shared beside the repository and are not part of it; a c
 and said.
 """
 
+import gzip
 import json
 import runpy
 from dataclasses import asdict, dataclass, is_dataclass
 from datetime import date
 from pathlib import Path
 from typing import Any
+
+import onnx
 
 from taglio.artifact import tools
 from taglio.embedded import digits_data, digits_model
@@ -64,10 +67,6 @@ def paths(case: Case) -> tuple[Path, Path]:
         return source, images
     filled = folder / f"{case.name}.onnx"
     if not filled.exists():
-        import gzip
-
-        import onnx
-
         fill = runpy.run_path(str(SHARED / "models" / "fill_weights.py"))["fill"]
         with gzip.open(source) as file:
             onnx.save(fill(file.read(), 0), filled)
@@ -91,7 +90,8 @@ def write(what: str, figures: dict[str, Any], table: str) -> Path:
     config = {"machine": asdict(machine), "tools": tools(), "figures": figures}
     body = json.dumps(config, indent=1, default=_plain)
     path.write_text(
-        f"# {what}\n\n{machine}, {machine.system}, {date.today().isoformat()}. Command: `python benchmarks/{what}.py`\n\n"
+        f"# {what}\n\n{machine}, {machine.system}, {date.today().isoformat()}.\n"
+        f"Command: `python benchmarks/{what}.py`\n\n"
         f"{table}\n\n<details><summary>configuration and raw figures</summary>\n\n```json\n{body}\n```\n\n</details>\n"
     )
     return path

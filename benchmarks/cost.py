@@ -1,6 +1,6 @@
 """What does `taglio optimize` cost? Whole processes: seconds, peak memory, and a fresh installation of the core.
 
-    python benchmarks/cost.py [--cases a,b] [--no-install]
+python benchmarks/cost.py [--cases a,b] [--no-install]
 """
 
 import argparse
@@ -34,7 +34,9 @@ def install() -> float:
         start = time.perf_counter()
         subprocess.run([sys.executable, "-m", "venv", folder], check=True)
         pip = Path(folder) / "bin" / "pip"
-        subprocess.run([pip, "install", "-q", "--disable-pip-version-check", str(ROOT)], check=True, capture_output=True)
+        subprocess.run(
+            [pip, "install", "-q", "--disable-pip-version-check", str(ROOT)], check=True, capture_output=True
+        )
         return time.perf_counter() - start
 
 
@@ -51,7 +53,9 @@ def main() -> int:
             print(f"skipped {error}")
             continue
         last = results[-1]
-        stages = ", ".join(f"{stage} {seconds:.0f}" for stage, seconds in last["stage_seconds"].items() if seconds >= 0.5)
+        stages = ", ".join(
+            f"{stage} {seconds:.0f}" for stage, seconds in last["stage_seconds"].items() if seconds >= 0.5
+        )
         rows.append(
             [
                 name,
@@ -65,7 +69,18 @@ def main() -> int:
         )
         print(" | ".join(rows[-1]), flush=True)
     figures: dict[str, Any] = {"cases": results}
-    text = markdown(["network", "optimize", "peak memory", "float ms", "all int8 ms (error)", "plan ms (error)", "seconds by stage"], rows)
+    text = markdown(
+        [
+            "network",
+            "optimize",
+            "peak memory",
+            "float ms",
+            "all int8 ms (error)",
+            "plan ms (error)",
+            "seconds by stage",
+        ],
+        rows,
+    )
     if not options.no_install:
         figures["install_s"] = install()
         text += f"\n\nFresh environment and installation of the core: **{figures['install_s']:.1f} s**."

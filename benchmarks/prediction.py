@@ -13,8 +13,8 @@ import time
 from typing import Any
 
 import numpy as np
-from cases import CASES, markdown, open_case, write
 
+from cases import CASES, markdown, open_case, write
 from taglio.optimize import profile_stage
 from taglio.profile.layerwise import layer_times, predict_sum
 from taglio.profile.measure import FLOAT_RUN, random_mixes
@@ -104,8 +104,21 @@ def main() -> int:
             print(f"skipped {error}")
             continue
         last = results[-1]
-        print(f"{name}: median {last['median']:.1%}, p95 {last['p95']:.1%}, layer sum {last['layer_sum_median']:.1%}", flush=True)
-    header = ["network", "median", "p95", "bias", "interval holds (claims 90 %)", "without drift correction", "layer sum: median", "p95", "bias"]
+        print(
+            f"{name}: median {last['median']:.1%}, p95 {last['p95']:.1%}, layer sum {last['layer_sum_median']:.1%}",
+            flush=True,
+        )
+    header = [
+        "network",
+        "median",
+        "p95",
+        "bias",
+        "interval holds (claims 90 %)",
+        "without drift correction",
+        "layer sum: median",
+        "p95",
+        "bias",
+    ]
     rows = [
         [
             r["case"],

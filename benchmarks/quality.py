@@ -13,7 +13,6 @@ from math import exp, log
 from typing import Any
 
 from cases import CASES, markdown, open_case, write
-
 from taglio.choose_scheme import choose
 from taglio.error.measure import ErrorMeter
 from taglio.graph import Graph
@@ -29,7 +28,7 @@ TOP_K = (3, 5, 10, 15, 20, 30, 40, 60, 80, 100)
 
 
 def rivals(
-    graph: Graph, int8: Precision, everything: dict[str, Precision], meter: ErrorMeter, speedup: dict[str, float]
+    graph: Graph, int8: Precision, everything: dict[str, Precision], speedup: dict[str, float]
 ) -> dict[str, dict[str, Precision]]:
     """Assignments that do not depend on the bound, by name."""
     result: dict[str, dict[str, Precision]] = {"all int8": everything}
@@ -43,7 +42,12 @@ def rivals(
 
 
 def greedy(
-    graph: Graph, int8: Precision, everything: dict[str, Precision], alone: dict[str, float], meter: ErrorMeter, bound: float
+    graph: Graph,
+    int8: Precision,
+    everything: dict[str, Precision],
+    alone: dict[str, float],
+    meter: ErrorMeter,
+    bound: float,
 ) -> dict[str, Precision]:
     """Start from all int8; put the block that hurts most alone back to float until the bound holds."""
     chosen = {name: each for name, each in everything.items() if not graph.block(name).movement}
@@ -70,12 +74,12 @@ def measure(name: str, bounds: list[float], effort: float, auto: bool) -> dict[s
     int8 = next(each for each in precisions(scheme) if each.form == "whole")
     everything = dict(pure_assignments(work.graph, precisions(scheme))["int8"])
     alone = {each.block: each.error for each in model.alone if each.precision == "int8"}
-    contenders = rivals(work.graph, int8, everything, meter, speedups(layers))
+    contenders = rivals(work.graph, int8, everything, speedups(layers))
     contenders["float"] = {}
     plans = {}
     for bound in bounds:
         contenders[f"greedy {bound}"] = greedy(work.graph, int8, everything, alone, meter, bound)
-        decision = decide(work, builder, switchable, profile, model, Limits(bound), effort)
+        decision = decide(work, builder, switchable, profile, model, Limits(bound), effort=effort)
         winner = decision.finalists[decision.winner]
         plans[bound] = winner.plan
         contenders[f"taglio {bound}"] = winner.plan.assignment()
@@ -95,7 +99,9 @@ def measure(name: str, bounds: list[float], effort: float, auto: bool) -> dict[s
         allowed = {
             key: seconds[key]
             for key in contenders
-            if errors[key] <= bound and not key.startswith("taglio") and (not key.startswith("greedy") or key == f"greedy {bound}")
+            if errors[key] <= bound
+            and not key.startswith("taglio")
+            and (not key.startswith("greedy") or key == f"greedy {bound}")
         }
         best = min(allowed, key=lambda key: allowed[key])
         ours = seconds[f"taglio {bound}"]

@@ -18,7 +18,7 @@ _ERROR_SAMPLES = 2
 
 @dataclass(frozen=True, slots=True)
 class SchemeResult:
-    """All candidate blocks under one scheme: latency and error; `score_s` estimates a plan's latency under the bound."""
+    """All candidate blocks under one scheme; `score_s` estimates a plan's latency under the bound."""
 
     scheme: Scheme
     latency_s: float

@@ -54,7 +54,9 @@ def build_parser() -> argparse.ArgumentParser:
     _bound(each, 0.01)
     _json(each)
 
-    each = _command(commands, "inspect", "blocks, FLOPs, weights and tensor bytes; what can be int8 and why not", _inspect)
+    each = _command(
+        commands, "inspect", "blocks, FLOPs, weights and tensor bytes; what can be int8 and why not", _inspect
+    )
     _model(each)
     each.add_argument("--blocks", default="all", help="show only: all, top-flops:K, top-bytes:K, or name patterns")
     _json(each)
@@ -80,7 +82,9 @@ def build_parser() -> argparse.ArgumentParser:
     _effort(each)
     _json(each)
 
-    each = _command(commands, "plan", "solve for the fastest precisions under the error bound, then measure its error", _plan)
+    each = _command(
+        commands, "plan", "solve for the fastest precisions under the error bound, then measure its error", _plan
+    )
     _folder(each)
     _bound(each, None)
     _pins(each)
@@ -114,14 +118,18 @@ def build_parser() -> argparse.ArgumentParser:
     )
     each.add_argument("--scheme", default="qdq-u8s8-asym-pc", help="int8 form, such as qdq-u8s8-asym-pc")
     each.add_argument("--blocks", default="all", help="all, top-flops:K, top-bytes:K, or name patterns")
-    each.add_argument("--also", action="append", default=[], metavar="SCHEME=PATTERN", help="other blocks under another scheme")
+    each.add_argument(
+        "--also", action="append", default=[], metavar="SCHEME=PATTERN", help="other blocks under another scheme"
+    )
     each.add_argument("-o", "--out", type=Path, required=True, help="the .onnx file to write")
     _json(each)
     return parser
 
 
 def _command(commands: Any, name: str, help_text: str, function: Any) -> argparse.ArgumentParser:
-    each: argparse.ArgumentParser = commands.add_parser(name, help=help_text, description=help_text[0].upper() + help_text[1:] + ".")
+    each: argparse.ArgumentParser = commands.add_parser(
+        name, help=help_text, description=help_text[0].upper() + help_text[1:] + "."
+    )
     each.set_defaults(command=function)
     return each
 
@@ -164,13 +172,18 @@ def _measuring(each: argparse.ArgumentParser) -> None:
     each.add_argument("--threads", type=_positive, default=None, help="threads of a session (default: all cores)")
     each.add_argument("--spinning", action="store_true", help="let idle threads spin, as a lone server would")
     each.add_argument(
-        "--optimization", choices=("basic", "extended", "all"), default="all", help="graph optimisation level (default all)"
+        "--optimization",
+        choices=("basic", "extended", "all"),
+        default="all",
+        help="graph optimisation level (default all)",
     )
     _effort(each)
 
 
 def _effort(each: argparse.ArgumentParser) -> None:
-    each.add_argument("--effort", type=_positive_float, default=1.0, help="scales the time given to measuring (default 1)")
+    each.add_argument(
+        "--effort", type=_positive_float, default=1.0, help="scales the time given to measuring (default 1)"
+    )
 
 
 def _folder(each: argparse.ArgumentParser) -> None:
@@ -330,7 +343,7 @@ def _plan(options: argparse.Namespace) -> int:
 
     with bar(options.json) as progress:
         names = [name for name in options.devices.split(",") if name]
-        work, result = plan(
+        _, result = plan(
             options.folder,
             lambda graph: _limits(graph, options),
             pins=options.pin,
@@ -340,7 +353,7 @@ def _plan(options: argparse.Namespace) -> int:
         )
     if options.json:
         return _print(result)
-    terminal.plan(work.graph, result)
+    terminal.plan(result)
     return 0
 
 
@@ -385,20 +398,9 @@ def _quantize(options: argparse.Namespace) -> int:
     from taglio.report.progress import bar
     from taglio.stages import quantize
 
+    options.threads, options.spinning, options.optimization = 1, False, "all"
     with bar(options.json) as progress:
-        result = quantize(
-            options.model,
-            _shapes(options.shape),
-            options.data,
-            options.preprocess,
-            options.seed,
-            options.method,
-            options.scheme,
-            options.blocks,
-            options.also,
-            options.out,
-            progress,
-        )
+        result = quantize(_setup(options), options.method, options.blocks, options.also, options.out, progress)
     if options.json:
         return _print(result)
     terminal.quantized(result)

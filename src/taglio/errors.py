@@ -1,4 +1,4 @@
-"""The error tree: everything taglio refuses, each with one line for the user. Status ("infeasible") is data, not here."""
+"""The error tree: everything taglio refuses, each with one line for the user. Status is data, not an error."""
 
 
 class TaglioError(Exception):

@@ -13,7 +13,20 @@ from taglio.model import Model
 
 ANCHORS = frozenset({"Conv", "ConvTranspose", "MatMul", "Gemm"})
 ACTIVATIONS = frozenset(
-    {"Relu", "Clip", "LeakyRelu", "PRelu", "Sigmoid", "Tanh", "HardSigmoid", "HardSwish", "Elu", "Selu", "Softplus", "Gelu"}
+    {
+        "Relu",
+        "Clip",
+        "LeakyRelu",
+        "PRelu",
+        "Sigmoid",
+        "Tanh",
+        "HardSigmoid",
+        "HardSwish",
+        "Elu",
+        "Selu",
+        "Softplus",
+        "Gelu",
+    }
 )
 # y = x · gate(x): the two consumers of the anchor's output are the gate and the product.
 GATES = frozenset({"Sigmoid", "HardSigmoid"})
@@ -219,7 +232,9 @@ def match(graph: Graph, patterns: Iterable[str]) -> tuple[str, ...]:
         hits = [block for block in graph.blocks if any(fnmatchcase(n, pattern) for n in (block.name, *block.operators))]
         usable = [block.name for block in hits if block.quantizable]
         if not hits:
-            raise BadOption(f'pattern "{pattern}" matches none of {len(graph.blocks)} blocks: taglio inspect lists them')
+            raise BadOption(
+                f'pattern "{pattern}" matches none of {len(graph.blocks)} blocks: taglio inspect lists them'
+            )
         if not usable:
             raise BadOption(f'pattern "{pattern}" matches only blocks without an int8 form: {hits[0].refusal}')
         chosen += usable
@@ -363,7 +378,7 @@ def _block(
         weights=weights,
         weight_elements=sum(prod(shapes[name]) for name in weights),
         flops=sum(operator_flops(node, shapes) for node in group),
-        refusal=_refusal(group, inputs, outputs, initializers, shapes, types),
+        refusal=_refusal(group, outputs, initializers, shapes, types),
         movement=first.op_type in MOVEMENT,
         soft_tail=len(group) > 1 and group[-1].op_type not in ("Add", "Relu", "Clip"),
     )
@@ -371,7 +386,6 @@ def _block(
 
 def _refusal(
     group: list[onnx.NodeProto],
-    inputs: tuple[str, ...],
     outputs: tuple[str, ...],
     initializers: set[str],
     shapes: Mapping[str, tuple[int, ...]],
@@ -394,9 +408,8 @@ def _refusal(
             return f"the shape of {name} is not known before running"
     if first.op_type in MOVEMENT and len(activations) > 1:
         return "its shape or index is computed while running"
-    if first.op_type in ("Conv", "Gemm"):
-        if first.input[1] not in initializers or (len(first.input) > 2 and first.input[2] and first.input[2] not in initializers):
-            return "its weights are computed while running"
+    if first.op_type in ("Conv", "Gemm") and any(name and name not in initializers for name in first.input[1:]):
+        return "its weights are computed while running"
     if first.op_type == "Gemm" and any(a.name in ("alpha", "beta") and a.f != 1.0 for a in first.attribute):
         return "Gemm with alpha or beta other than 1 has no int8 kernel"
     if first.op_type == "Conv" and len(shapes.get(first.input[1], ())) not in (3, 4):

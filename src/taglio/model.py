@@ -143,8 +143,7 @@ def _drop_initializers_from_inputs(proto: onnx.ModelProto) -> None:
     kept = [value for value in proto.graph.input if value.name not in names]
     del proto.graph.input[:]
     proto.graph.input.extend(kept)
-    if proto.ir_version < 4:
-        proto.ir_version = 4
+    proto.ir_version = max(proto.ir_version, 4)
 
 
 def _fix_shapes(path: Path, proto: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> None:
@@ -223,7 +222,9 @@ def _drop_unused_initializers(proto: onnx.ModelProto) -> None:
     used = {name for node in proto.graph.node for name in node.input}
     used |= {value.name for value in proto.graph.output}
     for node in proto.graph.node:  # a subgraph may read the outer scope: keep everything then
-        if any(attribute.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS) for attribute in node.attribute):
+        if any(
+            attribute.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS) for attribute in node.attribute
+        ):
             return
     kept = [tensor for tensor in proto.graph.initializer if tensor.name in used]
     del proto.graph.initializer[:]

@@ -66,7 +66,7 @@ def optimize(
     switchable = open_switchable(work, builder, scheme)
     model = error_stage(work, scheme, switchable, confidence, effort, progress)
     clock.lap("error")
-    decision = decide(work, builder, switchable, measured, model, limits, effort, progress)
+    decision = decide(work, builder, switchable, measured, model, limits, effort=effort, progress=progress)
     artifact.save(folder / f"{PROFILE}.json", PROFILE, work.model.sha256, decision.profile)
     clock.lap("plan")
     winner = decision.finalists[decision.winner]
@@ -74,7 +74,7 @@ def optimize(
     artifact.save(folder / f"{PLAN}.json", PLAN, work.model.sha256, plan)
     manifest = build_stage(work, builder, plan)
     clock.lap("build")
-    outcome = _outcome(work, plan, schemes, builder, switchable, decision, manifest, clock)
+    outcome = _outcome(work, plan, schemes, builder, switchable, decision=decision, manifest=manifest, clock=clock)
     artifact.save(folder / f"{OUTCOME}.json", OUTCOME, work.model.sha256, outcome)
     return outcome
 
@@ -97,6 +97,7 @@ def decide(
     measured: Profile,
     model: ErrorModel,
     limits: Limits,
+    *,
     effort: float = 1.0,
     progress: Progress | None = None,
 ) -> Decision:
@@ -107,7 +108,9 @@ def decide(
     meter = verifier(work, switchable)
     tried = plan_stage(work, measured, model, limits, meter, progress)
     first = _finalists(tried)
-    refined = refine(work.model, work.graph, measured, _assignments(first), _time(work, builder, first, effort, progress))
+    refined = refine(
+        work.model, work.graph, measured, _assignments(first), _time(work, builder, first, effort, progress)
+    )
     tried += search(work.graph, refined, model, limits, meter.error, rounds=6, progress=progress)
     final = _finalists(tried)
     timed = _time(work, builder, final, effort, progress)
@@ -247,7 +250,9 @@ def _finalists(tried: list[Tried]) -> dict[str, Tried]:
 
 def _assignments(finalists: Mapping[str, Tried]) -> dict[str, Assignment]:
     result: dict[str, Assignment] = {FLOAT_RUN: {}}
-    return result | {f"finalist {name}": each.plan.assignment() for name, each in finalists.items() if name != FLOAT_RUN}
+    return result | {
+        f"finalist {name}": each.plan.assignment() for name, each in finalists.items() if name != FLOAT_RUN
+    }
 
 
 def _time(
@@ -280,6 +285,7 @@ def _outcome(
     schemes: tuple[SchemeResult, ...],
     builder: QdqBuilder,
     switchable: Switchable,
+    *,
     decision: Decision,
     manifest: Manifest,
     clock: "_Clock",
@@ -330,7 +336,7 @@ def _outcome(
         len(work.graph.candidates()),
         len(work.data.calibration.samples),
         len(work.data.held_out.samples),
-        variant("float32", FLOAT_RUN, float_size) if FLOAT_RUN in final else _float_only(work, timed, float_size),
+        variant("float32", FLOAT_RUN, float_size) if FLOAT_RUN in final else _float_only(timed, float_size),
         variant("int8", "int8", int8_size),
         chosen,
         points,
@@ -339,7 +345,7 @@ def _outcome(
     )
 
 
-def _float_only(work: Work, timed: Mapping[str, Timed], size_bytes: int) -> Variant:
+def _float_only(timed: Mapping[str, Timed], size_bytes: int) -> Variant:
     wall = timed[FLOAT_RUN].wall
     return Variant("float32", wall, wall.median_s, 0.0, 0.0, size_bytes, 0, None)
 

@@ -15,8 +15,8 @@ from taglio.error.metric import RelativeL2
 from taglio.error.model import ErrorModel
 from taglio.errors import BadOption
 from taglio.graph import Graph, match, select
-from taglio.outcome import Quantized
 from taglio.optimize import build_stage, open_switchable, plan_stage, verifier
+from taglio.outcome import Quantized
 from taglio.plan.result import LOCAL, Limits, Plan, placements
 from taglio.plan.search import best
 from taglio.profile.measure import FLOAT_RUN
@@ -25,6 +25,7 @@ from taglio.profile.stopwatch import Progress
 from taglio.quantize.library import dynamic, float16, qoperator
 from taglio.quantize.precision import Precision
 from taglio.quantize.qdq import QdqBuilder
+from taglio.quantize.ranges import Ranges
 from taglio.run.in_process import Executor, RunReport, time_plan
 from taglio.runtimes.onnxruntime import SessionOptions, open_session
 from taglio.scheme import parse_scheme
@@ -111,33 +112,24 @@ def run(folder: Path, runs: int, progress: Progress | None = None) -> RunReport:
         work.data.held_out.samples,
         options,
         runs,
-        known.predicted_latency_s.value,
-        profiled,
-        progress,
+        predicted_s=known.predicted_latency_s.value,
+        profiled_float_s=profiled,
+        progress=progress,
     )
     artifact.save(folder / f"{RUN}.json", RUN, work.model.sha256, result)
     return result
 
 
 def quantize(
-    model: Path,
-    shapes: dict[str, tuple[int, ...]],
-    data: Path,
-    preprocess: str,
-    seed: int,
-    method: str,
-    scheme_text: str,
-    blocks: str,
-    also: Sequence[str],
-    out: Path,
-    progress: Progress | None = None,
+    setup: Setup, method: str, blocks: str, also: Sequence[str], out: Path, progress: Progress | None = None
 ) -> Quantized:
-    """Quantise the chosen blocks and write one ONNX file; its error is measured on held-out inputs.
+    """Quantise the chosen blocks under `setup.scheme` into one ONNX file; its error is measured on held-out inputs.
 
     `also` gives other blocks another scheme, as SCHEME=PATTERN; later ones win.
     """
-    scheme = parse_scheme(scheme_text)
-    setup = Setup(str(model.resolve()), shapes, str(data.resolve()), preprocess, seed, 1, False, "all", scheme)
+    scheme = setup.scheme
+    if scheme is None:
+        raise BadOption("--scheme auto needs a bound to choose by: name a scheme, or use taglio optimize")
     work = workspace.open_only(out.parent, setup)
     names = select(work.graph, blocks)
     if not names:
@@ -155,7 +147,7 @@ def quantize(
             for name in match(work.graph, [pattern]):
                 assignment[name] = Precision("int8", parse_scheme(other), "whole")
         methods = {each.scheme.calibration for each in assignment.values() if each.scheme is not None}
-        ranges = {each: work.measure_ranges(each, progress) for each in methods}
+        ranges: dict[str, Ranges] = {each: work.measure_ranges(each, progress) for each in methods}
         if scheme.format == "qoperator":
             if also:
                 raise BadOption("--also mixes schemes in the qdq format only: use a qdq scheme")

@@ -48,7 +48,9 @@ class Manifest:
     pieces: tuple[Piece, ...]
 
 
-def write(folder: Path, sha256: str, inputs: Sequence[str], outputs: Sequence[str], parts: Sequence[Component]) -> Manifest:
+def write(
+    folder: Path, sha256: str, inputs: Sequence[str], outputs: Sequence[str], parts: Sequence[Component]
+) -> Manifest:
     """Write one ONNX file per component, then the manifest, which names only complete files."""
     pieces = []
     for part in parts:
@@ -85,7 +87,9 @@ def read(folder: Path) -> Manifest:
         except OSError:
             raise BadArtifact(f"{path}: component {piece.name} is missing: run taglio build again") from None
         if found != piece.sha256:
-            raise BadArtifact(f"{path}: component {piece.name} was changed ({found[:12]}, built {piece.sha256[:12]}): build again")
+            raise BadArtifact(
+                f"{path}: component {piece.name} was changed ({found[:12]}, built {piece.sha256[:12]}): build again"
+            )
     return manifest
 
 

@@ -25,7 +25,9 @@ class Proof:
     tolerance: float
 
 
-def prove(folder: Path, manifest: Manifest, whole: onnx.ModelProto, samples: Sequence[Mapping[str, np.ndarray]]) -> Proof:
+def prove(
+    folder: Path, manifest: Manifest, whole: onnx.ModelProto, samples: Sequence[Mapping[str, np.ndarray]]
+) -> Proof:
     """Run both on `samples`. Raises MeasurementFailed when the pieces differ by more than TOLERANCE."""
     options = SessionOptions(1)
     reference = open_session(whole, options, label="the whole model")

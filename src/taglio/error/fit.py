@@ -5,7 +5,6 @@ minimise squared log ratios of predicted to measured error with a ridge on θ, b
 error of 0.1 % must be predicted as well as one of 10 %; the ridge, because there are more terms than subsets.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,7 +25,7 @@ class Terms:
     def predict(self, rows: np.ndarray) -> np.ndarray:
         """Errors of design rows, shape [subsets]."""
         total = np.maximum(rows @ self.noise, _FLOOR**2)
-        return np.exp(self.level + 0.5 * self.exponent * np.log(total))
+        return np.asarray(np.exp(self.level + 0.5 * self.exponent * np.log(total)))
 
 
 def fit_terms(rows: np.ndarray, errors: np.ndarray, start: np.ndarray, weights: np.ndarray) -> Terms:
@@ -41,6 +40,7 @@ def fit_terms(rows: np.ndarray, errors: np.ndarray, start: np.ndarray, weights: 
     level, exponent = 0.0, 1.0
     if len(target) == 0:
         return Terms(start, level, exponent)
+    best = (theta, level, exponent)
     damping = 1e-3
     previous = np.inf
     for _ in range(_ITERATIONS):

@@ -13,7 +13,9 @@ from taglio.quantize.precision import Assignment
 class ErrorMeter:
     """Errors against the float model on a fixed set of samples; the float outputs are computed once and kept."""
 
-    def __init__(self, switchable: Switchable, samples: Sequence[Mapping[str, np.ndarray]], names: Sequence[str]) -> None:
+    def __init__(
+        self, switchable: Switchable, samples: Sequence[Mapping[str, np.ndarray]], names: Sequence[str]
+    ) -> None:
         self._switchable = switchable
         self._samples = tuple(samples)
         self.names = tuple(names)
@@ -22,7 +24,9 @@ class ErrorMeter:
         for outputs in self._reference:
             for name, value in zip(self.names, outputs, strict=True):
                 if not np.isfinite(np.asarray(value, np.float64)).all():
-                    raise BadData(f"output {name} of the float model is NaN or infinite on the data: check preprocessing")
+                    raise BadData(
+                        f"output {name} of the float model is NaN or infinite on the data: check preprocessing"
+                    )
 
     @property
     def samples(self) -> int:

@@ -38,7 +38,9 @@ class RelativeL2:
                 raise BadData(f"output {name} of the float model is NaN or infinite on the data: check preprocessing")
             if reference == 0.0:
                 if difference > 0.0:
-                    raise BadData(f"output {name} of the float model is zero on all samples: its relative error is undefined")
+                    raise BadData(
+                        f"output {name} of the float model is zero on all samples: its relative error is undefined"
+                    )
                 result[name] = 0.0
                 continue
             value = float(np.sqrt(difference / reference))

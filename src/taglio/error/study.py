@@ -14,7 +14,6 @@ from taglio.error.measure import ErrorMeter
 from taglio.error.model import Alone, BlockNoise, EdgeNoise, ErrorModel, OutputModel, Subset
 from taglio.graph import Flow, Graph, flows
 from taglio.model import Model
-from taglio.profile.measure import random_mixes
 from taglio.profile.result import reads, writes
 from taglio.profile.stopwatch import Progress
 from taglio.quantize.effective import effective
@@ -104,7 +103,7 @@ def study(
     subsets = random_subsets(graph, precisions, count, seed)
     subset_errors = meter.table(subsets, _step(progress, "random subsets"))
     measured = Measured(singles, single_errors, subsets, subset_errors)
-    return fit_model(model, graph, scheme, precisions, measured, meter, held_out, confidence)
+    return fit_model(model, graph, scheme, precisions, measured, meter=meter, held_out=held_out, confidence=confidence)
 
 
 def random_subsets(graph: Graph, precisions: Sequence[Precision], count: int, seed: int) -> list[dict[str, Precision]]:
@@ -135,6 +134,7 @@ def fit_model(
     scheme: Scheme,
     precisions: Sequence[Precision],
     measured: Measured,
+    *,
     meter: ErrorMeter,
     held_out: Dataset,
     confidence: float,

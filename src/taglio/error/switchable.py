@@ -15,8 +15,8 @@ from onnx import TensorProto, helper
 
 from taglio.graph import Block, Graph, node_inputs
 from taglio.model import Model
-from taglio.quantize.precision import Assignment, Precision
 from taglio.quantize.emitter import Emitter
+from taglio.quantize.precision import Assignment, Precision
 from taglio.quantize.qdq import QdqBuilder
 from taglio.runtimes.onnxruntime import SessionOptions, open_session
 
@@ -64,12 +64,13 @@ class Switchable:
 
     def run(self, assignment: Assignment, feed: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         """Outputs of the model with `assignment` quantised, on one feed."""
-        return self._session.run(list(self._outputs), {**feed, FLAGS_INPUT: self.flags(assignment)})
+        outputs: list[np.ndarray] = self._session.run(
+            list(self._outputs), {**feed, FLAGS_INPUT: self.flags(assignment)}
+        )
+        return outputs
 
 
-def switchable_graph(
-    model: Model, graph: Graph, builder: QdqBuilder, switches: Sequence[Switch]
-) -> onnx.ModelProto:
+def switchable_graph(model: Model, graph: Graph, builder: QdqBuilder, switches: Sequence[Switch]) -> onnx.ModelProto:
     """The ONNX model behind `Switchable`: the original inputs and one bool vector with a flag per switch."""
     nodes = {node.name: node for node in model.proto.graph.node}
     initializers = model.initializers()

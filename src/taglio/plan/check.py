@@ -43,7 +43,9 @@ def check(
         raise PlanIsWrong(f"the plan takes {seconds * 1e3:.4f} ms by the tables, {claimed * 1e3:.4f} ms were claimed")
     if objective_s is not None and seconds > objective_s + profile.overhead_s + 1e-6 + 1e-3 * seconds:
         total = objective_s + profile.overhead_s
-        raise PlanIsWrong(f"the plan takes {seconds * 1e3:.4f} ms by the tables, the solver promised {total * 1e3:.4f} ms")
+        raise PlanIsWrong(
+            f"the plan takes {seconds * 1e3:.4f} ms by the tables, the solver promised {total * 1e3:.4f} ms"
+        )
     for output, bound in (noise_bounds or {}).items():
         total = noise(graph, error, output, precision) if error is not None else 0.0
         if total > bound * (1.0 + 1e-6):
@@ -53,9 +55,7 @@ def check(
 def latency(graph: Graph, profile: Profile, precision: Mapping[str, str]) -> float:
     """Seconds of one inference by the profile's tables."""
     total = profile.overhead_s
-    for entry in profile.blocks:
-        if precision.get(entry.block) == entry.precision:
-            total += entry.seconds
+    total += sum(time.seconds for time in profile.blocks if precision.get(time.block) == time.precision)
     blocks = {block.name: block for block in graph.blocks}
     for entry in profile.glue:
         tensor = next(each for each in graph.tensors if each.name == entry.flow)
@@ -69,7 +69,7 @@ def latency(graph: Graph, profile: Profile, precision: Mapping[str, str]) -> flo
             for consumer in next(each for each in graph.tensors if each.name == name).consumers:
                 block = blocks[consumer]
                 if block.movement and not block.refusal and block.inputs[0] == name:
-                    waiting += [output for output in block.outputs]
+                    waiting += block.outputs
                 elif precision[consumer] == "float32":
                     to_float += int8
                 elif not int8:
@@ -83,12 +83,12 @@ def noise(graph: Graph, error: ErrorModel, output: str, precision: Mapping[str, 
     """Noise sum of one output by the error model's tables."""
     model = next(each for each in error.outputs if each.output == output)
     producer = {tensor.name: tensor.producer for tensor in graph.tensors}
-    total = sum(entry.own for entry in model.blocks if precision[entry.block] == entry.precision)
-    for entry in model.edges:
-        source = producer[entry.flow]
+    total = sum(each.own for each in model.blocks if precision[each.block] == each.precision)
+    for edge in model.edges:
+        source = producer[edge.flow]
         written = source is not None and precision[source] == "int8"
-        if precision[entry.reader] != "float32" and not written:
-            total += entry.noise
+        if precision[edge.reader] != "float32" and not written:
+            total += edge.noise
     return total
 
 

@@ -79,7 +79,8 @@ def formulate(
         }
         program.row(1.0, 1.0, dict.fromkeys(columns[block.name].values(), 1.0))
     writes = {
-        name: [columns[name][option.name] for option in options if option.int8_output] for name, options in allowed.items()
+        name: [columns[name][option.name] for option in options if option.int8_output]
+        for name, options in allowed.items()
     }
     reads = {
         name: [columns[name][option.name] for option in options if option.scheme is not None]

@@ -61,5 +61,8 @@ def solve(program: Program, time_limit_s: float = 60.0) -> Solution:
         return Solution("infeasible", np.zeros(count), float("inf"), float("inf"))
     done = status == highspy.HighsModelStatus.kOptimal
     return Solution(
-        "optimal" if done else "time limit", values_found, float(info.objective_function_value), float(max(0.0, info.mip_gap))
+        "optimal" if done else "time limit",
+        values_found,
+        float(info.objective_function_value),
+        float(max(0.0, info.mip_gap)),
     )

@@ -64,9 +64,7 @@ class Plan:
     def assignment(self) -> dict[str, Precision]:
         """Precision by block, blocks in float32 left out."""
         by_name = {precision.name: precision for precision in self.precisions}
-        return {
-            each.block: by_name[each.precision] for each in self.placements if each.precision != FLOAT32.name
-        }
+        return {each.block: by_name[each.precision] for each in self.placements if each.precision != FLOAT32.name}
 
     def devices(self) -> dict[str, str]:
         """Device by block."""

@@ -81,7 +81,9 @@ def search(
     return tried
 
 
-def fallback(graph: Graph, profile: Profile, error: ErrorModel, limits: Limits, assignment: Assignment, value: float) -> Tried:
+def fallback(
+    graph: Graph, profile: Profile, error: ErrorModel, limits: Limits, assignment: Assignment, value: float
+) -> Tried:
     """An assignment that was not solved for (all float, all int8) as a candidate."""
     plan = describe(graph, profile, error, limits, assignment, status="optimal", gap=float("inf"))
     return Tried(replace(plan, measured_error=value), value, limits.max_error is None or value <= limits.max_error)

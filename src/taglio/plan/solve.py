@@ -22,7 +22,7 @@ def allowed_precisions(graph: Graph, profile: Profile, limits: Limits) -> dict[s
     """The precisions each block may take. Raises BadOption for pins that contradict each other or the block."""
     both = set(limits.float_blocks) & set(limits.int8_blocks)
     if both:
-        raise BadOption(f"block {sorted(both)[0]} is held in float and in int8: drop one of the two pins")
+        raise BadOption(f"block {min(both)} is held in float and in int8: drop one of the two pins")
     allowed: dict[str, list[Precision]] = {}
     for block in graph.candidates():
         if block.movement:

@@ -19,7 +19,7 @@ _GLUE = frozenset({"QuantizeLinear", "DequantizeLinear", "ReorderInput", "Reorde
 _LAYOUT_MARKS = ("_nchwc", "/QuickGeluFusion/", "_nhwc", "_token_")
 # Conv + Add + Relu is the longest chain that ONNX Runtime fuses; gates add two.
 _FUSION_DEPTH = 8
-_MARKS = ("_pre_q", "_q_to_dq", "_q", "/int8", "/dequantized", "/float", "/kept", "/each")
+_MARKS = ("_pre_q", "_q_to_dq", "_q", "/int8", "/dequantized", "/float", "/kept", "/each", "/quantize", "/dequantize")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +47,7 @@ class Attributor:
         self._node_block = owner
         self._tensors = set(self._producer) | {spec.name for spec in model.inputs}
         self._initializers = {tensor.name for tensor in model.proto.graph.initializer}
+        self._between = {tensor.name for tensor in graph.tensors}
 
     def attribute(self, optimized: onnx.ModelProto, kernels: Mapping[str, float]) -> Attribution:
         """Share `kernels` (seconds by node name) of `optimized` out to blocks and tensors."""
@@ -75,6 +76,13 @@ class Attributor:
                 orphans.append(f"{node.op_type} {node.name}")
                 lost += seconds
                 continue
+            if tensor not in self._between:  # within a block, or behind a Relu that quantising absorbed
+                inside = self._producer_block[tensor]
+                if self._feeds(node, inside, consumers):
+                    blocks[inside] = blocks.get(inside, 0.0) + seconds
+                    block_kernels[inside] = block_kernels.get(inside, 0) + 1
+                    continue
+                tensor = self._last_output(inside)
             tensors[tensor] = tensors.get(tensor, 0.0) + seconds
             tensor_kernels[tensor] = tensor_kernels.get(tensor, 0) + 1
         return Attribution(blocks, tensors, block_kernels, tensor_kernels, lost, tuple(orphans))
@@ -124,7 +132,8 @@ class Attributor:
         produced: Mapping[str, onnx.NodeProto],
         consumers: Mapping[str, list[onnx.NodeProto]],
     ) -> str | None:
-        for name in (*node.output, *node.input):
+        # The builder names a pair after its tensor; its input may bear another's name once a Relu is absorbed.
+        for name in (node.name, *node.output, *node.input):
             base = self.base(name)
             if base is not None:
                 return base
@@ -148,6 +157,15 @@ class Attributor:
                     return base
             downstream = users[0]
         return None
+
+    def _feeds(self, node: onnx.NodeProto, block: str, consumers: Mapping[str, list[onnx.NodeProto]]) -> bool:
+        """Whether the first computing kernel behind `node` is one of `block`."""
+        while self._is_glue(node):
+            users = [user for name in node.output for user in consumers.get(name, ())]
+            if not users:
+                return False
+            node = users[0]
+        return self._block_of(node) == block
 
     def _last_output(self, block: str) -> str:
         return [name for name, owner in self._producer_block.items() if owner == block][-1]

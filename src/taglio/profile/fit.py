@@ -9,7 +9,7 @@ import numpy as np
 
 from taglio.graph import Flow, Graph, flows
 from taglio.profile.attribution import Attribution
-from taglio.profile.result import BlockTime, Glue, changes, flow_seconds, writes
+from taglio.profile.result import BlockTime, Glue, changes, flow_seconds, reads, writes
 from taglio.quantize.precision import Precision
 
 # Prior of the kernel clock: ONNX Runtime's profiler adds a few microseconds to each kernel it records.
@@ -45,25 +45,56 @@ class Tables:
 def fit(runs: Sequence[Run], graph: Graph) -> Tables:
     """Block and glue seconds as means over `runs`, scaled so that they add up to wall time."""
     scale, overhead = _clock(runs)
-    block_samples: dict[tuple[str, str], list[float]] = {}
+    moving = flows(graph)
+    blocks, surplus = _block_times(runs, graph, moving, scale, overhead)
+    glue, quantize_rate, dequantize_rate = _glue(runs, graph, moving, surplus, scale, overhead)
+    tables = Tables(blocks, glue, 0.0, scale, overhead, quantize_rate, dequantize_rate)
+    # The session's own cost a run, and kernels that nobody owns.
+    rest = fmean(run.wall_s - _total(tables, graph, moving, run) for run in runs)
+    return Tables(blocks, glue, rest, scale, overhead, quantize_rate, dequantize_rate)
+
+
+def _block_times(
+    runs: Sequence[Run], graph: Graph, moving: Sequence[Flow], scale: float, overhead: float
+) -> tuple[tuple[BlockTime, ...], dict[tuple[str, str], float]]:
+    """Seconds of every block where what it reads does not change type; and, by (run, flow), what reading across a
+    change of type cost on top (other layouts, colder caches): that is the boundary's doing, and is charged to it."""
+    incoming: dict[str, list[Flow]] = {}
+    for flow in moving:
+        for reader in dict.fromkeys(block for _, block in flow.readers if block):
+            incoming.setdefault(reader, []).append(flow)
+    calm: dict[tuple[str, str], list[float]] = {}
+    every: dict[tuple[str, str], list[float]] = {}
+    across: list[tuple[str, str, list[str], float]] = []  # run, key..., flows that change, seconds
+    keys: list[tuple[str, str]] = []
     for run in runs:
         for block in graph.blocks:
             seconds = run.attribution.blocks_s.get(block.name, 0.0)
             kernels = run.attribution.block_kernels.get(block.name, 0)
+            seconds = max(0.0, scale * (seconds - overhead * kernels))
             name = run.assignment[block.name].name if block.name in run.assignment else "float32"
-            block_samples.setdefault((block.name, name), []).append(max(0.0, scale * (seconds - overhead * kernels)))
-    blocks = []
-    for (block_name, precision), samples in block_samples.items():
-        # Means, not medians: times are skewed to the right, and only means add up to the mean of the whole.
-        middle = fmean(samples)
-        spread = median(abs(sample - middle) for sample in samples)
-        blocks.append(BlockTime(block_name, precision, middle, spread, len(samples)))
-    moving = flows(graph)
-    glue, quantize_rate, dequantize_rate = _glue(runs, graph, moving, scale, overhead)
-    tables = Tables(tuple(blocks), glue, 0.0, scale, overhead, quantize_rate, dequantize_rate)
-    # The session's own cost a run, and kernels that nobody owns.
-    rest = fmean(run.wall_s - _total(tables, graph, moving, run) for run in runs)
-    return Tables(tuple(blocks), glue, rest, scale, overhead, quantize_rate, dequantize_rate)
+            key = (block.name, name)
+            every.setdefault(key, []).append(seconds)
+            read = reads(run.assignment, block.name)
+            changed = [f.name for f in incoming.get(block.name, ()) if writes(run.assignment, f.producer) != read]
+            if changed:
+                across.append((run.name, block.name, changed, seconds))
+                keys.append(key)
+            else:
+                calm.setdefault(key, []).append(seconds)
+    # Means, not medians: times are skewed to the right, and only means add up to the mean of the whole.
+    base = {key: fmean(calm.get(key, values)) for key, values in every.items()}
+    surplus: dict[tuple[str, str], float] = {}
+    for (run_name, _, changed, seconds), key in zip(across, keys, strict=True):
+        if key in calm:
+            for flow_name in changed:
+                place = (run_name, flow_name)
+                surplus[place] = surplus.get(place, 0.0) + (seconds - base[key]) / len(changed)
+    times = []
+    for key, values in every.items():
+        spread = median(abs(value - base[key]) for value in values)
+        times.append(BlockTime(*key, base[key], spread, len(values)))
+    return tuple(times), surplus
 
 
 def leave_one_out(runs: Sequence[Run], graph: Graph) -> dict[str, float]:
@@ -109,17 +140,22 @@ def _clock(runs: Sequence[Run]) -> tuple[float, float]:
         rows.append([seconds / run.wall_s, -count / run.wall_s])
         values.append(1.0)
     typical = median(run.wall_s for run in runs)
-    count = median(-row[1] for row in rows) * typical
+    kernels = median(-row[1] for row in rows) * typical
     rows.append([0.3, 0.0])
     values.append(0.3)
-    rows.append([0.0, 0.3 * count / typical])
-    values.append(0.3 * count / typical * _PRIOR_KERNEL_OVERHEAD_S)
+    rows.append([0.0, 0.3 * kernels / typical])
+    values.append(0.3 * kernels / typical * _PRIOR_KERNEL_OVERHEAD_S)
     alpha, product = np.linalg.lstsq(np.array(rows), np.array(values), rcond=None)[0]
     return float(alpha), max(0.0, float(product / alpha))
 
 
 def _glue(
-    runs: Sequence[Run], graph: Graph, moving: Sequence[Flow], scale: float, overhead: float
+    runs: Sequence[Run],
+    graph: Graph,
+    moving: Sequence[Flow],
+    surplus: Mapping[tuple[str, str], float],
+    scale: float,
+    overhead: float,
 ) -> tuple[tuple[Glue, ...], float, float]:
     tensors = graph.tensor_map()
     elements = {flow.name: max(tensors[name].elements for name in flow.tensors) for flow in moving}
@@ -132,7 +168,7 @@ def _glue(
             seconds = max(0.0, scale * seconds)
             wrote, count = writes(run.assignment, flow.producer), changes(flow, run.assignment)
             if count:
-                mixed.append((flow.name, wrote, count, seconds))
+                mixed.append((flow.name, wrote, count, seconds + surplus.get((run.name, flow.name), 0.0)))
             else:
                 pure.setdefault((flow.name, wrote), []).append(seconds)
     base = {key: fmean(values) for key, values in pure.items()}

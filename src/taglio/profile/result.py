@@ -121,9 +121,7 @@ def predict(profile: Profile, graph: Graph, assignment: Assignment) -> Breakdown
     times, glue = profile.block_times(), profile.glue_map()
     blocks = {block.name: times.get((block.name, _name(assignment, block.name)), 0.0) for block in graph.blocks}
     moved = {flow.name: flow_seconds(glue[flow.name], flow, assignment) for flow in flows(graph)}
-    return Breakdown(
-        profile.overhead_s + sum(blocks.values()) + sum(moved.values()), profile.overhead_s, blocks, moved
-    )
+    return Breakdown(profile.overhead_s + sum(blocks.values()) + sum(moved.values()), profile.overhead_s, blocks, moved)
 
 
 def flow_seconds(glue: Glue, flow: Flow, assignment: Assignment) -> float:

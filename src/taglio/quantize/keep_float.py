@@ -63,11 +63,7 @@ def keep_float(
         copy = helper.make_node("Max", [tensor], [f"{tensor}/kept"], name=f"{tensor}/keep")
         user.input[0] = copy.output[0]
         before.setdefault(user.name, []).append(copy)
-    nodes[:] = [
-        each
-        for node in nodes
-        for each in (*before.get(node.name, ()), node, *behind.get(node.name, ()))
-    ]
+    nodes[:] = [each for node in nodes for each in (*before.get(node.name, ()), node, *behind.get(node.name, ()))]
 
 
 def import_domains(proto: onnx.ModelProto) -> None:
@@ -85,9 +81,7 @@ def _dequantize_ahead(node: onnx.NodeProto, producer: Mapping[str, onnx.NodeProt
     return source if source is not None and source.op_type == "DequantizeLinear" else None
 
 
-def _user_before_quantize(
-    node: onnx.NodeProto, consumers: Mapping[str, list[onnx.NodeProto]]
-) -> onnx.NodeProto | None:
+def _user_before_quantize(node: onnx.NodeProto, consumers: Mapping[str, list[onnx.NodeProto]]) -> onnx.NodeProto | None:
     """The first node behind `node` and its Relu or Clip, where a lone path leads from there to a QuantizeLinear."""
     first: onnx.NodeProto | None = None
     while True:

@@ -1,6 +1,7 @@
 """Scales, zero points and quantised weights, by ONNX Runtime's own formulas. Does not touch graphs."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from onnxruntime.quantization.quant_utils import compute_scale_zp
@@ -16,7 +17,7 @@ class TensorParameters:
     """One scale and zero point: value = scale × (stored − zero_point)."""
 
     scale: np.float32
-    zero_point: np.generic
+    zero_point: np.integer[Any]
 
     @property
     def at_minimum(self) -> bool:
@@ -40,9 +41,7 @@ def activation_parameters(low: float, high: float, scheme: Scheme) -> TensorPara
     Formula: ONNX Runtime's `compute_scale_zp`; `restricted` is symmetric unless the tensor is never negative.
     """
     info = np.iinfo(_dtype(scheme.activation))
-    symmetric = scheme.activation_symmetry == "symmetric" or (
-        scheme.activation_symmetry == "restricted" and low < 0.0
-    )
+    symmetric = scheme.activation_symmetry == "symmetric" or (scheme.activation_symmetry == "restricted" and low < 0.0)
     minimum = -127 if symmetric and scheme.activation == "s8" else info.min
     zero_point, scale = compute_scale_zp(
         np.float32(low),
@@ -54,7 +53,9 @@ def activation_parameters(low: float, high: float, scheme: Scheme) -> TensorPara
     return TensorParameters(np.float32(scale), info.dtype.type(int(zero_point)))
 
 
-def quantize_weight(values: np.ndarray, scheme: Scheme, axis: int | None, minimum_scale: np.ndarray | float = 0.0) -> QuantizedWeight:
+def quantize_weight(
+    values: np.ndarray, scheme: Scheme, axis: int | None, minimum_scale: np.ndarray | float = 0.0
+) -> QuantizedWeight:
     """Quantise a float weight per tensor (`axis` None) or per entry of `axis`.
 
     `minimum_scale` (scalar or one per entry) widens scales that would overflow an int32 bias.
@@ -91,7 +92,7 @@ def quantize_values(values: np.ndarray, parameters: TensorParameters) -> np.ndar
     return np.clip(stored, info.min, info.max).astype(info.dtype)
 
 
-def _dtype(kind: ActivationType) -> np.dtype:
+def _dtype(kind: ActivationType) -> np.dtype[Any]:
     return np.dtype(np.uint8 if kind == "u8" else np.int8)
 
 

@@ -135,9 +135,7 @@ class QdqBuilder:
         emitter.pairs[key] = name
         return name
 
-    def _read_int8_inputs(
-        self, emitter: Emitter, source: onnx.NodeProto, node: onnx.NodeProto, scheme: Scheme
-    ) -> None:
+    def _read_int8_inputs(self, emitter: Emitter, source: onnx.NodeProto, node: onnx.NodeProto, scheme: Scheme) -> None:
         movement = source.op_type not in _WEIGHTED and len(source.input) > 0
         first: str | None = None
         for index, tensor in enumerate(source.input):

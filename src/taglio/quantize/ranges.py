@@ -62,8 +62,7 @@ def calibrate(
                     progress(index + 1, len(dataset.samples))
             data = calibrator.compute_data()
     low_high = {
-        name: (float(np.min(value.range_value[0])), float(np.max(value.range_value[1])))
-        for name, value in data.items()
+        name: (float(np.min(value.range_value[0])), float(np.max(value.range_value[1]))) for name, value in data.items()
     }
     for name, (low, high) in low_high.items():
         if not (np.isfinite(low) and np.isfinite(high)):

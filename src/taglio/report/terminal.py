@@ -58,7 +58,8 @@ def summary(folder: Path, outcome: Outcome) -> dict[str, Any]:
 def outcome(folder: Path, result: Outcome) -> None:
     """Float, all-int8 and the plan side by side, and one sentence that says what it means."""
     say(f"{result.model}: {result.blocks} blocks, {result.candidates} can be int8; scheme {result.scheme}")
-    say(f"on {result.conditions.machine}, {result.conditions.threads} threads, ONNX Runtime {result.conditions.runtime_version}")
+    where = result.conditions
+    say(f"on {where.machine}, {where.threads} threads, ONNX Runtime {where.runtime_version}")
     say(f"{result.calibration_samples} samples calibrated, {result.held_out_samples} held out for the error")
     table = _table("", "latency", "predicted", "error", "predicted", "accuracy", "size", "int8 blocks")
     for each in (result.float32, result.int8, result.plan):
@@ -79,7 +80,7 @@ def outcome(folder: Path, result: Outcome) -> None:
     held = "holds the bound" if result.int8.error <= result.max_error else "breaks the bound"
     say(
         f"The plan is {gain:.2f} x as fast as float and {against:.2f} x as fast as all-int8, which {held}; "
-        f"its error is {result.plan.error:.3%} of {result.max_error:.3%} allowed ({result.status}, gap {result.gap:.2%})."
+        f"its error is {result.plan.error:.3%} of {result.max_error:.3%} ({result.status}, gap {result.gap:.2%})."
     )
     say(f"took {sum(result.stage_seconds.values()):.0f} s, {_bytes(result.peak_memory_bytes)} of memory at most")
     say(f"wrote {folder / workspace.COMPONENTS / 'model.onnx'} and {folder / workspace.REPORT}")
@@ -130,9 +131,16 @@ def profile(graph: Graph, result: Profile) -> None:
     runs = _table("whole model", "measured", "predicted unseen", "ratio")
     for run in result.runs:
         unseen = run.predicted_s / run.wall.median_s
-        runs.add_row(run.name, _ms(run.wall.median_s), _ms(run.predicted_s) if run.mixed else "", f"{unseen:.3f}" if run.mixed else "")
+        runs.add_row(
+            run.name,
+            _ms(run.wall.median_s),
+            _ms(run.predicted_s) if run.mixed else "",
+            f"{unseen:.3f}" if run.mixed else "",
+        )
     _print(runs)
-    say(f"scheme {result.scheme}; 9 of 10 measured times should lie within {result.interval_ratio:.1%} of the predicted")
+    say(
+        f"scheme {result.scheme}; 9 of 10 measured times should lie within {result.interval_ratio:.1%} of the predicted"
+    )
 
 
 def error(graph: Graph, result: ErrorModel) -> None:
@@ -151,7 +159,7 @@ def error(graph: Graph, result: ErrorModel) -> None:
     )
 
 
-def plan(graph: Graph, result: Plan) -> None:
+def plan(result: Plan) -> None:
     """What the plan decides, and what it should take."""
     counts: dict[tuple[str, str], int] = {}
     for each in result.placements:
@@ -161,7 +169,8 @@ def plan(graph: Graph, result: Plan) -> None:
         table.add_row(device, precision, str(count))
     _print(table)
     latency, guess = result.predicted_latency_s, result.predicted_error
-    say(f"{result.status}, gap {result.gap:.2%}; latency {_ms(latency.value)} ({_ms(latency.low)} … {_ms(latency.high)})")
+    between = f"{_ms(latency.low)} … {_ms(latency.high)}"
+    say(f"{result.status}, gap {result.gap:.2%}; latency {_ms(latency.value)} ({between})")
     bound = "" if result.limits.max_error is None else f", bound {result.limits.max_error:.4%}"
     measured = "" if result.measured_error is None else f", measured {result.measured_error:.4%}"
     say(f"error predicted {guess.value:.4%} (at most {guess.high:.4%}){measured}{bound}")
@@ -173,7 +182,15 @@ def build(folder: Path, manifest: Manifest, proof: Proof) -> None:
     for piece in manifest.pieces:
         reads = ", ".join(f"{port.name} ({port.dtype})" for port in piece.inputs)
         moved = sum(port.bytes for port in piece.inputs)
-        table.add_row(piece.name, piece.device, piece.file, _bytes(piece.size_bytes), str(len(piece.blocks)), escape(reads), _bytes(moved))
+        table.add_row(
+            piece.name,
+            piece.device,
+            piece.file,
+            _bytes(piece.size_bytes),
+            str(len(piece.blocks)),
+            escape(reads),
+            _bytes(moved),
+        )
     _print(table)
     how = "bit for bit" if proof.identical else f"within {proof.distance:.1e} (limit {proof.tolerance:.0e})"
     say(f"run one after another they equal the whole quantised model {how}, on {proof.samples} held-out samples")
@@ -183,7 +200,11 @@ def build(folder: Path, manifest: Manifest, proof: Proof) -> None:
 def run(result: RunReport) -> None:
     """Predicted beside measured."""
     table = _table("", "median", "mean", "p95", "runs")
-    for name, wall in (("float32", result.float32), ("plan", result.plan), *((f"  {c.component}", c.wall) for c in result.components)):
+    for name, wall in (
+        ("float32", result.float32),
+        ("plan", result.plan),
+        *((f"  {c.component}", c.wall) for c in result.components),
+    ):
         table.add_row(name, _ms(wall.median_s), _ms(wall.mean_s), _ms(wall.p95_s), str(wall.runs))
     _print(table)
     say(

@@ -48,7 +48,9 @@ class Executor:
 
     def __init__(self, folder: Path, manifest: Manifest, options: SessionOptions) -> None:
         self._manifest = manifest
-        self._pieces = [(piece, open_session(folder / piece.file, options, label=piece.file)) for piece in manifest.pieces]
+        self._pieces = [
+            (piece, open_session(folder / piece.file, options, label=piece.file)) for piece in manifest.pieces
+        ]
 
     def pieces(self) -> list[Piece]:
         """The components in running order."""
@@ -75,6 +77,7 @@ def time_plan(
     feeds: Sequence[Mapping[str, np.ndarray]],
     options: SessionOptions,
     runs: int,
+    *,
     predicted_s: float,
     profiled_float_s: float,
     progress: Progress | None = None,
@@ -98,7 +101,9 @@ def time_plan(
             except BadData:
                 raise
             except Exception as error:
-                raise MeasurementFailed(f"the {which} failed in run {index + 1}: {' '.join(str(error).split())[:200]}") from None
+                raise MeasurementFailed(
+                    f"the {which} failed in run {index + 1}: {' '.join(str(error).split())[:200]}"
+                ) from None
             took = time.perf_counter() - start
             if index >= WARMUP:
                 (plan_s if which == "plan" else float_s).append(took)

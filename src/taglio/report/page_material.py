@@ -1,0 +1,147 @@
+"""Gather what a workspace holds for the page. Missing parts are left out, with what would make them. Draws nothing."""
+
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from taglio import artifact, workspace
+from taglio.components.build import MANIFEST, Manifest, read
+from taglio.error.model import ErrorModel
+from taglio.errors import BadArtifact, BadModel
+from taglio.graph import Graph, build
+from taglio.model import load as load_model
+from taglio.outcome import Outcome
+from taglio.plan.result import Plan
+from taglio.profile.measure import FLOAT_RUN
+from taglio.profile.result import Profile, WholeRun
+from taglio.run.in_process import RunReport
+from taglio.workspace import Setup
+
+# The artifact of a whole optimisation; the module that writes it is not this one's to import.
+OUTCOME = "outcome"
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """Why a part of the page is not there, and the command that makes it."""
+
+    reason: str
+    command: str
+
+
+@dataclass(frozen=True, slots=True)
+class Material:
+    """What the page is drawn from. `absent` says of each part that is None why, by its name here; `tools` are the
+    versions that measured the profile."""
+
+    folder: str
+    model: str
+    profile: Profile
+    setup: Setup | None
+    graph: Graph | None
+    error: ErrorModel | None
+    plan: Plan | None
+    outcome: Outcome | None
+    manifest: Manifest | None
+    run: RunReport | None
+    absent: dict[str, Absent]
+    tools: dict[str, str]
+
+    def profiled(self, name: str) -> WholeRun | None:
+        """The profile's whole-model run called `name`."""
+        return next((run for run in self.profile.runs if run.name == name), None)
+
+    def drift(self) -> float:
+        """How much slower float was when the outcome was timed than when it was profiled."""
+        known = self.profiled(FLOAT_RUN)
+        if self.outcome is None or known is None:
+            return 1.0
+        return self.outcome.float32.latency.median_s / known.wall.median_s
+
+
+def gather(folder: Path) -> Material:
+    """Read a workspace. Raises BadArtifact where the profile is missing or damaged."""
+    profile_path = folder / f"{workspace.PROFILE}.json"
+    profile = artifact.load(profile_path, workspace.PROFILE, Profile)
+    reader = _Reader(folder, profile.model_sha256)
+    setup = reader.artifact(workspace.SETUP, Setup, "profile MODEL --data DATA -o")
+    outcome = reader.artifact(OUTCOME, Outcome, "optimize MODEL --data DATA --max-error E -o")
+    return Material(
+        str(folder),
+        outcome.model if outcome is not None else Path(setup.model).stem if setup is not None else folder.name,
+        profile,
+        setup,
+        reader.take("graph", lambda: _graph(folder, setup), "profile MODEL --data DATA -o"),
+        reader.artifact(workspace.ERROR, ErrorModel, "error"),
+        reader.artifact(workspace.PLAN, Plan, "plan --max-error E"),
+        outcome,
+        reader.take("manifest", lambda: _manifest(folder, profile.model_sha256), "build"),
+        reader.artifact(workspace.RUN, RunReport, "run"),
+        reader.absent,
+        _tools(profile_path),
+    )
+
+
+class _Reader:
+    """Reads parts, and remembers why it could not."""
+
+    def __init__(self, folder: Path, sha256: str) -> None:
+        self._folder = folder
+        self._sha256 = sha256
+        self.absent: dict[str, Absent] = {}
+
+    def artifact(self, kind: str, expected: type[T], command: str) -> T | None:
+        path = self._folder / f"{kind}.json"
+        return self.take(kind, lambda: _load(path, kind, expected, self._sha256), command)
+
+    def take(self, name: str, make: Callable[[], T], command: str) -> T | None:
+        try:
+            return make()
+        except FileNotFoundError as error:
+            reason = f"{error.args[0]} is not in this folder."
+        except (BadArtifact, BadModel) as error:
+            reason = f"{error}."
+        verb, _, options = command.partition(" ")
+        where = shlex.quote(str(self._folder))
+        ends = options.endswith("-o")
+        words = ["taglio", verb, options, where] if ends else ["taglio", verb, where, options]
+        self.absent[name] = Absent(reason, " ".join(word for word in words if word))
+        return None
+
+
+def _load(path: Path, kind: str, expected: type[T], sha256: str) -> T:
+    if not path.exists():
+        raise FileNotFoundError(path.name)
+    return artifact.load(path, kind, expected, model_sha256=sha256)
+
+
+def _graph(folder: Path, setup: Setup | None) -> Graph:
+    """The blocks of the folder's own float model, or of the one it was made from: names are the same in both."""
+    kept = folder / workspace.FLOAT_MODEL
+    if kept.exists():
+        return build(load_model(kept))
+    if setup is not None and Path(setup.model).exists():
+        return build(load_model(Path(setup.model), setup.shapes))
+    raise FileNotFoundError(workspace.FLOAT_MODEL)
+
+
+def _manifest(folder: Path, sha256: str) -> Manifest:
+    if not (folder / workspace.COMPONENTS / MANIFEST).exists():
+        raise FileNotFoundError(f"{workspace.COMPONENTS}/{MANIFEST}")
+    manifest = read(folder / workspace.COMPONENTS)
+    if manifest.model_sha256 != sha256:
+        raise BadArtifact(f"{workspace.COMPONENTS}: of another model ({manifest.model_sha256[:12]}): build again")
+    return manifest
+
+
+class _Versions(msgspec.Struct):
+    tools: dict[str, str]
+
+
+def _tools(path: Path) -> dict[str, str]:
+    return msgspec.json.decode(path.read_bytes(), type=_Versions).tools

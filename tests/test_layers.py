@@ -1,0 +1,232 @@
+"""The order of the stages: imports run one way, nothing happens on import, and files stay small and described."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+SRC = Path(__file__).parents[1] / "src"
+
+# From first to last. A room may import what stands on a line above its own, and itself; rooms that share a line do not
+# know each other. A new file or folder takes its place here when it is added.
+LAYERS: tuple[tuple[str, ...], ...] = (
+    ("errors",),
+    ("artifact", "cluster", "data", "embedded", "scheme", "runtimes"),
+    ("model",),
+    ("flops",),
+    ("graph",),
+    ("quantize",),
+    ("profile",),
+    ("error",),
+    ("plan",),
+    ("components",),
+    ("run",),
+    ("workspace",),
+    ("choose_scheme",),
+    ("outcome",),
+    ("compare",),
+    ("report",),
+    ("optimize",),
+    ("stages",),
+    ("cli",),
+    ("__main__",),
+)
+RANK = {room: rank for rank, line in enumerate(LAYERS) for room in line}
+LONGEST = 450
+
+FILES = sorted((SRC / "taglio").rglob("*.py"))
+
+
+def name_of(path: Path) -> str:
+    """`taglio.plan.check` for its file, `taglio.plan` for the folder's `__init__`."""
+    parts = path.relative_to(SRC).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+TREES = {name_of(path): ast.parse(path.read_bytes(), str(path)) for path in FILES}
+every_module = pytest.mark.parametrize("module", TREES)
+
+
+def room_of(module: str) -> str:
+    """The file or folder of src/taglio that holds a module; empty for the package itself."""
+    return module.partition(".")[2].partition(".")[0]
+
+
+def imported(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """The line and the full name of all that a tree imports, also where only a type checker looks."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            start = "." * node.level + (node.module or "")
+            for alias in node.names:
+                inner = f"{start}.{alias.name}"
+                yield node.lineno, inner if inner in TREES else start
+
+
+def own_imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Of these, what is taglio's or written as a relative import."""
+    return ((line, name) for line, name in imported(tree) if name.split(".")[0] in ("taglio", ""))
+
+
+def wrong_imports(module: str, tree: ast.AST) -> list[str]:
+    """A line for each import that runs against the order."""
+    room = room_of(module)
+    wrong = []
+    for line, name in own_imports(tree):
+        other = room_of(name)
+        if name.startswith("."):
+            wrong.append(f"{module}:{line} imports {name}: write it in full")
+        elif not other:
+            wrong.append(f"{module}:{line} imports from taglio itself: name the module")
+        elif other not in RANK:
+            wrong.append(f"{module}:{line} imports {name}, which has no place in LAYERS")
+        elif room and room != other and RANK[room] <= RANK[other]:
+            wrong.append(f"{module}:{line} imports {name}, which comes after {room} or beside it")
+    return wrong
+
+
+@every_module
+def test_imports_run_one_way(module: str) -> None:
+    assert room_of(module) in {"", *RANK}, f"give {room_of(module)} its place in LAYERS"
+    assert wrong_imports(module, TREES[module]) == []
+
+
+@pytest.mark.parametrize(
+    ("module", "line"),
+    [
+        ("taglio.graph", "from taglio.profile.result import Profile"),
+        ("taglio.graph", "import taglio.profile.result"),
+        ("taglio.graph", "from taglio import profile"),
+        ("taglio.graph", "if TYPE_CHECKING:\n    from taglio.plan import result"),
+        ("taglio.profile.measure", "def f():\n    from taglio.error.model import ErrorModel"),
+        ("taglio.data", "from taglio.scheme import Scheme"),
+        ("taglio.plan.solve", "from .highs import solve"),
+        ("taglio.errors", "from taglio import __version__"),
+        ("taglio.cli", "import taglio.utils"),
+    ],
+)
+def test_a_reversed_import_is_found(module: str, line: str) -> None:
+    assert wrong_imports(module, ast.parse(line)) != []
+
+
+@pytest.mark.parametrize(
+    ("module", "line"),
+    [
+        ("taglio.error.study", "from taglio.profile.measure import random_mixes"),
+        ("taglio.model", "from taglio.runtimes.onnxruntime import open_session"),
+        ("taglio.report.page", "from taglio.plan.result import Plan"),
+        ("taglio.plan.solve", "from taglio.plan import highs"),
+        ("taglio", "from taglio.plan.result import Plan"),
+    ],
+)
+def test_a_forward_import_passes(module: str, line: str) -> None:
+    assert wrong_imports(module, ast.parse(line)) == []
+
+
+def test_no_import_cycle() -> None:
+    depends = {module: {name for _, name in own_imports(tree)} for module, tree in TREES.items()}
+    tuple(TopologicalSorter(depends).static_order())
+
+
+def test_the_checker_never_meets_the_solver() -> None:
+    seen: set[str] = set()
+    todo = ["taglio.plan.check"]
+    while todo:
+        module = todo.pop()
+        if module not in seen:
+            seen.add(module)
+            todo += [name for _, name in imported(TREES[module]) if name in TREES] if module in TREES else []
+    reached = seen | {name for module in seen & TREES.keys() for _, name in imported(TREES[module])}
+    solver = {f"taglio.plan.{name}" for name in ("formulate", "highs", "search", "solve")}
+    assert "taglio.plan.result" in reached
+    assert not reached & solver
+    assert not [name for name in reached if name.split(".")[0] in ("highspy", "scipy")]
+
+
+@pytest.mark.parametrize("module", [name for name in TREES if name != "taglio.cli"])  # a command imports what it runs
+def test_imports_stand_at_the_top(module: str) -> None:
+    functions = [node for node in ast.walk(TREES[module]) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    assert [f"{node.name}:{line}" for node in functions for line, _ in imported(node)] == []
+
+
+@every_module
+def test_a_docstring_says_what_the_module_is(module: str) -> None:
+    assert ast.get_docstring(TREES[module]), f"{module} has no docstring: say what it is, and what it is not"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(SRC).as_posix())
+def test_files_are_short_and_named_after_a_concept(path: Path) -> None:
+    lines = len(path.read_text(encoding="utf-8").splitlines())
+    assert lines <= LONGEST, f"{lines} lines: which part has a name of its own?"
+    assert path.stem not in ("utils", "util", "helpers", "common", "misc")
+
+
+WATCH = """
+import importlib, os, sys
+
+def watch(event, arguments):
+    if event == "open":
+        path, mode, flags = arguments
+        if path != os.devnull and flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
+            sys.exit(f"opens {path} to write")
+    elif event.split(".")[0] in ("socket", "subprocess") or event in ("os.mkdir", "os.rename", "os.fork", "os.system"):
+        sys.exit(f"{event} {arguments}")
+
+for name in ("highspy", "msgspec", "numpy", "onnx", "onnxruntime.quantization", "PIL.Image", "rich"):
+    importlib.import_module(name)
+
+import onnxruntime
+
+def refuse(*arguments, **options):
+    sys.exit("opens a session")
+
+onnxruntime.InferenceSession.__init__ = refuse
+sys.addaudithook(watch)
+for name in sys.argv[1:]:
+    importlib.import_module(name)
+"""
+
+
+def python(code: str, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run `code` in a fresh interpreter that keeps no byte code and starts in an empty folder."""
+    return subprocess.run(
+        [sys.executable, "-B", "-c", code, *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_nothing_happens_on_import(tmp_path: Path) -> None:
+    done = python(WATCH, tmp_path, *(name for name in TREES if not name.endswith("__main__")))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "seen"),
+    [
+        ("open('left', 'w')", "opens left to write"),
+        ("import socket; socket.socket()", "socket.__new__"),
+        ("import onnxruntime; onnxruntime.InferenceSession('m')", "opens a session"),
+    ],
+)
+def test_the_watch_sees_what_an_import_does(tmp_path: Path, line: str, seen: str) -> None:
+    (tmp_path / "careless.py").write_text(line)
+    done = python(WATCH, tmp_path, "careless")
+    assert done.returncode == 1
+    assert done.stderr.startswith(seen)
+
+
+def test_importing_taglio_is_quick(tmp_path: Path) -> None:
+    """The package's own names load no runtime and no solver: that waits for the module that needs it."""
+    heavy = ("onnxruntime", "onnx", "highspy", "PIL", "rich")
+    done = python(f"import sys, taglio; print([name for name in {heavy} if name in sys.modules])", tmp_path)
+    assert (done.stdout.strip(), done.stderr) == ("[]", "")
