@@ -10,6 +10,7 @@ ratios are kept). Spinning off, threads fixed.
 import argparse
 import sys
 import time
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -39,7 +40,7 @@ def measure(name: str, subsets: int, threads: int | None, effort: float) -> dict
     layers = layer_times(work.model, work.graph, builder, precisions(scheme), work.setup.options())
     layers_s = time.perf_counter() - start
     mixes = random_mixes(work.graph, precisions(scheme), subsets, SEED)
-    models = {FLOAT_RUN: builder.build({}), **{key: builder.build(mix) for key, mix in mixes.items()}}
+    models = {key: partial(builder.build, mix) for key, mix in {FLOAT_RUN: {}, **mixes}.items()}
     feed = work.data.held_out.samples[0]
     timed = time_models(models, feed, work.setup.options(), Effort(budget_s=30.0 * effort), kernels=False)
     profiled = next(run for run in profile.runs if run.name == FLOAT_RUN).wall.median_s

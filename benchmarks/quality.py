@@ -9,6 +9,7 @@ bound count. All models of a network are timed in one interleaved session.
 
 import argparse
 import sys
+from functools import partial
 from math import exp, log
 from typing import Any
 
@@ -84,7 +85,7 @@ def measure(name: str, bounds: list[float], effort: float, auto: bool) -> dict[s
         plans[bound] = winner.plan
         contenders[f"taglio {bound}"] = winner.plan.assignment()
     errors = {key: meter.error(assignment) for key, assignment in contenders.items()}
-    models = {key: builder.build(assignment) for key, assignment in contenders.items()}
+    models = {key: partial(builder.build, assignment) for key, assignment in contenders.items()}
     models[FLOAT_RUN] = models.pop("float")
     timed = time_models(
         models,

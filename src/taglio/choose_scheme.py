@@ -1,7 +1,10 @@
 """`--scheme auto`: measure the sensible schemes on this device and pick one. Plans nothing."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+
+import onnx
 
 from taglio.error.metric import RelativeL2
 from taglio.errors import BadOption
@@ -36,10 +39,10 @@ def choose(
     """
     if not schemes:
         raise BadOption("no scheme to choose from")
-    models = {FLOAT_RUN: work.model.proto}
+    models: dict[str, Callable[[], onnx.ModelProto]] = {FLOAT_RUN: lambda: work.model.proto}
     for scheme in schemes:
-        builder = work.builder(scheme)
-        models[str(scheme)] = builder.build(pure_assignments(work.graph, precisions(scheme))["int8"])
+        everything = pure_assignments(work.graph, precisions(scheme))["int8"]
+        models[str(scheme)] = partial(work.builder(scheme).build, everything)
     samples = work.data.held_out.samples[:_ERROR_SAMPLES]
     timed = time_models(models, samples[0], work.setup.options(), _EFFORT, kernels=False, progress=progress)
     options = SessionOptions(work.setup.threads, spinning=True)
@@ -48,7 +51,7 @@ def choose(
     float_s = timed[FLOAT_RUN].wall.median_s
     results = []
     for scheme in schemes:
-        session = open_session(models[str(scheme)], options)
+        session = open_session(models[str(scheme)](), options)
         total = RelativeL2(work.model.outputs)
         for sample, outputs in zip(samples, reference, strict=True):
             total.add(outputs, session.run(list(work.model.outputs), sample))

@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -258,7 +259,7 @@ def _assignments(finalists: Mapping[str, Tried]) -> dict[str, Assignment]:
 def _time(
     work: Work, builder: QdqBuilder, finalists: Mapping[str, Tried], effort: float, progress: Progress | None
 ) -> dict[str, Timed]:
-    models = {name: builder.build(assignment) for name, assignment in _assignments(finalists).items()}
+    models = {name: partial(builder.build, assignment) for name, assignment in _assignments(finalists).items()}
     return time_models(
         models,
         work.data.held_out.samples[0],

@@ -25,11 +25,6 @@ CHANGES = frozenset({"QuantizeLinear", "DequantizeLinear"})
 LAYOUTS = frozenset({"Transpose", "ReorderInput", "ReorderOutput"})
 VARIANTS = ("float32", "float32 without layouts", "int8", "int8-anchor", *(f"mix{i}" for i in range(9)))
 
-NAMES_ONLY = (
-    "attribution follows the names of tensors inside a block, and of inputs whose Relu was absorbed, "
-    "so their kernels end at a tensor of no flow or of the flow before"
-)
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Variant:
@@ -195,7 +190,6 @@ def test_glue_stands_behind_the_block_that_writes_its_tensor(
         assert found == expected or (expected is not None and expected not in computing), f"{node.op_type} {tensor}"
 
 
-@pytest.mark.xfail(strict=True, reason=NAMES_ONLY)
 def test_every_tensor_with_time_is_of_a_flow(variants: dict[str, Variant], graph: Graph) -> None:
     """The fit looks at flows and blocks: time at a tensor of neither would end in the overhead of the session."""
     known = {tensor for flow in flows(graph) for tensor in flow.tensors}
@@ -205,7 +199,6 @@ def test_every_tensor_with_time_is_of_a_flow(variants: dict[str, Variant], graph
     assert lost == set()
 
 
-@pytest.mark.xfail(strict=True, reason=NAMES_ONLY)
 def test_conversions_stand_where_the_type_changes_as_often_as_predicted(
     variants: dict[str, Variant], graph: Graph
 ) -> None:

@@ -146,7 +146,7 @@ def test_finds_the_times_of_blocks_and_the_rates_of_conversion(graph: Graph) -> 
     for key, truth in machine.blocks_s.items():
         if key in found and truth:
             assert found[key].seconds == pytest.approx(truth, rel=0.02, abs=MICROSECOND), key
-            assert found[key].deviation_s <= 1e-9
+            assert found[key].deviation_s <= 1e-7
     assert {key for key in machine.blocks_s if key not in found} == set()
     assert tables.quantize_s_per_element == pytest.approx(0.5e-9, rel=0.05)
     assert tables.dequantize_s_per_element == pytest.approx(0.3e-9, rel=0.05)

@@ -14,6 +14,7 @@ from taglio.quantize.precision import Precision
 
 # Prior of the kernel clock: ONNX Runtime's profiler adds a few microseconds to each kernel it records.
 _PRIOR_KERNEL_OVERHEAD_S = 3e-6
+_WEAK, _STRONG = 0.1, 1.5
 _GENERAL_WEIGHT = 0.3
 COVERAGE = 0.9
 
@@ -44,10 +45,11 @@ class Tables:
 
 def fit(runs: Sequence[Run], graph: Graph) -> Tables:
     """Block and glue seconds as means over `runs`, scaled so that they add up to wall time."""
-    scale, overhead = _clock(runs)
+    scale, overhead, unexplained = _clock(runs)
+    runs = [_to_wall(run, overhead, unexplained) for run in runs]
     moving = flows(graph)
-    blocks, surplus = _block_times(runs, graph, moving, scale, overhead)
-    glue, quantize_rate, dequantize_rate = _glue(runs, graph, moving, surplus, scale, overhead)
+    blocks, surplus = _block_times(runs, graph, moving)
+    glue, quantize_rate, dequantize_rate = _glue(runs, graph, moving, surplus)
     tables = Tables(blocks, glue, 0.0, scale, overhead, quantize_rate, dequantize_rate)
     # The session's own cost a run, and kernels that nobody owns.
     rest = fmean(run.wall_s - _total(tables, graph, moving, run) for run in runs)
@@ -55,7 +57,7 @@ def fit(runs: Sequence[Run], graph: Graph) -> Tables:
 
 
 def _block_times(
-    runs: Sequence[Run], graph: Graph, moving: Sequence[Flow], scale: float, overhead: float
+    runs: Sequence[Run], graph: Graph, moving: Sequence[Flow]
 ) -> tuple[tuple[BlockTime, ...], dict[tuple[str, str], float]]:
     """Seconds of every block where what it reads does not change type; and, by (run, flow), what reading across a
     change of type cost on top (other layouts, colder caches): that is the boundary's doing, and is charged to it."""
@@ -70,8 +72,6 @@ def _block_times(
     for run in runs:
         for block in graph.blocks:
             seconds = run.attribution.blocks_s.get(block.name, 0.0)
-            kernels = run.attribution.block_kernels.get(block.name, 0)
-            seconds = max(0.0, scale * (seconds - overhead * kernels))
             name = run.assignment[block.name].name if block.name in run.assignment else "float32"
             key = (block.name, name)
             every.setdefault(key, []).append(seconds)
@@ -130,23 +130,49 @@ def _total(tables: Tables, graph: Graph, moving: Sequence[Flow], run: Run) -> fl
     return total + sum(flow_seconds(glue[flow.name], flow, run.assignment) for flow in moving)
 
 
-def _clock(runs: Sequence[Run]) -> tuple[float, float]:
-    """Scale α and per-kernel overhead δ of the profiler: wall ≈ α · (Σ kernels − δ · count), relative least squares
-    with a weak prior at α = 1."""
+def _to_wall(run: Run, overhead: float, unexplained: float) -> Run:
+    """The run with each kernel's time less the profiler's `overhead`, and all scaled so that they add up to the wall
+    time less what is `unexplained`: kernels and walls are timed minutes apart, and the machine's speed changes in between."""
+    known = run.attribution
+
+    def less(seconds: Mapping[str, float], kernels: Mapping[str, int]) -> dict[str, float]:
+        return {name: max(0.0, value - overhead * kernels.get(name, 0)) for name, value in seconds.items()}
+
+    blocks, tensors = less(known.blocks_s, known.block_kernels), less(known.tensors_s, known.tensor_kernels)
+    factor = max(0.0, run.wall_s - unexplained) / max(
+        sum(blocks.values()) + sum(tensors.values()) + known.orphans_s, 1e-12
+    )
+    scaled = Attribution(
+        {name: factor * value for name, value in blocks.items()},
+        {name: factor * value for name, value in tensors.items()},
+        known.block_kernels,
+        known.tensor_kernels,
+        factor * known.orphans_s,
+        known.orphans,
+    )
+    return Run(run.name, run.assignment, run.wall_s, scaled, run.mixed)
+
+
+def _clock(runs: Sequence[Run]) -> tuple[float, float, float]:
+    """Scale α and per-kernel overhead δ of the profiler, and a run's cost β that no kernel explains:
+    wall ≈ α · (Σ kernels − δ · count) + β, by relative least squares with priors at α = 1, δ = 3 µs (weak) and β = 0 (strong: kernels explain nearly all)."""
     rows, values = [], []
     for run in runs:
         seconds = sum(run.attribution.blocks_s.values()) + sum(run.attribution.tensors_s.values())
         count = sum(run.attribution.block_kernels.values()) + sum(run.attribution.tensor_kernels.values())
-        rows.append([seconds / run.wall_s, -count / run.wall_s])
+        rows.append([seconds / run.wall_s, -count / run.wall_s, 1.0 / run.wall_s])
         values.append(1.0)
     typical = median(run.wall_s for run in runs)
-    kernels = median(-row[1] for row in rows) * typical
-    rows.append([0.3, 0.0])
-    values.append(0.3)
-    rows.append([0.0, 0.3 * kernels / typical])
-    values.append(0.3 * kernels / typical * _PRIOR_KERNEL_OVERHEAD_S)
-    alpha, product = np.linalg.lstsq(np.array(rows), np.array(values), rcond=None)[0]
-    return float(alpha), max(0.0, float(product / alpha))
+    kernels = median(-row[1] for row in rows)
+    for weight, row, value in (
+        (_WEAK, [1.0, 0.0, 0.0], 1.0),
+        (_WEAK, [0.0, kernels, 0.0], kernels * _PRIOR_KERNEL_OVERHEAD_S),
+        (_STRONG, [0.0, 0.0, 1.0 / typical], 0.0),
+    ):
+        rows.append([weight * each for each in row])
+        values.append(weight * value)
+    alpha, product, beta = np.linalg.lstsq(np.array(rows), np.array(values), rcond=None)[0]
+    return float(alpha), max(0.0, float(product / alpha)), max(0.0, float(beta))
 
 
 def _glue(
@@ -154,18 +180,14 @@ def _glue(
     graph: Graph,
     moving: Sequence[Flow],
     surplus: Mapping[tuple[str, str], float],
-    scale: float,
-    overhead: float,
 ) -> tuple[tuple[Glue, ...], float, float]:
     tensors = graph.tensor_map()
     elements = {flow.name: max(tensors[name].elements for name in flow.tensors) for flow in moving}
     pure: dict[tuple[str, bool], list[float]] = {}
     mixed: list[tuple[str, bool, int, float]] = []  # flow, producer writes int8, changes, seconds
     for run in runs:
-        seconds_of, kernels_of = run.attribution.tensors_s, run.attribution.tensor_kernels
         for flow in moving:
-            seconds = sum(seconds_of.get(name, 0.0) - overhead * kernels_of.get(name, 0) for name in flow.tensors)
-            seconds = max(0.0, scale * seconds)
+            seconds = sum(run.attribution.tensors_s.get(name, 0.0) for name in flow.tensors)
             wrote, count = writes(run.assignment, flow.producer), changes(flow, run.assignment)
             if count:
                 mixed.append((flow.name, wrote, count, seconds + surplus.get((run.name, flow.name), 0.0)))

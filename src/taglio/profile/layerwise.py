@@ -22,7 +22,7 @@ from onnx import helper
 from taglio.errors import BadOption
 from taglio.graph import Block, Graph, node_inputs
 from taglio.model import Model, random_feed
-from taglio.profile.stopwatch import Progress, _run
+from taglio.profile.stopwatch import Progress, run_once
 from taglio.quantize.emitter import Emitter
 from taglio.quantize.precision import FLOAT32, Assignment, Precision
 from taglio.quantize.qdq import QdqBuilder
@@ -238,5 +238,5 @@ def _mean_seconds(
     label = f"block {proto.graph.name} alone"
     session = open_session(proto, options, label=label)
     for _ in range(warmup):
-        _run(label, session, feed)
-    return fmean(_run(label, session, feed) for _ in range(runs))
+        run_once(label, session, feed)
+    return fmean(run_once(label, session, feed) for _ in range(runs))

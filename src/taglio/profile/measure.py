@@ -6,6 +6,7 @@ blocks. Running each block alone would miss all three (see layerwise.py).
 
 import random
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -45,7 +46,7 @@ def profile(
     mixes = random_mixes(graph, choices, MIXES, seed)
     assignments = {FLOAT_RUN: {}, **pure_assignments(graph, choices), **mixes}
     timed = time_models(
-        {name: builder.build(assignment) for name, assignment in assignments.items()},
+        {name: partial(builder.build, assignment) for name, assignment in assignments.items()},
         feed,
         options,
         effort or Effort(),

@@ -15,6 +15,7 @@ from statistics import median
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 
 from taglio.errors import MeasurementFailed
 from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session
@@ -25,8 +26,9 @@ _KERNEL_SUFFIX = "_kernel_time"
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How long to measure. Each model runs `warmup` + between `minimum` and `maximum` rounds, within `budget_s`
-    in all where that leaves the minimum."""
+    """How long to measure. Each model's wall time is taken in `minimum` to `maximum` rounds after `warmup`, within
+    `budget_s` for all models where that leaves the minimum; its kernels' in half as many, no fewer than the minimum.
+    """
 
     warmup: int = 2
     minimum: int = 5
@@ -68,7 +70,7 @@ def summarize(samples: Sequence[float]) -> WallTime:
 
 
 def time_models(
-    models: Mapping[str, onnx.ModelProto],
+    models: Mapping[str, Callable[[], onnx.ModelProto]],
     feed: Mapping[str, np.ndarray],
     options: SessionOptions,
     effort: Effort,
@@ -78,59 +80,74 @@ def time_models(
 ) -> dict[str, Timed]:
     """Time every model, interleaved; with `kernels` also each kernel.
 
-    Each model is optimised once, offline, at `options.optimization`; that saved graph is what runs and what the
-    kernel names refer to. Raises MeasurementFailed when a model fails while running.
+    Each model is built when it is needed and optimised once, offline, at `options.optimization`; that saved graph is
+    what runs and what the kernel names refer to. All models are live at once while walls are timed, since that is
+    what interleaving needs; kernels are timed afterwards, one session at a time. Raises MeasurementFailed when a model
+    fails while running.
     """
     with tempfile.TemporaryDirectory() as folder:
         ready = SessionOptions(options.threads, Optimization.NONE, options.spinning)
-        sessions, profiled, graphs = {}, {}, {}
-        for index, (name, proto) in enumerate(models.items()):
-            path = Path(folder) / f"{index}.onnx"
-            open_session(proto, options, save_optimized=path, label=name)
-            graphs[name] = onnx.load(path)
-            sessions[name] = open_session(path, ready, label=name)
-            if kernels:
-                prefix = Path(folder) / f"profile-{index}"
-                profiled[name] = open_session(path, ready, profile_prefix=prefix, label=name)
+        paths = {name: Path(folder) / f"{index}.onnx" for index, name in enumerate(models)}
+        sessions = {}
+        for index, (name, build) in enumerate(models.items()):
+            open_session(build(), options, save_optimized=paths[name], label=name)
+            sessions[name] = open_session(paths[name], ready, label=name)
             if progress:
                 progress("loading", index + 1, len(models))
-        rounds = _rounds(sessions, feed, effort, 2 if kernels else 1)
+        rounds = _rounds(sessions, feed, effort)
         samples: dict[str, list[float]] = {name: [] for name in models}
         order = list(models)
         shuffle = random.Random(0)
         for index in range(rounds):
             shuffle.shuffle(order)
             for name in order:
-                samples[name].append(_run(name, sessions[name], feed))
-                if kernels:
-                    _run(name, profiled[name], feed)
+                samples[name].append(run_once(name, sessions[name], feed))
             if progress:
                 progress("timing", index + 1, rounds)
-        events = {name: _kernel_seconds(Path(session.end_profiling())) for name, session in profiled.items()}
-    return {name: Timed(graphs[name], summarize(samples[name]), events.get(name, {})) for name in models}
+        del sessions
+        result = {}
+        for index, name in enumerate(models):
+            events: dict[str, float] = {}
+            if kernels:
+                session = open_session(paths[name], ready, profile_prefix=Path(folder) / f"profile-{index}", label=name)
+                for _ in range(effort.warmup + max(effort.minimum, rounds // 2)):
+                    run_once(name, session, feed)
+                events = _kernel_seconds(Path(session.end_profiling()), effort.warmup)
+                if progress:
+                    progress("timing kernels", index + 1, len(models))
+            result[name] = Timed(_skeleton(paths[name]), summarize(samples[name]), events)
+    return result
 
 
-def _rounds(sessions: Mapping[str, object], feed: Mapping[str, np.ndarray], effort: Effort, factor: int) -> int:
-    total = 0.0
-    for _ in range(effort.warmup):
-        total = sum(_run(name, session, feed) for name, session in sessions.items())
-    affordable = int(effort.budget_s / max(total * factor, 1e-9))
-    return max(effort.minimum, min(effort.maximum, affordable))
-
-
-def _run(name: str, session: object, feed: Mapping[str, np.ndarray]) -> float:
+def run_once(name: str, session: ort.InferenceSession, feed: Mapping[str, np.ndarray]) -> float:
+    """Wall seconds of one inference. Raises MeasurementFailed, naming `name`."""
     start = time.perf_counter()
     try:
-        session.run(None, feed)  # type: ignore[attr-defined]
+        session.run(None, feed)
     except Exception as error:
         raise MeasurementFailed(f"{name}: failed while it was timed: {' '.join(str(error).split())[:200]}") from None
     return time.perf_counter() - start
 
 
-def _kernel_seconds(path: Path) -> dict[str, float]:
+def _skeleton(path: Path) -> onnx.ModelProto:
+    """The graph without its weights, which nobody reads again and which are most of its size."""
+    proto = onnx.load(path)
+    del proto.graph.initializer[:]
+    return proto
+
+
+def _rounds(sessions: Mapping[str, ort.InferenceSession], feed: Mapping[str, np.ndarray], effort: Effort) -> int:
+    total = 0.0
+    for _ in range(effort.warmup):
+        total = sum(run_once(name, session, feed) for name, session in sessions.items())
+    affordable = int(effort.budget_s / max(total, 1e-9))
+    return max(effort.minimum, min(effort.maximum, affordable))
+
+
+def _kernel_seconds(path: Path, warmup: int) -> dict[str, float]:
     durations: dict[str, list[float]] = {}
     for event in json.loads(path.read_text()):
         if event.get("cat") == "Node" and event["name"].endswith(_KERNEL_SUFFIX):
             durations.setdefault(event["name"][: -len(_KERNEL_SUFFIX)], []).append(event["dur"] * 1e-6)
-    # The first run allocates; it is not what a served model pays.
-    return {name: median(values[1:] or values) for name, values in durations.items()}
+    # The first runs allocate; it is not what a served model pays.
+    return {name: median(values[warmup:] or values) for name, values in durations.items()}

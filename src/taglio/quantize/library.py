@@ -1,0 +1,414 @@
+"""Quantise through ONNX Runtime's own tools: QOperator, dynamic int8, float16. Neither calibrates nor inserts pairs.
+
+The tools pass over in silence what they cannot convert, and some convert more than they were asked to. Here both
+are refused: every operator that was asked for is looked up in the result, and no other may have changed.
+
+1. `qoperator` writes QLinear operators. Scales and zero points are ours (`activation_parameters`), so its answers are
+   those of the pairs of `qdq` but for two things: a Clip that int8 does not get for free stays float (such a Relu
+   becomes QLinearLeakyRelu of slope 0), and the sum of MatMul + Add is itself int8. A movement operator has the type
+   of what it moves.
+2. `dynamic` computes the scale of an activation while running, from the input at hand. Weights are int8, the operator's
+   output and the activation function after it are float.
+3. `float16` halves the file and what travels. On a CPU without float16 arithmetic ONNX Runtime computes most of it in
+   float32, so time does not shrink.
+"""
+
+import contextlib
+import logging
+import tempfile
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import TensorProto, numpy_helper, shape_inference
+from onnxruntime.quantization import CalibrationMethod, QuantizationMode, QuantType, quantize_dynamic
+from onnxruntime.quantization.calibrate import TensorData, TensorsData
+from onnxruntime.quantization.onnx_model import ONNXModel
+from onnxruntime.quantization.onnx_quantizer import ONNXQuantizer
+from onnxruntime.quantization.registry import QLinearOpsRegistry
+from onnxruntime.transformers.float16 import DEFAULT_OP_BLOCK_LIST, convert_float_to_float16
+
+from taglio.errors import BadModel, BadOption, CannotQuantize
+from taglio.graph import MOVEMENT, Block, Graph, flows, tensor_shapes
+from taglio.model import Model
+from taglio.quantize.keep_float import import_domains, keep_float
+from taglio.quantize.parameters import TensorParameters, activation_parameters
+from taglio.quantize.ranges import Ranges
+from taglio.runtimes.onnxruntime import SessionOptions, open_session
+from taglio.scheme import Scheme
+
+_TYPES = {"u8": QuantType.QUInt8, "s8": QuantType.QInt8}
+_CLIPS = frozenset({"Relu", "Clip"})
+_DYNAMIC = frozenset({"Conv", "MatMul", "Gemm"})
+_LARGEST_FLOAT16 = float(np.finfo(np.float16).max)
+_ADDED = "_cast_to_fp16"  # what the converter appends to the name of a float32 tensor
+
+
+def qoperator(model: Model, graph: Graph, blocks: Sequence[str], scheme: Scheme, ranges: Ranges) -> onnx.ModelProto:
+    """`model` with `blocks` as QLinear operators under `scheme`; the others compute in float32.
+
+    Raises BadOption where `scheme` is not of format qoperator or `ranges` are of another calibration, CannotQuantize
+    for a block that ONNX Runtime has no such operator for, or would leave in float.
+    """
+    if scheme.format != "qoperator":
+        raise BadOption(f"scheme {scheme} asks for another format: write qoperator in place of {scheme.format}")
+    if ranges.method != scheme.calibration:
+        raise BadOption(
+            f"scheme {scheme} asks for {scheme.calibration} ranges, these are {ranges.method}: calibrate again"
+        )
+    chosen = _blocks(graph, blocks)
+    if not chosen:
+        return _copy(model.proto)
+    nodes = {node.name: node for node in model.proto.graph.node}
+    parameters = _parameters(graph, ranges, scheme)
+    asked: dict[str, Block] = {}
+    slopes = set()
+    for block in chosen:
+        _refuse_qoperator(block, nodes, scheme)
+        for position, name in enumerate(block.operators):
+            node = nodes[name]
+            if node.op_type in _CLIPS and position > 0:
+                free = parameters.get(node.output[0])
+                if free is not None and free.at_minimum:
+                    parameters[nodes[block.operators[position - 1]].output[0]] = free
+                elif node.op_type == "Relu":
+                    slopes.add(name)
+                else:
+                    continue
+            asked[name] = block
+    proto = _own_weights(model.proto, asked)
+    for node in proto.graph.node:
+        if node.name in slopes:
+            node.op_type = "LeakyRelu"
+            node.attribute.append(onnx.helper.make_attribute("alpha", 0.0))
+    before = _names(proto)
+    made = _quantize(proto, asked, scheme, _overrides(proto, asked, parameters, scheme))
+    _check_qoperator(made, asked, nodes, before)
+    _keep_float(made, tensor_shapes(model.proto))
+    _check_loads(made, chosen, "QOperator")
+    return made
+
+
+def dynamic(model: Model, graph: Graph, blocks: Sequence[str], scheme: Scheme) -> onnx.ModelProto:
+    """`model` with the Conv, MatMul or Gemm of each of `blocks` on int8 weights and scales computed while running.
+
+    The calibration and format of `scheme` do not apply. Raises BadOption for activations other than u8 asymmetric,
+    which is what ONNX Runtime computes, CannotQuantize for a block without such an operator or with one it cannot do.
+    """
+    if scheme.activation != "u8" or scheme.activation_symmetry != "asymmetric":
+        raise BadOption(f"scheme {scheme}: dynamic activations are always u8 asymmetric: use u8{scheme.weight}-asym")
+    chosen = _blocks(graph, blocks)
+    if not chosen:
+        return _copy(model.proto)
+    nodes = {node.name: node for node in model.proto.graph.node}
+    initializers = model.initializers()
+    asked: dict[str, Block] = {}
+    for block in chosen:
+        node = nodes[block.operators[0]]
+        if reason := _dynamic_refusal(node, initializers, scheme):
+            raise CannotQuantize(f"block {block.name} cannot be dynamic int8: {reason}")
+        # The tool first splits every Gemm into MatMul and Add, under new names.
+        asked[f"{node.name}_MatMul" if node.op_type == "Gemm" else node.name] = block
+    proto = _own_weights(model.proto, {block.operators[0]: block for block in chosen})
+    with tempfile.TemporaryDirectory() as folder, _quiet():
+        target = Path(folder) / "dynamic.onnx"
+        quantize_dynamic(
+            proto,
+            target,
+            op_types_to_quantize=["Conv", "MatMul"],
+            per_channel=scheme.per_channel,
+            reduce_range=scheme.reduced_range,
+            weight_type=_TYPES[scheme.weight],
+            nodes_to_quantize=list(asked),
+            extra_options={"WeightSymmetric": scheme.weight_symmetric},
+        )
+        made = onnx.load(target)
+    integer = {node.name.removesuffix("_quant") for node in made.graph.node if node.op_type.endswith("Integer")}
+    _compare(asked, integer, "dynamic int8")
+    _check_loads(made, chosen, "dynamic int8")
+    return made
+
+
+def float16(model: Model, graph: Graph, blocks: Sequence[str]) -> onnx.ModelProto:
+    """`model` with `blocks` in float16; inputs, outputs and the other blocks stay float32, between themselves too.
+
+    Raises CannotQuantize for a block whose operators the converter leaves in float32, or whose weights float16 cannot
+    hold.
+    """
+    chosen = _blocks(graph, blocks)
+    if not chosen:
+        return _copy(model.proto)
+    nodes = {node.name: node for node in model.proto.graph.node}
+    initializers = model.initializers()
+    asked = {name: block for block in chosen for name in block.operators}
+    for name, block in asked.items():
+        if nodes[name].op_type in DEFAULT_OP_BLOCK_LIST:
+            raise CannotQuantize(f"block {block.name}: the float16 converter keeps {nodes[name].op_type} in float32")
+    for block in chosen:
+        for weight in block.weights:
+            largest = float(np.abs(numpy_helper.to_array(initializers[weight])).max(initial=0.0))
+            if largest > _LARGEST_FLOAT16:
+                raise CannotQuantize(
+                    f"block {block.name}: weight {weight} reaches {largest:.3g}, float16 ends at 65504: leave it out"
+                )
+    proto = _own_weights(model.proto, asked)
+    with _quiet():
+        made = convert_float_to_float16(
+            proto,
+            keep_io_types=True,
+            node_block_list=[node.name for node in proto.graph.node if node.name not in asked],
+        )
+    made = _tidy_casts(made, nodes)
+    _compare(asked, _in_float16(made), "float16")
+    _check_loads(made, chosen, "float16")
+    return made
+
+
+def _blocks(graph: Graph, names: Sequence[str]) -> list[Block]:
+    return [graph.block(name) for name in dict.fromkeys(names)]
+
+
+def _copy(proto: onnx.ModelProto) -> onnx.ModelProto:
+    copy = onnx.ModelProto()
+    copy.CopyFrom(proto)
+    return copy
+
+
+def _names(proto: onnx.ModelProto) -> set[str]:
+    names = {name for node in proto.graph.node for name in node.output}
+    return names | {tensor.name for tensor in proto.graph.initializer} | {value.name for value in proto.graph.input}
+
+
+def _own_weights(proto: onnx.ModelProto, asked: Mapping[str, Block]) -> onnx.ModelProto:
+    """A copy in which no asked operator shares a float constant with another operator.
+
+    ONNX Runtime keeps one converted form per constant: a bias shared by two Conv would get the scale of the first,
+    and a float block would read the other's int8 weights.
+    """
+    copy = _copy(proto)
+    floats = {tensor.name: tensor for tensor in copy.graph.initializer if tensor.data_type == TensorProto.FLOAT}
+    uses = Counter(name for node in copy.graph.node for name in set(node.input))
+    for node in copy.graph.node:
+        for index, name in enumerate(node.input):
+            if node.name in asked and name in floats and uses[name] > 1:
+                own = copy.graph.initializer.add()
+                own.CopyFrom(floats[name])
+                own.name = node.input[index] = f"{name}/{node.name}/{index}"
+    used = {name for node in copy.graph.node for name in node.input} | {value.name for value in copy.graph.output}
+    unused = [name for name in floats if uses[name] > 1 and name not in used]
+    kept = [tensor for tensor in copy.graph.initializer if tensor.name not in unused]
+    del copy.graph.initializer[:]
+    copy.graph.initializer.extend(kept)
+    return copy
+
+
+def _parameters(graph: Graph, ranges: Ranges, scheme: Scheme) -> dict[str, TensorParameters]:
+    """Scale and zero point by tensor; what only moved takes those of the tensor that first held its values."""
+    low_high = dict(ranges.low_high)
+    for flow in flows(graph):
+        for tensor in flow.tensors:
+            if flow.name in ranges.low_high:
+                low_high[tensor] = ranges.low_high[flow.name]
+    return {name: activation_parameters(*pair, scheme) for name, pair in low_high.items()}
+
+
+def _refuse_qoperator(block: Block, nodes: Mapping[str, onnx.NodeProto], scheme: Scheme) -> None:
+    if not block.quantizable:
+        raise CannotQuantize(f"block {block.name} has no int8 form: {block.refusal}")
+    for name in block.operators:
+        kind = nodes[name].op_type
+        if kind not in QLinearOpsRegistry:
+            raise CannotQuantize(f"block {block.name}: QOperator has no int8 {kind}: use qdq for it")
+        if kind == "Conv" and scheme.per_channel and not (scheme.weight == "s8" and scheme.weight_symmetric):
+            # The tool writes s8 whatever the type asked for, and the kernel wants one zero point for all channels.
+            raise CannotQuantize(
+                f"block {block.name}: QOperator's per-channel Conv has symmetric s8 weights only, "
+                f"scheme {scheme} asks for others: write pt for per tensor, or use qdq"
+            )
+
+
+def _overrides(
+    proto: onnx.ModelProto, asked: Mapping[str, Block], parameters: Mapping[str, TensorParameters], scheme: Scheme
+) -> dict[str, TensorParameters]:
+    """Our parameters of every activation, and of the constants that are added, multiplied or concatenated to one."""
+    constants = {tensor.name: tensor for tensor in proto.graph.initializer}
+    result = dict(parameters)
+    for node in proto.graph.node:
+        if node.name in asked and node.op_type in ("Add", "Mul", "Concat"):
+            for name in node.input:
+                if name in constants:
+                    values = numpy_helper.to_array(constants[name])
+                    result[name] = activation_parameters(float(values.min()), float(values.max()), scheme)
+    return result
+
+
+def _quantize(
+    proto: onnx.ModelProto, asked: Mapping[str, Block], scheme: Scheme, parameters: Mapping[str, TensorParameters]
+) -> onnx.ModelProto:
+    present = _names(proto)
+    given = {name: value for name, value in parameters.items() if name in present}
+    # The tool reads only the names from here: every scale and zero point comes from the overrides.
+    nothing = np.float32(0.0)
+    tensors_range = TensorsData(
+        CalibrationMethod.MinMax, {name: TensorData(lowest=nothing, highest=nothing) for name in given}
+    )
+    overrides = {
+        name: [{"scale": np.array(value.scale), "zero_point": np.array(value.zero_point)}]
+        for name, value in given.items()
+    }
+    with _quiet():
+        tool = ONNXQuantizer(
+            proto,
+            scheme.per_channel,
+            scheme.reduced_range,
+            QuantizationMode.QLinearOps,
+            True,
+            _TYPES[scheme.weight],
+            _TYPES[scheme.activation],
+            tensors_range,
+            list(asked),
+            [],
+            list(QLinearOpsRegistry),
+            {
+                "WeightSymmetric": scheme.weight_symmetric,
+                "TensorQuantOverrides": overrides,
+            },
+        )
+        made: onnx.ModelProto = tool.quantize_model()
+    return made
+
+
+def _check_qoperator(
+    made: onnx.ModelProto, asked: Mapping[str, Block], nodes: Mapping[str, onnx.NodeProto], before: set[str]
+) -> None:
+    done = set()
+    present = set()
+    for node in made.graph.node:
+        present.add(node.name)
+        # A converted operator reads an int8 tensor, or a scale, that was not there before.
+        if node.op_type not in ("QuantizeLinear", "DequantizeLinear") and node.input and node.input[0] not in before:
+            done.add(node.name.removesuffix("_quant"))
+    for name in asked:
+        clipped = nodes[name].op_type in _CLIPS and not present & {name, f"{name}_quant"}
+        if clipped or nodes[name].op_type in MOVEMENT:
+            done.add(name)
+    _compare(asked, done, "QOperator", "its input is float there: add the block before it, or use qdq")
+
+
+def _keep_float(made: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    nodes = list(made.graph.node)
+    initializers = {tensor.name: tensor for tensor in made.graph.initializer}
+    keep_float(nodes, initializers, shapes)
+    copies = [_copy_of(node) for node in nodes]
+    del made.graph.node[:]
+    made.graph.node.extend(copies)
+    known = {tensor.name for tensor in made.graph.initializer}
+    made.graph.initializer.extend(tensor for name, tensor in initializers.items() if name not in known)
+    import_domains(made)
+
+
+def _dynamic_refusal(node: onnx.NodeProto, initializers: Mapping[str, onnx.TensorProto], scheme: Scheme) -> str:
+    if node.op_type not in _DYNAMIC:
+        return f"ONNX Runtime does {', '.join(sorted(_DYNAMIC))}, this is {node.op_type}"
+    if node.input[1] not in initializers:
+        return "its weights are computed while running"
+    settings = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
+    if node.op_type == "Gemm" and (settings.get("alpha", 1.0), settings.get("beta", 1.0)) != (1.0, 1.0):
+        return "a Gemm with alpha or beta other than 1"
+    if node.op_type == "Gemm" and settings.get("transA", 0):
+        return "a Gemm that transposes its input"
+    if node.op_type == "Conv" and scheme.per_channel:
+        return f"scheme {scheme} has a weight scale per channel, ConvInteger one per tensor: write pt"
+    return ""
+
+
+def _tidy_casts(proto: onnx.ModelProto, own: Collection[str]) -> onnx.ModelProto:
+    """Sorted, and with float32 operators reading each other in float32.
+
+    The converter casts to float16 and back between any two operators that it leaves alone, appends its casts at the
+    end, and writes one twice where two such operators read the same tensor. Operators named in `own` are not its.
+    """
+    nodes = [node for node in proto.graph.node if node.op_type != "Cast" or node.name in own]
+    produced = {name for node in nodes for name in node.output}
+    casts = {node.output[0]: node for node in proto.graph.node if node.op_type == "Cast" and node.name not in own}
+    outputs = {value.name for value in proto.graph.output}
+    names = _straight(casts, outputs, produced)
+    nodes += [node for name, node in casts.items() if name not in names and name not in names.values()]
+    for node in nodes:
+        node.input[:] = [names.get(name, name) for name in node.input]
+        node.output[:] = [names.get(name, name) for name in node.output]
+    read = {name for node in nodes for name in node.input} | outputs
+    nodes = [_copy_of(node) for node in nodes if node.name in own or node.output[0] in read]
+    written = {name for node in nodes for name in node.output}
+    back = {n: n.removesuffix(_ADDED) for n in written if n.endswith(_ADDED) and n.removesuffix(_ADDED) not in written}
+    for node in nodes:
+        node.input[:] = [back.get(name, name) for name in node.input]
+        node.output[:] = [back.get(name, name) for name in node.output]
+    del proto.graph.node[:], proto.graph.value_info[:]
+    proto.graph.node.extend(nodes)
+    tool = ONNXModel(proto)
+    tool.topological_sort()
+    return shape_inference.infer_shapes(tool.model, data_prop=True)
+
+
+def _straight(casts: Mapping[str, onnx.NodeProto], outputs: set[str], produced: set[str]) -> dict[str, str]:
+    """New names that skip casts to float16 and back: a tensor's of its float32 source, or the source's of an output."""
+    names: dict[str, str] = {}
+    for name, back in casts.items():
+        there = casts.get(back.input[0])
+        if there is None or _target(back) != TensorProto.FLOAT or _target(there) != TensorProto.FLOAT16:
+            continue
+        source = there.input[0]
+        if name not in outputs:
+            names[name] = source
+        elif source in produced and source not in outputs and source not in names:
+            names[source] = name
+    return {name: names.get(target, target) for name, target in names.items()}
+
+
+def _target(cast: onnx.NodeProto) -> int:
+    return next(int(attribute.i) for attribute in cast.attribute if attribute.name == "to")
+
+
+def _copy_of(node: onnx.NodeProto) -> onnx.NodeProto:
+    copy = onnx.NodeProto()
+    copy.CopyFrom(node)
+    return copy
+
+
+def _in_float16(proto: onnx.ModelProto) -> set[str]:
+    """Names of the operators that write a float16 tensor, by ONNX's own type inference."""
+    half = {v.name for v in proto.graph.value_info if v.type.tensor_type.elem_type == TensorProto.FLOAT16}
+    return {node.name for node in proto.graph.node if node.op_type != "Cast" and any(n in half for n in node.output)}
+
+
+def _compare(asked: Mapping[str, Block], done: set[str], form: str, reason: str = "") -> None:
+    """Refuse a result in which an asked operator stayed float, or another did not."""
+    for name, block in asked.items():
+        if name not in done:
+            why = f": {reason}" if reason else ""
+            raise CannotQuantize(f"block {block.name}: ONNX Runtime left its operator {name} out of {form}{why}")
+    extra = sorted(done - set(asked))
+    if extra:
+        raise CannotQuantize(f"{form}: ONNX Runtime converted {extra[0]} too ({len(extra)} unasked): use qdq")
+
+
+def _check_loads(made: onnx.ModelProto, chosen: Sequence[Block], form: str) -> None:
+    try:
+        open_session(made, SessionOptions(threads=1), label=form)
+    except BadModel as error:
+        names = ", ".join(block.name for block in chosen[:3]) + (", …" if len(chosen) > 3 else "")
+        raise CannotQuantize(f"blocks {names} ({len(chosen)} in all): {error}") from None
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """ONNX Runtime's tools log advice about models that taglio has prepared already."""
+    level = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(level)

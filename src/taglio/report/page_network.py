@@ -1,0 +1,235 @@
+"""Draw the network: every block a node, coloured by precision, as wide as the time it takes. Plans nothing.
+
+The tall layered picture is cut into strips that stand side by side, as the columns of a newspaper: an edge that meets
+the foot of one strip goes on at the head of the next.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil, sqrt
+
+from taglio.graph import Block
+from taglio.profile.result import reads, writes
+from taglio.quantize.precision import Assignment
+from taglio.report.page_layers import Arc, Box, Layout, layout
+from taglio.report.page_markup import Html, join, ms, percent, tag
+from taglio.report.page_material import Material
+
+_PITCH, _NODE = 27.0, 14.0
+_WIDEST, _NARROWEST = 84.0, 7.0
+_TOP, _SIDE, _GUTTER = 26.0, 18.0, 30.0
+_LETTER, _LONGEST = 5.9, 20
+_ROWS = 26
+_CLASSES = {"float32": "b-float32", "int8": "b-int8", "int8-anchor": "b-anchor"}
+_LEGEND = (
+    ("b-int8", "int8"),
+    ("b-anchor", "int8 anchor, float activation"),
+    ("b-float32", "float32"),
+    ("b-fixed", "no int8 form"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Strip:
+    """`rows` layers from `first` on, drawn `shift` pixels to the right of where the layout has them, from `left` on."""
+
+    first: int
+    rows: int
+    shift: float
+    left: float
+
+
+def network(material: Material) -> Html:
+    """The legend and the picture. Needs the graph; without a plan every block is float32."""
+    graph = material.graph
+    assert graph is not None
+    assignment = material.plan.assignment() if material.plan is not None else {}
+    devices = material.plan.devices() if material.plan is not None else {}
+    places = list(dict.fromkeys(devices.values()))
+    classes = {block.name: block_class(block, assignment) for block in graph.blocks}
+    edges, boxes, ports = [], [], dict[str, str]()
+    times = material.profile.block_times()
+    longest = max((seconds for seconds in times.values()), default=0.0) or 1.0
+    widths = {}
+    for name in graph.inputs:
+        ports[f"input {name}"] = name
+        boxes.append(_box(f"input {name}", 30.0, name))
+    labels = {block.name: _label(block, places, devices) for block in graph.blocks}
+    for block in graph.blocks:
+        precision = assignment[block.name].name if block.name in assignment else "float32"
+        seconds = times.get((block.name, precision), 0.0)
+        widths[block.name] = max(_NARROWEST, _WIDEST * sqrt(max(0.0, seconds) / longest))
+        boxes.append(_box(block.name, widths[block.name], labels[block.name]))
+    for tensor in graph.tensors:
+        source = tensor.producer or f"input {tensor.name}"
+        if tensor.producer is None and tensor.name not in graph.inputs:
+            continue
+        edges += [(source, reader) for reader in tensor.consumers]
+        if tensor.name in graph.outputs and tensor.producer is not None:
+            ports[f"output {tensor.name}"] = tensor.name
+            boxes.append(_box(f"output {tensor.name}", 30.0, tensor.name))
+            edges.append((source, f"output {tensor.name}"))
+    drawn = layout(boxes, edges)
+    strips, width, height = _strips(drawn, boxes)
+    arcs = sorted(drawn.arcs, key=lambda arc: _arc_class(arc, assignment, devices).count("to-"))
+    parts = [_rules(strips, height)]
+    parts += [part for arc in arcs for part in _arc(arc, _arc_class(arc, assignment, devices), strips)]
+    for block in graph.blocks:
+        title = _title(material, block, devices.get(block.name, "") if len(places) > 1 else "")
+        parts.append(
+            _node(drawn, strips, block.name, widths[block.name], classes[block.name], labels[block.name], title)
+        )
+    for key, name in ports.items():
+        what = "the model reads" if key.startswith("input ") else "the model gives"
+        parts.append(_node(drawn, strips, key, 30.0, "b-port", _short(name), f"{what} {name}"))
+    picture = tag("svg", _gradient(), *parts, width=width, height=height, viewBox=f"0 0 {width:.0f} {height:.0f}", role="img", aria_label="the network's blocks and the flows between them")  # fmt: skip
+    counts = Counter(classes.values())
+    changing = sum("to-" in _arc_class(arc, assignment, devices) for arc in drawn.arcs)
+    return join(_legend(counts, changing, places), tag("div", picture, class_="network", tabindex=0))
+
+
+def block_class(block: Block, assignment: Assignment) -> str:
+    """CSS class of a block's precision."""
+    if block.name in assignment:
+        return _CLASSES.get(assignment[block.name].name, "b-int8")
+    return "b-float32" if block.quantizable else "b-fixed"
+
+
+def swatch(class_: str) -> Html:
+    """A small sample of a block's colour."""
+    box = tag("rect", x=1, y=1, width=16, height=10, rx=2.5, class_=class_, fill=_fill(class_))
+    return tag("svg", box, width=18, height=12, aria_hidden="true")
+
+
+def _fill(class_: str) -> str | None:
+    return "url(#anchor)" if class_ == "b-anchor" else None
+
+
+def _gradient() -> Html:
+    stops = [tag("stop", offset=0.6, class_="stop-int8"), tag("stop", offset=0.6, class_="stop-float")]
+    return tag("defs", tag("linearGradient", *stops, id="anchor"))
+
+
+def _label(block: Block, places: Sequence[str], devices: dict[str, str]) -> str:
+    short = _short(block.name.removesuffix("/" + block.kind.split("+")[0]))
+    if len(places) < 2:
+        return short
+    return f"{places.index(devices[block.name]) + 1}· {short}" if block.name in devices else short
+
+
+def _short(name: str) -> str:
+    name = name.strip("/")
+    return name if len(name) <= _LONGEST else "…" + name[1 - _LONGEST :]
+
+
+def _box(name: str, width: float, label: str) -> Box:
+    return Box(name, width / 2 + 6.0, width / 2 + 12.0 + _LETTER * min(len(label), _LONGEST + 3))
+
+
+def _strips(drawn: Layout, boxes: Sequence[Box]) -> tuple[list[_Strip], float, float]:
+    """Cut the layers into strips of equal height, each as wide as what it holds."""
+    count = max(1, ceil(drawn.depth / _ROWS))
+    rows = max(1, ceil(drawn.depth / count))
+    low, high = [float("inf")] * count, [float("-inf")] * count
+    for box in boxes:
+        index = drawn.layers[box.name] // rows
+        low[index] = min(low[index], drawn.x[box.name] - box.left)
+        high[index] = max(high[index], drawn.x[box.name] + box.right)
+    for arc in drawn.arcs:
+        middle = (arc.x + arc.next_x) / 2
+        for layer, x in ((arc.layer, arc.x), (arc.layer, middle), (arc.layer + 1, arc.next_x), (arc.layer + 1, middle)):
+            low[layer // rows] = min(low[layer // rows], x - 5.0)
+            high[layer // rows] = max(high[layer // rows], x + 5.0)
+    strips, left = [], _SIDE
+    for index in range(count):
+        if low[index] > high[index]:
+            continue
+        strips.append(_Strip(index * rows, rows, left - low[index], left))
+        left += high[index] - low[index] + _GUTTER
+    return strips, left - _GUTTER + _SIDE, 2 * _TOP + (rows - 1) * _PITCH + _NODE
+
+
+def _rules(strips: Sequence[_Strip], height: float) -> Html:
+    xs = [strip.left - _GUTTER / 2 for strip in strips[1:]]
+    return join(*(tag("line", x1=x, x2=x, y1=12, y2=height - 12, class_="strip") for x in xs))
+
+
+def _at(strips: Sequence[_Strip], layer: int, x: float) -> tuple[float, float]:
+    strip = next(each for each in strips if each.first <= layer < each.first + each.rows)
+    return x + strip.shift, _TOP + _NODE / 2 + (layer - strip.first) * _PITCH
+
+
+def _arc_class(arc: Arc, assignment: Assignment, devices: dict[str, str]) -> str:
+    int8 = writes(assignment, arc.source)
+    names = ["arc", "q" if int8 else ""]
+    if arc.reader and not arc.reader.startswith("output "):
+        taken = reads(assignment, arc.reader)
+        if taken != int8:
+            names[1] = "to-int8" if taken else "to-float"
+        if devices.get(arc.source, devices.get(arc.reader)) != devices.get(arc.reader):
+            names.append("wire")
+    elif arc.reader and int8:
+        names[1] = "to-float"
+    return " ".join(name for name in names if name)
+
+
+def _arc(arc: Arc, class_: str, strips: Sequence[_Strip]) -> list[Html]:
+    x0, y0 = _at(strips, arc.layer, arc.x)
+    x1, y1 = _at(strips, arc.layer + 1, arc.next_x)
+    if y1 > y0:
+        return [_curve(x0, y0, x1, y1, class_)]
+    middle = (arc.x + arc.next_x) / 2
+    foot, _ = _at(strips, arc.layer, middle)
+    head, _ = _at(strips, arc.layer + 1, middle)
+    half = _PITCH * 0.75
+    return [_curve(x0, y0, foot, y0 + half, f"{class_} cut"), _curve(head, y1 - half, x1, y1, f"{class_} cut")]
+
+
+def _curve(x0: float, y0: float, x1: float, y1: float, class_: str) -> Html:
+    middle = (y0 + y1) / 2
+    straight = abs(x1 - x0) < 0.6
+    bend = "" if straight else f"C{x0:.1f} {middle:.1f} {x1:.1f} {middle:.1f} {x1:.1f} {y1:.1f}"
+    return tag("path", d=f"M{x0:.1f} {y0:.1f}" + (bend or f"V{y1:.1f}"), class_=class_)
+
+
+def _node(drawn: Layout, strips: Sequence[_Strip], key: str, width: float, class_: str, label: str, title: str) -> Html:
+    x, y = _at(strips, drawn.layers[key], drawn.x[key])
+    left, top, round_ = x - width / 2, y - _NODE / 2, min(3.0, width / 3)
+    box = tag("rect", x=left, y=top, width=width, height=_NODE, rx=round_, class_=class_, fill=_fill(class_))
+    text = tag("text", label, x=x + width / 2 + 5, y=y + 3.7)
+    return tag("g", tag("title", title), box, text, class_="node")
+
+
+def _title(material: Material, block: Block, device: str) -> str:
+    times = material.profile.block_times()
+    lines = [block.name, " + ".join(block.kind.split("+"))]
+    if material.plan is not None:
+        chosen = next((each.precision for each in material.plan.placements if each.block == block.name), "float32")
+        lines.append(f"planned in {chosen}" + (f" on {device}" if device else ""))
+    if block.movement:
+        lines.append("only moves values: its time counts with the flow it moves")
+    else:
+        known = [
+            (each.name, times[block.name, each.name])
+            for each in material.profile.precisions
+            if (block.name, each.name) in times
+        ]
+        lines += [f"{name}: {ms(seconds)}" for name, seconds in known]
+    if material.error is not None:
+        alone = {each.precision: each.error for each in material.error.alone if each.block == block.name}
+        lines += [f"error alone in {name}: {percent(error)}" for name, error in alone.items()]
+    if block.refusal:
+        lines.append(f"not int8: {block.refusal}")
+    return "\n".join(lines)
+
+
+def _legend(counts: Counter[str], changing: int, places: Sequence[str]) -> Html:
+    items = [tag("li", swatch(name), f"{text}: {counts[name]}") for name, text in _LEGEND if counts[name]]
+    for class_, text in (("arc to-int8", "becomes int8"), ("arc to-float", "becomes float")):
+        if changing:
+            stroke = tag("line", x1=1, x2=21, y1=6, y2=6, class_=class_)
+            items.append(tag("li", tag("svg", stroke, width=22, height=12, aria_hidden="true"), text))
+    if len(places) > 1:
+        items += [tag("li", f"{index + 1}· runs on {place}") for index, place in enumerate(places)]
+    return tag("ul", *items, class_="legend")
