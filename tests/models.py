@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -42,14 +43,14 @@ class Sketch:
         spread = self.rng.uniform(0.5, 1.5, (shape[0],) + (1,) * (len(shape) - 1))
         return self.constant(self.rng.normal(0, gain / np.sqrt(fan), shape) * spread)
 
-    def op(self, kind: str, *inputs: str, outputs: int = 1, **attributes: object) -> str:
+    def op(self, kind: str, *inputs: str, outputs: int = 1, **attributes: Any) -> str:
         """One operator, named after its type and position; its first output."""
         name = f"{kind.lower()}{len(self.nodes)}"
         names = [f"{name}_out" if i == 0 else f"{name}_out{i}" for i in range(outputs)]
         self.nodes.append(helper.make_node(kind, list(inputs), names, name=name, **attributes))
         return names[0]
 
-    def conv(self, source: str, fan_in: int, fan_out: int, kernel: int = 3, *, group: int = 1, bias: bool = True) -> str:
+    def conv(self, source: str, fan_in: int, fan_out: int, kernel: int = 3, group: int = 1, bias: bool = True) -> str:
         """A Conv of stride 1 that keeps height and width."""
         weights = [self.weight(fan_out, fan_in // group, kernel, kernel)]
         weights += [self.constant(self.rng.normal(0, 0.2, fan_out))] if bias else []
@@ -188,7 +189,8 @@ def messy() -> onnx.ModelProto:
 TINY = {
     builder.__name__: builder
     for builder in (
-        conv_relu_chain, residual, silu, depthwise, pyramid, dense, conv_transpose, softmax_sandwich, two_in_two_out, messy,
+        conv_relu_chain, residual, silu, depthwise, pyramid, dense, conv_transpose, softmax_sandwich, two_in_two_out,
+        messy,
     )
 }  # fmt: skip
 

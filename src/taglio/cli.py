@@ -74,6 +74,11 @@ def build_parser() -> argparse.ArgumentParser:
     _model(each)
     _data(each)
     _measuring(each)
+    each.add_argument(
+        "--layers",
+        choices=("upstream", "downstream"),
+        help="also time every layer alone, cut before or behind the QuantizeLinear of its input, for comparison",
+    )
     each.add_argument("-o", "--out", type=Path, required=True, help="folder for every artifact")
     _json(each)
 
@@ -302,7 +307,7 @@ def _profile(options: argparse.Namespace) -> int:
 
     from taglio import artifact, workspace
     from taglio.choose_scheme import choose
-    from taglio.optimize import profile_stage
+    from taglio.optimize import layers_stage, profile_stage
     from taglio.report import terminal
     from taglio.report.progress import bar
 
@@ -313,9 +318,10 @@ def _profile(options: argparse.Namespace) -> int:
         result = profile_stage(work, scheme, work.builder(scheme, progress), options.effort, progress)
         chosen = replace(setup, scheme=scheme)
         artifact.save(options.out / f"{workspace.SETUP}.json", workspace.SETUP, work.model.sha256, chosen)
+        layers = layers_stage(work, scheme, options.layers, progress) if options.layers else None
     if options.json:
-        return _print(result)
-    terminal.profile(work.graph, result)
+        return _print({"profile": result, "layers": layers} if layers else result)
+    terminal.profile(work.graph, result, layers)
     return 0
 
 

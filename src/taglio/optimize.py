@@ -22,6 +22,7 @@ from taglio.errors import BadOption, Infeasible
 from taglio.outcome import Outcome, Point, Variant
 from taglio.plan.result import Limits, Plan
 from taglio.plan.search import Tried, best, fallback, search
+from taglio.profile.layerwise import Cut, LayerTimes, layer_times
 from taglio.profile.measure import FLOAT_RUN, profile, pure_assignments, refine
 from taglio.profile.result import Profile
 from taglio.profile.stopwatch import Effort, Progress, Timed, time_models
@@ -32,6 +33,7 @@ from taglio.scheme import Scheme
 from taglio.workspace import COMPONENTS, ERROR, PLAN, PROFILE, Setup, Work
 
 OUTCOME = "outcome"
+LAYERS = "layers"
 # Plans timed before the profile is refined, and again at the end.
 _FINALISTS = 3
 _VERIFY_SAMPLES = 32
@@ -134,6 +136,16 @@ def profile_stage(
         progress=progress,
     )
     artifact.save(work.folder / f"{PROFILE}.json", PROFILE, work.model.sha256, result)
+    return result
+
+
+def layers_stage(work: Work, scheme: Scheme, cut_at: Cut, progress: Progress | None = None) -> LayerTimes:
+    """Time every layer alone, the notes' way, and keep the times in the folder."""
+    builder = work.builder(scheme, progress)
+    result = layer_times(
+        work.model, work.graph, builder, precisions(scheme), work.setup.options(), cut=cut_at, progress=progress
+    )
+    artifact.save(work.folder / f"{LAYERS}.json", LAYERS, work.model.sha256, result)
     return result
 
 

@@ -4,9 +4,9 @@ The tools pass over in silence what they cannot convert, and some convert more t
 are refused: every operator that was asked for is looked up in the result, and no other may have changed.
 
 1. `qoperator` writes QLinear operators. Scales and zero points are ours (`activation_parameters`), so its answers are
-   those of the pairs of `qdq` but for two things: a Clip that int8 does not get for free stays float (such a Relu
-   becomes QLinearLeakyRelu of slope 0), and the sum of MatMul + Add is itself int8. A movement operator has the type
-   of what it moves.
+   those of the pairs of `qdq` but for three things: a Clip that int8 does not get for free stays float, its output too
+   (such a Relu becomes QLinearLeakyRelu of slope 0); the sum of MatMul + Add is itself int8; a linear Resize
+   interpolates int8 values. A movement block is int8 only behind an int8 block (`effective` has the same rule).
 2. `dynamic` computes the scale of an activation while running, from the input at hand. Weights are int8, the operator's
    output and the activation function after it are float.
 3. `float16` halves the file and what travels. On a CPU without float16 arithmetic ONNX Runtime computes most of it in
@@ -31,7 +31,7 @@ from onnxruntime.quantization.registry import QLinearOpsRegistry
 from onnxruntime.transformers.float16 import DEFAULT_OP_BLOCK_LIST, convert_float_to_float16
 
 from taglio.errors import BadModel, BadOption, CannotQuantize
-from taglio.graph import MOVEMENT, Block, Graph, flows, tensor_shapes
+from taglio.graph import Block, Graph, flows, tensor_shapes
 from taglio.model import Model
 from taglio.quantize.keep_float import import_domains, keep_float
 from taglio.quantize.parameters import TensorParameters, activation_parameters
@@ -58,7 +58,7 @@ def qoperator(model: Model, graph: Graph, blocks: Sequence[str], scheme: Scheme,
         raise BadOption(
             f"scheme {scheme} asks for {scheme.calibration} ranges, these are {ranges.method}: calibrate again"
         )
-    chosen = _blocks(graph, blocks)
+    chosen = _without_float_movement(graph, _blocks(graph, blocks))
     if not chosen:
         return _copy(model.proto)
     nodes = {node.name: node for node in model.proto.graph.node}
@@ -168,6 +168,16 @@ def float16(model: Model, graph: Graph, blocks: Sequence[str]) -> onnx.ModelProt
 
 def _blocks(graph: Graph, names: Sequence[str]) -> list[Block]:
     return [graph.block(name) for name in dict.fromkeys(names)]
+
+
+def _without_float_movement(graph: Graph, chosen: Sequence[Block]) -> list[Block]:
+    """`chosen` less the movement blocks that have float values to move."""
+    asked = {block.name for block in chosen}
+    tensors = graph.tensor_map()
+    for block in graph.blocks:
+        if block.movement and block.inputs and tensors[block.inputs[0]].producer not in asked:
+            asked.discard(block.name)
+    return [block for block in chosen if block.name in asked]
 
 
 def _copy(proto: onnx.ModelProto) -> onnx.ModelProto:
@@ -284,16 +294,12 @@ def _check_qoperator(
     made: onnx.ModelProto, asked: Mapping[str, Block], nodes: Mapping[str, onnx.NodeProto], before: set[str]
 ) -> None:
     done = set()
-    present = set()
     for node in made.graph.node:
-        present.add(node.name)
         # A converted operator reads an int8 tensor, or a scale, that was not there before.
         if node.op_type not in ("QuantizeLinear", "DequantizeLinear") and node.input and node.input[0] not in before:
             done.add(node.name.removesuffix("_quant"))
-    for name in asked:
-        clipped = nodes[name].op_type in _CLIPS and not present & {name, f"{name}_quant"}
-        if clipped or nodes[name].op_type in MOVEMENT:
-            done.add(name)
+    present = {node.name for node in made.graph.node}
+    done |= {name for name in asked if nodes[name].op_type in _CLIPS and not present & {name, f"{name}_quant"}}
     _compare(asked, done, "QOperator", "its input is float there: add the block before it, or use qdq")
 
 

@@ -1,10 +1,108 @@
 """One self-contained HTML page of a workspace. Draws; measures nothing."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
 
-from taglio import workspace
+from taglio import artifact, workspace
+from taglio.report import page_blocks, page_error, page_network, page_parts, page_summary, page_time
+from taglio.report.page_markup import Html, tag
+from taglio.report.page_material import OUTCOME, Material, gather
+
+# The browser itself is told to load nothing.
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A piece of a section, and the material it cannot be drawn without."""
+
+    draw: Callable[[Material], Html]
+    needs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Section:
+    """A heading and what stands under it."""
+
+    id: str
+    title: str
+    parts: tuple[_Part, ...]
+
+
+_SECTIONS = (
+    _Section("network", "The network", (_Part(page_network.network, ("graph",)),)),
+    _Section("time", "Where the time goes", (_Part(page_time.where_it_goes, ("graph", workspace.PLAN)),)),
+    _Section("latency", "Latency, predicted against measured", (_Part(page_time.predicted_and_measured, ()),)),
+    _Section("error", "Error, predicted against measured", (_Part(page_error.predicted_error, (workspace.ERROR,)),)),
+    _Section("trade-off", "Error against latency", (_Part(page_error.trade_off, (OUTCOME,)),)),
+    _Section("blocks", "Block by block", (_Part(page_blocks.sensitivity, ()),)),
+    _Section(
+        "components",
+        "Components",
+        (_Part(page_parts.components, ("manifest",)), _Part(page_parts.run_report, (workspace.RUN,))),
+    ),
+    _Section("configuration", "Configuration", (_Part(page_parts.configuration, ()),)),
+)
 
 
 def write(folder: Path) -> Path:
-    """Write the page and return its path."""
-    return folder / workspace.REPORT
+    """Write the page and return its path.
+
+    The page shows what the workspace holds and names the command that makes the rest. Raises BadArtifact where the
+    profile is missing or damaged, or the page cannot be written.
+    """
+    path = folder / workspace.REPORT
+    artifact.write_bytes(path, render(gather(folder)).encode())
+    return path
+
+
+def render(material: Material) -> str:
+    """The page as text."""
+    title = f"{material.model} – taglio"
+    head = tag(
+        "head",
+        tag("meta", charset="utf-8"),
+        tag("meta", name_="viewport", content="width=device-width, initial-scale=1"),
+        tag("meta", http_equiv="Content-Security-Policy", content=_POLICY),
+        tag("title", title),
+        tag("style", _own("page_style.css")),
+    )
+    body = tag(
+        "body",
+        tag("main", _summary(material), *(_section(section, material) for section in _SECTIONS)),
+        tag("script", _own("page_script.js")),
+    )
+    return f"<!doctype html>\n{tag('html', head, body, lang='en')}\n"
+
+
+def _summary(material: Material) -> Html:
+    links = [tag("a", section.title, href=f"#{section.id}") for section in _SECTIONS]
+    gap = (
+        page_parts.absent(material.absent[OUTCOME]) if material.outcome is None and OUTCOME in material.absent else None
+    )
+    return tag(
+        "header",
+        tag("p", tag("b", "taglio"), tag("span", material.model), class_="brand"),
+        tag("h1", page_summary.headline(material)),
+        page_summary.lede(material),
+        page_summary.tiles(material),
+        page_summary.side_by_side(material),
+        gap,
+        page_summary.conditions(material),
+        tag("nav", *links, aria_label="sections"),
+    )
+
+
+def _section(section: _Section, material: Material) -> Html:
+    parts = []
+    for part in section.parts:
+        gaps = [need for need in part.needs if getattr(material, need) is None]
+        parts += [page_parts.absent(material.absent[gap]) for gap in gaps] or [part.draw(material)]
+    return tag("section", tag("h2", section.title), *parts, id=section.id)
+
+
+def _own(name: str) -> Html:
+    """A file of this package, as it is: style and script are not escaped."""
+    return Html((files("taglio.report") / name).read_text())

@@ -41,7 +41,7 @@ def linear(title: str, values: Sequence[float], *, from_zero: bool = False) -> A
     low, high = min(values, default=0.0), max(values, default=1.0)
     margin = (high - low) * 0.08 or abs(high) * 0.1 or 1.0
     low, high = (0.0 if from_zero else max(0.0, low - margin)), high + margin
-    raw = (high - low) / 5
+    raw = (high - low) / 6
     power = 10.0 ** floor(log10(raw))
     step = next(power * each for each in (1, 2, 2.5, 5, 10) if power * each >= raw * 0.999)
     decimals = max(0, -floor(log10(step) + 1e-9) + (1 if abs(step / power - 2.5) < 1e-6 else 0))
@@ -96,6 +96,13 @@ class Chart:
         top, left, right = _TOP, _LEFT, _WIDTH - _RIGHT
         self._parts.append(tag("rect", x=left, y=top, width=right - left, height=self.y(value) - top, class_=class_))
 
+    def across(self, y: float, class_: str, text: str) -> None:
+        """A horizontal line from side to side, named at its right end."""
+        right, at = _WIDTH - _RIGHT, self.y(y)
+        self._parts.append(tag("line", x1=_LEFT, x2=right, y1=at, y2=at, class_=class_))
+        self._parts.append(tag("text", text, x=right - 4, y=at - 5, class_="note", text_anchor="end"))
+        self._taken.append((right - 4 - _LETTER * len(text), at - 16, right, at + 2))
+
     def segment(self, x0: float, x1: float, y: float, class_: str) -> None:
         """A horizontal stroke."""
         self._parts.append(tag("line", x1=self.x(x0), x2=self.x(x1), y1=self.y(y), y2=self.y(y), class_=class_))
@@ -124,14 +131,6 @@ class Chart:
         self._taken.append(_extent(best, width))
         anchor = {"text_anchor": best[2]}
         self._parts.append(tag("text", text, x=best[0], y=best[1], class_=f"label {class_}".strip(), **anchor))
-
-    def note(self, x: float, y: float, text: str, *, end: bool = False) -> None:
-        """Small text on a line; `end` puts its end at `x`."""
-        anchor = {"text_anchor": "end" if end else "start"}
-        px, py = self.x(x) + (-4 if end else 4), self.y(y) - 5
-        self._parts.append(tag("text", text, x=px, y=py, class_="note", **anchor))
-        left = px - _LETTER * len(text) if end else px
-        self._taken.append((left, py - 11, left + _LETTER * len(text), py + 2))
 
     def draw(self) -> Html:
         """The finished picture."""

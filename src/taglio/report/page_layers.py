@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 _ORDER_SWEEPS = 8
-_PLACE_SWEEPS = 24
+_PLACE_SWEEPS = 80
 _LANE = 4.0
 # A lane should be straight before nodes stand centred.
-_LANE_PULL = 6.0
+_LANE_PULL = 12.0
 _Key = tuple[str, int]
 
 

@@ -1,5 +1,6 @@
 """Markup that escapes by construction, and numbers in the units the page shows. Knows nothing of models."""
 
+from collections.abc import Sequence
 from html import escape
 from math import floor, isfinite, log10
 
@@ -15,18 +16,18 @@ class Html(str):
     __slots__ = ()
 
 
-def tag(name: str, *children: object, **attributes: object) -> Html:
+def tag(element: str, /, *children: object, **attributes: object) -> Html:
     """One element. Children that are not Html are escaped, None is skipped; `class_` and `stroke_width` are written
     `class` and `stroke-width`; an attribute that is None or False is left out."""
-    head = [name]
+    head = [element]
     for key, value in attributes.items():
         if value is None or value is False:
             continue
         written = key.rstrip("_").replace("_", "-")
         head.append(written if value is True else f'{written}="{escape(_text(value))}"')
-    if name in _VOID:
+    if element in _VOID:
         return Html(f"<{' '.join(head)}>")
-    return Html(f"<{' '.join(head)}>{join(*children)}</{name}>")
+    return Html(f"<{' '.join(head)}>{join(*children)}</{element}>")
 
 
 def join(*children: object) -> Html:
@@ -36,15 +37,32 @@ def join(*children: object) -> Html:
     )
 
 
-def table(head: list[object], rows: list[list[object]], *, class_: str = "", caption: str = "") -> Html:
-    """A plain table in a container of its own that scrolls sideways; the first column holds row headers."""
-    body = [tag("tr", tag("th", row[0], scope="row"), *(tag("td", cell) for cell in row[1:])) for row in rows]
+def table(
+    head: Sequence[object],
+    rows: Sequence[Sequence[object]],
+    *,
+    class_: str = "",
+    caption: str = "",
+    words: frozenset[int] = frozenset(),
+) -> Html:
+    """A plain table in a container of its own that scrolls sideways. The first column holds row headers; the columns
+    in `words` are aligned left, as text is."""
+
+    def cell(name: str, index: int, content: object, scope: str | None = None) -> Html:
+        return tag(name, content, scope=scope, class_="words" if index in words else None)
+
+    body = [
+        tag("tr", tag("th", row[0], scope="row"), *(cell("td", index, row[index]) for index in range(1, len(row))))
+        for row in rows
+    ]
     return tag(
         "div",
         tag(
             "table",
             tag("caption", caption) if caption else None,
-            tag("thead", tag("tr", *(tag("th", cell, scope="col") for cell in head))) if head else None,
+            tag("thead", tag("tr", *(cell("th", index, each, "col") for index, each in enumerate(head))))
+            if head
+            else None,
             tag("tbody", *body),
             class_=class_ or None,
         ),
@@ -70,12 +88,17 @@ def signed_ms(seconds: float, decimals: int) -> str:
 def ms_decimals(largest_s: float) -> int:
     """Decimals that give the largest of a column's times three or four digits."""
     value = abs(largest_s) * 1e3
-    return max(0, min(4, 2 - floor(log10(value)))) if value > 0.0 else 2
+    return max(1, min(4, 2 - floor(log10(value)))) if value > 0.0 else 2
 
 
 def percent(share: float | None) -> str:
     """A share as a percentage with three significant digits."""
     return MISSING if share is None else f"{figures(share * 100)}{_NBSP}%"
+
+
+def limit(share: float | None) -> str:
+    """A share that somebody asked for, as a percentage without trailing zeros."""
+    return MISSING if share is None else f"{share * 100:.6g}{_NBSP}%"
 
 
 def size(count: float) -> str:

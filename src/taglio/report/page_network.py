@@ -5,11 +5,11 @@ the foot of one strip goes on at the head of the next.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, sqrt
 
-from taglio.graph import Block
+from taglio.graph import ANCHORS, Block
 from taglio.profile.result import reads, writes
 from taglio.quantize.precision import Assignment
 from taglio.report.page_layers import Arc, Box, Layout, layout
@@ -17,9 +17,9 @@ from taglio.report.page_markup import Html, join, ms, percent, tag
 from taglio.report.page_material import Material
 
 _PITCH, _NODE = 27.0, 14.0
-_WIDEST, _NARROWEST = 84.0, 7.0
+_WIDEST, _NARROWEST, _PORT = 84.0, 7.0, 30.0
 _TOP, _SIDE, _GUTTER = 26.0, 18.0, 30.0
-_LETTER, _LONGEST = 5.9, 20
+_LETTER, _LONGEST = 5.9, 22
 _ROWS = 26
 _CLASSES = {"float32": "b-float32", "int8": "b-int8", "int8-anchor": "b-anchor"}
 _LEGEND = (
@@ -54,7 +54,7 @@ def network(material: Material) -> Html:
     widths = {}
     for name in graph.inputs:
         ports[f"input {name}"] = name
-        boxes.append(_box(f"input {name}", 30.0, name))
+        boxes.append(_box(f"input {name}", _PORT, short_name(name)))
     labels = {block.name: _label(block, places, devices) for block in graph.blocks}
     for block in graph.blocks:
         precision = assignment[block.name].name if block.name in assignment else "float32"
@@ -62,19 +62,20 @@ def network(material: Material) -> Html:
         widths[block.name] = max(_NARROWEST, _WIDEST * sqrt(max(0.0, seconds) / longest))
         boxes.append(_box(block.name, widths[block.name], labels[block.name]))
     for tensor in graph.tensors:
-        source = tensor.producer or f"input {tensor.name}"
         if tensor.producer is None and tensor.name not in graph.inputs:
             continue
+        source = tensor.producer or f"input {tensor.name}"
         edges += [(source, reader) for reader in tensor.consumers]
         if tensor.name in graph.outputs and tensor.producer is not None:
             ports[f"output {tensor.name}"] = tensor.name
-            boxes.append(_box(f"output {tensor.name}", 30.0, tensor.name))
+            boxes.append(_box(f"output {tensor.name}", _PORT, short_name(tensor.name)))
             edges.append((source, f"output {tensor.name}"))
     drawn = layout(boxes, edges)
     strips, width, height = _strips(drawn, boxes)
-    arcs = sorted(drawn.arcs, key=lambda arc: _arc_class(arc, assignment, devices).count("to-"))
+    paint = _Paint(edges, drawn, assignment, devices)
+    painted = sorted(((paint.of(arc), arc) for arc in drawn.arcs), key=lambda pair: "to-" in pair[0])
     parts = [_rules(strips, height)]
-    parts += [part for arc in arcs for part in _arc(arc, _arc_class(arc, assignment, devices), strips)]
+    parts += [part for class_, arc in painted for part in _arc(arc, class_, strips)]
     for block in graph.blocks:
         title = _title(material, block, devices.get(block.name, "") if len(places) > 1 else "")
         parts.append(
@@ -82,10 +83,10 @@ def network(material: Material) -> Html:
         )
     for key, name in ports.items():
         what = "the model reads" if key.startswith("input ") else "the model gives"
-        parts.append(_node(drawn, strips, key, 30.0, "b-port", _short(name), f"{what} {name}"))
+        parts.append(_node(drawn, strips, key, _PORT, "b-port", short_name(name), f"{what} {name}"))
     picture = tag("svg", _gradient(), *parts, width=width, height=height, viewBox=f"0 0 {width:.0f} {height:.0f}", role="img", aria_label="the network's blocks and the flows between them")  # fmt: skip
     counts = Counter(classes.values())
-    changing = sum("to-" in _arc_class(arc, assignment, devices) for arc in drawn.arcs)
+    changing = any("to-" in class_ for class_, _ in painted)
     return join(_legend(counts, changing, places), tag("div", picture, class_="network", tabindex=0))
 
 
@@ -111,20 +112,29 @@ def _gradient() -> Html:
     return tag("defs", tag("linearGradient", *stops, id="anchor"))
 
 
-def _label(block: Block, places: Sequence[str], devices: dict[str, str]) -> str:
-    short = _short(block.name.removesuffix("/" + block.kind.split("+")[0]))
-    if len(places) < 2:
+def short_name(name: str, kind: str = "", longest: int = _LONGEST) -> str:
+    """The telling end of an exporter's name: "/a/a.0/b/b.1/Conv" of a Conv is "a.0/b.1", cut from the left."""
+    parts = [part for part in name.split("/") if part] or [name]
+    anchor = kind.split("+")[0]
+    if anchor in ANCHORS and len(parts) > 1 and parts[-1] == anchor:
+        parts.pop()
+    parts = [part for part, after in zip(parts, [*parts[1:], ""], strict=True) if not after.startswith(f"{part}.")]
+    text = "/".join(parts)
+    while len(text) > longest and len(parts) > 1:
+        parts = parts[1:]
+        text = "…/" + "/".join(parts)
+    return text if len(text) <= longest else "…" + text[1 - longest :]
+
+
+def _label(block: Block, places: Sequence[str], devices: Mapping[str, str]) -> str:
+    short = short_name(block.name, block.kind)
+    if len(places) < 2 or block.name not in devices:
         return short
-    return f"{places.index(devices[block.name]) + 1}· {short}" if block.name in devices else short
-
-
-def _short(name: str) -> str:
-    name = name.strip("/")
-    return name if len(name) <= _LONGEST else "…" + name[1 - _LONGEST :]
+    return f"{places.index(devices[block.name]) + 1}· {short}"
 
 
 def _box(name: str, width: float, label: str) -> Box:
-    return Box(name, width / 2 + 6.0, width / 2 + 12.0 + _LETTER * min(len(label), _LONGEST + 3))
+    return Box(name, width / 2 + 6.0, width / 2 + 12.0 + _LETTER * len(label))
 
 
 def _strips(drawn: Layout, boxes: Sequence[Box]) -> tuple[list[_Strip], float, float]:
@@ -160,18 +170,38 @@ def _at(strips: Sequence[_Strip], layer: int, x: float) -> tuple[float, float]:
     return x + strip.shift, _TOP + _NODE / 2 + (layer - strip.first) * _PITCH
 
 
-def _arc_class(arc: Arc, assignment: Assignment, devices: dict[str, str]) -> str:
-    int8 = writes(assignment, arc.source)
-    names = ["arc", "q" if int8 else ""]
-    if arc.reader and not arc.reader.startswith("output "):
-        taken = reads(assignment, arc.reader)
-        if taken != int8:
-            names[1] = "to-int8" if taken else "to-float"
-        if devices.get(arc.source, devices.get(arc.reader)) != devices.get(arc.reader):
-            names.append("wire")
-    elif arc.reader and int8:
-        names[1] = "to-float"
-    return " ".join(name for name in names if name)
+class _Paint:
+    """The CSS class of every step of every edge: what it carries, where it changes type, where it leaves a device."""
+
+    def __init__(
+        self, edges: Sequence[tuple[str, str]], drawn: Layout, assignment: Assignment, devices: Mapping[str, str]
+    ) -> None:
+        self._layers = drawn.layers
+        self._assignment = assignment
+        self._devices = devices
+        self._readers: dict[str, list[str]] = {}
+        for source, reader in edges:
+            self._readers.setdefault(source, []).append(reader)
+
+    def of(self, arc: Arc) -> str:
+        """A step in mid-lane changes type where all readers it still leads to do, alike."""
+        ahead = [arc.reader] if arc.reader else [
+            reader for reader in self._readers[arc.source] if self._layers[reader] > arc.layer + 1
+        ]  # fmt: skip
+        changes = {self._change(arc.source, reader) for reader in ahead}
+        carried = "q" if writes(self._assignment, arc.source) else ""
+        change = changes.pop() if len(changes) == 1 else ""
+        wire = all(self._leaves(arc.source, reader) for reader in ahead)
+        return " ".join(name for name in ("arc", change or carried, "wire" if wire else "") if name)
+
+    def _change(self, source: str, reader: str) -> str:
+        written = writes(self._assignment, source)
+        taken = reads(self._assignment, reader)
+        return "" if written == taken else "to-int8" if taken else "to-float"
+
+    def _leaves(self, source: str, reader: str) -> bool:
+        ends = {self._devices[each] for each in (source, reader) if each in self._devices}
+        return len(ends) > 1
 
 
 def _arc(arc: Arc, class_: str, strips: Sequence[_Strip]) -> list[Html]:
@@ -224,7 +254,7 @@ def _title(material: Material, block: Block, device: str) -> str:
     return "\n".join(lines)
 
 
-def _legend(counts: Counter[str], changing: int, places: Sequence[str]) -> Html:
+def _legend(counts: Counter[str], changing: bool, places: Sequence[str]) -> Html:
     items = [tag("li", swatch(name), f"{text}: {counts[name]}") for name, text in _LEGEND if counts[name]]
     for class_, text in (("arc to-int8", "becomes int8"), ("arc to-float", "becomes float")):
         if changing:

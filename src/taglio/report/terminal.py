@@ -15,6 +15,7 @@ from taglio.graph import Graph
 from taglio.model import Model
 from taglio.outcome import Outcome, Quantized, Variant
 from taglio.plan.result import Plan
+from taglio.profile.layerwise import LayerTimes, predict_sum
 from taglio.profile.result import Profile
 from taglio.run.in_process import RunReport
 
@@ -117,8 +118,8 @@ def inspect(model: Model, graph: Graph, shown: set[str] | None) -> None:
         say(f"output {name} {'x'.join(map(str, tensors[name].shape)) or '?'}")
 
 
-def profile(graph: Graph, result: Profile) -> None:
-    """The blocks that take longest, and how well unseen runs were predicted."""
+def profile(graph: Graph, result: Profile, layers: LayerTimes | None = None) -> None:
+    """The blocks that take longest, how well unseen runs were predicted, and what the sum of lone layers says."""
     times = result.block_times()
     kinds = {block.name: block.kind for block in graph.blocks}
     table = _table("block", "operators", "float32", "int8", "speed-up")
@@ -138,6 +139,14 @@ def profile(graph: Graph, result: Profile) -> None:
             f"{unseen:.3f}" if run.mixed else "",
         )
     _print(runs)
+    if layers is not None:
+        sums = _table("sum of layers alone", "measured whole", "sum", "ratio")
+        for run in result.runs:
+            assignment = {block: result.precision(name) for block, name in run.assignment.items()}
+            total = predict_sum(layers, graph, assignment)
+            sums.add_row(run.name, _ms(run.wall.median_s), _ms(total), f"{total / run.wall.median_s:.3f}")
+        _print(sums)
+        say(f"layers cut {layers.cut} of QuantizeLinear, {layers.runs} runs each, {layers.wall_s:.1f} s for all")
     say(
         f"scheme {result.scheme}; 9 of 10 measured times should lie within {result.interval_ratio:.1%} of the predicted"
     )

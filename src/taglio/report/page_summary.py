@@ -1,0 +1,222 @@
+"""The head of the page: the result in one sentence, and float, all-int8 and the plan side by side."""
+
+from dataclasses import dataclass
+
+from taglio.profile.measure import FLOAT_RUN
+from taglio.profile.result import predict
+from taglio.report.page_markup import MISSING, Html, join, limit, ms, ms_decimals, percent, size, table, tag, times
+from taglio.report.page_material import Material
+
+# Below this the machine is taken to have kept its speed.
+STEADY = 0.03
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """One way to run the model; what was not measured is None."""
+
+    name: str
+    measured_s: float | None = None
+    p95_s: float | None = None
+    predicted_s: float | None = None
+    error: float | None = None
+    predicted_error: float | None = None
+    accuracy: float | None = None
+    size_bytes: int | None = None
+    int8_blocks: int | None = None
+
+
+def headline(material: Material) -> str:
+    """The result in one sentence."""
+    columns = {column.name: column for column in _columns(material)}
+    base, plan = columns["float"], columns.get("plan")
+    outcome = material.outcome
+    if outcome is not None and outcome.plan.int8_blocks == 0:
+        return f"Float stays: no int8 plan was faster with at most {limit(outcome.max_error)} error"
+    if outcome is not None:
+        gain = outcome.float32.latency.median_s / outcome.plan.latency.median_s
+        return (
+            f"{times(gain)} as fast as float, error {percent(outcome.plan.error)} of {limit(outcome.max_error)} allowed"
+        )
+    if plan is not None and plan.predicted_s and base.predicted_s:
+        bound = _bound(material)
+        ceiling = "" if bound is None else f" of {limit(bound)} allowed"
+        error = plan.error if plan.error is not None else plan.predicted_error
+        how = "error" if plan.error is not None else "predicted error"
+        return (
+            f"Predicted {times(base.predicted_s / plan.predicted_s)} as fast as float, {how} {percent(error)}{ceiling}"
+        )
+    int8 = columns["all int8"]
+    if base.measured_s and int8.measured_s:
+        return f"All int8 is {times(base.measured_s / int8.measured_s)} as fast as float, before any limit on its error"
+    return f"{material.model} was profiled"
+
+
+def lede(material: Material) -> Html | None:
+    """What all-int8 does instead, and how sure the plan is."""
+    outcome = material.outcome
+    if outcome is None:
+        return None
+    gain = outcome.float32.latency.median_s / outcome.int8.latency.median_s
+    verdict = "keeps to the bound too" if outcome.int8.error <= outcome.max_error else "breaks the bound"
+    text = (
+        f"Quantising all {outcome.int8.int8_blocks} blocks that can be int8 is {times(gain)} as fast as float, and with an "
+        f"error of {percent(outcome.int8.error)} it {verdict}. The plan has {outcome.plan.int8_blocks} of "
+        f"{outcome.blocks} blocks in int8; {_status(outcome.status, outcome.gap)}."
+    )
+    return tag("p", text, class_="lede")
+
+
+def tiles(material: Material) -> Html | None:
+    """The plan's speed, error, size and accuracy at a glance."""
+    outcome = material.outcome
+    if outcome is None:
+        return None
+    base, plan = outcome.float32, outcome.plan
+    share = plan.error / outcome.max_error if outcome.max_error else 0.0
+    fill = tag("i", style=f"width:{min(1.0, share) * 100:.1f}%", class_="over" if share > 1.0 else None)
+    parts = [
+        _tile(ms(plan.latency.median_s), f"an inference; float {ms(base.latency.median_s)}"),
+        _tile(percent(plan.error), f"error of {limit(outcome.max_error)} allowed", tag("span", fill, class_="meter")),
+        _tile(size(plan.size_bytes), f"on disk; float {size(base.size_bytes)}"),
+    ]
+    if plan.accuracy is not None and base.accuracy is not None:
+        parts.append(_tile(percent(plan.accuracy), f"top-1 accuracy; float {percent(base.accuracy)}"))
+    return tag("div", *parts, class_="tiles")
+
+
+def side_by_side(material: Material) -> Html:
+    """Float, all int8 and the plan in columns, predicted beside measured."""
+    columns = _columns(material)
+    decimals = ms_decimals(max((column.measured_s or column.predicted_s or 0.0 for column in columns), default=0.0))
+    drift, bound = material.drift(), _bound(material)
+
+    def seconds(value: float | None) -> str:
+        return MISSING if value is None else ms(value, decimals)
+
+    def ratio(column: _Column, factor: float = 1.0) -> str:
+        if column.measured_s is None or column.predicted_s is None:
+            return MISSING
+        return f"{column.predicted_s * factor / column.measured_s:.3f}"
+
+    def error(value: float | None) -> object:
+        broken = value is not None and bound is not None and value > bound
+        return tag("span", percent(value), class_="bad") if broken else percent(value)
+
+    rows: list[list[object]] = [
+        ["latency measured", *(seconds(column.measured_s) for column in columns)],
+        ["latency predicted", *(seconds(column.predicted_s) for column in columns)],
+        ["predicted ÷ measured", *(ratio(column) for column in columns)],
+    ]
+    if abs(drift - 1.0) > STEADY:
+        rows.append(["… with drift taken out", *(ratio(column, drift) for column in columns)])
+    rows += [
+        ["p95 measured", *(seconds(column.p95_s) for column in columns)],
+        ["error measured", *(error(column.error) for column in columns)],
+        ["error predicted", *(percent(column.predicted_error) for column in columns)],
+        ["accuracy, top-1", *(percent(column.accuracy) for column in columns)],
+        ["size", *(MISSING if column.size_bytes is None else size(column.size_bytes) for column in columns)],
+        ["int8 blocks", *(MISSING if column.int8_blocks is None else column.int8_blocks for column in columns)],
+    ]
+    rows = [row for row in rows if any(cell != MISSING for cell in row[1:])]
+    return join(table(["", *(column.name for column in columns)], rows, class_="compare"), _drift(material))
+
+
+def conditions(material: Material) -> Html:
+    """Where and how all of this was measured."""
+    known, outcome = material.profile.conditions, material.outcome
+    spinning = "spinning" if known.spinning else "not spinning"
+    facts = [
+        ("machine", str(known.machine)),
+        ("threads", f"{known.threads}, {spinning} between kernels"),
+        ("runtime", f"{known.runtime} {known.runtime_version}, optimisation {known.optimization}"),
+        ("scheme", str(material.profile.scheme)),
+    ]
+    if outcome is not None:
+        samples = (
+            f"{outcome.calibration_samples} to calibrate, {outcome.held_out_samples} held out for error and accuracy"
+        )
+        facts.append(("samples", samples))
+    items = [part for name, text in facts for part in (tag("dt", name), tag("dd", text))]
+    return tag("dl", *items, class_="facts")
+
+
+def _columns(material: Material) -> list[_Column]:
+    outcome = material.outcome
+    if outcome is not None:
+        variants = (("float", outcome.float32), ("all int8", outcome.int8), ("plan", outcome.plan))
+        return [
+            _Column(
+                name,
+                each.latency.median_s,
+                each.latency.p95_s,
+                each.predicted_latency_s,
+                each.error,
+                each.predicted_error,
+                each.accuracy,
+                each.size_bytes,
+                each.int8_blocks,
+            )
+            for name, each in variants
+        ]
+    columns = []
+    for label, name in (("float", FLOAT_RUN), ("all int8", "int8")):
+        run = material.profiled(name)
+        count = None if run is None else len(run.assignment)
+        wall = None if run is None else run.wall
+        predicted = (
+            predict(material.profile, material.graph, {}).total_s if material.graph and name == FLOAT_RUN else None
+        )
+        columns.append(
+            _Column(
+                label,
+                wall and wall.median_s,
+                wall and wall.p95_s,
+                predicted or (wall and wall.median_s),
+                int8_blocks=count,
+            )
+        )
+    plan = material.plan
+    if plan is not None:
+        columns.append(
+            _Column(
+                "plan",
+                predicted_s=plan.predicted_latency_s.value,
+                error=plan.measured_error,
+                predicted_error=plan.predicted_error.value,
+                int8_blocks=len(plan.assignment()),
+            )
+        )
+    return columns
+
+
+def _bound(material: Material) -> float | None:
+    if material.outcome is not None:
+        return material.outcome.max_error
+    return material.plan.limits.max_error if material.plan is not None else None
+
+
+def _status(status: str, gap: float) -> str:
+    if status == "optimal":
+        return "under its own tables no plan is faster" + (f" by more than {percent(gap)}" if gap > 1e-6 else "")
+    return f"the solver stopped with {status!r}, at most {percent(gap)} from the fastest"
+
+
+def _tile(figure: str, text: str, more: Html | None = None) -> Html:
+    return tag("div", tag("b", figure), tag("span", text), more, class_="tile")
+
+
+def _drift(material: Material) -> Html | None:
+    """Says so where the machine changed speed, or where the plan is newer than what was timed."""
+    notes = []
+    drift = material.drift()
+    if abs(drift - 1.0) > STEADY:
+        change = f"{abs(drift - 1.0) * 100:.0f}\u00a0% {'slower' if drift > 1.0 else 'faster'}"
+        notes.append(
+            f"The machine itself was {change} when these were timed than when it was profiled, by the float model's time. "
+            "Drift taken out, a ratio of 1 is a perfect prediction."
+        )
+    plan, outcome = material.plan, material.outcome
+    if plan is not None and outcome is not None and plan.predicted_latency_s.value != outcome.plan.predicted_latency_s:
+        notes.append("plan.json was made after these times were taken: the sections that follow show the newer plan.")
+    return tag("div", *(tag("p", note) for note in notes), class_="small") if notes else None

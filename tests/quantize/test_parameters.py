@@ -1,0 +1,184 @@
+"""Scales, zero points and stored weights against ONNX Runtime's own functions, and at the edges."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from onnx import TensorProto
+from onnxruntime.quantization.quant_utils import (
+    compute_scale_zp,
+    get_qmin_qmax_for_qType,
+    quantize_data,
+    quantize_nparray,
+    snap_zero_point_to_uint8,
+)
+
+from taglio.quantize.parameters import activation_parameters, quantize_values, quantize_weight
+from taglio.scheme import Scheme
+
+TYPES = {"u8": TensorProto.UINT8, "s8": TensorProto.INT8}
+VALUES = st.floats(-1e4, 1e4, width=32, allow_subnormal=False)
+RANGES = st.tuples(VALUES, VALUES).map(sorted)
+# Channels of unlike magnitude, some dead, some constant.
+CHANNEL = st.one_of(
+    st.lists(VALUES, min_size=6, max_size=6),
+    st.lists(st.floats(-(2.0**-10), 2.0**-10, width=32, allow_subnormal=False), min_size=6, max_size=6),
+    st.just([0.0] * 6),
+    VALUES.map(lambda value: [value] * 6),
+)
+WEIGHTS = st.lists(CHANNEL, min_size=1, max_size=4).map(lambda rows: np.array(rows, np.float32).reshape(-1, 2, 3, 1))
+WEIGHT_SCHEMES = [
+    Scheme(weight=weight, weight_symmetric=symmetric, reduced_range=reduced)
+    for weight, symmetric, reduced in product(("u8", "s8"), (True, False), (True, False))
+]
+
+
+def shown(scheme: Scheme) -> str:
+    return str(scheme)
+
+
+@pytest.mark.parametrize("symmetry", ["asymmetric", "symmetric"])
+@pytest.mark.parametrize("kind", ["u8", "s8"])
+@given(low_high=RANGES)
+def test_an_activation_has_onnx_runtimes_scale_and_zero_point(kind, symmetry, low_high):
+    low, high = low_high
+    ours = activation_parameters(low, high, Scheme(activation=kind, activation_symmetry=symmetry))
+    symmetric = symmetry == "symmetric"
+    limits = get_qmin_qmax_for_qType(TYPES[kind], symmetric=symmetric)
+    zero_point, scale = compute_scale_zp(np.float32(low), np.float32(high), *limits, symmetric)
+    assert ours.scale == np.float32(scale)
+    assert ours.zero_point == zero_point
+    assert ours.zero_point.dtype == (np.uint8 if kind == "u8" else np.int8)
+
+
+@given(low_high=RANGES)
+def test_a_restricted_activation_snaps_as_onnx_runtimes_does(low_high):
+    # ONNX Runtime stretches the scale so that neither end is clipped, by at most half a step in 127.
+    low, high = low_high
+    ours = activation_parameters(low, high, Scheme(activation_symmetry="restricted"))
+    assume(max(-low, high) > 1e-30)
+    zero_point, scale = snap_zero_point_to_uint8(np.float32(low), np.float32(high))
+    assert ours.zero_point == zero_point
+    assert scale * (1 - 1 / 127) <= ours.scale <= scale * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("kind", ["u8", "s8"])
+@pytest.mark.parametrize("symmetry", ["asymmetric", "symmetric", "restricted"])
+@given(low_high=RANGES)
+def test_the_range_is_covered_and_zero_is_exact(kind, symmetry, low_high):
+    low, high = low_high
+    parameters = activation_parameters(low, high, Scheme(activation=kind, activation_symmetry=symmetry))
+    values = np.array([low, high, 0.0], np.float32)
+    stored = quantize_values(values, parameters).astype(np.float64)
+    back = (stored - float(parameters.zero_point)) * float(parameters.scale)
+    assert back[2] == 0.0
+    # One step: half from rounding the value, half from rounding the zero point.
+    assert np.abs(back - values).max() <= parameters.scale * 1.001
+
+
+@pytest.mark.parametrize(
+    ("kind", "symmetry", "low_high", "zero_point", "at_minimum"),
+    [
+        ("u8", "asymmetric", (0.0, 6.0), 0, True),
+        ("u8", "asymmetric", (-1.0, 3.0), 64, False),
+        ("u8", "symmetric", (0.0, 6.0), 128, False),
+        ("u8", "restricted", (0.0, 6.0), 0, True),
+        ("u8", "restricted", (-1e-6, 6.0), 128, False),
+        ("s8", "asymmetric", (0.0, 6.0), -128, True),
+        ("s8", "symmetric", (-2.0, 6.0), 0, False),
+        ("s8", "restricted", (0.0, 6.0), -128, True),
+        ("s8", "restricted", (-2.0, 6.0), 0, False),
+        ("u8", "asymmetric", (2.0, 6.0), 0, True),
+        ("u8", "asymmetric", (-6.0, -2.0), 255, False),
+    ],
+)
+def test_zero_points_by_hand(kind, symmetry, low_high, zero_point, at_minimum):
+    parameters = activation_parameters(*low_high, Scheme(activation=kind, activation_symmetry=symmetry))
+    assert int(parameters.zero_point) == zero_point
+    assert parameters.at_minimum is at_minimum
+
+
+@pytest.mark.parametrize("kind", ["u8", "s8"])
+@pytest.mark.parametrize("symmetry", ["asymmetric", "symmetric", "restricted"])
+def test_a_tensor_that_is_always_zero_stays_zero(kind, symmetry):
+    parameters = activation_parameters(0.0, 0.0, Scheme(activation=kind, activation_symmetry=symmetry))
+    assert parameters.scale == 1.0
+    stored = quantize_values(np.zeros(3, np.float32), parameters)
+    assert (stored == parameters.zero_point).all()
+
+
+@given(low_high=RANGES, values=st.lists(VALUES, min_size=1, max_size=8))
+def test_constants_are_stored_as_onnx_runtime_stores_them(low_high, values):
+    parameters = activation_parameters(*low_high, Scheme())
+    array = np.array(values, np.float32)
+    theirs = quantize_nparray(TensorProto.UINT8, array, parameters.scale, np.array(parameters.zero_point))
+    np.testing.assert_array_equal(quantize_values(array, parameters), theirs)
+
+
+@pytest.mark.parametrize("scheme", WEIGHT_SCHEMES, ids=shown)
+@given(values=WEIGHTS)
+def test_weights_are_onnx_runtimes_per_channel_and_per_tensor(scheme, values):
+    ours = quantize_weight(values, scheme, axis=0)
+    for channel in range(len(values)):
+        same(scheme, values[channel], ours.values[channel], ours.scale[channel], ours.zero_point[channel])
+    whole = quantize_weight(values, scheme, axis=None)
+    same(scheme, values, whole.values, whole.scale, whole.zero_point)
+
+
+def same(scheme: Scheme, values: np.ndarray, stored: np.ndarray, scale: np.ndarray, zero_point: np.ndarray) -> None:
+    kind, symmetric, reduced = TYPES[scheme.weight], scheme.weight_symmetric, scheme.reduced_range
+    their_zero, their_scale, theirs = quantize_data(values.ravel(), kind, symmetric, reduce_range=reduced)
+    assert scale == np.float32(their_scale)
+    assert zero_point == their_zero
+    # ONNX Runtime clips to 8 bits even in 7: rounding the zero point can take an end one step past the range.
+    low, high = get_qmin_qmax_for_qType(kind, reduce_range=reduced, symmetric=symmetric)
+    np.testing.assert_array_equal(stored.ravel(), np.clip(theirs.astype(int), int(low), int(high)))
+    assert np.abs(stored.ravel().astype(int) - theirs.astype(int)).max() <= 1
+
+
+@pytest.mark.parametrize("axis", [0, 1, 3])
+def test_the_axis_gets_one_scale_an_entry(axis):
+    values = np.random.default_rng(0).standard_normal((4, 3, 2, 5)).astype(np.float32)
+    weight = quantize_weight(values, Scheme(), axis)
+    assert weight.scale.shape == weight.zero_point.shape == (values.shape[axis],)
+    expected = np.abs(values).max(axis=tuple(i for i in range(4) if i != axis)) / 127
+    np.testing.assert_allclose(weight.scale, expected, rtol=1e-6)
+    assert weight.values.dtype == np.int8
+    assert weight.axis == axis
+
+
+def test_a_dead_channel_leaves_the_others_alone():
+    values = np.random.default_rng(1).standard_normal((3, 4)).astype(np.float32)
+    values[1] = 0.0
+    weight = quantize_weight(values, Scheme(), axis=0)
+    assert weight.scale[1] == 1.0
+    assert (weight.values[1] == 0).all()
+    alone = quantize_weight(values[[0, 2]], Scheme(), axis=0)
+    np.testing.assert_array_equal(weight.values[[0, 2]], alone.values)
+
+
+def test_a_huge_bias_widens_only_the_scales_that_need_it():
+    # An int32 bias has scale_in × scale_weight as its scale: minimum_scale is what keeps bias / that within int32.
+    values = np.array([[1e-6, -1e-6], [0.5, -0.25]], np.float32)
+    minimum = np.array([1e-4, 1e-6])
+    weight = quantize_weight(values, Scheme(), axis=0, minimum_scale=minimum)
+    assert weight.scale[0] == np.float32(1e-4)
+    assert (weight.values[0] == 0).all()
+    assert weight.scale[1] == np.float32(0.5 / 127)
+    assert quantize_weight(values, Scheme(), None, minimum_scale=1.0).scale == 1.0
+
+
+def test_reduced_range_keeps_a_bit_free():
+    values = np.random.default_rng(2).standard_normal((8, 32)).astype(np.float32)
+    signed = quantize_weight(values, Scheme(reduced_range=True), axis=0).values
+    assert (signed.min(), signed.max()) == (-64, 64)
+    unsigned = quantize_weight(values, Scheme(weight="u8", weight_symmetric=False, reduced_range=True), axis=0).values
+    assert (unsigned.min(), unsigned.max()) == (0, 127)
+
+
+def test_the_source_is_not_written_to():
+    values = np.ones((2, 3), np.float32)
+    quantize_weight(values, Scheme(), axis=0)
+    assert (values == 1.0).all()
