@@ -38,6 +38,15 @@ def digits() -> Case:
 
 
 @pytest.fixture(scope="session")
+def few_digits(digits: Case, tmp_path_factory: pytest.TempPathFactory) -> Case:
+    """The embedded model with 24 of its pictures, for what need not be exact."""
+    path = tmp_path_factory.mktemp("few") / "digits.npz"
+    with np.load(digits.data) as arrays:
+        np.savez(path, **{name: arrays[name][:24] for name in arrays.files})
+    return Case(digits.model, path)
+
+
+@pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Case:
     """A model that takes a moment: input `x` 1x3x8x8, and ten samples."""
     folder = tmp_path_factory.mktemp("tiny")
@@ -55,9 +64,9 @@ def optimized(digits: Case, tmp_path_factory: pytest.TempPathFactory) -> Optimiz
 
 
 @pytest.fixture(scope="session")
-def digits_staged(digits: Case, tmp_path_factory: pytest.TempPathFactory) -> Staged:
+def digits_staged(few_digits: Case, tmp_path_factory: pytest.TempPathFactory) -> Staged:
     """Every stage on the embedded model, a command each."""
-    return _staged(digits, tmp_path_factory.mktemp("digits-staged"), 0.01, 0.05)
+    return _staged(few_digits, tmp_path_factory.mktemp("digits-staged"), 0.01, 0.05)
 
 
 @pytest.fixture(scope="session")

@@ -11,11 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import taglio as package
 from taglio.cli import main
 
 ROOT = Path(__file__).parents[2]
 SHARED = ROOT.parent / "shared"
 SCHEME = "qdq-u8s8-asym-pc"
+# A process of its own finds the package where this one did.
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(str(package.__file__)).parents[1])}
 
 
 @dataclass(frozen=True)

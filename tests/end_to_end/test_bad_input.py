@@ -21,7 +21,7 @@ from PIL import Image
 
 from taglio.embedded import digits_model
 from tests.conftest import Staged
-from tests.end_to_end.command import ROOT, SCHEME, Case, Ran, refused, snapshot, taglio
+from tests.end_to_end.command import ENVIRONMENT, SCHEME, Case, Ran, refused, snapshot, taglio
 from tests.models import Sketch, conv_relu_chain, pyramid, saved, two_in_two_out
 
 # --- models -----------------------------------------------------------------------------------------------------------
@@ -153,32 +153,32 @@ def without_external_weights(path: Path) -> None:
     (path.parent / "weights.bin").unlink()
 
 
-BAD_MODELS: list[tuple[Callable[[Path], None], tuple[str, ...]]] = [
-    (truncated, ("cut short", "bytes", "export it again")),
-    (text, ("not an ONNX file", "export it again")),
-    (empty, ("0 bytes",)),
-    (missing, ("no such file",)),
-    (a_folder, ("is a folder",)),
-    (no_graph, ("no ONNX graph",)),
-    (dynamic, ("picture", "batchx3x8x8", "--shape picture=1x3x8x8")),
-    (dynamic_sides, ("1x3xheightxwidth", "--shape picture=")),
-    (without_shape, ("no shape", "--shape x=")),
-    (zero, ("zero dimension", "1x3x0x8")),
-    (bad_weights(np.nan), ("poisoned", "2 NaN or Inf", "among 216")),
-    (bad_weights(np.inf), ("poisoned", "2 NaN or Inf")),
-    (bad_constant, ("NaN",)),
-    (custom, ("Swoosh", "com.example")),
-    (bad_attribute, ("ONNX Runtime", "swoosh")),
-    (unknown_operator, ("ONNX Runtime", "Reluu")),
-    (mixed_types, ("ONNX Runtime",)),
-    (wrong_channels, ("ONNX Runtime",)),
-    (undefined_tensor, ("ONNX Runtime", "nowhere")),
-    (from_the_future, ("999",)),
-    (without_external_weights, ("external weights",)),
+BAD_MODELS: list[tuple[str, Callable[[Path], None], tuple[str, ...]]] = [
+    ("truncated", truncated, ("cut short", "bytes", "export it again")),
+    ("text", text, ("not an ONNX file", "export it again")),
+    ("empty", empty, ("0 bytes",)),
+    ("missing", missing, ("no such file",)),
+    ("a folder", a_folder, ("is a folder",)),
+    ("no graph", no_graph, ("no ONNX graph",)),
+    ("dynamic", dynamic, ("picture", "batchx3x8x8", "--shape picture=1x3x8x8")),
+    ("dynamic sides", dynamic_sides, ("1x3xheightxwidth", "--shape picture=")),
+    ("without shape", without_shape, ("no shape", "--shape x=")),
+    ("zero", zero, ("zero dimension", "1x3x0x8")),
+    ("NaN weights", bad_weights(np.nan), ("poisoned", "2 NaN or Inf", "among 216")),
+    ("infinite weights", bad_weights(np.inf), ("poisoned", "2 NaN or Inf")),
+    ("bad constant", bad_constant, ("NaN",)),
+    ("custom", custom, ("Swoosh", "com.example")),
+    ("bad attribute", bad_attribute, ("ONNX Runtime", "swoosh")),
+    ("unknown operator", unknown_operator, ("ONNX Runtime", "Reluu")),
+    ("mixed types", mixed_types, ("ONNX Runtime",)),
+    ("wrong channels", wrong_channels, ("ONNX Runtime",)),
+    ("undefined tensor", undefined_tensor, ("ONNX Runtime", "nowhere")),
+    ("from the future", from_the_future, ("999",)),
+    ("without external weights", without_external_weights, ("external weights",)),
 ]
 
 
-@pytest.mark.parametrize(("make", "words"), BAD_MODELS, ids=lambda each: getattr(each, "__name__", ""))
+@pytest.mark.parametrize(("make", "words"), [each[1:] for each in BAD_MODELS], ids=[each[0] for each in BAD_MODELS])
 def test_a_model_that_cannot_be_planned(
     make: Callable[[Path], None], words: tuple[str, ...], tmp_path: Path, workspace: Path, tiny: Case
 ) -> None:
@@ -473,6 +473,8 @@ def test_pins_that_contradict_each_other(workspace: Path, tiny: Case) -> None:
         (("--cut", "relu1_out", "--devices", "a,b,c"), ("1 cuts", "3 were named")),
         (("--cut", "relu1_out", "--devices", "a/../../b,c"), ("a/../../b",)),
         (("--devices", "a,b"), ("--devices", "--cut")),
+        (("--pin", "../up=conv0"), ("../up",)),
+        (("--cut", "y", "--devices", "a,b"), ('"y"', "no block")),
     ],
     ids=lambda each: " ".join(each),
 )
@@ -492,8 +494,8 @@ def test_cuts_out_of_order(workspace: Path, tiny: Case) -> None:
 # --- artifacts --------------------------------------------------------------------------------------------------------
 
 READERS: dict[str, list[tuple[str, ...]]] = {
-    "setup.json": [("error",), ("plan", "--max-error", "0.1"), ("build",), ("run",), ("report",)],
-    "profile.json": [("error",), ("plan", "--max-error", "0.1"), ("build",), ("run",), ("report",)],
+    "setup.json": [("error",), ("plan", "--max-error", "0.1"), ("build",), ("run",)],
+    "profile.json": [("error",), ("plan", "--max-error", "0.1"), ("build",), ("run",)],
     "error.json": [("plan", "--max-error", "0.1")],
     "plan.json": [("build",), ("run",)],
     "components/manifest.json": [("run",)],
@@ -558,8 +560,26 @@ def test_an_artifact_that_cannot_be_used(
 @pytest.mark.parametrize("command", [("error",), ("plan", "--max-error", "1%"), ("build",), ("run",), ("report",)])
 def test_a_stage_before_the_first(command: tuple[str, ...], tmp_path: Path) -> None:
     ran = taglio(command[0], tmp_path / "out", *command[1:])
-    refused(ran, "BadArtifact", "setup.json", "run taglio profile")
+    refused(ran, "BadArtifact", str(tmp_path / "out"), "run taglio profile")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("damage", [another_version, another_kind, cut_in_half, not_json, another_body, deleted])
+def test_a_report_needs_the_profile(damage: Callable[[Path], tuple[str, ...]], workspace: Path) -> None:
+    words = damage(workspace / "profile.json")
+    before = snapshot(workspace)
+    refused(taglio("report", workspace), "BadArtifact", "profile.json", *words)
+    assert snapshot(workspace) == before
+
+
+@pytest.mark.parametrize("damage", [another_version, another_model, cut_in_half, deleted])
+@pytest.mark.parametrize("stage", ["error", "plan", "run"])
+def test_a_report_says_what_it_leaves_out(
+    damage: Callable[[Path], tuple[str, ...]], stage: str, workspace: Path
+) -> None:
+    damage(workspace / f"{stage}.json")
+    assert taglio("report", workspace).code == 0
+    assert f"taglio {stage} {workspace}" in (workspace / "report.html").read_text()
 
 
 def test_a_component_that_was_changed(workspace: Path) -> None:
@@ -592,6 +612,13 @@ def test_an_error_model_of_another_scheme(workspace: Path, tiny: Case) -> None:
     other = ("--scheme", "qdq-s8s8-sym-pt", "--effort", 0.01, "-o", workspace)
     assert taglio("profile", *tiny.arguments(), *other).code == 0
     refused(taglio("plan", workspace, "--max-error", 0.1), "BadArtifact", "error.json", "scheme", "taglio error")
+
+
+def test_a_plan_of_another_scheme(workspace: Path, tiny: Case) -> None:
+    other = ("--scheme", f"{SCHEME}-percentile", "--effort", 0.01, "-o", workspace)
+    assert taglio("profile", *tiny.arguments(), *other).code == 0
+    for command in ("build", "run"):
+        refused(taglio(command, workspace), "BadArtifact", "plan.json", "scheme", "taglio plan")
 
 
 def test_components_of_another_plan(workspace: Path) -> None:
@@ -679,7 +706,7 @@ def started(case: Case, out: Path) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        env=ENVIRONMENT,
     )
     until = time.monotonic() + 120
     while not (out / "profile.json").exists() and process.poll() is None and time.monotonic() < until:
@@ -689,9 +716,9 @@ def started(case: Case, out: Path) -> subprocess.Popen[str]:
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL], ids=["interrupted", "killed"])
-def test_stopped_halfway(how: signal.Signals, digits: Case, tmp_path: Path) -> None:
+def test_stopped_halfway(how: signal.Signals, few_digits: Case, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    process = started(digits, out)
+    process = started(few_digits, out)
     process.send_signal(how)
     printed, said = process.communicate(timeout=60)
     assert printed == ""
@@ -706,7 +733,7 @@ def test_stopped_halfway(how: signal.Signals, digits: Case, tmp_path: Path) -> N
     assert not (out / "outcome.json").exists()
     # What was written is whole: the next stage reads it, and the whole flow runs over it.
     assert taglio("error", out, "--effort", 0.01, "--json").json()["evaluations"] > 0
-    assert quick(digits, out, "--max-error", 0.01, "--json").json()["plan"]["error"] <= 0.01
+    assert quick(few_digits, out, "--max-error", 0.01, "--json").json()["plan"]["error"] <= 0.01
 
 
 def test_an_interrupted_run_over_an_old_one(workspace: Path, tiny: Case, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -724,9 +751,8 @@ def test_an_interrupted_run_over_an_old_one(workspace: Path, tiny: Case, monkeyp
 def test_standard_output_that_closes(digits: Case) -> None:
     """`taglio inspect | head -1` says nothing about it."""
     command = [sys.executable, "-m", "taglio.cli", "inspect", str(digits.model)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, text=True
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENVIRONMENT, text=True
     ) as process:
         assert process.stdout is not None
         assert process.stderr is not None

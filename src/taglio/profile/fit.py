@@ -15,7 +15,7 @@ from taglio.quantize.precision import Precision
 # Prior of the kernel clock: ONNX Runtime's profiler adds a few microseconds to each kernel it records.
 _PRIOR_KERNEL_OVERHEAD_S = 3e-6
 _WEAK, _STRONG = 0.1, 1.5
-_GENERAL_WEIGHT = 0.3
+_GENERAL_WEIGHT = 0.05
 COVERAGE = 0.9
 
 

@@ -10,12 +10,12 @@ from functools import partial
 
 import numpy as np
 
-from taglio.graph import Graph
+from taglio.graph import Graph, flows
 from taglio.model import Model
 from taglio.profile.attribution import Attributor
 from taglio.profile.fit import Run, conformal_ratio, fit, leave_one_out
 from taglio.profile.machine import describe
-from taglio.profile.result import Conditions, Profile, WholeRun
+from taglio.profile.result import Conditions, Profile, WholeRun, changes, writes
 from taglio.profile.stopwatch import Effort, Progress, Timed, WallTime, time_models
 from taglio.quantize.effective import effective
 from taglio.quantize.precision import Assignment, Precision, precisions
@@ -24,9 +24,12 @@ from taglio.runtimes import onnxruntime
 from taglio.runtimes.onnxruntime import SessionOptions
 from taglio.scheme import Scheme
 
-# Nine mixes: the largest of nine leave-one-out errors bounds a tenth with probability 0.9.
-MIXES = 9
+# Nine would do for a 90 % interval (the largest of nine errors bounds a tenth); more show more states.
+MIXES = 12
 FLOAT_RUN = "float32"
+_POOL = 30
+# What showing a state once more is worth, by how often it was shown already.
+_WORTH = {0: 1.0, 1: 0.4, 2: 0.1}
 
 
 def profile(
@@ -43,7 +46,7 @@ def profile(
 ) -> Profile:
     """Measure `model` on this machine: float, all int8, all int8 anchors, and `MIXES` random mixes, interleaved."""
     choices = precisions(scheme)
-    mixes = random_mixes(graph, choices, MIXES, seed)
+    mixes = covering_mixes(graph, choices, MIXES, seed)
     assignments = {FLOAT_RUN: {}, **pure_assignments(graph, choices), **mixes}
     timed = time_models(
         {name: partial(builder.build, assignment) for name, assignment in assignments.items()},
@@ -73,9 +76,7 @@ def refine(
     drift = next(run for run in known.runs if run.name == FLOAT_RUN).wall.median_s / timed[FLOAT_RUN].wall.median_s
     others = {name: assignment for name, assignment in assignments.items() if name != FLOAT_RUN}
     more = _runs(model, graph, others, timed, set(others), drift)
-    old = [_run(known, run) for run in known.runs]
-    walls = {run.name: run.wall for run in known.runs} | {name: timed[name].wall for name in others}
-    pairs = [(run, walls[run.name]) for run in old] + more
+    pairs = [(_run(known, run), run.wall) for run in known.runs] + more
     return _assemble(known.model_sha256, graph, known.conditions, known.scheme, known.precisions, pairs)
 
 
@@ -94,8 +95,13 @@ def _runs(
         kernels = {node: seconds * drift for node, seconds in result.kernels.items()}
         attribution = attributor.attribute(result.optimized, kernels)
         wall_s = result.wall.median_s * drift
-        runs.append((Run(name, dict(assignment), wall_s, attribution, name in mixed), result.wall))
+        runs.append((Run(name, dict(assignment), wall_s, attribution, name in mixed), _steady(result.wall, drift)))
     return runs
+
+
+def _steady(wall: WallTime, drift: float) -> WallTime:
+    """Wall time at the speed that the machine had in the profile."""
+    return WallTime(wall.median_s * drift, wall.deviation_s * drift, wall.p95_s * drift, wall.mean_s * drift, wall.runs)
 
 
 def _run(profile: Profile, run: WholeRun) -> Run:
@@ -152,6 +158,43 @@ def pure_assignments(graph: Graph, choices: Sequence[Precision]) -> dict[str, As
     if anchor is not None and any(anchor.fits(block) for block in candidates):
         result["int8-anchor"] = {block.name: anchor if anchor.fits(block) else whole for block in candidates}
     return {name: effective(graph, assignment, whole) for name, assignment in result.items()}
+
+
+def covering_mixes(graph: Graph, choices: Sequence[Precision], count: int, seed: int) -> dict[str, Assignment]:
+    """Of many random mixes the `count` that together show most: every flow written in float and in int8, changing type
+    and not, and every block in each precision, at least twice where they can; larger flows first.
+
+    A state that no mix shows would have to be guessed from other flows, which was measured wrong by half and more.
+    """
+    pool = list(random_mixes(graph, choices, _POOL * count, seed).values())
+    tensors = graph.tensor_map()
+    moving = flows(graph)
+    weight: dict[tuple[str, ...], float] = {}
+    shown: list[list[tuple[str, ...]]] = []
+    for mix in pool:
+        cells: list[tuple[str, ...]] = [(block, precision.name) for block, precision in mix.items()]
+        weight.update(dict.fromkeys(cells, 1.0))
+        for flow in moving:
+            cell: tuple[str, ...] = (
+                flow.name,
+                "int8" if writes(mix, flow.producer) else "float",
+                "changes" * bool(changes(flow, mix)),
+            )
+            weight[cell] = max(1.0, max(tensors[name].elements for name in flow.tensors) / 1e4)
+            cells.append(cell)
+        shown.append(cells)
+    seen: dict[tuple[str, ...], int] = {}
+    chosen: list[int] = []
+    while len(chosen) < count:
+        gains = [
+            -1.0 if index in chosen else sum(weight[cell] * _WORTH.get(seen.get(cell, 0), 0.0) for cell in cells)
+            for index, cells in enumerate(shown)
+        ]
+        best = max(range(len(pool)), key=lambda index: gains[index])
+        chosen.append(best)
+        for cell in shown[best]:
+            seen[cell] = seen.get(cell, 0) + 1
+    return {f"mix{order}": pool[index] for order, index in enumerate(chosen)}
 
 
 def random_mixes(graph: Graph, choices: Sequence[Precision], count: int, seed: int) -> dict[str, Assignment]:

@@ -81,9 +81,9 @@ def time_models(
     """Time every model, interleaved; with `kernels` also each kernel.
 
     Each model is built when it is needed and optimised once, offline, at `options.optimization`; that saved graph is
-    what runs and what the kernel names refer to. All models are live at once while walls are timed, since that is
-    what interleaving needs; kernels are timed afterwards, one session at a time. Raises MeasurementFailed when a model
-    fails while running.
+    what runs and what the kernel names refer to. All models are live at once, since interleaving needs that; kernels
+    are timed after the walls, in sessions of their own, because profiling slows the run. Raises MeasurementFailed when
+    a model fails while running.
     """
     with tempfile.TemporaryDirectory() as folder:
         ready = SessionOptions(options.threads, Optimization.NONE, options.spinning)
@@ -95,28 +95,37 @@ def time_models(
             if progress:
                 progress("loading", index + 1, len(models))
         rounds = _rounds(sessions, feed, effort)
-        samples: dict[str, list[float]] = {name: [] for name in models}
-        order = list(models)
-        shuffle = random.Random(0)
-        for index in range(rounds):
-            shuffle.shuffle(order)
-            for name in order:
-                samples[name].append(run_once(name, sessions[name], feed))
-            if progress:
-                progress("timing", index + 1, rounds)
-        del sessions
-        result = {}
-        for index, name in enumerate(models):
-            events: dict[str, float] = {}
-            if kernels:
-                session = open_session(paths[name], ready, profile_prefix=Path(folder) / f"profile-{index}", label=name)
-                for _ in range(effort.warmup + max(effort.minimum, rounds // 2)):
-                    run_once(name, session, feed)
-                events = _kernel_seconds(Path(session.end_profiling()), effort.warmup)
-                if progress:
-                    progress("timing kernels", index + 1, len(models))
-            result[name] = Timed(_skeleton(paths[name]), summarize(samples[name]), events)
-    return result
+        samples = _interleave(sessions, feed, rounds, lambda done: progress and progress("timing", done, rounds))
+        sessions.clear()
+        events: dict[str, dict[str, float]] = {}
+        if kernels:
+            for index, name in enumerate(models):
+                prefix = Path(folder) / f"profile-{index}"
+                sessions[name] = open_session(paths[name], ready, profile_prefix=prefix, label=name)
+            again = effort.warmup + max(effort.minimum, rounds // 2)
+            _interleave(sessions, feed, again, lambda done: progress and progress("timing kernels", done, again))
+            for name, session in sessions.items():
+                events[name] = _kernel_seconds(Path(session.end_profiling()), effort.warmup)
+            sessions.clear()
+        return {name: Timed(_skeleton(paths[name]), summarize(samples[name]), events.get(name, {})) for name in models}
+
+
+def _interleave(
+    sessions: Mapping[str, ort.InferenceSession],
+    feed: Mapping[str, np.ndarray],
+    rounds: int,
+    tell: Callable[[int], object],
+) -> dict[str, list[float]]:
+    """Wall seconds of `rounds` rounds, each running every session once in a fresh order."""
+    samples: dict[str, list[float]] = {name: [] for name in sessions}
+    order = list(sessions)
+    shuffle = random.Random(0)
+    for index in range(rounds):
+        shuffle.shuffle(order)
+        for name in order:
+            samples[name].append(run_once(name, sessions[name], feed))
+        tell(index + 1)
+    return samples
 
 
 def run_once(name: str, session: ort.InferenceSession, feed: Mapping[str, np.ndarray]) -> float:

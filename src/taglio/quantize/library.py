@@ -109,9 +109,10 @@ def dynamic(model: Model, graph: Graph, blocks: Sequence[str], scheme: Scheme) -
         node = nodes[block.operators[0]]
         if reason := _dynamic_refusal(node, initializers, scheme):
             raise CannotQuantize(f"block {block.name} cannot be dynamic int8: {reason}")
-        # The tool first splits every Gemm into MatMul and Add, under new names.
+        # The tool first splits every Gemm into MatMul and Add, under new names, and transposes its weights in place.
         asked[f"{node.name}_MatMul" if node.op_type == "Gemm" else node.name] = block
-    proto = _own_weights(model.proto, {block.operators[0]: block for block in chosen})
+    gemms = {node.name for node in model.proto.graph.node if node.op_type == "Gemm"}
+    proto = _own_weights(model.proto, gemms | {block.operators[0] for block in chosen})
     with tempfile.TemporaryDirectory() as folder, _quiet():
         target = Path(folder) / "dynamic.onnx"
         quantize_dynamic(
@@ -191,8 +192,8 @@ def _names(proto: onnx.ModelProto) -> set[str]:
     return names | {tensor.name for tensor in proto.graph.initializer} | {value.name for value in proto.graph.input}
 
 
-def _own_weights(proto: onnx.ModelProto, asked: Mapping[str, Block]) -> onnx.ModelProto:
-    """A copy in which no asked operator shares a float constant with another operator.
+def _own_weights(proto: onnx.ModelProto, operators: Collection[str]) -> onnx.ModelProto:
+    """A copy in which none of `operators` shares a float constant with another operator.
 
     ONNX Runtime keeps one converted form per constant: a bias shared by two Conv would get the scale of the first,
     and a float block would read the other's int8 weights.
@@ -202,7 +203,7 @@ def _own_weights(proto: onnx.ModelProto, asked: Mapping[str, Block]) -> onnx.Mod
     uses = Counter(name for node in copy.graph.node for name in set(node.input))
     for node in copy.graph.node:
         for index, name in enumerate(node.input):
-            if node.name in asked and name in floats and uses[name] > 1:
+            if node.name in operators and name in floats and uses[name] > 1:
                 own = copy.graph.initializer.add()
                 own.CopyFrom(floats[name])
                 own.name = node.input[index] = f"{name}/{node.name}/{index}"

@@ -79,9 +79,7 @@ def render(material: Material) -> str:
 
 def _summary(material: Material) -> Html:
     links = [tag("a", section.title, href=f"#{section.id}") for section in _SECTIONS]
-    gap = (
-        page_parts.absent(material.absent[OUTCOME]) if material.outcome is None and OUTCOME in material.absent else None
-    )
+    gap = material.absent.get(OUTCOME)
     return tag(
         "header",
         tag("p", tag("b", "taglio"), tag("span", material.model), class_="brand"),
@@ -89,7 +87,7 @@ def _summary(material: Material) -> Html:
         page_summary.lede(material),
         page_summary.tiles(material),
         page_summary.side_by_side(material),
-        gap,
+        page_parts.absent(gap) if gap is not None else None,
         page_summary.conditions(material),
         tag("nav", *links, aria_label="sections"),
     )

@@ -1,6 +1,9 @@
 """The sensitivity table: what each block costs in error and gives in time, and what the plan made of it."""
 
-from taglio.report.page_markup import MISSING, Html, figures, join, ms_decimals, percent, tag
+from dataclasses import dataclass
+
+from taglio.graph import Block
+from taglio.report.page_markup import MISSING, Html, breakable, figures, join, ms_decimals, percent, tag
 from taglio.report.page_material import Material
 from taglio.report.page_network import block_class, swatch
 
@@ -17,74 +20,95 @@ _HEAD = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """One block's numbers; None where there is nothing to tell. `worth` is seconds saved per unit of error alone."""
+
+    name: str
+    block: Block | None
+    error: float | None
+    float_s: float | None
+    int8_s: float | None
+
+    @property
+    def saved_s(self) -> float | None:
+        return None if self.float_s is None or self.int8_s is None else self.float_s - self.int8_s
+
+    @property
+    def worth(self) -> float | None:
+        return None if self.saved_s is None or not self.error else self.saved_s / self.error
+
+
 def sensitivity(material: Material) -> Html:
     """Blocks ranked by their error alone in int8."""
-    times = material.profile.block_times()
-    alone = (
-        {each.block: each.error for each in material.error.alone if each.precision == "int8"} if material.error else {}
+    rows = sorted(
+        _rows(material), key=lambda row: (-1.0 if row.error is None else row.error, row.float_s or 0.0), reverse=True
     )
-    assignment = material.plan.assignment() if material.plan is not None else {}
-    blocks = {block.name: block for block in material.graph.blocks} if material.graph is not None else {}
-    names = list(dict.fromkeys([*blocks, *(each.block for each in material.profile.blocks)]))
-    saved = {
-        name: times[name, "float32"] - times[name, "int8"]
-        for name in names
-        if (name, "float32") in times and (name, "int8") in times
-    }
-    moving = {name for name, block in blocks.items() if block.movement}
-    worst, most = max(alone.values(), default=0.0), max(saved.values(), default=0.0)
-    decimals = ms_decimals(max(times.values(), default=0.0)) + 1
-    rows = []
-    for name in sorted(names, key=lambda each: (-alone.get(each, -1.0), -times.get((each, "float32"), 0.0))):
-        block = blocks.get(name)
-        about = (
-            None
-            if block is None
-            else " + ".join(block.kind.split("+")) + (f"; {block.refusal}" if block.refusal else "")
-        )
-        error, gain = alone.get(name), saved.get(name) if name not in moving else None
-        chosen = assignment[name].name if name in assignment else "float32"
-        class_ = block_class(block, assignment) if block is not None else ""
-        chip = tag("span", swatch(class_) if class_ else None, _NAMES.get(chosen, chosen), class_="chip")
-        worth = gain * 1e3 / (error * 100) if gain is not None and error else None
-        rows.append(
-            tag(
-                "tr",
-                tag("th", name, tag("small", about) if about else None, scope="row", data_v=name),
-                _cell(percent(error), error, (error or 0.0) / worst if worst else 0.0, "amount harm"),
-                _seconds(None if name in moving else times.get((name, "float32")), decimals),
-                _seconds(None if name in moving else times.get((name, "int8")), decimals),
-                _cell(
-                    MISSING if gain is None else f"{gain * 1e3:.{decimals}f}".replace("-", "−"),
-                    gain,
-                    max(0.0, gain or 0.0) / most if most > 0.0 else 0.0,
-                    "amount",
-                ),  # fmt: skip
-                _cell(MISSING if worth is None else figures(worth), worth),
-                tag("td", chip if material.plan is not None else MISSING, data_v=chosen),
-            )
-        )
+    worst = max((row.error or 0.0 for row in rows), default=0.0)
+    most = max((row.saved_s or 0.0 for row in rows), default=0.0)
+    decimals = ms_decimals(max((row.float_s or 0.0 for row in rows), default=0.0)) + 1
     head = [
         tag("th", text, scope="col", data_words=words, aria_sort="descending" if text == "error alone" else None)
         for text, words in _HEAD
     ]
-    body = tag("table", tag("thead", tag("tr", *head)), tag("tbody", *rows), class_="blocks", data_first=_FIRST)
-    return join(tag("p", _lede(material, len(alone))), tag("div", body, class_="scroll"))
+    body = [_written(material, row, decimals, worst, most) for row in rows]
+    whole = tag("table", tag("thead", tag("tr", *head)), tag("tbody", *body), class_="blocks", data_first=_FIRST)
+    measured = sum(row.error is not None for row in rows)
+    return join(tag("p", _lede(material, measured)), tag("div", whole, class_="scroll"))
+
+
+def _rows(material: Material) -> list[_Row]:
+    times = material.profile.block_times()
+    alone = {}
+    if material.error is not None:
+        alone = {each.block: each.error for each in material.error.alone if each.precision == "int8"}
+    blocks = {block.name: block for block in material.graph.blocks} if material.graph is not None else {}
+    names = dict.fromkeys([*blocks, *(each.block for each in material.profile.blocks)])
+    rows = []
+    for name in names:
+        moves = name in blocks and blocks[name].movement
+        float_s, int8_s = (None, None) if moves else (times.get((name, "float32")), times.get((name, "int8")))
+        rows.append(_Row(name, blocks.get(name), alone.get(name), float_s, int8_s))
+    return rows
+
+
+def _written(material: Material, row: _Row, decimals: int, worst: float, most: float) -> Html:
+    block, assignment = row.block, material.plan.assignment() if material.plan is not None else {}
+    chosen = assignment[row.name].name if row.name in assignment else "float32"
+    about = None if block is None else " + ".join(block.kind.split("+"))
+    if block is not None and block.refusal:
+        about = f"{about}; {block.refusal}"
+    sample = swatch(block_class(block, assignment)) if block is not None else None
+    chip = tag("span", sample, _NAMES.get(chosen, chosen), class_="chip") if material.plan is not None else MISSING
+    per_percent = None if row.worth is None else row.worth * 10.0  # ms for 1 %
+    return tag(
+        "tr",
+        tag("th", breakable(row.name), tag("small", about) if about else None, scope="row", data_v=row.name),
+        _cell(percent(row.error), row.error, worst, "amount harm"),
+        _cell(_milliseconds(row.float_s, decimals), row.float_s),
+        _cell(_milliseconds(row.int8_s, decimals), row.int8_s),
+        _cell(_milliseconds(row.saved_s, decimals), row.saved_s, most, "amount"),
+        _cell(MISSING if per_percent is None else figures(per_percent), per_percent),
+        tag("td", chip, data_v=chosen),
+    )
 
 
 def _lede(material: Material, measured: int) -> str:
     text = "Times in ms; saved is float − int8; saved per error is ms for each 1 % of error alone."
     if material.error is None:
         return text
-    return f"{measured} blocks were measured alone in int8. {text} Blocks that only move values follow their producer and have no time of their own."
+    return (
+        f"{measured} blocks were measured alone in int8. {text} Blocks that only move values follow their producer and "
+        "have no time of their own."
+    )
 
 
-def _cell(text: str, value: float | None, share: float | None = None, class_: str | None = None) -> Html:
-    """A number that sorts; `share` of the largest draws behind it."""
-    style = f"--v:{share * 100:.1f}%" if share else None
-    exact = None if value is None else f"{value:.6g}"
-    return tag("td", text, class_=class_, style=style, data_v=exact)
+def _cell(text: str, value: float | None, largest: float = 0.0, class_: str | None = None) -> Html:
+    """A number that sorts; its share of `largest` draws under it."""
+    share = value / largest if value is not None and largest > 0.0 else 0.0
+    style = f"--v:{share * 100:.1f}%" if share > 0.0 else None
+    return tag("td", text, class_=class_, style=style, data_v=None if value is None else f"{value:.6g}")
 
 
-def _seconds(value: float | None, decimals: int) -> Html:
-    return _cell(MISSING if value is None else f"{value * 1e3:.{decimals}f}", value)
+def _milliseconds(value: float | None, decimals: int) -> str:
+    return MISSING if value is None else f"{value * 1e3:.{decimals}f}".replace("-", "−")

@@ -50,15 +50,17 @@ def linear(title: str, values: Sequence[float], *, from_zero: bool = False) -> A
 
 
 def logarithmic(title: str, values: Sequence[float], *, zero: bool = False) -> Axis:
-    """A logarithmic axis around the positive of `values`; ticks at 1, 2, 5 of a decade where decades are few."""
+    """A logarithmic axis around the positive of `values`; ticks between decades where those are few."""
     positive = [value for value in values if value > 0.0] or [1.0]
     low, high = min(positive) / 1.25, max(positive) * 1.25
-    decades = log10(high / low)
-    steps = (1, 2, 5) if decades < 2.2 else (1, 3) if decades < 3.5 else (1,)
-    every = max(1, round(decades / 6))
     powers = range(floor(log10(low)), ceil(log10(high)) + 1)
-    ticks = [step * 10.0**power for power in powers if power % every == 0 for step in steps]
-    shown = [(tick, figures(tick, 1)) for tick in ticks if low <= tick <= high]
+    every = max(1, round(log10(high / low) / 6))
+    shown: list[tuple[float, str]] = []
+    for steps in ((1.0,), (1.0, 3.0), (1.0, 2.0, 5.0), (1.0, 1.5, 2.0, 3.0, 5.0, 7.0)):
+        ticks = [step * 10.0**power for power in powers if power % every == 0 for step in steps]
+        shown = [(tick, f"{tick:.4g}" if tick >= 1e-4 else figures(tick, 1)) for tick in ticks if low <= tick <= high]
+        if len(shown) > 3:
+            break
     return Axis(title, low, high, tuple([(0.0, "0"), *shown] if zero else shown), True, zero)
 
 

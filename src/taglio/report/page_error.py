@@ -20,33 +20,27 @@ def predicted_error(material: Material) -> Html:
     """Random subsets in int8: cross-validated prediction against measurement."""
     known, outcome = material.error, material.outcome
     assert known is not None
-    pairs = [
-        (each.predicted * 100, each.error * 100, len(each.assignment))
-        for each in known.subsets
-        if each.error > 0.0 and each.predicted > 0.0
-    ]
-    ends = [value for predicted, measured, _ in pairs for value in (predicted, measured)]
+    drawn = [each for each in known.subsets if each.error > 0.0 and each.predicted > 0.0]
+    ends = [value * 100 for each in drawn for value in (each.predicted, each.error)]
     if outcome is not None:
         ends += [outcome.plan.error * 100, outcome.plan.predicted_error * 100]
-    chart = Chart(
-        logarithmic("predicted error, %", ends),
-        logarithmic("measured error, %", ends),
-        "predicted against measured error",
-    )
+    x, y = logarithmic("predicted error, %", ends), logarithmic("measured error, %", ends)
+    chart = Chart(x, y, "predicted against measured error")
     factor = exp(known.upper_log)
     chart.line(lambda x: x, "identity")
     chart.line(lambda x: x * factor, "upper")
-    for predicted, measured, blocks in pairs:
-        chart.mark(
-            "circle", predicted, measured, "dot", _pair(plural(blocks, "block"), predicted / 100, measured / 100), 3.6
-        )
-    for variant, shape, class_, text in _key_errors(outcome):
-        x, y = variant[0] * 100, variant[1] * 100
-        chart.mark(shape, x, y, class_, _pair(text, *variant))
-        chart.label(x, y, text)
-    caption = f"Solid: predicted equals measured. Dashed: × {factor:.3f}, under which {limit(known.confidence)} of new subsets should stay."
+    for each in drawn:
+        title = _pair(plural(len(each.assignment), "block"), each.predicted, each.error)
+        chart.mark("circle", each.predicted * 100, each.error * 100, "dot", title, 3.6)
+    for (predicted, measured), shape, class_, text in _key_errors(outcome):
+        chart.mark(shape, predicted * 100, measured * 100, class_, _pair(text, predicted, measured))
+        chart.label(predicted * 100, measured * 100, text)
+    caption = (
+        f"Solid: predicted equals measured. Dashed: × {factor:.3f}, under which {limit(known.confidence)} of new "
+        "subsets should stay."
+    )
     figure = tag("figure", chart.draw(), tag("figcaption", caption))
-    return join(tag("p", _error_lede(known, len(pairs))), tag("div", figure, _error_facts(known), class_="columns"))
+    return join(tag("p", _error_lede(known, len(drawn))), tag("div", figure, _error_facts(known), class_="columns"))
 
 
 def trade_off(material: Material) -> Html:
@@ -55,21 +49,20 @@ def trade_off(material: Material) -> Html:
     assert outcome is not None
     chosen, drift = _chosen(outcome), material.drift()
     plans = [point for point in outcome.points if point.name not in _PURE]
-    everything = _scatter(
-        outcome, outcome.points, chosen, drift, _error_axis(outcome), "error against latency of every plan tried"
-    )
+    label = "error against latency of every plan tried"
+    everything = _scatter(outcome, outcome.points, chosen, drift, _error_axis(outcome), label)
     caption = (
-        "Each mark stands at its predicted latency and its error on held-out inputs; a stroke leads to the latency measured"
+        "Each mark stands at its predicted latency and its error on held-out inputs; a stroke leads to the latency "
+        "measured"
         + (", the machine's drift taken out" if abs(drift - 1.0) > STEADY else "")
         + ". Hollow marks break the bound."
     )
-    figures_ = [tag("figure", everything, tag("figcaption", caption))]
+    pictures = [tag("figure", everything, tag("figcaption", caption))]
     if len(plans) > 1:
         errors = [point.error * 100 for point in plans] + [outcome.max_error * 100]
         near = _scatter(outcome, plans, chosen, drift, linear("error, %", errors), "the same, close to the bound")
-        figures_.append(
-            tag("figure", near, tag("figcaption", "The same without float and all int8: the plans beside the bound."))
-        )
+        beside = "The same without float and all int8: the plans beside the bound."
+        pictures.append(tag("figure", near, tag("figcaption", beside)))
     decimals = ms_decimals(max((point.predicted_s for point in outcome.points), default=0.0))
     rows: list[list[object]] = [
         [
@@ -85,7 +78,7 @@ def trade_off(material: Material) -> Html:
     held = sum(point.holds for point in outcome.points)
     lede = f"{plural(len(outcome.points), 'plan')} tried, {held} within the bound of {limit(outcome.max_error)}. "
     lede += "The chosen one is the fastest by the clock among those timed that hold it."
-    return join(tag("p", lede), tag("div", *figures_, class_="columns"), numbers)
+    return join(tag("p", lede), tag("div", *pictures, class_="columns"), numbers)
 
 
 def _scatter(
@@ -128,11 +121,8 @@ def _chosen(outcome: Outcome) -> Point | None:
 
 
 def _look(point: Point, chosen: bool) -> tuple[str, str]:
-    shape, class_ = {"float32": ("square", "k-float"), "int8": ("diamond", "k-int8")}.get(
-        point.name, ("circle", "k-tried")
-    )
-    if chosen:
-        shape, class_ = "ring", "k-plan"
+    pure = {"float32": ("square", "k-float"), "int8": ("diamond", "k-int8")}
+    shape, class_ = ("ring", "k-plan") if chosen else pure.get(point.name, ("circle", "k-tried"))
     return shape, class_ if point.holds else f"{class_} hollow"
 
 
@@ -146,14 +136,15 @@ def _describe(point: Point) -> str:
 
 
 def _key_errors(outcome: Outcome | None) -> list[tuple[tuple[float, float], str, str, str]]:
+    """All int8 and the plan, where a logarithm can show them: predicted and measured error, shape, class and name."""
     if outcome is None:
         return []
     known = ((outcome.int8, "diamond", "k-int8", "all int8"), (outcome.plan, "ring", "k-plan", "chosen plan"))
     return [
-        ((each.predicted_error, each.error), *look)
-        for each, *look in known
+        ((each.predicted_error, each.error), shape, class_, text)
+        for each, shape, class_, text in known
         if each.error > 0.0 and each.predicted_error > 0.0
-    ]  # type: ignore[misc]
+    ]
 
 
 def _error_lede(known: ErrorModel, drawn: int) -> str:
@@ -175,7 +166,9 @@ def _error_facts(known: ErrorModel) -> Html:
         ("upper end", f"predicted × {exp(known.upper_log):.3f} at {limit(known.confidence)}"),
     ]
     for output in known.outputs:
-        facts.append((f"output {output.output}", f"√s × {exp(output.level):.3f}, exponent {output.exponent:.3f}, {len(output.blocks)} block terms, {len(output.edges)} edge terms"))  # fmt: skip
+        terms = f"{len(output.blocks)} block terms, {len(output.edges)} edge terms"
+        link = f"{exp(output.level):.3f} · s^({output.exponent:.3f} / 2), s a sum of {terms}"
+        facts.append((f"output {output.output}", link))
     worst = sorted((each for each in known.alone if each.precision == "int8"), key=lambda each: -each.error)[:8]
     rows: list[list[object]] = [[each.block, percent(each.error)] for each in worst]
     items = [part for name, text in facts for part in (tag("dt", name), tag("dd", text))]

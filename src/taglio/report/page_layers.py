@@ -10,6 +10,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 _ORDER_SWEEPS = 8
 _PLACE_SWEEPS = 80
@@ -58,7 +59,7 @@ def layout(boxes: Sequence[Box], edges: Sequence[tuple[str, str]]) -> Layout:
     down: dict[_Key, list[_Key]] = {}
     for source, reader in edges:
         chain = [(source, layer) for layer in range(layers[source], layers[reader])] + [(reader, layers[reader])]
-        for above, below in zip(chain, chain[1:], strict=False):
+        for above, below in pairwise(chain):
             if below not in down.setdefault(above, []):
                 down[above].append(below)
                 up.setdefault(below, []).append(above)
@@ -116,7 +117,7 @@ def _ordered(
 
 def _crossings(rows: Sequence[Sequence[_Key]], down: Mapping[_Key, list[_Key]]) -> int:
     total = 0
-    for row, below in zip(rows, rows[1:], strict=False):
+    for row, below in pairwise(rows):
         position = {key: place for place, key in enumerate(below)}
         ends = [sorted(position[each] for each in down.get(key, ())) for key in row]
         seen: list[int] = []

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from html import escape
 from math import floor, isfinite, log10
 
-_VOID = frozenset({"br", "col", "link", "meta"})
+_VOID = frozenset({"br", "col", "link", "meta", "wbr"})
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _NBSP = "\u00a0"
 MISSING = "–"
@@ -68,6 +68,11 @@ def table(
         ),
         class_="scroll",
     )
+
+
+def breakable(name: str) -> Html:
+    """A long name that a line may break after any of its slashes."""
+    return Html(join(name).replace("/", f"/{tag('wbr')}"))
 
 
 def ms(seconds: float | None, decimals: int | None = None) -> str:

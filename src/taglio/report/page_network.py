@@ -84,7 +84,9 @@ def network(material: Material) -> Html:
     for key, name in ports.items():
         what = "the model reads" if key.startswith("input ") else "the model gives"
         parts.append(_node(drawn, strips, key, _PORT, "b-port", short_name(name), f"{what} {name}"))
-    picture = tag("svg", _gradient(), *parts, width=width, height=height, viewBox=f"0 0 {width:.0f} {height:.0f}", role="img", aria_label="the network's blocks and the flows between them")  # fmt: skip
+    frame = {"width": width, "height": height, "viewBox": f"0 0 {width:.0f} {height:.0f}"}
+    name = "the network's blocks and the flows between them"
+    picture = tag("svg", _gradient(), *parts, **frame, role="img", aria_label=name)
     counts = Counter(classes.values())
     changing = any("to-" in class_ for class_, _ in painted)
     return join(_legend(counts, changing, places), tag("div", picture, class_="network", tabindex=0))
@@ -115,7 +117,7 @@ def _gradient() -> Html:
 def short_name(name: str, kind: str = "", longest: int = _LONGEST) -> str:
     """The telling end of an exporter's name: "/a/a.0/b/b.1/Conv" of a Conv is "a.0/b.1", cut from the left."""
     parts = [part for part in name.split("/") if part] or [name]
-    anchor = kind.split("+")[0]
+    anchor = kind.split("+", maxsplit=1)[0]
     if anchor in ANCHORS and len(parts) > 1 and parts[-1] == anchor:
         parts.pop()
     parts = [part for part, after in zip(parts, [*parts[1:], ""], strict=True) if not after.startswith(f"{part}.")]
@@ -185,9 +187,8 @@ class _Paint:
 
     def of(self, arc: Arc) -> str:
         """A step in mid-lane changes type where all readers it still leads to do, alike."""
-        ahead = [arc.reader] if arc.reader else [
-            reader for reader in self._readers[arc.source] if self._layers[reader] > arc.layer + 1
-        ]  # fmt: skip
+        beyond = [reader for reader in self._readers[arc.source] if self._layers[reader] > arc.layer + 1]
+        ahead = [arc.reader] if arc.reader else beyond
         changes = {self._change(arc.source, reader) for reader in ahead}
         carried = "q" if writes(self._assignment, arc.source) else ""
         change = changes.pop() if len(changes) == 1 else ""
@@ -240,12 +241,8 @@ def _title(material: Material, block: Block, device: str) -> str:
     if block.movement:
         lines.append("only moves values: its time counts with the flow it moves")
     else:
-        known = [
-            (each.name, times[block.name, each.name])
-            for each in material.profile.precisions
-            if (block.name, each.name) in times
-        ]
-        lines += [f"{name}: {ms(seconds)}" for name, seconds in known]
+        known = [each.name for each in material.profile.precisions if (block.name, each.name) in times]
+        lines += [f"{name}: {ms(times[block.name, name])}" for name in known]
     if material.error is not None:
         alone = {each.precision: each.error for each in material.error.alone if each.block == block.name}
         lines += [f"error alone in {name}: {percent(error)}" for name, error in alone.items()]
@@ -261,5 +258,7 @@ def _legend(counts: Counter[str], changing: bool, places: Sequence[str]) -> Html
             stroke = tag("line", x1=1, x2=21, y1=6, y2=6, class_=class_)
             items.append(tag("li", tag("svg", stroke, width=22, height=12, aria_hidden="true"), text))
     if len(places) > 1:
+        stroke = tag("line", x1=1, x2=21, y1=6, y2=6, class_="arc wire")
+        items.append(tag("li", tag("svg", stroke, width=22, height=12, aria_hidden="true"), "leaves its device"))
         items += [tag("li", f"{index + 1}· runs on {place}") for index, place in enumerate(places)]
     return tag("ul", *items, class_="legend")

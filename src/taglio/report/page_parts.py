@@ -3,7 +3,7 @@
 from dataclasses import fields
 
 from taglio.components.build import Manifest, Port
-from taglio.report.page_markup import Html, join, limit, ms, percent, plural, signed_ms, size, table, tag
+from taglio.report.page_markup import Html, join, limit, ms, percent, plural, size, table, tag
 from taglio.report.page_material import Absent, Material
 from taglio.run.in_process import RunReport
 
@@ -40,24 +40,13 @@ def run_report(material: Material) -> Html:
 
 def configuration(material: Material) -> Html:
     """Every setting and version, in small print."""
-    parts = [table([], [[name, value] for name, value in _settings(material)], class_="words", caption="Settings")]
-    parts.append(
-        table(
-            [],
-            [[name, version] for name, version in sorted(material.tools.items())],
-            class_="words",
-            caption="Versions",
-        )
-    )
+    parts = [table([], _settings(material), class_="words", caption="Settings")]
+    parts.append(table([], sorted(material.tools.items()), class_="words", caption="Versions"))
     outcome = material.outcome
     if outcome is not None:
         seconds: list[list[object]] = [[name, f"{value:.1f}\u00a0s"] for name, value in outcome.stage_seconds.items()]
-        seconds.append(
-            [
-                "all",
-                f"{sum(outcome.stage_seconds.values()):.1f}\u00a0s, {size(outcome.peak_memory_bytes)} of memory at most",
-            ]
-        )
+        total = sum(outcome.stage_seconds.values())
+        seconds.append(["all", f"{total:.1f}\u00a0s, {size(outcome.peak_memory_bytes)} of memory at most"])
         parts.append(table([], seconds, class_="words", caption="What it took"))
     if outcome is not None and outcome.schemes:
         rows: list[list[object]] = [
@@ -96,10 +85,10 @@ def _run_table(run: RunReport) -> Html:
 
 
 def _run_text(run: RunReport) -> str:
-    apart = signed_ms(run.predicted_s - run.plan.median_s, 3)
+    drift = f"{(run.drift - 1.0) * 100:+.1f}\u00a0%".replace("-", "−")
     return (
-        f"Predicted {ms(run.predicted_s)}, measured {ms(run.plan.median_s)}: {apart}, ratio {run.ratio:.3f}; "
-        f"{run.steady_ratio:.3f} with the machine's drift of {(run.drift - 1.0) * 100:+.1f}\u00a0% since the profile taken out."
+        f"Predicted {ms(run.predicted_s)}, measured {ms(run.plan.median_s)}, ratio {run.ratio:.3f}; "
+        f"{run.steady_ratio:.3f} with the machine's drift of {drift} since the profile taken out."
     )
 
 
@@ -112,18 +101,19 @@ def _settings(material: Material) -> list[tuple[str, object]]:
         rows += [("model", setup.model), ("data", setup.data), ("preprocess", setup.preprocess or "none")]
         rows += [("input shapes", shapes or "as in the model"), ("seed", setup.seed)]
         rows += [("scheme asked for", setup.scheme or "auto")]
-    rows += [
-        (f"scheme: {field.name.replace('_', ' ')}", getattr(profile.scheme, field.name))
-        for field in fields(profile.scheme)
-    ]
+    for field in fields(profile.scheme):
+        value = getattr(profile.scheme, field.name)
+        shown = ("yes" if value else "no") if isinstance(value, bool) else value
+        rows.append((f"scheme: {field.name.replace('_', ' ')}", shown))
     rows += [
         ("processor", f"{machine.processor}, {machine.cores} cores"),
         ("instructions", " ".join(machine.instructions)),
         ("memory", f"{machine.memory_bytes / 2**30:.1f} GiB"),
         ("system", f"{machine.system}, Python {machine.python}"),
         ("kernel clock", f"× {profile.kernel_scale:.4f} − {profile.kernel_overhead_s * 1e6:.2f} µs a kernel"),
-        ("quantise, dequantise", f"{profile.quantize_s_per_element * 1e9:.3f} and {profile.dequantize_s_per_element * 1e9:.3f} ns an element"),
-    ]  # fmt: skip
+        ("quantise", f"{profile.quantize_s_per_element * 1e9:.3f} ns an element"),
+        ("dequantise", f"{profile.dequantize_s_per_element * 1e9:.3f} ns an element"),
+    ]
     if plan is not None:
         limits = plan.limits
         rows += [

@@ -38,15 +38,16 @@ for (const table of document.querySelectorAll("table[data-first]")) {
   headers.forEach((header, column) => {
     const label = document.createElement("button");
     label.type = "button";
+    const words = "words" in header.dataset;
     label.append(...header.childNodes);
     header.append(label);
     label.addEventListener("click", () => {
-      const down = header.getAttribute("aria-sort") ? header.getAttribute("aria-sort") !== "descending" : !header.dataset.words;
+      const down = header.getAttribute("aria-sort") ? header.getAttribute("aria-sort") !== "descending" : !words;
       const key = (row) => row.cells[column].dataset.v;
       const rows = [...body.rows].sort((one, other) => {
         const a = key(one), b = key(other);
         if (a === undefined || b === undefined) return (a === undefined) - (b === undefined);
-        const order = header.dataset.words ? a.localeCompare(b, undefined, {numeric: true}) : a - b;
+        const order = words ? a.localeCompare(b, undefined, {numeric: true}) : a - b;
         return down ? -order : order;
       });
       headers.forEach((each) => each.removeAttribute("aria-sort"));

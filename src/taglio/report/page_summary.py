@@ -35,17 +35,15 @@ def headline(material: Material) -> str:
         return f"Float stays: no int8 plan was faster with at most {limit(outcome.max_error)} error"
     if outcome is not None:
         gain = outcome.float32.latency.median_s / outcome.plan.latency.median_s
-        return (
-            f"{times(gain)} as fast as float, error {percent(outcome.plan.error)} of {limit(outcome.max_error)} allowed"
-        )
+        allowed = limit(outcome.max_error)
+        return f"{times(gain)} as fast as float, error {percent(outcome.plan.error)} of {allowed} allowed"
     if plan is not None and plan.predicted_s and base.predicted_s:
         bound = _bound(material)
         ceiling = "" if bound is None else f" of {limit(bound)} allowed"
         error = plan.error if plan.error is not None else plan.predicted_error
         how = "error" if plan.error is not None else "predicted error"
-        return (
-            f"Predicted {times(base.predicted_s / plan.predicted_s)} as fast as float, {how} {percent(error)}{ceiling}"
-        )
+        gain = base.predicted_s / plan.predicted_s
+        return f"Predicted {times(gain)} as fast as float, {how} {percent(error)}{ceiling}"
     int8 = columns["all int8"]
     if base.measured_s and int8.measured_s:
         return f"All int8 is {times(base.measured_s / int8.measured_s)} as fast as float, before any limit on its error"
@@ -60,8 +58,8 @@ def lede(material: Material) -> Html | None:
     gain = outcome.float32.latency.median_s / outcome.int8.latency.median_s
     verdict = "keeps to the bound too" if outcome.int8.error <= outcome.max_error else "breaks the bound"
     text = (
-        f"Quantising all {outcome.int8.int8_blocks} blocks that can be int8 is {times(gain)} as fast as float, and with an "
-        f"error of {percent(outcome.int8.error)} it {verdict}. The plan has {outcome.plan.int8_blocks} of "
+        f"Quantising all {outcome.int8.int8_blocks} blocks that can be int8 is {times(gain)} as fast as float, and "
+        f"with an error of {percent(outcome.int8.error)} it {verdict}. The plan has {outcome.plan.int8_blocks} of "
         f"{outcome.blocks} blocks in int8; {_status(outcome.status, outcome.gap)}."
     )
     return tag("p", text, class_="lede")
@@ -133,10 +131,8 @@ def conditions(material: Material) -> Html:
         ("scheme", str(material.profile.scheme)),
     ]
     if outcome is not None:
-        samples = (
-            f"{outcome.calibration_samples} to calibrate, {outcome.held_out_samples} held out for error and accuracy"
-        )
-        facts.append(("samples", samples))
+        held_out = f"{outcome.held_out_samples} held out for error and accuracy"
+        facts.append(("samples", f"{outcome.calibration_samples} to calibrate, {held_out}"))
     items = [part for name, text in facts for part in (tag("dt", name), tag("dd", text))]
     return tag("dl", *items, class_="facts")
 
@@ -159,23 +155,7 @@ def _columns(material: Material) -> list[_Column]:
             )
             for name, each in variants
         ]
-    columns = []
-    for label, name in (("float", FLOAT_RUN), ("all int8", "int8")):
-        run = material.profiled(name)
-        count = None if run is None else len(run.assignment)
-        wall = None if run is None else run.wall
-        predicted = (
-            predict(material.profile, material.graph, {}).total_s if material.graph and name == FLOAT_RUN else None
-        )
-        columns.append(
-            _Column(
-                label,
-                wall and wall.median_s,
-                wall and wall.p95_s,
-                predicted or (wall and wall.median_s),
-                int8_blocks=count,
-            )
-        )
+    columns = [_profiled(material, "float", FLOAT_RUN), _profiled(material, "all int8", "int8")]
     plan = material.plan
     if plan is not None:
         columns.append(
@@ -188,6 +168,18 @@ def _columns(material: Material) -> list[_Column]:
             )
         )
     return columns
+
+
+def _profiled(material: Material, label: str, name: str) -> _Column:
+    """A whole-model run of the profile; predicted by the profile's own tables, which saw it."""
+    run = material.profiled(name)
+    if run is None:
+        return _Column(label)
+    predicted = run.wall.median_s
+    if material.graph is not None:
+        assignment = {block: material.profile.precision(each) for block, each in run.assignment.items()}
+        predicted = predict(material.profile, material.graph, assignment).total_s
+    return _Column(label, run.wall.median_s, run.wall.p95_s, predicted, int8_blocks=len(run.assignment))
 
 
 def _bound(material: Material) -> float | None:
@@ -213,8 +205,8 @@ def _drift(material: Material) -> Html | None:
     if abs(drift - 1.0) > STEADY:
         change = f"{abs(drift - 1.0) * 100:.0f}\u00a0% {'slower' if drift > 1.0 else 'faster'}"
         notes.append(
-            f"The machine itself was {change} when these were timed than when it was profiled, by the float model's time. "
-            "Drift taken out, a ratio of 1 is a perfect prediction."
+            f"The machine itself was {change} when these were timed than when it was profiled, by the float model's "
+            "time. With that taken out, a ratio of 1 is a perfect prediction."
         )
     plan, outcome = material.plan, material.outcome
     if plan is not None and outcome is not None and plan.predicted_latency_s.value != outcome.plan.predicted_latency_s:

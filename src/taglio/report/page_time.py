@@ -20,7 +20,8 @@ _SHAPES = {FLOAT_RUN: ("square", "k-float", "float"), "int8": ("diamond", "k-int
 def where_it_goes(material: Material) -> Html:
     """Two waterfalls: the plan's predicted time by what takes it, and how it comes from float's."""
     graph, plan = material.graph, material.plan
-    assert graph is not None and plan is not None
+    assert graph is not None
+    assert plan is not None
     assignment = plan.assignment()
     chosen, base = predict(material.profile, graph, assignment), predict(material.profile, graph, {})
     count = _change_count(material, assignment)
@@ -37,11 +38,8 @@ def predicted_and_measured(material: Material) -> Html:
     """Whole-model runs: predicted by a fit that did not see them, against the clock."""
     profile, outcome, drift = material.profile, material.outcome, material.drift()
     unseen = [(run.name, run.predicted_s, run.wall.median_s) for run in profile.runs if run.mixed]
-    finals = (
-        [(each.name, each.predicted_s, each.measured_s / drift) for each in outcome.points if each.measured_s]
-        if outcome
-        else []
-    )
+    timed = outcome.points if outcome is not None else ()
+    finals = [(each.name, each.predicted_s, each.measured_s / drift) for each in timed if each.measured_s]
     points = [*unseen, *finals]
     axis = [second * 1e3 for _, predicted, measured in points for second in (predicted, measured)]
     chart = Chart(linear("predicted, ms", axis), linear("measured, ms", axis), "predicted against measured latency")
@@ -63,9 +61,9 @@ def predicted_and_measured(material: Material) -> Html:
         chart.label(x, y, text)
     figure = tag("figure", chart.draw(), tag("figcaption", _band_caption(width)))
     tables = [_numbers("Seen by no fit", unseen, 1.0)] if unseen else []
-    tables += (
-        [_numbers("Finalists, timed at the end", [(n, p, m * drift) for n, p, m in finals], drift)] if finals else []
-    )
+    if finals:
+        raw = [(name, predicted, measured * drift) for name, predicted, measured in finals]
+        tables.append(_numbers("Finalists, timed at the end", raw, drift))
     return join(tag("p", _time_lede(unseen, finals, drift)), tag("div", figure, tag("div", *tables), class_="columns"))
 
 
@@ -84,19 +82,14 @@ def _numbers(caption: str, runs: Sequence[tuple[str, float, float]], drift: floa
 def _time_lede(unseen: list[tuple[str, float, float]], finals: list[tuple[str, float, float]], drift: float) -> str:
     text = []
     if unseen:
-        middle = median(abs(predicted / measured - 1.0) for _, predicted, measured in unseen)
-        worst = max(abs(predicted / measured - 1.0) for _, predicted, measured in unseen)
-        runs = plural(len(unseen), "whole-model run")
-        text.append(
-            f"{runs}, each predicted by a fit that did not see it: median error {percent(middle)}, largest {percent(worst)}."
-        )
+        errors = [abs(predicted / measured - 1.0) for _, predicted, measured in unseen]
+        runs = f"{plural(len(unseen), 'whole-model run')}, each predicted by a fit that did not see it"
+        text.append(f"{runs}: median error {percent(median(errors))}, largest {percent(max(errors))}.")
     if finals:
         middle = median(abs(predicted / measured - 1.0) for _, predicted, measured in finals)
         text.append(f"The {len(finals)} finalists, timed again at the end: median error {percent(middle)}.")
     if finals and abs(drift - 1.0) > STEADY:
-        text.append(
-            f"In the chart their measured times are divided by the machine's drift of {drift:.3f} since the profile."
-        )
+        text.append(f"In the chart their times are divided by the machine's drift of {drift:.3f} since the profile.")
     return " ".join(text) or "The profile has no whole-model runs that a fit had not seen."
 
 

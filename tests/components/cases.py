@@ -1,0 +1,70 @@
+"""Models opened for cutting: blocks, a builder of quantised models, and samples to run them on."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+from taglio.data import Dataset, load, split
+from taglio.embedded import digits_data, digits_model
+from taglio.graph import Graph, build
+from taglio.model import Model
+from taglio.model import load as load_model
+from taglio.quantize.effective import effective
+from taglio.quantize.precision import Assignment, Precision, precisions
+from taglio.quantize.qdq import QdqBuilder
+from taglio.quantize.ranges import calibrate
+from taglio.runtimes.onnxruntime import SessionOptions, open_session
+from taglio.scheme import DEFAULT_SCHEME
+from tests.models import feeds, loaded
+
+CHOICES = precisions(DEFAULT_SCHEME)
+FLOAT, INT8, ANCHOR = CHOICES
+
+
+@dataclass(frozen=True)
+class Case:
+    """One model with all that a quantised build of it needs; `held_out` was not used for calibration."""
+
+    model: Model
+    graph: Graph
+    builder: QdqBuilder
+    held_out: Dataset
+
+    def all_int8(self) -> dict[str, Precision]:
+        return effective(self.graph, {block.name: INT8 for block in self.graph.candidates()}, INT8)
+
+    def every(self, step: int, start: int = 0) -> dict[str, Precision]:
+        """Each `step`-th block that computes, in int8."""
+        able = [block.name for block in self.graph.candidates() if not block.movement]
+        return effective(self.graph, dict.fromkeys(able[start::step], INT8), INT8)
+
+    def whole(self, assignment: Assignment, sample: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        """Outputs of the whole quantised model in a session of its own."""
+        return outputs(self.builder.build(assignment), sample, self.model.outputs)
+
+
+def outputs(proto: onnx.ModelProto, sample: Mapping[str, np.ndarray], names: tuple[str, ...]) -> list[np.ndarray]:
+    found: list[np.ndarray] = open_session(proto, SessionOptions(1)).run(list(names), dict(sample))
+    return found
+
+
+def digits() -> Case:
+    """The embedded model."""
+    model = load_model(digits_model())
+    parts = split(load(digits_data(), model.inputs), max_calibration=16, max_held_out=16)
+    return _case(model, parts.calibration, parts.held_out)
+
+
+def tiny(proto: onnx.ModelProto, folder: Path) -> Case:
+    """A model of tests/models.py, with random samples."""
+    model = loaded(proto, folder)
+    return _case(model, feeds(model, 4), feeds(model, 3, seed=1))
+
+
+def _case(model: Model, calibration: Dataset, held_out: Dataset) -> Case:
+    graph = build(model)
+    ranges = calibrate(model, calibration, DEFAULT_SCHEME.calibration)
+    return Case(model, graph, QdqBuilder(model, graph, {DEFAULT_SCHEME.calibration: ranges}), held_out)

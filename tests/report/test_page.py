@@ -1,0 +1,318 @@
+"""The page of a made-up profile of the embedded model: whole, safe, and honest about what is missing."""
+
+import hashlib
+import shutil
+from dataclasses import dataclass, field, replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from taglio import artifact, workspace
+from taglio.components.build import MANIFEST, Manifest, Piece, Port
+from taglio.embedded import digits_data, digits_model
+from taglio.error.model import Alone, ErrorModel, OutputModel, Subset
+from taglio.errors import BadArtifact
+from taglio.graph import Graph, build, flows
+from taglio.model import Model, load
+from taglio.outcome import Outcome, Point, Variant
+from taglio.plan.result import Interval, Limits, Plan, placements
+from taglio.profile.attribution import Attribution
+from taglio.profile.machine import Machine
+from taglio.profile.result import BlockTime, Conditions, Glue, Profile, WholeRun
+from taglio.profile.stopwatch import WallTime
+from taglio.quantize.effective import effective
+from taglio.quantize.precision import Assignment, precisions
+from taglio.report import page
+from taglio.run.in_process import PieceTime, RunReport
+from taglio.scheme import DEFAULT_SCHEME
+from taglio.workspace import Setup
+
+HOSTILE = '<script>alert("&")</script>'
+FORMS = precisions(DEFAULT_SCHEME)
+SECTIONS = ["network", "time", "latency", "error", "trade-off", "blocks", "components", "configuration"]
+VOID = {"meta", "br", "wbr", "link", "col"}
+
+
+@dataclass
+class Read(HTMLParser):
+    """What a browser would see: elements, text by section, and tags that do not close in order."""
+
+    sections: dict[str, str] = field(default_factory=dict)
+    elements: list[tuple[str, dict[str, str | None]]] = field(default_factory=list)
+    open: list[str] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
+    raw: dict[str, str] = field(default_factory=dict)
+    section: str = ""
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag in VOID:
+            return
+        self.open.append(tag)
+        if tag in ("section", "header"):
+            self.section = dict(attrs).get("id") or tag
+
+    def handle_endtag(self, tag: str) -> None:
+        if not self.open or self.open.pop() != tag:
+            self.wrong.append(tag)
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] in ("style", "script"):
+            self.raw[self.open[-1]] = self.raw.get(self.open[-1], "") + data
+        else:
+            self.sections[self.section] = self.sections.get(self.section, "") + data
+
+
+def read(path: Path) -> Read:
+    found = Read()
+    found.feed(path.read_text())
+    found.close()
+    return found
+
+
+def wall(seconds: float) -> WallTime:
+    return WallTime(seconds, seconds / 50, seconds * 1.1, seconds * 1.01, 30)
+
+
+def made_up_profile(model: Model, graph: Graph) -> Profile:
+    machine = Machine("Imaginary 9000", 4, ("avx2", "avx512_vnni"), 2**33, "Linux 6", "3.11.7")
+    nothing = Attribution({}, {}, {}, {}, 0.0, ())
+    blocks = tuple(
+        BlockTime(block.name, form.name, 1e-5 * (index + 1) / (1.0 if form.scheme is None else 2.0), 1e-7, 5)
+        for index, block in enumerate(graph.blocks)
+        for form in FORMS
+    )
+    glue = tuple(Glue(flow.name, 0.0, 1e-6, 2e-6, 3e-6, 1) for flow in flows(graph))
+    everything = {block.name: "int8" for block in graph.candidates()}
+    runs = (
+        WholeRun("float32", {}, wall(9e-3), nothing, False, 9e-3),
+        WholeRun("int8", everything, wall(5e-3), nothing, False, 5e-3),
+        *(
+            WholeRun(f"mix{index}", {}, wall(6e-3 + index * 1e-3), nothing, True, 6.2e-3 + index * 1e-3)
+            for index in range(4)
+        ),
+    )
+    conditions = Conditions(machine, "onnxruntime", "1.31.1", 2, False, "all")
+    return Profile(
+        model.sha256, conditions, DEFAULT_SCHEME, FORMS, blocks, glue, 1e-4, 0.95, 3e-6, 1e-10, 2e-10, 0.1, runs
+    )
+
+
+def made_up_error(model: Model, graph: Graph) -> ErrorModel:
+    names = [block.name for block in graph.candidates() if not block.movement]
+    alone = tuple(Alone(name, "int8", 1e-4 * (index + 1)) for index, name in enumerate(names))
+    subsets = [Subset({}, 0.0, 0.0)]
+    subsets += [Subset(dict.fromkeys(names[:size], "int8"), 1e-3 * size, 1.1e-3 * size) for size in range(1, 20)]
+    output = OutputModel("logits", (), (), 0.0, 1.0)
+    scheme, data = DEFAULT_SCHEME, "0" * 64
+    return ErrorModel(model.sha256, data, scheme, "relative-l2", (output,), 0.1, 0.9, 8, 57, alone, tuple(subsets))
+
+
+def made_up_plan(model: Model, graph: Graph, assignment: Assignment) -> Plan:
+    latency, error = Interval(4e-3, 4.5e-3, 5e-3, 0.9), Interval(0.0, 0.0075, 0.009, 0.9)
+    devices = {block.name: "camera" if index < 9 else "server" for index, block in enumerate(graph.blocks)}
+    places = placements(graph, assignment, devices)
+    return Plan(model.sha256, DEFAULT_SCHEME, FORMS, Limits(0.01), places, "optimal", 0.0, latency, error, 0.008)
+
+
+def made_up_outcome(model: Model, graph: Graph, profile: Profile, count: int) -> Outcome:
+    everything = len(graph.candidates())
+    return Outcome(
+        "digits",
+        model.sha256,
+        profile.conditions,
+        str(DEFAULT_SCHEME),
+        (),
+        0.01,
+        "optimal",
+        0.0,
+        len(graph.blocks),
+        everything,
+        128,
+        272,
+        Variant("float32", wall(9e-3), 9.1e-3, 0.0, 0.0, 1_500_000, 0, 1.0),
+        Variant("int8", wall(5e-3), 5.2e-3, 0.023, 0.021, 470_000, everything, 0.98),
+        Variant("plan", wall(4.5e-3), 4.5e-3, 0.008, 0.0075, 630_000, count, 0.99),
+        (
+            Point("plan 1", 4.5e-3, 4.5e-3, 0.008, count, True),
+            Point("tried 2", 4.4e-3, None, 0.013, count + 2, False),
+            Point("int8", 5.2e-3, 5e-3, 0.023, everything, False),
+            Point("float32", 9.1e-3, 9e-3, 0.0, 0, True),
+        ),
+        {"profile": 3.4, "error": 10.5},
+        300_000_000,
+    )
+
+
+def fill(folder: Path, model: Model) -> Graph:
+    """A workspace in which every stage has left its artifact."""
+    graph, sha256 = build(model), model.sha256
+    chosen = {block.name: FORMS[1] for block in graph.candidates()[4:20]}
+    assignment = effective(graph, chosen, FORMS[1])
+    profile = made_up_profile(model, graph)
+    setup = Setup(str(digits_model()), {}, str(digits_data()), "", 0, 2, False, "all")
+    body = b"not really an ONNX file"
+    port = Port("image", "float32", (1, 1, 32, 32), 4096)
+    piece = Piece("0-camera", "camera", "0-camera.onnx", hashlib.sha256(body).hexdigest(), len(body), (), (port,), ())
+    run = RunReport(
+        wall(4.6e-3), wall(9.2e-3), (PieceTime("0-camera", "camera", wall(4e-3)),), 4.5e-3, 1.02, 0.978, 1.0
+    )
+    artifact.write_bytes(folder / workspace.FLOAT_MODEL, model.proto.SerializeToString())
+    artifact.save(folder / "setup.json", "setup", sha256, setup)
+    artifact.save(folder / "profile.json", "profile", sha256, profile)
+    artifact.save(folder / "error.json", "error", sha256, made_up_error(model, graph))
+    artifact.save(folder / "plan.json", "plan", sha256, made_up_plan(model, graph, assignment))
+    artifact.save(folder / "outcome.json", "outcome", sha256, made_up_outcome(model, graph, profile, len(assignment)))
+    artifact.write_bytes(folder / "components" / piece.file, body)
+    artifact.save(folder / "components" / MANIFEST, "manifest", sha256, Manifest(sha256, ("image",), (), (piece,)))
+    artifact.save(folder / "run.json", "run", sha256, run)
+    return graph
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    return load(digits_model())
+
+
+@pytest.fixture(scope="module")
+def complete(model: Model, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("complete")
+    fill(folder, model)
+    return folder
+
+
+@pytest.fixture
+def copy(complete: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(complete, tmp_path / "copy"))
+
+
+def test_the_page_of_a_whole_optimisation(complete: Path, model: Model) -> None:
+    path = page.write(complete)
+    found = read(path)
+    assert path == complete / "report.html"
+    assert "2.00× as fast as float, error 0.800\u00a0% of 1\u00a0% allowed" in found.sections["header"]
+    assert list(found.sections)[-len(SECTIONS) :] == SECTIONS
+    assert "To make it" not in path.read_text()
+    assert "128 to calibrate, 272 held out" in found.sections["header"]
+    assert "4 plans tried, 2 within the bound of 1\u00a0%" in found.sections["trade-off"]
+    assert "1 subset without any error cannot be drawn" in found.sections["error"]
+    assert "0-camera.onnx" in found.sections["components"]
+    assert model.sha256 in found.sections["configuration"]
+
+
+def test_tags_close_in_order(complete: Path) -> None:
+    found = read(page.write(complete))
+    assert not found.wrong
+    assert not found.open
+
+
+def test_nothing_is_loaded_from_elsewhere(complete: Path) -> None:
+    found = read(page.write(complete))
+    for tag, attributes in found.elements:
+        assert tag not in ("link", "img", "iframe", "object", "embed", "image", "use", "base")
+        assert not {"src", "srcset", "xlink:href", "action", "background"} & set(attributes)
+        assert (attributes.get("href") or "#").startswith("#")
+        assert not any("url(" in (value or "").replace("url(#", "") for value in attributes.values())
+    for text in found.raw.values():
+        assert not any(word in text for word in ("@import", "url(", "http://", "https://", "fetch(", "import("))
+    policy = [attributes["content"] or "" for tag, attributes in found.elements if "http-equiv" in attributes]
+    assert policy
+    assert policy[0].startswith("default-src 'none'")
+
+
+def test_every_block_is_drawn_and_listed(complete: Path, model: Model) -> None:
+    found = read(page.write(complete))
+    for block in build(model).blocks:
+        assert f"{block.name}\n" in found.sections["network"]
+        assert block.name in found.sections["blocks"]
+
+
+def test_names_are_shown_as_text(model: Model, tmp_path: Path) -> None:
+    proto = type(model.proto)()
+    proto.CopyFrom(model.proto)
+    proto.graph.node[0].name = HOSTILE
+    fill(tmp_path, replace(model, proto=proto))
+    outcome = artifact.load(tmp_path / "outcome.json", "outcome", Outcome)
+    artifact.save(tmp_path / "outcome.json", "outcome", model.sha256, replace(outcome, model=HOSTILE))
+    found = read(page.write(tmp_path))
+    assert [tag for tag, _ in found.elements].count("script") == 1
+    assert "alert" not in found.raw["script"]
+    assert HOSTILE in found.sections["header"]
+    assert HOSTILE in found.sections["network"]
+    assert HOSTILE in found.sections["blocks"]
+    assert not found.wrong
+
+
+@pytest.mark.parametrize(
+    ("missing", "section", "command"),
+    [
+        ("float32.onnx setup.json", "network", "taglio profile MODEL --data DATA -o {}"),
+        ("float32.onnx setup.json", "time", "taglio profile MODEL --data DATA -o {}"),
+        ("plan.json", "time", "taglio plan {} --max-error E"),
+        ("error.json", "error", "taglio error {}"),
+        ("outcome.json", "trade-off", "taglio optimize MODEL --data DATA --max-error E -o {}"),
+        ("outcome.json", "header", "taglio optimize MODEL --data DATA --max-error E -o {}"),
+        ("components/manifest.json", "components", "taglio build {}"),
+        ("run.json", "components", "taglio run {}"),
+    ],
+)
+def test_what_is_missing_says_which_stage_makes_it(copy: Path, missing: str, section: str, command: str) -> None:
+    for name in missing.split():
+        (copy / name).unlink()
+    found = read(page.write(copy))
+    assert command.format(copy) in found.sections[section]
+    assert not found.wrong
+    assert list(found.sections)[-len(SECTIONS) :] == SECTIONS
+
+
+def test_a_profile_is_enough(copy: Path) -> None:
+    profile = copy / "profile.json"
+    for path in [*copy.glob("*.json"), *copy.glob("*.onnx"), *copy.glob("components/*")]:
+        if path != profile:
+            path.unlink()
+    found = read(page.write(copy))
+    assert "All int8 is 1.80× as fast as float" in found.sections["header"]
+    assert "4 whole-model runs" in found.sections["latency"]
+    assert "/classify/Gemm" in found.sections["blocks"]
+
+
+def test_a_plan_that_was_not_timed_is_called_predicted(copy: Path) -> None:
+    (copy / "outcome.json").unlink()
+    assert "Predicted 2." in read(page.write(copy)).sections["header"]
+
+
+def test_the_graph_may_come_from_the_original_model(copy: Path) -> None:
+    (copy / "float32.onnx").unlink()
+    assert "/classify/Gemm" in read(page.write(copy)).sections["network"]
+
+
+def test_drift_of_the_machine_is_told_from_a_wrong_prediction(copy: Path, model: Model) -> None:
+    outcome = artifact.load(copy / "outcome.json", "outcome", Outcome)
+    slower = [
+        replace(each, latency=wall(2 * each.latency.median_s)) for each in (outcome.float32, outcome.int8, outcome.plan)
+    ]
+    drifted = replace(outcome, float32=slower[0], int8=slower[1], plan=slower[2])
+    artifact.save(copy / "outcome.json", "outcome", model.sha256, drifted)
+    text = read(page.write(copy)).sections["header"]
+    assert "100\u00a0% slower" in text
+    assert "0.500" in text
+    assert "1.000" in text
+
+
+def test_artifacts_of_another_model_and_changed_components_are_not_shown(copy: Path) -> None:
+    error = artifact.load(copy / "error.json", "error", ErrorModel)
+    artifact.save(copy / "error.json", "error", "f" * 64, error)
+    (copy / "components" / "0-camera.onnx").write_bytes(b"changed")
+    found = read(page.write(copy))
+    assert "is of another model" in found.sections["error"]
+    assert "was changed" in found.sections["components"]
+
+
+def test_no_profile_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadArtifact, match="taglio profile"):
+        page.write(tmp_path)
+    assert not (tmp_path / "report.html").exists()

@@ -1,0 +1,202 @@
+"""What one stage leaves for the next: whole or not at all, and only for the version, kind and model it is of."""
+
+import errno
+import json
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from taglio import artifact
+from taglio.components.build import Manifest
+from taglio.error.model import ErrorModel
+from taglio.errors import BadArtifact
+from taglio.outcome import Outcome
+from taglio.plan.result import Plan
+from taglio.profile.result import Profile
+from taglio.quantize.ranges import Ranges
+from taglio.run.in_process import RunReport
+from taglio.workspace import Setup
+from tests.conftest import Optimized, Staged
+from tests.end_to_end.command import snapshot
+
+MODEL = "a" * 64
+KINDS: dict[str, tuple[str, type[Any]]] = {
+    "setup.json": ("setup", Setup),
+    "ranges-minmax.json": ("ranges", Ranges),
+    "profile.json": ("profile", Profile),
+    "error.json": ("error", ErrorModel),
+    "plan.json": ("plan", Plan),
+    "components/manifest.json": ("manifest", Manifest),
+    "outcome.json": ("outcome", Outcome),
+    "run.json": ("run", RunReport),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """Something to keep."""
+
+    name: str
+    numbers: tuple[float, ...]
+    inner: dict[str, tuple[int, int]]
+
+
+KEPT = Value("ünï", (0.1, 1e-300, 1 / 3, -0.0, 5e20), {"a": (1, 2)})
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Path:
+    path = tmp_path / "value.json"
+    artifact.save(path, "value", MODEL, KEPT)
+    return path
+
+
+@pytest.mark.parametrize("name", [name for name in KINDS if name != "run.json"])
+def test_what_optimize_leaves_comes_back_the_same(name: str, optimized: Optimized, tmp_path: Path) -> None:
+    comes_back(optimized.folder / name, *KINDS[name], tmp_path / "again.json")
+
+
+@pytest.mark.parametrize("name", [name for name in KINDS if name != "outcome.json"])
+def test_what_the_stages_leave_comes_back_the_same(name: str, tiny_staged: Staged, tmp_path: Path) -> None:
+    comes_back(tiny_staged.folder / name, *KINDS[name], tmp_path / "again.json")
+
+
+def comes_back(path: Path, kind: str, expected: type[Any], again: Path) -> None:
+    sha256 = json.loads(path.read_text())["model_sha256"]
+    value = artifact.load(path, kind, expected, model_sha256=sha256)
+    assert type(value) is expected
+    artifact.save(again, kind, sha256, value)
+    assert artifact.load(again, kind, expected) == value
+    assert again.read_bytes() == path.read_bytes()
+
+
+def test_every_artifact_says_what_made_it(optimized: Optimized) -> None:
+    hashes = set()
+    for name in KINDS.keys() - {"run.json"}:
+        whole = json.loads((optimized.folder / name).read_text())
+        assert whole["format_version"] == artifact.FORMAT_VERSION
+        assert set(whole["tools"]) == {"taglio", "onnx", "onnxruntime", "numpy", "highspy"}
+        assert whole["tools"]["onnxruntime"][0].isdigit()
+        hashes.add(whole["model_sha256"])
+    assert len(hashes) == 1
+
+
+def test_an_optimisation_leaves_these_files_and_no_others(optimized: Optimized) -> None:
+    expected = {*KINDS, "float32.onnx", "components/model.onnx", "report.html"} - {"run.json"}
+    assert set(snapshot(optimized.folder)) == expected
+
+
+def test_numbers_come_back_bit_for_bit(kept: Path) -> None:
+    value = artifact.load(kept, "value", Value, model_sha256=MODEL)
+    assert value == KEPT
+    assert str(value.numbers[3]) == "-0.0"
+
+
+def test_folders_are_made(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "b" / "value.json"
+    artifact.save(path, "value", MODEL, KEPT)
+    assert artifact.load(path, "value", Value) == KEPT
+
+
+def test_another_kind_version_or_model_is_refused(kept: Path) -> None:
+    with pytest.raises(BadArtifact, match="holds a value, not a plan"):
+        artifact.load(kept, "plan", Plan)
+    with pytest.raises(BadArtifact, match=r"another model \(aaaaaaaaaaaa, wanted bbbbbbbbbbbb\)"):
+        artifact.load(kept, "value", Value, model_sha256="b" * 64)
+    whole = json.loads(kept.read_text())
+    for version in (0, 2, 10**6):
+        kept.write_text(json.dumps(whole | {"format_version": version}))
+        with pytest.raises(BadArtifact, match=f"format version {version}, this taglio reads 1"):
+            artifact.load(kept, "value", Value)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"[]", b"null", b"\xff\xfe\x00", b'{"kind": "value"}', b'{"kind": 3}', b"[" * 100_000],
+    ids=["nothing", "cut", "a list", "null", "binary", "a field", "another type", "deep"],
+)
+def test_what_is_no_artifact_is_refused(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "value.json"
+    path.write_bytes(content)
+    with pytest.raises(BadArtifact, match="value.json") as caught:
+        artifact.load(path, "value", Value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("body", [None, {}, {"name": 3, "numbers": [], "inner": {}}, []])
+def test_a_damaged_body_is_refused(body: object, kept: Path) -> None:
+    whole = json.loads(kept.read_text())
+    kept.write_text(json.dumps(whole | {"body": body}))
+    with pytest.raises(BadArtifact, match="damaged"):
+        artifact.load(kept, "value", Value)
+
+
+def test_every_cut_is_refused(kept: Path) -> None:
+    whole = kept.read_bytes()
+    for length in range(len(whole) - 1):
+        kept.write_bytes(whole[:length])
+        with pytest.raises(BadArtifact):
+            artifact.load(kept, "value", Value)
+
+
+def test_what_is_missing_names_the_stage_that_makes_it(tmp_path: Path) -> None:
+    for kind, command in (("profile", "profile MODEL"), ("plan", "plan OUT"), ("manifest", "build"), ("error", "error")):
+        with pytest.raises(BadArtifact, match=f"run taglio {command}"):
+            artifact.load(tmp_path / f"{kind}.json", kind, Value)
+    with pytest.raises(BadArtifact, match="cannot be read"):
+        artifact.load(tmp_path, "plan", Plan)
+
+
+@contextmanager
+def failing(where: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(where, refuse)
+        yield
+
+
+@pytest.mark.parametrize("where", ["tempfile.mkstemp", "pathlib.Path.write_bytes", "os.fsync", "pathlib.Path.replace"])
+def test_a_write_that_fails_changes_nothing(where: str, kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = snapshot(kept.parent)
+    with failing(where, monkeypatch), pytest.raises(BadArtifact, match=r"value\.json: the disk is full"):
+        artifact.save(kept, "value", MODEL, Value("other", (), {}))
+    assert snapshot(kept.parent) == before
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, RuntimeError, MemoryError])
+def test_a_write_that_is_stopped_changes_nothing(stop: type[BaseException], kept: Path) -> None:
+    before = snapshot(kept.parent)
+    with pytest.raises(stop), artifact.replacing(kept) as temporary:  # noqa: PT012 - the block is what is tested
+        temporary.write_bytes(b"half of")
+        raise stop
+    assert snapshot(kept.parent) == before
+
+
+def test_a_folder_in_the_way_is_refused(kept: Path) -> None:
+    with pytest.raises(BadArtifact, match="cannot be written"):
+        artifact.save(kept / "below.json", "value", MODEL, KEPT)
+    (kept.parent / "folder").mkdir()
+    with pytest.raises(BadArtifact, match="cannot be written"):
+        artifact.save(kept.parent / "folder", "value", MODEL, KEPT)
+    assert [path.name for path in sorted(kept.parent.iterdir())] == ["folder", "value.json"]
+
+
+def test_a_reader_never_sees_half_a_file(kept: Path) -> None:
+    values = [Value(str(index), (float(index),) * 2000, {}) for index in range(30)]
+    writer = threading.Thread(target=lambda: [artifact.save(kept, "value", MODEL, value) for value in values])
+    writer.start()
+    seen = 0
+    while writer.is_alive():
+        assert artifact.load(kept, "value", Value) in [KEPT, *values]
+        seen += 1
+    writer.join()
+    assert seen > 0
+    assert artifact.load(kept, "value", Value) == values[-1]

@@ -1,0 +1,142 @@
+"""The command line itself: every command and option explained, numbers read as people write them, exit codes."""
+
+import argparse
+import errno
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from taglio import cli
+from taglio.errors import BadModel, Infeasible, TaglioError
+from tests.end_to_end.command import ENVIRONMENT, Ran, refused, taglio
+
+COMMANDS = ("quickstart", "inspect", "optimize", "profile", "error", "plan", "build", "run", "report", "quantize")
+
+
+def parsers() -> dict[str, argparse.ArgumentParser]:
+    found = next(each for each in cli.build_parser()._actions if isinstance(each, argparse._SubParsersAction))
+    return dict(found.choices)
+
+
+def options() -> Iterator[tuple[str, argparse.Action]]:
+    for name, parser in parsers().items():
+        for action in parser._actions:
+            yield name, action
+
+
+def test_the_commands_of_the_design_are_there() -> None:
+    assert set(COMMANDS) <= set(parsers())
+
+
+@pytest.mark.parametrize("name", parsers())
+def test_a_command_explains_itself(name: str) -> None:
+    listed = next(each for each in cli.build_parser()._actions if isinstance(each, argparse._SubParsersAction))
+    assert {each.dest: each.help for each in listed._choices_actions}[name]
+    assert parsers()[name].description
+    ran = taglio(name, "--help")
+    assert (ran.code, ran.err) == (0, "")
+    assert f"usage: taglio {name}" in ran.out
+    assert "--json" in ran.out
+
+
+@pytest.mark.parametrize(("name", "action"), list(options()), ids=lambda each: getattr(each, "dest", each))
+def test_an_option_explains_itself(name: str, action: argparse.Action) -> None:
+    assert action.help
+    assert len(action.help) > 8
+    formatted = parsers()[name].format_help()  # a stray % in a help text fails here
+    assert "%(" not in formatted
+
+
+def test_one_name_means_one_thing() -> None:
+    """An option that several commands share has one help text, one type and one set of choices."""
+    seen: dict[str, tuple[object, ...]] = {}
+    for name, action in options():
+        if name == "quantize" and action.dest in ("scheme", "out"):  # one scheme, no auto; a file, not a folder
+            continue
+        if name == "inspect" and action.dest == "blocks":  # which to show, not which to quantise
+            continue
+        for flag in action.option_strings:
+            facts = (action.help, action.type, tuple(action.choices or ()))
+            assert seen.setdefault(flag, facts) == facts, (name, flag)
+
+
+def test_help_and_version() -> None:
+    ran = taglio("--help")
+    assert ran.code == 0
+    assert all(name in ran.out for name in COMMANDS)
+    assert taglio("--version").out.startswith("taglio ")
+    assert taglio("--version").code == 0
+
+
+@pytest.mark.parametrize("arguments", [(), ("fly",), ("inspect",), ("run", "out", "--runs", "0"), ("inspect", "a", "b")])
+def test_what_is_no_command_is_one_line(arguments: tuple[str, ...]) -> None:
+    refused(taglio(*arguments))
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("0.01", 0.01), ("1%", 0.01), ("0.5%", 0.005), ("1e-3", 0.001), ("0", 0.0), ("100%", 1.0), (" 2 %", 0.02)],
+)
+def test_a_bound_is_a_number_or_a_percentage(text: str, value: float) -> None:
+    for command in (["plan", "out"], ["optimize", "m", "--data", "d", "-o", "out"]):
+        parsed = cli.build_parser().parse_args([*command, "--max-error", text])
+        assert parsed.max_error == pytest.approx(value)
+
+
+def test_quickstart_needs_nothing() -> None:
+    parsed = cli.build_parser().parse_args(["quickstart"])
+    assert parsed.max_error == 0.01
+    assert parsed.out == Path("out/quickstart")
+
+
+def test_shapes_of_several_inputs() -> None:
+    assert cli._shapes(["a=1x3x8X8", "b:0=2"]) == {"a": (1, 3, 8, 8), "b:0": (2,)}
+
+
+def stopped_by(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> Ran:
+    def stop(_: argparse.Namespace) -> int:
+        raise error
+
+    monkeypatch.setattr(cli, "_inspect", stop)
+    return taglio("inspect", "model.onnx")
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "words"),
+    [
+        (BadModel("m.onnx: is empty"), 2, ("BadModel: m.onnx: is empty",)),
+        (Infeasible("the best reaches 3 %"), 3, ("Infeasible", "3 %")),
+        (KeyboardInterrupt(), 130, ("stopped",)),
+        (MemoryError(), 2, ("out of memory",)),
+        (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "out/a"), 2, ("out/a", "the disk is full")),
+        (PermissionError(errno.EACCES, "Permission denied", "m.onnx"), 2, ("m.onnx", "Permission denied")),
+    ],
+    ids=lambda each: type(each).__name__ if isinstance(each, BaseException) else "",
+)
+def test_what_stops_a_command_is_one_line(
+    error: BaseException, code: int, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused(stopped_by(error, monkeypatch), *words, code=code)
+
+
+def every_refusal(kind: type[TaglioError] = TaglioError) -> Iterator[type[TaglioError]]:
+    for each in kind.__subclasses__():
+        yield each
+        yield from every_refusal(each)
+
+
+def test_no_refusal_exits_with_success() -> None:
+    codes = {each.exit_code for each in every_refusal()}
+    assert codes == {2, 3}
+
+
+def test_help_loads_no_runtime() -> None:
+    """`taglio --help` answers at once: what is heavy is imported by the command that needs it."""
+    heavy = "onnx", "onnxruntime", "highspy", "numpy", "PIL", "rich"
+    code = f"import sys, taglio.cli; taglio.cli.build_parser(); print([m for m in {heavy} if m in sys.modules])"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=ENVIRONMENT, check=True)
+    assert ran.stdout.strip() == "[]"
