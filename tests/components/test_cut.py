@@ -14,7 +14,7 @@ from taglio.errors import BadOption, MeasurementFailed
 from taglio.graph import Graph
 from taglio.quantize.precision import Assignment
 from tests.components.cases import ANCHOR, INT8, Case, digits, outputs, tiny
-from tests.models import TINY, Sketch, residual, two_in_two_out
+from tests.models import TINY, Sketch, messy, residual, two_in_two_out
 
 Pattern = Callable[[Graph], dict[str, str]]
 
@@ -120,7 +120,6 @@ FAULTS = {
     "conv_transpose": "keep_float is not idempotent",
     "softmax_sandwich": "a model input is quantised in one component for all",
     "two_in_two_out": "a model output that another component reads is an output of both",
-    "messy": "a dead operator becomes a component without outputs",
 }
 
 
@@ -264,6 +263,15 @@ def test_a_model_output_leaves_the_component_that_wrote_it(tmp_path: Path) -> No
     assert "middle" in parts[0].outputs and parts[1].outputs == ("end",)
 
 
+@pytest.mark.xfail(reason="a component without outputs cannot be run")
+def test_an_operator_that_nobody_reads_makes_no_component(tmp_path: Path) -> None:
+    case = tiny(messy(), tmp_path)
+    devices = {block.name: "b" if block.kind == "Sigmoid" else "a" for block in case.graph.blocks}
+    parts = cut(case.model, case.graph, case.builder.build(case.all_int8()), devices)
+    assert [part.device for part in parts] == ["a"]
+    equal(case, parts, case.all_int8())
+
+
 @pytest.mark.xfail(reason="quantised by its producer although it crosses in float too")
 def test_a_tensor_that_is_read_both_ways_crosses_once(tmp_path: Path) -> None:
     g = Sketch(12)
@@ -308,8 +316,14 @@ def test_cuts_that_make_no_sense_are_refused(tmp_path: Path) -> None:
         devices_after(case.graph, ["nowhere"], ["a", "b"])
     with pytest.raises(BadOption, match='--cut "x": no block produces such a tensor'):
         devices_after(case.graph, ["x"], ["a", "b"])
-    with pytest.raises(BadOption, match=f'--cut "{tensors[0]}" lies before the cut named ahead of it'):
-        devices_after(case.graph, [tensors[3], tensors[0]], ["a", "b", "c"])
     for devices in (["a"], ["a", "b", "c"]):
         with pytest.raises(BadOption, match=f"1 cuts make 2 devices, {len(devices)} were named"):
             devices_after(case.graph, [tensors[0]], devices)
+
+
+@pytest.mark.xfail(reason="devices_after compares with stages that no block can have reached yet")
+@pytest.mark.parametrize("places", [(3, 0), (0, 3, 1), (2, 2)])
+def test_cuts_out_of_order_are_refused(places: tuple[int, ...], tmp_path: Path) -> None:
+    case, tensors = chain(tmp_path)
+    with pytest.raises(BadOption, match=f'--cut "{tensors[places[-1]]}" lies before the cut named ahead of it'):
+        devices_after(case.graph, [tensors[place] for place in places], [f"d{i}" for i in range(len(places) + 1)])

@@ -58,16 +58,20 @@ def anchors(graph: Graph) -> list[str]:
     return [block.name for block in graph.blocks if block.kind.split("+")[0] in ("Conv", "MatMul", "Gemm")]
 
 
-def test_nothing_asked_is_a_copy(tmp_path):
+def test_nothing_asked_is_a_copy(tmp_path: Path) -> None:
     model, graph, ranges = case(residual(), tmp_path)
-    made = (qoperator(model, graph, (), QOPERATOR, ranges), dynamic(model, graph, (), DYNAMIC), float16(model, graph, ()))
+    made = (
+        qoperator(model, graph, (), QOPERATOR, ranges),
+        dynamic(model, graph, (), DYNAMIC),
+        float16(model, graph, ()),
+    )
     for proto in made:
         assert proto == model.proto
         assert proto is not model.proto
 
 
 @pytest.mark.parametrize("name", TINY)
-def test_the_model_is_not_written_to_and_outputs_keep_their_names(name, tmp_path):
+def test_the_model_is_not_written_to_and_outputs_keep_their_names(name: str, tmp_path: Path) -> None:
     model, graph, ranges = case(TINY[name](), tmp_path)
     before = model.proto.SerializeToString(deterministic=True)
     first = [next(block.name for block in graph.candidates() if block.weights)]
@@ -81,7 +85,7 @@ def test_the_model_is_not_written_to_and_outputs_keep_their_names(name, tmp_path
         assert distance(run(model.proto, model), run(proto, model)) < 0.1
 
 
-def test_an_unknown_block_is_refused(tmp_path):
+def test_an_unknown_block_is_refused(tmp_path: Path) -> None:
     model, graph, ranges = case(residual(), tmp_path)
     with pytest.raises(BadOption, match='no block "conv99"'):
         qoperator(model, graph, ["conv99"], QOPERATOR, ranges)
@@ -94,7 +98,7 @@ def test_an_unknown_block_is_refused(tmp_path):
 # QOperator
 
 
-def test_qoperator_converts_what_was_asked_alone(tmp_path):
+def test_qoperator_converts_what_was_asked_alone(tmp_path: Path) -> None:
     model, graph, ranges = case(residual(), tmp_path)
     made = qoperator(model, graph, ["conv2", "conv4", "add5"], QOPERATOR, ranges)
     assert {kind: count for kind, count in kinds(made).items() if kind.startswith("QLinear")} == {
@@ -104,7 +108,7 @@ def test_qoperator_converts_what_was_asked_alone(tmp_path):
     assert kinds(made)["Conv"] + kinds(made)["FusedConv"] == 3
 
 
-def test_float_between_int8_stays_float(tmp_path):
+def test_float_between_int8_stays_float(tmp_path: Path) -> None:
     model, graph, ranges = case(conv_transpose(), tmp_path)
     made = qoperator(model, graph, ["conv0", "conv3"], QOPERATOR, ranges)
     open_session(made, SessionOptions(threads=1), save_optimized=tmp_path / "optimized.onnx")
@@ -116,7 +120,7 @@ def test_float_between_int8_stays_float(tmp_path):
 
 
 @pytest.mark.parametrize("scheme", ["qoperator-u8s8-sym", "qoperator-s8s8-sym"])
-def test_a_relu_that_is_not_free_is_int8_all_the_same(scheme, tmp_path):
+def test_a_relu_that_is_not_free_is_int8_all_the_same(scheme: str, tmp_path: Path) -> None:
     model, graph, ranges = case(residual(), tmp_path)
     made = qoperator(model, graph, ["conv0"], parse_scheme(scheme), ranges)
     assert kinds(made)["QLinearLeakyRelu"] == 1
@@ -125,7 +129,7 @@ def test_a_relu_that_is_not_free_is_int8_all_the_same(scheme, tmp_path):
     assert kinds(free)["QLinearLeakyRelu"] == 0
 
 
-def test_movement_is_int8_only_behind_int8(tmp_path):
+def test_movement_is_int8_only_behind_int8(tmp_path: Path) -> None:
     g = Sketch(61)
     x = g.op("MaxPool", g.input("x", 1, 3, 8, 8), kernel_shape=[2, 2], strides=[2, 2])
     x = g.op("MaxPool", g.conv(x, 3, 4), kernel_shape=[2, 2], strides=[2, 2])
@@ -136,7 +140,7 @@ def test_movement_is_int8_only_behind_int8(tmp_path):
     assert reads["MaxPoolmaxpool2"] != "conv1_out"
 
 
-def test_a_bias_shared_by_two_convolutions_gets_two_scales(tmp_path):
+def test_a_bias_shared_by_two_convolutions_gets_two_scales(tmp_path: Path) -> None:
     g = Sketch(62)
     bias = g.constant(g.rng.normal(0, 0.3, 8))
     x = g.op("Conv", g.input("x", 1, 3, 8, 8), g.weight(8, 3, 3, 3, gain=9.0), bias, pads=[1] * 4)
@@ -156,13 +160,13 @@ def test_a_bias_shared_by_two_convolutions_gets_two_scales(tmp_path):
         ("qoperator-u8s8-asym-wasym-pc", "per-channel Conv has symmetric s8 weights only"),
     ],
 )
-def test_weights_that_the_tool_would_store_otherwise_are_refused(scheme, words, tmp_path):
+def test_weights_that_the_tool_would_store_otherwise_are_refused(scheme: str, words: str, tmp_path: Path) -> None:
     model, graph, ranges = case(residual(), tmp_path)
     with pytest.raises(CannotQuantize, match=words):
         qoperator(model, graph, ["conv0"], parse_scheme(scheme), ranges)
 
 
-def test_what_has_no_qlinear_operator_is_refused(tmp_path):
+def test_what_has_no_qlinear_operator_is_refused(tmp_path: Path) -> None:
     g = Sketch(63)
     x = g.op("Tanh", g.conv(g.input("x", 1, 3, 8, 8), 3, 4))
     model, graph, ranges = case(g.model(g.op("GlobalAveragePool", x)), tmp_path)
@@ -175,7 +179,7 @@ def test_what_has_no_qlinear_operator_is_refused(tmp_path):
         qoperator(model, graph, ["convtranspose2"], QOPERATOR, ranges)
 
 
-def test_another_format_or_calibration_is_refused(tmp_path):
+def test_another_format_or_calibration_is_refused(tmp_path: Path) -> None:
     model, graph, ranges = case(residual(), tmp_path)
     with pytest.raises(BadOption, match="write qoperator in place of qdq"):
         qoperator(model, graph, ["conv0"], Scheme(), ranges)
@@ -187,7 +191,7 @@ def test_another_format_or_calibration_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("scheme", ["u8s8-asym-pt", "u8u8-asym-pt", "u8s8-asym-wasym-pt-rr"])
-def test_dynamic_convolutions(scheme, tmp_path):
+def test_dynamic_convolutions(scheme: str, tmp_path: Path) -> None:
     model, graph, _ = case(conv_relu_chain(), tmp_path)
     made = dynamic(model, graph, ["conv0", "conv5"], parse_scheme(scheme))
     assert (kinds(made)["ConvInteger"], kinds(made)["Conv"]) == (2, 2)
@@ -195,7 +199,7 @@ def test_dynamic_convolutions(scheme, tmp_path):
 
 
 @pytest.mark.parametrize("scheme", ["u8s8-asym-pc", "u8s8-asym-pt"])
-def test_dynamic_products(scheme, tmp_path):
+def test_dynamic_products(scheme: str, tmp_path: Path) -> None:
     model, graph, _ = case(dense(), tmp_path)
     made = dynamic(model, graph, ["matmul2", "gemm8"], parse_scheme(scheme))
     assert kinds(made)["MatMulInteger"] == 2
@@ -205,7 +209,7 @@ def test_dynamic_products(scheme, tmp_path):
     assert sorted(list(dims) for dims in scales) == ([[7], [12]] if scheme.endswith("pc") else [[], []])
 
 
-def test_dynamic_leaves_weights_tied_between_float_products_alone(tmp_path):
+def test_dynamic_leaves_weights_tied_between_float_products_alone(tmp_path: Path) -> None:
     g = Sketch(64)
     tied = g.weight(8, 8)
     x = g.op("Gemm", g.input("x", 2, 8), tied, transB=1)
@@ -214,7 +218,7 @@ def test_dynamic_leaves_weights_tied_between_float_products_alone(tmp_path):
     assert distance(run(model.proto, model), run(dynamic(model, graph, ["gemm2"], DYNAMIC), model)) < 0.05
 
 
-def test_dynamic_refusals(tmp_path):
+def test_dynamic_refusals(tmp_path: Path) -> None:
     model, graph, _ = case(dense(), tmp_path)
     with pytest.raises(CannotQuantize, match="block matmul4 cannot be dynamic int8: its weights are computed"):
         dynamic(model, graph, ["matmul4"], DYNAMIC)
@@ -238,7 +242,7 @@ def test_dynamic_refusals(tmp_path):
 
 
 @pytest.mark.parametrize("name", TINY)
-def test_float16_of_any_block_is_close_and_of_float16(name, tmp_path):
+def test_float16_of_any_block_is_close_and_of_float16(name: str, tmp_path: Path) -> None:
     model, graph, _ = case(TINY[name](), tmp_path)
     reference = run(model.proto, model)
     for blocks in [[block.name] for block in graph.blocks] + [[block.name for block in graph.blocks]]:
@@ -255,7 +259,7 @@ def test_float16_of_any_block_is_close_and_of_float16(name, tmp_path):
             assert value.type.tensor_type.elem_type == TensorProto.FLOAT
 
 
-def test_float32_blocks_are_untouched(tmp_path):
+def test_float32_blocks_are_untouched(tmp_path: Path) -> None:
     model, graph, _ = case(two_in_two_out(), tmp_path)
     middle, end = run(model.proto, model)
     made = float16(model, graph, ["conv6"])
@@ -268,7 +272,7 @@ def test_float32_blocks_are_untouched(tmp_path):
     assert {name for node in model.proto.graph.node for name in node.output} - {"end"} <= tensors
 
 
-def test_a_constant_shared_with_a_float32_block_keeps_its_digits(tmp_path):
+def test_a_constant_shared_with_a_float32_block_keeps_its_digits(tmp_path: Path) -> None:
     g = Sketch(66)
     third = g.constant(np.full((1, 4, 1, 1), 1 / 3))
     x = g.conv(g.op("Mul", g.input("x", 1, 4, 8, 8), third), 4, 4)
@@ -277,7 +281,7 @@ def test_a_constant_shared_with_a_float32_block_keeps_its_digits(tmp_path):
     np.testing.assert_array_equal(before[0], after[0])
 
 
-def test_casts_of_the_models_own_stay(tmp_path):
+def test_casts_of_the_models_own_stay(tmp_path: Path) -> None:
     g = Sketch(67)
     half = g.op("Cast", g.conv(g.input("x", 1, 3, 4, 4), 3, 4), to=TensorProto.FLOAT16)
     x = g.op("Cast", half, to=TensorProto.FLOAT)
@@ -287,7 +291,7 @@ def test_casts_of_the_models_own_stay(tmp_path):
     assert kinds(made)["Cast"] == own + 2
 
 
-def test_float16_refusals(tmp_path):
+def test_float16_refusals(tmp_path: Path) -> None:
     g = Sketch(68)
     x = g.op("Max", g.conv(g.input("x", 1, 3, 4, 4), 3, 4), g.constant(np.zeros(1)))
     model, graph, _ = case(g.model(x), tmp_path)
@@ -302,14 +306,14 @@ def test_float16_refusals(tmp_path):
         float16(model, graph, ["conv0"])
 
 
-def test_float16_halves_the_file(tmp_path):
+def test_float16_halves_the_file(tmp_path: Path) -> None:
     model, graph, _ = case(silu(), tmp_path)
     every = float16(model, graph, [block.name for block in graph.blocks])
     bytes_of = lambda proto: sum(len(t.raw_data) for t in proto.graph.initializer)  # noqa: E731
     assert bytes_of(every) == bytes_of(model.proto) / 2
 
 
-def test_an_old_model_converts_too(tmp_path):
+def test_an_old_model_converts_too(tmp_path: Path) -> None:
     model, graph, ranges = case(messy(), tmp_path)
     first = graph.blocks[0].name
     for made in (

@@ -42,7 +42,7 @@ def shown(scheme: Scheme) -> str:
 @pytest.mark.parametrize("symmetry", ["asymmetric", "symmetric"])
 @pytest.mark.parametrize("kind", ["u8", "s8"])
 @given(low_high=RANGES)
-def test_an_activation_has_onnx_runtimes_scale_and_zero_point(kind, symmetry, low_high):
+def test_an_activation_has_onnx_runtimes_scale_and_zero_point(kind: ActivationType, symmetry: Symmetry, low_high: tuple[float, float]) -> None:
     low, high = low_high
     ours = activation_parameters(low, high, Scheme(activation=kind, activation_symmetry=symmetry))
     symmetric = symmetry == "symmetric"
@@ -54,7 +54,7 @@ def test_an_activation_has_onnx_runtimes_scale_and_zero_point(kind, symmetry, lo
 
 
 @given(low_high=RANGES)
-def test_a_restricted_activation_snaps_as_onnx_runtimes_does(low_high):
+def test_a_restricted_activation_snaps_as_onnx_runtimes_does(low_high: tuple[float, float]) -> None:
     # ONNX Runtime divides the dominant end by the 128 or 127 steps it has, our symmetric formula both by 127.5.
     low, high = low_high
     ours = activation_parameters(low, high, Scheme(activation_symmetry="restricted"))
@@ -67,7 +67,7 @@ def test_a_restricted_activation_snaps_as_onnx_runtimes_does(low_high):
 @pytest.mark.parametrize("kind", ["u8", "s8"])
 @pytest.mark.parametrize("symmetry", ["asymmetric", "symmetric", "restricted"])
 @given(low_high=RANGES)
-def test_the_range_is_covered_and_zero_is_exact(kind, symmetry, low_high):
+def test_the_range_is_covered_and_zero_is_exact(kind: ActivationType, symmetry: Symmetry, low_high: tuple[float, float]) -> None:
     low, high = low_high
     parameters = activation_parameters(low, high, Scheme(activation=kind, activation_symmetry=symmetry))
     values = np.array([low, high, 0.0], np.float32)
@@ -94,7 +94,7 @@ def test_the_range_is_covered_and_zero_is_exact(kind, symmetry, low_high):
         ("u8", "asymmetric", (-6.0, -2.0), 255, False),
     ],
 )
-def test_zero_points_by_hand(kind, symmetry, low_high, zero_point, at_minimum):
+def test_zero_points_by_hand(kind: ActivationType, symmetry: Symmetry, low_high: tuple[float, float], zero_point: int, at_minimum: bool) -> None:
     parameters = activation_parameters(*low_high, Scheme(activation=kind, activation_symmetry=symmetry))
     assert int(parameters.zero_point) == zero_point
     assert parameters.at_minimum is at_minimum
@@ -102,7 +102,7 @@ def test_zero_points_by_hand(kind, symmetry, low_high, zero_point, at_minimum):
 
 @pytest.mark.parametrize("kind", ["u8", "s8"])
 @pytest.mark.parametrize("symmetry", ["asymmetric", "symmetric", "restricted"])
-def test_a_tensor_that_is_always_zero_stays_zero(kind, symmetry):
+def test_a_tensor_that_is_always_zero_stays_zero(kind: ActivationType, symmetry: Symmetry) -> None:
     parameters = activation_parameters(0.0, 0.0, Scheme(activation=kind, activation_symmetry=symmetry))
     assert parameters.scale == 1.0
     stored = quantize_values(np.zeros(3, np.float32), parameters)
@@ -110,7 +110,7 @@ def test_a_tensor_that_is_always_zero_stays_zero(kind, symmetry):
 
 
 @given(low_high=RANGES, values=st.lists(VALUES, min_size=1, max_size=8))
-def test_constants_are_stored_as_onnx_runtime_stores_them(low_high, values):
+def test_constants_are_stored_as_onnx_runtime_stores_them(low_high: tuple[float, float], values: Any) -> None:
     parameters = activation_parameters(*low_high, Scheme())
     array = np.array(values, np.float32)
     theirs = quantize_nparray(TensorProto.UINT8, array, parameters.scale, np.array(parameters.zero_point))
@@ -119,7 +119,7 @@ def test_constants_are_stored_as_onnx_runtime_stores_them(low_high, values):
 
 @pytest.mark.parametrize("scheme", WEIGHT_SCHEMES, ids=shown)
 @given(values=WEIGHTS)
-def test_weights_are_onnx_runtimes_per_channel_and_per_tensor(scheme, values):
+def test_weights_are_onnx_runtimes_per_channel_and_per_tensor(scheme: Scheme, values: Any) -> None:
     ours = quantize_weight(values, scheme, axis=0)
     for channel in range(len(values)):
         same(scheme, values[channel], ours.values[channel], ours.scale[channel], ours.zero_point[channel])
@@ -139,7 +139,7 @@ def same(scheme: Scheme, values: np.ndarray, stored: np.ndarray, scale: np.ndarr
 
 
 @pytest.mark.parametrize("axis", [0, 1, 3])
-def test_the_axis_gets_one_scale_an_entry(axis):
+def test_the_axis_gets_one_scale_an_entry(axis: int) -> None:
     values = np.random.default_rng(0).standard_normal((4, 3, 2, 5)).astype(np.float32)
     weight = quantize_weight(values, Scheme(), axis)
     assert weight.scale.shape == weight.zero_point.shape == (values.shape[axis],)
@@ -149,7 +149,7 @@ def test_the_axis_gets_one_scale_an_entry(axis):
     assert weight.axis == axis
 
 
-def test_a_dead_channel_leaves_the_others_alone():
+def test_a_dead_channel_leaves_the_others_alone() -> None:
     values = np.random.default_rng(1).standard_normal((3, 4)).astype(np.float32)
     values[1] = 0.0
     weight = quantize_weight(values, Scheme(), axis=0)
@@ -159,7 +159,7 @@ def test_a_dead_channel_leaves_the_others_alone():
     np.testing.assert_array_equal(weight.values[[0, 2]], alone.values)
 
 
-def test_a_huge_bias_widens_only_the_scales_that_need_it():
+def test_a_huge_bias_widens_only_the_scales_that_need_it() -> None:
     # An int32 bias has scale_in × scale_weight as its scale: minimum_scale is what keeps bias / that within int32.
     values = np.array([[1e-6, -1e-6], [0.5, -0.25]], np.float32)
     minimum = np.array([1e-4, 1e-6])
@@ -170,7 +170,7 @@ def test_a_huge_bias_widens_only_the_scales_that_need_it():
     assert quantize_weight(values, Scheme(), None, minimum_scale=1.0).scale == 1.0
 
 
-def test_reduced_range_keeps_a_bit_free():
+def test_reduced_range_keeps_a_bit_free() -> None:
     values = np.random.default_rng(2).standard_normal((8, 32)).astype(np.float32)
     signed = quantize_weight(values, Scheme(reduced_range=True), axis=0).values
     assert (signed.min(), signed.max()) == (-64, 64)
@@ -178,7 +178,7 @@ def test_reduced_range_keeps_a_bit_free():
     assert (unsigned.min(), unsigned.max()) == (0, 127)
 
 
-def test_the_source_is_not_written_to():
+def test_the_source_is_not_written_to() -> None:
     values = np.ones((2, 3), np.float32)
     quantize_weight(values, Scheme(), axis=0)
     assert (values == 1.0).all()

@@ -121,7 +121,7 @@ def optimized(proto: onnx.ModelProto, folder: Path) -> list[onnx.NodeProto]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_with_all_flags_off_the_switchable_graph_is_the_float_model(benches, name):
+def test_with_all_flags_off_the_switchable_graph_is_the_float_model(benches: dict[str, Bench], name: str) -> None:
     case = benches[name]
     switchable = case.switchable(*forms(parse_scheme("u8s8-sym-pc")))
     assert distance(case.float_outputs, switchable.run({}, case.feed)) <= LAST_BITS
@@ -132,7 +132,7 @@ def test_with_all_flags_off_the_switchable_graph_is_the_float_model(benches, nam
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("name", NAMES)
-def test_any_subset_on_the_switchable_graph_is_the_truly_quantised_model(benches, name, scheme):
+def test_any_subset_on_the_switchable_graph_is_the_truly_quantised_model(benches: dict[str, Bench], name: str, scheme: str) -> None:
     case, scheme = benches[name], parse_scheme(scheme)
     switchable = case.switchable(*forms(scheme))
     limit = ONE_STEP if scheme.activation == "s8" else LAST_BITS
@@ -144,7 +144,7 @@ def test_any_subset_on_the_switchable_graph_is_the_truly_quantised_model(benches
 
 @pytest.mark.parametrize("scheme", [scheme for scheme in SCHEMES if not scheme.startswith("s8")])
 @pytest.mark.parametrize("name", NAMES)
-def test_int8_blocks_run_in_int8_and_float_blocks_in_float(benches, name, scheme, tmp_path):
+def test_int8_blocks_run_in_int8_and_float_blocks_in_float(benches: dict[str, Bench], name: str, scheme: str, tmp_path: Path) -> None:
     case, scheme = benches[name], parse_scheme(scheme)
     # A product of two activations has no weights to keep float: between int8 neighbours it runs in int8 unasked.
     products = {b.name for b in case.graph.blocks if b.kind == "MatMul" and not b.weights}
@@ -157,7 +157,7 @@ def test_int8_blocks_run_in_int8_and_float_blocks_in_float(benches, name, scheme
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_inputs_and_outputs_keep_names_types_and_shapes(benches, name):
+def test_inputs_and_outputs_keep_names_types_and_shapes(benches: dict[str, Bench], name: str) -> None:
     case = benches[name]
     before = open_session(case.model.proto, ONE_THREAD)
     after = open_session(case.builder.build(whole(case.graph, Scheme())), ONE_THREAD)
@@ -165,7 +165,7 @@ def test_inputs_and_outputs_keep_names_types_and_shapes(benches, name):
         assert [(x.name, x.type, x.shape) for x in was] == [(x.name, x.type, x.shape) for x in now]
 
 
-def test_the_model_is_not_written_to(benches):
+def test_the_model_is_not_written_to(benches: dict[str, Bench]) -> None:
     case = benches["silu"]
     before = case.model.proto.SerializeToString(deterministic=True)
     case.builder.build(whole(case.graph, Scheme()))
@@ -174,7 +174,7 @@ def test_the_model_is_not_written_to(benches):
 
 
 @pytest.mark.parametrize("pair", [("u8s8-asym-pc", "u8s8-sym-pc"), ("u8s8-sym-pc", "u8u8-asym-pt")])
-def test_two_schemes_in_one_model_run_and_stay_close_to_float(benches, pair):
+def test_two_schemes_in_one_model_run_and_stay_close_to_float(benches: dict[str, Bench], pair: tuple[str, str]) -> None:
     case = benches["conv_relu_chain"]
     first, second = (forms(parse_scheme(text))[0] for text in pair)
     mixed = {block.name: (first, second)[i % 2] for i, block in enumerate(case.graph.candidates())}
@@ -185,7 +185,7 @@ def test_two_schemes_in_one_model_run_and_stay_close_to_float(benches, pair):
 
 
 @pytest.mark.xfail(raises=BadModel, reason="the two pairs on one float tensor get one name (qdq.py, _pair)")
-def test_a_float_tensor_read_under_two_schemes_has_two_pairs(benches):
+def test_a_float_tensor_read_under_two_schemes_has_two_pairs(benches: dict[str, Bench]) -> None:
     case = benches["residual"]
     first, second = (forms(parse_scheme(text))[0] for text in ("u8s8-asym-pc", "u8s8-sym-pc"))
     # relu6 has no int8 form; conv7 and add10 read it.
@@ -195,7 +195,7 @@ def test_a_float_tensor_read_under_two_schemes_has_two_pairs(benches):
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("name", NAMES)
-def test_qoperator_is_another_spelling_of_the_same_numbers(benches, name, scheme):
+def test_qoperator_is_another_spelling_of_the_same_numbers(benches: dict[str, Bench], name: str, scheme: str) -> None:
     case, scheme = benches[name], replace(parse_scheme(scheme), format="qoperator")
     limit = ONE_STEP if scheme.activation == "s8" else LAST_BITS
     for assignment in (whole(case.graph, scheme), *subsets(case.graph, scheme, 5)[2:]):
@@ -219,7 +219,7 @@ def same_in_both(graph: Graph, assignment: Assignment, scheme: Scheme) -> list[s
     return chosen
 
 
-def test_forms_that_a_block_lacks_are_refused(benches):
+def test_forms_that_a_block_lacks_are_refused(benches: dict[str, Bench]) -> None:
     case = benches["softmax_sandwich"]
     int8, anchor = forms(Scheme())
     with pytest.raises(CannotQuantize, match=r"block softmax5 has no .*: ONNX Runtime's int8 Softmax answers wrongly"):
@@ -230,7 +230,7 @@ def test_forms_that_a_block_lacks_are_refused(benches):
         benches["conv_transpose"].builder.build({"convtranspose2": int8})
 
 
-def test_a_tensor_without_a_range_is_refused_by_name(benches):
+def test_a_tensor_without_a_range_is_refused_by_name(benches: dict[str, Bench]) -> None:
     case = benches["residual"]
     ranges = replace(case.ranges, low_high={"x": (-1.0, 1.0)})
     builder = QdqBuilder(case.model, case.graph, {"minmax": ranges})
@@ -239,13 +239,13 @@ def test_a_tensor_without_a_range_is_refused_by_name(benches):
 
 
 @pytest.mark.xfail(reason="QdqBuilder.build ignores names that are no block's")
-def test_a_name_that_is_no_blocks_is_refused(benches):
+def test_a_name_that_is_no_blocks_is_refused(benches: dict[str, Bench]) -> None:
     with pytest.raises(BadOption, match='no block "conv99"'):
         benches["residual"].builder.build({"conv99": forms(Scheme())[0]})
 
 
 @pytest.mark.xfail(raises=KeyError, reason="Switchable.flags looks names up without a message")
-def test_a_switch_that_does_not_exist_is_refused(benches):
+def test_a_switch_that_does_not_exist_is_refused(benches: dict[str, Bench]) -> None:
     case = benches["residual"]
     int8 = forms(Scheme())[0]
     with pytest.raises(BadOption, match="conv99"):
@@ -272,7 +272,7 @@ def check(case: Bench, scheme: str = "u8s8-asym-pc", limit: float = 0.1) -> None
 
 
 @pytest.mark.parametrize("scheme", ["u8s8-asym-pc", "u8s8-asym-wasym-pc", "u8u8-sym-pc"])
-def test_a_dead_channel_and_a_huge_bias(scheme, tmp_path):
+def test_a_dead_channel_and_a_huge_bias(scheme: str, tmp_path: Path) -> None:
     g = Sketch(21)
     weights = g.rng.normal(0, 0.2, (8, 3, 3, 3))
     weights[2] = 0.0
@@ -283,20 +283,20 @@ def test_a_dead_channel_and_a_huge_bias(scheme, tmp_path):
     check(small(g, x, tmp_path), scheme)
 
 
-def test_weights_shared_by_two_operators(tmp_path):
+def test_weights_shared_by_two_operators(tmp_path: Path) -> None:
     g = Sketch(22)
     weight, bias = g.weight(8, 8, 3, 3), g.constant(g.rng.normal(0, 0.3, 8))
     x = g.op("Conv", g.input("x", 1, 8, 8, 8), weight, bias, pads=[1] * 4)
     check(small(g, g.op("Conv", x, weight, bias, pads=[1] * 4), tmp_path))
 
 
-def test_an_operator_that_reads_one_tensor_twice(tmp_path):
+def test_an_operator_that_reads_one_tensor_twice(tmp_path: Path) -> None:
     g = Sketch(23)
     x = g.conv(g.input("x", 1, 4, 8, 8), 4, 8)
     check(small(g, g.op("Add", x, x), tmp_path))
 
 
-def test_constants_beside_activations(tmp_path):
+def test_constants_beside_activations(tmp_path: Path) -> None:
     g = Sketch(24)
     x = g.conv(g.input("x", 1, 4, 8, 8), 4, 6)
     x = g.op("Mul", g.op("Add", x, g.constant(g.rng.normal(0, 1, (6, 1, 1)))), g.constant(np.full((1, 1, 1, 1), 0.3)))
@@ -304,7 +304,7 @@ def test_constants_beside_activations(tmp_path):
 
 
 @pytest.mark.parametrize("shape", [(5,), (1,), ()])
-def test_gemm_biases_that_broadcast(shape, tmp_path):
+def test_gemm_biases_that_broadcast(shape: tuple[int, ...], tmp_path: Path) -> None:
     g = Sketch(25)
     x = g.op("Gemm", g.input("x", 3, 8), g.weight(8, 5), g.constant(g.rng.normal(0, 0.5, shape)))
     check(small(g, x, tmp_path))
@@ -312,14 +312,14 @@ def test_gemm_biases_that_broadcast(shape, tmp_path):
 
 @pytest.mark.xfail(reason="a 2-D Gemm bias is dequantised along axis 0 (qdq.py, _weight): valid only once fused")
 @pytest.mark.parametrize("shape", [(1, 5), (3, 5), (3, 1)])
-def test_gemm_biases_of_two_dimensions(shape, tmp_path):
+def test_gemm_biases_of_two_dimensions(shape: tuple[int, ...], tmp_path: Path) -> None:
     g = Sketch(25)
     x = g.op("Gemm", g.input("x", 3, 8), g.weight(8, 5), g.constant(g.rng.normal(0, 0.5, shape)))
     check(small(g, x, tmp_path))
 
 
 @pytest.mark.xfail(raises=AssertionError, reason="a MatMul whose first factor is constant has no int8 form (graph.py)")
-def test_a_constant_first_factor(tmp_path):
+def test_a_constant_first_factor(tmp_path: Path) -> None:
     g = Sketch(26)
     case = small(g, g.op("MatMul", g.constant(g.rng.normal(0, 1, (5, 6))), g.input("x", 1, 6, 8)), tmp_path)
     if case.graph.candidates():
@@ -327,7 +327,7 @@ def test_a_constant_first_factor(tmp_path):
 
 
 @pytest.mark.xfail(reason="QLinearAveragePool 1.31 divides partial windows by less than the kernel: refuse (graph.py)")
-def test_average_pooling_with_partial_windows(tmp_path):
+def test_average_pooling_with_partial_windows(tmp_path: Path) -> None:
     g = Sketch(27)
     x = g.conv(g.input("x", 1, 3, 9, 9), 3, 5)
     x = g.op("AveragePool", x, kernel_shape=[2, 2], strides=[2, 2], ceil_mode=1, count_include_pad=1)
@@ -335,7 +335,7 @@ def test_average_pooling_with_partial_windows(tmp_path):
 
 
 @pytest.mark.xfail(reason="Switchable feeds its flags even when the graph has no switch (error/switchable.py, run)")
-def test_a_model_with_nothing_to_switch(tmp_path):
+def test_a_model_with_nothing_to_switch(tmp_path: Path) -> None:
     g = Sketch(28)
     case = small(g, g.op("Softmax", g.input("x", 1, 8)), tmp_path)
     np.testing.assert_array_equal(case.switchable(*forms(Scheme())).run({}, case.feed)[0], case.float_outputs[0])
@@ -357,14 +357,14 @@ def test_a_model_with_nothing_to_switch(tmp_path):
     ids=["MaxPool", "AveragePool", "Gather", "DepthToSpace", "Slice", "PRelu", "Tanh", "gate", "uneven-Conv"],
 )
 @pytest.mark.parametrize("scheme", ["u8s8-asym-pc", "u8s8-sym-pc"])
-def test_what_stands_behind_a_convolution(make, scheme, tmp_path):
+def test_what_stands_behind_a_convolution(make: Callable[[Sketch, str], str], scheme: str, tmp_path: Path) -> None:
     g = Sketch(29)
     x = g.conv(g.input("x", 1, 4, 8, 8), 4, 4)
     # A global mean is a few small values: one step is a larger part of it.
     check(small(g, make(g, x), tmp_path), scheme, limit=0.2)
 
 
-def test_blocks_are_int8_on_any_of_their_readers_behalf(tmp_path):
+def test_blocks_are_int8_on_any_of_their_readers_behalf(tmp_path: Path) -> None:
     # A float tensor is quantised for its int8 reader alone: the float reader's answer is untouched.
     case = bench(loaded(residual(), tmp_path))
     int8 = forms(Scheme())[0]
@@ -374,7 +374,7 @@ def test_blocks_are_int8_on_any_of_their_readers_behalf(tmp_path):
     assert reads["conv2_out"][0].startswith("relu1_out/dequantized")
 
 
-def test_relu_is_free_only_where_the_zero_point_clips(tmp_path):
+def test_relu_is_free_only_where_the_zero_point_clips(tmp_path: Path) -> None:
     case = bench(loaded(conv_relu_chain(), tmp_path))
 
     def quantizes_before_relu(scheme: str) -> bool:
@@ -387,7 +387,7 @@ def test_relu_is_free_only_where_the_zero_point_clips(tmp_path):
     assert quantizes_before_relu("s8s8-sym")
 
 
-def test_a_block_is_what_it_says(benches):
+def test_a_block_is_what_it_says(benches: dict[str, Bench]) -> None:
     block: Block = benches["silu"].graph.block("conv0")
     assert block.kind == "Conv+Sigmoid+Mul"
     assert block.soft_tail

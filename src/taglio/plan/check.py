@@ -74,8 +74,14 @@ def latency(graph: Graph, profile: Profile, precision: Mapping[str, str]) -> flo
                     to_float += int8
                 elif not int8:
                     to_int8.add(name)
-        total += entry.int8_s + to_float * entry.dequantize_s if int8 else entry.float_s
-        total += 0.0 if int8 else len(to_int8) * entry.quantize_s
+        if int8:
+            total += entry.int8_s + to_float * entry.dequantize_s
+        elif tensor.producer is not None and precision[tensor.producer] != "float32":  # its anchor alone is int8
+            base, each = entry.anchor_float_s, entry.anchor_quantize_s
+            total += entry.float_s if base is None else base
+            total += len(to_int8) * (entry.quantize_s if each is None else each)
+        else:
+            total += entry.float_s + len(to_int8) * entry.quantize_s
     return total
 
 

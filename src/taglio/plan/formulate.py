@@ -1,7 +1,8 @@
 """The planning problem as a mixed-integer program. Pure: tables in, matrix out; knows no solver.
 
 One binary per block and precision; w is "the producer writes int8", r "the reader reads int8", both sums of binaries.
-A flow from a float producer is quantised once per tensor somebody reads as int8 (z ≥ r − w), a flow from an int8
+A flow from a float producer is quantised once per tensor somebody reads as int8 (z ≥ r − w; one z for a float block,
+one for a float activation behind an int8 anchor, whose tensors have another layout), a flow from an int8
 producer is dequantised once per float reader (d ≥ w − r), and quantising for one reader adds that reader's edge noise
 (y ≥ r − w). Costs and noises are not negative, so z, d and y are integral without being asked to.
 """
@@ -11,9 +12,9 @@ from dataclasses import dataclass, field
 
 from taglio.error.model import ErrorModel, OutputModel
 from taglio.graph import Graph, flows
-from taglio.profile.result import Profile
+from taglio.profile.result import Profile, anchor_costs
 from taglio.quantize.effective import fuses_when_surrounded
-from taglio.quantize.precision import Precision
+from taglio.quantize.precision import FLOAT32, Precision
 
 # Milliseconds keep the solver's absolute tolerances far below any time that matters.
 _MS = 1e3
@@ -86,14 +87,22 @@ def formulate(
         name: [columns[name][option.name] for option in options if option.scheme is not None]
         for name, options in allowed.items()
     }
+    behind_anchor = {
+        name: [columns[name][option.name] for option in options if option.scheme is not None and not option.int8_output]
+        for name, options in allowed.items()
+    }
     edges: dict[tuple[str, str], int] = {}
     for flow in flows(graph):
         cost = glue[flow.name]
-        w = writes.get(flow.producer or "", [])
+        anchor_base, anchor_each = anchor_costs(cost)
+        w, a = writes.get(flow.producer or "", []), behind_anchor.get(flow.producer or "", [])
         program.constant += _MS * cost.float_s
         for column in w:
             program.cost[column] += _MS * (cost.int8_s - cost.float_s)
+        for column in a:
+            program.cost[column] += _MS * (anchor_base - cost.float_s)
         shared: dict[str, int] = {}
+        from_anchor: dict[str, int] = {}
         for tensor, reader in flow.readers:
             r = reads.get(reader, [])
             if not r:
@@ -102,7 +111,12 @@ def formulate(
                 continue
             if tensor not in shared:
                 shared[tensor] = program.variable(("quantize", tensor), _MS * cost.quantize_s, False)
-            _at_least(program, shared[tensor], r, w)
+                if a:
+                    from_anchor[tensor] = program.variable(("quantize anchor", tensor), _MS * anchor_each, False)
+            _at_least(program, shared[tensor], r, [*w, *a])
+            if a:
+                floats = [c for n, c in columns[flow.producer or ""].items() if n == FLOAT32.name]
+                _at_least(program, from_anchor[tensor], r, [*w, *floats])
             if w:
                 column = program.variable(("dequantize", tensor, reader), _MS * cost.dequantize_s, False)
                 _at_least(program, column, w, r)

@@ -16,6 +16,8 @@ from taglio.quantize.precision import Precision
 _PRIOR_KERNEL_OVERHEAD_S = 3e-6
 _WEAK, _STRONG = 0.1, 1.5
 _GENERAL_WEIGHT = 0.05
+# How a flow is written: by a float block, by a float activation behind an int8 anchor, in int8.
+_FLOAT, _ANCHOR, _INT8 = "float", "anchor", "int8"
 COVERAGE = 0.9
 
 
@@ -132,7 +134,7 @@ def _total(tables: Tables, graph: Graph, moving: Sequence[Flow], run: Run) -> fl
 
 def _to_wall(run: Run, overhead: float, unexplained: float) -> Run:
     """The run with each kernel's time less the profiler's `overhead`, and all scaled so that they add up to the wall
-    time less what is `unexplained`: kernels and walls are timed minutes apart, and the machine's speed changes in between."""
+    time less what is `unexplained`: kernels and walls are timed apart, and the machine's speed changes in between."""
     known = run.attribution
 
     def less(seconds: Mapping[str, float], kernels: Mapping[str, int]) -> dict[str, float]:
@@ -155,7 +157,8 @@ def _to_wall(run: Run, overhead: float, unexplained: float) -> Run:
 
 def _clock(runs: Sequence[Run]) -> tuple[float, float, float]:
     """Scale α and per-kernel overhead δ of the profiler, and a run's cost β that no kernel explains:
-    wall ≈ α · (Σ kernels − δ · count) + β, by relative least squares with priors at α = 1, δ = 3 µs (weak) and β = 0 (strong: kernels explain nearly all)."""
+    wall ≈ α · (Σ kernels − δ · count) + β, by relative least squares with priors at α = 1, δ = 3 µs (weak)
+    and β = 0 (strong: kernels explain nearly all)."""
     rows, values = [], []
     for run in runs:
         seconds = sum(run.attribution.blocks_s.values()) + sum(run.attribution.tensors_s.values())
@@ -183,48 +186,59 @@ def _glue(
 ) -> tuple[tuple[Glue, ...], float, float]:
     tensors = graph.tensor_map()
     elements = {flow.name: max(tensors[name].elements for name in flow.tensors) for flow in moving}
-    pure: dict[tuple[str, bool], list[float]] = {}
-    mixed: list[tuple[str, bool, int, float]] = []  # flow, producer writes int8, changes, seconds
+    pure: dict[tuple[str, str], list[float]] = {}
+    mixed: list[tuple[str, str, int, float]] = []  # flow, how it is written, changes, seconds
     for run in runs:
         for flow in moving:
             seconds = sum(run.attribution.tensors_s.get(name, 0.0) for name in flow.tensors)
-            wrote, count = writes(run.assignment, flow.producer), changes(flow, run.assignment)
+            form, count = _written(run, flow), changes(flow, run.assignment)
             if count:
-                mixed.append((flow.name, wrote, count, seconds + surplus.get((run.name, flow.name), 0.0)))
+                mixed.append((flow.name, form, count, seconds + surplus.get((run.name, flow.name), 0.0)))
             else:
-                pure.setdefault((flow.name, wrote), []).append(seconds)
+                pure.setdefault((flow.name, form), []).append(seconds)
     base = {key: fmean(values) for key, values in pure.items()}
-    samples: dict[tuple[str, bool], list[float]] = {}
-    for name, wrote, count, seconds in mixed:
-        samples.setdefault((name, wrote), []).append((seconds - base.get((name, wrote), 0.0)) / count)
-    rates = {wrote: _rate(samples, elements, wrote) for wrote in (False, True)}
+    samples: dict[tuple[str, str], list[float]] = {}
+    for name, form, count, seconds in mixed:
+        samples.setdefault((name, form), []).append((seconds - base.get((name, form), 0.0)) / count)
+    rates = {form: _rate(samples, elements, form) for form in (_FLOAT, _ANCHOR, _INT8)}
+
+    def cost(flow: Flow, form: str) -> float:
+        fixed, per_element = rates[form]
+        values = samples.get((flow.name, form), [])
+        guess = fixed + per_element * elements[flow.name]
+        # A fraction of a sample of the general rate steadies flows that were seen once or twice.
+        return max(0.0, (sum(values) + _GENERAL_WEIGHT * guess) / (len(values) + _GENERAL_WEIGHT))
+
     result = []
     for flow in moving:
-        changed = {wrote: samples.get((flow.name, wrote), []) for wrote in (False, True)}
-        costs = {}
-        for wrote, values in changed.items():
-            fixed, per_element = rates[wrote]
-            guess = fixed + per_element * elements[flow.name]
-            # A fraction of a sample of the general rate steadies flows that were seen once or twice.
-            costs[wrote] = max(0.0, (sum(values) + _GENERAL_WEIGHT * guess) / (len(values) + _GENERAL_WEIGHT))
+        shown = (flow.name, _ANCHOR) in samples or (flow.name, _ANCHOR) in pure
         result.append(
             Glue(
                 flow.name,
-                base.get((flow.name, False), 0.0),
-                base.get((flow.name, True), 0.0),
-                costs[False],
-                costs[True],
-                len(changed[False]) + len(changed[True]),
+                base.get((flow.name, _FLOAT), 0.0),
+                base.get((flow.name, _INT8), 0.0),
+                cost(flow, _FLOAT),
+                cost(flow, _INT8),
+                sum(len(samples.get((flow.name, form), [])) for form in rates),
+                base.get((flow.name, _ANCHOR), 0.0) if shown else None,
+                cost(flow, _ANCHOR) if shown else None,
             )
         )
-    return tuple(result), rates[False][1], rates[True][1]
+    return tuple(result), rates[_FLOAT][1], rates[_INT8][1]
+
+
+def _written(run: Run, flow: Flow) -> str:
+    precision = run.assignment.get(flow.producer or "")
+    if precision is None or precision.scheme is None:
+        return _FLOAT
+    return _INT8 if precision.int8_output else _ANCHOR
 
 
 def _rate(
-    samples: Mapping[tuple[str, bool], list[float]], elements: Mapping[str, int], wrote: bool
+    samples: Mapping[tuple[str, str], list[float]], elements: Mapping[str, int], form: str
 ) -> tuple[float, float]:
     """Fixed seconds and seconds per element of a change of type; least squares, neither negative."""
-    points = [(elements[name], value) for (name, side), values in samples.items() if side == wrote for value in values]
+    points = [(elements[name], value) for (name, side), values in samples.items() if side == form for value in values]
     if len(points) < 2:
         return 0.0, points[0][1] / max(1, points[0][0]) if points else 0.0
     size, seconds = np.array([p[0] for p in points], float), np.array([p[1] for p in points])

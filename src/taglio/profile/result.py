@@ -4,8 +4,11 @@ Seconds of one inference:
 
     T = overhead + Σ_blocks time[block, precision] + Σ_flows glue(flow)
 
-    glue = float_s + quantize_s · (tensors of the flow that somebody reads as int8)   when its producer writes float
+    glue = float_s + quantize_s · (tensors of the flow that somebody reads as int8)   when its producer is float
+    glue = anchor_float_s + anchor_quantize_s · (the same)                when its producer is int8 up to its anchor
     glue = int8_s + dequantize_s · (readers that read float)                          when its producer writes int8
+
+A float activation behind an int8 anchor leaves its tensor in another layout than a float block does.
 """
 
 from collections.abc import Mapping
@@ -34,7 +37,8 @@ class BlockTime:
 class Glue:
     """Seconds spent on a flow that are no block's work, by who writes and who reads it (module formula).
 
-    `measured` counts the runs in which the flow changed type; 0 means seconds per element of other flows.
+    `measured` counts the runs in which the flow changed type; 0 means seconds per element of other flows. The anchor
+    fields are None where the producer has no such form, or no run showed it: then those of float stand in.
     """
 
     flow: str
@@ -43,6 +47,8 @@ class Glue:
     quantize_s: float
     dequantize_s: float
     measured: int
+    anchor_float_s: float | None = None
+    anchor_quantize_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +135,16 @@ def flow_seconds(glue: Glue, flow: Flow, assignment: Assignment) -> float:
     count = changes(flow, assignment)
     if writes(assignment, flow.producer):
         return glue.int8_s + glue.dequantize_s * count
+    if flow.producer is not None and reads(assignment, flow.producer):
+        base, each = anchor_costs(glue)
+        return base + each * count
     return glue.float_s + glue.quantize_s * count
+
+
+def anchor_costs(glue: Glue) -> tuple[float, float]:
+    """Base and quantising seconds of a flow whose producer is int8 up to its anchor."""
+    base = glue.float_s if glue.anchor_float_s is None else glue.anchor_float_s
+    return base, glue.quantize_s if glue.anchor_quantize_s is None else glue.anchor_quantize_s
 
 
 def changes(flow: Flow, assignment: Assignment) -> int:

@@ -32,7 +32,7 @@ class Effort:
 
     warmup: int = 2
     minimum: int = 5
-    maximum: int = 30
+    maximum: int = 120
     budget_s: float = 20.0
 
 

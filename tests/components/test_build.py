@@ -1,0 +1,158 @@
+"""What is written is what is read back; a file that changed, is missing or lies elsewhere is refused."""
+
+import hashlib
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+
+from taglio import artifact
+from taglio.components.build import MANIFEST, Manifest, read, write
+from taglio.components.cut import Component, cut
+from taglio.errors import BadArtifact
+from tests.components.cases import Case, tiny
+from tests.models import residual
+
+
+@pytest.fixture(scope="module")
+def case(tmp_path_factory: pytest.TempPathFactory) -> Case:
+    return tiny(residual(), tmp_path_factory.mktemp("model"))
+
+
+def parts_of(case: Case, first: str = "box", second: str = "server") -> list[Component]:
+    names = [block.name for block in case.graph.blocks]
+    devices = {name: first if i < 3 else second for i, name in enumerate(names)}
+    return cut(case.model, case.graph, case.builder.build(case.all_int8()), devices)
+
+
+def save(case: Case, folder: Path, parts: list[Component]) -> Manifest:
+    return write(folder, case.model.sha256, ["x"], case.model.outputs, parts)
+
+
+@pytest.fixture
+def folder(case: Case, tmp_path: Path) -> Path:
+    save(case, tmp_path / "components", parts_of(case))
+    return tmp_path / "components"
+
+
+def edited(folder: Path, **changes: Any) -> None:
+    """Change the first component's entry in the manifest."""
+    path = folder / MANIFEST
+    content = json.loads(path.read_text())
+    content["body"]["pieces"][0] |= changes
+    path.write_text(json.dumps(content))
+
+
+def test_what_is_written_is_read_back(case: Case, folder: Path) -> None:
+    parts = parts_of(case)
+    manifest = read(folder)
+    assert manifest == save(case, folder, parts)
+    assert manifest.model_sha256 == case.model.sha256
+    assert (manifest.inputs, manifest.outputs) == (("x",), case.model.outputs)
+    assert [piece.device for piece in manifest.pieces] == ["box", "server"]
+    for piece, part in zip(manifest.pieces, parts, strict=True):
+        data = (folder / piece.file).read_bytes()
+        assert (piece.name, piece.blocks) == (part.name, part.blocks)
+        assert (piece.size_bytes, piece.sha256) == (len(data), hashlib.sha256(data).hexdigest())
+        assert onnx.load_from_string(data) == part.proto
+        assert tuple(port.name for port in piece.inputs) == part.inputs
+        assert tuple(port.name for port in piece.outputs) == part.outputs
+    assert {path.name for path in folder.iterdir()} == {MANIFEST, *(piece.file for piece in manifest.pieces)}
+
+
+def test_ports_say_what_one_inference_moves(folder: Path) -> None:
+    first, second = read(folder).pieces
+    (image,) = first.inputs
+    assert (image.name, image.dtype, image.shape, image.bytes) == ("x", "float32", (1, 4, 8, 8), 4 * 4 * 64)
+    assert first.outputs == second.inputs
+    for port in first.outputs:
+        assert (port.dtype, port.shape, port.bytes) == ("uint8", (1, 8, 8, 8), 8 * 64)
+
+
+SLASH = pytest.mark.xfail(reason="the file's name holds the device's, which read() then takes for a path")
+
+
+@pytest.mark.parametrize("device", ["gateway 2", "Büro", pytest.param("rack/1", marks=SLASH)])
+def test_a_device_may_have_any_name(case: Case, tmp_path: Path, device: str) -> None:
+    """A device's name makes its component's file name, which must not leave the folder."""
+    written = save(case, tmp_path, parts_of(case, device))
+    assert read(tmp_path) == written
+    assert written.pieces[0].device == device
+    assert all((tmp_path / piece.file).parent == tmp_path for piece in written.pieces)
+
+
+def test_a_changed_component_is_refused(folder: Path) -> None:
+    piece = read(folder).pieces[1]
+    path = folder / piece.file
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(BadArtifact, match=f"component {piece.name} was changed .* build again"):
+        read(folder)
+
+
+def test_components_that_were_swapped_are_refused(folder: Path) -> None:
+    first, second = (folder / piece.file for piece in read(folder).pieces)
+    kept = first.read_bytes()
+    first.write_bytes(second.read_bytes())
+    second.write_bytes(kept)
+    with pytest.raises(BadArtifact, match="was changed"):
+        read(folder)
+
+
+def test_a_missing_component_is_refused(folder: Path) -> None:
+    piece = read(folder).pieces[0]
+    (folder / piece.file).unlink()
+    with pytest.raises(BadArtifact, match=f"component {piece.name} is missing: run taglio build again"):
+        read(folder)
+
+
+@pytest.mark.parametrize("form", ["../{}", "{}/../../secret", "sub/{}", "/absolute/{}"])
+def test_a_manifest_that_points_outside_the_folder_is_refused(folder: Path, form: str) -> None:
+    """Even where the file is there and its hash is right: the manifest may have come from anywhere."""
+    piece = read(folder).pieces[0]
+    secret = folder.parent / piece.file
+    secret.write_bytes((folder / piece.file).read_bytes())
+    edited(folder, file=form.format(piece.file))
+    with pytest.raises(BadArtifact, match="lies outside the folder: build again"):
+        read(folder)
+
+
+@pytest.mark.parametrize("file", ["", ".", ".."])
+def test_a_manifest_that_points_at_a_folder_is_refused(folder: Path, file: str) -> None:
+    edited(folder, file=file)
+    with pytest.raises(BadArtifact):
+        read(folder)
+
+
+def test_a_manifest_that_is_no_manifest_is_refused(case: Case, folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(BadArtifact, match="no such file: run taglio build OUT first"):
+        read(tmp_path)
+    artifact.save(folder / MANIFEST, "plan", case.model.sha256, {})
+    with pytest.raises(BadArtifact, match="holds a plan, not a manifest"):
+        read(folder)
+    (folder / MANIFEST).write_text("{}")
+    with pytest.raises(BadArtifact, match="not a taglio artifact"):
+        read(folder)
+
+
+def test_a_manifest_without_a_field_is_refused(folder: Path) -> None:
+    path = folder / MANIFEST
+    content = json.loads(path.read_text())
+    del content["body"]["pieces"][0]["sha256"]
+    path.write_text(json.dumps(content))
+    with pytest.raises(BadArtifact, match="damaged"):
+        read(folder)
+
+
+def test_the_manifest_comes_last(case: Case, tmp_path: Path) -> None:
+    """Whoever finds a manifest finds complete components: one that cannot be written leaves none behind."""
+    parts = parts_of(case)
+    (tmp_path / f"{parts[1].name}.onnx").mkdir(parents=True)
+    (tmp_path / f"{parts[1].name}.onnx" / "in the way").touch()
+    with pytest.raises(BadArtifact, match="cannot be written"):
+        save(case, tmp_path, [parts[0], replace(parts[1])])
+    assert not (tmp_path / MANIFEST).exists()

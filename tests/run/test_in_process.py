@@ -1,0 +1,169 @@
+"""Components run one after another give what the whole quantised model gives, and their times add up."""
+
+import itertools
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import onnx
+import pytest
+
+from taglio import artifact
+from taglio.components.build import Manifest, write
+from taglio.components.cut import cut
+from taglio.errors import BadData, BadModel, MeasurementFailed
+from taglio.run import in_process
+from taglio.run.in_process import WARMUP, Executor, RunReport, time_plan
+from taglio.runtimes.onnxruntime import SessionOptions
+from tests.components.cases import Case, digits, tiny
+from tests.models import two_in_two_out
+
+ONE = SessionOptions(1)
+
+
+def built(case: Case, folder: Path, *places: float) -> Manifest:
+    """The all-int8 model cut at shares of its blocks."""
+    count = len(case.graph.blocks)
+    devices = {b.name: f"d{sum(i >= count * p for p in places)}" for i, b in enumerate(case.graph.blocks)}
+    parts = cut(case.model, case.graph, case.builder.build(case.all_int8()), devices)
+    return write(folder, case.model.sha256, [spec.name for spec in case.model.inputs], case.model.outputs, parts)
+
+
+@pytest.fixture(scope="module")
+def network() -> Case:
+    return digits()
+
+
+@pytest.fixture(scope="module")
+def folder(network: Case, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("components")
+
+
+@pytest.fixture(scope="module")
+def manifest(network: Case, folder: Path) -> Manifest:
+    return built(network, folder, 0.3, 0.6)
+
+
+@pytest.fixture(scope="module")
+def float_model(network: Case, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("float") / "float32.onnx"
+    onnx.save(network.model.proto, path)
+    return path
+
+
+def test_outputs_equal_a_plain_session_on_the_whole_model(network: Case, folder: Path, manifest: Manifest) -> None:
+    executor = Executor(folder, manifest, ONE)
+    assert executor.pieces() == list(manifest.pieces) and len(manifest.pieces) == 3
+    for sample in network.held_out.samples[:4]:
+        kept = {name: value.copy() for name, value in sample.items()}
+        found = executor.run(sample)
+        whole = network.whole(network.all_int8(), sample)
+        assert len(found) == len(whole) == 1
+        np.testing.assert_array_equal(found[0], whole[0])
+        assert set(sample) == set(kept) and all(np.array_equal(sample[name], kept[name]) for name in kept)
+
+
+def test_several_inputs_and_outputs_come_in_the_models_order(tmp_path: Path) -> None:
+    case = tiny(two_in_two_out(), tmp_path)
+    count = len(case.graph.blocks)
+    whole = case.whole({}, case.held_out.samples[0])
+    devices = {block.name: f"d{i >= count // 2}" for i, block in enumerate(case.graph.blocks)}
+    parts = cut(case.model, case.graph, case.builder.build({}), devices)
+    manifest = write(tmp_path, case.model.sha256, ["left", "right"], case.model.outputs, parts)
+    found = Executor(tmp_path, manifest, ONE).run(case.held_out.samples[0])
+    assert manifest.outputs == ("middle", "end")
+    for value, reference in zip(found, whole, strict=True):
+        np.testing.assert_allclose(value, reference, rtol=1e-5, atol=1e-6)
+
+
+def test_each_component_has_its_seconds(network: Case, folder: Path, manifest: Manifest) -> None:
+    seconds: dict[str, float] = {}
+    Executor(folder, manifest, ONE).run(network.held_out.samples[0], seconds)
+    assert list(seconds) == [piece.name for piece in manifest.pieces]
+    assert all(value > 0.0 for value in seconds.values())
+
+
+def test_a_missing_input_is_refused(network: Case, folder: Path, manifest: Manifest) -> None:
+    with pytest.raises(BadData, match="input image is missing: the model reads image"):
+        Executor(folder, manifest, ONE).run({"picture": network.held_out.samples[0]["image"]})
+
+
+def test_what_else_the_feed_holds_is_left_alone(network: Case, folder: Path, manifest: Manifest) -> None:
+    executor, sample = Executor(folder, manifest, ONE), network.held_out.samples[0]
+    more = sample | {"label": np.zeros(1, np.int64)}
+    np.testing.assert_array_equal(executor.run(more)[0], executor.run(sample)[0])
+
+
+def test_a_component_that_cannot_be_loaded_is_named(network: Case, manifest: Manifest, tmp_path: Path) -> None:
+    for piece in manifest.pieces:
+        (tmp_path / piece.file).write_bytes(b"no model")
+    with pytest.raises(BadModel, match=manifest.pieces[0].file):
+        Executor(tmp_path, manifest, ONE)
+
+
+def test_a_report_tells_the_wrong_prediction_from_the_changed_machine(
+    network: Case, folder: Path, manifest: Manifest, float_model: Path, tmp_path: Path
+) -> None:
+    steps: list[tuple[str, int, int]] = []
+    report = time_plan(
+        Executor(folder, manifest, ONE),
+        float_model,
+        network.held_out.samples[:2],
+        ONE,
+        runs=5,
+        predicted_s=2e-3,
+        profiled_float_s=4e-3,
+        progress=lambda *step: steps.append(step),
+    )
+    assert report.plan.runs == report.float32.runs == 5
+    assert report.predicted_s == 2e-3
+    assert report.ratio == pytest.approx(report.predicted_s / report.plan.median_s)
+    assert report.drift == pytest.approx(report.float32.median_s / 4e-3)
+    assert report.steady_ratio == pytest.approx(report.ratio * report.drift)
+    assert [(each.component, each.device) for each in report.components] == [
+        (piece.name, piece.device) for piece in manifest.pieces
+    ]
+    assert all(each.wall.runs == 5 and each.wall.median_s > 0 for each in report.components)
+    # A run holds its components: means add up, whatever the machine does meanwhile.
+    assert sum(each.wall.mean_s for each in report.components) <= report.plan.mean_s
+    assert steps[-1] == ("running", 5 + WARMUP, 5 + WARMUP)
+
+    artifact.save(tmp_path / "run.json", "run", network.model.sha256, report)
+    assert artifact.load(tmp_path / "run.json", "run", RunReport) == report
+
+
+def test_a_machine_at_half_speed_shows_as_drift_not_as_a_wrong_prediction(
+    network: Case, folder: Path, manifest: Manifest, float_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a clock that adds a millisecond whenever it is read: twice a component, and at both ends of a run."""
+    ticks = itertools.count()
+    monkeypatch.setattr(in_process, "time", SimpleNamespace(perf_counter=lambda: next(ticks) * 1e-3))
+    report = time_plan(
+        Executor(folder, manifest, ONE),
+        float_model,
+        network.held_out.samples[:1],
+        ONE,
+        runs=3,
+        predicted_s=3.5e-3,
+        profiled_float_s=0.5e-3,
+    )
+    assert (report.plan.median_s, report.float32.median_s) == pytest.approx((7e-3, 1e-3))
+    assert [each.wall.median_s for each in report.components] == pytest.approx([1e-3] * 3)
+    assert (report.ratio, report.drift, report.steady_ratio) == pytest.approx((0.5, 2.0, 1.0))
+
+
+def test_a_feed_that_does_not_fit_is_one_line(
+    network: Case, folder: Path, manifest: Manifest, float_model: Path
+) -> None:
+    executor, wrong = Executor(folder, manifest, ONE), {"image": np.zeros((1, 1, 3, 3), np.float32)}
+    with pytest.raises(MeasurementFailed, match=r"the (plan|float) failed in run 1: ") as caught:
+        time_plan(executor, float_model, [wrong], ONE, runs=1, predicted_s=1.0, profiled_float_s=1.0)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_manifest_with_another_order_of_outputs_is_followed(network: Case, folder: Path, manifest: Manifest) -> None:
+    inner = manifest.pieces[0].outputs[0].name
+    both = replace(manifest, outputs=(inner, *manifest.outputs))
+    first, second = Executor(folder, both, ONE).run(network.held_out.samples[0])
+    assert first.dtype == np.uint8 and second.shape == (1, 10)
