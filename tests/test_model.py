@@ -1,5 +1,6 @@
 """Reading a model: each refusal with its words and numbers, and that what is simplified answers as before."""
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from taglio.errors import BadModel, TaglioError
+from taglio.errors import BadModel
 from taglio.model import Model, load, random_feed
 from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session
 from tests.models import TINY, Sketch, conv_relu_chain, loaded, messy, residual, saved, silu, two_in_two_out
@@ -91,10 +92,8 @@ def test_a_damaged_file_is_refused_or_loads_but_never_crashes(tmp_path: Path, se
         data[int(rng.integers(len(data) // 4, len(data)))] = int(rng.integers(256))
     path = tmp_path / "damaged.onnx"
     path.write_bytes(bytes(data))
-    try:
+    with contextlib.suppress(BadModel):
         assert isinstance(load(path), Model)
-    except TaglioError as error:
-        assert "\n" not in str(error)
 
 
 @pytest.mark.xfail(raises=UnicodeDecodeError, reason="protobuf checks strings when they are read, in _name_nodes")
@@ -248,7 +247,7 @@ def test_a_messy_old_model_comes_out_clean(tmp_path: Path) -> None:
 @pytest.mark.skipif(
     not ULTRAFACE.exists(), reason="the shared folder's ultraface-rfb-320.onnx is not beside this checkout"
 )
-def test_a_real_messy_model(tmp_path: Path) -> None:
+def test_a_real_messy_model() -> None:
     original = onnx.load(ULTRAFACE)
     kinds = {node.op_type for node in original.graph.node}
     assert "BatchNormalization" in kinds

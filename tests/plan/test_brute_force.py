@@ -154,20 +154,21 @@ def test_a_weightless_block_between_int8_blocks_counts_as_int8() -> None:
     assert plan.predicted_latency_s.value == pytest.approx((3 + 10 + 50 + 10 + 3) * 1e-6)
 
 
-@pytest.mark.xfail(reason="the program looks past movement for readers, quantize.effective does not")
 def test_a_weightless_block_before_movement_may_stay_float() -> None:
     graph, profile = between_two_convolutions(move=True)
     solved(graph, profile, None, Limits(None))
 
 
-@pytest.mark.xfail(reason="the program prices a pinned block as float where ONNX Runtime makes it int8")
 @pytest.mark.parametrize("noise", [0.0, 1e-2], ids=["slower", "over the bound"])
-def test_a_weightless_block_held_in_float_between_int8_blocks_is_priced_as_int8(noise: float) -> None:
+def test_a_weightless_block_held_in_float_is_not_surrounded_by_int8(noise: float) -> None:
+    """ONNX Runtime would run it in int8: what the user asked for can only be kept by leaving a neighbour in float."""
     graph, profile = between_two_convolutions(move=False)
     own = tuple(BlockNoise(b.name, "int8", noise if b.kind == "join" else 1e-6) for b in choosers(graph))
     error = error_of(graph, (OutputModel("y", own, (), 0.0, 1.0),))
-    plan = solved(graph, profile, error, Limits(0.01, float_blocks=("join1",)))
-    assert "join1" not in plan.assignment() or set(plan.assignment()) == {"conv0", "join1", "conv2"}
+    plan = make_plan(graph, profile, error, Limits(0.01, float_blocks=("join1",)))
+    assert plan.status == "optimal"
+    assert "join1" not in plan.assignment()
+    assert set(plan.assignment()) != {"conv0", "conv2"}
 
 
 def noisy(noise: float, exponent: float) -> tuple[Graph, Profile, ErrorModel]:
@@ -181,7 +182,6 @@ def noisy(noise: float, exponent: float) -> tuple[Graph, Profile, ErrorModel]:
     return graph, profile, error_of(graph, (OutputModel("y", own, edge, 0.5, exponent),), 0.3)
 
 
-@pytest.mark.xfail(reason="a bound far below the noise overflows the program, and 0 has no logarithm")
 @pytest.mark.parametrize("exponent", [0.3, 1.0])
 @pytest.mark.parametrize("bound", [0.0, 1e-12, 1e-100, 1e-300])
 def test_a_bound_below_all_noise_leaves_the_model_in_float(bound: float, exponent: float) -> None:

@@ -122,7 +122,6 @@ def test_noise_over_its_bound_is_caught(graph: Graph, profile: Profile, error: E
         check(graph, profile, error, plan, noise_bounds={"y": 2.99e-3})
 
 
-@pytest.mark.xfail(reason="check() takes any precision for any block")
 @pytest.mark.parametrize(("block", "precision"), [("refused4", "int8"), ("join2", "int8-anchor"), ("soft3", "int4")])
 def test_a_precision_that_the_block_does_not_have_is_caught(
     graph: Graph, profile: Profile, error: ErrorModel, plan: Plan, block: str, precision: str

@@ -1,10 +1,11 @@
 """Scales, zero points and stored weights against ONNX Runtime's own functions, and at the edges."""
 
 from itertools import product
+from typing import Any, get_args
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto
 from onnxruntime.quantization.quant_utils import (
@@ -16,7 +17,7 @@ from onnxruntime.quantization.quant_utils import (
 )
 
 from taglio.quantize.parameters import activation_parameters, quantize_values, quantize_weight
-from taglio.scheme import Scheme
+from taglio.scheme import ActivationType, Scheme, Symmetry
 
 TYPES = {"u8": TensorProto.UINT8, "s8": TensorProto.INT8}
 VALUES = st.floats(-1e4, 1e4, width=32, allow_subnormal=False)
@@ -31,18 +32,17 @@ CHANNEL = st.one_of(
 WEIGHTS = st.lists(CHANNEL, min_size=1, max_size=4).map(lambda rows: np.array(rows, np.float32).reshape(-1, 2, 3, 1))
 WEIGHT_SCHEMES = [
     Scheme(weight=weight, weight_symmetric=symmetric, reduced_range=reduced)
-    for weight, symmetric, reduced in product(("u8", "s8"), (True, False), (True, False))
+    for weight, symmetric, reduced in product(get_args(ActivationType), (True, False), (True, False))
 ]
-
-
-def shown(scheme: Scheme) -> str:
-    return str(scheme)
 
 
 @pytest.mark.parametrize("symmetry", ["asymmetric", "symmetric"])
 @pytest.mark.parametrize("kind", ["u8", "s8"])
+@settings(deadline=None)
 @given(low_high=RANGES)
-def test_an_activation_has_onnx_runtimes_scale_and_zero_point(kind: ActivationType, symmetry: Symmetry, low_high: tuple[float, float]) -> None:
+def test_an_activation_has_onnx_runtimes_scale_and_zero_point(
+    kind: ActivationType, symmetry: Symmetry, low_high: tuple[float, float]
+) -> None:
     low, high = low_high
     ours = activation_parameters(low, high, Scheme(activation=kind, activation_symmetry=symmetry))
     symmetric = symmetry == "symmetric"
@@ -53,6 +53,7 @@ def test_an_activation_has_onnx_runtimes_scale_and_zero_point(kind: ActivationTy
     assert ours.zero_point.dtype == (np.uint8 if kind == "u8" else np.int8)
 
 
+@settings(deadline=None)
 @given(low_high=RANGES)
 def test_a_restricted_activation_snaps_as_onnx_runtimes_does(low_high: tuple[float, float]) -> None:
     # ONNX Runtime divides the dominant end by the 128 or 127 steps it has, our symmetric formula both by 127.5.
@@ -66,8 +67,11 @@ def test_a_restricted_activation_snaps_as_onnx_runtimes_does(low_high: tuple[flo
 
 @pytest.mark.parametrize("kind", ["u8", "s8"])
 @pytest.mark.parametrize("symmetry", ["asymmetric", "symmetric", "restricted"])
+@settings(deadline=None)
 @given(low_high=RANGES)
-def test_the_range_is_covered_and_zero_is_exact(kind: ActivationType, symmetry: Symmetry, low_high: tuple[float, float]) -> None:
+def test_the_range_is_covered_and_zero_is_exact(
+    kind: ActivationType, symmetry: Symmetry, low_high: tuple[float, float]
+) -> None:
     low, high = low_high
     parameters = activation_parameters(low, high, Scheme(activation=kind, activation_symmetry=symmetry))
     values = np.array([low, high, 0.0], np.float32)
@@ -94,7 +98,9 @@ def test_the_range_is_covered_and_zero_is_exact(kind: ActivationType, symmetry: 
         ("u8", "asymmetric", (-6.0, -2.0), 255, False),
     ],
 )
-def test_zero_points_by_hand(kind: ActivationType, symmetry: Symmetry, low_high: tuple[float, float], zero_point: int, at_minimum: bool) -> None:
+def test_zero_points_by_hand(
+    kind: ActivationType, symmetry: Symmetry, low_high: tuple[float, float], zero_point: int, at_minimum: bool
+) -> None:
     parameters = activation_parameters(*low_high, Scheme(activation=kind, activation_symmetry=symmetry))
     assert int(parameters.zero_point) == zero_point
     assert parameters.at_minimum is at_minimum
@@ -109,6 +115,7 @@ def test_a_tensor_that_is_always_zero_stays_zero(kind: ActivationType, symmetry:
     assert (stored == parameters.zero_point).all()
 
 
+@settings(deadline=None)
 @given(low_high=RANGES, values=st.lists(VALUES, min_size=1, max_size=8))
 def test_constants_are_stored_as_onnx_runtime_stores_them(low_high: tuple[float, float], values: Any) -> None:
     parameters = activation_parameters(*low_high, Scheme())
@@ -117,7 +124,8 @@ def test_constants_are_stored_as_onnx_runtime_stores_them(low_high: tuple[float,
     np.testing.assert_array_equal(quantize_values(array, parameters), theirs)
 
 
-@pytest.mark.parametrize("scheme", WEIGHT_SCHEMES, ids=shown)
+@pytest.mark.parametrize("scheme", WEIGHT_SCHEMES, ids=str)
+@settings(deadline=None)
 @given(values=WEIGHTS)
 def test_weights_are_onnx_runtimes_per_channel_and_per_tensor(scheme: Scheme, values: Any) -> None:
     ours = quantize_weight(values, scheme, axis=0)

@@ -20,6 +20,9 @@ from taglio.quantize.precision import Assignment
 from taglio.scheme import Scheme
 
 
+_LARGEST_LOG = 700.0  # exp of more overflows a float
+
+
 @dataclass(frozen=True, slots=True)
 class BlockNoise:
     """Squared noise of a block in one precision."""
@@ -64,8 +67,10 @@ class OutputModel:
         return exp(self.level + 0.5 * self.exponent * log(noise)) if noise > 0.0 else 0.0
 
     def noise_limit(self, error: float) -> float:
-        """The largest s whose predicted error is `error`."""
-        return exp((log(error) - self.level) * 2.0 / self.exponent)
+        """The largest s whose predicted error is `error`; 0 for an error of 0."""
+        if error <= 0.0:
+            return 0.0
+        return exp(min(_LARGEST_LOG, (log(error) - self.level) * 2.0 / self.exponent))
 
 
 @dataclass(frozen=True, slots=True)

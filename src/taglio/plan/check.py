@@ -31,6 +31,13 @@ def check(
     precision = {each.block: each.precision for each in plan.placements}
     if set(precision) != {block.name for block in graph.blocks} or len(plan.placements) != len(graph.blocks):
         raise PlanIsWrong(f"the plan places {len(plan.placements)} blocks of {len(graph.blocks)}")
+    forms = {each.name: each for each in plan.precisions}
+    for block in graph.blocks:
+        form = forms.get(precision[block.name])
+        if form is None or not form.fits(block):
+            raise PlanIsWrong(
+                f"block {block.name} has no {precision[block.name]} form: {block.refusal or 'no soft tail'}"
+            )
     for name in plan.limits.float_blocks:
         if precision[name] != "float32" and not _surrounded(graph, precision, name):
             raise PlanIsWrong(f"block {name} was to stay float, the plan has it in {precision[name]}")

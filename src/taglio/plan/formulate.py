@@ -18,6 +18,7 @@ from taglio.quantize.precision import FLOAT32, Precision
 
 # Milliseconds keep the solver's absolute tolerances far below any time that matters.
 _MS = 1e3
+_FORBIDDEN = 10.0
 
 
 @dataclass(slots=True)
@@ -152,12 +153,18 @@ def _noise_row(
     for own in output.blocks:
         column = columns.get(own.block, {}).get(own.precision)
         if column is not None:
-            terms[column] = own.own / limit
+            terms[column] = _share(own.own, limit)
     for edge in output.edges:
         column = edges.get((edge.flow, edge.reader))
         if column is not None:
-            terms[column] = edge.noise / limit
+            terms[column] = _share(edge.noise, limit)
     program.row(-INFINITY, 1.0, terms)
+
+
+def _share(noise: float, limit: float) -> float:
+    """A term's share of the limit. Beyond 1 the term alone is too much and how much no longer matters: capped, so that
+    a tiny limit cannot overflow the program."""
+    return min(noise / limit, _FORBIDDEN) if limit > 0.0 else _FORBIDDEN * (noise > 0.0)
 
 
 def _surrounded(
@@ -175,13 +182,14 @@ def _surrounded(
             readers.setdefault(flow.producer, []).extend(reader for _, reader in flow.readers)
     for block in graph.blocks:
         own = columns.get(block.name)
-        if own is None or "int8" not in own or not fuses_when_surrounded(block):
+        if own is None or not fuses_when_surrounded(block):
             continue
         around = [writes.get(source.get(name, ""), []) for name in block.inputs]
         around += [reads.get(reader, []) for reader in readers.get(block.name, [])]
         if not around or any(not each for each in around):
             continue
-        terms = {own["int8"]: 1.0}
+        # Held in float by the user, such a block must not be surrounded: ONNX Runtime would run it in int8.
+        terms = {own["int8"]: 1.0} if "int8" in own else {}
         for each in around:
             for column in each:
                 terms[column] = terms.get(column, 0.0) - 1.0

@@ -48,10 +48,9 @@ def search(
     slack = 1.0
     for index in range(rounds):
         plan = make_plan(graph, profile, error, limits, slack=slack)
-        if plan.status == "infeasible":
-            if high < float("inf") or slack < 1e-3:
-                break
-            slack *= 0.5
+        if plan.status == "infeasible":  # blocks held in int8 are predicted to break the bound: only measuring tells
+            low = max(low, slack)
+            slack = 2.0 * slack if high == float("inf") else 0.5 * (low + high)
             continue
         key = tuple(sorted((block, precision.name) for block, precision in plan.assignment().items()))
         known = key in seen
@@ -65,7 +64,7 @@ def search(
         measured = seen[key]
         if measured <= bound:
             low = max(low, slack)
-            if not key or (measured > _CLOSE * bound and not known):
+            if measured > _CLOSE * bound and not known:
                 break
             following = slack * min(4.0, max(1.1, _STEP * bound / max(measured, 1e-12)))
             if known and high == float("inf") and low >= 64.0:

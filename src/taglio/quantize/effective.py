@@ -6,7 +6,7 @@
    are all that fusion needs, and its inputs and output were int8 already.
 """
 
-from taglio.graph import Block, Graph
+from taglio.graph import Block, Graph, flows
 from taglio.quantize.precision import Assignment, Precision
 
 
@@ -18,6 +18,10 @@ def fuses_when_surrounded(block: Block) -> bool:
 def effective(graph: Graph, assignment: Assignment, int8: Precision) -> dict[str, Precision]:
     """`assignment` under both rules, blocks in float32 left out, in graph order."""
     tensors = graph.tensor_map()
+    behind: dict[str, list[str]] = {}
+    for flow in flows(graph):
+        if flow.producer:
+            behind.setdefault(flow.producer, []).extend(reader for _, reader in flow.readers)
     result = {
         block.name: assignment[block.name]
         for block in graph.blocks
@@ -34,9 +38,8 @@ def effective(graph: Graph, assignment: Assignment, int8: Precision) -> dict[str
             if block.movement and block.quantizable:
                 joins = bool(written) and written[0]
             elif fuses_when_surrounded(block):
-                readers = [reader for name in block.outputs for reader in tensors[name].consumers]
-                leaves = any(name in graph.outputs for name in block.outputs)
-                joins = all(written) and bool(readers) and all(reader in result for reader in readers) and not leaves
+                readers = behind.get(block.name, [])  # "" where the caller reads, who is in no result
+                joins = all(written) and bool(readers) and all(reader in result for reader in readers)
             else:
                 joins = False
             if joins:

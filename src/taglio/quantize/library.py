@@ -31,7 +31,7 @@ from onnxruntime.quantization.registry import QLinearOpsRegistry
 from onnxruntime.transformers.float16 import DEFAULT_OP_BLOCK_LIST, convert_float_to_float16
 
 from taglio.errors import BadModel, BadOption, CannotQuantize
-from taglio.graph import Block, Graph, flows, tensor_shapes
+from taglio.graph import Block, Graph, flows, node_inputs, tensor_shapes
 from taglio.model import Model
 from taglio.quantize.keep_float import import_domains, keep_float
 from taglio.quantize.parameters import TensorParameters, activation_parameters
@@ -200,14 +200,14 @@ def _own_weights(proto: onnx.ModelProto, operators: Collection[str]) -> onnx.Mod
     """
     copy = _copy(proto)
     floats = {tensor.name: tensor for tensor in copy.graph.initializer if tensor.data_type == TensorProto.FLOAT}
-    uses = Counter(name for node in copy.graph.node for name in set(node.input))
+    uses = Counter(name for node in copy.graph.node for name in set(node_inputs(node)))
     for node in copy.graph.node:
         for index, name in enumerate(node.input):
             if node.name in operators and name in floats and uses[name] > 1:
                 own = copy.graph.initializer.add()
                 own.CopyFrom(floats[name])
                 own.name = node.input[index] = f"{name}/{node.name}/{index}"
-    used = {name for node in copy.graph.node for name in node.input} | {value.name for value in copy.graph.output}
+    used = {name for node in copy.graph.node for name in node_inputs(node)} | {v.name for v in copy.graph.output}
     unused = [name for name in floats if uses[name] > 1 and name not in used]
     kept = [tensor for tensor in copy.graph.initializer if tensor.name not in unused]
     del copy.graph.initializer[:]
