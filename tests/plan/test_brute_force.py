@@ -196,7 +196,7 @@ def test_a_bound_below_all_noise_leaves_the_model_in_float(bound: float, exponen
     assert solved(graph, profile, error, Limits(bound, int8_blocks=("conv0",))).status == "infeasible"
 
 
-@pytest.mark.parametrize("bound", [1e9, inf, pytest.param(1e200, marks=pytest.mark.xfail(reason="overflows"))])
+@pytest.mark.parametrize("bound", [1e9, inf, 1e200])
 def test_a_bound_above_all_noise_binds_nothing(bound: float) -> None:
     graph, profile, error = noisy(1e-4, 0.3)
     assert set(solved(graph, profile, error, Limits(bound)).assignment()) == {"conv0", "conv1"}

@@ -1,6 +1,7 @@
 """Write components and their manifest, and read them back verified. Runs nothing."""
 
 import hashlib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,7 +56,8 @@ def write(
     pieces = []
     for part in parts:
         data = part.proto.SerializeToString()
-        file = f"{part.name}.onnx" if len(parts) > 1 else "model.onnx"
+        # A device may have any name; a file may not.
+        file = re.sub(r"[^A-Za-z0-9._-]", "_", f"{part.name}.onnx") if len(parts) > 1 else "model.onnx"
         artifact.write_bytes(folder / file, data)
         ports = {value.name: value for value in [*part.proto.graph.input, *part.proto.graph.output]}
         pieces.append(

@@ -52,6 +52,12 @@ def cut(model: Model, graph: Graph, quantized: onnx.ModelProto, devices: Mapping
     producer = {name: node for node in quantized.graph.node for name in node.output if name}
     order = list(dict.fromkeys(names.values()))
     members = {name: _members(quantized, owner, producer, name, model.outputs) for name in order}
+    given = {name: {each for node in members[name] for each in node.output} for name in order}
+    for name in order:  # a copied DequantizeLinear gives nothing: its tensor leaves where it was written
+        for node in members[name]:
+            home = owner.get(node.name) or owner.get(getattr(producer.get(node.input[0]), "name", ""), name)
+            if home != name:
+                given[name] -= set(node.output)
     made = {name: {output for node in nodes for output in node.output} for name, nodes in members.items()}
     result = []
     for name in order:
@@ -66,7 +72,9 @@ def cut(model: Model, graph: Graph, quantized: onnx.ModelProto, devices: Mapping
             for each in node_inputs(node)
             if each not in made[other]
         } | set(model.outputs)
-        outputs = tuple(each for node in nodes for each in node.output if each in wanted)
+        outputs = tuple(each for node in nodes for each in node.output if each in wanted & given[name])
+        if not outputs:  # operators that nobody reads
+            continue
         proto = onnx.ModelProto(ir_version=quantized.ir_version, producer_name="taglio")
         proto.opset_import.extend(quantized.opset_import)
         proto.graph.name = name
@@ -90,20 +98,20 @@ def devices_after(graph: Graph, tensors: list[str], devices: list[str]) -> dict[
         raise BadOption(f"{len(tensors)} cuts make {len(tensors) + 1} devices, {len(devices)} were named")
     known = graph.tensor_map()
     stage = {block.name: 0 for block in graph.blocks}
-    for index, tensor in enumerate(tensors):
-        if tensor not in known or known[tensor].producer is None:
+    before: set[str] = set()
+    for tensor in tensors:
+        producer = known[tensor].producer if tensor in known else None
+        if producer is None:
             raise BadOption(f'--cut "{tensor}": no block produces such a tensor: taglio inspect lists them')
-        producer = known[tensor].producer
-        assert producer is not None
         behind = {producer}
         for block in reversed(graph.blocks):  # everything the producer needs stays before the cut
             if block.name in behind:
                 behind |= {source for name in block.inputs if (source := known[name].producer) is not None}
-        if any(stage[name] > index for name in behind):
+        if not before < behind:
             raise BadOption(f'--cut "{tensor}" lies before the cut named ahead of it: name cuts from input to output')
+        before = behind
         for block in graph.blocks:
-            if block.name not in behind and stage[block.name] == index:
-                stage[block.name] = index + 1
+            stage[block.name] += block.name not in behind
     return {name: devices[index] for name, index in stage.items()}
 
 
@@ -125,9 +133,8 @@ def _component_names(graph: Graph, devices: Mapping[str, str]) -> dict[str, str]
 
 
 def _owners(model: Model, graph: Graph, quantized: onnx.ModelProto, names: Mapping[str, str]) -> dict[str, str]:
-    """Component of every node but DequantizeLinear, which goes wherever it is read."""
+    """Component of every node but DequantizeLinear and what quantises a model input, which go wherever they are read."""
     block_of = {operator: block.name for block in graph.blocks for operator in block.operators}
-    tensors = graph.tensor_map()
     known = {name for node in model.proto.graph.node for name in node.output} | {spec.name for spec in model.inputs}
     inner = {name: block_of[node.name] for node in model.proto.graph.node for name in node.output}
     owner: dict[str, str] = {}
@@ -136,10 +143,8 @@ def _owners(model: Model, graph: Graph, quantized: onnx.ModelProto, names: Mappi
             owner[node.name] = names[block_of[node.name]]
         elif node.op_type != "DequantizeLinear":
             base = base_name(node.input[0], known)
-            block = inner.get(base) if base else None
-            if block is None:  # a model input: quantised where it is first read
-                block = tensors[base].consumers[0] if base else graph.blocks[0].name
-            owner[node.name] = names[block]
+            if base in inner:
+                owner[node.name] = names[inner[base]]
     return owner
 
 
@@ -153,10 +158,15 @@ def _members(
     own = {node.name for node in quantized.graph.node if owner.get(node.name) == component}
     needed = set(own)
     waiting = [node for node in quantized.graph.node if node.name in own]
-    for node in waiting:  # grows: a DequantizeLinear may read behind another
+    read = {name for node in waiting for name in node_inputs(node)}
+    for node in waiting:  # grows: a copied node may read behind another
         for name in node_inputs(node):
             source = producer.get(name)
-            if source is not None and source.op_type == "DequantizeLinear" and source.name not in needed:
+            if source is None or source.name in needed:
+                continue
+            # What arrives in float anyway is quantised here rather than sent twice.
+            local = source.op_type == "QuantizeLinear" and source.input[0] in read
+            if source.name not in owner or local:
                 needed.add(source.name)
                 waiting.append(source)
     for name in outputs:  # a pair on a model output ends in the component that wrote it

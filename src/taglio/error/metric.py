@@ -37,7 +37,7 @@ class RelativeL2:
             if not np.isfinite(reference):
                 raise BadData(f"output {name} of the float model is NaN or infinite on the data: check preprocessing")
             if reference == 0.0:
-                if difference > 0.0:
+                if difference != 0.0:  # NaN too
                     raise BadData(
                         f"output {name} of the float model is zero on all samples: its relative error is undefined"
                     )

@@ -13,6 +13,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
+from taglio.errors import BadOption
 from taglio.graph import Block, Graph, node_inputs
 from taglio.model import Model
 from taglio.quantize.emitter import Emitter
@@ -59,13 +60,17 @@ class Switchable:
         flags = np.zeros(len(self.switches), np.bool_)
         for block, precision in assignment.items():
             if precision.scheme is not None:
+                if (block, precision.name) not in self._index:
+                    raise BadOption(f"block {block} has no switch to {precision.name}: no such block, or no such form")
                 flags[self._index[block, precision.name]] = True
         return flags
 
     def run(self, assignment: Assignment, feed: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         """Outputs of the model with `assignment` quantised, on one feed."""
+        flags = self.flags(assignment)
+        feeds = {**feed, FLAGS_INPUT: flags} if len(flags) else dict(feed)
         outputs: list[np.ndarray] = self._session.run(
-            list(self._outputs), {**feed, FLAGS_INPUT: self.flags(assignment)}
+            list(self._outputs), feeds
         )
         return outputs
 

@@ -20,6 +20,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 MICROSOFT = "com.microsoft"
+_EACH = "/each"
 _WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm"})
 _CLIPS = frozenset({"Relu", "Clip"})
 _CARRIERS = frozenset({"MaxPool", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Slice"})
@@ -45,7 +46,7 @@ def keep_float(
             continue
         source = _dequantize_ahead(node, producer)
         user = _user_before_quantize(node, consumers)
-        if source is None or user is None:
+        if source is None or user is None or source.name.endswith(_EACH):
             continue
         if node.op_type == "Conv":
             node.op_type, node.domain = "FusedConv", MICROSOFT
@@ -110,6 +111,6 @@ def _spread(
     for name in names:
         values = np.repeat(numpy_helper.to_array(initializers[name]), shape[1])
         initializers.setdefault(f"{name}/each", numpy_helper.from_array(values, f"{name}/each"))
-    output = f"{dequantize.output[0]}/each"
+    output = f"{dequantize.output[0]}{_EACH}"
     inputs = [stored, *(f"{name}/each" for name in names)]
-    return helper.make_node("DequantizeLinear", inputs, [output], name=f"{dequantize.name}/each", axis=1)
+    return helper.make_node("DequantizeLinear", inputs, [output], name=f"{dequantize.name}{_EACH}", axis=1)

@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from taglio.errors import CannotQuantize
+from taglio.errors import BadOption, CannotQuantize
 from taglio.graph import MOVEMENT, Block, Graph, tensor_shapes
 from taglio.model import Model
 from taglio.quantize.emitter import Emitter
@@ -52,6 +52,10 @@ class QdqBuilder:
 
     def build(self, assignment: Assignment) -> onnx.ModelProto:
         """The model with each block in its assigned precision. Raises CannotQuantize for a form it lacks."""
+        known = {block.name for block in self._graph.blocks}
+        for name in assignment:
+            if name not in known:
+                raise BadOption(f'no block "{name}" among {len(known)}: taglio inspect lists them')
         emitter = Emitter()
         for block in self._graph.blocks:
             self.emit(emitter, block, assignment.get(block.name))
@@ -121,7 +125,9 @@ class QdqBuilder:
         if key in emitter.pairs:
             return emitter.pairs[key]
         parameters = self.parameters(tensor, scheme)
-        suffix = "" if source is None else "/" + "-".join(scheme.activation_key)
+        # A second pair on a tensor, for a reader under another scheme, needs names of its own.
+        first = all(known != tensor for known, _ in emitter.pairs)
+        suffix = "" if first else "/" + "-".join(scheme.activation_key)
         scale = emitter.constant(f"{tensor}/scale{suffix}", np.asarray(parameters.scale))
         zero = emitter.constant(f"{tensor}/zero_point{suffix}", np.asarray(parameters.zero_point))
         stored, name = f"{tensor}/int8{suffix}", f"{tensor}/dequantized{suffix}"

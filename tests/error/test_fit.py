@@ -1,0 +1,147 @@
+"""The fit finds made-up noises: it predicts subsets that it never saw, whatever the link and the unit of error."""
+
+from dataclasses import dataclass
+from math import log
+
+import numpy as np
+import pytest
+
+from taglio.error.fit import Terms, fit_terms
+from taglio.error.study import _upper
+
+
+@dataclass(frozen=True)
+class World:
+    """Terms whose squares add behind a link, and starting values that are off, as what is measured alone is."""
+
+    rows: np.ndarray
+    errors: np.ndarray
+    start: np.ndarray
+    unseen: np.ndarray
+    truth: np.ndarray
+
+    def fit(self, scale: float = 1.0, weights: np.ndarray | None = None) -> Terms:
+        weights = np.ones(len(self.errors)) if weights is None else weights
+        return fit_terms(self.rows, self.errors * scale, self.start * scale**2, weights)
+
+    def misses(self, terms: Terms) -> np.ndarray:
+        """|log(predicted / true)| of unseen subsets."""
+        return np.asarray(np.abs(np.log(terms.predict(self.unseen) / self.truth)))
+
+
+def world(seed: int, exponent: float = 1.0, level: float = 0.0, noise: float = 0.0) -> World:
+    rng = np.random.default_rng(seed)
+    squares = (1e-2 * np.exp(rng.normal(0.0, 1.0, 20))) ** 2
+
+    def truth(rows: np.ndarray) -> np.ndarray:
+        return np.asarray(np.exp(level + 0.5 * exponent * np.log(rows @ squares)))
+
+    rows = (rng.random((80, 20)) < rng.uniform(0.05, 1.0, (80, 1))).astype(float)
+    rows[rows.sum(axis=1) == 0.0, 0] = 1.0
+    unseen = (rng.random((40, 20)) < 0.5).astype(float)
+    errors = truth(rows) * np.exp(rng.normal(0.0, noise, 80))
+    return World(rows, errors, squares * np.exp(rng.normal(0.0, 0.7, 20)), unseen, truth(unseen))
+
+
+@pytest.mark.parametrize("level", [0.0, 0.5])
+@pytest.mark.parametrize("exponent", [1.0, 0.8])
+@pytest.mark.parametrize(("noise", "mean", "worst"), [(0.0, 0.04, 0.2), (0.05, 0.05, 0.2), (0.2, 0.08, 0.3)])
+def test_unseen_subsets_of_a_known_world_are_predicted(
+    exponent: float, level: float, noise: float, mean: float, worst: float
+) -> None:
+    for seed in range(4):
+        made = world(seed, exponent, level, noise)
+        terms = made.fit()
+        assert made.misses(terms).mean() < mean and made.misses(terms).max() < worst
+        assert terms.exponent == pytest.approx(exponent, abs=0.03 + 0.3 * noise)
+        assert (terms.noise > 0.0).all()
+
+
+def test_fitting_improves_on_what_was_measured_alone() -> None:
+    made = world(0, exponent=0.7)
+    assert made.misses(made.fit()).mean() < 0.3 * made.misses(Terms(made.start, 0.0, 1.0)).mean()
+
+
+@pytest.mark.parametrize("scale", [1e-3, 0.1, 30.0])
+def test_the_unit_of_error_does_not_matter(scale: float) -> None:
+    for exponent in (1.0, 0.8):
+        made = world(1, exponent, noise=0.1)
+        found, scaled = made.fit().predict(made.unseen), made.fit(scale).predict(made.unseen)
+        np.testing.assert_allclose(scaled / scale, found, rtol=0.01)
+
+
+def test_the_order_of_subsets_does_not_matter() -> None:
+    made = world(2, noise=0.1)
+    order = np.random.default_rng(0).permutation(len(made.errors))
+    shuffled = fit_terms(made.rows[order], made.errors[order], made.start, np.ones(len(order)))
+    np.testing.assert_allclose(shuffled.predict(made.unseen), made.fit().predict(made.unseen), rtol=1e-5)
+
+
+def test_what_has_no_weight_is_not_looked_at() -> None:
+    made = world(3, noise=0.05)
+    spoiled, weights = made.errors.copy(), np.ones(len(made.errors))
+    spoiled[::8] *= 50.0
+    weights[::8] = 0.0
+    found = fit_terms(made.rows, spoiled, made.start, weights)
+    assert made.misses(found).mean() < 0.06
+    assert made.misses(fit_terms(made.rows, spoiled, made.start, np.ones(len(spoiled)))).mean() > 0.2
+
+
+def test_terms_and_subsets_without_error_are_survived() -> None:
+    """A block whose quantisation changes nothing: alone its error is 0, and beside others it adds nothing."""
+    made = world(4)
+    start = np.concatenate([made.start, [0.0]])
+    rows = np.column_stack([made.rows, np.arange(80) % 2])
+    lone = np.zeros((1, 21))
+    lone[0, -1] = 1.0
+    terms = fit_terms(np.concatenate([rows, lone]), np.concatenate([made.errors, [0.0]]), start, np.ones(81))
+    unseen = np.column_stack([made.unseen, np.ones(40)])
+    assert np.abs(np.log(terms.predict(unseen) / made.truth)).mean() < 0.05
+    assert terms.predict(lone)[0] < 1e-6
+
+    errors = made.errors.copy()
+    errors[:3] = 0.0  # no fit can explain these; it must not fall over them either
+    found = fit_terms(made.rows, errors, made.start, np.ones(80)).predict(made.unseen)
+    assert np.isfinite(found).all() and (found > 0.0).all()
+
+
+@pytest.mark.parametrize("terms", [0, 3])
+def test_nothing_to_fit_gives_back_the_start(terms: int) -> None:
+    start = np.full(terms, 1e-4)
+    for rows in (np.zeros((0, terms)), np.zeros((5, terms))):
+        found = fit_terms(rows, np.zeros(len(rows)), start, np.ones(len(rows)))
+        assert (found.level, found.exponent) == (0.0, 1.0)
+        np.testing.assert_array_equal(found.noise, start)
+
+
+def test_one_measured_subset_is_enough_to_answer() -> None:
+    found = fit_terms(np.ones((1, 4)), np.array([0.02]), np.full(4, 1e-6), np.ones(1))
+    assert found.predict(np.ones((1, 4)))[0] == pytest.approx(0.02, rel=0.15)
+
+
+@pytest.mark.parametrize(
+    ("ratios", "confidence", "expected"),
+    [
+        # ⌈(n + 1) · confidence⌉-th smallest of n: the 9th of 9, the 18th of 19, the 10th of 19.
+        ([0.1 * i for i in range(1, 10)], 0.9, 0.9),
+        ([0.1 * i for i in range(1, 20)], 0.9, 1.8),
+        ([0.1 * i for i in range(1, 20)], 0.5, 1.0),
+        ([0.3, -0.2, 0.1], 0.9, 0.3),  # too few for 0.9: the largest is the best that can be said
+        ([-0.3, -0.2, -0.1], 0.9, 0.0),  # a model that was always too high is taken at its word
+        ([0.25], 0.5, 0.25),
+        ([], 0.9, log(2.0)),  # nothing known: a factor of two
+    ],
+)
+def test_the_upper_end_by_hand(ratios: list[float], confidence: float, expected: float) -> None:
+    assert _upper(ratios, confidence) == pytest.approx(expected)
+    assert _upper(ratios[::-1], confidence) == pytest.approx(expected)
+
+
+def test_the_upper_end_holds_as_often_as_it_says() -> None:
+    """Over many worlds, a new ratio lies under the quantile of 39 others nine times in ten."""
+    rng = np.random.default_rng(0)
+    under = 0
+    for _ in range(2000):
+        draws = rng.normal(0.2, 0.3, 40)
+        under += bool(draws[-1] <= _upper([float(each) for each in draws[:-1]], 0.9))
+    assert under / 2000 == pytest.approx(0.9, abs=0.02)
