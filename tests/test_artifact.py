@@ -146,7 +146,12 @@ def test_every_cut_is_refused(kept: Path) -> None:
 
 
 def test_what_is_missing_names_the_stage_that_makes_it(tmp_path: Path) -> None:
-    for kind, command in (("profile", "profile MODEL"), ("plan", "plan OUT"), ("manifest", "build"), ("error", "error")):
+    for kind, command in (
+        ("profile", "profile MODEL"),
+        ("plan", "plan OUT"),
+        ("manifest", "build"),
+        ("error", "error"),
+    ):
         with pytest.raises(BadArtifact, match=f"run taglio {command}"):
             artifact.load(tmp_path / f"{kind}.json", kind, Value)
     with pytest.raises(BadArtifact, match="cannot be read"):

@@ -72,7 +72,9 @@ def test_help_and_version() -> None:
     assert taglio("--version").code == 0
 
 
-@pytest.mark.parametrize("arguments", [(), ("fly",), ("inspect",), ("run", "out", "--runs", "0"), ("inspect", "a", "b")])
+@pytest.mark.parametrize(
+    "arguments", [(), ("fly",), ("inspect",), ("run", "out", "--runs", "0"), ("inspect", "a", "b")]
+)
 def test_what_is_no_command_is_one_line(arguments: tuple[str, ...]) -> None:
     refused(taglio(*arguments))
 

@@ -185,9 +185,7 @@ def test_preprocess_has_to_fit_the_input(tmp_path: Path, how: str, spec: InputSp
 
 def test_preprocess_may_not_leave_the_input_dtype(tmp_path: Path) -> None:
     Image.new("RGB", (6, 4), (255, 3, 0)).save(tmp_path / "a.png")
-    got = load(tmp_path, [x_of(1, 3, 4, 6, dtype="int8")], parse_preprocess("mean=128,scale=1")).samples[0][
-        "x"
-    ]
+    got = load(tmp_path, [x_of(1, 3, 4, 6, dtype="int8")], parse_preprocess("mean=128,scale=1")).samples[0]["x"]
     assert got[0, :, 0, 0].tolist() == [127, -125, -128]
     wrong = (("int8", "1", "255"), ("uint8", "1/2", "127.5"), ("float16", "10000", r"2.55e\+06"))
     for dtype, scale, highest in wrong:

@@ -49,7 +49,6 @@ def test_a_folder(tmp_path: Path) -> None:
     assert "is a folder" in refusal(tmp_path)
 
 
-@pytest.mark.xfail(raises=NotADirectoryError, reason="model._read catches two of the errors of read_bytes")
 def test_a_path_through_a_file(tmp_path: Path) -> None:
     (tmp_path / "model.onnx").write_bytes(b"1")
     refusal(tmp_path / "model.onnx" / "model.onnx")
@@ -96,7 +95,6 @@ def test_a_damaged_file_is_refused_or_loads_but_never_crashes(tmp_path: Path, se
         assert isinstance(load(path), Model)
 
 
-@pytest.mark.xfail(raises=UnicodeDecodeError, reason="protobuf checks strings when they are read, in _name_nodes")
 def test_a_name_that_is_not_text(tmp_path: Path) -> None:
     data = residual().SerializeToString()
     named = b"\x1a\x05conv0"  # NodeProto.name: field 3, five bytes
@@ -193,7 +191,6 @@ def test_weights_that_are_not_numbers(tmp_path: Path, value: float, count: int) 
     assert f"weight kernel has {count} NaN or Inf among 108 values" in text
 
 
-@pytest.mark.xfail(reason="_refuse_bad_weights looks at initialisers alone, before Constant operators become ones")
 def test_a_nan_in_a_constant_operator(tmp_path: Path) -> None:
     g = Sketch(35)
     value = numpy_helper.from_array(np.array([1, np.nan, 2, 3], np.float32))

@@ -160,9 +160,7 @@ def read_digits(seed: int) -> Digits:
     rest, held_out = train_test_split(
         np.arange(len(label)), test_size=HELD_OUT, stratify=label.numpy(), random_state=seed
     )
-    train, validation = train_test_split(
-        rest, test_size=VALIDATION, stratify=label.numpy()[rest], random_state=seed
-    )
+    train, validation = train_test_split(rest, test_size=VALIDATION, stratify=label.numpy()[rest], random_state=seed)
 
     by_class = [held_out[label.numpy()[held_out] == digit] for digit in range(10)]
     rank = np.concatenate([np.arange(len(members)) for members in by_class])

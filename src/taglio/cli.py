@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 
@@ -17,9 +17,8 @@ INTERRUPTED = 130
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code (0 only on success)."""
-    parser = build_parser()
-    options = parser.parse_args(arguments)
     try:
+        options = build_parser().parse_args(arguments)
         code = options.command(options)
     except TaglioError as error:
         sys.stderr.write(f"taglio: {type(error).__name__}: {error}\n")
@@ -40,9 +39,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return int(code or 0)
 
 
+class _Parser(argparse.ArgumentParser):
+    """Refuses a wrong command line as everything else is refused: in one line, with the fix."""
+
+    def error(self, message: str) -> NoReturn:
+        raise BadOption(f"{message}: see {self.prog} --help")
+
+
 def build_parser() -> argparse.ArgumentParser:
     """The parser of all commands; docs/cli.md is made from it."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="taglio",
         description="Find the fastest mixed-precision form of a neural network that keeps its answers, and prove it.",
     )

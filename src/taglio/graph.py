@@ -412,11 +412,11 @@ def _refusal(
         return "its weights are computed while running"
     if first.op_type == "Gemm" and any(a.name in ("alpha", "beta") and a.f != 1.0 for a in first.attribute):
         return "Gemm with alpha or beta other than 1 has no int8 kernel"
-    if first.op_type == "Gemm" and len(first.input) > 2 and len(shapes.get(first.input[2], ())) > 1:
-        return "Gemm with a bias of two dimensions has no int8 kernel"
     if first.op_type == "MatMul" and first.input[0] in initializers:
         return "MatMul with a constant first factor has no int8 form"
-    if first.op_type == "AveragePool" and any(a.name == "ceil_mode" and a.i for a in first.attribute):
+    if first.op_type == "AveragePool" and {"ceil_mode", "count_include_pad"} <= {
+        a.name for a in first.attribute if a.i
+    }:
         return "ONNX Runtime's int8 AveragePool divides partial windows wrongly"
     if first.op_type == "Conv" and len(shapes.get(first.input[1], ())) not in (3, 4):
         return "only 1-D and 2-D convolutions have an int8 kernel"

@@ -63,7 +63,11 @@ def load(path: Path, shapes: Mapping[str, tuple[int, ...]] | None = None) -> Mod
     original = proto
     proto = _raise_opset(path, proto)
     proto = _simplify(path, proto)
-    _name_nodes(proto)
+    _refuse_bad_weights(path, proto)  # again: Constant operators are initialisers now
+    try:
+        _name_nodes(proto)
+    except UnicodeDecodeError:
+        raise BadModel(f"{path}: holds a name that is not text, so the file is damaged: export it again") from None
     inputs = tuple(_input_spec(path, value) for value in proto.graph.input)
     outputs = tuple(value.name for value in proto.graph.output)
     _compare(path, original, proto, inputs)
@@ -91,6 +95,8 @@ def _read(path: Path) -> tuple[onnx.ModelProto, "hashlib._Hash", int]:
         raise BadModel(f"{path}: no such file: give the path of an .onnx file") from None
     except IsADirectoryError:
         raise BadModel(f"{path}: is a folder: give the path of an .onnx file") from None
+    except OSError as error:
+        raise BadModel(f"{path}: cannot be read ({error.strerror}): give the path of an .onnx file") from None
     if not data:
         raise BadModel(f"{path}: is empty (0 bytes): export the model again")
     if len(data) >= MODEL_FILE_LIMIT_BYTES:

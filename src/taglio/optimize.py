@@ -21,11 +21,12 @@ from taglio.error.switchable import Switchable
 from taglio.errors import BadOption, Infeasible
 from taglio.outcome import Outcome, Point, Variant
 from taglio.plan.result import Limits, Plan
-from taglio.plan.search import Tried, best, fallback, search
+from taglio.plan.search import Tried, best, exclude_worst, search, unsolved
 from taglio.profile.layerwise import Cut, LayerTimes, layer_times
 from taglio.profile.measure import FLOAT_RUN, profile, pure_assignments, refine
 from taglio.profile.result import Profile
 from taglio.profile.stopwatch import Effort, Progress, Timed, time_models
+from taglio.quantize.effective import effective
 from taglio.quantize.precision import Assignment, precisions
 from taglio.quantize.qdq import QdqBuilder
 from taglio.runtimes.onnxruntime import SessionOptions
@@ -37,6 +38,8 @@ LAYERS = "layers"
 # Plans timed before the profile is refined, and again at the end.
 _FINALISTS = 3
 _VERIFY_SAMPLES = 32
+# Medians closer than this on an idle machine do not say which is faster.
+_NOISE = 1.015
 
 
 def optimize(
@@ -74,6 +77,10 @@ def optimize(
     clock.lap("plan")
     winner = decision.finalists[decision.winner]
     plan = replace(winner.plan, measured_error=winner.error)
+    if winner.name:
+        solved = best([each for each in decision.tried if not each.name], 1)
+        ahead = solved[0].plan.predicted_latency_s.value if solved else plan.predicted_latency_s.value
+        plan = replace(plan, gap=max(0.0, plan.predicted_latency_s.value / ahead - 1.0))
     artifact.save(folder / f"{PLAN}.json", PLAN, work.model.sha256, plan)
     manifest = build_stage(work, builder, plan)
     clock.lap("build")
@@ -206,9 +213,16 @@ def plan_stage(
     tried = search(work.graph, measured, model, limits, meter.error, progress=progress)
     everything = pure_assignments(work.graph, measured.precisions)["int8"]
     pinned = {name: precision for name, precision in everything.items() if name not in limits.float_blocks}
-    tried.append(fallback(work.graph, measured, model, limits, pinned, meter.error(pinned)))
+    others: dict[str, tuple[Assignment, float]] = {"int8": (pinned, meter.error(pinned))}
     if not limits.int8_blocks:
-        tried.append(fallback(work.graph, measured, model, limits, {}, 0.0))
+        others[FLOAT_RUN] = ({}, 0.0)
+    whole = next(each for each in measured.precisions if each.form == "whole")
+    chosen, _ = exclude_worst(model, limits, pinned, lambda each: meter.error(effective(work.graph, each, whole)))
+    chosen = effective(work.graph, chosen, whole)
+    if chosen and set(chosen) != set(pinned):
+        others["worst excluded"] = (chosen, meter.error(chosen))
+    for name, (assignment, value) in others.items():
+        tried.append(unsolved(name, work.graph, measured, model, limits, assignment, value))
     if not any(each.holds for each in tried):
         reached = min(each.error for each in tried)
         raise _infeasible(limits, reached)
@@ -249,16 +263,13 @@ def _finalists(tried: list[Tried]) -> dict[str, Tried]:
     """Float and all-int8 by name, and the fastest plans that hold; identical assignments once."""
     names: dict[str, Tried] = {}
     seen: set[tuple[tuple[str, str], ...]] = set()
-    solved = [each for each in tried if each.plan.gap != float("inf")]
+    solved = [each for each in tried if not each.name]
     for each in best(solved, 100):
         key = tuple(sorted((block, precision.name) for block, precision in each.plan.assignment().items()))
         if key not in seen and key and len(names) < _FINALISTS:
             seen.add(key)
             names[f"plan {len(seen)}"] = each
-    others = [each for each in tried if each.plan.gap == float("inf")]
-    for each in others:
-        names[FLOAT_RUN if not each.plan.assignment() else "int8"] = each
-    return names
+    return names | {each.name: each for each in tried if each.name}
 
 
 def _assignments(finalists: Mapping[str, Tried]) -> dict[str, Assignment]:
@@ -283,9 +294,11 @@ def _time(
 
 
 def _winner(finalists: Mapping[str, Tried], timed: Mapping[str, Timed]) -> str:
-    """The fastest by the clock among those that hold the bound."""
+    """The fastest by the clock among those that hold the bound; float or all-int8 where a plan gains only noise."""
     seconds = {name: _timed(name, timed).wall.median_s for name, each in finalists.items() if each.holds}
-    return min(seconds, key=lambda each: seconds[each])
+    fastest = min(seconds, key=lambda each: seconds[each])
+    plain = [name for name in (FLOAT_RUN, "int8") if seconds.get(name, float("inf")) <= seconds[fastest] * _NOISE]
+    return min(plain, key=lambda each: seconds[each]) if plain else fastest
 
 
 def _timed(name: str, timed: Mapping[str, Timed]) -> Timed:
@@ -344,7 +357,7 @@ def _outcome(
         schemes,
         plan.limits.max_error,
         plan.status,
-        plan.gap if plan.gap != float("inf") else 0.0,
+        plan.gap,
         len(work.graph.blocks),
         len(work.graph.candidates()),
         len(work.data.calibration.samples),

@@ -15,7 +15,7 @@ Calibration = Literal["minmax", "entropy", "percentile"]
 @dataclass(frozen=True, slots=True)
 class Scheme:
     """Static int8. `restricted` activations put the zero point at the type's minimum where the tensor is never
-    negative and in its middle otherwise (ONNX Runtime's ActivationRestrictedAsymmetric, for either type).
+    negative and in its middle otherwise (as ActivationRestrictedAsymmetric does in ONNX Runtime, here for either type).
 
     `reduced_range` gives weights 7 bits, for processors without VNNI, whose u8×s8 sums saturate at 16 bits.
     """

@@ -60,8 +60,7 @@ def plan(
     tried = plan_stage(work, measured, model, limits, verifier(work, switchable), progress)
     chosen = best(tried, 1)[0]
     placed = placements(work.graph, chosen.plan.assignment(), places)
-    gap = chosen.plan.gap if chosen.plan.gap != float("inf") else 0.0
-    result = replace(chosen.plan, placements=placed, gap=gap)
+    result = replace(chosen.plan, placements=placed)
     artifact.save(folder / f"{PLAN}.json", PLAN, work.model.sha256, result)
     return work, result
 

@@ -115,17 +115,7 @@ def test_components_of_the_embedded_model_equal_the_whole(
         assert_int8_where_possible(network, part, parts, chosen, sent)
 
 
-FAULTS = {
-    "dense": "keep_float is not idempotent, and a model input is quantised in one component for all",
-    "conv_transpose": "keep_float is not idempotent",
-    "softmax_sandwich": "a model input is quantised in one component for all",
-    "two_in_two_out": "a model output that another component reads is an output of both",
-}
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=pytest.mark.xfail(reason=FAULTS[n])) if n in FAULTS else n for n in TINY]
-)
+@pytest.mark.parametrize("name", TINY)
 def test_components_of_tiny_models_equal_the_whole(name: str, tmp_path: Path) -> None:
     case = tiny(TINY[name](), tmp_path)
     for assignment in ASSIGNMENTS.values():
@@ -236,7 +226,6 @@ def test_pieces_that_differ_from_the_whole_are_not_proven(network: Case, tmp_pat
         prove(tmp_path, manifest, network.builder.build({}), network.held_out.samples[:1])
 
 
-@pytest.mark.xfail(reason=FAULTS["softmax_sandwich"])
 @pytest.mark.parametrize("order", [("a", "b"), ("b", "a")])
 def test_each_component_quantises_a_model_input_for_itself(order: tuple[str, str], tmp_path: Path) -> None:
     g = Sketch(11)
@@ -247,7 +236,6 @@ def test_each_component_quantises_a_model_input_for_itself(order: tuple[str, str
     equal(case, parts, case.all_int8())
 
 
-@pytest.mark.xfail(reason=FAULTS["conv_transpose"])
 def test_a_float_block_between_int8_ones_is_kept_float_once(tmp_path: Path) -> None:
     case = tiny(TINY["conv_transpose"](), tmp_path)
     first, middle, last = (block.name for block in case.graph.blocks)
@@ -255,7 +243,6 @@ def test_a_float_block_between_int8_ones_is_kept_float_once(tmp_path: Path) -> N
     equal(case, parts, {first: INT8, last: INT8})
 
 
-@pytest.mark.xfail(reason=FAULTS["two_in_two_out"])
 def test_a_model_output_leaves_the_component_that_wrote_it(tmp_path: Path) -> None:
     case = tiny(two_in_two_out(), tmp_path)
     devices = {block.name: "b" if block.name == "conv6" else "a" for block in case.graph.blocks}
@@ -263,7 +250,6 @@ def test_a_model_output_leaves_the_component_that_wrote_it(tmp_path: Path) -> No
     assert "middle" in parts[0].outputs and parts[1].outputs == ("end",)
 
 
-@pytest.mark.xfail(reason="a component without outputs cannot be run")
 def test_an_operator_that_nobody_reads_makes_no_component(tmp_path: Path) -> None:
     case = tiny(messy(), tmp_path)
     devices = {block.name: "b" if block.kind == "Sigmoid" else "a" for block in case.graph.blocks}
@@ -272,7 +258,6 @@ def test_an_operator_that_nobody_reads_makes_no_component(tmp_path: Path) -> Non
     equal(case, parts, case.all_int8())
 
 
-@pytest.mark.xfail(reason="quantised by its producer although it crosses in float too")
 def test_a_tensor_that_is_read_both_ways_crosses_once(tmp_path: Path) -> None:
     g = Sketch(12)
     x = g.conv(g.input("x", 1, 3, 8, 8), 3, 8)
@@ -321,7 +306,6 @@ def test_cuts_that_make_no_sense_are_refused(tmp_path: Path) -> None:
             devices_after(case.graph, [tensors[0]], devices)
 
 
-@pytest.mark.xfail(reason="devices_after compares with stages that no block can have reached yet")
 @pytest.mark.parametrize("places", [(3, 0), (0, 3, 1), (2, 2)])
 def test_cuts_out_of_order_are_refused(places: tuple[int, ...], tmp_path: Path) -> None:
     case, tensors = chain(tmp_path)

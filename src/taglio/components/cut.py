@@ -133,7 +133,7 @@ def _component_names(graph: Graph, devices: Mapping[str, str]) -> dict[str, str]
 
 
 def _owners(model: Model, graph: Graph, quantized: onnx.ModelProto, names: Mapping[str, str]) -> dict[str, str]:
-    """Component of every node but DequantizeLinear and what quantises a model input, which go wherever they are read."""
+    """Component of every node but those that go wherever they are read: DequantizeLinear, and a model input's pair."""
     block_of = {operator: block.name for block in graph.blocks for operator in block.operators}
     known = {name for node in model.proto.graph.node for name in node.output} | {spec.name for spec in model.inputs}
     inner = {name: block_of[node.name] for node in model.proto.graph.node for name in node.output}

@@ -19,7 +19,6 @@ from taglio.profile.result import reads, writes
 from taglio.quantize.precision import Assignment
 from taglio.scheme import Scheme
 
-
 _LARGEST_LOG = 700.0  # exp of more overflows a float
 
 

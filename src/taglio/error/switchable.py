@@ -69,9 +69,7 @@ class Switchable:
         """Outputs of the model with `assignment` quantised, on one feed."""
         flags = self.flags(assignment)
         feeds = {**feed, FLAGS_INPUT: flags} if len(flags) else dict(feed)
-        outputs: list[np.ndarray] = self._session.run(
-            list(self._outputs), feeds
-        )
+        outputs: list[np.ndarray] = self._session.run(list(self._outputs), feeds)
         return outputs
 
 

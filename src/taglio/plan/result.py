@@ -8,7 +8,8 @@ from taglio.graph import Graph
 from taglio.quantize.precision import FLOAT32, Precision
 from taglio.scheme import Scheme
 
-Status = Literal["optimal", "time limit", "infeasible"]
+# "measured": not solved for (float, all int8, worst excluded), but faster by the clock than what was.
+Status = Literal["optimal", "time limit", "infeasible", "measured"]
 LOCAL = "local"
 
 
@@ -44,7 +45,8 @@ class Interval:
 class Plan:
     """A placement of every block, with what it is predicted to take and to change.
 
-    `gap` is the solver's proven relative distance from the fastest plan under the same tables and limits. Errors are
+    `gap` is the solver's proven relative distance from the fastest plan under the same tables and limits; of a plan that
+    was not solved for, its predicted distance behind the fastest that was. Errors are
     ‖y − ŷ‖ / ‖y‖, largest over outputs; the upper end of `predicted_error` was held against `limits.max_error`
     unless measuring the plan itself allowed more (`measured_error`).
     """

@@ -8,7 +8,7 @@ from taglio.graph import Graph
 from taglio.plan.result import Limits, Plan
 from taglio.plan.solve import describe, make_plan
 from taglio.profile.result import Profile
-from taglio.quantize.precision import Assignment
+from taglio.quantize.precision import FLOAT32, Assignment, Precision
 
 # A plan may use this share of the bound before loosening is not worth another solve.
 _CLOSE = 0.97
@@ -17,11 +17,13 @@ _STEP = 0.98
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """A plan and whether its measured error keeps the bound."""
+    """A plan and whether its measured error keeps the bound. `name` says where a plan that was not solved for comes
+    from, such as float32; the solver's have none."""
 
     plan: Plan
     error: float
     holds: bool
+    name: str = ""
 
 
 def search(
@@ -80,12 +82,46 @@ def search(
     return tried
 
 
-def fallback(
-    graph: Graph, profile: Profile, error: ErrorModel, limits: Limits, assignment: Assignment, value: float
+def unsolved(
+    name: str, graph: Graph, profile: Profile, error: ErrorModel, limits: Limits, assignment: Assignment, value: float
 ) -> Tried:
-    """An assignment that was not solved for (all float, all int8) as a candidate."""
-    plan = describe(graph, profile, error, limits, assignment, status="optimal", gap=float("inf"))
-    return Tried(replace(plan, measured_error=value), value, limits.max_error is None or value <= limits.max_error)
+    """An assignment that was not solved for, as a candidate; `value` is its measured error."""
+    plan = describe(graph, profile, error, limits, assignment, status="measured")
+    holds = limits.max_error is None or value <= limits.max_error
+    return Tried(replace(plan, measured_error=value), value, holds, name)
+
+
+def exclude_worst(
+    error: ErrorModel, limits: Limits, everything: Assignment, measure: Callable[[Assignment], float]
+) -> tuple[dict[str, Precision], float]:
+    """All int8 but for the blocks that hurt most alone, as few of them as the bound needs, and its measured error.
+
+    What accuracy-driven tools do. It knows no times, so the solver's plans beat it where times differ between blocks;
+    where they hardly do, it is a candidate that no error of the latency model can spoil. Bisection takes for granted
+    that leaving out more hurts less, which is checked by measuring what is returned.
+    """
+    assert limits.max_error is not None
+    alone = {
+        each.block: each.error for each in error.alone if everything.get(each.block, FLOAT32).name == each.precision
+    }
+    order = sorted((name for name in alone if name not in limits.int8_blocks), key=lambda name: -alone[name])
+
+    def without(count: int) -> dict[str, Precision]:
+        left_out = set(order[:count])
+        return {name: precision for name, precision in everything.items() if name not in left_out}
+
+    low, high = 0, len(order)
+    found = without(high)
+    value = measure(found)
+    while low < high:
+        middle = (low + high) // 2
+        candidate = without(middle)
+        error_here = measure(candidate)
+        if error_here <= limits.max_error:
+            high, found, value = middle, candidate, error_here
+        else:
+            low = middle + 1
+    return found, value
 
 
 def best(tried: Sequence[Tried], count: int) -> list[Tried]:

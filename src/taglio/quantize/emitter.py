@@ -14,13 +14,14 @@ class Emitter:
     """One per graph or subgraph.
 
     `pairs` maps (tensor, activation key) to the float name behind its quantise/dequantise pair; `written` maps a
-    tensor to the scheme under which its producer wrote it in int8.
+    tensor to the scheme under which its producer wrote it in int8; `named` to the key of its first pair.
     """
 
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     initializers: dict[str, onnx.TensorProto] = field(default_factory=dict)
     pairs: dict[tuple[str, object], str] = field(default_factory=dict)
     written: dict[str, Scheme] = field(default_factory=dict)
+    named: dict[str, object] = field(default_factory=dict)
 
     def constant(self, name: str, values: np.ndarray) -> str:
         """Add an initialiser once and return its name."""

@@ -38,7 +38,8 @@ class QuantizedWeight:
 def activation_parameters(low: float, high: float, scheme: Scheme) -> TensorParameters:
     """Scale and zero point of an activation whose values lie in [low, high].
 
-    Formula: ONNX Runtime's `compute_scale_zp`; `restricted` is symmetric unless the tensor is never negative.
+    Formula: ONNX Runtime's `compute_scale_zp`; `restricted` is its symmetric form unless the tensor is never negative,
+    within 1/255 of ONNX Runtime's own ActivationRestrictedAsymmetric, which exists for u8 alone.
     """
     info = np.iinfo(_dtype(scheme.activation))
     symmetric = scheme.activation_symmetry == "symmetric" or (scheme.activation_symmetry == "restricted" and low < 0.0)

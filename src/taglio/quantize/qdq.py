@@ -125,9 +125,14 @@ class QdqBuilder:
         if key in emitter.pairs:
             return emitter.pairs[key]
         parameters = self.parameters(tensor, scheme)
-        # A second pair on a tensor, for a reader under another scheme, needs names of its own.
-        first = all(known != tensor for known, _ in emitter.pairs)
-        suffix = "" if first else "/" + "-".join(scheme.activation_key)
+        # The first pair on a tensor has the plain names; another scheme's are told apart by its key.
+        first = emitter.named.setdefault(tensor, scheme.activation_key)
+        suffix = "" if first == scheme.activation_key else "/" + "-".join(scheme.activation_key)
+        if source is not None:
+            # ONNX Runtime merges two pairs in a row into one of a third scale: a one-input Max, a copy, is between.
+            copy = f"{tensor}/kept{suffix}"
+            emitter.nodes.append(helper.make_node("Max", [source], [copy], name=f"{tensor}/keep{suffix}"))
+            source = copy
         scale = emitter.constant(f"{tensor}/scale{suffix}", np.asarray(parameters.scale))
         zero = emitter.constant(f"{tensor}/zero_point{suffix}", np.asarray(parameters.zero_point))
         stored, name = f"{tensor}/int8{suffix}", f"{tensor}/dequantized{suffix}"
@@ -179,7 +184,8 @@ class QdqBuilder:
         # Two consumers of one bias may read inputs of different scale: the name carries the node's.
         suffix = f"{scheme}-{node.name}"
         stored = emitter.constant(f"{tensor}/int32-{suffix}", bias)
-        return self._dequantize(emitter, tensor, suffix, stored, scale, np.zeros(scale.shape, np.int32), _axis0(scale))
+        axis = bias.ndim - 1 if scale.ndim else None
+        return self._dequantize(emitter, tensor, suffix, stored, scale, np.zeros(scale.shape, np.int32), axis)
 
     def _quantized_weight(self, node: onnx.NodeProto, scale_in: float, scheme: Scheme) -> QuantizedWeight:
         tensor = node.input[1] if node.input[1] in self._initializers else node.input[0]
@@ -289,7 +295,3 @@ def _channel_axis(node: onnx.NodeProto, weight: onnx.TensorProto) -> int | None:
         return 1 if len(weight.dims) == 2 else None
     transposed = next((attribute.i for attribute in node.attribute if attribute.name == "transB"), 0)
     return 0 if transposed else 1
-
-
-def _axis0(scale: np.ndarray) -> int | None:
-    return 0 if scale.ndim == 1 else None

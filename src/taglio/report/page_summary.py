@@ -191,6 +191,8 @@ def _bound(material: Material) -> float | None:
 def _status(status: str, gap: float) -> str:
     if status == "optimal":
         return "under its own tables no plan is faster" + (f" by more than {percent(gap)}" if gap > 1e-6 else "")
+    if status == "measured":
+        return f"not solved for but fastest by the clock; its tables put it {percent(gap)} behind the solver's plan"
     return f"the solver stopped with {status!r}, at most {percent(gap)} from the fastest"
 
 

@@ -70,7 +70,7 @@ def open_session(
         config.profile_file_prefix = str(profile_prefix)
     source = str(model) if isinstance(model, Path) else model.SerializeToString()
     try:
-        return ort.InferenceSession(source, config, providers=list(PROVIDERS))
+        return ort.InferenceSession(source, config, providers=list(PROVIDERS), enable_fallback=0)
     except Exception as error:  # ONNX Runtime's exceptions share no useful base class
         text = " ".join(str(error).split())
         raise BadModel(f"{label}: ONNX Runtime {version()} cannot load it: {text[:200]}") from None
