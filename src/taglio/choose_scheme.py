@@ -11,7 +11,7 @@ from taglio.errors import BadOption
 from taglio.profile.measure import FLOAT_RUN, pure_assignments
 from taglio.profile.stopwatch import Effort, Progress, time_models
 from taglio.quantize.precision import precisions
-from taglio.runtimes.onnxruntime import SessionOptions, open_session
+from taglio.runtimes.onnxruntime import SessionOptions, open_session, run_session
 from taglio.scheme import AUTO_SCHEMES, Scheme
 from taglio.workspace import Work
 
@@ -47,7 +47,9 @@ def choose(
     timed = time_models(models, samples[0], work.setup.options(), _EFFORT, kernels=False, progress=progress)
     options = SessionOptions(work.setup.threads, spinning=True)
     float_session = open_session(work.model.proto, options)
-    reference = [float_session.run(list(work.model.outputs), sample) for sample in samples]
+    reference = [
+        run_session(float_session, work.model.outputs, sample, work.data.held_out.source) for sample in samples
+    ]
     float_s = timed[FLOAT_RUN].wall.median_s
     results = []
     for scheme in schemes:

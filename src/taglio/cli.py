@@ -261,10 +261,12 @@ def _setup(options: argparse.Namespace) -> Any:
 
 
 def _limits(graph: Any, options: argparse.Namespace) -> Any:
-    from taglio.graph import match
     from taglio.plan.result import Limits
+    from taglio.plan.solve import pinned
 
-    return Limits(options.max_error, match(graph, options.keep_float), match(graph, options.force_int8))
+    if graph is None:
+        return Limits(options.max_error)
+    return pinned(graph, options.max_error, options.keep_float, options.force_int8)
 
 
 def _quickstart(options: argparse.Namespace) -> int:

@@ -178,7 +178,9 @@ def _input_spec(path: Path, value: onnx.ValueInfoProto) -> InputSpec:
     tensor = value.type.tensor_type
     if not tensor.HasField("shape"):
         raise BadModel(f"{path}: input {value.name} has no shape: fix it with --shape {value.name}=1x3x224x224")
-    shown = "x".join(str(dim.dim_value) if dim.dim_value > 0 else (dim.dim_param or "?") for dim in tensor.shape.dim)
+    shown = "x".join(
+        str(dim.dim_value) if dim.HasField("dim_value") else (dim.dim_param or "?") for dim in tensor.shape.dim
+    )
     for dim in tensor.shape.dim:
         if dim.HasField("dim_value") and dim.dim_value == 0:
             raise BadModel(f"{path}: input {value.name} has a zero dimension ({shown}): export it with real sizes")

@@ -234,7 +234,7 @@ def build_stage(work: Work, builder: QdqBuilder, plan: Plan) -> Manifest:
     quantized = builder.build(plan.assignment())
     parts = cut(work.model, work.graph, quantized, plan.devices())
     inputs = [spec.name for spec in work.model.inputs]
-    return write(work.folder / COMPONENTS, work.model.sha256, inputs, work.model.outputs, parts)
+    return write(work.folder / COMPONENTS, work.model.sha256, inputs, work.model.outputs, parts, plan.fingerprint())
 
 
 def top1(work: Work, switchable: Switchable, assignment: Assignment) -> float | None:

@@ -5,15 +5,13 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-import numpy as np
-
 from taglio import artifact, workspace
 from taglio.components.build import Manifest, read
 from taglio.components.cut import devices_after
 from taglio.components.prove import Proof, prove
 from taglio.error.metric import RelativeL2
 from taglio.error.model import ErrorModel
-from taglio.errors import BadOption
+from taglio.errors import BadArtifact, BadOption
 from taglio.graph import Graph, match, select
 from taglio.optimize import build_stage, open_switchable, plan_stage, verifier
 from taglio.outcome import Quantized
@@ -22,12 +20,12 @@ from taglio.plan.search import best
 from taglio.profile.measure import FLOAT_RUN
 from taglio.profile.result import Profile
 from taglio.profile.stopwatch import Progress
-from taglio.quantize.library import dynamic, float16, qoperator
+from taglio.quantize.library import DYNAMIC, dynamic, float16, qoperator
 from taglio.quantize.precision import Precision
 from taglio.quantize.qdq import QdqBuilder
 from taglio.quantize.ranges import Ranges
 from taglio.run.in_process import Executor, RunReport, time_plan
-from taglio.runtimes.onnxruntime import SessionOptions, open_session
+from taglio.runtimes.onnxruntime import SessionOptions, open_session, run_session
 from taglio.scheme import parse_scheme
 from taglio.workspace import COMPONENTS, ERROR, FLOAT_MODEL, PLAN, PROFILE, RUN, Setup, Work
 
@@ -54,6 +52,11 @@ def plan(
     """
     work, measured = reopen_profiled(folder)
     model = artifact.load(folder / f"{ERROR}.json", ERROR, ErrorModel, model_sha256=work.model.sha256)
+    if model.scheme != measured.scheme:
+        raise BadArtifact(
+            f"{folder / f'{ERROR}.json'}: is of scheme {model.scheme}, the profile of {measured.scheme}: "
+            "run taglio error again"
+        )
     limits = limits_of(work.graph)
     places = place(work.graph, pins, cuts, devices)
     switchable = open_switchable(work, work.builder(measured.scheme, progress), measured.scheme)
@@ -67,6 +70,11 @@ def plan(
 
 def place(graph: Graph, pins: Sequence[str], cuts: Sequence[str], devices: Sequence[str]) -> dict[str, str]:
     """Device of every block from --cut or --pin."""
+    for name in [*devices, *(pin.partition("=")[0] for pin in pins)]:
+        if "/" in name or "\\" in name or name.strip(". ") == "":
+            raise BadOption(f'device "{name}": a name may not be empty, or a path')
+    if devices and not cuts:
+        raise BadOption(f"--devices {','.join(devices)} names what --cut separates: give a --cut TENSOR")
     if cuts:
         if pins:
             raise BadOption("--cut and --pin both place blocks: use one of them")
@@ -92,6 +100,10 @@ def build(folder: Path, progress: Progress | None = None) -> tuple[Manifest, Pro
     """Write the components of the folder's plan, and prove on held-out inputs that together they equal the whole."""
     work, measured = reopen_profiled(folder)
     known = artifact.load(folder / f"{PLAN}.json", PLAN, Plan, model_sha256=work.model.sha256)
+    if known.scheme != measured.scheme:
+        raise BadArtifact(
+            f"{folder / f'{PLAN}.json'}: is of scheme {known.scheme}, the profile of {measured.scheme}: run taglio plan again"
+        )
     builder = work.builder(measured.scheme, progress)
     manifest = build_stage(work, builder, known)
     proof = prove(folder / COMPONENTS, manifest, builder.build(known.assignment()), work.data.held_out.samples[:4])
@@ -102,7 +114,9 @@ def run(folder: Path, runs: int, progress: Progress | None = None) -> RunReport:
     """Time the built components beside the float model."""
     work, measured = reopen_profiled(folder)
     known = artifact.load(folder / f"{PLAN}.json", PLAN, Plan, model_sha256=work.model.sha256)
-    manifest = read(folder / COMPONENTS)
+    manifest = read(folder / COMPONENTS, model_sha256=work.model.sha256)
+    if manifest.plan_sha256 != known.fingerprint():
+        raise BadArtifact(f"{folder / COMPONENTS}: was built from another plan: run taglio build again")
     options = work.setup.options()
     profiled = next(each for each in measured.runs if each.name == FLOAT_RUN).wall.median_s
     result = time_plan(
@@ -136,6 +150,8 @@ def quantize(
     if method == "float16":
         proto = float16(work.model, work.graph, names)
     elif method == "dynamic":
+        if ":" in blocks or blocks == "all":  # a rule, not names: of its blocks those that have such a form
+            names = tuple(name for name in names if work.graph.block(name).kind.split("+")[0] in DYNAMIC)
         proto = dynamic(work.model, work.graph, names, scheme)
     else:
         assignment = {name: Precision("int8", scheme, "whole") for name in names}
@@ -159,7 +175,7 @@ def quantize(
     total = RelativeL2(work.model.outputs)
     wanted = list(work.model.outputs)
     for sample in work.data.held_out.samples[:16]:
-        total.add(before.run(wanted, sample), [np.asarray(each) for each in after.run(wanted, sample)])
+        total.add(run_session(before, wanted, sample, setup.data), run_session(after, wanted, sample, setup.data))
     body = proto.SerializeToString()
     artifact.write_bytes(out, body)
     size = len(work.model.proto.SerializeToString())

@@ -40,14 +40,20 @@ def in_turn(graph: Graph) -> dict[str, str]:
     return {block.name: f"d{(i * i) % 3}" for i, block in enumerate(graph.blocks)}
 
 
+def back_and_forth(graph: Graph) -> dict[str, str]:
+    """Two devices in turn, the last of the two first in name."""
+    return {block.name: f"d{(i + 1) % 2}" for i, block in enumerate(graph.blocks)}
+
+
 PATTERNS: dict[str, Pattern] = {
     "halves": at(0.5),
     "three in a row": at(0.3, 0.7),
     "there and back": there_and_back,
     "in turn": in_turn,
+    "back and forth": back_and_forth,
 }
 ASSIGNMENTS: dict[str, Callable[[Case], Assignment]] = {
-    "float": lambda case: {},
+    "float": lambda _: {},
     "int8": lambda case: case.all_int8(),
     "every second": lambda case: case.every(2),
     "every third": lambda case: case.every(3),
@@ -120,7 +126,7 @@ def test_components_of_tiny_models_equal_the_whole(name: str, tmp_path: Path) ->
     case = tiny(TINY[name](), tmp_path)
     for assignment in ASSIGNMENTS.values():
         chosen = assignment(case)
-        for pattern in (*PATTERNS.values(), lambda graph: {b.name: f"d{-i % 2}" for i, b in enumerate(graph.blocks)}):
+        for pattern in PATTERNS.values():
             parts = pieces(case, chosen, pattern(case.graph))
             equal(case, parts, chosen)
             for part, sent in zip(parts, crossing(case, parts)):

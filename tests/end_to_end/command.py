@@ -70,6 +70,12 @@ def taglio(*arguments: object) -> Ran:
     return Ran(code, out.getvalue(), below + err.getvalue())
 
 
+def quick(case: Case, out: Path, *options: object) -> Ran:
+    """An optimisation with little effort."""
+    scheme = () if "--scheme" in options else ("--scheme", SCHEME)
+    return taglio("optimize", *case.arguments(), *scheme, "--effort", 0.01, "-o", out, *options)
+
+
 def refused(ran: Ran, *words: object, code: int = 2) -> str:
     """The line of a refusal, which must be the only one and hold all `words`."""
     assert ran.code == code, (ran.code, ran.out[-300:], ran.err)

@@ -8,19 +8,18 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 import pytest
 from onnx import TensorProto
 
 from taglio import artifact, data, model
-from taglio.data import InputSpec, Preprocess, Split
+from taglio.data import InputSpec, Preprocess
 from taglio.outcome import Outcome
 from taglio.plan.result import Plan
 from tests.conftest import Optimized, Staged
-from tests.end_to_end.command import ROOT, SCHEME, SHARED, Case, refused, taglio
+from tests.end_to_end.command import ROOT, SCHEME, SHARED, Case, taglio
+from tests.end_to_end.independent import DIGITS, SAME, difference, held_out, session
 from tests.models import saved, two_in_two_out
 
-DIGITS = (InputSpec("image", (1, 1, 32, 32), "float32"),)
 VARIANT = {"latency_s": float, "error": float, "size_bytes": int}
 PLAN = VARIANT | {
     "predicted_latency_s": float,
@@ -32,40 +31,11 @@ PLAN = VARIANT | {
     "blocks": int,
 }
 ARTIFACTS = ("model", "plan", "profile", "error_model", "report")
-# What the two sums of squares may differ by, the product's in float32 and this file's.
-SAME = 1e-6
-# `quantize` measures its error on so many of the held-out samples.
-MEASURED = 16
-
-Feed = dict[str, np.ndarray]
-
-
-def session(path: Path) -> ort.InferenceSession:
-    """The file as anybody would open it."""
-    return ort.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-
-
-def difference(before: Path, after: Path, samples: Sequence[Feed]) -> float:
-    """‖y − ŷ‖₂ / ‖y‖₂ pooled over `samples`, largest over outputs."""
-    one, other = session(before), session(after)
-    names = [output.name for output in one.get_outputs()]
-    assert [output.name for output in other.get_outputs()] == names
-    pairs = [(one.run(names, sample), other.run(names, sample)) for sample in samples]
-    errors = []
-    for index in range(len(names)):
-        y = np.concatenate([np.ravel(left[index]).astype(np.float64) for left, _ in pairs])
-        z = np.concatenate([np.ravel(right[index]).astype(np.float64) for _, right in pairs])
-        errors.append(float(np.sqrt(np.square(y - z).sum() / np.square(y).sum())))
-    return max(errors)
 
 
 def typed(found: dict[str, Any], wanted: dict[str, type]) -> None:
     for key, kind in wanted.items():
         assert type(found[key]) is kind, (key, found[key])
-
-
-def held_out(case: Case, inputs: Sequence[InputSpec]) -> Split:
-    return data.split(data.load(case.data, inputs), seed=0)
 
 
 def block_of(graph: dict[str, Any], tensor: str) -> Any:
@@ -318,78 +288,6 @@ def test_a_seed_gives_the_same_split(tiny: Case, tmp_path: Path) -> None:
         taglio("profile", *tiny.arguments(), "--seed", seed, *where, "--json").json()
         found.append(artifact.load(out / "ranges-minmax.json", "ranges", dict)["data_sha256"])
     assert found[0] == found[1] != found[2]
-
-
-# --- quantize ---------------------------------------------------------------------------------------------------------
-
-
-def types_in(path: Path) -> set[str]:
-    return {node.op_type for node in onnx.load(path).graph.node}
-
-
-def numbers_in(path: Path) -> set[int]:
-    return {tensor.data_type for tensor in onnx.load(path).graph.initializer}
-
-
-@pytest.mark.parametrize(
-    ("options", "operators", "numbers"),
-    [
-        (("--scheme", SCHEME), {"QuantizeLinear", "DequantizeLinear"}, {TensorProto.UINT8, TensorProto.INT8}),
-        (("--scheme", "qdq-s8s8-sym-pt"), {"QuantizeLinear", "DequantizeLinear"}, {TensorProto.INT8}),
-        (("--scheme", "qoperator-u8s8-asym-pt"), {"QLinearConv"}, {TensorProto.UINT8, TensorProto.INT8}),
-        (("--method", "dynamic"), {"DynamicQuantizeLinear"}, {TensorProto.INT8}),
-        (("--method", "dynamic", "--scheme", "qdq-u8u8-asym-pt"), {"DynamicQuantizeLinear"}, {TensorProto.UINT8}),
-        (("--method", "float16"), {"Cast"}, {TensorProto.FLOAT16}),
-    ],
-    ids=["qdq", "qdq s8s8", "qoperator", "dynamic", "dynamic u8u8", "float16"],
-)
-def test_quantize_in_every_form(
-    options: Sequence[str], operators: set[str], numbers: set[int], few_digits: Case, tmp_path: Path
-) -> None:
-    made = tmp_path / "quantized.onnx"
-    printed = taglio("quantize", *few_digits.arguments(), *options, "-o", made, "--json").json()
-    assert operators <= types_in(made)
-    assert numbers <= numbers_in(made)
-    assert printed["path"] == str(made)
-    assert printed["size_bytes"] == made.stat().st_size < 0.75 * printed["float_size_bytes"]
-    samples = held_out(few_digits, DIGITS).held_out.samples[:MEASURED]
-    assert printed["error"] == pytest.approx(difference(few_digits.model, made, samples), abs=1e-5)
-    assert 0.0 < printed["error"] < 0.2
-    assert list(tmp_path.iterdir()) == [made]
-
-
-def test_two_schemes_in_one_model(few_digits: Case, tmp_path: Path) -> None:
-    made = tmp_path / "mixed.onnx"
-    also = ("--also", "qdq-s8s8-sym-pt=*second*")
-    printed = taglio("quantize", *few_digits.arguments(), "--blocks", "*first*", *also, "-o", made, "--json").json()
-    nodes = {name: node for node in onnx.load(made).graph.node for name in node.output}
-    values = {tensor.name: tensor.data_type for tensor in onnx.load(made).graph.initializer}
-    quantizers = [node for node in nodes.values() if node.op_type == "QuantizeLinear"]
-    assert {values[node.input[2]] for node in quantizers} == {TensorProto.UINT8, TensorProto.INT8}
-    assert 0.0 < printed["error"] < 0.2
-
-
-@pytest.mark.parametrize(("rule", "count"), [("top-flops:3", 3), ("top-bytes:2", 2), ("*second*", None)])
-def test_quantize_chosen_blocks(rule: str, count: int | None, few_digits: Case, tmp_path: Path) -> None:
-    made = tmp_path / "some.onnx"
-    graph = taglio("inspect", few_digits.model, "--json").json()["graph"]
-    wanted = count or sum("second" in block["name"] for block in graph["blocks"])
-    printed = taglio("quantize", *few_digits.arguments(), "--blocks", rule, "-o", made, "--json").json()
-    assert printed["blocks"] == wanted < printed["candidates"]
-    session(made)
-
-
-def test_quantize_says_what_it_wrote(tiny: Case, tmp_path: Path) -> None:
-    ran = taglio("quantize", *tiny.arguments(), "-o", tmp_path / "q.onnx")
-    assert (ran.code, ran.err) == (0, "")
-    assert "error" in ran.out
-    assert "q.onnx" in ran.out
-
-
-def test_a_pattern_without_blocks_is_refused(tiny: Case, tmp_path: Path) -> None:
-    ran = taglio("quantize", *tiny.arguments(), "--blocks", "*nowhere*", "-o", tmp_path / "q.onnx")
-    refused(ran, "BadOption", "*nowhere*", "taglio inspect")
-    assert not list(tmp_path.iterdir())
 
 
 # --- inspect and quickstart -------------------------------------------------------------------------------------------

@@ -84,7 +84,7 @@ def test_a_looser_bound_never_gives_a_slower_plan(problem: Problem) -> None:
 
 
 def test_one_conversion_serves_all_int8_readers_of_a_tensor_but_each_float_reader_pays() -> None:
-    """By hand: x → a → (b, c, d). Quantising a's output once for b and c costs 7; dequantising it for d alone costs 9."""
+    """By hand: x → a → (b, c, d). Quantising what a wrote costs 7, for b and c together; dequantising it for d, 9."""
     sketch = Sketch()
     a = sketch.conv(sketch.input("x"))
     sketch.conv(a)

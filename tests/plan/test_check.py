@@ -76,7 +76,7 @@ def test_a_wrong_latency_is_caught(
 ) -> None:
     claimed = plan.predicted_latency_s
     lying = replace(plan, predicted_latency_s=replace(claimed, value=factor * claimed.value))
-    with pytest.raises(PlanIsWrong, match="ms by the tables, .* ms were claimed"):
+    with pytest.raises(PlanIsWrong, match=r"ms by the tables, .* ms were claimed"):
         check(graph, profile, error, lying)
 
 
@@ -103,9 +103,7 @@ def test_a_broken_pin_is_caught(graph: Graph, profile: Profile, error: ErrorMode
 
 
 @pytest.mark.xfail(reason="left over from when such a block could not be kept in float")
-def test_a_pin_of_a_weightless_block_binds_too(
-    graph: Graph, profile: Profile, error: ErrorModel, plan: Plan
-) -> None:
+def test_a_pin_of_a_weightless_block_binds_too(graph: Graph, profile: Profile, error: ErrorModel, plan: Plan) -> None:
     assert plan.assignment()["join2"] is INT8
     with pytest.raises(PlanIsWrong, match="join2 was to stay float"):
         check(graph, profile, error, replace(plan, limits=Limits(0.1, float_blocks=("join2",))))
@@ -116,7 +114,7 @@ def test_movement_may_be_held_in_float_and_still_follow() -> None:
     sketch = Sketch()
     sketch.conv(sketch.move(sketch.conv(sketch.input("x")))[0])
     graph = sketch.graph()
-    profile = profile_of(graph, {}, {name: (0.0, 0.0, 0.0, 0.0) for name in ("x", "conv0.0", "conv2.0")})
+    profile = profile_of(graph, {}, dict.fromkeys(("x", "conv0.0", "conv2.0"), (0.0, 0.0, 0.0, 0.0)))
     moved = make_plan(graph, profile, None, Limits(None, float_blocks=("move1",), int8_blocks=("conv0",)))
     check(graph, profile, None, moved)
     assert set(moved.assignment()) >= {"conv0", "move1"}
@@ -138,7 +136,7 @@ def test_a_block_that_is_missing_doubled_or_made_up_is_caught(
 
 def test_noise_over_its_bound_is_caught(graph: Graph, profile: Profile, error: ErrorModel, plan: Plan) -> None:
     check(graph, profile, error, plan, noise_bounds={"y": 3e-3})
-    with pytest.raises(PlanIsWrong, match="output y: the plan's noise 0.003 is over its bound 0.00299"):
+    with pytest.raises(PlanIsWrong, match=r"output y: the plan's noise 0\.003 is over its bound 0\.00299"):
         check(graph, profile, error, plan, noise_bounds={"y": 2.99e-3})
 
 

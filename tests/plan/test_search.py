@@ -1,4 +1,4 @@
-"""The loop around the solver: what it says was measured, a bound that breaks is tightened, room is used, and it ends."""
+"""The loop around the solver: what it says was measured, a broken bound is tightened, room is used, and it ends."""
 
 import random
 from collections.abc import Callable

@@ -36,7 +36,7 @@ def network() -> Case:
 
 
 @pytest.fixture(scope="module")
-def folder(network: Case, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("components")
 
 
@@ -95,7 +95,7 @@ def test_what_else_the_feed_holds_is_left_alone(network: Case, folder: Path, man
     np.testing.assert_array_equal(executor.run(more)[0], executor.run(sample)[0])
 
 
-def test_a_component_that_cannot_be_loaded_is_named(network: Case, manifest: Manifest, tmp_path: Path) -> None:
+def test_a_component_that_cannot_be_loaded_is_named(manifest: Manifest, tmp_path: Path) -> None:
     for piece in manifest.pieces:
         (tmp_path / piece.file).write_bytes(b"no model")
     with pytest.raises(BadModel, match=manifest.pieces[0].file):
@@ -153,9 +153,7 @@ def test_a_machine_at_half_speed_shows_as_drift_not_as_a_wrong_prediction(
     assert (report.ratio, report.drift, report.steady_ratio) == pytest.approx((0.5, 2.0, 1.0))
 
 
-def test_a_feed_that_does_not_fit_is_one_line(
-    network: Case, folder: Path, manifest: Manifest, float_model: Path
-) -> None:
+def test_a_feed_that_does_not_fit_is_one_line(folder: Path, manifest: Manifest, float_model: Path) -> None:
     executor, wrong = Executor(folder, manifest, ONE), {"image": np.zeros((1, 1, 3, 3), np.float32)}
     with pytest.raises(MeasurementFailed, match=r"the (plan|float) failed in run 1: ") as caught:
         time_plan(executor, float_model, [wrong], ONE, runs=1, predicted_s=1.0, profiled_float_s=1.0)

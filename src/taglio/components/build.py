@@ -41,16 +41,22 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """Components in running order, and the model's own inputs and outputs."""
+    """Components in running order, the model's own inputs and outputs, and the fingerprint of the plan built."""
 
     model_sha256: str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     pieces: tuple[Piece, ...]
+    plan_sha256: str = ""
 
 
 def write(
-    folder: Path, sha256: str, inputs: Sequence[str], outputs: Sequence[str], parts: Sequence[Component]
+    folder: Path,
+    sha256: str,
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    parts: Sequence[Component],
+    plan_sha256: str = "",
 ) -> Manifest:
     """Write one ONNX file per component, then the manifest, which names only complete files."""
     pieces = []
@@ -72,14 +78,14 @@ def write(
                 tuple(_port(ports[name]) for name in part.outputs),
             )
         )
-    manifest = Manifest(sha256, tuple(inputs), tuple(outputs), tuple(pieces))
+    manifest = Manifest(sha256, tuple(inputs), tuple(outputs), tuple(pieces), plan_sha256)
     artifact.save(folder / MANIFEST, "manifest", sha256, manifest)
     return manifest
 
 
-def read(folder: Path) -> Manifest:
+def read(folder: Path, *, model_sha256: str | None = None) -> Manifest:
     """The manifest of `folder`, every file checked against its hash. Raises BadArtifact for a changed file."""
-    manifest = artifact.load(folder / MANIFEST, "manifest", Manifest)
+    manifest = artifact.load(folder / MANIFEST, "manifest", Manifest, model_sha256=model_sha256)
     for piece in manifest.pieces:
         path = folder / piece.file
         if Path(piece.file).name != piece.file:

@@ -109,6 +109,8 @@ def devices_after(graph: Graph, tensors: list[str], devices: list[str]) -> dict[
                 behind |= {source for name in block.inputs if (source := known[name].producer) is not None}
         if not before < behind:
             raise BadOption(f'--cut "{tensor}" lies before the cut named ahead of it: name cuts from input to output')
+        if len(behind) == len(graph.blocks):
+            raise BadOption(f'--cut "{tensor}": no block comes behind it, so there is nothing to cut off')
         before = behind
         for block in graph.blocks:
             stage[block.name] += block.name not in behind

@@ -19,7 +19,7 @@ from taglio.model import Model
 from taglio.quantize.emitter import Emitter
 from taglio.quantize.precision import Assignment, Precision
 from taglio.quantize.qdq import QdqBuilder
-from taglio.runtimes.onnxruntime import SessionOptions, open_session
+from taglio.runtimes.onnxruntime import SessionOptions, open_session, run_session
 
 FLAGS_INPUT = "taglio/flags"
 
@@ -69,8 +69,7 @@ class Switchable:
         """Outputs of the model with `assignment` quantised, on one feed."""
         flags = self.flags(assignment)
         feeds = {**feed, FLAGS_INPUT: flags} if len(flags) else dict(feed)
-        outputs: list[np.ndarray] = self._session.run(list(self._outputs), feeds)
-        return outputs
+        return run_session(self._session, self._outputs, feeds, "the data")
 
 
 def switchable_graph(model: Model, graph: Graph, builder: QdqBuilder, switches: Sequence[Switch]) -> onnx.ModelProto:

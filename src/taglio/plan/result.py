@@ -1,5 +1,6 @@
 """What a plan says, and the limits it was asked to keep. Solves nothing."""
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -67,6 +68,15 @@ class Plan:
         """Precision by block, blocks in float32 left out."""
         by_name = {precision.name: precision for precision in self.precisions}
         return {each.block: by_name[each.precision] for each in self.placements if each.precision != FLOAT32.name}
+
+    def fingerprint(self) -> str:
+        """SHA-256 of what decides the components: model, scheme and placements."""
+        text = [
+            self.model_sha256,
+            str(self.scheme),
+            *(f"{p.block}\t{p.device}\t{p.precision}" for p in self.placements),
+        ]
+        return hashlib.sha256("\n".join(text).encode()).hexdigest()
 
     def devices(self) -> dict[str, str]:
         """Device by block."""

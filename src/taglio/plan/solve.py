@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from taglio.error.model import ErrorModel
 from taglio.errors import BadOption
-from taglio.graph import Graph
+from taglio.graph import Graph, match
 from taglio.plan.check import check
 from taglio.plan.formulate import formulate
 from taglio.plan.highs import solve
@@ -18,11 +18,18 @@ from taglio.quantize.effective import effective
 from taglio.quantize.precision import FLOAT32, Precision
 
 
+def pinned(graph: Graph, max_error: float | None, keep_float: Sequence[str], force_int8: Sequence[str]) -> Limits:
+    """Limits from name patterns. Raises BadOption for one that matches nothing or contradicts another."""
+    names = match(graph, force_int8)
+    computing = tuple(name for name in names if not graph.block(name).movement)
+    limits = Limits(max_error, match(graph, keep_float), computing or names)
+    _refuse_contradictions(graph, limits)
+    return limits
+
+
 def allowed_precisions(graph: Graph, profile: Profile, limits: Limits) -> dict[str, list[Precision]]:
     """The precisions each block may take. Raises BadOption for pins that contradict each other or the block."""
-    both = set(limits.float_blocks) & set(limits.int8_blocks)
-    if both:
-        raise BadOption(f"block {min(both)} is held in float and in int8: drop one of the two pins")
+    _refuse_contradictions(graph, limits)
     allowed: dict[str, list[Precision]] = {}
     for block in graph.candidates():
         if block.movement:
@@ -33,12 +40,18 @@ def allowed_precisions(graph: Graph, profile: Profile, limits: Limits) -> dict[s
         elif block.name in limits.int8_blocks:
             options = [option for option in options if option.scheme is not None]
         allowed[block.name] = options
+    return allowed
+
+
+def _refuse_contradictions(graph: Graph, limits: Limits) -> None:
+    both = set(limits.float_blocks) & set(limits.int8_blocks)
+    if both:
+        raise BadOption(f"block {min(both)} is held in float and in int8: drop one of the two pins")
     for name in limits.int8_blocks:
-        if name not in allowed:
-            block = graph.block(name)
+        block = graph.block(name)
+        if block.refusal or block.movement:
             reason = block.refusal or "a movement operator follows its producer"
             raise BadOption(f"block {name} cannot be held in int8: {reason}")
-    return allowed
 
 
 def noise_limits(error: ErrorModel, bound: float, slack: float) -> dict[str, float]:

@@ -41,7 +41,7 @@ from taglio.scheme import Scheme
 
 _TYPES = {"u8": QuantType.QUInt8, "s8": QuantType.QInt8}
 _CLIPS = frozenset({"Relu", "Clip"})
-_DYNAMIC = frozenset({"Conv", "MatMul", "Gemm"})
+DYNAMIC = frozenset({"Conv", "MatMul", "Gemm"})
 _LARGEST_FLOAT16 = float(np.finfo(np.float16).max)
 _ADDED = "_cast_to_fp16"  # what the converter appends to the name of a float32 tensor
 
@@ -317,8 +317,8 @@ def _keep_float(made: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) ->
 
 
 def _dynamic_refusal(node: onnx.NodeProto, initializers: Mapping[str, onnx.TensorProto], scheme: Scheme) -> str:
-    if node.op_type not in _DYNAMIC:
-        return f"ONNX Runtime does {', '.join(sorted(_DYNAMIC))}, this is {node.op_type}"
+    if node.op_type not in DYNAMIC:
+        return f"ONNX Runtime does {', '.join(sorted(DYNAMIC))}, this is {node.op_type}"
     if node.input[1] not in initializers:
         return "its weights are computed while running"
     settings = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}

@@ -57,7 +57,12 @@ def calibrate(
                 source, augmented_model_path=str(Path(folder) / "augmented.onnx"), calibrate_method=_METHODS[method]
             )
             for index, feed in enumerate(dataset.samples):
-                calibrator.collect_data(_OneSample(feed))
+                try:
+                    calibrator.collect_data(_OneSample(feed))
+                except Exception as error:
+                    text = " ".join(str(error).split())[:300]
+                    name = dataset.names[index] if index < len(dataset.names) else str(index)
+                    raise BadData(f"{dataset.source}: sample {name}: ONNX Runtime cannot run it: {text}") from None
                 if progress:
                     progress(index + 1, len(dataset.samples))
             data = calibrator.compute_data()

@@ -1,13 +1,15 @@
 """ONNX Runtime sessions on the CPU: options fixed in one value, errors in one line. Does not time anything."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+import numpy as np
 import onnx
 import onnxruntime as ort
 
-from taglio.errors import BadModel
+from taglio.errors import BadData, BadModel
 
 NAME = "onnxruntime"
 PROVIDERS = ("CPUExecutionProvider",)
@@ -73,4 +75,15 @@ def open_session(
         return ort.InferenceSession(source, config, providers=list(PROVIDERS), enable_fallback=0)
     except Exception as error:  # ONNX Runtime's exceptions share no useful base class
         text = " ".join(str(error).split())
-        raise BadModel(f"{label}: ONNX Runtime {version()} cannot load it: {text[:200]}") from None
+        raise BadModel(f"{label}: ONNX Runtime {version()} cannot load it: {text[:500]}") from None
+
+
+def run_session(
+    session: ort.InferenceSession, outputs: Sequence[str], feed: Mapping[str, np.ndarray], label: str
+) -> list[np.ndarray]:
+    """Outputs of one inference. Raises BadData, naming `label`, for values that the model cannot run on."""
+    try:
+        values: list[np.ndarray] = session.run(list(outputs), dict(feed))
+    except Exception as error:  # ONNX Runtime's exceptions share no useful base class
+        raise BadData(f"{label}: ONNX Runtime cannot run these inputs: {' '.join(str(error).split())[:300]}") from None
+    return values

@@ -1,0 +1,100 @@
+"""Bounds, pins and placements that taglio refuses, in one line, and before anything is written."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.end_to_end.command import Case, quick, refused, snapshot, taglio
+
+
+def test_a_bound_that_nothing_meets_says_the_best_reachable(tiny: Case, tmp_path: Path) -> None:
+    pins = ("--force-int8", "conv*")
+    line = refused(quick(tiny, tmp_path / "out", "--max-error", 1e-9, *pins), "Infeasible", "--max-error", code=3)
+    reached = re.search(r"best reaches ([0-9.]+)%", line)
+    assert reached is not None
+    best = float(reached.group(1)) / 100
+    assert 1e-4 < best < 0.5
+    printed = quick(tiny, tmp_path / "out", "--max-error", 1.001 * best + 1e-6, *pins, "--json").json()
+    assert printed["plan"]["error"] == pytest.approx(best, rel=0.01)
+
+
+def test_a_plan_that_nothing_meets_leaves_the_old_one(workspace: Path) -> None:
+    before = snapshot(workspace)
+    ran = taglio("plan", workspace, "--max-error", 1e-9, "--force-int8", "*")
+    refused(ran, "Infeasible", "best reaches", code=3)
+    assert snapshot(workspace) == before
+
+
+@pytest.mark.parametrize("bound", ["-0.01", "-1%", "nan", "inf", "much", ""])
+def test_a_bound_that_is_no_bound(bound: str, tiny: Case, workspace: Path) -> None:
+    before = snapshot(workspace)
+    refused(taglio("optimize", *tiny.arguments(), f"--max-error={bound}", "-o", workspace), "--max-error", "0.01")
+    refused(taglio("plan", workspace, f"--max-error={bound}"), "--max-error", "0.01")
+    assert snapshot(workspace) == before
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--scheme", "int8"), ("int8", "qdq")),
+        (("--scheme", "qdq-s8u8"), ("s8u8", "s8s8")),
+        (("--threads", "0"), ("--threads", "0")),
+        (("--threads", "many"), ("--threads", "many")),
+        (("--effort", "0"), ("--effort", "0")),
+        (("--effort", "-1"), ("--effort", "-1")),
+        (("--optimization", "most"), ("--optimization", "most")),
+        (("--seed", "x"), ("--seed", "x")),
+        (("--keep-float", "nothing*"), ("nothing*", "taglio inspect")),
+        (("--force-int8", "nothing*"), ("nothing*", "taglio inspect")),
+        (("--swiftly",), ("--swiftly",)),
+    ],
+    ids=" ".join,
+)
+def test_options_that_are_wrong(options: tuple[str, ...], words: tuple[str, ...], tiny: Case, workspace: Path) -> None:
+    before = snapshot(workspace)
+    ran = taglio("optimize", *tiny.arguments(), "--max-error", 0.01, "--effort", 0.01, "-o", workspace, *options)
+    refused(ran, *words)
+    assert snapshot(workspace) == before
+
+
+def test_a_missing_option_is_one_line(tiny: Case) -> None:
+    refused(taglio("optimize", *tiny.arguments()), "--max-error")
+
+
+def test_pins_that_contradict_each_other(workspace: Path, tiny: Case) -> None:
+    before = snapshot(workspace)
+    pins = ("--keep-float", "conv0", "--force-int8", "conv*")
+    refused(taglio("plan", workspace, "--max-error", 0.1, *pins), "BadOption", "conv0", "pins")
+    refused(quick(tiny, workspace, "--max-error", 0.1, *pins), "BadOption", "conv0", "pins")
+    assert snapshot(workspace) == before
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--pin", "a=conv*", "--pin", "b=conv0"), ("conv0", "to a", "to b")),
+        (("--pin", "a=nothing*"), ("nothing*", "none of")),
+        (("--pin", "conv0"), ("DEVICE=PATTERN",)),
+        (("--cut", "nowhere"), ("nowhere", "taglio inspect")),
+        (("--cut", "x"), ('"x"',)),
+        (("--cut", "conv0_out", "--pin", "a=conv0"), ("--cut", "--pin")),
+        (("--cut", "relu1_out", "--devices", "a,b,c"), ("1 cuts", "3 were named")),
+        (("--cut", "relu1_out", "--devices", "a/../../b,c"), ("a/../../b",)),
+        (("--devices", "a,b"), ("--devices", "--cut")),
+        (("--pin", "../up=conv0"), ("../up",)),
+        (("--cut", "y", "--devices", "a,b"), ('"y"', "no block")),
+    ],
+    ids=" ".join,
+)
+def test_placements_that_contradict(options: tuple[str, ...], words: tuple[str, ...], workspace: Path) -> None:
+    before = snapshot(workspace)
+    refused(taglio("plan", workspace, "--max-error", 0.1, *options), "BadOption", *words)
+    assert snapshot(workspace) == before
+
+
+def test_cuts_out_of_order(workspace: Path, tiny: Case) -> None:
+    graph = taglio("inspect", tiny.model, "--json").json()["graph"]
+    first, second = [block["outputs"][0] for block in graph["blocks"] if block["kind"].startswith("Conv")][:2]
+    ran = taglio("plan", workspace, "--max-error", 0.5, "--cut", second, "--cut", first)
+    refused(ran, "BadOption", first, "from input to output")

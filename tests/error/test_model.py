@@ -1,0 +1,75 @@
+"""The link between a sum of noises and an error, by hand."""
+
+from math import exp, inf
+
+import pytest
+
+from taglio.error.model import BlockNoise, EdgeNoise, ErrorModel, OutputModel
+from taglio.scheme import DEFAULT_SCHEME
+from tests.plan.made_up import ANCHOR, INT8, Sketch
+
+
+def model(*outputs: OutputModel, upper_log: float = 0.0) -> ErrorModel:
+    return ErrorModel("model", "data", DEFAULT_SCHEME, "made up", outputs, upper_log, 0.9, 1, 1, (), ())
+
+
+def test_a_tensor_read_as_int8_adds_noise_once_a_reader_unless_it_was_written_so() -> None:
+    """x → soft0 → move1 → (conv2, join3 with x): what moves is one flow."""
+    sketch = Sketch()
+    x = sketch.input("x")
+    moved = sketch.move(sketch.conv(x, soft=True))[0]
+    sketch.conv(moved)
+    sketch.join(moved, x)
+    graph = sketch.graph()
+    own = (
+        BlockNoise("soft0", "int8", 1.0),
+        BlockNoise("soft0", "int8-anchor", 2.0),
+        BlockNoise("conv2", "int8", 4.0),
+        BlockNoise("join3", "int8", 8.0),
+    )
+    pairs = (("x", "soft0"), ("soft0.0", "conv2"), ("soft0.0", "join3"), ("x", "join3"))
+    edges = tuple(EdgeNoise(flow, reader, 16.0 * 2**i) for i, (flow, reader) in enumerate(pairs))
+    output = OutputModel("y", own, edges, 0.0, 1.0)
+    for chosen, expected in (
+        ({}, 0.0),
+        ({"soft0": INT8}, 1 + 16),
+        ({"soft0": ANCHOR}, 2 + 16),
+        ({"conv2": INT8}, 4 + 32),
+        ({"join3": INT8}, 8 + 64 + 128),
+        ({"soft0": INT8, "move1": INT8, "conv2": INT8}, 1 + 16 + 4),
+        ({"soft0": ANCHOR, "conv2": INT8}, 2 + 16 + 4 + 32),
+        ({"soft0": INT8, "move1": INT8, "join3": INT8}, 1 + 16 + 8 + 128),
+    ):
+        assert output.noise(graph, chosen) == expected, chosen
+        assert model(output).predict(graph, chosen) == pytest.approx(expected**0.5)
+
+
+@pytest.mark.parametrize("exponent", [0.3, 0.8, 1.0, 1.5])
+@pytest.mark.parametrize("level", [-2.0, 0.0, 1.0])
+def test_a_bound_on_error_is_a_bound_on_noise(level: float, exponent: float) -> None:
+    output = OutputModel("y", (), (), level, exponent)
+    for error in (1e-6, 0.01, 1.0, 30.0):
+        limit = output.noise_limit(error)
+        assert output.from_noise(limit) == pytest.approx(error)
+        assert output.from_noise(0.99 * limit) < error < output.from_noise(1.01 * limit)
+    assert output.from_noise(1.0) == pytest.approx(exp(level))
+
+
+def test_no_noise_is_no_error_and_bounds_beyond_numbers_stay_numbers() -> None:
+    output = OutputModel("y", (), (), 0.5, 0.3)
+    assert output.from_noise(0.0) == 0.0 == output.noise_limit(0.0)
+    assert 0.0 <= output.noise_limit(1e-300) < 1e-300
+    assert 1e300 < output.noise_limit(1e200) < inf and 1e300 < output.noise_limit(inf) < inf
+
+
+def test_the_error_is_the_largest_over_outputs_and_the_upper_end_a_factor() -> None:
+    sketch = Sketch()
+    sketch.conv(sketch.input("x"))
+    graph = sketch.graph()
+    small, large = (
+        OutputModel(name, (BlockNoise("conv0", "int8", n),), (), 0.0, 1.0) for name, n in (("a", 1.0), ("b", 9.0))
+    )
+    both = model(small, large, upper_log=0.5)
+    assert both.predict(graph, {"conv0": INT8}) == pytest.approx(3.0)
+    assert both.upper(3.0) == pytest.approx(3.0 * exp(0.5))
+    assert model().predict(graph, {"conv0": INT8}) == 0.0

@@ -1,0 +1,163 @@
+"""From a few dozen measured subsets of the embedded model to the error of any: ranked right, and covered as told."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from taglio import artifact
+from taglio.error.measure import ErrorMeter
+from taglio.error.model import ErrorModel
+from taglio.error.study import Budget, random_subsets, study
+from taglio.error.switchable import Switchable
+from taglio.quantize.effective import effective
+from taglio.quantize.precision import Precision
+from taglio.runtimes.onnxruntime import SessionOptions
+from taglio.scheme import DEFAULT_SCHEME
+from tests.components.cases import CHOICES, INT8, Case, digits, tiny
+from tests.models import Sketch, two_in_two_out
+
+BUDGET = Budget(seconds=0.0, minimum_subsets=48, maximum_subsets=48)
+
+
+def metered(case: Case, samples: int) -> ErrorMeter:
+    switchable = Switchable(case.model, case.graph, case.builder, CHOICES, SessionOptions(1))
+    return ErrorMeter(switchable, case.held_out.samples[:samples], case.model.outputs)
+
+
+def studied(case: Case, meter: ErrorMeter, budget: Budget = BUDGET) -> ErrorModel:
+    return study(case.model, case.graph, DEFAULT_SCHEME, CHOICES, meter, case.held_out, budget)
+
+
+@pytest.fixture(scope="module")
+def network() -> Case:
+    return digits()
+
+
+@pytest.fixture(scope="module")
+def meter(network: Case) -> ErrorMeter:
+    return metered(network, 6)
+
+
+@pytest.fixture(scope="module")
+def model(network: Case, meter: ErrorMeter) -> ErrorModel:
+    return studied(network, meter)
+
+
+@pytest.fixture(scope="module")
+def unseen(network: Case, model: ErrorModel) -> list[dict[str, Precision]]:
+    """30 subsets of every size that the study did not measure."""
+    known = [subset.assignment for subset in model.subsets]
+    drawn = random_subsets(network.graph, CHOICES, 40, seed=1000)
+    fresh = [each for each in drawn if each and {n: p.name for n, p in each.items()} not in known]
+    return fresh[:30]
+
+
+def ranks(values: Sequence[float]) -> np.ndarray:
+    return np.argsort(np.argsort(values)).astype(float)
+
+
+def test_unseen_subsets_are_ranked_and_covered(
+    network: Case, meter: ErrorMeter, model: ErrorModel, unseen: list[dict[str, Precision]]
+) -> None:
+    measured = [meter.error(each) for each in unseen]
+    predicted = [model.predict(network.graph, each) for each in unseen]
+    assert len(unseen) == 30
+
+    # Spearman's rank correlation
+    assert np.corrcoef(ranks(predicted), ranks(measured))[0, 1] > 0.85
+    assert np.median(np.abs(np.log(np.divide(predicted, measured)))) < 0.25
+    covered = [error <= model.upper(guess) for error, guess in zip(measured, predicted)]
+    assert np.mean(covered) >= 0.75
+    assert 1.0 <= model.upper(1.0) < 2.0
+
+
+def test_nothing_quantised_is_no_error_and_the_upper_end_is_not_below_the_middle(
+    network: Case, model: ErrorModel, unseen: list[dict[str, Precision]]
+) -> None:
+    assert model.predict(network.graph, {}) == 0.0 == model.upper(0.0)
+    for each in unseen[:5]:
+        assert 0.0 < model.predict(network.graph, each) <= model.upper(model.predict(network.graph, each))
+
+
+def test_blocks_alone_are_predicted_as_measured(network: Case, model: ErrorModel) -> None:
+    predicted = [model.predict(network.graph, {each.block: INT8}) for each in model.alone if each.precision == "int8"]
+    measured = [each.error for each in model.alone if each.precision == "int8"]
+    assert np.corrcoef(ranks(predicted), ranks(measured))[0, 1] > 0.85
+
+
+def test_it_says_what_it_was_made_from(network: Case, meter: ErrorMeter, model: ErrorModel) -> None:
+    able = {block.name: block for block in network.graph.candidates() if not block.movement}
+    assert (model.model_sha256, model.data_sha256) == (network.model.sha256, network.held_out.sha256)
+    assert (model.scheme, model.metric, model.confidence) == (DEFAULT_SCHEME, "relative-l2", 0.9)
+    assert model.samples == meter.samples == 6
+    assert len(model.subsets) == 48 and model.evaluations == len(model.alone) + 48
+    assert {each.block for each in model.alone} == set(able)
+    (output,) = model.outputs
+    assert output.output == "logits" and 0.3 <= output.exponent <= 1.5
+    assert {(each.block, each.precision) for each in output.blocks} == {
+        (name, p.name) for name, block in able.items() for p in CHOICES[1:] if p.fits(block)
+    }
+    assert all(each.own >= 0.0 for each in output.blocks) and all(each.noise >= 0.0 for each in output.edges)
+    for subset in model.subsets:
+        assert subset.error >= 0.0 and subset.predicted >= 0.0
+
+
+def test_the_held_back_predictions_are_not_the_fits_own(network: Case, model: ErrorModel) -> None:
+    """What is written beside each measured subset comes from a fit without it, or the interval would flatter."""
+    subsets = [each for each in model.subsets if each.error > 0.0]
+    own = [model.predict(network.graph, {b: named(p) for b, p in each.assignment.items()}) for each in subsets]
+    honest = [each.predicted for each in subsets]
+    truth = [each.error for each in subsets]
+    assert np.mean(np.abs(np.log(np.divide(own, truth)))) < np.mean(np.abs(np.log(np.divide(honest, truth))))
+
+
+def named(name: str) -> Precision:
+    return next(each for each in CHOICES if each.name == name)
+
+
+def test_the_model_is_an_artifact(network: Case, model: ErrorModel, tmp_path: Path) -> None:
+    artifact.save(tmp_path / "error.json", "error", network.model.sha256, model)
+    assert artifact.load(tmp_path / "error.json", "error", ErrorModel, model_sha256=network.model.sha256) == model
+
+
+def test_random_subsets_are_of_every_size_repeatable_and_as_they_will_run(network: Case) -> None:
+    subsets = random_subsets(network.graph, CHOICES, 60, seed=3)
+    assert subsets == random_subsets(network.graph, CHOICES, 60, seed=3)
+    assert subsets != random_subsets(network.graph, CHOICES, 60, seed=4)
+    sizes = [len(each) for each in subsets]
+    count = len(network.graph.candidates())
+    assert min(sizes) < 0.2 * count and max(sizes) > 0.7 * count
+    assert {p.name for each in subsets for p in each.values()} == {"int8", "int8-anchor"}
+    for each in subsets:
+        assert effective(network.graph, each, INT8) == each
+        assert all(p.fits(network.graph.block(name)) for name, p in each.items())
+
+
+@pytest.mark.xfail(reason="what is drawn twice or empty is measured all the same: 6 of 48 here")
+def test_no_measurement_is_spent_on_nothing_or_on_what_is_known(model: ErrorModel) -> None:
+    drawn = [tuple(sorted(each.assignment.items())) for each in model.subsets]
+    assert () not in drawn and len(set(drawn)) == len(drawn)
+
+
+def test_every_output_that_may_be_the_largest_has_its_own_terms(tmp_path: Path) -> None:
+    case = tiny(two_in_two_out(), tmp_path)
+    meter = metered(case, 3)
+    model = studied(case, meter, Budget(0.0, 24, 24))
+    assert {each.output for each in model.outputs} <= {"middle", "end"}
+    # Nothing behind an output can change it.
+    for output in model.outputs:
+        if output.output == "middle":
+            assert output.from_noise(output.noise(case.graph, {"conv6": INT8})) < 1e-4
+    # Few blocks have few subsets: they are all measured many times over, and known.
+    errors = [(each.error, each.predicted) for each in model.subsets if each.error > 0.0]
+    assert np.median([abs(np.log(guess / error)) for error, guess in errors]) < 0.25
+
+
+@pytest.mark.xfail(reason="an empty design has no shape to infer")
+def test_a_model_without_candidates_has_no_error(tmp_path: Path) -> None:
+    g = Sketch(13)
+    case = tiny(g.model(g.op("Exp", g.op("Softmax", g.input("x", 1, 8)))), tmp_path)
+    model = studied(case, metered(case, 2), Budget(0.0, 2, 2))
+    assert model.outputs == () and model.predict(case.graph, {}) == 0.0

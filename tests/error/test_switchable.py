@@ -1,0 +1,115 @@
+"""On the embedded model one session is every subset: float with all flags off, the quantised model with any on."""
+
+import numpy as np
+import pytest
+
+from taglio.error.measure import ErrorMeter
+from taglio.error.metric import RelativeL2
+from taglio.error.study import random_subsets
+from taglio.error.switchable import FLAGS_INPUT, Switchable
+from taglio.errors import BadData, BadOption
+from taglio.quantize.precision import Assignment
+from taglio.runtimes.onnxruntime import SessionOptions
+from tests.components.cases import ANCHOR, CHOICES, INT8, Case, digits, outputs
+
+SAMPLES = 3
+
+
+@pytest.fixture(scope="module")
+def network() -> Case:
+    return digits()
+
+
+@pytest.fixture(scope="module")
+def switchable(network: Case) -> Switchable:
+    return Switchable(network.model, network.graph, network.builder, CHOICES, SessionOptions(1))
+
+
+@pytest.fixture
+def meter(network: Case, switchable: Switchable) -> ErrorMeter:
+    return ErrorMeter(switchable, network.held_out.samples[:SAMPLES], network.model.outputs)
+
+
+def built(network: Case, assignment: Assignment) -> float:
+    """The error of the truly quantised model, in a session of its own."""
+    total = RelativeL2(network.model.outputs)
+    for sample in network.held_out.samples[:SAMPLES]:
+        whole = network.whole(assignment, sample)
+        total.add(outputs(network.model.proto, sample, network.model.outputs), whole)
+    return total.value()
+
+
+def test_there_is_a_flag_for_each_int8_form_of_each_candidate(network: Case, switchable: Switchable) -> None:
+    forms = [(b.name, p.name) for b in network.graph.candidates() for p in CHOICES[1:] if p.fits(b)]
+    assert [(switch.block, switch.precision.name) for switch in switchable.switches] == forms
+    assert any(name == "int8-anchor" for _, name in forms)
+
+    first, last = forms[0], forms[-1]
+    flags = switchable.flags({name: next(p for p in CHOICES if p.name == form) for name, form in (first, last)})
+    assert flags.dtype == np.bool_ and flags.shape == (len(forms),)
+    assert list(np.flatnonzero(flags)) == [0, len(forms) - 1]
+    assert not switchable.flags({}).any() and not switchable.flags({first[0]: CHOICES[0]}).any()
+
+
+def test_with_all_flags_off_it_is_the_float_model(network: Case, switchable: Switchable) -> None:
+    for sample in network.held_out.samples:
+        (found,) = switchable.run({}, sample)
+        (whole,) = outputs(network.model.proto, sample, network.model.outputs)
+        np.testing.assert_allclose(found, whole, rtol=0, atol=1e-5 * float(np.abs(whole).max()))
+        assert FLAGS_INPUT not in sample
+
+
+@pytest.mark.parametrize("index", [0, 5, 11, 20, 33])
+def test_one_block_alone_is_the_model_with_that_block_quantised(network: Case, meter: ErrorMeter, index: int) -> None:
+    able = [block for block in network.graph.candidates() if not block.movement]
+    block = able[index % len(able)]
+    for precision in (INT8, ANCHOR):
+        if precision.fits(block):
+            chosen = {block.name: precision}
+            error = meter.error(chosen)
+            assert error > 0.0
+            assert error == pytest.approx(built(network, chosen), rel=1e-3)
+
+
+def test_random_subsets_and_all_of_int8_are_the_quantised_models(network: Case, meter: ErrorMeter) -> None:
+    for chosen in (network.all_int8(), network.every(2), *random_subsets(network.graph, CHOICES, 4, seed=5)):
+        assert meter.error(chosen) == pytest.approx(built(network, chosen), rel=1e-3), len(chosen)
+
+
+def test_nothing_quantised_has_no_error(meter: ErrorMeter) -> None:
+    assert meter.error({}) == 0.0
+    assert meter.samples == SAMPLES
+
+
+def test_a_table_has_a_row_for_each_assignment_and_counts_its_evaluations(network: Case, meter: ErrorMeter) -> None:
+    assignments = [{}, network.every(4), network.all_int8()]
+    steps: list[tuple[int, int]] = []
+    assert meter.evaluations == 0
+    table = meter.table(assignments, lambda done, total: steps.append((done, total)))
+    assert table.shape == (3, 1) and table.dtype == np.float64
+    assert steps == [(1, 3), (2, 3), (3, 3)]
+    assert meter.evaluations == 3
+    assert table[0, 0] == 0.0 < table[1, 0] < table[2, 0]
+    np.testing.assert_array_equal(table[:, 0], [meter.error(each) for each in assignments])
+    assert meter.per_output(assignments[1]) == {"logits": table[1, 0]}
+    assert meter.evaluations == 7
+    assert meter.table([]).shape == (0, 1) and meter.evaluations == 7
+
+
+def test_asking_twice_gives_the_same_answer(network: Case, meter: ErrorMeter) -> None:
+    chosen = network.every(3)
+    before = meter.error(chosen)
+    meter.error(network.all_int8())
+    assert meter.error(chosen) == before
+
+
+def test_a_switch_that_is_not_there_is_refused(switchable: Switchable, network: Case) -> None:
+    plain = next(b for b in network.graph.candidates() if not b.soft_tail)
+    with pytest.raises(BadOption, match=f"block {plain.name} has no switch to int8-anchor"):
+        switchable.flags({plain.name: ANCHOR})
+
+
+def test_samples_that_the_float_model_cannot_take_are_refused(network: Case, switchable: Switchable) -> None:
+    wrong = {"image": np.full((1, 1, 32, 32), np.nan, np.float32)}
+    with pytest.raises(BadData, match="output logits of the float model is NaN or infinite on the data"):
+        ErrorMeter(switchable, [network.held_out.samples[0], wrong], network.model.outputs)
