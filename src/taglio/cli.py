@@ -127,7 +127,7 @@ def build_parser() -> argparse.ArgumentParser:
     each.add_argument(
         "--method", choices=("static", "dynamic", "float16"), default="static", help="how (default static)"
     )
-    each.add_argument("--scheme", default="qdq-u8s8-asym-pc", help="int8 form, such as qdq-u8s8-asym-pc")
+    each.add_argument("--scheme", help="int8 form (default qdq-u8s8-asym-pc; for dynamic qdq-u8s8-asym-pt)")
     each.add_argument("--blocks", default="all", help="all, top-flops:K, top-bytes:K, or name patterns")
     each.add_argument(
         "--also", action="append", default=[], metavar="SCHEME=PATTERN", help="other blocks under another scheme"
@@ -412,6 +412,7 @@ def _quantize(options: argparse.Namespace) -> int:
     from taglio.report.progress import bar
     from taglio.stages import quantize
 
+    options.scheme = options.scheme or f"qdq-u8s8-asym-{'pt' if options.method == 'dynamic' else 'pc'}"
     options.threads, options.spinning, options.optimization = 1, False, "all"
     with bar(options.json) as progress:
         result = quantize(_setup(options), options.method, options.blocks, options.also, options.out, progress)

@@ -122,7 +122,11 @@ def decide(
         work.model, work.graph, measured, _assignments(first), _time(work, builder, first, effort, progress)
     )
     tried += search(work.graph, refined, model, limits, meter.error, rounds=6, progress=progress)
-    final = _finalists(tried)
+    full = _whole_meter(work, switchable, meter)
+    final = _verified(_finalists(tried), full, limits)
+    if full is not meter and not any(each.holds for each in final.values() if not each.name):
+        tried += search(work.graph, refined, model, limits, full.error, rounds=8, progress=progress)
+        final = _verified(_finalists(tried), full, limits)
     timed = _time(work, builder, final, effort, progress)
     return Decision(_winner(final, timed), final, timed, tuple(tried), refined)
 
@@ -197,7 +201,7 @@ def error_stage(
 
 
 def verifier(work: Work, switchable: Switchable) -> ErrorMeter:
-    """Measures a plan's error on all held-out inputs (at most _VERIFY_SAMPLES)."""
+    """Measures a plan's error while searching: on the first _VERIFY_SAMPLES held-out inputs."""
     return ErrorMeter(switchable, work.data.held_out.samples[:_VERIFY_SAMPLES], work.model.outputs)
 
 
@@ -251,6 +255,24 @@ def top1(work: Work, switchable: Switchable, assignment: Assignment) -> float | 
     return hits / len(labels)
 
 
+def _whole_meter(work: Work, switchable: Switchable, searched: ErrorMeter) -> ErrorMeter:
+    """A meter of all held-out inputs; `searched` itself where it already is."""
+    samples = work.data.held_out.samples
+    if searched.samples == len(samples):
+        return searched
+    return ErrorMeter(switchable, samples, work.model.outputs)
+
+
+def _verified(finalists: dict[str, Tried], full: ErrorMeter, limits: Limits) -> dict[str, Tried]:
+    """The finalists with their error on all held-out inputs, and whether they hold there."""
+    result = {}
+    for name, each in finalists.items():
+        error = full.error(each.plan.assignment())
+        holds = limits.max_error is None or error <= limits.max_error
+        result[name] = replace(each, error=error, holds=holds, plan=replace(each.plan, measured_error=error))
+    return result
+
+
 def _infeasible(limits: Limits, reached: float) -> Infeasible:
     pins = f"with {len(limits.int8_blocks)} blocks held in int8 " if limits.int8_blocks else ""
     return Infeasible(
@@ -265,11 +287,15 @@ def _finalists(tried: list[Tried]) -> dict[str, Tried]:
     seen: set[tuple[tuple[str, str], ...]] = set()
     solved = [each for each in tried if not each.name]
     for each in best(solved, 100):
-        key = tuple(sorted((block, precision.name) for block, precision in each.plan.assignment().items()))
+        key = _key(each.plan.assignment())
         if key not in seen and key and len(names) < _FINALISTS:
             seen.add(key)
             names[f"plan {len(seen)}"] = each
     return names | {each.name: each for each in tried if each.name}
+
+
+def _key(assignment: Assignment) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted((block, precision.name) for block, precision in assignment.items()))
 
 
 def _assignments(finalists: Mapping[str, Tried]) -> dict[str, Assignment]:
@@ -332,14 +358,15 @@ def _outcome(
             top1(work, switchable, assignment),
         )
 
-    walls = {id(each): _timed(name, timed).wall.median_s for name, each in final.items()}
+    names = {_key(each.plan.assignment()): name for name, each in final.items()}
+    walls = {key: _timed(name, timed).wall.median_s for key, name in names.items()}
     float_size = (work.folder / workspace.FLOAT_MODEL).stat().st_size
     int8_size = len(builder.build(final["int8"].plan.assignment()).SerializeToString())
     points = tuple(
         Point(
-            next((name for name, one in final.items() if one is each), f"tried {index + 1}"),
+            names.get(_key(each.plan.assignment()), f"tried {index + 1}"),
             each.plan.predicted_latency_s.value,
-            walls.get(id(each)),
+            walls.get(_key(each.plan.assignment())),
             each.error,
             len(each.plan.assignment()),
             each.holds,

@@ -96,14 +96,20 @@ def place(graph: Graph, pins: Sequence[str], cuts: Sequence[str], devices: Seque
     return result | pinned
 
 
+def _known_plan(folder: Path, work: Work, measured: Profile) -> Plan:
+    path = folder / f"{PLAN}.json"
+    known = artifact.load(path, PLAN, Plan, model_sha256=work.model.sha256)
+    if known.scheme != measured.scheme:
+        raise BadArtifact(
+            f"{path}: is of scheme {known.scheme}, the profile of {measured.scheme}: run taglio plan again"
+        )
+    return known
+
+
 def build(folder: Path, progress: Progress | None = None) -> tuple[Manifest, Proof]:
     """Write the components of the folder's plan, and prove on held-out inputs that together they equal the whole."""
     work, measured = reopen_profiled(folder)
-    known = artifact.load(folder / f"{PLAN}.json", PLAN, Plan, model_sha256=work.model.sha256)
-    if known.scheme != measured.scheme:
-        raise BadArtifact(
-            f"{folder / f'{PLAN}.json'}: is of scheme {known.scheme}, the profile of {measured.scheme}: run taglio plan again"
-        )
+    known = _known_plan(folder, work, measured)
     builder = work.builder(measured.scheme, progress)
     manifest = build_stage(work, builder, known)
     proof = prove(folder / COMPONENTS, manifest, builder.build(known.assignment()), work.data.held_out.samples[:4])
@@ -113,7 +119,7 @@ def build(folder: Path, progress: Progress | None = None) -> tuple[Manifest, Pro
 def run(folder: Path, runs: int, progress: Progress | None = None) -> RunReport:
     """Time the built components beside the float model."""
     work, measured = reopen_profiled(folder)
-    known = artifact.load(folder / f"{PLAN}.json", PLAN, Plan, model_sha256=work.model.sha256)
+    known = _known_plan(folder, work, measured)
     manifest = read(folder / COMPONENTS, model_sha256=work.model.sha256)
     if manifest.plan_sha256 != known.fingerprint():
         raise BadArtifact(f"{folder / COMPONENTS}: was built from another plan: run taglio build again")

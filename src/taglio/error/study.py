@@ -90,6 +90,10 @@ def study(
     whole = next(each for each in precisions if each.form == "whole")
     anchor = next((each for each in precisions if each.form == "anchor"), None)
     blocks = [block for block in graph.candidates() if not block.movement]
+    if not blocks:  # nothing can be int8, so nothing changes the output
+        return ErrorModel(
+            model.sha256, held_out.sha256, scheme, "relative-l2", (), 0.0, confidence, meter.samples, 0, (), ()
+        )
     singles: list[dict[str, Precision]] = [{block.name: whole} for block in blocks]
     single_errors = meter.table(singles, _step(progress, "each block alone"))
     each_s = (time.perf_counter() - start) / max(1, len(singles))

@@ -46,10 +46,10 @@ class Interval:
 class Plan:
     """A placement of every block, with what it is predicted to take and to change.
 
-    `gap` is the solver's proven relative distance from the fastest plan under the same tables and limits; of a plan that
-    was not solved for, its predicted distance behind the fastest that was. Errors are
-    ‖y − ŷ‖ / ‖y‖, largest over outputs; the upper end of `predicted_error` was held against `limits.max_error`
-    unless measuring the plan itself allowed more (`measured_error`).
+    `gap` is the solver's proven relative distance from the fastest plan under the same tables and limits; of a plan
+    that was not solved for, its predicted distance behind the fastest that was. Errors are relative L2, the largest over
+    outputs; the upper end of `predicted_error` was held against `limits.max_error` unless measuring the plan itself
+    allowed more (`measured_error`).
     """
 
     model_sha256: str
@@ -71,12 +71,8 @@ class Plan:
 
     def fingerprint(self) -> str:
         """SHA-256 of what decides the components: model, scheme and placements."""
-        text = [
-            self.model_sha256,
-            str(self.scheme),
-            *(f"{p.block}\t{p.device}\t{p.precision}" for p in self.placements),
-        ]
-        return hashlib.sha256("\n".join(text).encode()).hexdigest()
+        rows = [f"{each.block}\t{each.device}\t{each.precision}" for each in self.placements]
+        return hashlib.sha256("\n".join([self.model_sha256, str(self.scheme), *rows]).encode()).hexdigest()
 
     def devices(self) -> dict[str, str]:
         """Device by block."""

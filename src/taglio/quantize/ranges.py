@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 from onnxruntime.quantization import CalibrationDataReader, CalibrationMethod
 from onnxruntime.quantization.calibrate import create_calibrator
 
@@ -80,8 +81,10 @@ def _quiet():  # type: ignore[no-untyped-def]
     """The calibrators print their progress; it is not ours."""
     level = logging.root.manager.disable
     logging.disable(logging.WARNING)
+    onnxruntime.set_default_logger_severity(4)
     try:
         with contextlib.redirect_stdout(io.StringIO()):
             yield
     finally:
         logging.disable(level)
+        onnxruntime.set_default_logger_severity(2)
