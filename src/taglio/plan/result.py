@@ -46,8 +46,8 @@ class Interval:
 class Plan:
     """A placement of every block, with what it is predicted to take and to change.
 
-    `gap` is the solver's proven relative distance from the fastest plan under the same tables and limits; of a plan
-    that was not solved for, its predicted distance behind the fastest that was. Errors are relative L2, the largest over
+    `gap` is the solver's proven relative distance from the fastest plan under the same tables and limits; of one that
+    was not solved for, its predicted distance behind the fastest that was. Errors are relative L2, the largest over
     outputs; the upper end of `predicted_error` was held against `limits.max_error` unless measuring the plan itself
     allowed more (`measured_error`).
     """
