@@ -216,17 +216,21 @@ def plan_stage(
     """Float, all-int8 and the plans of the search, each with its measured error."""
     tried = search(work.graph, measured, model, limits, meter.error, progress=progress)
     everything = pure_assignments(work.graph, measured.precisions)["int8"]
+    whole = next(each for each in measured.precisions if each.form == "whole")
+    kept = {name for name in limits.float_blocks if not work.graph.block(name).movement}
     pinned = {name: precision for name, precision in everything.items() if name not in limits.float_blocks}
+    pinned = effective(work.graph, pinned, whole)
     others: dict[str, tuple[Assignment, float]] = {"int8": (pinned, meter.error(pinned))}
     if not limits.int8_blocks:
         others[FLOAT_RUN] = ({}, 0.0)
-    whole = next(each for each in measured.precisions if each.form == "whole")
     chosen, _ = exclude_worst(model, limits, pinned, lambda each: meter.error(effective(work.graph, each, whole)))
     chosen = effective(work.graph, chosen, whole)
     if chosen and set(chosen) != set(pinned):
         others["worst excluded"] = (chosen, meter.error(chosen))
     for name, (assignment, value) in others.items():
-        tried.append(unsolved(name, work.graph, measured, model, limits, assignment, value))
+        candidate = unsolved(name, work.graph, measured, model, limits, assignment, value)
+        # ONNX Runtime runs a weightless float block between int8 ones in int8: not what a pin to float asks for.
+        tried.append(replace(candidate, holds=candidate.holds and not kept & set(assignment)))
     if not any(each.holds for each in tried):
         reached = min(each.error for each in tried)
         raise _infeasible(limits, reached)
@@ -268,7 +272,7 @@ def _verified(finalists: dict[str, Tried], full: ErrorMeter, limits: Limits) -> 
     result = {}
     for name, each in finalists.items():
         error = full.error(each.plan.assignment())
-        holds = limits.max_error is None or error <= limits.max_error
+        holds = each.holds and (limits.max_error is None or error <= limits.max_error)
         result[name] = replace(each, error=error, holds=holds, plan=replace(each.plan, measured_error=error))
     return result
 

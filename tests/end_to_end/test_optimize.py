@@ -16,7 +16,7 @@ from taglio.data import InputSpec, Preprocess
 from taglio.outcome import Outcome
 from taglio.plan.result import Plan
 from tests.conftest import Optimized, Staged
-from tests.end_to_end.command import ROOT, SCHEME, SHARED, Case, taglio
+from tests.end_to_end.command import ROOT, SCHEME, SHARED, Case, Ran, quick, refused, taglio
 from tests.end_to_end.independent import DIGITS, SAME, difference, held_out, session
 from tests.models import saved, two_in_two_out
 
@@ -61,7 +61,7 @@ def test_what_optimize_prints_is_plausible(optimized: Optimized) -> None:
     full, int8, plan = (optimized.printed[name] for name in ("float32", "int8", "plan"))
     assert plan["max_error"] == optimized.max_error
     assert 0.0 <= plan["error"] <= plan["max_error"]
-    assert plan["status"] in ("optimal", "time limit")
+    assert plan["status"] in ("optimal", "time limit", "measured")
     assert 0.0 <= plan["gap"] < 1.0
     assert 0 <= plan["int8_blocks"] <= plan["blocks"]
     assert full["error"] == 0.0
@@ -157,6 +157,42 @@ def test_several_inputs_and_outputs(tmp_path: Path) -> None:
     made = out / "components" / "model.onnx"
     assert difference(case.model, made, samples) == pytest.approx(printed["plan"]["error"], abs=SAME)
     assert printed["plan"]["error"] <= 0.2
+
+
+@pytest.fixture(scope="module")
+def many(tiny: Case, tmp_path_factory: pytest.TempPathFactory) -> Case:
+    """The tiny model with more samples than a search looks at, large and small ones."""
+    path = tmp_path_factory.mktemp("many") / "samples.npy"
+    rng = np.random.default_rng(0)
+    np.save(path, (rng.standard_normal((200, 3, 8, 8)) * rng.uniform(0.2, 2.0, (200, 1, 1, 1))).astype(np.float32))
+    return Case(tiny.model, path)
+
+
+def test_errors_are_of_every_held_out_sample(many: Case, tmp_path: Path) -> None:
+    out, pins = tmp_path / "out", ("--force-int8", "conv*", "--json")
+    samples = held_out(many, (InputSpec("x", (1, 3, 8, 8), "float32"),)).held_out.samples
+    optimized = quick(many, out, "--max-error", 0.5, *pins).json()
+    found = difference(many.model, out / "components" / "model.onnx", samples)
+    assert optimized["plan"]["error"] == pytest.approx(found, abs=SAME)
+    planned = taglio("plan", out, "--max-error", 0.5, *pins).json()
+    taglio("build", out, "--json").json()
+    found = difference(many.model, out / "components" / "model.onnx", samples)
+    assert planned["measured_error"] == pytest.approx(found, abs=SAME)
+
+
+def best_reachable(ran: Ran) -> float:
+    return float(refused(ran, "Infeasible", code=3).split("the best reaches ")[1].split("%")[0]) / 100
+
+
+def test_a_bound_on_the_brink_holds_or_is_refused(many: Case, tmp_path: Path) -> None:
+    pins = ("--force-int8", "conv*", "--json")
+    brink = best_reachable(quick(many, tmp_path / "out", "--max-error", 1e-9, *pins))
+    for share in (0.97, 1.0005, 1.02, 1.06, 1.15):
+        ran = quick(many, tmp_path / "out", "--max-error", share * brink, *pins)
+        if ran.code:
+            assert best_reachable(ran) > share * brink - 1e-6
+        else:
+            assert ran.json()["plan"]["error"] <= share * brink
 
 
 def test_photographs_through_a_real_detector(tmp_path: Path) -> None:

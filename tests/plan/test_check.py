@@ -102,7 +102,6 @@ def test_a_broken_pin_is_caught(graph: Graph, profile: Profile, error: ErrorMode
         check(graph, profile, error, honest(graph, profile, error, plan, conv1="float32", join2="float32"))
 
 
-@pytest.mark.xfail(reason="left over from when such a block could not be kept in float")
 def test_a_pin_of_a_weightless_block_binds_too(graph: Graph, profile: Profile, error: ErrorModel, plan: Plan) -> None:
     assert plan.assignment()["join2"] is INT8
     with pytest.raises(PlanIsWrong, match="join2 was to stay float"):

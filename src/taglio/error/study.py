@@ -115,8 +115,10 @@ def random_subsets(graph: Graph, precisions: Sequence[Precision], count: int, se
     rng = random.Random(seed + 1)
     whole = next(each for each in precisions if each.form == "whole")
     forms = [each for each in precisions if each.form != "float"]
-    result = []
-    for index in range(count):
+    result: dict[tuple[tuple[str, str], ...], dict[str, Precision]] = {}
+    for index in range(4 * count):  # empty and repeated ones teach nothing, and repeats would leak across folds
+        if len(result) == count:
+            break
         density = rng.uniform(0.03, 1.0)
         stay = 0.0 if index % 2 == 0 else 0.8
         assignment: dict[str, Precision] = {}
@@ -128,8 +130,11 @@ def random_subsets(graph: Graph, precisions: Sequence[Precision], count: int, se
                 current = rng.choice(forms) if rng.random() < density else None
             if current is not None:
                 assignment[block.name] = current if current.fits(block) else whole
-        result.append(effective(graph, assignment, whole))
-    return result
+        drawn = effective(graph, assignment, whole)
+        key = tuple((block, precision.name) for block, precision in drawn.items())
+        if key:
+            result.setdefault(key, drawn)
+    return list(result.values())
 
 
 def fit_model(

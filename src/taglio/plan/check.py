@@ -39,7 +39,7 @@ def check(
                 f"block {block.name} has no {precision[block.name]} form: {block.refusal or 'no soft tail'}"
             )
     for name in plan.limits.float_blocks:
-        if precision[name] != "float32" and not _surrounded(graph, precision, name):
+        if precision[name] != "float32" and not graph.block(name).movement:
             raise PlanIsWrong(f"block {name} was to stay float, the plan has it in {precision[name]}")
     for name in plan.limits.int8_blocks:
         if precision[name] == "float32":
@@ -103,8 +103,3 @@ def noise(graph: Graph, error: ErrorModel, output: str, precision: Mapping[str, 
         if precision[edge.reader] != "float32" and not written:
             total += edge.noise
     return total
-
-
-def _surrounded(graph: Graph, precision: Mapping[str, str], name: str) -> bool:
-    block = graph.block(name)
-    return not block.weights and len(block.operators) == 1 and precision[name] == "int8"
