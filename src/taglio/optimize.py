@@ -116,17 +116,18 @@ def decide(
     Kernels near the plan are what the plan's prediction hangs on; the random mixes of the profile are far from it.
     """
     meter = verifier(work, switchable)
-    tried = plan_stage(work, measured, model, limits, meter, progress)
+    full = whole_meter(work, switchable, meter)
+    tried = plan_stage(work, measured, model, limits, meter, progress, full=full)
     first = _finalists(tried)
     refined = refine(
         work.model, work.graph, measured, _assignments(first), _time(work, builder, first, effort, progress)
     )
     tried += search(work.graph, refined, model, limits, meter.error, rounds=6, progress=progress)
-    full = _whole_meter(work, switchable, meter)
     final = _verified(_finalists(tried), full, limits)
     if full is not meter and not any(each.holds for each in final.values() if not each.name):
-        tried += search(work.graph, refined, model, limits, full.error, rounds=8, progress=progress)
-        final = _verified(_finalists(tried), full, limits)
+        again = plan_stage(work, refined, model, limits, full, progress)
+        final = _verified(_finalists(again), full, limits)
+        tried += again
     timed = _time(work, builder, final, effort, progress)
     return Decision(_winner(final, timed), final, timed, tuple(tried), refined)
 
@@ -212,8 +213,13 @@ def plan_stage(
     limits: Limits,
     meter: ErrorMeter,
     progress: Progress | None = None,
+    *,
+    full: ErrorMeter | None = None,
 ) -> list[Tried]:
-    """Float, all-int8 and the plans of the search, each with its measured error."""
+    """Float, all-int8 and the plans of the search, each with its measured error.
+
+    Where nothing holds on `meter`, `full` decides. Raises Infeasible where nothing holds there either.
+    """
     tried = search(work.graph, measured, model, limits, meter.error, progress=progress)
     everything = pure_assignments(work.graph, measured.precisions)["int8"]
     whole = next(each for each in measured.precisions if each.form == "whole")
@@ -232,6 +238,8 @@ def plan_stage(
         # ONNX Runtime runs a weightless float block between int8 ones in int8: not what a pin to float asks for.
         tried.append(replace(candidate, holds=candidate.holds and not kept & set(assignment)))
     if not any(each.holds for each in tried):
+        if full is not None and full is not meter:
+            return plan_stage(work, measured, model, limits, full, progress)
         reached = min(each.error for each in tried)
         raise _infeasible(limits, reached)
     return tried
@@ -259,7 +267,7 @@ def top1(work: Work, switchable: Switchable, assignment: Assignment) -> float | 
     return hits / len(labels)
 
 
-def _whole_meter(work: Work, switchable: Switchable, searched: ErrorMeter) -> ErrorMeter:
+def whole_meter(work: Work, switchable: Switchable, searched: ErrorMeter) -> ErrorMeter:
     """A meter of all held-out inputs; `searched` itself where it already is."""
     samples = work.data.held_out.samples
     if searched.samples == len(samples):
