@@ -143,7 +143,7 @@ def profile_stage(
         scheme,
         work.data.held_out.samples[0],
         work.setup.options(),
-        Effort(budget_s=20.0 * effort),
+        Effort(budget_s=16.0 * effort),
         seed=work.setup.seed,
         progress=progress,
     )
@@ -176,7 +176,7 @@ def error_stage(
     progress: Progress | None = None,
 ) -> ErrorModel:
     """Measure errors, fit, and keep the model in the folder."""
-    budget = Budget(seconds=40.0 * effort)
+    budget = Budget(seconds=32.0 * effort)
     samples = work.data.held_out.samples
     switchable.run({}, samples[0])
     start = time.perf_counter()
@@ -325,7 +325,7 @@ def _time(
         models,
         work.data.held_out.samples[0],
         work.setup.options(),
-        Effort(budget_s=10.0 * effort),
+        Effort(budget_s=8.0 * effort),
         kernels=True,
         progress=progress,
     )
