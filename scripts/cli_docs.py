@@ -15,7 +15,7 @@ from taglio.cli import build_parser
 PAGE = Path(__file__).parents[1] / "docs" / "cli.md"
 HEAD = """# The command line
 
-<!-- Written by `make docs` from the parser in src/taglio/cli.py: change that, not this file. -->
+<!-- Written by `make docs` from the parser in src/taglio/cli/: change that, not this file. -->
 """
 
 

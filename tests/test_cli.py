@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from taglio import cli
+from taglio.cli import models
+from taglio.cli.options import shapes
 from taglio.errors import BadModel, Infeasible, TaglioError
 from tests.end_to_end.command import ENVIRONMENT, Ran, refused, taglio
 
@@ -96,14 +98,14 @@ def test_quickstart_needs_nothing() -> None:
 
 
 def test_shapes_of_several_inputs() -> None:
-    assert cli._shapes(["a=1x3x8X8", "b:0=2"]) == {"a": (1, 3, 8, 8), "b:0": (2,)}
+    assert shapes(["a=1x3x8X8", "b:0=2"]) == {"a": (1, 3, 8, 8), "b:0": (2,)}
 
 
 def stopped_by(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> Ran:
     def stop(_: argparse.Namespace) -> int:
         raise error
 
-    monkeypatch.setattr(cli, "_inspect", stop)
+    monkeypatch.setattr(models, "_inspect", stop)
     return taglio("inspect", "model.onnx")
 
 

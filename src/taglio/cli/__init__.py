@@ -1,0 +1,66 @@
+"""The command line: parse, call one function, print, exit code. Decides nothing."""
+
+import argparse
+import errno
+import os
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+from taglio.cli import flow, models
+from taglio.errors import BadOption, TaglioError
+
+INTERRUPTED = 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code (0 only on success)."""
+    try:
+        options = build_parser().parse_args(arguments)
+        code = options.command(options)
+    except TaglioError as error:
+        sys.stderr.write(f"taglio: {type(error).__name__}: {error}\n")
+        return error.exit_code
+    except KeyboardInterrupt:
+        sys.stderr.write("taglio: stopped; what earlier stages wrote is intact\n")
+        return INTERRUPTED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except MemoryError:
+        sys.stderr.write("taglio: out of memory: use a smaller model, or fewer --data samples\n")
+        return 2
+    except OSError as error:
+        why = "the disk is full" if error.errno == errno.ENOSPC else (error.strerror or str(error))
+        sys.stderr.write(f"taglio: {error.filename or 'input/output'}: {why}; what earlier stages wrote is intact\n")
+        return 2
+    return int(code or 0)
+
+
+class _Parser(argparse.ArgumentParser):
+    """Refuses a wrong command line as everything else is refused: in one line, with the fix."""
+
+    def error(self, message: str) -> NoReturn:
+        raise BadOption(f"{message}: see {self.prog} --help")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of all commands; docs/cli.md is made from it."""
+    parser = _Parser(
+        prog="taglio",
+        description="Find the fastest mixed-precision form of a neural network that keeps its answers, and prove it.",
+    )
+    parser.add_argument("--version", action="version", version=f"taglio {_version()}")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    for group in (models, flow):
+        group.add(commands)
+    return parser
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("taglio")
+    except PackageNotFoundError:
+        return "(not installed)"

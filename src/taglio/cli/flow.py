@@ -1,0 +1,212 @@
+"""The flow on one machine: whole, and a stage at a time."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from taglio.cli.options import (
+    bound_argument,
+    command,
+    data_arguments,
+    effort_argument,
+    emit,
+    folder_argument,
+    json_argument,
+    measuring_arguments,
+    model_argument,
+    pin_arguments,
+    positive,
+    read_limits,
+    read_setup,
+)
+
+
+def add(commands: Any) -> None:
+    """Add the commands of this file to the parser."""
+    each = command(commands, "quickstart", "optimise the embedded digits model and show what happened", _quickstart)
+    each.add_argument("-o", "--out", type=Path, default=Path("out/quickstart"), help="folder for every artifact")
+    bound_argument(each, 0.01)
+    json_argument(each)
+
+    each = command(commands, "optimize", "the whole flow: profile, error, plan, build, time, report", _optimize)
+    _optimize_arguments(each)
+
+    each = command(commands, "profile", "measure seconds per block and precision, by whole-model runs", _profile)
+    model_argument(each)
+    data_arguments(each)
+    measuring_arguments(each)
+    each.add_argument(
+        "--layers",
+        choices=("upstream", "downstream"),
+        help="also time every layer alone, cut before or behind the QuantizeLinear of its input, for comparison",
+    )
+    each.add_argument("-o", "--out", type=Path, required=True, help="folder for every artifact")
+    json_argument(each)
+
+    each = command(commands, "error", "measure and fit how any subset in int8 changes the output", _error)
+    folder_argument(each)
+    effort_argument(each)
+    json_argument(each)
+
+    each = command(
+        commands, "plan", "solve for the fastest precisions under the error bound, then measure its error", _plan
+    )
+    folder_argument(each)
+    bound_argument(each, None)
+    pin_arguments(each)
+    each.add_argument(
+        "--pin", action="append", default=[], metavar="DEVICE=PATTERN", help="run these blocks on DEVICE (repeatable)"
+    )
+    each.add_argument(
+        "--cut", action="append", default=[], metavar="TENSOR", help="start the next device behind TENSOR (repeatable)"
+    )
+    each.add_argument("--devices", default="", metavar="A,B,...", help="names of the devices that --cut separates")
+    json_argument(each)
+
+    each = command(commands, "build", "write the plan's components and prove that they equal the whole model", _build)
+    folder_argument(each)
+    json_argument(each)
+
+    each = command(commands, "run", "run the built components; predicted beside measured", _run)
+    folder_argument(each)
+    each.add_argument("--runs", type=positive, default=100, help="inferences to time (default 100)")
+    json_argument(each)
+
+    each = command(commands, "report", "write the HTML page and print the tables", _report)
+    folder_argument(each)
+    json_argument(each)
+
+
+def _optimize_arguments(each: argparse.ArgumentParser) -> None:
+    model_argument(each)
+    data_arguments(each)
+    bound_argument(each, None)
+    pin_arguments(each)
+    measuring_arguments(each)
+    each.add_argument("-o", "--out", type=Path, required=True, help="folder for every artifact")
+    json_argument(each)
+
+
+def _quickstart(options: argparse.Namespace) -> int:
+    from taglio.embedded import digits_data, digits_model
+
+    arguments = [str(digits_model()), "--data", str(digits_data()), "--max-error", str(options.max_error)]
+    arguments += ["-o", str(options.out)] + (["--json"] if options.json else [])
+    inner = argparse.ArgumentParser()
+    _optimize_arguments(inner)
+    return _optimize(inner.parse_args(arguments))
+
+
+def _optimize(options: argparse.Namespace) -> int:
+    from taglio import model
+    from taglio.graph import build
+    from taglio.optimize import optimize
+    from taglio.report import page, terminal
+    from taglio.report.progress import bar
+
+    setup = read_setup(options)
+    graph = build(model.load(options.model, setup.shapes)) if options.keep_float or options.force_int8 else None
+    with bar(options.json) as progress:
+        outcome = optimize(options.out, setup, read_limits(graph, options), effort=options.effort, progress=progress)
+    page.write(options.out)
+    if options.json:
+        return emit(terminal.summary(options.out, outcome))
+    terminal.outcome(options.out, outcome)
+    return 0
+
+
+def _profile(options: argparse.Namespace) -> int:
+    from dataclasses import replace
+
+    from taglio import artifact, workspace
+    from taglio.choose_scheme import choose
+    from taglio.optimize import layers_stage, profile_stage
+    from taglio.report import terminal
+    from taglio.report.progress import bar
+
+    setup = read_setup(options)
+    with bar(options.json) as progress:
+        work = workspace.create(options.out, setup)
+        scheme = setup.scheme or choose(work, 0.01, progress=progress)[0]
+        result = profile_stage(work, scheme, work.builder(scheme, progress), options.effort, progress)
+        chosen = replace(setup, scheme=scheme)
+        artifact.save(options.out / f"{workspace.SETUP}.json", workspace.SETUP, work.model.sha256, chosen)
+        layers = layers_stage(work, scheme, options.layers, progress) if options.layers else None
+    if options.json:
+        return emit({"profile": result, "layers": layers} if layers else result)
+    terminal.profile(work.graph, result, layers)
+    return 0
+
+
+def _error(options: argparse.Namespace) -> int:
+    from taglio.optimize import error_stage, open_switchable
+    from taglio.report import terminal
+    from taglio.report.progress import bar
+    from taglio.stages import reopen_profiled
+
+    with bar(options.json) as progress:
+        work, measured = reopen_profiled(options.folder)
+        builder = work.builder(measured.scheme, progress)
+        switchable = open_switchable(work, builder, measured.scheme)
+        result = error_stage(work, measured.scheme, switchable, effort=options.effort, progress=progress)
+    if options.json:
+        return emit(result)
+    terminal.error(work.graph, result)
+    return 0
+
+
+def _plan(options: argparse.Namespace) -> int:
+    from taglio.report import terminal
+    from taglio.report.progress import bar
+    from taglio.stages import plan
+
+    with bar(options.json) as progress:
+        names = [name for name in options.devices.split(",") if name]
+        _, result = plan(
+            options.folder,
+            lambda graph: read_limits(graph, options),
+            pins=options.pin,
+            cuts=options.cut,
+            devices=names,
+            progress=progress,
+        )
+    if options.json:
+        return emit(result)
+    terminal.plan(result)
+    return 0
+
+
+def _build(options: argparse.Namespace) -> int:
+    from taglio.report import terminal
+    from taglio.report.progress import bar
+    from taglio.stages import build
+
+    with bar(options.json) as progress:
+        manifest, proof = build(options.folder, progress)
+    if options.json:
+        return emit({"manifest": manifest, "proof": proof})
+    terminal.build(options.folder, manifest, proof)
+    return 0
+
+
+def _run(options: argparse.Namespace) -> int:
+    from taglio.report import terminal
+    from taglio.report.progress import bar
+    from taglio.stages import run
+
+    with bar(options.json) as progress:
+        result = run(options.folder, options.runs, progress)
+    if options.json:
+        return emit(result)
+    terminal.run(result)
+    return 0
+
+
+def _report(options: argparse.Namespace) -> int:
+    from taglio.report import page, terminal
+
+    path = page.write(options.folder)
+    if options.json:
+        return emit({"report": str(path)})
+    terminal.say(f"wrote {path}")
+    return 0

@@ -1,0 +1,68 @@
+"""Commands about one model that need no plan: inspect and quantize."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from taglio.cli.options import (
+    command,
+    data_arguments,
+    emit,
+    json_argument,
+    model_argument,
+    read_setup,
+    shapes,
+)
+
+
+def add(commands: Any) -> None:
+    """Add the commands of this file to the parser."""
+    each = command(
+        commands, "inspect", "blocks, FLOPs, weights and tensor bytes; what can be int8 and why not", _inspect
+    )
+    model_argument(each)
+    each.add_argument("--blocks", default="all", help="show only: all, top-flops:K, top-bytes:K, or name patterns")
+    json_argument(each)
+
+    each = command(commands, "quantize", "quantise chosen blocks under one scheme, without a plan", _quantize)
+    model_argument(each)
+    data_arguments(each)
+    each.add_argument(
+        "--method", choices=("static", "dynamic", "float16"), default="static", help="how (default static)"
+    )
+    each.add_argument("--scheme", help="int8 form (default qdq-u8s8-asym-pc; for dynamic qdq-u8s8-asym-pt)")
+    each.add_argument("--blocks", default="all", help="all, top-flops:K, top-bytes:K, or name patterns")
+    each.add_argument(
+        "--also", action="append", default=[], metavar="SCHEME=PATTERN", help="other blocks under another scheme"
+    )
+    each.add_argument("-o", "--out", type=Path, required=True, help="the .onnx file to write")
+    json_argument(each)
+
+
+def _inspect(options: argparse.Namespace) -> int:
+    from taglio import model
+    from taglio.graph import build, select
+    from taglio.report import terminal
+
+    loaded = model.load(options.model, shapes(options.shape))
+    graph = build(loaded)
+    shown = None if options.blocks == "all" else set(select(graph, options.blocks))
+    if options.json:
+        return emit({"model": loaded.name, "sha256": loaded.sha256, "opset": loaded.opset, "graph": graph})
+    terminal.inspect(loaded, graph, shown)
+    return 0
+
+
+def _quantize(options: argparse.Namespace) -> int:
+    from taglio.report import terminal
+    from taglio.report.progress import bar
+    from taglio.stages import quantize
+
+    options.scheme = options.scheme or f"qdq-u8s8-asym-{'pt' if options.method == 'dynamic' else 'pc'}"
+    options.threads, options.spinning, options.optimization = 1, False, "all"
+    with bar(options.json) as progress:
+        result = quantize(read_setup(options), options.method, options.blocks, options.also, options.out, progress)
+    if options.json:
+        return emit(result)
+    terminal.quantized(result)
+    return 0

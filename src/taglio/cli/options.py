@@ -1,0 +1,164 @@
+"""Arguments that several commands share, and how their text is read. Runs no command."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from taglio.errors import BadOption
+
+
+def command(commands: Any, name: str, help_text: str, function: Any) -> argparse.ArgumentParser:
+    """Add a command called `name` that runs `function`."""
+    each: argparse.ArgumentParser = commands.add_parser(
+        name, help=help_text, description=help_text[0].upper() + help_text[1:] + "."
+    )
+    each.set_defaults(command=function)
+    return each
+
+
+def model_argument(each: argparse.ArgumentParser) -> None:
+    """MODEL and --shape."""
+    each.add_argument("model", type=Path, metavar="MODEL", help="the ONNX file")
+    each.add_argument(
+        "--shape", action="append", default=[], metavar="INPUT=1x3x224x224", help="fix an input's shape (repeatable)"
+    )
+
+
+def data_arguments(each: argparse.ArgumentParser) -> None:
+    """--data, --preprocess, --seed."""
+    each.add_argument("--data", type=Path, required=True, help="a folder of images, an .npz or an .npy")
+    each.add_argument(
+        "--preprocess",
+        default="",
+        metavar="SPEC",
+        help="for images: rgb|bgr|gray, mean=M, scale=S, nchw|nhwc, stretch|letterbox; value = (pixel - mean) x scale",
+    )
+    each.add_argument("--seed", type=int, default=0, help="of the calibration / held-out split and of all sampling")
+
+
+def bound_argument(each: argparse.ArgumentParser, default: float | None) -> None:
+    """--max-error; required where `default` is None."""
+    each.add_argument(
+        "--max-error",
+        type=fraction,
+        default=default,
+        required=default is None,
+        help="largest relative L2 change of any output, such as 0.01 or 1%%",
+    )
+
+
+def pin_arguments(each: argparse.ArgumentParser) -> None:
+    """--keep-float and --force-int8."""
+    each.add_argument("--keep-float", action="append", default=[], metavar="PATTERN", help="blocks never quantised")
+    each.add_argument("--force-int8", action="append", default=[], metavar="PATTERN", help="blocks always quantised")
+
+
+def measuring_arguments(each: argparse.ArgumentParser) -> None:
+    """How sessions run and how long is measured."""
+    each.add_argument("--scheme", default="auto", help="int8 form such as qdq-u8s8-asym-pc, or auto: measure and pick")
+    each.add_argument("--threads", type=positive, default=None, help="threads of a session (default: all cores)")
+    each.add_argument("--spinning", action="store_true", help="let idle threads spin, as a lone server would")
+    each.add_argument(
+        "--optimization",
+        choices=("basic", "extended", "all"),
+        default="all",
+        help="graph optimisation level (default all)",
+    )
+    effort_argument(each)
+
+
+def effort_argument(each: argparse.ArgumentParser) -> None:
+    """--effort."""
+    each.add_argument(
+        "--effort", type=positive_float, default=1.0, help="scales the time given to measuring (default 1)"
+    )
+
+
+def folder_argument(each: argparse.ArgumentParser) -> None:
+    """OUT, a folder that the stage before wrote."""
+    each.add_argument("folder", type=Path, metavar="OUT", help="the folder that the stage before wrote")
+
+
+def json_argument(each: argparse.ArgumentParser) -> None:
+    """--json."""
+    each.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
+
+
+def positive(text: str) -> int:
+    """An integer of at least 1."""
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not at least 1")
+    return value
+
+
+def positive_float(text: str) -> float:
+    """A finite number above 0."""
+    value = float(text)
+    if not 0.0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is not above 0")
+    return value
+
+
+def fraction(text: str) -> float:
+    """A number such as 0.01, or a percentage such as 1%."""
+    try:
+        value = float(text[:-1]) / 100.0 if text.endswith("%") else float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text} is not a number: give 0.01 or 1%") from None
+    if not 0.0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is not at least 0: give 0.01 or 1%")
+    return value
+
+
+def shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """Shapes by input from INPUT=1x3x224x224. Raises BadOption."""
+    shapes = {}
+    for text in texts:
+        name, _, sizes = text.rpartition("=")
+        try:
+            shapes[name] = tuple(int(size) for size in sizes.lower().split("x"))
+        except ValueError:
+            shapes[name] = ()
+        if not name or not shapes[name] or min(shapes[name]) < 1:
+            raise BadOption(f'--shape "{text}": write INPUT=1x3x224x224 with sizes of at least 1')
+    return shapes
+
+
+def read_setup(options: argparse.Namespace) -> Any:
+    """The workspace set-up that the options describe."""
+    from taglio.profile.machine import available_cores
+    from taglio.scheme import parse_scheme
+    from taglio.workspace import Setup
+
+    return Setup(
+        str(options.model.resolve()),
+        shapes(options.shape),
+        str(options.data.resolve()),
+        options.preprocess,
+        options.seed,
+        options.threads or available_cores(),
+        options.spinning,
+        options.optimization,
+        None if options.scheme == "auto" else parse_scheme(options.scheme),
+    )
+
+
+def read_limits(graph: Any, options: argparse.Namespace) -> Any:
+    """The limits that the options ask for; patterns need the graph."""
+    from taglio.plan.result import Limits
+    from taglio.plan.solve import pinned
+
+    if graph is None:
+        return Limits(options.max_error)
+    return pinned(graph, options.max_error, options.keep_float, options.force_int8)
+
+
+def emit(value: Any) -> int:
+    """Print one JSON object; the exit code."""
+    sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
+    return 0
