@@ -61,10 +61,13 @@ def fit(runs: Sequence[Run], graph: Graph) -> Tables:
 def _block_times(
     runs: Sequence[Run], graph: Graph, moving: Sequence[Flow]
 ) -> tuple[tuple[BlockTime, ...], dict[tuple[str, str], float]]:
-    """Seconds of every block where what it reads does not change type; and, by (run, flow), what reading across a
-    change of type cost on top (other layouts, colder caches): that is the boundary's doing, and is charged to it."""
+    """Seconds of every block where nothing that it reads or writes changes type; and, by (run, flow), what a change
+    of type cost on top (other layouts, colder caches) or spared: that is the boundary's doing, and is charged to it."""
     incoming: dict[str, list[Flow]] = {}
+    outgoing: dict[str, list[Flow]] = {}
     for flow in moving:
+        if flow.producer is not None:
+            outgoing.setdefault(flow.producer, []).append(flow)
         for reader in dict.fromkeys(block for _, block in flow.readers if block):
             incoming.setdefault(reader, []).append(flow)
     calm: dict[tuple[str, str], list[float]] = {}
@@ -79,6 +82,7 @@ def _block_times(
             every.setdefault(key, []).append(seconds)
             read = reads(run.assignment, block.name)
             changed = [f.name for f in incoming.get(block.name, ()) if writes(run.assignment, f.producer) != read]
+            changed += [f.name for f in outgoing.get(block.name, ()) if changes(f, run.assignment)]
             if changed:
                 across.append((run.name, block.name, changed, seconds))
                 keys.append(key)
@@ -211,7 +215,7 @@ def _glue(
         values = samples.get((flow.name, form), [])
         guess = fixed + per_element * elements[flow.name]
         # A fraction of a sample of the general rate steadies flows that were seen once or twice.
-        return max(0.0, (sum(values) + _GENERAL_WEIGHT * guess) / (len(values) + _GENERAL_WEIGHT))
+        return (sum(values) + _GENERAL_WEIGHT * guess) / (len(values) + _GENERAL_WEIGHT)
 
     result = []
     for flow in moving:
