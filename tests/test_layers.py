@@ -30,6 +30,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("outcome",),
     ("compare",),
     ("report",),
+    ("decide",),
     ("optimize",),
     ("stages",),
     ("cli",),
