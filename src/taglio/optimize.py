@@ -238,6 +238,7 @@ def _outcome(
         tuple(points),
         dict(clock.laps),
         _peak_memory_bytes(),
+        plan.fingerprint(),
     )
 
 
