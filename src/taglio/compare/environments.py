@@ -1,0 +1,147 @@
+"""Where each back end's interpreter is, which versions it needs, and how to get it. Starts no back end.
+
+Back ends whose packages conflict live in environments of their own, `.backends/NAME` below the working directory or
+below the folder that TAGLIO_BACKENDS names; `make backends` builds them. One installed beside taglio is used there.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from taglio.compare.row import Status
+
+FOLDER = ".backends"
+VARIABLE = "TAGLIO_BACKENDS"
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """A distribution that a back end needs, and the versions that taglio's rows are known to work with."""
+
+    name: str
+    at_least: str
+    below: str
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """An environment, named like the extra of pyproject.toml that fills it."""
+
+    name: str
+    packages: tuple[Package, ...]
+
+
+CORE = Environment("core", ())
+_TENSORFLOW = Package("tensorflow", "2.19", "2.22")
+ENVIRONMENTS = (
+    CORE,
+    Environment("openvino", (Package("openvino", "2025.0", "2027"),)),
+    Environment("openvino-ep", (Package("onnxruntime-openvino", "1.22", "2"),)),
+    Environment(
+        "litert",
+        (
+            _TENSORFLOW,
+            Package("ai-edge-litert", "2.0", "3"),
+            Package("ai-edge-quantizer", "0.5", "0.11"),
+            Package("onnx2tf", "1.28", "2"),
+            Package("tf2onnx", "1.17", "2"),
+        ),
+    ),
+    Environment("torch", (Package("torch", "2.8", "2.14"), Package("torchao", "0.13", "0.19"))),
+    Environment("qkeras", (_TENSORFLOW, Package("tf-keras", "2.19", "2.22"), Package("qkeras", "0.9", "0.10"))),
+)
+# The environment of every back end, in the order of the table.
+BACKENDS = {
+    "onnxruntime": "core",
+    "openvino": "openvino",
+    "openvino-ep": "openvino-ep",
+    "litert": "litert",
+    "pytorch": "torch",
+    "qkeras": "qkeras",
+    "keras": "litert",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """An environment that can be used (`interpreter`), or why not (`status` and `reason`)."""
+
+    name: str
+    interpreter: Path | None
+    status: Status
+    reason: str
+    versions: dict[str, str]
+
+
+def find(backend: str) -> Found:
+    """The environment of `backend`."""
+    environment = next(each for each in ENVIRONMENTS if each.name == BACKENDS[backend])
+    if not environment.packages:
+        return Found(environment.name, Path(sys.executable), "measured", "", {})
+    own = folder() / environment.name / "bin" / "python"
+    candidates = [own, Path(sys.executable)] if own.exists() else [Path(sys.executable)]
+    complaint: tuple[Status | None, str] = ("missing", "")
+    for interpreter in candidates:
+        versions = installed(interpreter, [package.name for package in environment.packages])
+        complaint = _complaint(environment, versions)
+        if complaint[0] is None:
+            return Found(
+                environment.name, interpreter, "measured", "", {k: v for k, v in versions.items() if v is not None}
+            )
+        if complaint[0] == "wrong version" or interpreter == own:
+            break
+    status, what = complaint
+    assert status is not None
+    return Found(environment.name, None, status, f"{what}: {how_to_get(environment.name)}", {})
+
+
+def folder() -> Path:
+    """Where the environments are."""
+    return Path(os.environ.get(VARIABLE) or FOLDER).absolute()
+
+
+def how_to_get(name: str) -> str:
+    """The commands that build an environment."""
+    return (
+        f'run make backends BACKENDS="{name}" in taglio\'s repository, or python3 -m venv {FOLDER}/{name} && '
+        f"{FOLDER}/{name}/bin/pip install 'taglio[{name}]'"
+    )
+
+
+def installed(interpreter: Path, names: list[str]) -> dict[str, str | None]:
+    """Versions of distributions in another environment; None where one is absent or the interpreter does not run."""
+    code = (
+        "import json, sys\nfrom importlib.metadata import PackageNotFoundError, version\nfound = {}\n"
+        "for name in sys.argv[1:]:\n    try:\n        found[name] = version(name)\n"
+        "    except PackageNotFoundError:\n        found[name] = None\nprint(json.dumps(found))"
+    )
+    try:
+        ran = subprocess.run(
+            [str(interpreter), "-P", "-c", code, *names], capture_output=True, text=True, timeout=60, check=True
+        )
+        found: dict[str, str | None] = json.loads(ran.stdout)
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return dict.fromkeys(names)
+    return found
+
+
+def _complaint(environment: Environment, versions: dict[str, str | None]) -> tuple[Status | None, str]:
+    absent = [package.name for package in environment.packages if versions.get(package.name) is None]
+    if absent:
+        return "missing", f"{', '.join(absent)} not installed"
+    for package in environment.packages:
+        version = versions[package.name] or ""
+        if not _numbers(package.at_least) <= _numbers(version) < _numbers(package.below):
+            return (
+                "wrong version",
+                f"{package.name} {version}, needs {package.at_least} or newer, below {package.below}",
+            )
+    return None, ""
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version.partition("+")[0])[:3])
