@@ -47,10 +47,10 @@ ENVIRONMENTS = (
             _TENSORFLOW,
             Package("ai-edge-litert", "2.0", "3"),
             Package("ai-edge-quantizer", "0.5", "0.11"),
-            Package("onnx2tf", "1.28", "2"),
             Package("tf2onnx", "1.17", "2"),
         ),
     ),
+    Environment("onnx2tf", (Package("onnx2tf", "1.28", "2"),)),
     Environment("torch", (Package("torch", "2.8", "2.14"), Package("torchao", "0.13", "0.19"))),
     Environment("qkeras", (_TENSORFLOW, Package("tf-keras", "2.19", "2.22"), Package("qkeras", "0.9", "0.10"))),
 )
@@ -64,6 +64,8 @@ BACKENDS = {
     "qkeras": "qkeras",
     "keras": "litert",
 }
+# What is no back end but converts for one.
+CONVERTERS = {"onnx2tf": "onnx2tf"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +80,8 @@ class Found:
 
 
 def find(backend: str) -> Found:
-    """The environment of `backend`."""
-    environment = next(each for each in ENVIRONMENTS if each.name == BACKENDS[backend])
+    """The environment of a back end or converter."""
+    environment = next(each for each in ENVIRONMENTS if each.name == (BACKENDS | CONVERTERS)[backend])
     if not environment.packages:
         return Found(environment.name, Path(sys.executable), "measured", "", {})
     own = folder() / environment.name / "bin" / "python"

@@ -13,6 +13,7 @@ from taglio.compare.request import Request
 from taglio.compare.result import Comparison
 from taglio.compare.row import Layer, Row, Support, Wanted
 from taglio.compare.supervise import Limits
+from taglio.compare.table_litert import litert_rows
 from taglio.compare.variants import Source, Written
 from taglio.data import load, parse_preprocess, split
 from taglio.errors import BadOption
@@ -25,7 +26,7 @@ from taglio.runtimes.onnxruntime import SessionOptions, version
 Tell = Callable[[str, int, int], None]
 READS_ONNX = frozenset({"onnxruntime", "openvino", "openvino-ep"})
 MOST_CALIBRATION, MOST_HELD_OUT = 64, 16
-_MINIMUM_RUNS = 5
+_MINIMUM_ROUNDS = 3
 # A worker times what is open when it holds this share of the memory that is free, and is stopped at the other.
 _TIME_AT, _STOP_AT = 0.4, 0.85
 
@@ -80,9 +81,16 @@ def compare(question: Question, tell: Tell | None = None) -> Comparison:
     versions: dict[str, dict[str, str]] = {"taglio": {"onnxruntime": version()}}
     absent: dict[str, str] = {}
     for backend in question.backends:
-        wanted = _wanted(backend, written, origin.kind(question.model))
+        wanted = _wanted(backend, written, question)
         folder = question.out / "work" / backend
         job = replace(request, backend=backend, rows=wanted, folder=str(folder.resolve()))
+        step, reason = origin.converted_for(job, limits)
+        conversions += (step,) if step else ()
+        job = replace(job, converted=step.path if step else "")
+        if reason:
+            rows += [Row(each, "failed", reason, None, None) for each in wanted]
+            versions[backend] = {}
+            continue
         found, versions[backend], tried = _rows(job, limits, tell)
         rows += _annotated(found, written)
         support += tried
@@ -128,12 +136,13 @@ def _request(question: Question, source: Source) -> Request:
         outputs=source.model.outputs,
         arrays=str(folder / "arrays.npz"),
         blocks=str(folder / "blocks.json"),
+        converted="",
         folder=str(folder),
         rows=(),
         known=(),
         threads=question.threads,
         budget_s=30.0 * question.effort,
-        minimum_runs=_MINIMUM_RUNS,
+        minimum_rounds=_MINIMUM_ROUNDS,
         memory_bytes=int(_TIME_AT * _free_bytes()),
         seed=question.seed,
     )
@@ -145,7 +154,7 @@ def _write(question: Question, source: Source, tell: Tell | None) -> Written:
     return variants.write(source, table.forms(), question.out / "work" / "models", tell)
 
 
-def _wanted(backend: str, written: Written, kind: str) -> tuple[Wanted, ...]:
+def _wanted(backend: str, written: Written, question: Question) -> tuple[Wanted, ...]:
     match backend:
         case "onnxruntime":
             return table.onnxruntime_rows(written.files, written.refusals)
@@ -153,8 +162,10 @@ def _wanted(backend: str, written: Written, kind: str) -> tuple[Wanted, ...]:
             return table.openvino_rows(written.files, written.refusals)
         case "openvino-ep":
             return table.openvino_provider_rows(written.files, written.refusals)
+        case "litert":
+            return litert_rows(question.threads)
         case other:
-            raise BadOption(f"no rows for {other} ({kind})")
+            raise BadOption(f"no rows for {other}")
 
 
 def _rows(job: Request, limits: Limits, tell: Tell | None) -> tuple[list[Row], dict[str, str], tuple[Support, ...]]:

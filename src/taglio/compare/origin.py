@@ -51,7 +51,23 @@ def as_onnx(
     answer, reason = supervise.convert(place.interpreter, request, limits)
     if not answer:
         raise BadModel(f"{model}: cannot be converted to ONNX: {reason}")
-    return Path(answer["path"]), (Conversion(form, "onnx", answer["tool"], None),)
+    return Path(answer["path"]), (Conversion(form, "onnx", answer["tool"], None, answer["path"]),)
+
+
+def converted_for(request: Request, limits: Limits) -> tuple[Conversion | None, str]:
+    """What the back end of `request` needs made of the ONNX form before it starts, or why that failed."""
+    if request.backend != "litert" or request.kind in ("keras", "tflite"):
+        return None, ""
+    place = environments.find("onnx2tf")
+    if environments.find("litert").interpreter is None:  # its rows say so themselves
+        return None, ""
+    if place.interpreter is None:
+        return None, f"an ONNX model needs onnx2tf to become TensorFlow's: {place.reason}"
+    job = replace(request, task="convert", backend="onnx2tf", rows=(), folder=f"{request.folder}/onnx2tf")
+    answer, reason = supervise.convert(place.interpreter, job, limits)
+    if not answer:
+        return None, f"onnx2tf could not convert the model: {reason}"
+    return Conversion("onnx", "SavedModel", answer["tool"], None, answer["path"]), ""
 
 
 def write_arrays(request: Request, source: Source, limits: Limits) -> float | None:
@@ -102,4 +118,4 @@ def _located(model: Path, form: str) -> str:
 
 
 def _empty(folder: Path) -> Request:
-    return Request("convert", "", "", "", "", (), (), (), "", "", str(folder), (), (), 1, 0.0, 1, 0, 0)
+    return Request("convert", "", "", "", "", (), (), (), "", "", "", str(folder), (), (), 1, 0.0, 1, 0, 0)

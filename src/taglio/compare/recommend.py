@@ -20,7 +20,11 @@ def recommend(rows: Sequence[Row], max_error: float) -> str:
     row = best(rows, max_error)
     if row is None or row.latency is None or row.checked is None:
         return f"No row was measured within an error of {max_error:.2%}: see the reasons in the table."
-    floats = [each for each in rows if each.wanted.baseline and each.latency is not None and within(each, max_error)]
+    floats = [
+        each
+        for each in rows
+        if each.wanted.method == "float32" and each.latency is not None and within(each, max_error)
+    ]
     latency, checked = row.latency, row.checked
     head = f"Use {name(row)}: {latency.median_s * 1e3:.2f} ms (± {latency.deviation_s * 1e3:.2f})"
     error = (

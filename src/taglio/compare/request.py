@@ -32,6 +32,7 @@ class Request:
     `model` is the user's file, `kind` its format, `onnx` the checked ONNX form of it. `arrays` is an .npz of
     `calibration_I` and `held_out_I` (samples first, in the order of `inputs`), `reference_I` (the original's outputs on
     the held-out inputs, in the order of `outputs`) and perhaps `labels`. `folder` is the worker's own, to write in.
+    `converted` is what a converter made of the model for this back end, where one is needed (a SavedModel for LiteRT).
     `blocks` is a JSON file of `Known` blocks for the task "layers".
     Rows in `known` were checked before: they are opened and timed only. `shapes` are those of the inputs.
     """
@@ -46,12 +47,13 @@ class Request:
     outputs: tuple[str, ...]
     arrays: str
     blocks: str
+    converted: str
     folder: str
     rows: tuple[Wanted, ...]
     known: tuple[str, ...]
     threads: int
     budget_s: float
-    minimum_runs: int
+    minimum_rounds: int
     memory_bytes: int
     seed: int
 

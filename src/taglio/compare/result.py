@@ -10,13 +10,14 @@ COMPARISON = "comparison"
 
 @dataclass(frozen=True, slots=True)
 class Conversion:
-    """One step from the user's model to a back end's: its tool, and the relative L2 distance of the outputs."""
+    """One step from the user's model to a back end's: its tool, the relative L2 distance of the outputs where it
+    was measured at this step, and the file."""
 
     source: str
     target: str
     tool: str
     distance: float | None
-    reason: str = ""
+    path: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -164,6 +164,7 @@ def run_worker(
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=errors,
+            cwd=folder,
             start_new_session=True,
             env=_variables(request.threads, folder),
             text=True,

@@ -34,6 +34,9 @@ def show(result: Comparison, page: Path) -> None:
 
 
 def _rows(rows: list[Row]) -> None:
+    if len({row.reason for row in rows}) == 1 and rows[0].status != "measured":
+        _say(f"  all {len(rows)} rows {rows[0].status}: {rows[0].reason}")
+        return
     table = _table(
         "row", "types", "engine", "latency", "±", "x float", "error", "of original", "top-1", "size", "int8 kernels"
     )

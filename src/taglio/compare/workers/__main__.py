@@ -21,6 +21,7 @@ MODULES = {
     "pytorch": "pytorch",
     "qkeras": "qkeras",
     "keras": "keras",
+    "onnx2tf": "onnx2tf",
 }
 
 

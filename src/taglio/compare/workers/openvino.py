@@ -1,4 +1,4 @@
-"""OpenVINO's CPU plugin on the ONNX files that core wrote: what its compiled graph runs, and how long each part takes."""
+"""OpenVINO on the ONNX files that core wrote: what its compiled graph runs, and how long each part takes."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence

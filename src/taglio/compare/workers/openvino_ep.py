@@ -44,7 +44,8 @@ class OpenVinoProvider:
         opened = provider.open(wanted)
         partitions = {name: count for name, count in opened.operators.items() if "OpenVINO" in name}
         left = {name: count for name, count in opened.operators.items() if name not in partitions}
-        note = f"{sum(partitions.values())} partitions by the provider"
+        count = sum(partitions.values())
+        note = f"{count} partition{'s' if count != 1 else ''} by the provider"
         note += f", left to the CPU provider: {', '.join(f'{v} {k}' for k, v in left.items())}" if left else ""
         return Opened(opened.run, Path(wanted.file).stat().st_size, opened.operators, {}, (note,))
 
