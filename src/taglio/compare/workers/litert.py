@@ -15,7 +15,7 @@ from ai_edge_litert.interpreter import Interpreter, OpResolverType, load_delegat
 from taglio.compare.request import Request
 from taglio.compare.row import Layer, Wanted
 from taglio.compare.workers.binding import arrange
-from taglio.compare.workers.contract import Array, Data, Opened, Refused
+from taglio.compare.workers.contract import Array, Data, Opened, Refused, Run
 from taglio.compare.workers.loop import distance
 from taglio.compare.workers.tflite_forms import Forms, graph
 from taglio.compare.workers.tflite_graph import Operator, TfliteGraph, random_inputs
@@ -138,7 +138,7 @@ class LiteRt:
         interpreter.allocate_tensors()
         return interpreter
 
-    def _runner(self, interpreter: Any) -> Any:
+    def _runner(self, interpreter: Any) -> Run:
         """Feed a sample, quantising what the file takes as int8 and reading back what it gives as int8: that is timed
         too, because the caller pays for it."""
         inputs, outputs = interpreter.get_input_details(), interpreter.get_output_details()
@@ -153,7 +153,7 @@ class LiteRt:
 
         return run
 
-    def _compiled(self, path: Path, hardware: str) -> Any:
+    def _compiled(self, path: Path, hardware: str) -> Run:
         """LiteRT's newer interface, which has accelerators in Python."""
         model = CompiledModel.from_file(str(path), hardware_accel=_ACCELERATORS[hardware])
         inputs, outputs = model.create_input_buffers(0), model.create_output_buffers(0)
@@ -187,13 +187,12 @@ def _in_int8(operator: Operator) -> bool:
 
 def _stored(array: Array, detail: dict[str, Any]) -> Array:
     dtype = np.dtype(detail["dtype"])
-    if dtype == array.dtype:
-        return array
     scale, zero_point = detail["quantization"]
-    if dtype.kind == "f" or not scale:
-        return array.astype(dtype)
+    if dtype == array.dtype or dtype.kind == "f" or not scale:
+        return array.astype(dtype, copy=False)
     info = np.iinfo(dtype)
-    return np.clip(np.rint(array / scale) + zero_point, info.min, info.max).astype(dtype)
+    stored: Array = np.clip(np.rint(array / scale) + zero_point, info.min, info.max).astype(dtype)
+    return stored
 
 
 def _real(array: Array, detail: dict[str, Any]) -> Array:

@@ -3,6 +3,7 @@
 import gc
 import random
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -55,6 +56,7 @@ def rows(request: Request, data: Data, backend: Backend, tell: Tell) -> None:
             tell("refused", row=wanted.id, status=refusal.status, reason=str(refusal))
             continue
         except Exception as error:  # a back end may raise anything; it costs this row only
+            traceback.print_exc()
             tell("refused", row=wanted.id, **describe(error))
             continue
         if wanted.id not in request.known:

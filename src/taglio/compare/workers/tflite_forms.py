@@ -64,8 +64,17 @@ class Forms:
                 tool.add_static_config(pattern, _OPERATIONS.ALL_SUPPORTED, bits, 8, whole)
         for edge in (_OPERATIONS.INPUT, _OPERATIONS.OUTPUT):  # the caller's tensors stay float
             tool.update_quantization_recipe(".*", edge, algorithm_key=AlgorithmName.NO_QUANTIZE)
-        calibration = tool.calibrate({_signature(self.float_path): self._named()}, num_threads=self._request.threads)
-        return bytes(tool.quantize(calibration or None, enable_progress_report=False).quantized_model)
+        calibration = self._statistics() if tool.need_calibration else None
+        return bytes(tool.quantize(calibration, enable_progress_report=False).quantized_model)
+
+    def _statistics(self) -> Any:
+        """The range of every tensor over the calibration samples, the same for every choice of layers."""
+        if self._calibration is None:
+            tool = quantizer.Quantizer(str(self.float_path))
+            tool.add_static_config(".*", _OPERATIONS.ALL_SUPPORTED, 8, 8)
+            samples = {_signature(self.float_path): list(self._named())}
+            self._calibration = tool.calibrate(samples, num_threads=self._request.threads)
+        return self._calibration
 
     def _converter(self) -> Any:
         request = self._request

@@ -40,6 +40,10 @@ class TfliteGraph:
     def __init__(self, data: bytes) -> None:
         self._model: Any = schema.ModelT.InitFromPackedBuf(data, 0)
         self._graph: Any = self._model.subgraphs[0]
+        for buffer in self._model.buffers:  # ai-edge-quantizer keeps large constants behind the flatbuffer
+            if buffer.offset > 1:
+                buffer.data = np.frombuffer(data, np.uint8, buffer.size, buffer.offset)
+                buffer.offset = buffer.size = 0
 
     def operators(self) -> list[Operator]:
         """In execution order."""
@@ -92,7 +96,7 @@ class TfliteGraph:
         operator.inputs = [places.get(int(each), -1) for each in source.inputs]
         operator.outputs = [places[int(each)] for each in source.outputs]
         graph.operators = [operator]
-        builder = flatbuffers.Builder(1024)
+        builder = _Aligned(1024)
         builder.Finish(model.Pack(builder), b"TFL3")
         return bytes(builder.Output())
 
@@ -103,7 +107,8 @@ class TfliteGraph:
     def _flops(self, operator: Any, shape: tuple[int, ...]) -> int:
         """As `taglio.flops` counts: a multiply-add is two, a bias one, an elementwise operator one."""
         kind, size = self._kind(operator), prod(shape)
-        weight: list[int] = list(self._graph.tensors[operator.inputs[1]].shape) if len(operator.inputs) > 1 else []
+        second = self._graph.tensors[operator.inputs[1]].shape if len(operator.inputs) > 1 else None
+        weight: list[int] = [] if second is None else list(second)
         bias = int(len(operator.inputs) > 2 and operator.inputs[2] >= 0)
         match kind:
             case "CONV_2D" | "FULLY_CONNECTED":
@@ -120,6 +125,13 @@ class TfliteGraph:
                 return 5 * size
             case _:
                 return 0
+
+
+class _Aligned(flatbuffers.Builder):  # type: ignore[misc]
+    """LiteRT copies constants that are not aligned, and XNNPACK then leaves the operator to slower kernels."""
+
+    def StartVector(self, elemSize: int, numElems: int, alignment: int) -> Any:  # noqa: N802, N803
+        return super().StartVector(elemSize, numElems, max(alignment, 16))
 
 
 def _shallow(value: Any) -> Any:
