@@ -26,6 +26,9 @@ class Package:
     at_least: str
     below: str
 
+    def __str__(self) -> str:
+        return f"{self.name}>={self.at_least},<{self.below}"
+
 
 @dataclass(frozen=True, slots=True)
 class Environment:
@@ -36,23 +39,42 @@ class Environment:
 
 
 CORE = Environment("core", ())
-_TENSORFLOW = Package("tensorflow", "2.19", "2.22")
+_TENSORFLOW = Package("tensorflow", "2.21", "2.22")
+_ONNX = Package("onnx", "1.19", "2")
 ENVIRONMENTS = (
     CORE,
-    Environment("openvino", (Package("openvino", "2025.0", "2027"),)),
-    Environment("openvino-ep", (Package("onnxruntime-openvino", "1.22", "2"),)),
+    Environment("openvino", (Package("openvino", "2026.4", "2027"),)),
+    Environment("openvino-ep", (Package("onnxruntime-openvino", "1.24", "2"),)),
     Environment(
         "litert",
         (
             _TENSORFLOW,
-            Package("ai-edge-litert", "2.0", "3"),
-            Package("ai-edge-quantizer", "0.5", "0.11"),
+            Package("ai-edge-litert", "2.3", "3"),
+            Package("ai-edge-quantizer", "0.10", "0.11"),
             Package("tf2onnx", "1.17", "2"),
+            _ONNX,
         ),
     ),
-    Environment("onnx2tf", (Package("onnx2tf", "1.28", "2"),)),
-    Environment("torch", (Package("torch", "2.8", "2.14"), Package("torchao", "0.13", "0.19"))),
-    Environment("qkeras", (_TENSORFLOW, Package("tf-keras", "2.19", "2.22"), Package("qkeras", "0.9", "0.10"))),
+    Environment("onnx2tf", (Package("onnx2tf", "1.29", "2"),)),
+    Environment(
+        "torch",
+        (
+            Package("torch", "2.13", "2.14"),
+            Package("torchao", "0.18", "0.19"),
+            Package("onnx2torch", "1.5.15", "1.6"),
+            Package("onnxscript", "0.7", "0.8"),
+            _ONNX,
+        ),
+    ),
+    Environment(
+        "qkeras",
+        (
+            _TENSORFLOW,
+            Package("tf-keras", "2.21", "2.22"),
+            Package("qkeras", "0.9", "0.10"),
+            Package("pyparsing", "3.1", "3.2"),
+        ),
+    ),
 )
 # The environment of every back end, in the order of the table.
 BACKENDS = {
@@ -98,7 +120,7 @@ def find(backend: str) -> Found:
             break
     status, what = complaint
     assert status is not None
-    return Found(environment.name, None, status, f"{what}: {how_to_get(environment.name)}", {})
+    return Found(environment.name, None, status, f"{what}: {how_to_get(environment)}", {})
 
 
 def folder() -> Path:
@@ -106,11 +128,12 @@ def folder() -> Path:
     return Path(os.environ.get(VARIABLE) or FOLDER).absolute()
 
 
-def how_to_get(name: str) -> str:
+def how_to_get(environment: Environment) -> str:
     """The commands that build an environment."""
+    name, packages = environment.name, " ".join(f"'{package}'" for package in environment.packages)
     return (
         f'run make backends BACKENDS="{name}" in taglio\'s repository, or python3 -m venv {FOLDER}/{name} && '
-        f"{FOLDER}/{name}/bin/pip install 'taglio[{name}]'"
+        f"{FOLDER}/{name}/bin/pip install {packages}"
     )
 
 

@@ -1,6 +1,7 @@
 """Compare: read the model and data, write what back ends read, run each in its own process, collect the rows."""
 
 import os
+import shutil
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -14,6 +15,7 @@ from taglio.compare.result import Comparison
 from taglio.compare.row import Layer, Row, Support, Wanted
 from taglio.compare.supervise import Limits
 from taglio.compare.table_litert import litert_rows
+from taglio.compare.table_torch import torch_rows
 from taglio.compare.variants import Source, Written
 from taglio.data import load, parse_preprocess, split
 from taglio.errors import BadOption
@@ -56,6 +58,8 @@ def compare(question: Question, tell: Tell | None = None) -> Comparison:
     if unknown:
         raise BadOption(f"no back end {unknown[0]}: choose among {', '.join(environments.BACKENDS)}")
     question.out.mkdir(parents=True, exist_ok=True)
+    if (question.out / "work").exists():  # of a comparison before: its files may be of another model
+        shutil.rmtree(question.out / "work")
     limits = Limits(question.silence_s, int(_STOP_AT * _free_bytes()))
     onnx_path, conversions = origin.as_onnx(question.model, question.out, question.shapes, question.threads, limits)
     model = load_model(onnx_path, question.shapes)
@@ -91,13 +95,13 @@ def compare(question: Question, tell: Tell | None = None) -> Comparison:
             rows += [Row(each, "failed", reason, None, None) for each in wanted]
             versions[backend] = {}
             continue
-        found, versions[backend], tried = _rows(job, limits, tell)
+        found, versions[backend] = _rows(job, limits, tell)
         rows += _annotated(found, written)
-        support += tried
         if question.layers:
             more, why = _layers(job, source, found, limits, tell)
             layers += more
             absent.update({backend: why} if why else {})
+            support += _support(job, found, limits)
     return Comparison(
         question.model.name,
         model.sha256,
@@ -164,20 +168,30 @@ def _wanted(backend: str, written: Written, question: Question) -> tuple[Wanted,
             return table.openvino_provider_rows(written.files, written.refusals)
         case "litert":
             return litert_rows(question.threads)
+        case "pytorch":
+            return torch_rows()
         case other:
             raise BadOption(f"no rows for {other}")
 
 
-def _rows(job: Request, limits: Limits, tell: Tell | None) -> tuple[list[Row], dict[str, str], tuple[Support, ...]]:
+def _rows(job: Request, limits: Limits, tell: Tell | None) -> tuple[list[Row], dict[str, str]]:
     """Rows in the table's order; those with a refusal never reach the worker."""
     refused = {each.id: Row(each, "impossible", each.refusal, None, None) for each in job.rows if each.refusal}
     asked = tuple(each for each in job.rows if not each.refusal)
     place = environments.find(job.backend)
     if place.interpreter is None:
-        return [refused.get(each.id, Row(each, place.status, place.reason, None, None)) for each in job.rows], {}, ()
-    measured, versions, support = supervise.measure_rows(place.interpreter, replace(job, rows=asked), limits, tell)
+        return [refused.get(each.id, Row(each, place.status, place.reason, None, None)) for each in job.rows], {}
+    measured, versions = supervise.measure_rows(place.interpreter, replace(job, rows=asked), limits, tell)
     by_id = {row.wanted.id: row for row in measured} | refused
-    return [by_id[each.id] for each in job.rows], versions, support
+    return [by_id[each.id] for each in job.rows], versions
+
+
+def _support(job: Request, rows: Sequence[Row], limits: Limits) -> tuple[Support, ...]:
+    if job.backend != "pytorch" or not any(row.status == "measured" for row in rows):
+        return ()
+    place = environments.find(job.backend)
+    assert place.interpreter is not None
+    return supervise.try_operators(place.interpreter, replace(job, task="support"), limits)
 
 
 def _annotated(rows: Sequence[Row], written: Written) -> list[Row]:

@@ -22,7 +22,7 @@ from typing import Any, Literal
 
 from taglio.compare.row import Wanted
 
-Task = Literal["rows", "layers", "convert", "reference"]
+Task = Literal["rows", "layers", "support", "convert", "reference"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,9 +43,9 @@ class Ended:
 
 
 def measure_rows(
-    interpreter: Path, request: Request, limits: Limits, tell: Tell | None = None
-) -> tuple[tuple[Row, ...], dict[str, str], tuple[Support, ...]]:
-    """Every row of `request`, in its order, and the versions and operator support that the back end told.
+    interpreter: Path, request: Request, limits: Limits, tell: Tell | None = None, main: Path = MAIN
+) -> tuple[tuple[Row, ...], dict[str, str]]:
+    """Every row of `request`, in its order, and the versions that the back end told.
 
     The worker is started anew without a row that ended it; rows that were checked by then keep what they showed.
     """
@@ -55,7 +55,7 @@ def measure_rows(
         known = tuple(wanted.id for wanted in waiting if wanted.id in desk.checked)
         job = replace(request, rows=tuple(waiting), known=known)
         desk.current = ""
-        ended = run_worker(interpreter, job, limits, desk.hear)
+        ended = run_worker(interpreter, job, limits, desk.hear, main)
         left = [wanted for wanted in waiting if wanted.id not in desk.refused and wanted.id not in desk.timed]
         if not ended.status or not left:
             for wanted in left:
@@ -69,7 +69,7 @@ def measure_rows(
             break
         desk.refused[culprit] = (ended.status, ended.reason)
         waiting = [wanted for wanted in left if wanted.id != culprit]
-    return tuple(desk.row(wanted) for wanted in request.rows), desk.versions, tuple(desk.support.values())
+    return tuple(desk.row(wanted) for wanted in request.rows), desk.versions
 
 
 def measure_layers(interpreter: Path, request: Request, limits: Limits) -> tuple[tuple[Layer, ...], str]:
@@ -86,6 +86,13 @@ def measure_layers(interpreter: Path, request: Request, limits: Limits) -> tuple
 
     ended = run_worker(interpreter, request, limits, hear)
     return tuple(layers), "; ".join([*told, *([f"{ended.status}: {ended.reason}"] if ended.status else [])])
+
+
+def try_operators(interpreter: Path, request: Request, limits: Limits) -> tuple[Support, ...]:
+    """What the back end found by trying each operator in each of its ways."""
+    desk = _Desk(request, None)
+    run_worker(interpreter, request, limits, desk.hear)
+    return tuple(desk.support.values())
 
 
 def convert(interpreter: Path, request: Request, limits: Limits) -> tuple[dict[str, Any], str]:
@@ -269,6 +276,7 @@ def _variables(threads: int, folder: Path) -> dict[str, str]:
     return {
         **kept,
         "OMP_NUM_THREADS": count,
+        "OMP_WAIT_POLICY": "PASSIVE",
         "TF_NUM_INTRAOP_THREADS": count,
         "TF_NUM_INTEROP_THREADS": "1",
         "TF_CPP_MIN_LOG_LEVEL": "3",

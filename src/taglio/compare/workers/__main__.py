@@ -45,11 +45,14 @@ def main() -> int:
         tell("versions", versions=module.versions())
         if request.task in ("convert", "reference"):
             tell("written", **module.convert(request))
-        elif request.task in ("rows", "layers"):
+        elif request.task in ("rows", "layers", "support"):
             data = contract.load_data(request)
             backend = module.make(request, data)
             if request.task == "rows":
                 loop.rows(request, data, backend, tell)
+            elif request.task == "support":
+                for support in backend.support():
+                    tell("support", **loop.as_fields(support))
             else:
                 for layer in backend.layers():
                     tell("layer", **loop.as_fields(layer))

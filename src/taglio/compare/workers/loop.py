@@ -12,7 +12,7 @@ from statistics import median
 import numpy as np
 
 from taglio.compare.request import Request
-from taglio.compare.row import Checked, Latency, Layer, Wanted
+from taglio.compare.row import Checked, Latency, Layer, Support, Wanted
 from taglio.compare.workers.binding import Binding, bind
 from taglio.compare.workers.contract import Array, Backend, Data, Opened, Refused
 from taglio.compare.workers.marker import Marker
@@ -188,6 +188,6 @@ def _turn(opened: Opened, sample: Sequence[Array]) -> list[float]:
     return taken
 
 
-def as_fields(layer: Layer) -> dict[str, object]:
-    """A layer as JSON fields."""
-    return asdict(layer)
+def as_fields(value: Layer | Support) -> dict[str, object]:
+    """A layer or a supported operator as JSON fields."""
+    return asdict(value)

@@ -127,7 +127,7 @@ class TfliteGraph:
                 return 0
 
 
-class _Aligned(flatbuffers.Builder):  # type: ignore[misc]
+class _Aligned(flatbuffers.Builder):
     """LiteRT copies constants that are not aligned, and XNNPACK then leaves the operator to slower kernels."""
 
     def StartVector(self, elemSize: int, numElems: int, alignment: int) -> Any:  # noqa: N802, N803
