@@ -14,6 +14,7 @@ from taglio.compare.request import Request
 from taglio.compare.result import Comparison
 from taglio.compare.row import Layer, Row, Support, Wanted
 from taglio.compare.supervise import Limits
+from taglio.compare.table_keras import keras_rows, qkeras_rows
 from taglio.compare.table_litert import litert_rows
 from taglio.compare.table_torch import torch_rows
 from taglio.compare.variants import Source, Written
@@ -170,6 +171,10 @@ def _wanted(backend: str, written: Written, question: Question) -> tuple[Wanted,
             return litert_rows(question.threads)
         case "pytorch":
             return torch_rows()
+        case "keras":
+            return keras_rows()
+        case "qkeras":
+            return qkeras_rows()
         case other:
             raise BadOption(f"no rows for {other}")
 

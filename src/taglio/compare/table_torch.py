@@ -53,7 +53,9 @@ def torch_rows() -> tuple[Wanted, ...]:
         _row(f"pt2e {what}", "static", "pt2e", "u8s8", engine, symmetric=sym, per_channel=pc, refusal=_PT2E_ONLY)
         for what, engine, sym, pc in elsewhere
     ]
-    return (*floats, *dynamic, *trained, *exported, reference, *others)
+    compiled = [row for row in floats if "inductor" in row.engine]
+    eager = [row for row in floats if row not in compiled]
+    return (*eager, *dynamic, *trained, reference, *compiled, *exported, *others)
 
 
 def _row(
