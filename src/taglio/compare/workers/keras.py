@@ -169,10 +169,13 @@ class Keras:
         found = model_analyzer.profile(graph, options=options.with_empty_output().build())
         names = {layer.name for layer in self._model.layers}
         totals: dict[str, int] = {}
-        for child in found.children:
-            owner = next((part for part in child.name.split("/") if part in names), None)
+        waiting = list(found.children)
+        while waiting:
+            node = waiting.pop()
+            waiting += node.children
+            owner = next((part for part in node.name.split("/") if part in names), None)
             if owner:
-                totals[owner] = totals.get(owner, 0) + int(child.total_float_ops)
+                totals[owner] = totals.get(owner, 0) + int(node.float_ops)
         return totals
 
 

@@ -4,7 +4,6 @@ Its own `model_quantize` fails to read back what it writes, so layers are replac
 tf_keras, which is what QKeras knows.
 """
 
-import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import version
@@ -22,8 +21,8 @@ from taglio.compare.row import Layer, Wanted
 from taglio.compare.workers.contract import Array, Data, Opened, Refused
 
 _NEEDS = "QKeras replaces the layers of a Keras model, and this is {}: give the .keras or .h5 file"
-LEARNING_RATE = 1e-4
-MOST_STEPS = 64
+LEARNING_RATE = 1e-5
+EPOCHS, MOST_SAMPLES = 8, 64
 
 
 def versions() -> dict[str, str]:
@@ -60,7 +59,8 @@ class QKeras:
             bits = int(wanted.types[1 : wanted.types.index("s")])
             model = self._quantized(bits)
             if wanted.method == "qat":
-                notes = (f"trained for {self._train(model)} steps towards the float model's own outputs",)
+                after = self._train(model)
+                notes = (f"trained towards the float model's own outputs; kept after {after} of {EPOCHS} epochs",)
         counts = Counter(type(layer).__name__ for layer in model.layers)
         quantized = {name: count for name, count in counts.items() if name.startswith("Q")}
         if wanted.engine == "TFLite":
@@ -131,17 +131,29 @@ class QKeras:
         return highest
 
     def _train(self, model: Any) -> int:
-        """Train towards the float model's outputs, which needs no labels."""
+        """Train towards the float model's outputs, which needs no labels, and keep the weights of the epoch with the
+        smallest loss, those before training among them; how many epochs those had."""
         optimizer = tf_keras.optimizers.Adam(LEARNING_RATE)
-        steps = min(MOST_STEPS, 4 * len(self._data.calibration))
-        for sample in itertools.islice(itertools.cycle(self._data.calibration), steps):
-            target = self._model(_one(sample), training=False)
+        samples = self._data.calibration[:MOST_SAMPLES]
+        targets = [self._model(_one(sample), training=False) for sample in samples]
+        best, kept, after = float("inf"), model.get_weights(), 0
+
+        @tf.function  # type: ignore[untyped-decorator]
+        def step(values: Any, target: Any) -> Any:
             with tf.GradientTape() as tape:
-                loss = tf.reduce_mean((model(_one(sample), training=False) - target) ** 2)
+                loss = tf.reduce_mean((model(values, training=False) - target) ** 2)
             variables = model.trainable_variables
             pairs = zip(tape.gradient(loss, variables), variables, strict=True)
             optimizer.apply_gradients([(gradient, each) for gradient, each in pairs if gradient is not None])
-        return steps
+            return loss
+
+        for epoch in range(EPOCHS + 1):
+            weights = model.get_weights()
+            total = sum(float(step(_one(each), target)) for each, target in zip(samples, targets, strict=True))
+            if total < best:
+                best, kept, after = total, weights, epoch
+        model.set_weights(kept)
+        return after
 
     def _tflite(self, model: Any, *, int8: bool) -> tuple[Callable[[Sequence[Array]], list[Array]], int]:
         signature = [tf.TensorSpec(shape, tf.float32) for shape in self._request.shapes]

@@ -2,7 +2,6 @@
 
 import copy
 import importlib
-import itertools
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -10,7 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 from torch.ao import quantization as ao
-from torch.ao.quantization import quantize_fx
+from torch.ao.quantization import quantization_mappings, quantize_fx
+from torch.ao.quantization.qconfig_mapping import _FIXED_QPARAMS_OP_TO_OBSERVER
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from taglio.compare.row import Wanted
@@ -18,10 +18,6 @@ from taglio.compare.workers.contract import Refused
 from taglio.compare.workers.torch_model import flat
 
 Tensors = tuple[torch.Tensor, ...]
-_EAGER = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.Linear, nn.LSTM, nn.GRU,
-          nn.Embedding, nn.EmbeddingBag, nn.ReLU, nn.ReLU6, nn.Sigmoid, nn.Hardswish, nn.LeakyReLU, nn.ELU, nn.PReLU,
-          nn.BatchNorm2d, nn.LayerNorm, nn.GroupNorm, nn.InstanceNorm2d, nn.Softmax, nn.MaxPool2d, nn.AvgPool2d,
-          nn.AdaptiveAvgPool2d)  # fmt: skip
 _DYNAMIC = (nn.Linear, nn.LSTM, nn.GRU, nn.LSTMCell, nn.GRUCell, nn.RNNCell, nn.Embedding, nn.EmbeddingBag)
 # What moves between float and int8, or only reads a quantised tensor's fields.
 _CONVERSIONS = (
@@ -29,7 +25,7 @@ _CONVERSIONS = (
     "empty", "copy_", "_prepack", "_unpack", "view", "reshape", "permute", "alias",
 )  # fmt: skip
 LEARNING_RATE = 1e-5
-MOST_STEPS = 16
+EPOCHS, MOST_SAMPLES = 3, 8
 
 
 def quantize(model: nn.Module, wanted: Wanted, calibration: Sequence[Tensors], engine: str, *, wide: bool) -> nn.Module:
@@ -57,14 +53,10 @@ def static_qconfig(symmetric: bool, per_channel: bool, *, qat: bool, wide: bool)
     if not qat:
         observer = ao.PerChannelMinMaxObserver if per_channel else ao.MinMaxObserver
         return ao.QConfig(ao.MinMaxObserver.with_args(**activation), observer.with_args(**weight))
-    fake = ao.FakeQuantize.with_args(
-        observer=ao.MovingAverageMinMaxObserver, quant_min=0, quant_max=255 if wide else 127, **activation
-    )
-    moving = ao.MovingAveragePerChannelMinMaxObserver if per_channel else ao.MovingAverageMinMaxObserver
-    extra = {"ch_axis": 0} if per_channel else {}
-    return ao.QConfig(
-        fake, ao.FakeQuantize.with_args(observer=moving, quant_min=-128, quant_max=127, **weight, **extra)
-    )
+    highest = 255 if wide else 127
+    fake = ao.FakeQuantize.with_args(observer=ao.MinMaxObserver, quant_min=0, quant_max=highest, **activation)
+    observer = ao.PerChannelMinMaxObserver if per_channel else ao.MinMaxObserver
+    return ao.QConfig(fake, ao.FakeQuantize.with_args(observer=observer, quant_min=-128, quant_max=127, **weight))
 
 
 def dynamic_qconfig(per_channel: bool) -> Any:
@@ -77,9 +69,10 @@ def _eager(model: nn.Module, method: str, qconfig: Any, calibration: Sequence[Te
     if method == "dynamic":
         made: nn.Module = ao.quantize_dynamic(model, dict.fromkeys(_DYNAMIC, qconfig))
         return made
+    known = set(quantization_mappings.get_default_static_quant_module_mappings())
     vars(model)["qconfig"] = None
     for module in model.modules():
-        if isinstance(module, _EAGER):
+        if type(module) in known:
             module.qconfig = qconfig
     model = ao.add_quant_dequant(model)
     if method == "qat":
@@ -96,6 +89,10 @@ def _eager(model: nn.Module, method: str, qconfig: Any, calibration: Sequence[Te
 
 def _fx(model: nn.Module, method: str, qconfig: Any, calibration: Sequence[Tensors]) -> nn.Module:
     mapping, examples = ao.QConfigMapping().set_global(qconfig), calibration[0]
+    if method != "dynamic":  # Sigmoid, Tanh and Softmax are int8 only with the one scale that their kernels know
+        for kind, observer in _FIXED_QPARAMS_OP_TO_OBSERVER.items():
+            activation = ao.FixedQParamsFakeQuantize.with_args(observer=observer) if method == "qat" else observer
+            mapping.set_object_type(kind, ao.QConfig(activation, qconfig.weight))
     if method == "qat":
         plain = copy.deepcopy(model)
         prepared = quantize_fx.prepare_qat_fx(model.train(), mapping, examples)
@@ -131,24 +128,33 @@ def _observe(model: nn.Module, calibration: Sequence[Tensors]) -> None:
             model(*sample)
 
 
-def train(model: nn.Module, plain: nn.Module, calibration: Sequence[Tensors], *, switch: bool = True) -> int:
-    """Train towards the float model's own outputs, which needs no labels; the number of steps taken."""
+def train(model: nn.Module, plain: nn.Module, calibration: Sequence[Tensors], *, switch: bool = True) -> None:
+    """Train towards the float model's own outputs, which needs no labels, once the ranges of all samples are known; the
+    weights of the epoch with the smallest loss stay, those before training among them."""
     if switch:
         model.train()
     parameters = [each for each in model.parameters() if each.requires_grad]
     if not parameters:
         raise Refused("quantisation-aware training has no weights to train")
+    _observe(model, calibration)
+    model.apply(ao.disable_observer)
     optimizer = torch.optim.Adam(parameters, lr=LEARNING_RATE)
-    steps = min(MOST_STEPS, 2 * len(calibration))
-    for sample in itertools.islice(itertools.cycle(calibration), steps):
-        with torch.no_grad():
-            targets = flat(plain(*sample))
-        optimizer.zero_grad()
-        pairs = [(y, t) for y, t in zip(flat(model(*sample)), targets, strict=True) if t.is_floating_point()]
-        loss = torch.stack([((y - t) ** 2).mean() / ((t**2).mean() + 1e-12) for y, t in pairs]).sum()
-        loss.backward()
-        optimizer.step()
-    return steps
+    samples = calibration[:MOST_SAMPLES]
+    with torch.no_grad():
+        targets = [flat(plain(*sample)) for sample in samples]
+    best, kept = float("inf"), copy.deepcopy(model.state_dict())
+    for _ in range(EPOCHS + 1):
+        total, state = 0.0, copy.deepcopy(model.state_dict())
+        for sample, wanted in zip(samples, targets, strict=True):
+            optimizer.zero_grad()
+            pairs = [(y, t) for y, t in zip(flat(model(*sample)), wanted, strict=True) if t.is_floating_point()]
+            loss = torch.stack([((y - t) ** 2).mean() / ((t**2).mean() + 1e-12) for y, t in pairs]).sum()
+            total += float(loss.detach())
+            loss.backward()
+            optimizer.step()
+        if total < best:
+            best, kept = total, state
+    model.load_state_dict(kept)
 
 
 class Int8Watch(TorchDispatchMode):
@@ -165,7 +171,7 @@ class Int8Watch(TorchDispatchMode):
             short = name.partition("::")[2]
             self.operators[short] += 1
             quantized = any(isinstance(each, torch.Tensor) and each.is_quantized for each in _leaves(args))
-            if quantized or name.startswith("quantized::"):
+            if quantized or "quantized" in name:
                 self.int8[short] += 1
         return func(*args, **(kwargs or {}))
 

@@ -83,7 +83,7 @@ def _reason(
     sample = (torch.randn(shape),)
     wanted = Wanted("", "pytorch", method, form, "u8s8", False, True, engine)
     try:
-        made = quantize(module.eval(), wanted, [sample, sample], engine, wide=wide)
+        made = quantize(nn.Sequential(module).eval(), wanted, [sample, sample], engine, wide=wide)
         watch = Int8Watch()
         with torch.no_grad(), watch:
             flat(made(*sample))
