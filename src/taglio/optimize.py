@@ -17,7 +17,7 @@ from taglio.components.cut import cut
 from taglio.error.measure import ErrorMeter
 from taglio.error.model import ErrorModel
 from taglio.error.study import Budget, study
-from taglio.error.switchable import Switchable
+from taglio.error.switchable import Switchable, quantizable_flows
 from taglio.errors import BadOption, Infeasible
 from taglio.outcome import Outcome, Point, Variant
 from taglio.plan.result import Limits, Plan
@@ -164,7 +164,8 @@ def layers_stage(work: Work, scheme: Scheme, cut_at: Cut, progress: Progress | N
 def open_switchable(work: Work, builder: QdqBuilder, scheme: Scheme) -> Switchable:
     """The switchable graph of the workspace's model. It is not timed, so its threads may spin."""
     options = SessionOptions(work.setup.threads, spinning=True)
-    return Switchable(work.model, work.graph, builder, precisions(scheme), options)
+    wires = dict.fromkeys(quantizable_flows(work.graph), scheme)
+    return Switchable(work.model, work.graph, builder, precisions(scheme), options, wires=wires)
 
 
 def error_stage(

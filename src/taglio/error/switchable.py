@@ -1,12 +1,13 @@
 """One graph in which every block can be switched to each of its precisions. Measures nothing itself.
 
-Each switchable block becomes an `If` per precision: its `then` branch holds the very nodes that the quantised
-model would hold, so ONNX Runtime runs the same int8 kernels in both; its `else` branch holds the float block.
-A pair is idempotent, so a block may quantise an input that its producer already quantised and nothing changes:
-flags can be set in any combination and each gives the truly quantised model of that subset.
+Each switchable block becomes an `If` per precision (several int8 schemes, its anchor alone, float16): its `then` branch
+holds the very nodes that the quantised model would hold, so ONNX Runtime runs the same int8 kernels in both; its `else`
+branch holds the float block. A pair is idempotent, so a block may quantise an input that its producer already quantised
+and nothing changes: flags can be set in any combination and each gives the truly quantised model of that subset. A
+tensor with a wire switch can be quantised for the wire alone, float on both sides.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,12 +15,13 @@ import onnx
 from onnx import TensorProto, helper
 
 from taglio.errors import BadOption
-from taglio.graph import Block, Graph, node_inputs
+from taglio.graph import Block, Graph, flows, node_inputs
 from taglio.model import Model
 from taglio.quantize.emitter import Emitter
 from taglio.quantize.precision import Assignment, Precision
 from taglio.quantize.qdq import QdqBuilder
 from taglio.runtimes.onnxruntime import SessionOptions, open_session, run_session
+from taglio.scheme import Scheme
 
 FLAGS_INPUT = "taglio/flags"
 
@@ -32,6 +34,14 @@ class Switch:
     precision: Precision
 
 
+@dataclass(frozen=True, slots=True)
+class WireSwitch:
+    """One flag: `tensor` travels as int8 under `scheme`, whatever its producer and its readers compute in."""
+
+    tensor: str
+    scheme: Scheme
+
+
 class Switchable:
     """A live session over the switchable graph."""
 
@@ -42,44 +52,78 @@ class Switchable:
         builder: QdqBuilder,
         precisions: Sequence[Precision],
         options: SessionOptions,
+        *,
+        wires: Mapping[str, Scheme] | None = None,
     ) -> None:
+        """`precisions` may hold several int8 variants and float16, told apart by name; `wires` are the tensors that
+        can be quantised for the wire alone."""
         self.switches = tuple(
             Switch(block.name, precision)
             for block in graph.blocks
             for precision in precisions
-            if precision.scheme is not None and precision.fits(block)
+            if precision.form != "float" and precision.fits(block)
         )
+        self.wires = tuple(WireSwitch(tensor, scheme) for tensor, scheme in (wires or {}).items())
         self._index = {(switch.block, switch.precision.name): i for i, switch in enumerate(self.switches)}
+        self._wire_index = {wire.tensor: len(self.switches) + i for i, wire in enumerate(self.wires)}
+        self._producer = {tensor.name: tensor.producer for tensor in graph.tensors}
         self._outputs = model.outputs
+        self._fed = {name: _fed_name(name, self._wire_index) for name in graph.inputs}
         self._session = open_session(
-            switchable_graph(model, graph, builder, self.switches), options, label="the switchable graph"
+            switchable_graph(model, graph, builder, self.switches, self.wires), options, label="the switchable graph"
         )
 
-    def flags(self, assignment: Assignment) -> np.ndarray:
-        """Flag vector of an assignment, shape [switches], bool."""
-        flags = np.zeros(len(self.switches), np.bool_)
+    def flags(self, assignment: Assignment, wires: Collection[str] = ()) -> np.ndarray:
+        """Flag vector of an assignment and of the tensors that travel as int8, shape [switches + wires], bool."""
+        flags = np.zeros(len(self.switches) + len(self.wires), np.bool_)
         for block, precision in assignment.items():
-            if precision.scheme is not None:
+            if precision.form != "float":
                 if (block, precision.name) not in self._index:
                     raise BadOption(f"block {block} has no switch to {precision.name}: no such block, or no such form")
                 flags[self._index[block, precision.name]] = True
+        for tensor in wires:
+            if tensor not in self._wire_index:
+                raise BadOption(f"tensor {tensor} has no wire switch: name it when the switchable graph is built")
+            producer = assignment.get(self._producer[tensor] or "")
+            # What is written in int8 travels as it is, under its writer's scheme.
+            flags[self._wire_index[tensor]] = producer is None or not producer.int8_output
         return flags
 
-    def run(self, assignment: Assignment, feed: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        """Outputs of the model with `assignment` quantised, on one feed."""
-        flags = self.flags(assignment)
-        feeds = {**feed, FLAGS_INPUT: flags} if len(flags) else dict(feed)
+    def run(
+        self, assignment: Assignment, feed: Mapping[str, np.ndarray], wires: Collection[str] = ()
+    ) -> list[np.ndarray]:
+        """Outputs of the model with `assignment` quantised and `wires` travelling as int8, on one feed."""
+        flags = self.flags(assignment, wires)
+        feeds = {self._fed[name]: value for name, value in feed.items()}
+        if len(flags):
+            feeds[FLAGS_INPUT] = flags
         return run_session(self._session, self._outputs, feeds, "the data")
 
 
-def switchable_graph(model: Model, graph: Graph, builder: QdqBuilder, switches: Sequence[Switch]) -> onnx.ModelProto:
-    """The ONNX model behind `Switchable`: the original inputs and one bool vector with a flag per switch."""
+def quantizable_flows(graph: Graph) -> tuple[str, ...]:
+    """The flows that an int8 block may read: float tensors of known shape with a candidate among their readers."""
+    computing = {block.name for block in graph.candidates() if not block.movement}
+    tensors = graph.tensor_map()
+    return tuple(
+        flow.name
+        for flow in flows(graph)
+        if tensors[flow.name].element_bytes == 4
+        and tensors[flow.name].shape
+        and any(reader in computing for _, reader in flow.readers)
+    )
+
+
+def switchable_graph(
+    model: Model, graph: Graph, builder: QdqBuilder, switches: Sequence[Switch], wires: Sequence[WireSwitch] = ()
+) -> onnx.ModelProto:
+    """The ONNX model behind `Switchable`: the original inputs and one bool vector with a flag per switch and wire."""
     nodes = {node.name: node for node in model.proto.graph.node}
     initializers = model.initializers()
     by_block: dict[str, list[int]] = {}
     for index, switch in enumerate(switches):
         by_block.setdefault(switch.block, []).append(index)
-    flag_names = [f"{FLAGS_INPUT}/{index}" for index in range(len(switches))]
+    by_tensor = {wire.tensor: (len(switches) + index, wire.scheme) for index, wire in enumerate(wires)}
+    flag_names = [f"{FLAGS_INPUT}/{index}" for index in range(len(switches) + len(wires))]
     out = onnx.ModelProto(ir_version=model.proto.ir_version, producer_name="taglio")
     out.opset_import.extend(model.proto.opset_import)
     target = out.graph
@@ -87,32 +131,77 @@ def switchable_graph(model: Model, graph: Graph, builder: QdqBuilder, switches: 
     target.input.extend(model.proto.graph.input)
     target.output.extend(model.proto.graph.output)
     target.value_info.extend(model.proto.graph.value_info)
-    if switches:
-        target.input.append(helper.make_tensor_value_info(FLAGS_INPUT, TensorProto.BOOL, [len(switches)]))
-        target.node.append(helper.make_node("Split", [FLAGS_INPUT], flag_names, name="taglio/split", axis=0))
-        sizes = helper.make_tensor("taglio/ones", TensorProto.INT64, [len(switches)], [1] * len(switches))
+    for value in target.input:
+        value.name = _fed_name(value.name, by_tensor)
+    if flag_names:
+        count = len(flag_names)
+        target.input.append(helper.make_tensor_value_info(FLAGS_INPUT, TensorProto.BOOL, [count]))
+        sizes = helper.make_tensor("taglio/ones", TensorProto.INT64, [count], [1] * count)
         target.initializer.append(sizes)
-        target.node[0].input.append(sizes.name)
+        target.node.append(
+            helper.make_node("Split", [FLAGS_INPUT, sizes.name], flag_names, name="taglio/split", axis=0)
+        )
     outer: dict[str, None] = {}
+    for name in graph.inputs:
+        if name in by_tensor:
+            index, scheme = by_tensor[name]
+            target.node.append(_wire(builder, name, scheme, flag_names[index]))
     for block in graph.blocks:
+        first = len(target.node)
         members = [nodes[name] for name in block.operators]
         if block.name not in by_block:
             target.node.extend(members)
             outer.update(dict.fromkeys(name for node in members for name in node_inputs(node)))
-            continue
-        branch = _branch(block, members, initializers, "float32")
-        for index in by_block[block.name]:
-            emitter = Emitter()
-            builder.emit(emitter, block, switches[index].precision)
-            chosen = _int8_branch(block, emitter, builder, initializers, switches[index].precision.name)
-            names = list(block.outputs) if index == by_block[block.name][-1] else _inner(block, index)
-            node = helper.make_node("If", [flag_names[index]], names, name=f"{block.name}/switch/{index}")
-            node.attribute.append(helper.make_attribute("then_branch", chosen))
-            node.attribute.append(helper.make_attribute("else_branch", branch))
-            branch = helper.make_graph([node], f"{block.name}/else/{index}", [], _untyped(names))
-        target.node.append(node)
+        else:
+            branch = _branch(block, members, initializers, "float32")
+            for index in by_block[block.name]:
+                emitter = Emitter()
+                builder.emit(emitter, block, switches[index].precision)
+                chosen = _int8_branch(block, emitter, builder, initializers, switches[index].precision.name)
+                names = list(block.outputs) if index == by_block[block.name][-1] else _inner(block, index)
+                node = helper.make_node("If", [flag_names[index]], names, name=f"{block.name}/switch/{index}")
+                node.attribute.append(helper.make_attribute("then_branch", chosen))
+                node.attribute.append(helper.make_attribute("else_branch", branch))
+                branch = helper.make_graph([node], f"{block.name}/else/{index}", [], _untyped(names))
+            target.node.append(node)
+        for name in block.outputs:
+            if name in by_tensor:
+                for written in list(target.node)[first:]:
+                    written.output[:] = [_fed_name(each, by_tensor) for each in written.output]
+                index, scheme = by_tensor[name]
+                target.node.append(_wire(builder, name, scheme, flag_names[index]))
+                first = len(target.node)
     target.initializer.extend(initializers[name] for name in outer if name in initializers)
     return out
+
+
+def _fed_name(name: str, wires: Collection[str]) -> str:
+    """Under which name a tensor is written: readers of one with a wire switch read what is behind the switch."""
+    return f"{name}/unwired" if name in wires else name
+
+
+def _wire(builder: QdqBuilder, tensor: str, scheme: Scheme, flag: str) -> onnx.NodeProto:
+    """An If that puts a quantise/dequantise pair on `tensor`, or passes it on."""
+    source = _fed_name(tensor, {tensor})
+    emitter = Emitter()
+    emitter.written[tensor] = scheme
+    pair = builder.read_float(emitter, tensor)
+    for node in emitter.nodes:
+        node.input[:] = [source if name == tensor else name for name in node.input]
+    chosen = helper.make_graph(emitter.nodes, f"{tensor}/wire", [], _untyped([pair]), [*emitter.initializers.values()])
+    for named in (chosen.node, chosen.initializer):
+        for each in named:
+            each.name = f"wire/{each.name}"
+    for node in chosen.node:
+        node.input[:] = [name if name == source else f"wire/{name}" for name in node.input]
+        node.output[:] = [f"wire/{name}" for name in node.output]
+    chosen.output[0].name = f"wire/{pair}"
+    copy = helper.make_node("Identity", [source], [f"wire/{tensor}/float"], name=f"wire/{tensor}/pass")
+    other = helper.make_graph([copy], f"{tensor}/pass", [], _untyped([copy.output[0]]))
+    node = helper.make_node("If", [flag], [tensor], name=f"{tensor}/wire")
+    node.attribute.append(helper.make_attribute("then_branch", chosen))
+    node.attribute.append(helper.make_attribute("else_branch", other))
+    return node
 
 
 def _inner(block: Block, index: int) -> list[str]:
