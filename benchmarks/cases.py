@@ -7,6 +7,8 @@ and said.
 import gzip
 import json
 import runpy
+import shlex
+import sys
 from dataclasses import asdict, dataclass, is_dataclass
 from datetime import date
 from pathlib import Path
@@ -91,7 +93,7 @@ def write(what: str, figures: dict[str, Any], table: str) -> Path:
     body = json.dumps(config, indent=1, default=_plain)
     path.write_text(
         f"# {what}\n\n{machine}, {machine.system}, {date.today().isoformat()}.\n"
-        f"Command: `python benchmarks/{what}.py`\n\n"
+        f"Command: `{shlex.join(['python', f'benchmarks/{Path(sys.argv[0]).name}', *sys.argv[1:]])}`\n\n"
         f"{table}\n\n<details><summary>configuration and raw figures</summary>\n\n```json\n{body}\n```\n\n</details>\n"
     )
     return path

@@ -127,8 +127,11 @@ def seconds(graph: Graph, profile: Profile, chosen: Assignment) -> float:
         into_int8 = {tensor for tensor, reader in mine if name.get(reader, "float32") != "float32"}
         into_float = [reader for _, reader in mine if name.get(reader, "float32") == "float32"]
         producer = tensors[glue.flow].producer
-        if producer is not None and name[producer] == "int8":
+        form = name[producer] if producer is not None else "float32"
+        if form == "int8":
             total += glue.int8_s + glue.dequantize_s * len(into_float)
+        elif form == "int8-anchor" and glue.anchor_float_s is not None and glue.anchor_quantize_s is not None:
+            total += glue.anchor_float_s + glue.anchor_quantize_s * len(into_int8)
         else:
             total += glue.float_s + glue.quantize_s * len(into_int8)
     return total
@@ -211,7 +214,8 @@ def profile_of(
     glue_us: Mapping[str, tuple[float, ...]],
     overhead_us: float = 0.0,
 ) -> Profile:
-    """A profile from microseconds by (block, precision), and by flow (float, int8, quantise, dequantise)."""
+    """A profile from microseconds by (block, precision), and by flow (float, int8, quantise, dequantise), perhaps with
+    (float, quantise) behind an anchor."""
     machine = Machine("imagined", 1, (), 0, "none", "3")
     return Profile(
         graph.model_sha256,
@@ -220,8 +224,8 @@ def profile_of(
         CHOICES,
         tuple(BlockTime(b, p, us * MICROSECOND, 0.0, 1) for (b, p), us in blocks_us.items()),
         tuple(
-            Glue(flow, a * MICROSECOND, b * MICROSECOND, c * MICROSECOND, d * MICROSECOND, 1)
-            for flow, (a, b, c, d) in glue_us.items()
+            Glue(flow, a * MICROSECOND, b * MICROSECOND, c * MICROSECOND, d * MICROSECOND, 1, *_anchor(behind))
+            for flow, (a, b, c, d, *behind) in glue_us.items()
         ),
         overhead_us * MICROSECOND,
         1.0,
@@ -231,6 +235,10 @@ def profile_of(
         0.1,
         (),
     )
+
+
+def _anchor(behind_us: list[float]) -> tuple[float | None, float | None]:
+    return (behind_us[0] * MICROSECOND, behind_us[1] * MICROSECOND) if behind_us else (None, None)
 
 
 def error_of(graph: Graph, outputs: tuple[OutputModel, ...], upper_log: float = 0.0) -> ErrorModel:
@@ -311,7 +319,14 @@ def _profile(rng: Random, graph: Graph) -> Profile:
     }
     most = rng.choice((0, 4, 12))
     flows = dict.fromkeys(tensor.name for tensor in origins(graph).values())
-    glue = {flow: tuple(float(rng.randint(0, most)) for _ in range(4)) for flow in flows}
+    least = rng.choice((0, 0, -10))  # a change of type that spares time
+    glue = {
+        flow: tuple(
+            float(rng.randint(least if change else 0, most))
+            for change in (False, False, True, True, False, True)[: rng.choice((4, 6))]
+        )
+        for flow in flows
+    }
     return profile_of(graph, blocks, glue, rng.randint(0, 20))
 
 

@@ -10,7 +10,8 @@ from taglio.embedded import digits_model
 from taglio.graph import Block, Flow, Graph, Tensor, build, flows
 from taglio.model import load
 from taglio.profile.attribution import Attribution
-from taglio.profile.fit import Run, Tables, conformal_ratio, fit, leave_one_out
+from taglio.profile.calibrate import calibrate
+from taglio.profile.fit import Run, Tables, conformal_ratio, fit, priced
 from taglio.profile.machine import Machine
 from taglio.profile.measure import pure_assignments, random_mixes
 from taglio.profile.result import BlockTime, Conditions, Glue, Profile, changes, predict, reads, writes
@@ -169,32 +170,46 @@ def test_what_no_kernel_explains_is_overhead(graph: Graph) -> None:
 
 
 def test_leaving_one_out_predicts_mixes_without_seeing_them(graph: Graph) -> None:
-    runs = Imagined(graph, noise=0.02).runs(mixes=9)
-    honest = leave_one_out(runs, graph)
-    assert set(honest) == {f"mix{i}" for i in range(9)}  # not the pure runs: a fit without one could not know it
+    """Said again the slow way: a fit of the other runs, and two factors from what fits get wrong on the other runs."""
+    runs = Imagined(graph, noise=0.02).runs(mixes=24)  # enough that every block is shown in every precision by two
+    honest = calibrate(runs, graph)[1]
+    assert set(honest) == {f"mix{i}" for i in range(24)}  # not the pure runs: a fit without one could not know it
 
+    rows = []
     for run in runs:
+        tables = fit([each for each in runs if each is not run], graph)
+        without = as_profile(replace(tables, glue=tuple(priced(each, 0.0) for each in tables.glue)), graph)
+        whole, still = (predict(p, graph, run.assignment) for p in (as_profile(tables, graph), without))
+        rows.append([sum(whole.blocks.values()), whole.total_s - still.total_s, whole.total_s, run.wall_s])
+    for index, run in enumerate(runs):
         if run.name in honest:
-            others = [each for each in runs if each is not run]
-            profile = as_profile(fit(others, graph), graph)
-            assert honest[run.name] == pytest.approx(predict(profile, graph, run.assignment).total_s, rel=1e-9)
-
-    # Whatever happened in the run itself, its own prediction stays and the others' move.
-    spoiled = [
-        replace(run, wall_s=5 * run.wall_s, attribution=slower(run.attribution)) if run.name == "mix4" else run
-        for run in runs
-    ]
-    dishonest = leave_one_out(spoiled, graph)
-    assert dishonest["mix4"] == honest["mix4"]
-    assert all(dishonest[name] != honest[name] for name in honest if name != "mix4")
+            table = np.array(rows[:index] + rows[index + 1 :])
+            shares = table[:, :2] / table[:, 3:]
+            wanted = np.concatenate([1.0 - table[:, 2] / table[:, 3], np.zeros(2)])
+            factors = np.linalg.lstsq(np.vstack([shares, np.sqrt(0.1) * np.eye(2)]), wanted, rcond=None)[0]
+            own = np.array(rows[index])
+            assert honest[run.name] == pytest.approx(own[2] + own[:2] @ factors, rel=1e-6)
 
 
-def slower(attribution: Attribution) -> Attribution:
-    return replace(
-        attribution,
-        blocks_s={name: 5 * seconds for name, seconds in attribution.blocks_s.items()},
-        tensors_s={name: 5 * seconds for name, seconds in attribution.tensors_s.items()},
-    )
+def test_what_every_run_gets_wrong_is_corrected(graph: Graph) -> None:
+    """Blocks of mixes take 12 % less than the same blocks in pure runs, as warmer caches make them."""
+    machine = Imagined(graph, noise=0.0)
+    runs = machine.runs(mixes=9)
+    fast = [shorter(run, 0.88) if run.mixed else run for run in runs]
+    plain, corrected = fit(fast, graph), calibrate(fast, graph)[0]
+    unseen = [shorter(machine.run("mix", each), 0.88) for each in random_mixes(graph, CHOICES, 20, seed=99).values()]
+
+    def error(tables: Tables) -> float:
+        profile = as_profile(tables, graph)
+        return float(np.mean([abs(predict(profile, graph, run.assignment).total_s / run.wall_s - 1) for run in unseen]))
+
+    assert error(corrected) < 0.85 * error(plain)
+
+
+def shorter(run: Run, factor: float) -> Run:
+    blocks = {name: factor * seconds for name, seconds in run.attribution.blocks_s.items()}
+    saved = sum(run.attribution.blocks_s.values()) - sum(blocks.values())
+    return replace(run, wall_s=run.wall_s - saved, attribution=replace(run.attribution, blocks_s=blocks))
 
 
 def test_the_interval_holds_for_nine_of_ten_unseen_mixes(graph: Graph) -> None:
@@ -203,9 +218,9 @@ def test_the_interval_holds_for_nine_of_ten_unseen_mixes(graph: Graph) -> None:
     for seed in range(12):
         machine = Imagined(graph, noise=0.1, seed=seed)
         runs = machine.runs(mixes=9, seed=seed)
-        unseen = leave_one_out(runs, graph)
+        tables, unseen = calibrate(runs, graph)
         ratio = conformal_ratio([unseen[run.name] / run.wall_s - 1.0 for run in runs if run.name in unseen])
-        profile = as_profile(fit(runs, graph), graph)
+        profile = as_profile(tables, graph)
         for name, assignment in random_mixes(graph, CHOICES, 15, seed + 1000).items():
             measured = machine.run(name, assignment).wall_s
             covered += abs(predict(profile, graph, assignment).total_s / measured - 1.0) <= ratio

@@ -4,15 +4,16 @@ One binary per block and precision; w is "the producer writes int8", r "the read
 A flow from a float producer is quantised once per tensor somebody reads as int8 (z ≥ r − w; one z for a float block,
 one for a float activation behind an int8 anchor, whose tensors have another layout), a flow from an int8
 producer is dequantised once per float reader (d ≥ w − r), and quantising for one reader adds that reader's edge noise
-(y ≥ r − w). Costs and noises are not negative, so z, d and y are integral without being asked to.
+(y ≥ r − w). Noises are not negative, and a cost that is gets upper bounds to match, so z, d and y are integral without
+being asked to.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from taglio.error.model import ErrorModel, OutputModel
-from taglio.graph import Graph, flows
-from taglio.profile.result import Profile, anchor_costs
+from taglio.graph import Flow, Graph, flows
+from taglio.profile.result import Glue, Profile, anchor_costs
 from taglio.quantize.effective import fuses_when_surrounded
 from taglio.quantize.precision import FLOAT32, Precision
 
@@ -93,37 +94,9 @@ def formulate(
         for name, options in allowed.items()
     }
     edges: dict[tuple[str, str], int] = {}
+    states = _States(columns, writes, reads, behind_anchor)
     for flow in flows(graph):
-        cost = glue[flow.name]
-        anchor_base, anchor_each = anchor_costs(cost)
-        w, a = writes.get(flow.producer or "", []), behind_anchor.get(flow.producer or "", [])
-        program.constant += _MS * cost.float_s
-        for column in w:
-            program.cost[column] += _MS * (cost.int8_s - cost.float_s)
-        for column in a:
-            program.cost[column] += _MS * (anchor_base - cost.float_s)
-        shared: dict[str, int] = {}
-        from_anchor: dict[str, int] = {}
-        for tensor, reader in flow.readers:
-            r = reads.get(reader, [])
-            if not r:
-                for column in w:
-                    program.cost[column] += _MS * cost.dequantize_s
-                continue
-            if tensor not in shared:
-                shared[tensor] = program.variable(("quantize", tensor), _MS * cost.quantize_s, False)
-                if a:
-                    from_anchor[tensor] = program.variable(("quantize anchor", tensor), _MS * anchor_each, False)
-            _at_least(program, shared[tensor], r, [*w, *a])
-            if a:
-                floats = [c for n, c in columns[flow.producer or ""].items() if n == FLOAT32.name]
-                _at_least(program, from_anchor[tensor], r, [*w, *floats])
-            if w:
-                column = program.variable(("dequantize", tensor, reader), _MS * cost.dequantize_s, False)
-                _at_least(program, column, w, r)
-            if (flow.name, reader) not in edges and noise_limits:
-                edges[flow.name, reader] = program.variable(("edge", flow.name, reader), 0.0, False)
-                _at_least(program, edges[flow.name, reader], r, w)
+        _flow(program, flow, glue[flow.name], states, edges if noise_limits else None)
     if error is not None:
         for output in error.outputs:
             if output.output in noise_limits:
@@ -132,14 +105,58 @@ def formulate(
     return program
 
 
-def _at_least(program: Program, column: int, plus: Sequence[int], minus: Sequence[int]) -> None:
-    """column ≥ Σ plus − Σ minus."""
-    terms = {column: 1.0}
-    for each in plus:
-        terms[each] = terms.get(each, 0.0) - 1.0
-    for each in minus:
-        terms[each] = terms.get(each, 0.0) + 1.0
-    program.row(0.0, INFINITY, terms)
+@dataclass(frozen=True, slots=True)
+class _States:
+    """Columns by block: of each precision; of those that write int8, read it, or write float behind an anchor."""
+
+    precisions: Mapping[str, Mapping[str, int]]
+    writes: Mapping[str, Sequence[int]]
+    reads: Mapping[str, Sequence[int]]
+    behind_anchor: Mapping[str, Sequence[int]]
+
+
+def _flow(program: Program, flow: Flow, cost: Glue, states: _States, edges: dict[tuple[str, str], int] | None) -> None:
+    """What a flow costs by who writes and reads it; and, where noise is limited, its columns in `edges`."""
+    anchor_base, anchor_each = anchor_costs(cost)
+    producer = flow.producer or ""
+    w, a = states.writes.get(producer, []), states.behind_anchor.get(producer, [])
+    floats = [column for name, column in states.precisions.get(producer, {}).items() if name == FLOAT32.name]
+    program.constant += _MS * cost.float_s
+    for column in w:
+        program.cost[column] += _MS * (cost.int8_s - cost.float_s)
+    for column in a:
+        program.cost[column] += _MS * (anchor_base - cost.float_s)
+    asked: dict[str, list[Sequence[int]]] = {}
+    for tensor, reader in flow.readers:
+        r = states.reads.get(reader, [])
+        if not r:
+            for column in w:
+                program.cost[column] += _MS * cost.dequantize_s
+            continue
+        asked.setdefault(tensor, []).append(r)
+        if w:
+            _when(program, ("dequantize", tensor, reader), cost.dequantize_s, [w], r)
+        if edges is not None and (flow.name, reader) not in edges:
+            edges[flow.name, reader] = _when(program, ("edge", flow.name, reader), 0.0, [r], w)
+    for tensor, readers in asked.items():
+        _when(program, ("quantize", tensor), cost.quantize_s, readers, [*w, *a])
+        if a:
+            _when(program, ("quantize anchor", tensor), anchor_each, readers, [*w, *floats])
+
+
+def _when(
+    program: Program, name: tuple[str, ...], seconds: float, reasons: Sequence[Sequence[int]], unless: Sequence[int]
+) -> int:
+    """A variable that is 1 where any of `reasons` is and `unless` is not, at a cost; each is a sum of columns."""
+    column = program.variable(name, _MS * seconds, False)
+    for reason in reasons:
+        program.row(0.0, INFINITY, {**dict.fromkeys(unless, 1.0), **dict.fromkeys(reason, -1.0), column: 1.0})
+    if seconds < 0.0:  # or it would be taken without a reason
+        program.row(
+            -INFINITY, 0.0, {**dict.fromkeys([each for reason in reasons for each in reason], -1.0), column: 1.0}
+        )
+        program.row(-INFINITY, 1.0, {**dict.fromkeys(unless, 1.0), column: 1.0})
+    return column
 
 
 def _noise_row(

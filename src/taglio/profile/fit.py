@@ -1,7 +1,7 @@
 """From attributed whole-model runs to a profile's tables. Pure: no clock, no session."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from statistics import fmean, median
 
@@ -54,17 +54,20 @@ def fit(runs: Sequence[Run], graph: Graph) -> Tables:
     glue, quantize_rate, dequantize_rate = _glue(runs, graph, moving, surplus)
     tables = Tables(blocks, glue, 0.0, scale, overhead, quantize_rate, dequantize_rate)
     # The session's own cost a run, and kernels that nobody owns.
-    rest = fmean(run.wall_s - _total(tables, graph, moving, run) for run in runs)
+    rest = fmean(run.wall_s - sum(parts(tables, graph, moving, run)) for run in runs)
     return Tables(blocks, glue, rest, scale, overhead, quantize_rate, dequantize_rate)
 
 
 def _block_times(
     runs: Sequence[Run], graph: Graph, moving: Sequence[Flow]
 ) -> tuple[tuple[BlockTime, ...], dict[tuple[str, str], float]]:
-    """Seconds of every block where what it reads does not change type; and, by (run, flow), what reading across a
-    change of type cost on top (other layouts, colder caches): that is the boundary's doing, and is charged to it."""
+    """Seconds of every block where nothing that it reads or writes changes type; and, by (run, flow), what a change
+    of type cost on top (other layouts, colder caches) or spared: that is the boundary's doing, and is charged to it."""
     incoming: dict[str, list[Flow]] = {}
+    outgoing: dict[str, list[Flow]] = {}
     for flow in moving:
+        if flow.producer is not None:
+            outgoing.setdefault(flow.producer, []).append(flow)
         for reader in dict.fromkeys(block for _, block in flow.readers if block):
             incoming.setdefault(reader, []).append(flow)
     calm: dict[tuple[str, str], list[float]] = {}
@@ -79,6 +82,7 @@ def _block_times(
             every.setdefault(key, []).append(seconds)
             read = reads(run.assignment, block.name)
             changed = [f.name for f in incoming.get(block.name, ()) if writes(run.assignment, f.producer) != read]
+            changed += [f.name for f in outgoing.get(block.name, ()) if changes(f, run.assignment)]
             if changed:
                 across.append((run.name, block.name, changed, seconds))
                 keys.append(key)
@@ -99,17 +103,6 @@ def _block_times(
     return tuple(times), surplus
 
 
-def leave_one_out(runs: Sequence[Run], graph: Graph) -> dict[str, float]:
-    """For each mixed run the seconds predicted by a fit of all the others."""
-    moving = flows(graph)
-    predicted = {}
-    for index, run in enumerate(runs):
-        if run.mixed:
-            tables = fit([*runs[:index], *runs[index + 1 :]], graph)
-            predicted[run.name] = tables.overhead_s + _total(tables, graph, moving, run)
-    return predicted
-
-
 def conformal_ratio(errors: Sequence[float], coverage: float = COVERAGE) -> float:
     """The half-width that covers a new |error| with probability `coverage`: the ⌈(n+1)·coverage⌉-th smallest of n
     exchangeable ones (Vovk et al., split conformal prediction); the largest where n is too small."""
@@ -119,17 +112,32 @@ def conformal_ratio(errors: Sequence[float], coverage: float = COVERAGE) -> floa
     return ordered[min(len(ordered), ceil((len(ordered) + 1) * coverage)) - 1]
 
 
-def _total(tables: Tables, graph: Graph, moving: Sequence[Flow], run: Run) -> float:
+def parts(tables: Tables, graph: Graph, moving: Sequence[Flow], run: Run) -> tuple[float, float, float]:
+    """Predicted seconds of the blocks of `run`, of its changes of type, and of all else. A block that no run showed in
+    its precision is taken from another."""
     times = {(entry.block, entry.precision): entry.seconds for entry in tables.blocks}
     fallback: dict[str, float] = {}
     for entry in tables.blocks:
         fallback.setdefault(entry.block, entry.seconds)
     glue = {entry.flow: entry for entry in tables.glue}
-    total = 0.0
+    blocks = 0.0
     for block in graph.blocks:
         name = run.assignment[block.name].name if block.name in run.assignment else "float32"
-        total += times.get((block.name, name), fallback.get(block.name, 0.0))
-    return total + sum(flow_seconds(glue[flow.name], flow, run.assignment) for flow in moving)
+        blocks += times.get((block.name, name), fallback.get(block.name, 0.0))
+    moved = sum(flow_seconds(glue[flow.name], flow, run.assignment) for flow in moving)
+    still = sum(flow_seconds(priced(glue[flow.name], 0.0), flow, run.assignment) for flow in moving)
+    return blocks, moved - still, still + tables.overhead_s
+
+
+def priced(glue: Glue, factor: float) -> Glue:
+    """`glue` with every change of type at `factor` times its seconds."""
+    each = glue.anchor_quantize_s
+    return replace(
+        glue,
+        quantize_s=factor * glue.quantize_s,
+        dequantize_s=factor * glue.dequantize_s,
+        anchor_quantize_s=None if each is None else factor * each,
+    )
 
 
 def _to_wall(run: Run, overhead: float, unexplained: float) -> Run:
@@ -207,7 +215,7 @@ def _glue(
         values = samples.get((flow.name, form), [])
         guess = fixed + per_element * elements[flow.name]
         # A fraction of a sample of the general rate steadies flows that were seen once or twice.
-        return max(0.0, (sum(values) + _GENERAL_WEIGHT * guess) / (len(values) + _GENERAL_WEIGHT))
+        return (sum(values) + _GENERAL_WEIGHT * guess) / (len(values) + _GENERAL_WEIGHT)
 
     result = []
     for flow in moving:

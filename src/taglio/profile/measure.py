@@ -13,7 +13,8 @@ import numpy as np
 from taglio.graph import Graph, flows
 from taglio.model import Model
 from taglio.profile.attribution import Attributor
-from taglio.profile.fit import Run, conformal_ratio, fit, leave_one_out
+from taglio.profile.calibrate import calibrate
+from taglio.profile.fit import Run, conformal_ratio
 from taglio.profile.machine import describe
 from taglio.profile.result import Conditions, Profile, WholeRun, changes, writes
 from taglio.profile.stopwatch import Effort, Progress, Timed, WallTime, time_models
@@ -118,8 +119,7 @@ def _assemble(
     measured: Sequence[tuple[Run, WallTime]],
 ) -> Profile:
     runs = [run for run, _ in measured]
-    tables = fit(runs, graph)
-    unseen = leave_one_out(runs, graph)
+    tables, unseen = calibrate(runs, graph)
     errors = [unseen[run.name] / run.wall_s - 1.0 for run in runs if run.name in unseen]
     whole = tuple(
         WholeRun(

@@ -36,6 +36,7 @@ from taglio.model import Model
 from taglio.quantize.keep_float import import_domains, keep_float
 from taglio.quantize.parameters import TensorParameters, activation_parameters
 from taglio.quantize.ranges import Ranges
+from taglio.quantize.same_range import share_ranges
 from taglio.runtimes.onnxruntime import SessionOptions, open_session
 from taglio.scheme import Scheme
 
@@ -62,7 +63,7 @@ def qoperator(model: Model, graph: Graph, blocks: Sequence[str], scheme: Scheme,
     if not chosen:
         return _copy(model.proto)
     nodes = {node.name: node for node in model.proto.graph.node}
-    parameters = _parameters(graph, ranges, scheme)
+    parameters = _parameters(graph, share_ranges(model.proto, ranges.low_high), scheme)
     asked: dict[str, Block] = {}
     slopes = set()
     for block in chosen:
@@ -215,13 +216,13 @@ def _own_weights(proto: onnx.ModelProto, operators: Collection[str]) -> onnx.Mod
     return copy
 
 
-def _parameters(graph: Graph, ranges: Ranges, scheme: Scheme) -> dict[str, TensorParameters]:
+def _parameters(graph: Graph, ranges: Mapping[str, tuple[float, float]], scheme: Scheme) -> dict[str, TensorParameters]:
     """Scale and zero point by tensor; what only moved takes those of the tensor that first held its values."""
-    low_high = dict(ranges.low_high)
+    low_high = dict(ranges)
     for flow in flows(graph):
         for tensor in flow.tensors:
-            if flow.name in ranges.low_high:
-                low_high[tensor] = ranges.low_high[flow.name]
+            if flow.name in ranges:
+                low_high[tensor] = ranges[flow.name]
     return {name: activation_parameters(*pair, scheme) for name, pair in low_high.items()}
 
 

@@ -13,7 +13,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from taglio.errors import BadOption, CannotQuantize
-from taglio.graph import MOVEMENT, Block, Graph, tensor_shapes
+from taglio.graph import Block, Graph, tensor_shapes
 from taglio.model import Model
 from taglio.quantize.emitter import Emitter
 from taglio.quantize.half import emit_float16
@@ -27,6 +27,7 @@ from taglio.quantize.parameters import (
 )
 from taglio.quantize.precision import Assignment, Precision
 from taglio.quantize.ranges import Ranges
+from taglio.quantize.same_range import range_roots, share_ranges
 from taglio.scheme import Scheme
 
 # Float tails that int8 arithmetic gets for free when the zero point is the type's minimum.
@@ -42,13 +43,13 @@ class QdqBuilder:
         """`ranges` by calibration method; every scheme that is built must find its method there."""
         self._model = model
         self._graph = graph
-        self._ranges = ranges
         self._initializers = model.initializers()
         self._arrays: dict[str, np.ndarray] = {}
         self._weights: dict[tuple[object, ...], QuantizedWeight] = {}
         self._parameters: dict[tuple[str, object], TensorParameters] = {}
         self._nodes = {node.name: node for node in model.proto.graph.node}
-        self._roots = _range_roots(model.proto)
+        self._roots = range_roots(model.proto)
+        self._ranges = {name: share_ranges(model.proto, each.low_high) for name, each in ranges.items()}
         self._shapes = tensor_shapes(model.proto)
 
     def build(self, assignment: Assignment, wires: Mapping[str, Scheme] | None = None) -> onnx.ModelProto:
@@ -109,7 +110,7 @@ class QdqBuilder:
         key = (tensor, scheme.activation_key)
         if key not in self._parameters:
             root = self._roots.get(tensor, tensor)
-            ranges = self._ranges[scheme.calibration].low_high
+            ranges = self._ranges[scheme.calibration]
             if root not in ranges:
                 raise CannotQuantize(f"tensor {root} has no calibrated range: calibrate with data that reaches it")
             self._parameters[key] = activation_parameters(*ranges[root], scheme)
@@ -289,16 +290,6 @@ def _outer_names(nodes: list[onnx.NodeProto]) -> set[str]:
                 names |= {name for sub in attribute.g.node for name in sub.input}
                 names |= _outer_names(list(attribute.g.node))
     return names
-
-
-def _range_roots(proto: onnx.ModelProto) -> dict[str, str]:
-    """For every tensor that only moved, the tensor that first held its values."""
-    roots: dict[str, str] = {}
-    for node in proto.graph.node:
-        if node.op_type in MOVEMENT:
-            for name in node.output:
-                roots[name] = roots.get(node.input[0], node.input[0])
-    return roots
 
 
 def _channel_axis(node: onnx.NodeProto, weight: onnx.TensorProto) -> int | None:

@@ -1,0 +1,51 @@
+"""Which tensors share a range: what only moved, and what a Concat joins where that costs little. Does not calibrate.
+
+ONNX Runtime's QLinearConcat copies an input that has its output's scale and looks every value up otherwise: on
+yolo11n-seg in int8 the copies save 4 % of the whole model's time. OpenVINO's quantiser unifies these scales too.
+"""
+
+from collections.abc import Mapping
+
+import onnx
+
+from taglio.graph import MOVEMENT
+
+# A tensor may lose this many of its quantisation steps to the wider range: less than one bit.
+_COARSER = 2.0
+
+
+def range_roots(proto: onnx.ModelProto) -> dict[str, str]:
+    """For every tensor that only moved, the tensor that first held its values."""
+    roots: dict[str, str] = {}
+    for node in proto.graph.node:
+        if node.op_type in MOVEMENT:
+            for name in node.output:
+                roots[name] = roots.get(node.input[0], node.input[0])
+    return roots
+
+
+def share_ranges(proto: onnx.ModelProto, low_high: Mapping[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:
+    """`low_high` with inputs and output of a Concat at their common range, but for those it would make too coarse."""
+    roots = range_roots(proto)
+    group = {name: [name] for name in low_high}
+    for node in proto.graph.node:
+        if node.op_type != "Concat":
+            continue
+        joined, *inputs = (roots.get(name, name) for name in (node.output[0], *node.input))
+        for name in inputs:
+            if joined not in group or name not in group or group[name] is group[joined]:
+                continue
+            members = [*group[joined], *group[name]]
+            width = _width(*_common(members, low_high))
+            if all(_COARSER * _width(*low_high[member]) >= width for member in members):
+                group |= dict.fromkeys(members, members)
+    return {name: _common(members, low_high) for name, members in group.items()}
+
+
+def _common(members: list[str], low_high: Mapping[str, tuple[float, float]]) -> tuple[float, float]:
+    return min(low_high[name][0] for name in members), max(low_high[name][1] for name in members)
+
+
+def _width(low: float, high: float) -> float:
+    """Of the range that is quantised, which always holds zero."""
+    return max(high, 0.0) - min(low, 0.0)
