@@ -1,8 +1,8 @@
 """Networks for the benchmarks of the error model, and their measured evaluations kept on disk. Judges nothing.
 
-Photographs are few, and the outputs of a detector are nearly zero but for a handful of cells: measured on five pictures,
-the error of one subset jumps by 20 % when any early block is rounded differently. So the held-out photographs (never
-the calibration ones) are also shown in parts, each enlarged to the input's size: VIEWS inputs a photograph.
+Photographs are few, and the outputs of a detector are nearly zero but for a handful of cells: measured on five
+pictures, the error of one output jumps by 20 % when any early block is rounded differently. So the held-out photographs
+(never the calibration ones) are also shown in parts, each enlarged to the input's size: VIEWS inputs a photograph.
 """
 
 import hashlib
@@ -19,9 +19,10 @@ from taglio.data import Dataset, Split
 from taglio.error.loss import Metric
 from taglio.error.measure import ErrorMeter, Reading
 from taglio.error.switchable import Switchable
+from taglio.error_stage import open_switchable
 from taglio.graph import Graph
-from taglio.optimize import open_switchable
-from taglio.quantize.precision import Assignment
+from taglio.profile.measure import pure_assignments
+from taglio.quantize.precision import Assignment, precisions
 from taglio.quantize.qdq import QdqBuilder
 from taglio.scheme import DEFAULT_SCHEME, Scheme
 from taglio.workspace import Work
@@ -44,7 +45,9 @@ class Network:
     meter: ErrorMeter
 
 
-def open_network(name: str, views: int = VIEWS, metric: Metric | None = None, scheme: Scheme = DEFAULT_SCHEME) -> Network:
+def open_network(
+    name: str, views: int = VIEWS, metric: Metric | None = None, scheme: Scheme = DEFAULT_SCHEME
+) -> Network:
     """The network `name`, its switchable graph and a meter on its held-out inputs."""
     work = open_case(name)
     builder = work.builder(scheme)
@@ -80,8 +83,7 @@ def readings(
 ) -> list[Reading]:
     """A reading of each assignment, with the tensor of `wires` travelling as int8 besides; from disk where it is known.
 
-    What decides a reading is in the name of the file: model, data, scheme, the assignments and the measuring code's
-    own version of them.
+    What decides a reading is in the file's name: the data, the assignments, and the network in int8 as it is built.
     """
     path = _path(network, kind, assignments, wires)
     if path.exists():
@@ -103,7 +105,8 @@ def readings(
 
 def _path(network: Network, kind: str, assignments: Sequence[Assignment], wires: Sequence[str | None]) -> Path:
     work, digest = network.work, hashlib.sha256()
-    digest.update(work.model.sha256.encode())
+    everything = pure_assignments(work.graph, precisions(DEFAULT_SCHEME))["int8"]
+    digest.update(work.model.sha256.encode() + network.builder.build(everything).SerializeToString(deterministic=True))
     for sample in work.data.held_out.samples:
         for name, values in sample.items():
             digest.update(name.encode() + np.ascontiguousarray(values).tobytes())

@@ -22,7 +22,8 @@ from rivals import RECOMMENDED, by_onnxruntime, excluding, fixed, model_error
 from taglio.choose_scheme import choose
 from taglio.error.model import ErrorModel
 from taglio.error.switchable import Switchable
-from taglio.optimize import decide, error_stage, open_switchable, profile_stage, verifier, whole_meter
+from taglio.error_stage import error_stage, open_switchable
+from taglio.optimize import decide, profile_stage, verifier, whole_meter
 from taglio.plan.result import Limits
 from taglio.profile.layerwise import layer_times, speedups
 from taglio.profile.measure import FLOAT_RUN, pure_assignments

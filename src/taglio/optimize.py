@@ -14,10 +14,11 @@ from taglio import artifact, workspace
 from taglio.choose_scheme import SchemeResult, choose
 from taglio.components.build import Manifest, write
 from taglio.components.cut import cut
+from taglio.error.loss import parse_metric
 from taglio.error.measure import ErrorMeter
 from taglio.error.model import ErrorModel
-from taglio.error.study import Budget, study
-from taglio.error.switchable import Switchable, quantizable_flows
+from taglio.error.switchable import Switchable
+from taglio.error_stage import error_stage, loss_limits, open_switchable
 from taglio.errors import BadOption, Infeasible
 from taglio.outcome import Outcome, Point, Variant
 from taglio.plan.result import Limits, Plan
@@ -29,9 +30,8 @@ from taglio.profile.stopwatch import Effort, Progress, Timed, time_models
 from taglio.quantize.effective import effective
 from taglio.quantize.precision import Assignment, precisions
 from taglio.quantize.qdq import QdqBuilder
-from taglio.runtimes.onnxruntime import SessionOptions
 from taglio.scheme import Scheme
-from taglio.workspace import COMPONENTS, ERROR, PLAN, PROFILE, Setup, Work
+from taglio.workspace import COMPONENTS, PLAN, PROFILE, Setup, Work
 
 OUTCOME = "outcome"
 LAYERS = "layers"
@@ -40,6 +40,8 @@ _FINALISTS = 3
 _VERIFY_SAMPLES = 32
 # Medians closer than this on an idle machine do not say which is faster.
 _NOISE = 1.015
+# Relative L2 by which schemes are compared where the bound is on a metric that moves in steps.
+_SCHEME_ERROR = 0.01
 
 
 def optimize(
@@ -58,18 +60,21 @@ def optimize(
     """
     if limits.max_error is None or not limits.max_error >= 0.0:
         raise BadOption(f"--max-error {limits.max_error}: give a number of at least 0, such as 0.01 for 1 %")
+    metric = parse_metric(setup.metric)
     clock = _Clock()
     work = workspace.create(folder, setup)
     clock.lap("load")
     scheme, schemes = setup.scheme, tuple[SchemeResult, ...]()
     if scheme is None:
-        scheme, schemes, _ = choose(work, limits.max_error, progress=progress)
+        bound = metric.bound(limits.max_error) if metric.smooth else _SCHEME_ERROR
+        scheme, schemes, _ = choose(work, bound, progress=progress)
         clock.lap("scheme")
     builder = work.builder(scheme, progress)
     clock.lap("calibrate")
     measured = profile_stage(work, scheme, builder, effort, progress)
     clock.lap("profile")
     switchable = open_switchable(work, builder, scheme)
+    limits = loss_limits(work, switchable, limits)
     model = error_stage(work, scheme, switchable, confidence, effort, progress)
     clock.lap("error")
     decision = decide(work, builder, switchable, measured, model, limits, effort=effort, progress=progress)
@@ -161,50 +166,9 @@ def layers_stage(work: Work, scheme: Scheme, cut_at: Cut, progress: Progress | N
     return result
 
 
-def open_switchable(work: Work, builder: QdqBuilder, scheme: Scheme) -> Switchable:
-    """The switchable graph of the workspace's model. It is not timed, so its threads may spin."""
-    options = SessionOptions(work.setup.threads, spinning=True)
-    wires = dict.fromkeys(quantizable_flows(work.graph), scheme)
-    return Switchable(work.model, work.graph, builder, precisions(scheme), options, wires=wires)
-
-
-def error_stage(
-    work: Work,
-    scheme: Scheme,
-    switchable: Switchable,
-    confidence: float = 0.9,
-    effort: float = 1.0,
-    progress: Progress | None = None,
-) -> ErrorModel:
-    """Measure errors, fit, and keep the model in the folder."""
-    budget = Budget(seconds=32.0 * effort)
-    samples = work.data.held_out.samples
-    switchable.run({}, samples[0])
-    start = time.perf_counter()
-    switchable.run({}, samples[0])
-    once = time.perf_counter() - start
-    evaluations = len(work.graph.candidates()) + budget.minimum_subsets
-    count = max(1, min(8, len(samples), int(budget.seconds / max(1e-6, once * evaluations))))
-    meter = ErrorMeter(switchable, samples[:count], work.model.outputs)
-    result = study(
-        work.model,
-        work.graph,
-        scheme,
-        precisions(scheme),
-        meter,
-        work.data.held_out,
-        budget,
-        confidence=confidence,
-        seed=work.setup.seed,
-        progress=progress,
-    )
-    artifact.save(work.folder / f"{ERROR}.json", ERROR, work.model.sha256, result)
-    return result
-
-
 def verifier(work: Work, switchable: Switchable) -> ErrorMeter:
     """Measures a plan's error while searching: on the first _VERIFY_SAMPLES held-out inputs."""
-    return ErrorMeter(switchable, work.data.held_out.samples[:_VERIFY_SAMPLES], work.model.outputs)
+    return work.meter(switchable, _VERIFY_SAMPLES)
 
 
 def plan_stage(
@@ -273,7 +237,7 @@ def whole_meter(work: Work, switchable: Switchable, searched: ErrorMeter) -> Err
     samples = work.data.held_out.samples
     if searched.samples == len(samples):
         return searched
-    return ErrorMeter(switchable, samples, work.model.outputs)
+    return work.meter(switchable)
 
 
 def _verified(finalists: dict[str, Tried], full: ErrorMeter, limits: Limits) -> dict[str, Tried]:

@@ -6,8 +6,8 @@ from math import log
 import numpy as np
 import pytest
 
-from taglio.error.fit import Terms, fit_terms
 from taglio.error.combine import conformal
+from taglio.error.fit import Terms, fit_terms
 
 
 @dataclass(frozen=True)

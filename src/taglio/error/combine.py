@@ -55,7 +55,8 @@ def fit_model(
     fitted = fit_outputs(measured)
     outputs = tuple(_output(meter.names[index], columns, terms) for index, terms in fitted.terms.items())
     truth = np.array([float(each.loss.max()) for each in measured.subset_readings])
-    predicted, steps, upper_log, upper_add = fitted.unseen, (), 0.0, 0.0
+    predicted, upper_log, upper_add = fitted.unseen, 0.0, 0.0
+    steps: tuple[tuple[float, float], ...] = ()
     everything = [*measured.single_readings, *measured.subset_readings]
     if metric.smooth:
         ratios = [log(e / p) for e, p in zip(truth, predicted, strict=True) if e > _TINY and p > _TINY]

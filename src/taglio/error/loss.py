@@ -153,8 +153,10 @@ def call_user(name: str, outputs: Mapping[str, np.ndarray], labels: np.ndarray |
 
 
 class Tally:
-    """Losses of one set of changed outputs against the reference, sample by sample; only sums are kept, but for a user's
-    function, which sees all outputs at once."""
+    """Losses of one set of changed outputs against the reference, sample by sample.
+
+    Only sums are kept, but for a user's function, which sees all outputs at once.
+    """
 
     def __init__(self, metric: Metric, names: Sequence[str]) -> None:
         self._metric = metric

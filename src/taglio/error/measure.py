@@ -33,7 +33,7 @@ class ErrorMeter:
         metric: Metric | None = None,
         labels: np.ndarray | None = None,
     ) -> None:
-        """`labels` [samples, ...] are for a user's metric. Raises BadData for float outputs that are NaN or infinite."""
+        """`labels` [samples, ...] are for a user's metric. Raises BadData for float outputs NaN or infinite."""
         self._switchable = switchable
         self._samples = tuple(samples)
         self._labels = labels[: len(self._samples)] if labels is not None else None
@@ -53,6 +53,11 @@ class ErrorMeter:
     def samples(self) -> int:
         """How many samples an error is measured on."""
         return len(self._samples)
+
+    @property
+    def references(self) -> Sequence[Sequence[np.ndarray]]:
+        """The float model's outputs [samples][outputs]."""
+        return self._reference
 
     @property
     def wires(self) -> frozenset[str]:
@@ -89,7 +94,7 @@ class ErrorMeter:
         return np.array(rows).reshape(len(assignments), len(self.names))
 
     def sample_errors(self, assignment: Assignment) -> np.ndarray:
-        """Squared differences and squared references by sample and output, shape [2, samples, outputs]."""
+        """‖ŷ − y‖² and ‖y‖² by sample and output, shape [2, samples, outputs]."""
         rows = []
         for sample, reference in zip(self._samples, self._reference, strict=True):
             tally = Tally(Metric(), self.names)

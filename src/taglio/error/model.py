@@ -103,8 +103,8 @@ class ErrorModel:
     With probability `confidence` the measured error of a new subset is at most predicted × exp(`upper_log`) +
     `upper_add`: the conformal quantile of cross-validated log ratios, or of differences where the metric is a step.
     `samples` inputs not used for calibration were measured. Outputs that never came near being the largest have no
-    model. `steps` are knots (relative L2, loss), rising in both; empty for a smooth metric. `notes` say what of the data
-    makes these figures less sure.
+    model. `steps` are knots (relative L2, loss), rising in both; empty for a smooth metric. `notes` say what of the
+    data makes these figures less sure.
     """
 
     model_sha256: str

@@ -1,4 +1,4 @@
-"""The error stage: measure blocks alone, flows alone, then random subsets. The measuring is the meter's, the fit's the fit.
+"""What to measure, and in which order: blocks alone, flows alone, random subsets. Fits nothing (combine.py).
 
 What is measured in which order follows from what it buys: blocks alone and flows alone give every term its starting
 value (terms.py), which predicts unseen subsets within a few per cent by itself; a few dozen random subsets correct the

@@ -117,7 +117,7 @@ def starting_noises(
             if producer in own:
                 square += 2.0 * float(np.dot(own[key], own[producer]))
         start[column] = share * max(square, _LEAST_OWN * alone)
-    for column, (flow, reader) in enumerate(columns.edge, len(columns.own)):
+    for column, (_, reader) in enumerate(columns.edge, len(columns.own)):
         alone = float(np.dot(blocks_alone[reader, whole], blocks_alone[reader, whole]))
         together = columns.reading[reader]
         squares = [_square(edge[each - len(columns.own)]) for each in together]

@@ -1,5 +1,6 @@
 """Terminal tables. Rounds and aligns; computes nothing that the artifacts do not hold."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from rich.table import Table
 from taglio import workspace
 from taglio.components.build import Manifest
 from taglio.components.prove import Proof
+from taglio.error.loss import Metric
 from taglio.error.model import ErrorModel
 from taglio.graph import Graph
 from taglio.model import Model
@@ -18,6 +20,7 @@ from taglio.plan.result import Plan
 from taglio.profile.layerwise import LayerTimes, predict_sum
 from taglio.profile.result import Profile
 from taglio.run.in_process import RunReport
+from taglio.sensitivity import Sensitivity, ranks
 
 _SHOWN = 20
 
@@ -155,17 +158,51 @@ def profile(graph: Graph, result: Profile, layers: LayerTimes | None = None) -> 
 def error(graph: Graph, result: ErrorModel) -> None:
     """The blocks that hurt most alone, and how well unseen subsets were predicted."""
     kinds = {block.name: block.kind for block in graph.blocks}
-    table = _table("block alone in int8", "operators", "error")
+    metric = Metric(result.metric)
+    table = _table("block alone in int8", "operators", "error" if metric.smooth else "relative L2")
     worst = sorted((each for each in result.alone if each.precision == "int8"), key=lambda each: -each.error)
     for each in worst[:_SHOWN]:
-        table.add_row(escape(each.block), kinds[each.block], f"{each.error:.4%}")
+        table.add_row(escape(each.block), kinds[each.block], _damage(metric, each.error))
     _print(table)
     ratios = sorted(abs(each.predicted / each.error - 1.0) for each in result.subsets if each.error > 0.0)
     middle = ratios[len(ratios) // 2] if ratios else 0.0
+    sure = f"errors are at most {result.upper(1.0):.2f} x the predicted"
+    if not metric.smooth:
+        sure = f"losses are at most {result.upper_add:.4g} above the predicted"
     say(
-        f"{result.evaluations} evaluations on {result.samples} samples; unseen subsets predicted within {middle:.1%} "
-        f"(median); {result.confidence:.0%} of errors are at most {result.upper(1.0):.2f} x the predicted"
+        f"{result.metric}: {result.evaluations} evaluations on {result.samples} samples; unseen subsets predicted "
+        f"within {middle:.1%} (median); {result.confidence:.0%} of {sure}"
     )
+    for note in result.notes:
+        say(f"note: {note}")
+
+
+def sensitivity(rows: Sequence[Sensitivity], result: ErrorModel, by: str) -> None:
+    """Blocks by damage, by time saved or by time saved per damage, and which to leave out."""
+    metric = Metric(result.metric)
+    order = ranks(rows)
+    table = _table("block", "damage", "rank", "saved us", "rank", "us per 1 %", "rank", "in int8")
+    for row in sorted(rows, key=lambda each: order[by][each.block]):
+        worth = row.saved_per_damage_s
+        table.add_row(
+            escape(row.block),
+            "" if row.damage is None else _damage(metric, row.damage),
+            str(order["damage"][row.block]),
+            f"{row.saved_s * 1e6:.1f}",
+            str(order["saved"][row.block]),
+            "" if worth is None else f"{worth * 1e4:.1f}",
+            str(order["worth"][row.block]),
+            "leave out" if row.leave_out else "yes",
+        )
+    _print(table)
+    out = sorted((row for row in rows if row.leave_out), key=lambda each: -each.noise_share)
+    say(f"leave out {len(out)} of {len(rows)} blocks" + (":" if out else "; none is out of proportion"))
+    for row in out:
+        say(f"  {row.block}: {row.leave_out}")
+
+
+def _damage(metric: Metric, loss: float) -> str:
+    return metric.text(loss) if metric.smooth else f"{loss:.4%}"
 
 
 def plan(result: Plan) -> None:
