@@ -20,7 +20,7 @@ from taglio.profile.stopwatch import Progress
 from taglio.quantize.precision import precisions
 from taglio.quantize.qdq import QdqBuilder
 from taglio.quantize.ranges import calibrate
-from taglio.runtimes.onnxruntime import SessionOptions
+from taglio.runtimes.onnxruntime import PROVIDERS, SessionOptions, providers_for
 from taglio.scheme import Scheme
 from taglio.workspace import ERROR, Work
 
@@ -28,13 +28,19 @@ from taglio.workspace import ERROR, Work
 _NUMBERS = 2000
 _LEAST_INPUTS, _MOST_INPUTS = 8, 64
 _RANGE_INPUTS = 4
+_SMALL_BYTES, _TOGETHER = 64_000_000, 8
 
 
-def open_switchable(work: Work, builder: QdqBuilder, scheme: Scheme) -> Switchable:
-    """The switchable graph of the workspace's model. It is not timed, so its threads may spin."""
-    options = SessionOptions(work.setup.threads, spinning=True)
+def open_switchable(work: Work, builder: QdqBuilder, scheme: Scheme, provider: str = "cpu") -> Switchable:
+    """The switchable graph of the workspace's model. It is not timed, so its threads may spin.
+
+    A network whose weights are small enough to hold twice is tried with several inputs at once.
+    """
+    options = SessionOptions(work.setup.threads, spinning=True, providers=providers_for(provider))
     wires = dict.fromkeys(quantizable_flows(work.graph), scheme)
-    return Switchable(work.model, work.graph, builder, precisions(scheme), options, wires=wires)
+    small = sum(block.weight_float_bytes for block in work.graph.blocks) < _SMALL_BYTES
+    together = work.data.held_out.samples[:_TOGETHER] if small else ()
+    return Switchable(work.model, work.graph, builder, precisions(scheme), options, wires=wires, together=together)
 
 
 def error_stage(
@@ -60,7 +66,9 @@ def error_stage(
         seed=work.setup.seed,
         progress=progress,
     )
-    result = replace(result, notes=doubts(work, scheme, meter, progress))
+    where = f"measured on {switchable.provider}, whose rounding is not the CPU's: plans are verified on the CPU"
+    lines = () if switchable.provider == PROVIDERS[0] else (where,)
+    result = replace(result, notes=lines + doubts(work, scheme, meter, progress))
     artifact.save(work.folder / f"{ERROR}.json", ERROR, work.model.sha256, result)
     return result
 

@@ -17,6 +17,7 @@ from taglio.cli.options import (
     model_argument,
     pin_arguments,
     positive,
+    provider_argument,
     read_limits,
     read_setup,
 )
@@ -47,6 +48,7 @@ def add(commands: Any) -> None:
     each = command(commands, "error", "measure and fit how any subset in int8 changes the output", _error)
     folder_argument(each)
     metric_argument(each, None)
+    provider_argument(each)
     effort_argument(each)
     json_argument(each)
 
@@ -168,7 +170,7 @@ def _error(options: argparse.Namespace) -> int:
             work = replace(work, setup=replace(work.setup, metric=options.metric))
             artifact.save(options.folder / f"{SETUP}.json", SETUP, work.model.sha256, work.setup)
         builder = work.builder(measured.scheme, progress)
-        switchable = open_switchable(work, builder, measured.scheme)
+        switchable = open_switchable(work, builder, measured.scheme, options.provider)
         result = error_stage(work, measured.scheme, switchable, effort=options.effort, progress=progress)
     if options.json:
         return emit(result)

@@ -64,6 +64,17 @@ def metric_argument(each: argparse.ArgumentParser, default: str | None) -> None:
     )
 
 
+def provider_argument(each: argparse.ArgumentParser) -> None:
+    """--provider."""
+    each.add_argument(
+        "--provider",
+        choices=("cpu", "cuda", "auto"),
+        default="cpu",
+        help="what the error is measured on; auto takes a GPU where this ONNX Runtime offers one (default cpu: the "
+        "very int8 kernels that a plan runs)",
+    )
+
+
 def pin_arguments(each: argparse.ArgumentParser) -> None:
     """--keep-float and --force-int8."""
     each.add_argument("--keep-float", action="append", default=[], metavar="PATTERN", help="blocks never quantised")

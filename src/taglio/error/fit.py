@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-_RIDGE = 0.3
+_RIDGE = 0.1
 _FLOOR = 1e-9
 _NOTHING = 1e-3
 _ITERATIONS = 25

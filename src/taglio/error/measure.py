@@ -38,7 +38,7 @@ class ErrorMeter:
         self._samples = tuple(samples)
         self._labels = labels[: len(self._samples)] if labels is not None else None
         self.names = tuple(names)
-        self._reference = [switchable.run({}, sample) for sample in self._samples]
+        self._reference = [*switchable.run_all({}, self._samples)]
         self.evaluations = 0
         for outputs in self._reference:
             for name, value in zip(self.names, outputs, strict=True):
@@ -96,17 +96,19 @@ class ErrorMeter:
     def sample_errors(self, assignment: Assignment) -> np.ndarray:
         """‖ŷ − y‖² and ‖y‖² by sample and output, shape [2, samples, outputs]."""
         rows = []
-        for sample, reference in zip(self._samples, self._reference, strict=True):
+        changed = self._switchable.run_all(assignment, self._samples)
+        for outputs, reference in zip(changed, self._reference, strict=True):
             tally = Tally(Metric(), self.names)
-            tally.add(reference, self._switchable.run(assignment, sample))
+            tally.add(reference, outputs)
             rows.append((tally.squares(), tally.references()))
         return np.array(rows).transpose(1, 0, 2)
 
     def _tally(self, assignment: Assignment, wires: Collection[str], *, sketch: bool) -> tuple[Tally, np.ndarray]:
         tally = Tally(self.metric, self.names)
         sums = np.zeros((len(self.names), self._sketcher.size if sketch else 0))
-        for index, (sample, reference) in enumerate(zip(self._samples, self._reference, strict=True)):
-            differences = tally.add(reference, self._switchable.run(assignment, sample, wires))
+        changed = self._switchable.run_all(assignment, self._samples, wires)
+        for index, (outputs, reference) in enumerate(zip(changed, self._reference, strict=True)):
+            differences = tally.add(reference, outputs)
             if sketch:
                 self._sketcher.add(sums, index, differences)
         self.evaluations += 1

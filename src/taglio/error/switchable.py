@@ -7,14 +7,17 @@ and nothing changes: flags can be set in any combination and each gives the trul
 tensor with a wire switch can be quantised for the wire alone, float on both sides.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 from onnx import TensorProto, helper
 
-from taglio.errors import BadOption
+from taglio.error.batch import with_free_batch
+from taglio.errors import BadData, BadOption, TaglioError
 from taglio.graph import Block, Graph, flows, node_inputs
 from taglio.model import Model
 from taglio.quantize.emitter import Emitter
@@ -54,9 +57,11 @@ class Switchable:
         options: SessionOptions,
         *,
         wires: Mapping[str, Scheme] | None = None,
+        together: Sequence[Mapping[str, np.ndarray]] = (),
     ) -> None:
         """`precisions` may hold several int8 variants and float16, told apart by name; `wires` are the tensors that
-        can be quantised for the wire alone."""
+        can be quantised for the wire alone. With the feeds `together` it is tried whether one run of several inputs
+        answers as single runs do, and faster; then `run_all` runs that many at once."""
         self.switches = tuple(
             Switch(block.name, precision)
             for block in graph.blocks
@@ -69,9 +74,17 @@ class Switchable:
         self._producer = {tensor.name: tensor.producer for tensor in graph.tensors}
         self._outputs = model.outputs
         self._fed = {name: _fed_name(name, self._wire_index) for name in graph.inputs}
-        self._session = open_session(
-            switchable_graph(model, graph, builder, self.switches, self.wires), options, label="the switchable graph"
-        )
+        proto = switchable_graph(model, graph, builder, self.switches, self.wires)
+        self._session = open_session(proto, options, label="the switchable graph")
+        self._batched: ort.InferenceSession | None = None
+        self.at_once = 1
+        if len(together) > 1:
+            self._try_together(proto, options, together)
+
+    @property
+    def provider(self) -> str:
+        """ONNX Runtime's provider that runs it."""
+        return str(self._session.get_providers()[0])
 
     def flags(self, assignment: Assignment, wires: Collection[str] = ()) -> np.ndarray:
         """Flag vector of an assignment and of the tensors that travel as int8, shape [switches + wires], bool."""
@@ -93,11 +106,63 @@ class Switchable:
         self, assignment: Assignment, feed: Mapping[str, np.ndarray], wires: Collection[str] = ()
     ) -> list[np.ndarray]:
         """Outputs of the model with `assignment` quantised and `wires` travelling as int8, on one feed."""
+        return run_session(self._session, self._outputs, self._feeds(assignment, feed, wires), "the data")
+
+    def run_all(
+        self, assignment: Assignment, feeds: Sequence[Mapping[str, np.ndarray]], wires: Collection[str] = ()
+    ) -> Iterator[list[np.ndarray]]:
+        """The same for each of `feeds`, several at once where that was found to be right and faster."""
+        for start in range(0, len(feeds), self.at_once):
+            several = feeds[start : start + self.at_once]
+            if self._batched is None or len(several) == 1:
+                for feed in several:
+                    yield self.run(assignment, feed, wires)
+                continue
+            stacked = {name: np.concatenate([feed[name] for feed in several]) for name in several[0]}
+            outputs = run_session(self._batched, self._outputs, self._feeds(assignment, stacked, wires), "the data")
+            for parts in zip(*(np.split(each, len(several)) for each in outputs), strict=True):
+                yield list(parts)
+
+    def _feeds(
+        self, assignment: Assignment, feed: Mapping[str, np.ndarray], wires: Collection[str]
+    ) -> dict[str, np.ndarray]:
         flags = self.flags(assignment, wires)
         feeds = {self._fed[name]: value for name, value in feed.items()}
         if len(flags):
             feeds[FLAGS_INPUT] = flags
-        return run_session(self._session, self._outputs, feeds, "the data")
+        return feeds
+
+    def _try_together(
+        self, proto: onnx.ModelProto, options: SessionOptions, feeds: Sequence[Mapping[str, np.ndarray]]
+    ) -> None:
+        """Keep a session of several inputs at once if it answers alike, in float and all switched, and is faster."""
+        everything = {switch.block: switch.precision for switch in self.switches}
+        try:
+            batched = open_session(with_free_batch(proto, {FLAGS_INPUT}), options, label="the switchable graph")
+            seconds = {True: float("inf"), False: float("inf")}
+            for attempt in range(3):
+                for assignment in ({}, everything):
+                    answers = {}
+                    for together in (False, True):
+                        self._batched, self.at_once = (batched, len(feeds)) if together else (None, 1)
+                        start = time.perf_counter()
+                        answers[together] = [
+                            np.stack(parts) for parts in zip(*self.run_all(assignment, feeds), strict=True)
+                        ]
+                        if attempt and assignment:  # the first run of a session allocates
+                            seconds[together] = min(seconds[together], time.perf_counter() - start)
+                    if not all(_alike(a, b) for a, b in zip(answers[False], answers[True], strict=True)):
+                        raise BadData("answers differ")
+        except (TaglioError, ValueError):  # an operator that counts on one input: so they run one by one
+            seconds = {True: 1.0, False: 0.0}
+        if seconds[True] >= seconds[False]:
+            self._batched, self.at_once = None, 1
+
+
+def _alike(one: np.ndarray, other: np.ndarray) -> bool:
+    """Within what another order of additions explains; int8 rounding can turn that into a step of one tensor."""
+    scale = float(np.abs(one).max(initial=0.0)) or 1.0
+    return one.shape == other.shape and float(np.abs(one - other).max(initial=0.0)) <= 1e-3 * scale
 
 
 def quantizable_flows(graph: Graph) -> tuple[str, ...]:
