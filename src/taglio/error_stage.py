@@ -109,7 +109,7 @@ def loss_limits(work: Work, switchable: Switchable, limits: Limits) -> Limits:
         return limits
     if metric.own:
         metric = work.meter(switchable).metric
-    return replace(limits, max_error=metric.bound(limits.max_error))
+    return replace(limits, max_error=metric.bound(limits.max_error), metric=metric.name)
 
 
 def _held_out_ranges(work: Work) -> Mapping[str, tuple[float, float]]:

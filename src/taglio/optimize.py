@@ -372,6 +372,7 @@ def _outcome(
         points,
         dict(clock.laps),
         _peak_memory_bytes(),
+        work.setup.metric,
     )
 
 

@@ -1,6 +1,7 @@
 """Terminal tables. Rounds and aligns; computes nothing that the artifacts do not hold."""
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from rich.table import Table
 from taglio import workspace
 from taglio.components.build import Manifest
 from taglio.components.prove import Proof
-from taglio.error.loss import Metric
+from taglio.error.loss import RELATIVE_L2, Metric
 from taglio.error.model import ErrorModel
 from taglio.graph import Graph
 from taglio.model import Model
@@ -41,6 +42,7 @@ def summary(folder: Path, outcome: Outcome) -> dict[str, Any]:
             "predicted_latency_s": plan.predicted_latency_s,
             "predicted_error": plan.predicted_error,
             "max_error": outcome.max_error,
+            "metric": outcome.metric,
             "status": outcome.status,
             "gap": outcome.gap,
             "int8_blocks": plan.int8_blocks,
@@ -65,15 +67,17 @@ def outcome(folder: Path, result: Outcome) -> None:
     where = result.conditions
     say(f"on {where.machine}, {where.threads} threads, ONNX Runtime {where.runtime_version}")
     say(f"{result.calibration_samples} samples calibrated, {result.held_out_samples} held out for the error")
-    table = _table("", "latency", "predicted", "error", "predicted", "accuracy", "size", "int8 blocks")
+    shown = partial(_shown, result.metric, digits=3)
+    name = "error" if result.metric == RELATIVE_L2 else result.metric
+    table = _table("", "latency", "predicted", name, "predicted", "accuracy", "size", "int8 blocks")
     for each in (result.float32, result.int8, result.plan):
         accuracy = "" if each.accuracy is None else f"{each.accuracy:.2%}"
         table.add_row(
             each.name,
             _ms(each.latency.median_s),
             _ms(each.predicted_latency_s),
-            f"{each.error:.3%}",
-            f"{each.predicted_error:.3%}",
+            shown(each.error),
+            shown(each.predicted_error),
             accuracy,
             _bytes(each.size_bytes),
             str(each.int8_blocks),
@@ -84,7 +88,8 @@ def outcome(folder: Path, result: Outcome) -> None:
     held = "holds the bound" if result.int8.error <= result.max_error else "breaks the bound"
     say(
         f"The plan is {gain:.2f} x as fast as float and {against:.2f} x as fast as all-int8, which {held}; "
-        f"its error is {result.plan.error:.3%} of {result.max_error:.3%} ({result.status}, gap {result.gap:.2%})."
+        f"its error is {shown(result.plan.error)} of {shown(result.max_error)} "
+        f"({result.status}, gap {result.gap:.2%})."
     )
     say(f"took {sum(result.stage_seconds.values()):.0f} s, {_bytes(result.peak_memory_bytes)} of memory at most")
     say(f"wrote {folder / workspace.COMPONENTS / 'model.onnx'} and {folder / workspace.REPORT}")
@@ -217,9 +222,11 @@ def plan(result: Plan) -> None:
     latency, guess = result.predicted_latency_s, result.predicted_error
     between = f"{_ms(latency.low)} … {_ms(latency.high)}"
     say(f"{result.status}, gap {result.gap:.2%}; latency {_ms(latency.value)} ({between})")
-    bound = "" if result.limits.max_error is None else f", bound {result.limits.max_error:.4%}"
-    measured = "" if result.measured_error is None else f", measured {result.measured_error:.4%}"
-    say(f"error predicted {guess.value:.4%} (at most {guess.high:.4%}){measured}{bound}")
+    shown = partial(_shown, result.limits.metric)
+    bound = "" if result.limits.max_error is None else f", bound {shown(result.limits.max_error)}"
+    measured = "" if result.measured_error is None else f", measured {shown(result.measured_error)}"
+    name = "error" if result.limits.metric == RELATIVE_L2 else result.limits.metric
+    say(f"{name} predicted {shown(guess.value)} (at worst {shown(guess.high)}){measured}{bound}")
 
 
 def build(folder: Path, manifest: Manifest, proof: Proof) -> None:
@@ -266,6 +273,13 @@ def quantized(result: Quantized) -> None:
         f"became {_bytes(result.size_bytes)}; error {result.error:.4%} on held-out inputs"
     )
     say(f"wrote {result.path}")
+
+
+def _shown(metric: str, loss: float, digits: int = 4) -> str:
+    """A loss in the unit of `metric`; of a user's function, how far it is below the float model's value."""
+    if metric == RELATIVE_L2:
+        return f"{loss:.{digits}%}"
+    return f"{loss:.4g} worse" if ":" in metric else Metric(metric).text(loss)
 
 
 def _variant(each: Variant) -> dict[str, Any]:
