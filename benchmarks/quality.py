@@ -23,7 +23,8 @@ from taglio.choose_scheme import choose
 from taglio.decide import decide, verifier, whole_meter
 from taglio.error.model import ErrorModel
 from taglio.error.switchable import Switchable
-from taglio.optimize import error_stage, open_switchable, profile_stage
+from taglio.error_stage import error_stage, open_switchable
+from taglio.optimize import profile_stage
 from taglio.plan.result import Limits
 from taglio.profile.layerwise import layer_times, speedups
 from taglio.profile.measure import FLOAT_RUN, pure_assignments

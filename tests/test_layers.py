@@ -27,6 +27,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("run",),
     ("workspace",),
     ("choose_scheme",),
+    ("error_stage", "sensitivity"),
     ("outcome",),
     ("compare",),
     ("report",),

@@ -141,7 +141,7 @@ def _rules(
 
 def verifier(work: Work, switchable: Switchable) -> ErrorMeter:
     """Measures a plan's error while searching: on the first _VERIFY_SAMPLES held-out inputs."""
-    return ErrorMeter(switchable, work.data.held_out.samples[:_VERIFY_SAMPLES], work.model.outputs)
+    return work.meter(switchable, _VERIFY_SAMPLES)
 
 
 def whole_meter(work: Work, switchable: Switchable, searched: ErrorMeter) -> ErrorMeter:
@@ -149,7 +149,7 @@ def whole_meter(work: Work, switchable: Switchable, searched: ErrorMeter) -> Err
     samples = work.data.held_out.samples
     if searched.samples == len(samples):
         return searched
-    return ErrorMeter(switchable, samples, work.model.outputs)
+    return work.meter(switchable)
 
 
 def same_assignment(one: Tried, other: Tried) -> bool:

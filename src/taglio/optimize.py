@@ -14,10 +14,9 @@ from taglio.choose_scheme import SchemeResult, choose
 from taglio.components.build import Manifest, write
 from taglio.components.cut import cut
 from taglio.decide import Decision, decide, same_assignment, timing_of
-from taglio.error.measure import ErrorMeter
-from taglio.error.model import ErrorModel
-from taglio.error.study import Budget, study
+from taglio.error.loss import parse_metric
 from taglio.error.switchable import Switchable
+from taglio.error_stage import error_stage, loss_limits, open_switchable
 from taglio.errors import BadOption
 from taglio.outcome import Outcome, Point, Variant
 from taglio.plan.result import Limits, Plan
@@ -28,12 +27,13 @@ from taglio.profile.result import Profile
 from taglio.profile.stopwatch import Effort, Progress, Timed
 from taglio.quantize.precision import Assignment, precisions
 from taglio.quantize.qdq import QdqBuilder
-from taglio.runtimes.onnxruntime import SessionOptions
 from taglio.scheme import Scheme
-from taglio.workspace import COMPONENTS, ERROR, PLAN, PROFILE, Setup, Work
+from taglio.workspace import COMPONENTS, PLAN, PROFILE, Setup, Work
 
 OUTCOME = "outcome"
 LAYERS = "layers"
+# Relative L2 by which schemes are compared where the bound is on a metric that moves in steps.
+_SCHEME_ERROR = 0.01
 
 
 def optimize(
@@ -52,18 +52,21 @@ def optimize(
     """
     if limits.max_error is None or not limits.max_error >= 0.0:
         raise BadOption(f"--max-error {limits.max_error}: give a number of at least 0, such as 0.01 for 1 %")
+    metric = parse_metric(setup.metric)
     clock = _Clock()
     work = workspace.create(folder, setup)
     clock.lap("load")
     scheme, schemes = setup.scheme, tuple[SchemeResult, ...]()
     if scheme is None:
-        scheme, schemes, _ = choose(work, limits.max_error, progress=progress)
+        bound = metric.bound(limits.max_error) if metric.smooth else _SCHEME_ERROR
+        scheme, schemes, _ = choose(work, bound, progress=progress)
         clock.lap("scheme")
     builder = work.builder(scheme, progress)
     clock.lap("calibrate")
     measured = profile_stage(work, scheme, builder, effort, progress)
     clock.lap("profile")
     switchable = open_switchable(work, builder, scheme)
+    limits = loss_limits(work, switchable, limits)
     model = error_stage(work, scheme, switchable, confidence, effort, progress)
     clock.lap("error")
     decision = decide(work, builder, switchable, measured, model, limits, effort=effort, progress=progress)
@@ -109,46 +112,6 @@ def layers_stage(work: Work, scheme: Scheme, cut_at: Cut, progress: Progress | N
         work.model, work.graph, builder, precisions(scheme), work.setup.options(), cut=cut_at, progress=progress
     )
     artifact.save(work.folder / f"{LAYERS}.json", LAYERS, work.model.sha256, result)
-    return result
-
-
-def open_switchable(work: Work, builder: QdqBuilder, scheme: Scheme) -> Switchable:
-    """The switchable graph of the workspace's model. It is not timed, so its threads may spin."""
-    options = SessionOptions(work.setup.threads, spinning=True)
-    return Switchable(work.model, work.graph, builder, precisions(scheme), options)
-
-
-def error_stage(
-    work: Work,
-    scheme: Scheme,
-    switchable: Switchable,
-    confidence: float = 0.9,
-    effort: float = 1.0,
-    progress: Progress | None = None,
-) -> ErrorModel:
-    """Measure errors, fit, and keep the model in the folder."""
-    budget = Budget(seconds=32.0 * effort)
-    samples = work.data.held_out.samples
-    switchable.run({}, samples[0])
-    start = time.perf_counter()
-    switchable.run({}, samples[0])
-    once = time.perf_counter() - start
-    evaluations = len(work.graph.candidates()) + budget.minimum_subsets
-    count = max(1, min(8, len(samples), int(budget.seconds / max(1e-6, once * evaluations))))
-    meter = ErrorMeter(switchable, samples[:count], work.model.outputs)
-    result = study(
-        work.model,
-        work.graph,
-        scheme,
-        precisions(scheme),
-        meter,
-        work.data.held_out,
-        budget,
-        confidence=confidence,
-        seed=work.setup.seed,
-        progress=progress,
-    )
-    artifact.save(work.folder / f"{ERROR}.json", ERROR, work.model.sha256, result)
     return result
 
 
@@ -238,6 +201,7 @@ def _outcome(
         tuple(points),
         dict(clock.laps),
         _peak_memory_bytes(),
+        work.setup.metric,
         plan.fingerprint(),
     )
 

@@ -38,7 +38,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of one optimisation."""
+    """The result of one optimisation. Errors are losses of `metric` (error/loss.py)."""
 
     model: str
     model_sha256: str
@@ -58,6 +58,7 @@ class Outcome:
     points: tuple[Point, ...]
     stage_seconds: dict[str, float]
     peak_memory_bytes: int
+    metric: str = "relative-l2"
     plan_sha256: str = ""
 
 

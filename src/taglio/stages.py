@@ -13,9 +13,10 @@ from taglio.decide import plan_stage, verifier, whole_meter
 from taglio.error.metric import RelativeL2
 from taglio.error.model import ErrorModel
 from taglio.error.switchable import Switchable
+from taglio.error_stage import loss_limits, open_switchable
 from taglio.errors import BadArtifact, BadOption
 from taglio.graph import Graph, match, select
-from taglio.optimize import build_stage, open_switchable
+from taglio.optimize import build_stage
 from taglio.outcome import Quantized
 from taglio.plan.result import LOCAL, Limits, Plan, placements
 from taglio.plan.search import best
@@ -59,9 +60,15 @@ def plan(
             f"{folder / f'{ERROR}.json'}: is of scheme {model.scheme}, the profile of {measured.scheme}: "
             "run taglio error again"
         )
+    if model.metric != work.setup.metric:
+        raise BadArtifact(
+            f"{folder / f'{ERROR}.json'}: is of metric {model.metric}, the workspace of {work.setup.metric}: "
+            "run taglio error again"
+        )
     limits = limits_of(work.graph)
     places = place(work.graph, pins, cuts, devices)
     switchable = open_switchable(work, work.builder(measured.scheme, progress), measured.scheme)
+    limits = loss_limits(work, switchable, limits)
     chosen = _plan_that_holds(work, switchable, measured, model, limits, progress)
     result = replace(chosen, placements=placements(work.graph, chosen.assignment(), places))
     artifact.save(folder / f"{PLAN}.json", PLAN, work.model.sha256, result)

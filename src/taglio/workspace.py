@@ -5,6 +5,9 @@ from pathlib import Path
 
 from taglio import artifact
 from taglio.data import Split, load, parse_preprocess, split
+from taglio.error.loss import RELATIVE_L2, parse_metric
+from taglio.error.measure import ErrorMeter
+from taglio.error.switchable import Switchable
 from taglio.errors import BadArtifact
 from taglio.graph import Graph, build
 from taglio.model import Model
@@ -34,6 +37,7 @@ class Setup:
     spinning: bool
     optimization: str
     scheme: Scheme | None = None
+    metric: str = RELATIVE_L2
 
     def options(self) -> SessionOptions:
         """How sessions that are timed are opened."""
@@ -49,6 +53,12 @@ class Work:
     model: Model
     graph: Graph
     data: Split
+
+    def meter(self, switchable: Switchable, count: int | None = None) -> ErrorMeter:
+        """A meter of the set-up's metric on the first `count` held-out inputs (None: all)."""
+        held_out = self.data.held_out
+        metric = parse_metric(self.setup.metric)
+        return ErrorMeter(switchable, held_out.samples[:count], self.model.outputs, metric, held_out.labels)
 
     def builder(self, scheme: Scheme, progress: Progress | None = None) -> QdqBuilder:
         """A builder of quantised models under `scheme`; its calibration is read from the folder or made and kept."""

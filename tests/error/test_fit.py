@@ -6,8 +6,8 @@ from math import log
 import numpy as np
 import pytest
 
+from taglio.error.combine import conformal
 from taglio.error.fit import Terms, fit_terms
-from taglio.error.study import _upper
 
 
 @dataclass(frozen=True)
@@ -133,8 +133,8 @@ def test_one_measured_subset_is_enough_to_answer() -> None:
     ],
 )
 def test_the_upper_end_by_hand(ratios: list[float], confidence: float, expected: float) -> None:
-    assert _upper(ratios, confidence) == pytest.approx(expected)
-    assert _upper(ratios[::-1], confidence) == pytest.approx(expected)
+    assert conformal(ratios, confidence, log(2.0)) == pytest.approx(expected)
+    assert conformal(ratios[::-1], confidence, log(2.0)) == pytest.approx(expected)
 
 
 def test_the_upper_end_holds_as_often_as_it_says() -> None:
@@ -143,5 +143,5 @@ def test_the_upper_end_holds_as_often_as_it_says() -> None:
     under = 0
     for _ in range(2000):
         draws = rng.normal(0.2, 0.3, 40)
-        under += bool(draws[-1] <= _upper([float(each) for each in draws[:-1]], 0.9))
+        under += bool(draws[-1] <= conformal([float(each) for each in draws[:-1]], 0.9, log(2.0)))
     assert under / 2000 == pytest.approx(0.9, abs=0.02)

@@ -145,7 +145,7 @@ def made_up_outcome(model: Model, graph: Graph, profile: Profile, count: int, pl
         ),
         {"profile": 3.4, "error": 10.5},
         300_000_000,
-        plan.fingerprint(),
+        plan_sha256=plan.fingerprint(),
     )
 
 

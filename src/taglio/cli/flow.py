@@ -13,9 +13,11 @@ from taglio.cli.options import (
     folder_argument,
     json_argument,
     measuring_arguments,
+    metric_argument,
     model_argument,
     pin_arguments,
     positive,
+    provider_argument,
     read_limits,
     read_setup,
 )
@@ -45,7 +47,18 @@ def add(commands: Any) -> None:
 
     each = command(commands, "error", "measure and fit how any subset in int8 changes the output", _error)
     folder_argument(each)
+    metric_argument(each, None)
+    provider_argument(each)
     effort_argument(each)
+    json_argument(each)
+
+    each = command(
+        commands, "sensitivity", "which blocks hurt, which pay, and which to leave out of quantisation", _sensitivity
+    )
+    folder_argument(each)
+    each.add_argument(
+        "--by", choices=("damage", "saved", "worth"), default="damage", help="order of the table (default damage)"
+    )
     json_argument(each)
 
     each = command(
@@ -81,6 +94,7 @@ def _optimize_arguments(each: argparse.ArgumentParser) -> None:
     model_argument(each)
     data_arguments(each)
     bound_argument(each, None)
+    metric_argument(each, "relative-l2")
     pin_arguments(each)
     measuring_arguments(each)
     each.add_argument("-o", "--out", type=Path, required=True, help="folder for every artifact")
@@ -139,19 +153,45 @@ def _profile(options: argparse.Namespace) -> int:
 
 
 def _error(options: argparse.Namespace) -> int:
-    from taglio.optimize import error_stage, open_switchable
+    from dataclasses import replace
+
+    from taglio import artifact
+    from taglio.error.loss import parse_metric
+    from taglio.error_stage import error_stage, open_switchable
     from taglio.report import terminal
     from taglio.report.progress import bar
     from taglio.stages import reopen_profiled
+    from taglio.workspace import SETUP
 
     with bar(options.json) as progress:
         work, measured = reopen_profiled(options.folder)
+        if options.metric is not None:
+            parse_metric(options.metric)
+            work = replace(work, setup=replace(work.setup, metric=options.metric))
+            artifact.save(options.folder / f"{SETUP}.json", SETUP, work.model.sha256, work.setup)
         builder = work.builder(measured.scheme, progress)
-        switchable = open_switchable(work, builder, measured.scheme)
+        switchable = open_switchable(work, builder, measured.scheme, options.provider)
         result = error_stage(work, measured.scheme, switchable, effort=options.effort, progress=progress)
     if options.json:
         return emit(result)
     terminal.error(work.graph, result)
+    return 0
+
+
+def _sensitivity(options: argparse.Namespace) -> int:
+    from taglio import artifact
+    from taglio.error.model import ErrorModel
+    from taglio.report import terminal
+    from taglio.sensitivity import sensitivity
+    from taglio.stages import reopen_profiled
+    from taglio.workspace import ERROR
+
+    work, measured = reopen_profiled(options.folder)
+    model = artifact.load(options.folder / f"{ERROR}.json", ERROR, ErrorModel, model_sha256=work.model.sha256)
+    rows = sensitivity(work.graph, measured, model)
+    if options.json:
+        return emit({"sensitivity": rows})
+    terminal.sensitivity(rows, model, options.by)
     return 0
 
 

@@ -47,7 +47,31 @@ def bound_argument(each: argparse.ArgumentParser, default: float | None) -> None
         type=fraction,
         default=default,
         required=default is None,
-        help="largest relative L2 change of any output, such as 0.01 or 1%%",
+        help="largest relative L2 change of any output, such as 0.01 or 1%%; with another --metric the worst value "
+        "allowed, in its unit",
+    )
+
+
+def metric_argument(each: argparse.ArgumentParser, default: str | None) -> None:
+    """--metric."""
+    each.add_argument(
+        "--metric",
+        default=default,
+        metavar="NAME",
+        help="what the bound is on: relative-l2, l2-per-size, sqnr (dB), cosine, top1, or module:function, which is "
+        "given the outputs by name and the labels and returns a number (larger is better unless the function has an "
+        "attribute smaller_is_better)",
+    )
+
+
+def provider_argument(each: argparse.ArgumentParser) -> None:
+    """--provider."""
+    each.add_argument(
+        "--provider",
+        choices=("cpu", "cuda", "auto"),
+        default="cpu",
+        help="what the error is measured on; auto takes a GPU where this ONNX Runtime offers one (default cpu: the "
+        "very int8 kernels that a plan runs)",
     )
 
 
@@ -131,6 +155,7 @@ def shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
 
 def read_setup(options: argparse.Namespace) -> Any:
     """The workspace set-up that the options describe."""
+    from taglio.error.loss import RELATIVE_L2
     from taglio.profile.machine import available_cores
     from taglio.scheme import parse_scheme
     from taglio.workspace import Setup
@@ -145,6 +170,7 @@ def read_setup(options: argparse.Namespace) -> Any:
         options.spinning,
         options.optimization,
         None if options.scheme == "auto" else parse_scheme(options.scheme),
+        getattr(options, "metric", RELATIVE_L2),
     )
 
 

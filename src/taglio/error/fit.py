@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-_RIDGE = 0.3
+_RIDGE = 0.1
 _FLOOR = 1e-9
+_NOTHING = 1e-3
 _ITERATIONS = 25
 
 
@@ -31,9 +32,10 @@ class Terms:
 def fit_terms(rows: np.ndarray, errors: np.ndarray, start: np.ndarray, weights: np.ndarray) -> Terms:
     """Fit to `rows` [subsets, terms] (0/1), measured `errors` [subsets] and starting noises `start` [terms].
 
-    `weights` [subsets] say how much each subset counts.
+    `weights` [subsets] say how much each subset counts. A subset whose error is next to nothing beside the others' has
+    no useful logarithm and is left out: its terms start next to nothing already.
     """
-    keep = (rows @ start) > 0.0
+    keep = ((rows @ start) > 0.0) & (errors > _NOTHING * np.median(errors)) if len(errors) else np.zeros(0, bool)
     rows, target, weights = rows[keep], np.log(np.maximum(errors[keep], _FLOOR)), np.sqrt(weights[keep])
     start = np.maximum(start, _FLOOR**2)
     theta = np.zeros(len(start))

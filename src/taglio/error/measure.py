@@ -1,25 +1,44 @@
 """Measure the output error of assignments on the switchable graph. Fits nothing."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from taglio.error.metric import RelativeL2
+from taglio.error.loss import Metric, Tally, call_user
+from taglio.error.sketch import Sketcher
 from taglio.error.switchable import Switchable
 from taglio.errors import BadData
 from taglio.quantize.precision import Assignment
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Reading:
+    """One evaluation: `l2` and `loss` by output, and the sketch [outputs, size] of the differences in units of `l2`;
+    size is 0 where none was asked for."""
+
+    l2: np.ndarray
+    loss: np.ndarray
+    sketch: np.ndarray
+
+
 class ErrorMeter:
-    """Errors against the float model on a fixed set of samples; the float outputs are computed once and kept."""
+    """Losses against the float model on a fixed set of samples; the float outputs are computed once and kept."""
 
     def __init__(
-        self, switchable: Switchable, samples: Sequence[Mapping[str, np.ndarray]], names: Sequence[str]
+        self,
+        switchable: Switchable,
+        samples: Sequence[Mapping[str, np.ndarray]],
+        names: Sequence[str],
+        metric: Metric | None = None,
+        labels: np.ndarray | None = None,
     ) -> None:
+        """`labels` [samples, ...] are for a user's metric. Raises BadData for float outputs NaN or infinite."""
         self._switchable = switchable
         self._samples = tuple(samples)
+        self._labels = labels[: len(self._samples)] if labels is not None else None
         self.names = tuple(names)
-        self._reference = [switchable.run({}, sample) for sample in self._samples]
+        self._reference = [*switchable.run_all({}, self._samples)]
         self.evaluations = 0
         for outputs in self._reference:
             for name, value in zip(self.names, outputs, strict=True):
@@ -27,31 +46,79 @@ class ErrorMeter:
                     raise BadData(
                         f"output {name} of the float model is NaN or infinite on the data: check preprocessing"
                     )
+        self.metric = self._anchored(metric or Metric())
+        self._sketcher = Sketcher([np.asarray(each).size for each in self._reference[0]], len(self._samples))
 
     @property
     def samples(self) -> int:
         """How many samples an error is measured on."""
         return len(self._samples)
 
+    @property
+    def references(self) -> Sequence[Sequence[np.ndarray]]:
+        """The float model's outputs [samples][outputs]."""
+        return self._reference
+
+    @property
+    def wires(self) -> frozenset[str]:
+        """The tensors that can be quantised for the wire alone."""
+        return frozenset(wire.tensor for wire in self._switchable.wires)
+
     def error(self, assignment: Assignment) -> float:
-        """Relative L2 error of the model with `assignment` quantised, the largest over outputs."""
+        """Loss of the model with `assignment` quantised, the largest over outputs."""
         return max(self.per_output(assignment).values())
 
-    def per_output(self, assignment: Assignment) -> dict[str, float]:
+    def per_output(self, assignment: Assignment, wires: Collection[str] = ()) -> dict[str, float]:
         """The same by output."""
-        total = RelativeL2(self.names)
-        for sample, reference in zip(self._samples, self._reference, strict=True):
-            total.add(reference, self._switchable.run(assignment, sample))
-        self.evaluations += 1
-        return total.per_output()
+        tally, _ = self._tally(assignment, wires, sketch=False)
+        losses = tally.losses(self._labels)
+        return dict(zip(self.names, (float(each) for each in losses), strict=True))
+
+    def read(self, assignment: Assignment, wires: Collection[str] = (), *, sketch: bool = True) -> Reading:
+        """Everything that the study keeps of one evaluation; `wires` travel as int8 besides."""
+        tally, sums = self._tally(assignment, wires, sketch=sketch)
+        l2 = tally.l2()
+        raw = np.sqrt(tally.squares())
+        scale = np.divide(l2, raw, out=np.zeros_like(l2), where=(raw > 0.0) & np.isfinite(l2))
+        return Reading(l2, tally.losses(self._labels), sums * scale[:, None])
 
     def table(
         self, assignments: Sequence[Assignment], progress: Callable[[int, int], None] | None = None
     ) -> np.ndarray:
-        """Errors of several assignments by output, shape [assignments, outputs]."""
+        """Losses of several assignments by output, shape [assignments, outputs]."""
         rows = []
         for index, assignment in enumerate(assignments):
             rows.append([*self.per_output(assignment).values()])
             if progress:
                 progress(index + 1, len(assignments))
         return np.array(rows).reshape(len(assignments), len(self.names))
+
+    def sample_errors(self, assignment: Assignment) -> np.ndarray:
+        """‖ŷ − y‖² and ‖y‖² by sample and output, shape [2, samples, outputs]."""
+        rows = []
+        changed = self._switchable.run_all(assignment, self._samples)
+        for outputs, reference in zip(changed, self._reference, strict=True):
+            tally = Tally(Metric(), self.names)
+            tally.add(reference, outputs)
+            rows.append((tally.squares(), tally.references()))
+        return np.array(rows).transpose(1, 0, 2)
+
+    def _tally(self, assignment: Assignment, wires: Collection[str], *, sketch: bool) -> tuple[Tally, np.ndarray]:
+        tally = Tally(self.metric, self.names)
+        sums = np.zeros((len(self.names), self._sketcher.size if sketch else 0))
+        changed = self._switchable.run_all(assignment, self._samples, wires)
+        for index, (outputs, reference) in enumerate(zip(changed, self._reference, strict=True)):
+            differences = tally.add(reference, outputs)
+            if sketch:
+                self._sketcher.add(sums, index, differences)
+        self.evaluations += 1
+        return tally, sums.astype(np.float32)
+
+    def _anchored(self, metric: Metric) -> Metric:
+        """A user's metric with the float model's own value on these samples."""
+        if not metric.own:
+            return metric
+        tally = Tally(metric, self.names)
+        for reference in self._reference:
+            tally.add(reference, reference)
+        return replace(metric, float_value=call_user(metric.name, tally.outputs(), self._labels))

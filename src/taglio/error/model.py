@@ -1,24 +1,30 @@
 """The error of any subset as a sum that a planner can use exactly, behind a monotone link. Measures nothing.
 
 What is quantised is tensors and weights. Each block in int8 adds its own noise (weights, inner tensors, output); each
-flow that a float block writes and an int8 block reads adds the noise of quantising it for that reader. Independent
-noises add in squares, so
+flow that a float block writes and an int8 block reads adds the noise of quantising it for that reader; how neighbours'
+noises agree or cancel is in both (terms.py). So
 
     s = Σ_blocks own[block, precision] + Σ_(flow, reader) edge[flow, reader] · [written float, read int8]
     error of one output = exp(level) · s^(exponent / 2)          error = the largest over outputs
 
 An exponent of 1 is plain addition of squares; large subsets need less, since later blocks mask earlier noise. The link
 is monotone: a bound on the error is one bound per output on an s, which is linear in a planner's variables.
+
+Errors are losses of a metric (loss.py). Where the metric is a step, the error of an output is relative L2, and a second
+monotone link, through `steps`, leads from the largest of them to the loss.
 """
 
 from dataclasses import dataclass
 from math import exp, log
+
+import numpy as np
 
 from taglio.graph import Graph, flows
 from taglio.profile.result import reads, writes
 from taglio.quantize.precision import Assignment
 from taglio.scheme import Scheme
 
+_SMALLEST = 1e-9
 _LARGEST_LOG = 700.0  # exp of more overflows a float
 
 
@@ -94,9 +100,11 @@ class Subset:
 class ErrorModel:
     """Predicts the error of any assignment.
 
-    With probability `confidence` the measured error of a new subset is at most predicted × exp(`upper_log`): the
-    conformal quantile of cross-validated log ratios. `samples` inputs not used for calibration were measured.
-    Outputs that never came near being the largest have no model.
+    With probability `confidence` the measured error of a new subset is at most predicted × exp(`upper_log`) +
+    `upper_add`: the conformal quantile of cross-validated log ratios, or of differences where the metric is a step.
+    `samples` inputs not used for calibration were measured. Outputs that never came near being the largest have no
+    model. `steps` are knots (relative L2, loss), rising in both; empty for a smooth metric. `notes` say what of the
+    data makes these figures less sure.
     """
 
     model_sha256: str
@@ -110,11 +118,36 @@ class ErrorModel:
     evaluations: int
     alone: tuple[Alone, ...]
     subsets: tuple[Subset, ...]
+    upper_add: float = 0.0
+    steps: tuple[tuple[float, float], ...] = ()
+    notes: tuple[str, ...] = ()
 
     def predict(self, graph: Graph, assignment: Assignment) -> float:
         """Predicted error; 0 where nothing is quantised."""
-        return max((each.from_noise(each.noise(graph, assignment)) for each in self.outputs), default=0.0)
+        noise = max((each.from_noise(each.noise(graph, assignment)) for each in self.outputs), default=0.0)
+        return self.after_steps(noise)
+
+    def after_steps(self, noise: float) -> float:
+        """The error that an L2 `noise` of the outputs stands for: itself, or a loss on the steps."""
+        if not self.steps or noise <= 0.0:
+            return noise
+        return float(np.interp(noise, [each[0] for each in self.steps], [each[1] for each in self.steps]))
 
     def upper(self, error: float) -> float:
         """Upper end, at `confidence`, of a predicted `error`."""
-        return error * exp(self.upper_log)
+        return error * exp(self.upper_log) + self.upper_add
+
+    def noise_target(self, bound: float) -> float:
+        """The largest L2 noise of any output whose upper end keeps the error `bound`.
+
+        On steps, where not even the smallest noise measured is sure to, the largest that is predicted to.
+        """
+        if not self.steps:
+            return bound / exp(self.upper_log)
+        noises = np.geomspace(self.steps[0][0] or _SMALLEST, self.steps[-1][0], 400)
+        losses = np.array([self.after_steps(float(each)) for each in noises])
+        for margin in (self.upper_add, 0.0):
+            kept = noises[losses + margin <= bound]
+            if len(kept):
+                return float(kept[-1])
+        return float(noises[0])

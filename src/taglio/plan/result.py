@@ -16,11 +16,15 @@ LOCAL = "local"
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a plan must keep: the largest output error, and blocks held in float or in int8 by name."""
+    """What a plan must keep: the largest output error, and blocks held in float or in int8 by name.
+
+    `max_error` is a loss of `metric` (error/loss.py).
+    """
 
     max_error: float | None
     float_blocks: tuple[str, ...] = ()
     int8_blocks: tuple[str, ...] = ()
+    metric: str = "relative-l2"
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,7 +57,7 @@ def _refuse_contradictions(graph: Graph, limits: Limits) -> None:
 def noise_limits(error: ErrorModel, bound: float, slack: float) -> dict[str, float]:
     """Largest noise sum per output for an error bound. `slack` multiplies the bound: 1 keeps the model's upper end
     under it, more trusts measurement over the model."""
-    target = bound * slack / error.upper(1.0)
+    target = error.noise_target(bound) * slack
     return {output.output: output.noise_limit(target) for output in error.outputs}
 
 

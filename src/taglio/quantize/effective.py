@@ -25,7 +25,7 @@ def effective(graph: Graph, assignment: Assignment, int8: Precision) -> dict[str
     result = {
         block.name: assignment[block.name]
         for block in graph.blocks
-        if block.name in assignment and assignment[block.name].scheme is not None and not block.movement
+        if block.name in assignment and assignment[block.name].form != "float" and not block.movement
     }
     changed = True
     while changed:
@@ -39,7 +39,8 @@ def effective(graph: Graph, assignment: Assignment, int8: Precision) -> dict[str
                 joins = bool(written) and written[0]
             elif fuses_when_surrounded(block):
                 readers = behind.get(block.name, [])  # "" where the caller reads, who is in no result
-                joins = all(written) and bool(readers) and all(reader in result for reader in readers)
+                int8_readers = [reader in result and result[reader].scheme is not None for reader in readers]
+                joins = all(written) and bool(readers) and all(int8_readers)
             else:
                 joins = False
             if joins:

@@ -7,7 +7,7 @@ from typing import Literal
 from taglio.graph import Block
 from taglio.scheme import Scheme
 
-Form = Literal["float", "whole", "anchor"]
+Form = Literal["float", "whole", "anchor", "half"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +15,7 @@ class Precision:
     """How a block is computed.
 
     `whole`: every operator of the block in int8, its output too. `anchor`: the Conv, MatMul or Gemm in int8 and
-    the activation after it in float, so the output is float.
+    the activation after it in float, so the output is float. `half`: float16, rounded at the block's borders.
     """
 
     name: str
@@ -31,10 +31,13 @@ class Precision:
         """Whether `block` has this form."""
         if self.form == "float":
             return True
+        if self.form == "half":
+            return block.quantizable and not block.movement
         return block.quantizable and (self.form == "whole" or block.soft_tail)
 
 
 FLOAT32 = Precision("float32", None, "float")
+FLOAT16 = Precision("float16", None, "half")
 
 # One precision per block; a block that is not named computes in float32.
 Assignment = Mapping[str, Precision]

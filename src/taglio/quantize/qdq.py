@@ -16,6 +16,7 @@ from taglio.errors import BadOption, CannotQuantize
 from taglio.graph import Block, Graph, tensor_shapes
 from taglio.model import Model
 from taglio.quantize.emitter import Emitter
+from taglio.quantize.half import emit_float16
 from taglio.quantize.keep_float import import_domains, keep_float
 from taglio.quantize.parameters import (
     QuantizedWeight,
@@ -51,15 +52,23 @@ class QdqBuilder:
         self._ranges = {name: share_ranges(model.proto, each.low_high) for name, each in ranges.items()}
         self._shapes = tensor_shapes(model.proto)
 
-    def build(self, assignment: Assignment) -> onnx.ModelProto:
-        """The model with each block in its assigned precision. Raises CannotQuantize for a form it lacks."""
+    def build(self, assignment: Assignment, wires: Mapping[str, Scheme] | None = None) -> onnx.ModelProto:
+        """The model with each block in its assigned precision. Raises CannotQuantize for a form it lacks.
+
+        `wires` are tensors that travel as int8: everybody reads them through a pair, whoever wrote them.
+        """
         known = {block.name for block in self._graph.blocks}
         for name in assignment:
             if name not in known:
                 raise BadOption(f'no block "{name}" among {len(known)}: taglio inspect lists them')
         emitter = Emitter()
+        wires = wires or {}
+        emitter.written.update({name: wires[name] for name in self._graph.inputs if name in wires})
         for block in self._graph.blocks:
             self.emit(emitter, block, assignment.get(block.name))
+            for name in block.outputs:
+                if name in wires:
+                    emitter.written.setdefault(name, wires[name])
         for name in self._model.outputs:
             if name in emitter.written:
                 self._restore_output(emitter, name)
@@ -71,6 +80,11 @@ class QdqBuilder:
         scheme = precision.scheme if precision else None
         if scheme is not None and precision is not None and not precision.fits(block):
             raise CannotQuantize(f"block {block.name} has no {precision.name} form: {block.refusal or 'no soft tail'}")
+        if precision is not None and precision.form == "half":
+            for tensor in block.inputs:
+                self.read_float(emitter, tensor)
+            emit_float16(emitter, block, self._nodes, self._initializers)
+            return
         for position, name in enumerate(block.operators):
             source = self._nodes[name]
             node = onnx.NodeProto()

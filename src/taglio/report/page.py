@@ -6,7 +6,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from taglio import artifact, workspace
-from taglio.report import page_blocks, page_error, page_network, page_parts, page_summary, page_time
+from taglio.report import page_blocks, page_error, page_network, page_parts, page_sensitivity, page_summary, page_time
 from taglio.report.page_markup import Html, tag
 from taglio.report.page_material import OUTCOME, Material, gather
 
@@ -37,7 +37,14 @@ _SECTIONS = (
     _Section("latency", "Latency, predicted against measured", (_Part(page_time.predicted_and_measured, ()),)),
     _Section("error", "Error, predicted against measured", (_Part(page_error.predicted_error, (workspace.ERROR,)),)),
     _Section("trade-off", "Error against latency", (_Part(page_error.trade_off, (OUTCOME,)),)),
-    _Section("blocks", "Block by block", (_Part(page_blocks.sensitivity, ()),)),
+    _Section(
+        "blocks",
+        "Block by block",
+        (
+            _Part(page_sensitivity.damage_and_gain, ("graph", workspace.ERROR)),
+            _Part(page_blocks.sensitivity, ()),
+        ),
+    ),
     _Section(
         "components",
         "Components",

@@ -40,7 +40,10 @@ def predicted_error(material: Material) -> Html:
         "subsets should stay."
     )
     figure = tag("figure", chart.draw(), tag("figcaption", caption))
-    return join(tag("p", _error_lede(known, len(drawn))), tag("div", figure, _error_facts(known), class_="columns"))
+    notes = [tag("p", f"Note: {note}.") for note in known.notes]
+    return join(
+        tag("p", _error_lede(known, len(drawn))), *notes, tag("div", figure, _error_facts(known), class_="columns")
+    )
 
 
 def trade_off(material: Material) -> Html:

@@ -1,5 +1,7 @@
 """Terminal tables. Rounds and aligns; computes nothing that the artifacts do not hold."""
 
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ from rich.table import Table
 from taglio import workspace
 from taglio.components.build import Manifest
 from taglio.components.prove import Proof
+from taglio.error.loss import RELATIVE_L2, Metric
 from taglio.error.model import ErrorModel
 from taglio.graph import Graph
 from taglio.model import Model
@@ -18,6 +21,7 @@ from taglio.plan.result import Plan
 from taglio.profile.layerwise import LayerTimes, predict_sum
 from taglio.profile.result import Profile
 from taglio.run.in_process import RunReport
+from taglio.sensitivity import Sensitivity, ranks
 
 _SHOWN = 20
 
@@ -38,6 +42,7 @@ def summary(folder: Path, outcome: Outcome) -> dict[str, Any]:
             "predicted_latency_s": plan.predicted_latency_s,
             "predicted_error": plan.predicted_error,
             "max_error": outcome.max_error,
+            "metric": outcome.metric,
             "status": outcome.status,
             "gap": outcome.gap,
             "int8_blocks": plan.int8_blocks,
@@ -62,15 +67,17 @@ def outcome(folder: Path, result: Outcome) -> None:
     where = result.conditions
     say(f"on {where.machine}, {where.threads} threads, ONNX Runtime {where.runtime_version}")
     say(f"{result.calibration_samples} samples calibrated, {result.held_out_samples} held out for the error")
-    table = _table("", "latency", "predicted", "error", "predicted", "accuracy", "size", "int8 blocks")
+    shown = partial(_shown, result.metric, digits=3)
+    name = "error" if result.metric == RELATIVE_L2 else result.metric
+    table = _table("", "latency", "predicted", name, "predicted", "accuracy", "size", "int8 blocks")
     for each in (result.float32, result.int8, result.plan):
         accuracy = "" if each.accuracy is None else f"{each.accuracy:.2%}"
         table.add_row(
             each.name,
             _ms(each.latency.median_s),
             _ms(each.predicted_latency_s),
-            f"{each.error:.3%}",
-            f"{each.predicted_error:.3%}",
+            shown(each.error),
+            shown(each.predicted_error),
             accuracy,
             _bytes(each.size_bytes),
             str(each.int8_blocks),
@@ -81,7 +88,8 @@ def outcome(folder: Path, result: Outcome) -> None:
     held = "holds the bound" if result.int8.error <= result.max_error else "breaks the bound"
     say(
         f"The plan is {gain:.2f} x as fast as float and {against:.2f} x as fast as all-int8, which {held}; "
-        f"its error is {result.plan.error:.3%} of {result.max_error:.3%} ({result.status}, gap {result.gap:.2%})."
+        f"its error is {shown(result.plan.error)} of {shown(result.max_error)} "
+        f"({result.status}, gap {result.gap:.2%})."
     )
     say(f"took {sum(result.stage_seconds.values()):.0f} s, {_bytes(result.peak_memory_bytes)} of memory at most")
     say(f"wrote {folder / workspace.COMPONENTS / 'model.onnx'} and {folder / workspace.REPORT}")
@@ -155,17 +163,51 @@ def profile(graph: Graph, result: Profile, layers: LayerTimes | None = None) -> 
 def error(graph: Graph, result: ErrorModel) -> None:
     """The blocks that hurt most alone, and how well unseen subsets were predicted."""
     kinds = {block.name: block.kind for block in graph.blocks}
-    table = _table("block alone in int8", "operators", "error")
+    metric = Metric(result.metric)
+    table = _table("block alone in int8", "operators", "error" if metric.smooth else "relative L2")
     worst = sorted((each for each in result.alone if each.precision == "int8"), key=lambda each: -each.error)
     for each in worst[:_SHOWN]:
-        table.add_row(escape(each.block), kinds[each.block], f"{each.error:.4%}")
+        table.add_row(escape(each.block), kinds[each.block], _damage(metric, each.error))
     _print(table)
     ratios = sorted(abs(each.predicted / each.error - 1.0) for each in result.subsets if each.error > 0.0)
     middle = ratios[len(ratios) // 2] if ratios else 0.0
+    sure = f"errors are at most {result.upper(1.0):.2f} x the predicted"
+    if not metric.smooth:
+        sure = f"losses are at most {result.upper_add:.4g} above the predicted"
     say(
-        f"{result.evaluations} evaluations on {result.samples} samples; unseen subsets predicted within {middle:.1%} "
-        f"(median); {result.confidence:.0%} of errors are at most {result.upper(1.0):.2f} x the predicted"
+        f"{result.metric}: {result.evaluations} evaluations on {result.samples} samples; unseen subsets predicted "
+        f"within {middle:.1%} (median); {result.confidence:.0%} of {sure}"
     )
+    for note in result.notes:
+        say(f"note: {note}")
+
+
+def sensitivity(rows: Sequence[Sensitivity], result: ErrorModel, by: str) -> None:
+    """Blocks by damage, by time saved or by time saved per damage, and which to leave out."""
+    metric = Metric(result.metric)
+    order = ranks(rows)
+    table = _table("block", "damage", "rank", "saved us", "rank", "us per 1 %", "rank", "in int8")
+    for row in sorted(rows, key=lambda each: order[by][each.block]):
+        worth = row.saved_per_damage_s
+        table.add_row(
+            escape(row.block),
+            "" if row.damage is None else _damage(metric, row.damage),
+            str(order["damage"][row.block]),
+            f"{row.saved_s * 1e6:.1f}",
+            str(order["saved"][row.block]),
+            "" if worth is None else f"{worth * 1e4:.1f}",
+            str(order["worth"][row.block]),
+            "leave out" if row.leave_out else "yes",
+        )
+    _print(table)
+    out = sorted((row for row in rows if row.leave_out), key=lambda each: -each.noise_share)
+    say(f"leave out {len(out)} of {len(rows)} blocks" + (":" if out else "; none is out of proportion"))
+    for row in out:
+        say(f"  {row.block}: {row.leave_out}")
+
+
+def _damage(metric: Metric, loss: float) -> str:
+    return metric.text(loss) if metric.smooth else f"{loss:.4%}"
 
 
 def plan(result: Plan) -> None:
@@ -180,9 +222,11 @@ def plan(result: Plan) -> None:
     latency, guess = result.predicted_latency_s, result.predicted_error
     between = f"{_ms(latency.low)} … {_ms(latency.high)}"
     say(f"{result.status}, gap {result.gap:.2%}; latency {_ms(latency.value)} ({between})")
-    bound = "" if result.limits.max_error is None else f", bound {result.limits.max_error:.4%}"
-    measured = "" if result.measured_error is None else f", measured {result.measured_error:.4%}"
-    say(f"error predicted {guess.value:.4%} (at most {guess.high:.4%}){measured}{bound}")
+    shown = partial(_shown, result.limits.metric)
+    bound = "" if result.limits.max_error is None else f", bound {shown(result.limits.max_error)}"
+    measured = "" if result.measured_error is None else f", measured {shown(result.measured_error)}"
+    name = "error" if result.limits.metric == RELATIVE_L2 else result.limits.metric
+    say(f"{name} predicted {shown(guess.value)} (at worst {shown(guess.high)}){measured}{bound}")
 
 
 def build(folder: Path, manifest: Manifest, proof: Proof) -> None:
@@ -229,6 +273,13 @@ def quantized(result: Quantized) -> None:
         f"became {_bytes(result.size_bytes)}; error {result.error:.4%} on held-out inputs"
     )
     say(f"wrote {result.path}")
+
+
+def _shown(metric: str, loss: float, digits: int = 4) -> str:
+    """A loss in the unit of `metric`; of a user's function, how far it is below the float model's value."""
+    if metric == RELATIVE_L2:
+        return f"{loss:.{digits}%}"
+    return f"{loss:.4g} worse" if ":" in metric else Metric(metric).text(loss)
 
 
 def _variant(each: Variant) -> dict[str, Any]:

@@ -9,10 +9,11 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 
-from taglio.errors import BadData, BadModel
+from taglio.errors import BadData, BadModel, BadOption
 
 NAME = "onnxruntime"
 PROVIDERS = ("CPUExecutionProvider",)
+CUDA = "CUDAExecutionProvider"
 
 
 class Optimization(StrEnum):
@@ -34,11 +35,27 @@ _LEVELS = {
 
 @dataclass(frozen=True, slots=True)
 class SessionOptions:
-    """How a session is opened. `spinning` keeps idle threads busy-waiting: faster alone, ruinous in company."""
+    """How a session is opened. `spinning` keeps idle threads busy-waiting: faster alone, ruinous in company.
+
+    `providers` are ONNX Runtime's, the first that can run an operator gets it.
+    """
 
     threads: int
     optimization: Optimization = Optimization.ALL
     spinning: bool = False
+    providers: tuple[str, ...] = PROVIDERS
+
+
+def providers_for(device: str) -> tuple[str, ...]:
+    """Providers for "cpu", "cuda", or "auto": CUDA where this ONNX Runtime offers it. Raises BadOption without it."""
+    offered = ort.get_available_providers()
+    if device == "cpu" or (device == "auto" and CUDA not in offered):
+        return PROVIDERS
+    if CUDA not in offered:
+        raise BadOption(
+            f"--provider {device}: this ONNX Runtime offers {', '.join(offered)}: install onnxruntime-gpu, or use cpu"
+        )
+    return (CUDA, *PROVIDERS)
 
 
 def version() -> str:
@@ -54,7 +71,7 @@ def open_session(
     profile_prefix: Path | None = None,
     label: str = "the model",
 ) -> ort.InferenceSession:
-    """Open `model` on the CPU provider; with `save_optimized` the graph that will run is written there.
+    """Open `model` on the providers of `options`; with `save_optimized` the graph that will run is written there.
 
     Raises BadModel, naming `label`, when ONNX Runtime refuses the model.
     """
@@ -72,7 +89,7 @@ def open_session(
         config.profile_file_prefix = str(profile_prefix)
     source = str(model) if isinstance(model, Path) else model.SerializeToString()
     try:
-        return ort.InferenceSession(source, config, providers=list(PROVIDERS), enable_fallback=0)
+        return ort.InferenceSession(source, config, providers=list(options.providers), enable_fallback=0)
     except Exception as error:  # ONNX Runtime's exceptions share no useful base class
         text = " ".join(str(error).split())
         raise BadModel(f"{label}: ONNX Runtime {version()} cannot load it: {text[:500]}") from None

@@ -1,0 +1,106 @@
+"""Do the bounds hold? Random bounds on each network: the plan that the model alone allows, and the one after the loop.
+
+Before the loop the plan is the fastest whose predicted error, at the upper end of the stated confidence, keeps the
+bound; after it, the fastest that was also measured to. Both are measured on every held-out input.
+
+    python benchmarks/error_bounds.py [--cases a,b] [--bounds 50] [--views 3]
+"""
+
+import argparse
+import sys
+from typing import Any
+
+import numpy as np
+
+from cases import markdown, write
+from error_cases import NETWORKS, VIEWS, inputs_of, open_network
+from taglio.error.study import Budget, study
+from taglio.optimize import profile_stage
+from taglio.plan.result import Limits
+from taglio.plan.search import search
+from taglio.plan.solve import make_plan
+from taglio.profile.measure import pure_assignments
+from taglio.quantize.precision import Assignment, precisions
+from taglio.scheme import DEFAULT_SCHEME
+
+CONFIDENCE = 0.9
+SUBSETS = 96
+SEED = 20261121
+
+
+def measure(name: str, bounds: int, views: int, effort: float) -> dict[str, Any]:
+    """Each bound with what was predicted and measured before and after the loop."""
+    network = open_network(name, views)
+    work, meter, forms = network.work, network.meter, precisions(DEFAULT_SCHEME)
+    profile = profile_stage(work, DEFAULT_SCHEME, network.builder, effort)
+    budget = Budget(float("inf"), SUBSETS, SUBSETS, float("inf"))
+    held_out = work.data.held_out
+    model = study(work.model, work.graph, DEFAULT_SCHEME, forms, meter, held_out, budget, confidence=CONFIDENCE)
+    everything = meter.error(pure_assignments(work.graph, forms)["int8"])
+    known: dict[tuple[tuple[str, str], ...], float] = {}
+
+    def error(assignment: Assignment) -> float:
+        key = tuple(sorted((block, form.name) for block, form in assignment.items()))
+        if key not in known:
+            known[key] = meter.error(assignment)
+        return known[key]
+
+    rows = []
+    for bound in np.exp(np.random.default_rng(SEED).uniform(np.log(0.05), np.log(0.95), bounds)) * everything:
+        limits = Limits(float(bound))
+        before = make_plan(work.graph, profile, model, limits)
+        at_first = error(before.assignment())
+        held = [each for each in search(work.graph, profile, model, limits, error, rounds=6) if each.holds]
+        last = min(held, key=lambda each: each.plan.predicted_latency_s.value) if held else None
+        after = error(last.plan.assignment()) if last is not None else 0.0  # nothing held: float stays
+        rows.append(
+            {
+                "bound": float(bound),
+                "predicted": before.predicted_error.value,
+                "upper": before.predicted_error.high,
+                "before": at_first,
+                "after": after,
+                "holds_before": at_first <= bound,
+                "holds_after": after <= bound,
+            }
+        )
+    return {
+        "case": name,
+        "inputs": inputs_of(held_out),
+        "all_int8": everything,
+        "evaluations": model.evaluations,
+        "upper": model.upper(1.0),
+        "bounds": rows,
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", default=",".join(NETWORKS))
+    parser.add_argument("--bounds", type=int, default=50)
+    parser.add_argument("--views", type=int, default=VIEWS)
+    parser.add_argument("--effort", type=float, default=0.25, help="of the latency profile that the plans need")
+    options = parser.parse_args()
+    results, rows = [], []
+    for name in options.cases.split(","):
+        try:
+            result = measure(name, options.bounds, options.views, options.effort)
+        except FileNotFoundError as error:
+            print(f"skipped {error}")
+            continue
+        results.append(result)
+        each = result["bounds"]
+        used = [row["after"] / row["bound"] for row in each]
+        cells = [name, str(result["inputs"]), str(result["evaluations"]), f"{result['upper']:.3f}"]
+        cells += [f"{sum(row['holds_before'] for row in each)} of {len(each)}"]
+        cells += [f"{sum(row['holds_after'] for row in each)} of {len(each)}", f"{np.median(used):.1%}"]
+        rows.append(cells)
+        print(" | ".join(cells), flush=True)
+    header = ["network", "inputs", "evaluations", "upper end ×", f"hold before the loop ({CONFIDENCE:.0%} stated)"]
+    table = markdown([*header, "hold after it", "median share of the bound used"], rows)
+    print(f"wrote {write('error_bounds', {'options': vars(options), 'cases': results}, table)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

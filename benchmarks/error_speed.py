@@ -1,0 +1,147 @@
+"""The switchable graph against truly quantised models: are the errors the same, and how much sooner are they known?
+And how long the error stage takes on large networks.
+
+Every subset is evaluated on one held-out input, as the notes did. The slow way builds the quantised model (weights are
+quantised once and kept, which flatters it), saves it, loads it and runs it. 1,100 evaluations are made on the
+switchable graph; the slow way is timed on every 25th of them, interleaved, and multiplied: "extrapolated" says so.
+
+    python benchmarks/error_speed.py [--cases a,b] [--stages yolo11n-seg,yolo11x-seg]
+"""
+
+import argparse
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+
+from cases import markdown, open_case, write
+from error_cases import NETWORKS, open_network
+from regressions import score
+from taglio.error.loss import Metric, Tally
+from taglio.error.measure import ErrorMeter
+from taglio.error.study import random_subsets
+from taglio.error_stage import error_stage, open_switchable
+from taglio.quantize.precision import precisions
+from taglio.runtimes.onnxruntime import SessionOptions, open_session, run_session
+from taglio.scheme import DEFAULT_SCHEME
+
+SUBSETS, EVALUATIONS, EVERY = 50, 1100, 25
+SEED = 31
+
+
+def measure(name: str) -> dict[str, Any]:
+    """Both ways on one network, on one input."""
+    network = open_network(name, views=1)
+    work = network.work
+    sample, names = work.data.held_out.samples[0], work.model.outputs
+    options = SessionOptions(work.setup.threads, spinning=True)
+    reference = run_session(open_session(work.model.proto, options), names, sample, name)
+
+    def slowly(assignment: Any, folder: Path) -> float:
+        path = folder / "model.onnx"
+        onnx.save(network.builder.build(assignment), path)
+        tally = Tally(Metric(), names)
+        tally.add(reference, run_session(open_session(path, options), names, sample, name))
+        return float(tally.l2().max())
+
+    start = time.perf_counter()
+    switchable = open_switchable(work, network.builder, DEFAULT_SCHEME)
+    meter = ErrorMeter(switchable, [sample], names)
+    open_s = time.perf_counter() - start
+    subsets = random_subsets(work.graph, precisions(DEFAULT_SCHEME), EVALUATIONS, SEED)
+    with tempfile.TemporaryDirectory() as name_of_folder:
+        folder = Path(name_of_folder)
+        slowly(subsets[0], folder)  # quantises the weights, once for all
+        fast, slow_s, fast_s = [], [], open_s
+        slow: dict[int, float] = {}
+        for index, subset in enumerate(subsets):
+            start = time.perf_counter()
+            fast.append(meter.error(subset))
+            fast_s += time.perf_counter() - start
+            if index % EVERY == 0 or index < SUBSETS:
+                start = time.perf_counter()
+                slow[index] = slowly(subset, folder)
+                if index % EVERY == 0:
+                    slow_s.append(time.perf_counter() - start)
+    truth, guess = np.array([slow[i] for i in range(SUBSETS)]), np.array(fast[:SUBSETS])
+    compared = score(guess, truth)
+    return {
+        "case": name,
+        "subsets": SUBSETS,
+        "median_relative_difference": compared.median_relative,
+        "largest_relative_difference": float(np.max(np.abs(guess / truth - 1.0))),
+        "spearman": compared.spearman,
+        "evaluations": len(subsets),
+        "at_once": switchable.at_once,
+        "open_s": open_s,
+        "fast_s": fast_s,
+        "slow_each_s": float(np.mean(slow_s)),
+        "slow_timed": len(slow_s),
+        "slow_extrapolated_s": float(np.mean(slow_s)) * len(subsets),
+    }
+
+
+def stage(name: str, effort: float) -> dict[str, Any]:
+    """The whole error stage: opening the switchable graph, measuring, fitting. Calibration is not part of it."""
+    work = open_case(name)
+    builder = work.builder(DEFAULT_SCHEME)
+    start = time.perf_counter()
+    switchable = open_switchable(work, builder, DEFAULT_SCHEME)
+    open_s = time.perf_counter() - start
+    model = error_stage(work, DEFAULT_SCHEME, switchable, effort=effort)
+    took = time.perf_counter() - start
+    ratios = [abs(each.predicted / each.error - 1.0) for each in model.subsets if each.error > 0.0]
+    return {
+        "case": name,
+        "open_s": open_s,
+        "stage_s": took,
+        "evaluations": model.evaluations,
+        "samples": model.samples,
+        "blocks": len([block for block in work.graph.candidates() if not block.movement]),
+        "median_relative_error": float(np.median(ratios)),
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", default=",".join(NETWORKS))
+    parser.add_argument("--stages", default="yolo11n-seg,yolo11x-seg")
+    parser.add_argument("--effort", type=float, default=1.0)
+    options = parser.parse_args()
+    results, rows, stages, stage_rows = [], [], [], []
+    for name in filter(None, options.cases.split(",")):
+        try:
+            results.append(measure(name))
+        except FileNotFoundError as error:
+            print(f"skipped {error}")
+            continue
+        each = results[-1]
+        cells = [name, f"{each['median_relative_difference']:.2e}", f"{each['largest_relative_difference']:.2e}"]
+        cells += [f"{each['spearman']:.4f}", f"{each['fast_s']:.1f}", f"{each['slow_extrapolated_s']:.0f}"]
+        rows.append([*cells, f"**{each['slow_extrapolated_s'] / each['fast_s']:.1f}**"])
+        print(" | ".join(rows[-1]), flush=True)
+    for name in filter(None, options.stages.split(",")):
+        try:
+            stages.append(stage(name, options.effort))
+        except FileNotFoundError as error:
+            print(f"skipped {error}")
+            continue
+        each = stages[-1]
+        cells = [name, str(each["blocks"]), str(each["evaluations"]), str(each["samples"])]
+        stage_rows.append([*cells, f"{each['stage_s']:.1f}", f"{each['median_relative_error']:.1%}"])
+        print(" | ".join(stage_rows[-1]), flush=True)
+    header = ["network", "median relative difference", "largest", "Spearman", f"{EVALUATIONS} evaluations s"]
+    table = markdown([*header, "quantise, save, load, run s (extrapolated)", "times faster"], rows)
+    header = ["network", "blocks", "evaluations", "inputs", "error stage s", "unseen subsets within (median)"]
+    table += "\n\nThe error stage:\n\n" + markdown(header, stage_rows)
+    figures = {"options": vars(options), "cases": results, "stages": stages}
+    print(f"wrote {write('error_speed', figures, table)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

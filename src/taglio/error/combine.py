@@ -1,0 +1,143 @@
+"""From what was measured to an `ErrorModel`: a fit per output, cross-validation, the interval. Measures nothing."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil, log
+
+import numpy as np
+
+from taglio.data import Dataset
+from taglio.error.fit import Terms, fit_terms
+from taglio.error.measure import ErrorMeter, Reading
+from taglio.error.model import Alone, BlockNoise, EdgeNoise, ErrorModel, OutputModel, Subset
+from taglio.error.steps import monotone
+from taglio.error.terms import Design, starting_noises
+from taglio.model import Model
+from taglio.quantize.precision import Assignment, Precision
+from taglio.scheme import Scheme
+
+# What was measured alone is exact for that subset, but says little about large ones.
+_ALONE_WEIGHT = 0.5
+_FOLDS = 6
+# An output whose error never reached this share of the largest cannot break a bound.
+_NEAR = 0.5
+_TINY = 1e-9
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Measured:
+    """Readings of blocks alone (`singles`; several neighbours at once on a large network), of flows alone by name, and
+    of random subsets."""
+
+    columns: Design
+    precisions: tuple[Precision, ...]
+    singles: Sequence[Assignment]
+    single_readings: Sequence[Reading]
+    flows: Mapping[str, Reading]
+    subsets: Sequence[Assignment]
+    subset_readings: Sequence[Reading]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fitted:
+    """The terms of every output that may be the largest, by its index, and what folds that did not see each subset
+    predict of its L2, shape [subsets]."""
+
+    terms: dict[int, Terms]
+    unseen: np.ndarray
+
+
+def fit_model(
+    model: Model, scheme: Scheme, measured: Measured, *, meter: ErrorMeter, held_out: Dataset, confidence: float
+) -> ErrorModel:
+    """Terms of every output that matters, from what was measured; the interval by cross-validation."""
+    columns, metric = measured.columns, meter.metric
+    fitted = fit_outputs(measured)
+    outputs = tuple(_output(meter.names[index], columns, terms) for index, terms in fitted.terms.items())
+    truth = np.array([float(each.loss.max()) for each in measured.subset_readings])
+    predicted, upper_log, upper_add = fitted.unseen, 0.0, 0.0
+    steps: tuple[tuple[float, float], ...] = ()
+    everything = [*measured.single_readings, *measured.subset_readings]
+    if metric.smooth:
+        ratios = [log(e / p) for e, p in zip(truth, predicted, strict=True) if e > _TINY and p > _TINY]
+        upper_log = conformal(ratios, confidence, log(2.0))
+    else:
+        steps = monotone([float(each.l2.max()) for each in everything], [float(each.loss.max()) for each in everything])
+        noises, losses = [each[0] for each in steps], [each[1] for each in steps]
+        predicted = np.interp(predicted, noises, losses)
+        upper_add = conformal([float(each) for each in truth - predicted], confidence, 1.0)
+    alone: dict[tuple[str, str], float] = {}
+    for single, reading in zip(measured.singles, measured.single_readings, strict=True):
+        for block, precision in single.items():
+            value = float((reading.loss if metric.smooth else reading.l2).max())
+            alone[block, precision.name] = value / len(single) ** 0.5
+    return ErrorModel(
+        model.sha256,
+        held_out.sha256,
+        scheme,
+        metric.name,
+        outputs,
+        upper_log,
+        confidence,
+        meter.samples,
+        len(everything) + len(measured.flows),
+        tuple(Alone(block, name, error) for (block, name), error in alone.items()),
+        tuple(
+            Subset({block: precision.name for block, precision in subset.items()}, float(error), float(guess))
+            for subset, error, guess in zip(measured.subsets, truth, predicted, strict=True)
+        ),
+        upper_add,
+        steps,
+    )
+
+
+def fit_outputs(measured: Measured, *, unseen: bool = True) -> Fitted:
+    """Fit every output whose L2 came near the largest; with `unseen`, cross-validate too."""
+    subsets = len(measured.subsets)
+    everything = np.array([each.l2 for each in (*measured.single_readings, *measured.subset_readings)])
+    if not len(everything):
+        return Fitted({}, np.zeros(subsets))
+    largest = np.maximum(everything.max(axis=1, keepdims=True), _TINY)
+    singles = len(measured.singles)
+    rows = np.array([measured.columns.row(each) for each in (*measured.singles, *measured.subsets)])
+    weights = np.concatenate([np.full(singles, _ALONE_WEIGHT), np.ones(subsets)])
+    fold = np.concatenate([np.full(singles, -1), np.arange(subsets) % _FOLDS])
+    terms: dict[int, Terms] = {}
+    guesses = np.zeros(subsets)
+    for output in np.flatnonzero((everything >= _NEAR * largest).any(axis=0)):
+        start = _start(measured, int(output))
+        errors = everything[:, output]
+        terms[int(output)] = fit_terms(rows, errors, start, weights)
+        for each in range(_FOLDS if unseen else 0):
+            seen, out = fold != each, fold == each
+            if out.any():
+                guess = fit_terms(rows[seen], errors[seen], start, weights[seen]).predict(rows[out])
+                guesses[out[singles:]] = np.maximum(guesses[out[singles:]], guess)
+    return Fitted(terms, guesses)
+
+
+def _start(measured: Measured, output: int) -> np.ndarray:
+    alone: dict[tuple[str, str], np.ndarray] = {}
+    for single, reading in zip(measured.singles, measured.single_readings, strict=True):
+        for block, precision in single.items():
+            alone[block, precision.name] = reading.sketch[output] / len(single) ** 0.5
+    flows = {name: reading.sketch[output] for name, reading in measured.flows.items()}
+    return starting_noises(measured.columns, measured.precisions, alone, flows)
+
+
+def _output(name: str, columns: Design, terms: Terms) -> OutputModel:
+    own, edge = terms.noise[: len(columns.own)], terms.noise[len(columns.own) :]
+    return OutputModel(
+        name,
+        tuple(BlockNoise(block, form, float(value)) for (block, form), value in zip(columns.own, own, strict=True)),
+        tuple(EdgeNoise(flow, to, float(value)) for (flow, to), value in zip(columns.edge, edge, strict=True)),
+        terms.level,
+        terms.exponent,
+    )
+
+
+def conformal(misses: Sequence[float], confidence: float, unknown: float) -> float:
+    """One-sided conformal quantile of how much more was measured than predicted, not below 0; `unknown` without any."""
+    ordered = sorted(misses)
+    rank = min(len(ordered), ceil((len(ordered) + 1) * confidence))
+    return max(0.0, ordered[rank - 1]) if ordered else unknown

@@ -1,0 +1,84 @@
+"""What of the data makes the measured errors less sure: too few inputs, inputs unlike the calibration, dead outputs.
+
+Says so; refuses nothing and runs nothing.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from taglio.graph import Graph
+
+# An error whose own relative standard error is above this is not worth three digits.
+_UNSURE = 0.15
+# Held-out values beyond the calibrated range are clipped. Measured between halves of one folder of photographs, half of
+# the tensors leave their range by less than a tenth of it.
+_OVERFLOW = 0.25
+
+
+def too_few_inputs(squares: np.ndarray, references: np.ndarray, names: Sequence[str]) -> str:
+    """A line where the error of the worst output hangs on which inputs were drawn, or "".
+
+    `squares` and `references` [samples, outputs] are ‖ŷ − y‖² and ‖y‖² with all blocks in int8. The relative standard
+    error of √(Σ squares / Σ references) is that of a ratio, by linearisation, with n − 1 degrees of freedom.
+    """
+    count = len(squares)
+    totals = references.sum(axis=0)
+    if not (totals > 0.0).any():
+        return ""
+    errors = np.sqrt(np.divide(squares.sum(axis=0), totals, out=np.zeros_like(totals), where=totals > 0.0))
+    worst = int(np.argmax(errors))
+    if errors[worst] == 0.0:
+        return ""
+    if count < 2:
+        return "measured on 1 input: nothing is known of how the error varies between inputs; give more in --data"
+    ratio = squares[:, worst].sum() / totals[worst]
+    residual = squares[:, worst] - ratio * references[:, worst]
+    spread = np.sqrt(count / (count - 1) * np.sum(residual**2)) / squares[:, worst].sum() / 2.0
+    if spread <= _UNSURE:
+        return ""
+    return (
+        f"measured on {count} inputs: others may change the error of {names[worst]} ({errors[worst]:.2%} with all "
+        f"blocks in int8) by {spread:.0%} (one standard error); give more in --data"
+    )
+
+
+def unlike_calibration(
+    calibrated: Mapping[str, tuple[float, float]], held_out: Mapping[str, tuple[float, float]], graph: Graph
+) -> str:
+    """A line where held-out inputs leave the calibrated ranges, or "". Both map a tensor to its lowest and highest."""
+    overflow = {}
+    for tensor in graph.tensors:
+        if tensor.name in calibrated and tensor.name in held_out:
+            (low, high), (lower, higher) = calibrated[tensor.name], held_out[tensor.name]
+            width = max(high, 0.0) - min(low, 0.0)
+            if width > 0.0:
+                overflow[tensor.name] = max(0.0, low - lower, higher - high) / width
+    if not overflow:
+        return ""
+    middle = float(np.median([*overflow.values()]))
+    beyond = {name: overflow[name] for name in graph.inputs if overflow.get(name, 0.0) > _OVERFLOW}
+    if middle <= _OVERFLOW and not beyond:
+        return ""
+    worst = max(beyond or overflow, key=lambda name: overflow[name])
+    return (
+        f"held-out inputs are unlike the calibration inputs: {worst} leaves its calibrated range by "
+        f"{overflow[worst]:.0%} of it, half of the tensors by {middle:.0%} or more: calibrate with inputs like these"
+    )
+
+
+def constant_outputs(references: Sequence[Sequence[np.ndarray]], names: Sequence[str]) -> str:
+    """A line where an output is the same for every input, or "". `references` [samples][outputs]."""
+    if len(references) < 2:
+        return ""
+    dead = [
+        name
+        for index, name in enumerate(names)
+        if all(np.array_equal(each[index], references[0][index]) for each in references[1:])
+    ]
+    if not dead:
+        return ""
+    return (
+        f"output {', '.join(dead)} is the same for all {len(references)} inputs: its error says nothing of inputs; "
+        "check --preprocess"
+    )

@@ -1,0 +1,57 @@
+"""One block in float16 between float32 neighbours: its inputs, weights and results are rounded to float16. Calibrates
+nothing. Where ONNX Runtime has no float16 kernel (most of its CPU) it computes in float32 between those roundings.
+"""
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from taglio.errors import CannotQuantize
+from taglio.graph import Block
+from taglio.quantize.emitter import Emitter
+
+_LARGEST = float(np.finfo(np.float16).max)
+
+
+def emit_float16(
+    emitter: Emitter, block: Block, nodes: dict[str, onnx.NodeProto], initializers: dict[str, onnx.TensorProto]
+) -> None:
+    """Append `block` in float16. Raises CannotQuantize for a weight that float16 cannot hold."""
+    inside: dict[str, str] = {}
+    for name in block.operators:
+        node = onnx.NodeProto()
+        node.CopyFrom(nodes[name])
+        for index, tensor in enumerate(node.input):
+            if not tensor:
+                continue
+            if tensor not in inside:
+                inside[tensor] = _read(emitter, block, tensor, initializers)
+            node.input[index] = inside[tensor]
+        for index, tensor in enumerate(node.output):
+            if tensor:
+                inside[tensor] = node.output[index] = f"{tensor}/float16"
+        emitter.nodes.append(node)
+    for tensor in block.outputs:
+        emitter.nodes.append(
+            helper.make_node("Cast", [inside[tensor]], [tensor], name=f"{tensor}/to-float32", to=TensorProto.FLOAT)
+        )
+
+
+def _read(emitter: Emitter, block: Block, tensor: str, initializers: dict[str, onnx.TensorProto]) -> str:
+    constant = initializers.get(tensor)
+    if constant is None:
+        source = emitter.written.get(tensor)
+        name = f"{tensor}/{block.name}/to-float16"
+        assert source is None or (tensor, source.activation_key) in emitter.pairs, "the caller puts a pair first"
+        behind = emitter.pairs[tensor, source.activation_key] if source is not None else tensor
+        emitter.nodes.append(helper.make_node("Cast", [behind], [name], name=name, to=TensorProto.FLOAT16))
+        return name
+    if constant.data_type != TensorProto.FLOAT:
+        return tensor
+    values = numpy_helper.to_array(constant)
+    largest = float(np.abs(values).max(initial=0.0))
+    if largest > _LARGEST:
+        raise CannotQuantize(
+            f"block {block.name}: weight {tensor} reaches {largest:.3g}, float16 ends at 65504: leave it out"
+        )
+    return emitter.constant(f"{tensor}/float16", values.astype(np.float16))

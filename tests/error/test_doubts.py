@@ -1,0 +1,47 @@
+"""Doubts about the data are spoken where they are due, and not elsewhere."""
+
+import numpy as np
+
+from taglio.error.doubts import constant_outputs, too_few_inputs, unlike_calibration
+from tests.components.cases import digits
+
+
+def test_one_input_says_nothing_of_others() -> None:
+    assert "measured on 1 input" in too_few_inputs(np.array([[1.0]]), np.array([[100.0]]), ["y"])
+    assert too_few_inputs(np.array([[0.0]]), np.array([[100.0]]), ["y"]) == ""
+
+
+def test_inputs_that_disagree_are_too_few_and_inputs_that_agree_are_enough() -> None:
+    alike = too_few_inputs(np.full((8, 1), 1.0), np.full((8, 1), 100.0), ["y"])
+    apart = too_few_inputs(np.array([[9.0], *[[0.1]] * 7]), np.full((8, 1), 100.0), ["y"])
+    assert alike == ""
+    assert apart.startswith("measured on 8 inputs: others may change the error of y")
+
+
+def test_the_standard_error_is_that_of_repeated_draws() -> None:
+    """The percentage that is named, against the spread of the error over many draws of eight inputs."""
+    rng = np.random.default_rng(0)
+    errors, named = [], []
+    for _ in range(400):
+        squares, references = rng.gamma(0.5, 1.0, (8, 1)), rng.gamma(4.0, 25.0, (8, 1))
+        errors.append(float(np.sqrt(squares.sum() / references.sum())))
+        line = too_few_inputs(squares, references, ["y"])
+        if line:
+            named.append(float(line.split(" by ")[1].split("%")[0]) / 100)
+    spread = float(np.std(errors) / np.mean(errors))
+    assert len(named) > 200
+    assert 0.6 * spread < float(np.median(named)) < 1.5 * spread
+
+
+def test_values_beyond_the_calibrated_range_are_told_with_how_far() -> None:
+    graph = digits().graph
+    calibrated = {tensor.name: (-1.0, 1.0) for tensor in graph.tensors}
+    assert unlike_calibration(calibrated, dict.fromkeys(calibrated, (-1.1, 1.1)), graph) == ""
+    line = unlike_calibration(calibrated, dict.fromkeys(calibrated, (-1.0, 4.0)), graph)
+    assert "held-out inputs are unlike the calibration inputs: image leaves its calibrated range by 150%" in line
+
+
+def test_an_output_that_never_changes_is_named() -> None:
+    moving = [[np.array([float(i)]), np.array([7.0])] for i in range(3)]
+    assert "output b is the same for all 3 inputs" in constant_outputs(moving, ["a", "b"])
+    assert constant_outputs(moving[:1], ["a", "b"]) == ""

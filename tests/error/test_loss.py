@@ -1,0 +1,137 @@
+"""Metrics by hand, in their own unit and as losses; a user's function that misbehaves is refused in one line."""
+
+import sys
+from math import inf, sqrt
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from taglio.error.loss import COSINE, L2_PER_SIZE, RELATIVE_L2, SQNR, TOP1, Metric, Tally, parse_metric
+from taglio.errors import BadData, BadOption
+
+Y = [np.array([[3.0, 0.0, 4.0]], np.float32), np.array([[0.0, 2.0, 0.0]], np.float32)]
+Z = [np.array([[3.0, 0.0, 4.5]], np.float32), np.array([[0.0, 1.0, 1.5]], np.float32)]
+
+
+def tally(name: str, outputs: tuple[str, ...] = ("scores",)) -> Tally:
+    result = Tally(parse_metric(name), outputs)
+    for y, z in zip(Y, Z, strict=True):
+        result.add([y], [z])
+    return result
+
+
+def test_smooth_metrics_by_hand() -> None:
+    difference, reference = 0.25 + 1.0 + 2.25, 25.0 + 4.0
+    l2 = sqrt(difference / reference)
+    assert tally(RELATIVE_L2).losses()[0] == pytest.approx(l2)
+    # The notes' metric: root mean square over inputs of the norm, over the size of the tensor.
+    assert tally(L2_PER_SIZE).losses()[0] == pytest.approx(sqrt(difference / 2) / 3)
+    assert parse_metric(SQNR).value(tally(SQNR).losses()[0]) == pytest.approx(10 * np.log10(reference / difference))
+    product, changed = 9.0 + 18.0 + 2.0, 9.0 + 20.25 + 1.0 + 2.25
+    distance = 1 - product / sqrt(reference * changed)
+    assert parse_metric(COSINE).value(tally(COSINE).losses()[0]) == pytest.approx(distance, rel=1e-5)
+
+
+def test_top1_counts_inputs_whose_best_class_stays() -> None:
+    assert tally(TOP1).losses()[0] == pytest.approx(0.5)
+    assert parse_metric(TOP1).text(0.5) == "50.00% agree"
+    with pytest.raises(BadData, match=r"output boxes has shape \[1, 4, 2\], not \[inputs, classes\]: use relative-l2"):
+        Tally(parse_metric(TOP1), ["boxes"]).add([np.zeros((1, 4, 2))], [np.zeros((1, 4, 2))])
+
+
+@pytest.mark.parametrize("name", [RELATIVE_L2, L2_PER_SIZE, SQNR, COSINE, TOP1])
+def test_no_change_is_no_loss_and_units_go_both_ways(name: str) -> None:
+    metric = parse_metric(name)
+    same = Tally(metric, ["scores"])
+    same.add([Y[0]], [Y[0]])
+    assert same.losses()[0] == pytest.approx(0.0, abs=1e-6)
+    for loss in (0.01, 0.2):
+        assert metric.loss(metric.value(loss)) == pytest.approx(loss)
+        assert metric.bound(metric.value(loss)) == pytest.approx(loss)
+    assert Metric(SQNR).value(0.0) == inf
+
+
+@pytest.mark.parametrize(("name", "value"), [(RELATIVE_L2, -0.1), (TOP1, 1.2), (COSINE, float("nan"))])
+def test_bounds_that_the_metric_cannot_have_are_refused(name: str, value: float) -> None:
+    with pytest.raises(BadOption, match="--max-error"):
+        parse_metric(name).bound(value)
+
+
+@pytest.fixture
+def functions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    name = "made_up_metrics"
+    (tmp_path / f"{name}.py").write_text(
+        "import numpy as np\n"
+        "def accuracy(outputs, labels):\n    return (outputs['scores'].argmax(1) == labels).mean()\n"
+        "def loss(outputs, labels):\n    return float(np.abs(outputs['scores']).sum())\n"
+        "loss.smaller_is_better = True\n"
+        "def raises(outputs, labels):\n    raise ValueError('no labels\\nat all')\n"
+        "def nonsense(outputs, labels):\n    return 'good'\n"
+        "def nan(outputs, labels):\n    return float('nan')\n"
+        "number = 3\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    sys.modules.pop(name, None)
+    return name
+
+
+def test_a_users_function_sees_all_outputs_and_labels(functions: str) -> None:
+    labels = np.array([2, 1])
+    accuracy = Metric(f"{functions}:accuracy", larger_is_better=True, float_value=1.0)
+    half = Tally(accuracy, ["scores"])
+    for y, z in zip(Y, Z, strict=True):
+        half.add([y], [z])
+    assert half.outputs()["scores"].shape == (2, 3)
+    assert half.losses(labels)[0] == pytest.approx(0.5)
+    assert accuracy.bound(0.75) == pytest.approx(0.25)
+    with pytest.raises(BadOption, match=r"the float model itself has .* = 1: give a bound that is below that"):
+        accuracy.bound(1.1)
+    assert parse_metric(f"{functions}:accuracy").larger_is_better
+    assert not parse_metric(f"{functions}:loss").larger_is_better
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("raises", "raised ValueError: no labels at all"),
+        ("nonsense", "returned str 'good', not a number"),
+        ("nan", "returned nan: it must be finite"),
+    ],
+)
+def test_a_function_that_misbehaves_is_refused(functions: str, name: str, message: str) -> None:
+    bad = Tally(Metric(f"{functions}:{name}", True, 1.0), ["scores"])
+    bad.add([Y[0]], [Z[0]])
+    with pytest.raises(BadData, match=f"--metric {functions}:{name}: {message}"):
+        bad.losses(None)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("psnr", "is none of relative-l2, l2-per-size, sqnr, cosine, top1"),
+        ("no_such_module:f", "cannot be imported .ModuleNotFoundError"),
+        ("made_up_metrics:number", "is a int, not a function"),
+    ],
+)
+@pytest.mark.usefixtures("functions")
+def test_what_is_no_metric_is_refused(text: str, message: str) -> None:
+    with pytest.raises(BadOption, match=message):
+        parse_metric(text)
+
+
+def test_an_output_that_is_zero_has_no_relative_error_but_has_the_notes_one() -> None:
+    zero, one = [np.zeros(4, np.float32)], [np.ones(4, np.float32)]
+    relative = Tally(Metric(), ["dead"])
+    relative.add(zero, one)
+    with pytest.raises(BadData, match="output dead of the float model is zero on all samples"):
+        relative.losses()
+    notes = Tally(parse_metric(L2_PER_SIZE), ["dead"])
+    notes.add(zero, one)
+    assert notes.losses()[0] == pytest.approx(0.5)
+
+
+def test_a_changed_output_that_is_nan_is_infinitely_wrong() -> None:
+    broken = Tally(Metric(), ["scores"])
+    broken.add([Y[0]], [np.full((1, 3), np.nan, np.float32)])
+    assert broken.losses()[0] == inf
