@@ -5,21 +5,29 @@ VENV := .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check -qq
 CODE := src tests scripts $(if $(wildcard benchmarks/*.py benchmarks/*/*.py),benchmarks)
+# The back ends of `taglio compare`; their packages conflict, so each has an environment of its own.
+BACKENDS ?= openvino openvino-ep litert onnx2tf torch qkeras
 BENCH ?= prediction quality cost
 ARGS ?=
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help quickstart test lint bench docs clean core dev
+.PHONY: help quickstart test backends test-backends lint bench docs clean core dev
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "make %-11s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-13s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 quickstart: core ## install taglio in .venv and run its demonstration
 	@$(VENV)/bin/taglio quickstart $(ARGS)
 
 test: dev ## run every test (ARGS="-m 'not slow'" for the quick ones)
 	@$(PY) -m pytest $(ARGS)
+
+backends: ## build the environments of the other back ends (BACKENDS="openvino torch" for some)
+	@for name in $(BACKENDS); do $(call backend) done
+
+test-backends: dev backends ## test the rows of the other back ends
+	@TAGLIO_TEST_BACKENDS='$(BACKENDS)' $(PY) -m pytest tests/compare/backends $(ARGS)
 
 lint: dev ## check style, format, types and that docs/cli.md is current
 	@$(PY) -m ruff check --output-format concise .
@@ -61,6 +69,18 @@ if ! $(WANTED) | cmp -s - $(VENV)/taglio-$(1) || ! test -x $(VENV)/bin/taglio; t
 	$(PIP) install -e '$(2)'; \
 	for stamp in core $(1); do $(WANTED) > $(VENV)/taglio-$$stamp; done; \
 fi
+endef
+
+# An environment is made again when what it needs has changed.
+define backend
+place=.backends/$$name; \
+$(PYTHON) scripts/backend_requirements.py $$name > /tmp/taglio-$$$$.txt || exit 1; \
+if ! cmp -s /tmp/taglio-$$$$.txt $$place/requirements.txt; then \
+	echo "building $$place"; \
+	rm -rf $$place; \
+	$(PYTHON) -m venv $$place && $$place/bin/python -m pip --disable-pip-version-check -qq install -r /tmp/taglio-$$$$.txt || exit 1; \
+	mv /tmp/taglio-$$$$.txt $$place/requirements.txt; \
+else rm -f /tmp/taglio-$$$$.txt; fi;
 endef
 
 WANTED := { echo '$(CURDIR)'; cat pyproject.toml; }

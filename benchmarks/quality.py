@@ -20,10 +20,11 @@ import onnx
 from cases import CASES, markdown, open_case, write
 from rivals import RECOMMENDED, by_onnxruntime, excluding, fixed, model_error
 from taglio.choose_scheme import choose
+from taglio.decide import decide, verifier, whole_meter
 from taglio.error.model import ErrorModel
 from taglio.error.switchable import Switchable
 from taglio.error_stage import error_stage, open_switchable
-from taglio.optimize import decide, profile_stage, verifier, whole_meter
+from taglio.optimize import profile_stage
 from taglio.plan.result import Limits
 from taglio.profile.layerwise import layer_times, speedups
 from taglio.profile.measure import FLOAT_RUN, pure_assignments
@@ -35,7 +36,7 @@ from taglio.scheme import DEFAULT_SCHEME, Scheme
 from taglio.workspace import Work
 
 # After so many more blocks in float than taglio's meter asks for, ONNX Runtime's greedy model is given up.
-_MORE = 8
+_MORE = 3
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -16,7 +16,19 @@ from taglio.cli.options import shapes
 from taglio.errors import BadModel, Infeasible, TaglioError
 from tests.end_to_end.command import ENVIRONMENT, Ran, refused, taglio
 
-COMMANDS = ("quickstart", "inspect", "optimize", "profile", "error", "plan", "build", "run", "report", "quantize")
+COMMANDS = (
+    "quickstart",
+    "inspect",
+    "optimize",
+    "profile",
+    "error",
+    "plan",
+    "build",
+    "run",
+    "report",
+    "quantize",
+    "compare",
+)
 
 
 def parsers() -> dict[str, argparse.ArgumentParser]:
@@ -60,6 +72,8 @@ def test_one_name_means_one_thing() -> None:
         if name == "quantize" and action.dest in ("scheme", "out"):  # one scheme, no auto; a file, not a folder
             continue
         if name == "inspect" and action.dest == "blocks":  # which to show, not which to quantise
+            continue
+        if name == "compare" and action.dest == "layers":  # whether, not where to cut
             continue
         for flag in action.option_strings:
             facts = (action.help, action.type, tuple(action.choices or ()))

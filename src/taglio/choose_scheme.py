@@ -15,7 +15,7 @@ from taglio.runtimes.onnxruntime import SessionOptions, open_session, run_sessio
 from taglio.scheme import AUTO_SCHEMES, Scheme
 from taglio.workspace import Work
 
-_EFFORT = Effort(warmup=1, minimum=4, maximum=20, budget_s=5.0)
+_EFFORT = Effort(maximum=40, budget_s=6.0)
 _ERROR_SAMPLES = 2
 
 

@@ -4,8 +4,7 @@ import resource
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,20 +13,18 @@ from taglio import artifact, workspace
 from taglio.choose_scheme import SchemeResult, choose
 from taglio.components.build import Manifest, write
 from taglio.components.cut import cut
+from taglio.decide import Decision, decide, same_assignment, timing_of
 from taglio.error.loss import parse_metric
-from taglio.error.measure import ErrorMeter
-from taglio.error.model import ErrorModel
 from taglio.error.switchable import Switchable
 from taglio.error_stage import error_stage, loss_limits, open_switchable
-from taglio.errors import BadOption, Infeasible
+from taglio.errors import BadOption
 from taglio.outcome import Outcome, Point, Variant
 from taglio.plan.result import Limits, Plan
-from taglio.plan.search import Tried, best, exclude_worst, search, unsolved
+from taglio.plan.search import best
 from taglio.profile.layerwise import Cut, LayerTimes, layer_times
-from taglio.profile.measure import FLOAT_RUN, profile, pure_assignments, refine
+from taglio.profile.measure import FLOAT_RUN, profile
 from taglio.profile.result import Profile
-from taglio.profile.stopwatch import Effort, Progress, Timed, time_models
-from taglio.quantize.effective import effective
+from taglio.profile.stopwatch import Effort, Progress, Timed
 from taglio.quantize.precision import Assignment, precisions
 from taglio.quantize.qdq import QdqBuilder
 from taglio.scheme import Scheme
@@ -35,11 +32,6 @@ from taglio.workspace import COMPONENTS, PLAN, PROFILE, Setup, Work
 
 OUTCOME = "outcome"
 LAYERS = "layers"
-# Plans timed before the profile is refined, and again at the end.
-_FINALISTS = 3
-_VERIFY_SAMPLES = 32
-# Medians closer than this on an idle machine do not say which is faster.
-_NOISE = 1.015
 # Relative L2 by which schemes are compared where the bound is on a metric that moves in steps.
 _SCHEME_ERROR = 0.01
 
@@ -94,49 +86,6 @@ def optimize(
     return outcome
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Decision:
-    """The finalists by name, timed side by side, which of them won, all plans tried, and the refined profile."""
-
-    winner: str
-    finalists: dict[str, Tried]
-    timed: dict[str, Timed]
-    tried: tuple[Tried, ...]
-    profile: Profile
-
-
-def decide(
-    work: Work,
-    builder: QdqBuilder,
-    switchable: Switchable,
-    measured: Profile,
-    model: ErrorModel,
-    limits: Limits,
-    *,
-    effort: float = 1.0,
-    progress: Progress | None = None,
-) -> Decision:
-    """Plan, time the plans' kernels, refine the profile with them, plan again, and let the clock choose.
-
-    Kernels near the plan are what the plan's prediction hangs on; the random mixes of the profile are far from it.
-    """
-    meter = verifier(work, switchable)
-    full = whole_meter(work, switchable, meter)
-    tried = plan_stage(work, measured, model, limits, meter, progress, full=full)
-    first = _finalists(tried)
-    refined = refine(
-        work.model, work.graph, measured, _assignments(first), _time(work, builder, first, effort, progress)
-    )
-    tried += search(work.graph, refined, model, limits, meter.error, rounds=6, progress=progress)
-    final = _verified(_finalists(tried), full, limits)
-    if full is not meter and not any(each.holds for each in final.values() if not each.name):
-        again = plan_stage(work, refined, model, limits, full, progress)
-        final = _verified(_finalists(again), full, limits)
-        tried += again
-    timed = _time(work, builder, final, effort, progress)
-    return Decision(_winner(final, timed), final, timed, tuple(tried), refined)
-
-
 def profile_stage(
     work: Work, scheme: Scheme, builder: QdqBuilder, effort: float = 1.0, progress: Progress | None = None
 ) -> Profile:
@@ -166,50 +115,6 @@ def layers_stage(work: Work, scheme: Scheme, cut_at: Cut, progress: Progress | N
     return result
 
 
-def verifier(work: Work, switchable: Switchable) -> ErrorMeter:
-    """Measures a plan's error while searching: on the first _VERIFY_SAMPLES held-out inputs."""
-    return work.meter(switchable, _VERIFY_SAMPLES)
-
-
-def plan_stage(
-    work: Work,
-    measured: Profile,
-    model: ErrorModel,
-    limits: Limits,
-    meter: ErrorMeter,
-    progress: Progress | None = None,
-    *,
-    full: ErrorMeter | None = None,
-) -> list[Tried]:
-    """Float, all-int8 and the plans of the search, each with its measured error.
-
-    Where nothing holds on `meter`, `full` decides. Raises Infeasible where nothing holds there either.
-    """
-    tried = search(work.graph, measured, model, limits, meter.error, progress=progress)
-    everything = pure_assignments(work.graph, measured.precisions)["int8"]
-    whole = next(each for each in measured.precisions if each.form == "whole")
-    kept = {name for name in limits.float_blocks if not work.graph.block(name).movement}
-    pinned = {name: precision for name, precision in everything.items() if name not in limits.float_blocks}
-    pinned = effective(work.graph, pinned, whole)
-    others: dict[str, tuple[Assignment, float]] = {"int8": (pinned, meter.error(pinned))}
-    if not limits.int8_blocks:
-        others[FLOAT_RUN] = ({}, 0.0)
-    chosen, _ = exclude_worst(model, limits, pinned, lambda each: meter.error(effective(work.graph, each, whole)))
-    chosen = effective(work.graph, chosen, whole)
-    if chosen and set(chosen) != set(pinned):
-        others["worst excluded"] = (chosen, meter.error(chosen))
-    for name, (assignment, value) in others.items():
-        candidate = unsolved(name, work.graph, measured, model, limits, assignment, value)
-        # ONNX Runtime runs a weightless float block between int8 ones in int8: not what a pin to float asks for.
-        tried.append(replace(candidate, holds=candidate.holds and not kept & set(assignment)))
-    if not any(each.holds for each in tried):
-        if full is not None and full is not meter:
-            return plan_stage(work, measured, model, limits, full, progress)
-        reached = min(each.error for each in tried)
-        raise _infeasible(limits, reached)
-    return tried
-
-
 def build_stage(work: Work, builder: QdqBuilder, plan: Plan) -> Manifest:
     """Build the plan's components into the folder."""
     quantized = builder.build(plan.assignment())
@@ -232,82 +137,6 @@ def top1(work: Work, switchable: Switchable, assignment: Assignment) -> float | 
     return hits / len(labels)
 
 
-def whole_meter(work: Work, switchable: Switchable, searched: ErrorMeter) -> ErrorMeter:
-    """A meter of all held-out inputs; `searched` itself where it already is."""
-    samples = work.data.held_out.samples
-    if searched.samples == len(samples):
-        return searched
-    return work.meter(switchable)
-
-
-def _verified(finalists: dict[str, Tried], full: ErrorMeter, limits: Limits) -> dict[str, Tried]:
-    """The finalists with their error on all held-out inputs, and whether they hold there."""
-    result = {}
-    for name, each in finalists.items():
-        error = full.error(each.plan.assignment())
-        holds = each.holds and (limits.max_error is None or error <= limits.max_error)
-        result[name] = replace(each, error=error, holds=holds, plan=replace(each.plan, measured_error=error))
-    return result
-
-
-def _infeasible(limits: Limits, reached: float) -> Infeasible:
-    pins = f"with {len(limits.int8_blocks)} blocks held in int8 " if limits.int8_blocks else ""
-    return Infeasible(
-        f"no plan {pins}keeps the error within {limits.max_error:.4%}: the best reaches {reached:.4%}; "
-        "allow that much with --max-error, or hold fewer blocks in int8"
-    )
-
-
-def _finalists(tried: list[Tried]) -> dict[str, Tried]:
-    """Float and all-int8 by name, and the fastest plans that hold; identical assignments once."""
-    names: dict[str, Tried] = {}
-    seen: set[tuple[tuple[str, str], ...]] = set()
-    solved = [each for each in tried if not each.name]
-    for each in best(solved, 100):
-        key = _key(each.plan.assignment())
-        if key not in seen and key and len(names) < _FINALISTS:
-            seen.add(key)
-            names[f"plan {len(seen)}"] = each
-    return names | {each.name: each for each in tried if each.name}
-
-
-def _key(assignment: Assignment) -> tuple[tuple[str, str], ...]:
-    return tuple(sorted((block, precision.name) for block, precision in assignment.items()))
-
-
-def _assignments(finalists: Mapping[str, Tried]) -> dict[str, Assignment]:
-    result: dict[str, Assignment] = {FLOAT_RUN: {}}
-    return result | {
-        f"finalist {name}": each.plan.assignment() for name, each in finalists.items() if name != FLOAT_RUN
-    }
-
-
-def _time(
-    work: Work, builder: QdqBuilder, finalists: Mapping[str, Tried], effort: float, progress: Progress | None
-) -> dict[str, Timed]:
-    models = {name: partial(builder.build, assignment) for name, assignment in _assignments(finalists).items()}
-    return time_models(
-        models,
-        work.data.held_out.samples[0],
-        work.setup.options(),
-        Effort(budget_s=8.0 * effort),
-        kernels=True,
-        progress=progress,
-    )
-
-
-def _winner(finalists: Mapping[str, Tried], timed: Mapping[str, Timed]) -> str:
-    """The fastest by the clock among those that hold the bound; float or all-int8 where a plan gains only noise."""
-    seconds = {name: _timed(name, timed).wall.median_s for name, each in finalists.items() if each.holds}
-    fastest = min(seconds, key=lambda each: seconds[each])
-    plain = [name for name in (FLOAT_RUN, "int8") if seconds.get(name, float("inf")) <= seconds[fastest] * _NOISE]
-    return min(plain, key=lambda each: seconds[each]) if plain else fastest
-
-
-def _timed(name: str, timed: Mapping[str, Timed]) -> Timed:
-    return timed[FLOAT_RUN if name == FLOAT_RUN else f"finalist {name}"]
-
-
 def _outcome(
     work: Work,
     plan: Plan,
@@ -326,7 +155,7 @@ def _outcome(
         assignment = each.plan.assignment()
         return Variant(
             label,
-            _timed(name, timed).wall,
+            timing_of(name, timed).wall,
             each.plan.predicted_latency_s.value,
             each.error,
             each.plan.predicted_error.value,
@@ -335,21 +164,21 @@ def _outcome(
             top1(work, switchable, assignment),
         )
 
-    names = {_key(each.plan.assignment()): name for name, each in final.items()}
-    walls = {key: _timed(name, timed).wall.median_s for key, name in names.items()}
     float_size = (work.folder / workspace.FLOAT_MODEL).stat().st_size
     int8_size = len(builder.build(final["int8"].plan.assignment()).SerializeToString())
-    points = tuple(
-        Point(
-            names.get(_key(each.plan.assignment()), f"tried {index + 1}"),
-            each.plan.predicted_latency_s.value,
-            walls.get(_key(each.plan.assignment())),
-            each.error,
-            len(each.plan.assignment()),
-            each.holds,
+    points = []
+    for index, each in enumerate(decision.tried):
+        name = next((name for name, other in final.items() if same_assignment(each, other)), "")
+        points.append(
+            Point(
+                name or each.name or f"tried {index + 1}",
+                each.plan.predicted_latency_s.value,
+                timing_of(name, timed).wall.median_s if name else None,
+                each.error,
+                len(each.plan.assignment()),
+                each.holds,
+            )
         )
-        for index, each in enumerate(decision.tried)
-    )
     assert plan.limits.max_error is not None
     chosen = variant("plan", decision.winner, sum(piece.size_bytes for piece in manifest.pieces))
     clock.lap("accuracy")
@@ -369,9 +198,10 @@ def _outcome(
         variant("float32", FLOAT_RUN, float_size) if FLOAT_RUN in final else _float_only(timed, float_size),
         variant("int8", "int8", int8_size),
         chosen,
-        points,
+        tuple(points),
         dict(clock.laps),
         _peak_memory_bytes(),
+        plan.fingerprint(),
         work.setup.metric,
     )
 

@@ -58,6 +58,7 @@ class Outcome:
     points: tuple[Point, ...]
     stage_seconds: dict[str, float]
     peak_memory_bytes: int
+    plan_sha256: str = ""
     metric: str = "relative-l2"
 
 

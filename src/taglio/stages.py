@@ -9,13 +9,14 @@ from taglio import artifact, workspace
 from taglio.components.build import Manifest, read
 from taglio.components.cut import devices_after
 from taglio.components.prove import Proof, prove
+from taglio.decide import plan_stage, verifier, whole_meter
 from taglio.error.metric import RelativeL2
 from taglio.error.model import ErrorModel
 from taglio.error.switchable import Switchable
 from taglio.error_stage import loss_limits, open_switchable
 from taglio.errors import BadArtifact, BadOption
 from taglio.graph import Graph, match, select
-from taglio.optimize import build_stage, plan_stage, verifier, whole_meter
+from taglio.optimize import build_stage
 from taglio.outcome import Quantized
 from taglio.plan.result import LOCAL, Limits, Plan, placements
 from taglio.plan.search import best

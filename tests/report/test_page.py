@@ -119,7 +119,7 @@ def made_up_plan(model: Model, graph: Graph, assignment: Assignment) -> Plan:
     return Plan(model.sha256, DEFAULT_SCHEME, FORMS, Limits(0.01), places, "optimal", 0.0, latency, error, 0.008)
 
 
-def made_up_outcome(model: Model, graph: Graph, profile: Profile, count: int) -> Outcome:
+def made_up_outcome(model: Model, graph: Graph, profile: Profile, count: int, plan: Plan) -> Outcome:
     everything = len(graph.candidates())
     return Outcome(
         "digits",
@@ -145,6 +145,7 @@ def made_up_outcome(model: Model, graph: Graph, profile: Profile, count: int) ->
         ),
         {"profile": 3.4, "error": 10.5},
         300_000_000,
+        plan.fingerprint(),
     )
 
 
@@ -158,15 +159,25 @@ def fill(folder: Path, model: Model) -> Graph:
     body = b"not really an ONNX file"
     port = Port("image", "float32", (1, 1, 32, 32), 4096)
     piece = Piece("0-camera", "camera", "0-camera.onnx", hashlib.sha256(body).hexdigest(), len(body), (), (port,), ())
+    plan = made_up_plan(model, graph, assignment)
     run = RunReport(
-        wall(4.6e-3), wall(9.2e-3), (PieceTime("0-camera", "camera", wall(4e-3)),), 4.5e-3, 1.02, 0.978, 1.0
+        wall(4.6e-3),
+        wall(9.2e-3),
+        (PieceTime("0-camera", "camera", wall(4e-3)),),
+        4.5e-3,
+        1.02,
+        0.978,
+        1.0,
+        plan.fingerprint(),
     )
     artifact.write_bytes(folder / workspace.FLOAT_MODEL, model.proto.SerializeToString())
     artifact.save(folder / "setup.json", "setup", sha256, setup)
     artifact.save(folder / "profile.json", "profile", sha256, profile)
     artifact.save(folder / "error.json", "error", sha256, made_up_error(model, graph))
-    artifact.save(folder / "plan.json", "plan", sha256, made_up_plan(model, graph, assignment))
-    artifact.save(folder / "outcome.json", "outcome", sha256, made_up_outcome(model, graph, profile, len(assignment)))
+    artifact.save(folder / "plan.json", "plan", sha256, plan)
+    artifact.save(
+        folder / "outcome.json", "outcome", sha256, made_up_outcome(model, graph, profile, len(assignment), plan)
+    )
     artifact.write_bytes(folder / "components" / piece.file, body)
     artifact.save(folder / "components" / MANIFEST, "manifest", sha256, Manifest(sha256, ("image",), (), (piece,)))
     artifact.save(folder / "run.json", "run", sha256, run)
@@ -310,6 +321,16 @@ def test_artifacts_of_another_model_and_changed_components_are_not_shown(copy: P
     found = read(page.write(copy))
     assert "is of another model" in found.sections["error"]
     assert "was changed" in found.sections["components"]
+
+
+def test_what_was_run_before_the_present_plan_is_not_shown(copy: Path, model: Model) -> None:
+    assert "of another plan" not in page.write(copy).read_text()
+    graph = build(model)
+    newer = made_up_plan(model, graph, {graph.candidates()[5].name: FORMS[1]})
+    artifact.save(copy / "plan.json", "plan", model.sha256, newer)
+    text = page.write(copy).read_text()
+    assert "run.json is of another plan than plan.json" in text
+    assert "2.00× as fast as float" not in text
 
 
 def test_no_profile_is_refused(tmp_path: Path) -> None:

@@ -131,7 +131,7 @@ def _start(measured: Measured, output: int) -> np.ndarray:
 
 def _vector(reading: Reading, output: int) -> np.ndarray:
     """The sketch; of an output that became NaN, which has none, a vector of its own with the error's length."""
-    sketch = reading.sketch[output]
+    sketch: np.ndarray = reading.sketch[output]
     if not sketch.any() and reading.l2[output] > 0.0:
         sketch = np.zeros_like(sketch)
         sketch[0] = min(float(reading.l2[output]), _RUINED)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from taglio.error.model import ErrorModel
 from taglio.graph import Graph
 from taglio.plan.result import Limits, Plan
-from taglio.plan.solve import describe, make_plan
+from taglio.plan.solve import describe, latency, make_plan
 from taglio.profile.result import Profile
 from taglio.quantize.precision import FLOAT32, Assignment, Precision
 
@@ -89,6 +89,14 @@ def unsolved(
     plan = describe(graph, profile, error, limits, assignment, status="measured")
     holds = limits.max_error is None or value <= limits.max_error
     return Tried(replace(plan, measured_error=value), value, holds, name)
+
+
+def predicted_by(profile: Profile, graph: Graph, tried: Sequence[Tried]) -> list[Tried]:
+    """The same plans with the latencies that `profile` predicts."""
+    return [
+        replace(each, plan=replace(each.plan, predicted_latency_s=latency(profile, graph, each.plan.assignment())))
+        for each in tried
+    ]
 
 
 def exclude_worst(

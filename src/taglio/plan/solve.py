@@ -15,7 +15,7 @@ from taglio.plan.result import Interval, Limits, Plan, placements
 from taglio.profile.fit import COVERAGE
 from taglio.profile.result import Profile, predict
 from taglio.quantize.effective import effective
-from taglio.quantize.precision import FLOAT32, Precision
+from taglio.quantize.precision import FLOAT32, Assignment, Precision
 
 
 def pinned(graph: Graph, max_error: float | None, keep_float: Sequence[str], force_int8: Sequence[str]) -> Limits:
@@ -102,8 +102,6 @@ def describe(
     """A plan from an assignment: what ONNX Runtime will make of it, with predictions and intervals."""
     whole = next(precision for precision in profile.precisions if precision.form == "whole")
     final = effective(graph, assignment, whole)
-    latency = predict(profile, graph, final).total_s
-    width = profile.interval_ratio
     guess = error.predict(graph, final) if error is not None else float("nan")
     upper = error.upper(guess) if error is not None else float("nan")
     return Plan(
@@ -114,8 +112,14 @@ def describe(
         placements(graph, final),
         status,  # type: ignore[arg-type]
         gap,
-        Interval(latency / (1.0 + width), latency, latency * (1.0 + width), COVERAGE),
+        latency(profile, graph, final),
         Interval(0.0, guess, upper, error.confidence if error is not None else 0.0),
         None,
         tuple(notes),
     )
+
+
+def latency(profile: Profile, graph: Graph, assignment: Assignment) -> Interval:
+    """Predicted seconds of one inference."""
+    seconds, width = predict(profile, graph, assignment).total_s, profile.interval_ratio
+    return Interval(seconds / (1.0 + width), seconds, seconds * (1.0 + width), COVERAGE)

@@ -26,10 +26,11 @@ def calibrate(runs: Sequence[Run], graph: Graph) -> tuple[Tables, dict[str, floa
     shares = np.array(unseen)
     errors = shares.sum(axis=1) - 1.0
     features = shares[:, :2]
-    normal = features.T @ features + _RIDGE * np.eye(2)
-    corrections = -np.linalg.solve(normal, features.T @ errors)
-    # What a run's own weight in the two factors hides: residual / (1 − leverage).
-    leverage = np.einsum("ij,jk,ik->i", features, np.linalg.inv(normal), features)
+    weights = np.array([run.weight for run in runs])
+    normal = features.T @ (weights[:, None] * features) + _RIDGE * np.eye(2)
+    corrections = -np.linalg.solve(normal, features.T @ (weights * errors))
+    # What a run's own part in the two factors hides: residual / (1 − leverage).
+    leverage = weights * np.einsum("ij,jk,ik->i", features, np.linalg.inv(normal), features)
     honest = (errors + features @ corrections) / (1.0 - leverage)
     predicted = {
         run.name: run.wall_s * (1.0 + float(error)) for run, error in zip(runs, honest, strict=True) if run.mixed

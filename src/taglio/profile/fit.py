@@ -2,8 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import ceil
-from statistics import fmean, median
+from statistics import median
 
 import numpy as np
 
@@ -23,13 +22,20 @@ COVERAGE = 0.9
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One whole-model run: who was in which precision, wall seconds, and where the kernels' time went."""
+    """One whole-model run: who was in which precision, wall seconds, and where the kernels' time went.
+
+    `weight` counts it in the fit's means: more near the plan that is to be predicted than far from it."""
 
     name: str
     assignment: dict[str, Precision]
     wall_s: float
     attribution: Attribution
     mixed: bool
+    weight: float = 1.0
+
+
+# Values with their weights.
+_Weighted = list[tuple[float, float]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +52,7 @@ class Tables:
 
 
 def fit(runs: Sequence[Run], graph: Graph) -> Tables:
-    """Block and glue seconds as means over `runs`, scaled so that they add up to wall time."""
+    """Block and glue seconds as weighted means over `runs`, scaled so that they add up to wall time."""
     scale, overhead, unexplained = _clock(runs)
     runs = [_to_wall(run, overhead, unexplained) for run in runs]
     moving = flows(graph)
@@ -54,7 +60,7 @@ def fit(runs: Sequence[Run], graph: Graph) -> Tables:
     glue, quantize_rate, dequantize_rate = _glue(runs, graph, moving, surplus)
     tables = Tables(blocks, glue, 0.0, scale, overhead, quantize_rate, dequantize_rate)
     # The session's own cost a run, and kernels that nobody owns.
-    rest = fmean(run.wall_s - sum(parts(tables, graph, moving, run)) for run in runs)
+    rest = _mean([(run.wall_s - sum(parts(tables, graph, moving, run)), run.weight) for run in runs])
     return Tables(blocks, glue, rest, scale, overhead, quantize_rate, dequantize_rate)
 
 
@@ -70,8 +76,8 @@ def _block_times(
             outgoing.setdefault(flow.producer, []).append(flow)
         for reader in dict.fromkeys(block for _, block in flow.readers if block):
             incoming.setdefault(reader, []).append(flow)
-    calm: dict[tuple[str, str], list[float]] = {}
-    every: dict[tuple[str, str], list[float]] = {}
+    calm: dict[tuple[str, str], _Weighted] = {}
+    every: dict[tuple[str, str], _Weighted] = {}
     across: list[tuple[str, str, list[str], float]] = []  # run, key..., flows that change, seconds
     keys: list[tuple[str, str]] = []
     for run in runs:
@@ -79,7 +85,7 @@ def _block_times(
             seconds = run.attribution.blocks_s.get(block.name, 0.0)
             name = run.assignment[block.name].name if block.name in run.assignment else "float32"
             key = (block.name, name)
-            every.setdefault(key, []).append(seconds)
+            every.setdefault(key, []).append((seconds, run.weight))
             read = reads(run.assignment, block.name)
             changed = [f.name for f in incoming.get(block.name, ()) if writes(run.assignment, f.producer) != read]
             changed += [f.name for f in outgoing.get(block.name, ()) if changes(f, run.assignment)]
@@ -87,9 +93,9 @@ def _block_times(
                 across.append((run.name, block.name, changed, seconds))
                 keys.append(key)
             else:
-                calm.setdefault(key, []).append(seconds)
+                calm.setdefault(key, []).append((seconds, run.weight))
     # Means, not medians: times are skewed to the right, and only means add up to the mean of the whole.
-    base = {key: fmean(calm.get(key, values)) for key, values in every.items()}
+    base = {key: _mean(calm.get(key, values)) for key, values in every.items()}
     surplus: dict[tuple[str, str], float] = {}
     for (run_name, _, changed, seconds), key in zip(across, keys, strict=True):
         if key in calm:
@@ -98,18 +104,30 @@ def _block_times(
                 surplus[place] = surplus.get(place, 0.0) + (seconds - base[key]) / len(changed)
     times = []
     for key, values in every.items():
-        spread = median(abs(value - base[key]) for value in values)
+        spread = median(abs(value - base[key]) for value, _ in values)
         times.append(BlockTime(*key, base[key], spread, len(values)))
     return tuple(times), surplus
 
 
-def conformal_ratio(errors: Sequence[float], coverage: float = COVERAGE) -> float:
+def conformal_ratio(
+    errors: Sequence[float], coverage: float = COVERAGE, weights: Sequence[float] | None = None
+) -> float:
     """The half-width that covers a new |error| with probability `coverage`: the ⌈(n+1)·coverage⌉-th smallest of n
-    exchangeable ones (Vovk et al., split conformal prediction); the largest where n is too small."""
-    ordered = sorted(abs(error) for error in errors)
-    if not ordered:
+    exchangeable ones (Vovk et al., split conformal prediction); the largest where n is too small.
+
+    With `weights` (at most 1, which is the new one's) errors count by how likely their runs are where the new one is
+    (Tibshirani et al. 2019, covariate shift).
+    """
+    if not errors:
         return float("inf")
-    return ordered[min(len(ordered), ceil((len(ordered) + 1) * coverage)) - 1]
+    ordered = sorted(zip(map(abs, errors), weights or [1.0] * len(errors), strict=True))
+    wanted = coverage * (sum(weight for _, weight in ordered) + 1.0) - 1e-9
+    reached = 0.0
+    for error, weight in ordered:
+        reached += weight
+        if reached >= wanted:
+            return error
+    return ordered[-1][0]
 
 
 def parts(tables: Tables, graph: Graph, moving: Sequence[Flow], run: Run) -> tuple[float, float, float]:
@@ -160,7 +178,7 @@ def _to_wall(run: Run, overhead: float, unexplained: float) -> Run:
         factor * known.orphans_s,
         known.orphans,
     )
-    return Run(run.name, run.assignment, run.wall_s, scaled, run.mixed)
+    return replace(run, attribution=scaled)
 
 
 def _clock(runs: Sequence[Run]) -> tuple[float, float, float]:
@@ -194,20 +212,21 @@ def _glue(
 ) -> tuple[tuple[Glue, ...], float, float]:
     tensors = graph.tensor_map()
     elements = {flow.name: max(tensors[name].elements for name in flow.tensors) for flow in moving}
-    pure: dict[tuple[str, str], list[float]] = {}
-    mixed: list[tuple[str, str, int, float]] = []  # flow, how it is written, changes, seconds
+    pure: dict[tuple[str, str], _Weighted] = {}
+    mixed: list[tuple[str, str, int, float, float]] = []  # flow, how it is written, changes, seconds, weight
     for run in runs:
         for flow in moving:
             seconds = sum(run.attribution.tensors_s.get(name, 0.0) for name in flow.tensors)
             form, count = _written(run, flow), changes(flow, run.assignment)
             if count:
-                mixed.append((flow.name, form, count, seconds + surplus.get((run.name, flow.name), 0.0)))
+                seconds += surplus.get((run.name, flow.name), 0.0)
+                mixed.append((flow.name, form, count, seconds, run.weight))
             else:
-                pure.setdefault((flow.name, form), []).append(seconds)
-    base = {key: fmean(values) for key, values in pure.items()}
-    samples: dict[tuple[str, str], list[float]] = {}
-    for name, form, count, seconds in mixed:
-        samples.setdefault((name, form), []).append((seconds - base.get((name, form), 0.0)) / count)
+                pure.setdefault((flow.name, form), []).append((seconds, run.weight))
+    base = {key: _mean(values) for key, values in pure.items()}
+    samples: dict[tuple[str, str], _Weighted] = {}
+    for name, form, count, seconds, weight in mixed:
+        samples.setdefault((name, form), []).append(((seconds - base.get((name, form), 0.0)) / count, weight))
     rates = {form: _rate(samples, elements, form) for form in (_FLOAT, _ANCHOR, _INT8)}
 
     def cost(flow: Flow, form: str) -> float:
@@ -215,7 +234,7 @@ def _glue(
         values = samples.get((flow.name, form), [])
         guess = fixed + per_element * elements[flow.name]
         # A fraction of a sample of the general rate steadies flows that were seen once or twice.
-        return (sum(values) + _GENERAL_WEIGHT * guess) / (len(values) + _GENERAL_WEIGHT)
+        return _mean([*values, (guess, _GENERAL_WEIGHT)])
 
     result = []
     for flow in moving:
@@ -242,11 +261,15 @@ def _written(run: Run, flow: Flow) -> str:
     return _INT8 if precision.int8_output else _ANCHOR
 
 
-def _rate(
-    samples: Mapping[tuple[str, str], list[float]], elements: Mapping[str, int], form: str
-) -> tuple[float, float]:
+def _mean(values: _Weighted) -> float:
+    return sum(value * weight for value, weight in values) / sum(weight for _, weight in values)
+
+
+def _rate(samples: Mapping[tuple[str, str], _Weighted], elements: Mapping[str, int], form: str) -> tuple[float, float]:
     """Fixed seconds and seconds per element of a change of type; least squares, neither negative."""
-    points = [(elements[name], value) for (name, side), values in samples.items() if side == form for value in values]
+    points = [
+        (elements[name], value) for (name, side), values in samples.items() if side == form for value, _ in values
+    ]
     if len(points) < 2:
         return 0.0, points[0][1] / max(1, points[0][0]) if points else 0.0
     size, seconds = np.array([p[0] for p in points], float), np.array([p[1] for p in points])

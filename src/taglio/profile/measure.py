@@ -6,7 +6,9 @@ blocks. Running each block alone would miss all three (see layerwise.py).
 
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
+from math import exp
 
 import numpy as np
 
@@ -31,6 +33,8 @@ FLOAT_RUN = "float32"
 _POOL = 30
 # What showing a state once more is worth, by how often it was shown already.
 _WORTH = {0: 1.0, 1: 0.4, 2: 0.1}
+# A run counts a third where this part of its blocks is not in the plan's precision, and never less than _FAR.
+_NEAR, _FAR = 0.15, 0.05
 
 
 def profile(
@@ -70,15 +74,35 @@ def profile(
 
 
 def refine(
-    model: Model, graph: Graph, known: Profile, assignments: Mapping[str, Assignment], timed: Mapping[str, Timed]
+    model: Model,
+    graph: Graph,
+    known: Profile,
+    timed: Mapping[str, tuple[Assignment, Timed]],
+    suffix: str,
+    *,
+    near: Assignment,
 ) -> Profile:
-    """`known` with more runs, which must include the float one as FLOAT_RUN: the machine's drift since then is its
-    ratio, and is taken out of the others."""
-    drift = next(run for run in known.runs if run.name == FLOAT_RUN).wall.median_s / timed[FLOAT_RUN].wall.median_s
-    others = {name: assignment for name, assignment in assignments.items() if name != FLOAT_RUN}
-    more = _runs(model, graph, others, timed, set(others), drift)
+    """`known` with more runs, fitted for assignments like `near`: what a change of type costs hangs on layouts further
+    off than its neighbours, so runs count the more, the more blocks they share with it.
+
+    `timed` must include the float model as FLOAT_RUN: the machine's drift since `known` is its ratio, and is taken out
+    of the others, which are kept by their names with `suffix`.
+    """
+    before = next(run for run in known.runs if run.name == FLOAT_RUN).wall.median_s
+    drift = before / timed[FLOAT_RUN][1].wall.median_s
+    assignments = {name + suffix: assignment for name, (assignment, _) in timed.items() if name != FLOAT_RUN}
+    results = {name + suffix: result for name, (_, result) in timed.items()}
+    more = _runs(model, graph, assignments, results, set(assignments), drift)
     pairs = [(_run(known, run), run.wall) for run in known.runs] + more
-    return _assemble(known.model_sha256, graph, known.conditions, known.scheme, known.precisions, pairs)
+    weighted = [(replace(run, weight=_closeness(graph, run.assignment, near)), wall) for run, wall in pairs]
+    return _assemble(known.model_sha256, graph, known.conditions, known.scheme, known.precisions, weighted)
+
+
+def _closeness(graph: Graph, assignment: Assignment, near: Assignment) -> float:
+    """1 for the same assignment, less for each block in another precision."""
+    blocks = [block.name for block in graph.candidates() if not block.movement]
+    different = sum(assignment.get(name) != near.get(name) for name in blocks) / max(1, len(blocks))
+    return max(_FAR, exp(-different / _NEAR))
 
 
 def _runs(
@@ -144,7 +168,7 @@ def _assemble(
         tables.kernel_overhead_s,
         tables.quantize_s_per_element,
         tables.dequantize_s_per_element,
-        conformal_ratio(errors),
+        conformal_ratio(errors, weights=[run.weight for run in runs if run.name in unseen]),
         whole,
     )
 

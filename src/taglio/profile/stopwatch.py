@@ -30,8 +30,8 @@ class Effort:
     `budget_s` for all models where that leaves the minimum; its kernels' in half as many, no fewer than the minimum.
     """
 
-    warmup: int = 2
-    minimum: int = 5
+    warmup: int = 1
+    minimum: int = 3
     maximum: int = 120
     budget_s: float = 20.0
 

@@ -70,7 +70,9 @@ def gather(folder: Path) -> Material:
     profile = artifact.load(profile_path, workspace.PROFILE, Profile)
     reader = _Reader(folder, profile.model_sha256)
     setup = reader.artifact(workspace.SETUP, Setup, "profile MODEL --data DATA -o")
-    outcome = reader.artifact(OUTCOME, Outcome, "optimize MODEL --data DATA --max-error E -o")
+    plan = reader.artifact(workspace.PLAN, Plan, "plan --max-error E")
+    current = plan.fingerprint() if plan is not None else ""
+    outcome = reader.artifact(OUTCOME, Outcome, "optimize MODEL --data DATA --max-error E -o", current)
     return Material(
         str(folder),
         outcome.model if outcome is not None else Path(setup.model).stem if setup is not None else folder.name,
@@ -78,10 +80,10 @@ def gather(folder: Path) -> Material:
         setup,
         reader.take("graph", lambda: _graph(folder, setup), "profile MODEL --data DATA -o"),
         reader.artifact(workspace.ERROR, ErrorModel, "error"),
-        reader.artifact(workspace.PLAN, Plan, "plan --max-error E"),
+        plan,
         outcome,
         reader.take("manifest", lambda: _manifest(folder, profile.model_sha256), "build"),
-        reader.artifact(workspace.RUN, RunReport, "run"),
+        reader.artifact(workspace.RUN, RunReport, "run", current),
         reader.absent,
         _tools(profile_path),
     )
@@ -95,9 +97,10 @@ class _Reader:
         self._sha256 = sha256
         self.absent: dict[str, Absent] = {}
 
-    def artifact(self, kind: str, expected: type[T], command: str) -> T | None:
+    def artifact(self, kind: str, expected: type[T], command: str, plan_sha256: str = "") -> T | None:
+        """The artifact; one of another plan than `plan_sha256` is left out."""
         path = self._folder / f"{kind}.json"
-        return self.take(kind, lambda: _load(path, kind, expected, self._sha256), command)
+        return self.take(kind, lambda: _load(path, kind, expected, self._sha256, plan_sha256), command)
 
     def take(self, name: str, make: Callable[[], T], command: str) -> T | None:
         try:
@@ -114,10 +117,13 @@ class _Reader:
         return None
 
 
-def _load(path: Path, kind: str, expected: type[T], sha256: str) -> T:
+def _load(path: Path, kind: str, expected: type[T], sha256: str, plan_sha256: str) -> T:
     if not path.exists():
         raise FileNotFoundError(path.name)
-    return artifact.load(path, kind, expected, model_sha256=sha256)
+    value = artifact.load(path, kind, expected, model_sha256=sha256)
+    if plan_sha256 and getattr(value, "plan_sha256", plan_sha256) != plan_sha256:
+        raise BadArtifact(f"{path.name} is of another plan than plan.json")
+    return value
 
 
 def _graph(folder: Path, setup: Setup | None) -> Graph:

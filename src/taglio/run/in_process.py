@@ -41,6 +41,7 @@ class RunReport:
     drift: float
     ratio: float
     steady_ratio: float
+    plan_sha256: str = ""
 
 
 class Executor:
@@ -51,6 +52,11 @@ class Executor:
         self._pieces = [
             (piece, open_session(folder / piece.file, options, label=piece.file)) for piece in manifest.pieces
         ]
+
+    @property
+    def plan_sha256(self) -> str:
+        """Fingerprint of the plan that the components were built from."""
+        return self._manifest.plan_sha256
 
     def pieces(self) -> list[Piece]:
         """The components in running order."""
@@ -115,7 +121,7 @@ def time_plan(
     drift = reference_time.median_s / profiled_float_s
     times = tuple(PieceTime(piece.name, piece.device, summarize(parts[piece.name])) for piece in executor.pieces())
     ratio = predicted_s / plan.median_s
-    return RunReport(plan, reference_time, times, predicted_s, drift, ratio, ratio * drift)
+    return RunReport(plan, reference_time, times, predicted_s, drift, ratio, ratio * drift, executor.plan_sha256)
 
 
 def _ports(piece: Piece, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -1,0 +1,75 @@
+"""Compare back ends on one model."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from taglio.cli.options import (
+    bound_argument,
+    command,
+    data_arguments,
+    effort_argument,
+    emit,
+    json_argument,
+    positive,
+    positive_float,
+    shapes,
+)
+
+_DEFAULT = "onnxruntime,openvino,openvino-ep,litert,pytorch,qkeras,keras"
+
+
+def add(commands: Any) -> None:
+    """Add the commands of this file to the parser."""
+    each = command(
+        commands, "compare", "every back end's ways to run and quantise one model, measured side by side", _compare
+    )
+    each.add_argument(
+        "model", type=Path, metavar="MODEL", help="an .onnx, .keras, .h5, .tflite or .pt2 file, or module:function"
+    )
+    each.add_argument(
+        "--shape", action="append", default=[], metavar="INPUT=1x3x224x224", help="fix an input's shape (repeatable)"
+    )
+    data_arguments(each)
+    each.add_argument("--backends", default=_DEFAULT, metavar="A,B,...", help="which back ends, in this order")
+    each.add_argument("--layers", action="store_true", help="also a row per layer, for each back end that can")
+    bound_argument(each, 0.01)
+    each.add_argument("--threads", type=positive, default=None, help="threads of a session (default: all cores)")
+    each.add_argument(
+        "--time-limit", type=positive_float, default=300.0, help="seconds a row may be silent before it is stopped"
+    )
+    effort_argument(each)
+    each.add_argument("-o", "--out", type=Path, required=True, help="folder for every artifact")
+    json_argument(each)
+
+
+def _compare(options: argparse.Namespace) -> int:
+    from taglio import artifact
+    from taglio.compare.measure import Question, compare
+    from taglio.compare.result import COMPARISON
+    from taglio.profile.machine import available_cores
+    from taglio.report import comparison_page, comparison_table
+    from taglio.report.progress import bar
+
+    question = Question(
+        options.model,
+        options.data,
+        options.out,
+        shapes(options.shape),
+        options.preprocess,
+        tuple(name for name in options.backends.split(",") if name),
+        options.layers,
+        options.threads or available_cores(),
+        options.seed,
+        options.effort,
+        options.max_error,
+        options.time_limit,
+    )
+    with bar(options.json) as progress:
+        result = compare(question, progress)
+    artifact.save(options.out / f"{COMPARISON}.json", COMPARISON, result.model_sha256, result)
+    page = comparison_page.write(options.out, result)
+    if options.json:
+        return emit(result)
+    comparison_table.show(result, page)
+    return 0

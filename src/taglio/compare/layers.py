@@ -1,0 +1,87 @@
+"""A row per block for ONNX Runtime, from what the rest of taglio measures: each block alone in time, alone in error."""
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+import onnx
+
+from taglio.compare.request import Known
+from taglio.compare.row import Layer
+from taglio.compare.variants import Source, int8
+from taglio.error.measure import ErrorMeter
+from taglio.error.switchable import Switchable
+from taglio.profile.layerwise import layer_times
+from taglio.quantize.precision import FLOAT32
+from taglio.quantize.qdq import QdqBuilder
+from taglio.runtimes.onnxruntime import SessionOptions
+from taglio.scheme import Scheme
+
+SCHEME = Scheme(activation_symmetry="symmetric")
+_MOST_SAMPLES = 4
+# Blocks whose files alone in int8 are written for other back ends: those with most operations.
+MOST_ALONE = 24
+Tell = Callable[[str, int, int], None]
+
+
+def write_blocks(source: Source, path: Path, *, alone: bool) -> None:
+    """Describe every block for workers; with `alone`, write the model with each of the largest blocks alone in int8."""
+    builder = QdqBuilder(source.model, source.graph, {source.ranges.method: source.ranges})
+    tensors = source.graph.tensor_map()
+    computing = [block for block in source.graph.candidates() if not block.movement]
+    largest = {block.name for block in sorted(computing, key=lambda each: -each.flops)[:MOST_ALONE]} if alone else set()
+    folder = path.parent / "alone"
+    folder.mkdir(exist_ok=True)
+    known = []
+    for index, block in enumerate(source.graph.blocks):
+        outputs = [tensors[name] for name in block.outputs]
+        file = folder / f"{index}.onnx"
+        if block.name in largest:
+            onnx.save(builder.build({block.name: int8(SCHEME)}), file)
+        known.append(
+            Known(
+                block.name,
+                block.kind,
+                block.operators,
+                block.outputs,
+                block.flops,
+                sum(tensor.float_bytes for tensor in outputs),
+                sum(tensor.int8_bytes for tensor in outputs) if block.quantizable else None,
+                block.refusal,
+                str(file) if block.name in largest else "",
+            )
+        )
+    path.write_text(json.dumps([asdict(each) for each in known]))
+
+
+def onnxruntime_layers(source: Source, tell: Tell | None = None) -> tuple[Layer, ...]:
+    """Every block: its time as a model of its own in float32 and in int8 under SCHEME, and the model's error with it
+    alone in int8, on at most four held-out samples."""
+    model, graph = source.model, source.graph
+    builder = QdqBuilder(model, graph, {source.ranges.method: source.ranges})
+    precision = int8(SCHEME)
+    times = layer_times(model, graph, builder, (FLOAT32, precision), source.options, progress=tell).seconds()
+    switchable = Switchable(model, graph, builder, (precision,), SessionOptions(source.options.threads, spinning=True))
+    meter = ErrorMeter(switchable, source.data.held_out.samples[:_MOST_SAMPLES], model.outputs)
+    tensors = graph.tensor_map()
+    layers = []
+    for index, block in enumerate(graph.blocks):
+        outputs = [tensors[name] for name in block.outputs]
+        layers.append(
+            Layer(
+                "onnxruntime",
+                block.name,
+                block.kind,
+                block.flops,
+                sum(tensor.float_bytes for tensor in outputs),
+                sum(tensor.int8_bytes for tensor in outputs) if block.quantizable else None,
+                times.get((block.name, FLOAT32.name)),
+                times.get((block.name, precision.name)),
+                meter.error({block.name: precision}) if block.quantizable else None,
+                block.refusal,
+            )
+        )
+        if tell:
+            tell("each block alone in int8", index + 1, len(graph.blocks))
+    return tuple(layers)

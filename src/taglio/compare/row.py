@@ -1,0 +1,124 @@
+"""What a comparison asks for and what it gets: a row per back end and method. Standard library only, because workers in
+environments without taglio's own packages read it too."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+# How a row ended. Everything but "measured" carries a reason.
+Status = Literal[
+    "measured",  # ran as described
+    "impossible",  # the back end does not have it: known beforehand, or the back end says so itself
+    "failed",  # the back end raised an error
+    "crashed",  # its process died of a signal
+    "killed",  # its process was killed from outside
+    "out of memory",
+    "stuck",  # it said nothing for longer than the limit
+    "missing",  # the back end is not installed
+    "wrong version",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A row before it is measured.
+
+    `method`: float32, float16, bfloat16, dynamic, static, qat, mixed, … `format`: how the model holds int8 (qdq,
+    qoperator, tflite, eager, fx, pt2e). `types`: activation and weight types, such as u8s8. `engine`: what computes it.
+    `blocks`: which part is quantised. `symmetric` and `per_channel` are None where the question does not arise.
+    `file` is the ONNX file that core wrote for it, where one did. `refusal` is the reason of a row that cannot exist.
+    """
+
+    id: str
+    backend: str
+    method: str
+    format: str = ""
+    types: str = ""
+    symmetric: bool | None = None
+    per_channel: bool | None = None
+    engine: str = ""
+    blocks: str = ""
+    file: str = ""
+    refusal: str = ""
+
+    @property
+    def baseline(self) -> bool:
+        """Whether this is the float row that the back end's other rows are compared with."""
+        return self.id == f"{self.backend}/float32"
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """Seconds of one inference. `baseline_s` is the median of the same back end's float row, run in the same rounds."""
+
+    median_s: float
+    deviation_s: float
+    p95_s: float
+    runs: int
+    baseline_s: float | None
+
+    @property
+    def speedup(self) -> float | None:
+        """Float seconds over these, from the same rounds."""
+        return None if self.baseline_s is None or self.median_s <= 0.0 else self.baseline_s / self.median_s
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What one run of a row showed before it was timed.
+
+    Errors are relative L2 distances over held-out inputs, the largest over outputs: `error_to_float` from the float row
+    of the same back end, `error_to_original` from the original model in its own framework. `operators` and
+    `int8_operators` count by type what the back end really ran (its profile or its compiled graph says, not the file).
+    """
+
+    size_bytes: int
+    error_to_float: float | None
+    error_to_original: float | None
+    accuracy: float | None
+    operators: dict[str, int]
+    int8_operators: dict[str, int]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A finished row: `checked` and `latency` where it ran, `reason` where it did not."""
+
+    wanted: Wanted
+    status: Status
+    reason: str
+    checked: Checked | None
+    latency: Latency | None
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One layer in one back end. Bytes are of its outputs; seconds and error are None where the back end has no way to
+    tell, and `note` says why. `error` is the model's output error when this layer alone is quantised."""
+
+    backend: str
+    name: str
+    kind: str
+    flops: int | None
+    float_bytes: int | None
+    int8_bytes: int | None
+    float_s: float | None
+    int8_s: float | None
+    error: float | None
+    note: str = ""
+
+    @property
+    def speedup(self) -> float | None:
+        """Float seconds over int8 seconds."""
+        return self.float_s / self.int8_s if self.float_s is not None and self.int8_s else None
+
+
+@dataclass(frozen=True, slots=True)
+class Support:
+    """Whether one way of a back end takes one operator, found by trying. `reason` where it does not."""
+
+    backend: str
+    way: str
+    operator: str
+    works: bool
+    reason: str = ""

@@ -1,0 +1,287 @@
+"""Run workers in processes of their own and survive what happens to them. Knows no back end; measures nothing itself.
+
+A worker that dies, hangs or eats the memory costs the row that it was at; it is started again for the others.
+"""
+
+import contextlib
+import json
+import os
+import queue
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from taglio.compare.request import Request
+from taglio.compare.row import Checked, Latency, Layer, Row, Status, Support, Wanted
+from taglio.compare.workers.marker import Marker
+
+MAIN = Path(__file__).parent / "workers" / "__main__.py"
+_POLL_S = 0.2
+Tell = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """`silence_s`: how long a worker may say nothing about the row it is at. `memory_bytes`: what it may hold."""
+
+    silence_s: float
+    memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a worker ended: status "" where it said that it was done."""
+
+    status: Status | str
+    reason: str
+
+
+def measure_rows(
+    interpreter: Path, request: Request, limits: Limits, tell: Tell | None = None, main: Path = MAIN
+) -> tuple[tuple[Row, ...], dict[str, str]]:
+    """Every row of `request`, in its order, and the versions that the back end told.
+
+    The worker is started anew without a row that ended it; rows that were checked by then keep what they showed.
+    """
+    desk = _Desk(request, tell)
+    waiting = list(request.rows)
+    while waiting:
+        known = tuple(wanted.id for wanted in waiting if wanted.id in desk.checked)
+        job = replace(request, rows=tuple(waiting), known=known)
+        desk.current = ""
+        ended = run_worker(interpreter, job, limits, desk.hear, main)
+        left = [wanted for wanted in waiting if wanted.id not in desk.refused and wanted.id not in desk.timed]
+        if not ended.status or not left:
+            for wanted in left:
+                desk.refused[wanted.id] = ("failed", "the worker ended without a word about it")
+            break
+        index, _ = Marker(Path(request.folder) / "marker").read()
+        culprit = waiting[index].id if 0 <= index < len(waiting) else desk.current
+        if culprit not in {wanted.id for wanted in left}:
+            for wanted in left:
+                desk.refused[wanted.id] = (ended.status, ended.reason)
+            break
+        desk.refused[culprit] = (ended.status, ended.reason)
+        waiting = [wanted for wanted in left if wanted.id != culprit]
+    return tuple(desk.row(wanted) for wanted in request.rows), desk.versions
+
+
+def measure_layers(interpreter: Path, request: Request, limits: Limits) -> tuple[tuple[Layer, ...], str]:
+    """The layers that the back end can tell of, and why it stopped where it did."""
+    layers: list[Layer] = []
+    told: list[str] = []
+
+    def hear(event: dict[str, Any]) -> None:
+        kind = event.pop("event")
+        if kind == "layer":
+            layers.append(Layer(**event))
+        elif kind == "failed":
+            told.append(event["reason"])
+
+    ended = run_worker(interpreter, request, limits, hear)
+    return tuple(layers), "; ".join([*told, *([f"{ended.status}: {ended.reason}"] if ended.status else [])])
+
+
+def try_operators(interpreter: Path, request: Request, limits: Limits) -> tuple[Support, ...]:
+    """What the back end found by trying each operator in each of its ways."""
+    desk = _Desk(request, None)
+    run_worker(interpreter, request, limits, desk.hear)
+    return tuple(desk.support.values())
+
+
+def convert(interpreter: Path, request: Request, limits: Limits) -> tuple[dict[str, Any], str]:
+    """What a conversion wrote, and the reason where it did not."""
+    answer: dict[str, Any] = {}
+    told: list[str] = []
+
+    def hear(event: dict[str, Any]) -> None:
+        kind = event.pop("event")
+        if kind == "written":
+            answer.update(event)
+        elif kind == "failed":
+            told.append(event["reason"])
+
+    ended = run_worker(interpreter, request, limits, hear)
+    return answer, "; ".join([*told, *([f"{ended.status}: {ended.reason}"] if ended.status else [])])
+
+
+class _Desk:
+    """What a back end's workers have said so far."""
+
+    def __init__(self, request: Request, tell: Tell | None) -> None:
+        self.checked: dict[str, Checked] = {}
+        self.timed: dict[str, Latency] = {}
+        self.refused: dict[str, tuple[str, str]] = {}
+        self.versions: dict[str, str] = {}
+        self.support: dict[tuple[str, str], Support] = {}
+        self.current = ""
+        self._request, self._tell = request, tell
+
+    def hear(self, event: dict[str, Any]) -> None:
+        """Take one event."""
+        kind, row = event.pop("event"), event.pop("row", "")
+        if kind == "versions":
+            self.versions = event["versions"]
+        elif kind == "support":
+            self.support[event["way"], event["operator"]] = Support(**event)
+        elif kind in ("start", "run"):
+            self.current = row
+        elif kind == "checked":
+            event["notes"] = tuple(event["notes"])
+            self.checked[row] = Checked(**event)
+        elif kind == "timed":
+            self.timed[row] = Latency(**event)
+        elif kind == "refused":
+            self.refused[row] = (event["status"], event["reason"])
+        elif kind == "failed":
+            for wanted in self._request.rows:
+                self.refused.setdefault(wanted.id, (event["status"], event["reason"]))
+        if self._tell and kind in ("checked", "timed", "refused"):
+            done = len(self.checked.keys() | self.refused.keys()) + len(self.timed)
+            self._tell(self._request.backend, min(done, 2 * len(self._request.rows)), 2 * len(self._request.rows))
+
+    def row(self, wanted: Wanted) -> Row:
+        """The finished row."""
+        checked, latency = self.checked.get(wanted.id), self.timed.get(wanted.id)
+        if latency is not None:
+            return Row(wanted, "measured", "", checked, latency)
+        status, reason = self.refused.get(wanted.id, ("failed", "the worker said nothing of it"))
+        return Row(wanted, status, reason, checked, None)  # type: ignore[arg-type]
+
+
+def run_worker(
+    interpreter: Path, request: Request, limits: Limits, hear: Callable[[dict[str, Any]], None], main: Path = MAIN
+) -> Ended:
+    """Start a worker, pass its events to `hear`, and say how it ended. Its process group is gone when this returns."""
+    folder = Path(request.folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    Marker(folder / "marker").set(-1)
+    path, log = folder / "request.json", folder / "log.txt"
+    path.write_text(json.dumps(asdict(request)))
+    before = _kernel_kills()
+    with log.open("w") as errors:
+        process = subprocess.Popen(
+            [str(interpreter), "-P", str(main), str(path)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            cwd=folder,
+            start_new_session=True,
+            env=_variables(request.threads, folder),
+            text=True,
+        )
+        try:
+            ended = _listen(process, folder, limits, hear)
+        finally:
+            _kill(process)
+    if ended is None:
+        ended = _post_mortem(process.returncode, log, before)
+    return ended
+
+
+def _listen(
+    process: "subprocess.Popen[str]", folder: Path, limits: Limits, hear: Callable[[dict[str, Any]], None]
+) -> Ended | None:
+    """Hear a worker out; None where its standard output ended before it was done."""
+    assert process.stdout is not None
+    lines: queue.Queue[str | None] = queue.Queue()
+    threading.Thread(target=_pump, args=(process.stdout, lines), daemon=True).start()
+    marker, seen, since = Marker(folder / "marker"), -1, time.monotonic()
+    while True:
+        try:
+            line = lines.get(timeout=_POLL_S)
+        except queue.Empty:
+            _, count = marker.read()
+            if count != seen:
+                seen, since = count, time.monotonic()
+            if (held := _resident_bytes(process.pid)) > limits.memory_bytes:
+                return Ended(
+                    "out of memory", f"held {held / 2**30:.1f} GiB, the limit is {limits.memory_bytes / 2**30:.1f}"
+                )
+            if time.monotonic() - since > limits.silence_s:
+                return Ended("stuck", f"said nothing for {limits.silence_s:.0f} s and was stopped")
+            continue
+        if line is None:
+            return None
+        since = time.monotonic()
+        try:
+            event = json.loads(line)
+        except ValueError:
+            return Ended("failed", f"the worker wrote what is no event: {line[:80]!r}")
+        if event.get("event") == "done":
+            return Ended("", "")
+        hear(event)
+
+
+def _pump(stream: Any, lines: "queue.Queue[str | None]") -> None:
+    for line in stream:
+        lines.put(line)
+    lines.put(None)
+
+
+def _kill(process: "subprocess.Popen[str]") -> None:
+    """End what is left of the worker and of what it started."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(timeout=1.0)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    if process.stdout is not None:
+        process.stdout.close()
+
+
+def _post_mortem(code: int, log: Path, kills_before: int) -> Ended:
+    """Why a worker ended that did not say it was done."""
+    last = next((line.strip() for line in reversed(log.read_text(errors="replace").splitlines()) if line.strip()), "")
+    said = f"; its last words: {last[:200]}" if last else ""
+    if code == -signal.SIGKILL:
+        if _kernel_kills() > kills_before:
+            return Ended("out of memory", f"the system ended it for want of memory{said}")
+        return Ended("killed", f"its process was killed (signal 9){said}")
+    if code < 0:
+        try:
+            name = signal.Signals(-code).name
+        except ValueError:
+            name = f"signal {-code}"
+        return Ended("crashed", f"its process died of {name}{said}")
+    return Ended("crashed", f"its process ended with code {code}{said}")
+
+
+def _kernel_kills() -> int:
+    """How many processes the system has ended for want of memory; 0 where it does not count."""
+    path = Path("/proc/vmstat")
+    if not path.exists():
+        return 0
+    return next((int(line.split()[1]) for line in path.read_text().splitlines() if line.startswith("oom_kill ")), 0)
+
+
+def _resident_bytes(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, IndexError, ValueError):
+        return 0
+
+
+def _variables(threads: int, folder: Path) -> dict[str, str]:
+    """The worker's environment: the same threads for every library, no other Python's packages, quiet TensorFlow."""
+    dropped = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
+    kept = {name: value for name, value in os.environ.items() if name not in dropped}
+    count = str(threads)
+    return {
+        **kept,
+        "OMP_NUM_THREADS": count,
+        "OMP_WAIT_POLICY": "PASSIVE",
+        "TF_NUM_INTRAOP_THREADS": count,
+        "TF_NUM_INTEROP_THREADS": "1",
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+        "TF_USE_LEGACY_KERAS": "1" if folder.name == "qkeras" else "0",
+        "CUDA_VISIBLE_DEVICES": os.environ.get("CUDA_VISIBLE_DEVICES", ""),
+        "TMPDIR": tempfile.gettempdir(),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }

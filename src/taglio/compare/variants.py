@@ -1,0 +1,117 @@
+"""Write the ONNX forms that the table asks for, once for every back end that reads ONNX. Runs no back end."""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import onnx
+
+from taglio.compare.table import FASTER, Form
+from taglio.data import Split
+from taglio.errors import CannotQuantize, TaglioError
+from taglio.graph import Graph, select
+from taglio.model import Model
+from taglio.profile.layerwise import layer_times, speedups
+from taglio.quantize.effective import effective
+from taglio.quantize.library import DYNAMIC, dynamic, float16, qoperator
+from taglio.quantize.precision import FLOAT32, Precision
+from taglio.quantize.qdq import QdqBuilder
+from taglio.quantize.ranges import Ranges
+from taglio.runtimes.onnxruntime import SessionOptions
+from taglio.scheme import Scheme
+
+Tell = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Source:
+    """The model as core reads it, with its data, its calibrated ranges and how its sessions run."""
+
+    model: Model
+    graph: Graph
+    data: Split
+    ranges: Ranges
+    options: SessionOptions
+
+
+@dataclass(slots=True)
+class Written:
+    """By the form's key: the file, or why there is none. `notes` say what a form had to leave out."""
+
+    files: dict[str, str] = field(default_factory=dict)
+    refusals: dict[str, str] = field(default_factory=dict)
+    notes: dict[str, str] = field(default_factory=dict)
+
+
+def write(source: Source, forms: tuple[Form, ...], folder: Path, tell: Tell | None = None) -> Written:
+    """Write every form below `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    builder = QdqBuilder(source.model, source.graph, {source.ranges.method: source.ranges})
+    done = Written()
+    for index, form in enumerate(forms):
+        try:
+            proto, note = _build(source, builder, form)
+        except TaglioError as refusal:
+            done.refusals[form.key] = str(refusal)
+        else:
+            path = folder / f"{form.key}.onnx"
+            onnx.save(proto, path)
+            done.files[form.key] = str(path.resolve())
+            if note:
+                done.notes[form.key] = note
+        if tell:
+            tell("writing models", index + 1, len(forms))
+    return done
+
+
+def int8(scheme: Scheme) -> Precision:
+    """Whole blocks in int8."""
+    return Precision("int8", scheme, "whole")
+
+
+def _build(source: Source, builder: QdqBuilder, form: Form) -> tuple[onnx.ModelProto, str]:
+    model, graph, scheme = source.model, source.graph, form.scheme
+    if form.method == "float16":
+        return _most(graph, lambda chosen: float16(model, graph, chosen), [block.name for block in graph.blocks])
+    if scheme is None:
+        return model.proto, ""
+    if form.method == "dynamic":
+        anchors = [block.name for block in graph.candidates() if block.kind.split("+")[0] in DYNAMIC]
+        return _most(graph, lambda chosen: dynamic(model, graph, chosen, scheme), anchors)
+    names = _faster(source, builder, scheme) if form.blocks == FASTER else select(graph, form.blocks)
+    if not names:
+        raise CannotQuantize(f"no block meets the rule {form.blocks}")
+    if scheme.format == "qoperator":
+        return _most(graph, lambda chosen: qoperator(model, graph, chosen, scheme, source.ranges), names)
+    precision = int8(scheme)
+    return builder.build(effective(graph, dict.fromkeys(names, precision), precision)), ""
+
+
+def _most(
+    graph: Graph, make: Callable[[list[str]], onnx.ModelProto], names: Sequence[str]
+) -> tuple[onnx.ModelProto, str]:
+    """What `make` gives for as many of `names` as it takes: where it refuses a block, all of that kind are left out.
+
+    Raises CannotQuantize where that leaves less than half of them.
+    """
+    kinds = {name: graph.block(name).kind for name in names}
+    left, why = list(names), ""
+    while True:
+        try:
+            made = make(left)
+        except CannotQuantize as refusal:
+            why = why or str(refusal)
+            named = next((name for name in left if re.search(rf"blocks? {re.escape(name)}[: ]", str(refusal))), "")
+            left = [name for name in left if named and kinds[name] != kinds[named]]
+            if 2 * len(left) < len(names):
+                raise
+        else:
+            return made, f"{len(names) - len(left)} of {len(names)} blocks left in float: {why}" if why else ""
+
+
+def _faster(source: Source, builder: QdqBuilder, scheme: Scheme) -> list[str]:
+    """Blocks whose int8 form runs faster alone than their float form."""
+    times = layer_times(source.model, source.graph, builder, (FLOAT32, int8(scheme)), source.options)
+    moving = {block.name for block in source.graph.blocks if block.movement}
+    return [name for name, ratio in speedups(times).items() if ratio > 1.0 and name not in moving]

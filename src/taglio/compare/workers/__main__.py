@@ -1,0 +1,89 @@
+"""Run one job of one back end: `python -P .../workers/__main__.py REQUEST.json`, in that back end's environment.
+
+Shares taglio's source by path, without putting the packages beside it on the path. What libraries print goes to
+standard error; standard output carries the events alone.
+"""
+
+import importlib
+import importlib.util
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+# The back ends, and the module of this folder that runs each.
+MODULES = {
+    "onnxruntime": "onnxruntime",
+    "openvino": "openvino",
+    "openvino-ep": "openvino_ep",
+    "litert": "litert",
+    "pytorch": "pytorch",
+    "qkeras": "qkeras",
+    "keras": "keras",
+    "onnx2tf": "onnx2tf",
+}
+
+
+def main() -> int:
+    """Answer the request named on the command line."""
+    events = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    _volunteer()
+    _share_source()
+    value: dict[str, Any] = json.loads(Path(sys.argv[1]).read_text())
+
+    def tell(event: str, **fields: object) -> None:
+        events.write(json.dumps({"event": event, **fields}) + "\n")
+        events.flush()
+
+    contract = importlib.import_module("taglio.compare.workers.contract")
+    loop = importlib.import_module("taglio.compare.workers.loop")
+    try:
+        module = importlib.import_module(f"taglio.compare.workers.{MODULES[value['backend']]}")
+        request = importlib.import_module("taglio.compare.request").decode(value)
+        tell("versions", versions=module.versions())
+        if request.task in ("convert", "reference"):
+            tell("written", **module.convert(request))
+        elif request.task in ("rows", "layers", "support"):
+            data = contract.load_data(request)
+            backend = module.make(request, data)
+            if request.task == "rows":
+                loop.rows(request, data, backend, tell)
+            elif request.task == "support":
+                for support in backend.support():
+                    tell("support", **loop.as_fields(support))
+            else:
+                for layer in backend.layers():
+                    tell("layer", **loop.as_fields(layer))
+    except contract.Refused as refusal:
+        tell("failed", status=refusal.status, reason=str(refusal))
+    except Exception as error:  # whatever the back end raises is its rows' reason
+        importlib.import_module("traceback").print_exc()
+        tell("failed", **loop.describe(error))
+    tell("done")
+    sys.stdout.flush()
+    os._exit(0)  # some back ends crash while they shut down, when all is said
+
+
+def _volunteer() -> None:
+    """Should memory run out, let the system end this process and not the one that waits for it."""
+    score = Path("/proc/self/oom_score_adj")
+    if score.exists():
+        score.write_text("1000")
+
+
+def _share_source() -> None:
+    root = Path(__file__).resolve().parents[2]
+    spec = importlib.util.spec_from_file_location(
+        "taglio", root / "__init__.py", submodule_search_locations=[str(root)]
+    )
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["taglio"] = module
+    spec.loader.exec_module(module)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

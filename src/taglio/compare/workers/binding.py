@@ -1,0 +1,78 @@
+"""Which of a back end's outputs is which of the original's, and in which layout. Pure.
+
+Converters reorder outputs and move channels to the end. Nothing in the files says how, so the float row's values
+do: each output of the original is matched with the output and the order of axes that comes nearest.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import permutations
+
+import numpy as np
+
+from taglio.compare.workers.contract import Array
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """For each output of the original: the back end's output, and the order of its axes (empty: as it is)."""
+
+    sources: tuple[tuple[int, tuple[int, ...]], ...]
+
+    def __call__(self, outputs: Sequence[Array]) -> tuple[Array, ...]:
+        """The back end's outputs as the original's."""
+        return tuple(
+            np.transpose(outputs[index], axes) if axes else np.asarray(outputs[index]) for index, axes in self.sources
+        )
+
+    def note(self) -> str:
+        """What was moved, or nothing."""
+        if any(axes for _, axes in self.sources):
+            return "outputs transposed to the original's layout"
+        if [index for index, _ in self.sources] != list(range(len(self.sources))):
+            return "outputs put in the original's order"
+        return ""
+
+
+def bind(reference: Sequence[Array], outputs: Sequence[Array]) -> Binding:
+    """Match every output of `reference`. Raises ValueError, with the shapes, for one that nothing fits."""
+    free = list(range(len(outputs)))
+    sources: list[tuple[int, tuple[int, ...]]] = []
+    for position, wanted in enumerate(reference):
+        found = [
+            (_distance(wanted, np.transpose(outputs[index], axes)), axes != tuple(range(wanted.ndim)), index, axes)
+            for index in free
+            if np.ndim(outputs[index]) == wanted.ndim
+            for axes in permutations(range(wanted.ndim))
+            if tuple(np.shape(outputs[index])[axis] for axis in axes) == wanted.shape
+        ]
+        if not found:
+            shapes = ", ".join(str(list(np.shape(output))) for output in outputs)
+            raise ValueError(f"no output fits output {position} of the original, {list(wanted.shape)}; it has {shapes}")
+        _, moved, index, axes = min(found)
+        sources.append((index, axes if moved else ()))
+        free.remove(index)
+    return Binding(tuple(sources))
+
+
+def arrange(sample: Sequence[Array], shapes: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
+    """The order of axes that brings each input to the shape that a back end takes (empty: as it is).
+
+    Channels first and channels last are told apart by shape alone; where both fit, the input stays as it is. Raises
+    ValueError for a shape that no such move gives.
+    """
+    moves: list[tuple[int, ...]] = []
+    for array, shape in zip(sample, shapes, strict=True):
+        wanted, last = tuple(shape), array.ndim - 1
+        options: tuple[tuple[int, ...], ...] = ((), (0, *range(2, last + 1), 1), (0, last, *range(1, last)))
+        fits = [axes for axes in options if (tuple(array.shape[a] for a in axes) if axes else array.shape) == wanted]
+        if not fits:
+            raise ValueError(f"takes an input of {list(wanted)}, the data has {list(array.shape)}")
+        moves.append(fits[0])
+    return tuple(moves)
+
+
+def _distance(wanted: Array, found: Array) -> float:
+    a, b = np.asarray(wanted, np.float64), np.asarray(found, np.float64)
+    distance = float(np.linalg.norm((a - b).ravel()) / max(float(np.linalg.norm(a.ravel())), 1e-30))
+    return distance if np.isfinite(distance) else float("inf")

@@ -1,0 +1,72 @@
+"""What a back end's worker module offers to the loop that drives it, and the arrays that it gets."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from taglio.compare.request import Request
+from taglio.compare.row import Layer, Status, Wanted
+
+Array = NDArray[Any]
+Run = Callable[[Sequence[Array]], Sequence[Array]]
+
+
+class Refused(Exception):
+    """A row, or the whole back end, cannot be had; the message says why."""
+
+    def __init__(self, reason: str, status: Status = "impossible") -> None:
+        super().__init__(reason)
+        self.status: Status = status
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Data:
+    """The request's arrays. `calibration` and `held_out` are samples, each an array an input; `reference` is an array
+    of outputs a held-out sample; `labels` one a held-out sample, or None."""
+
+    calibration: tuple[tuple[Array, ...], ...]
+    held_out: tuple[tuple[Array, ...], ...]
+    reference: tuple[tuple[Array, ...], ...]
+    labels: Array | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Opened:
+    """A row that is ready to run: `run` takes an array an input and gives an array an output, in the back end's order.
+
+    `operators` and `int8_operators` count by type what runs.
+    """
+
+    run: Run
+    size_bytes: int
+    operators: dict[str, int] = field(default_factory=dict)
+    int8_operators: dict[str, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+class Backend(Protocol):
+    """One back end, made from a request. Its constructor imports, converts and may raise Refused."""
+
+    def open(self, wanted: Wanted) -> Opened:
+        """Make a row ready. Raises Refused with the reason, or whatever the back end raises."""
+
+    def layers(self) -> Iterator[Layer]:
+        """A row per layer. Raises Refused where the back end has no way to look inside."""
+
+
+def load_data(request: Request) -> Data:
+    """The arrays of a request."""
+    with np.load(request.arrays, allow_pickle=False) as found:
+        arrays = {name: found[name] for name in found.files}
+
+    def samples(part: str, count: int) -> tuple[tuple[Array, ...], ...]:
+        columns = [arrays[f"{part}_{index}"] for index in range(count) if f"{part}_{index}" in arrays]
+        return tuple(tuple(column[i, ...] for column in columns) for i in range(len(columns[0]))) if columns else ()
+
+    inputs, outputs = len(request.inputs), len(request.outputs)
+    return Data(
+        samples("calibration", inputs), samples("held_out", inputs), samples("reference", outputs), arrays.get("labels")
+    )

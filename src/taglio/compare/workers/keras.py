@@ -1,0 +1,234 @@
+"""Keras with TensorFlow: ways to call a model, operations and seconds of every layer; and Keras or TFLite → ONNX."""
+
+from collections.abc import Callable, Iterator, Sequence
+from math import prod
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+import tf2onnx
+from tensorflow.python.profiler import model_analyzer, option_builder
+
+from taglio.compare.request import Known, Request, known_blocks
+from taglio.compare.row import Layer, Wanted
+from taglio.compare.workers.contract import Array, Data, Opened, Refused
+
+OPSET = 17
+_RUNS = 10
+_NEEDS = "Keras rows start from a Keras model, and this is {}: give the .keras or .h5 file"
+
+
+def versions() -> dict[str, str]:
+    """Of what matters to the figures."""
+    return {"keras": str(keras.__version__), "tensorflow": str(tf.__version__)}
+
+
+def make(request: Request, data: Data) -> "Keras":
+    """The back end. Raises Refused for a model that is no Keras model."""
+    if request.kind != "keras":
+        raise Refused(_NEEDS.format({"onnx": "ONNX", "tflite": "TFLite", "torch": "PyTorch"}[request.kind]))
+    return Keras(request, data)
+
+
+def convert(request: Request) -> dict[str, str]:
+    """A Keras or TFLite model as ONNX, or its outputs on the held-out inputs."""
+    folder = Path(request.folder)
+    if request.task == "reference":
+        return _reference(request, folder)
+    path = folder / "model.onnx"
+    if request.kind == "tflite":
+        tf2onnx.convert.from_tflite(request.model, opset=OPSET, output_path=str(path))
+    else:
+        model = keras.saving.load_model(request.model, compile=False)
+        signature = [
+            tf.TensorSpec(_fixed(each.shape, shape), each.dtype, name=f"input_{index}" if index else "input")
+            for index, (each, shape) in enumerate(_pairs(model.inputs, request.shapes))
+        ]
+        tf2onnx.convert.from_function(_function(model), signature, opset=OPSET, output_path=str(path))
+    return {"path": str(path), "tool": f"tf2onnx {tf2onnx.__version__}"}
+
+
+def _reference(request: Request, folder: Path) -> dict[str, str]:
+    with np.load(request.arrays) as arrays:
+        columns = [arrays[f"held_out_{index}"] for index in range(len(request.inputs))]
+    run: Callable[[list[Array]], list[Array]]
+    if request.kind == "tflite":
+        interpreter = tf.lite.Interpreter(request.model)
+        interpreter.allocate_tensors()
+        inputs, outputs = interpreter.get_input_details(), interpreter.get_output_details()
+
+        def run(sample: list[Array]) -> list[Array]:
+            for detail, array in zip(inputs, sample, strict=True):
+                interpreter.set_tensor(detail["index"], array)
+            interpreter.invoke()
+            return [interpreter.get_tensor(detail["index"]) for detail in outputs]
+
+    else:
+        model = keras.saving.load_model(request.model, compile=False)
+
+        def run(sample: list[Array]) -> list[Array]:
+            return [np.asarray(each) for each in _list(model(_one(sample), training=False))]
+
+    results = [run([column[index] for column in columns]) for index in range(len(columns[0]))]
+    path = folder / "reference.npz"
+    found = {f"reference_{index}": np.stack([each[index] for each in results]) for index in range(len(results[0]))}
+    np.savez(path, **found)  # type: ignore[arg-type]
+    return {"path": str(path)}
+
+
+class Keras:
+    """One Keras model."""
+
+    def __init__(self, request: Request, data: Data) -> None:
+        tf.config.threading.set_intra_op_parallelism_threads(request.threads)
+        self._request, self._data = request, data
+        self._model = keras.saving.load_model(request.model, compile=False)
+
+    def open(self, wanted: Wanted) -> Opened:
+        """A way to call the model."""
+        model, size = self._model, Path(self._request.model).stat().st_size
+        calls: dict[str, Callable[[Any], Any]] = {
+            "tf.function": tf.function(lambda x: model(x, training=False)),
+            "XLA": tf.function(lambda x: model(x, training=False), jit_compile=True),
+            "call": lambda x: model(x, training=False),
+            "predict": lambda x: model.predict(x, verbose=0),
+        }
+        call = calls[wanted.engine]
+
+        def run(sample: Sequence[Array]) -> list[Array]:
+            return [np.asarray(each) for each in _list(call(_one(list(sample))))]
+
+        kinds: dict[str, int] = {}
+        for layer in model.layers:
+            kinds[type(layer).__name__] = kinds.get(type(layer).__name__, 0) + 1
+        return Opened(run, size, kinds)
+
+    def layers(self) -> Iterator[Layer]:
+        """Operations by TensorFlow's profiler, seconds by wrapping calls in one inference; beside them in the note the
+        layer alone as a sub-model and the block of the ONNX form that computes it."""
+        blocks = known_blocks(self._request)
+        wrapped = self._wrapped()
+        flops = self._flops()
+        for layer in self._model.layers:
+            if isinstance(layer, keras.layers.InputLayer):
+                continue
+            own, alone = flops.get(layer.name, 0), self._alone(layer)
+            block = _block_of(layer.name, blocks)
+            elements = prod(int(each or 1) for each in _list(layer.output)[0].shape)
+            yield Layer(
+                "keras", layer.name, type(layer).__name__, own, 4 * elements, None, wrapped.get(layer.name), None, None,
+                f"alone as a sub-model {alone * 1e3:.3f} ms; {_beside(layer, own, block)}",
+            )  # fmt: skip
+
+    def _wrapped(self) -> dict[str, float]:
+        """Median seconds of each layer's call inside one inference, as the research notes take them."""
+        taken: dict[str, list[float]] = {}
+        originals = {}
+        for layer in self._model.layers:
+            originals[layer.name] = layer.call
+
+            def timed(*args: Any, _layer: Any = layer, _call: Any = layer.call, **kwargs: Any) -> Any:
+                start = perf_counter()
+                result = _call(*args, **kwargs)
+                taken.setdefault(_layer.name, []).append(perf_counter() - start)
+                return result
+
+            layer.call = timed
+        try:
+            for _ in range(_RUNS + 1):
+                self._model(_one(list(self._data.held_out[0])), training=False)
+        finally:
+            for layer in self._model.layers:
+                layer.call = originals[layer.name]
+        return {name: median(values[1:]) for name, values in taken.items() if len(values) > 1}
+
+    def _alone(self, layer: Any) -> float:
+        """Median seconds of a layer as a model of its own, on normal inputs of its shapes."""
+        rng = np.random.default_rng(self._request.seed)
+        inputs = [
+            tf.constant(rng.standard_normal([int(size or 1) for size in each.shape]).astype(np.float32))
+            for each in _list(layer.input)
+        ]
+        function = tf.function(lambda *values: layer(values[0] if len(values) == 1 else list(values)))
+        taken = []
+        for _ in range(_RUNS + 1):
+            start = perf_counter()
+            function(*inputs)
+            taken.append(perf_counter() - start)
+        return median(taken[1:])
+
+    def _flops(self) -> dict[str, int]:
+        """Operations by layer: what TensorFlow's profiler counts, the operations of a layer summed, the batch fixed."""
+        signature = [tf.TensorSpec(shape, tf.float32) for shape in self._request.shapes]
+        graph = _function(self._model).get_concrete_function(*signature).graph
+        options = option_builder.ProfileOptionBuilder(option_builder.ProfileOptionBuilder.float_operation())
+        found = model_analyzer.profile(graph, options=options.with_empty_output().build())
+        names = {layer.name for layer in self._model.layers}
+        totals: dict[str, int] = {}
+        waiting = list(found.children)
+        while waiting:
+            node = waiting.pop()
+            waiting += node.children
+            owner = next((part for part in node.name.split("/") if part in names), None)
+            if owner:
+                totals[owner] = totals.get(owner, 0) + int(node.float_ops)
+        return totals
+
+
+def _function(model: Any) -> Any:
+    """The model as a TensorFlow function of its inputs, one an argument, named after them in the graph."""
+    if len(model.inputs) == 1:
+        return tf.function(lambda input: model(input, training=False))
+    return tf.function(lambda *inputs: model(list(inputs), training=False))
+
+
+def _block_of(layer: str, blocks: Sequence[Known]) -> Known | None:
+    """The block one of whose operators or tensors carries the layer's name."""
+    for block in blocks:
+        if any(layer in part for name in (*block.operators, *block.outputs) for part in [name.split("/")]):
+            return block
+    return None
+
+
+def _beside(layer: Any, own: int, block: Known | None) -> str:
+    """What the ONNX form counts for the same layer, and why that differs."""
+    kind = type(layer).__name__
+    if block is None:
+        folded = "BatchNormalization is folded into the convolution before it" if kind == "BatchNormalization" else ""
+        return f"no ONNX block has its name{': ' + folded if folded else ''}"
+    said = f"ONNX block {block.name} ({block.kind}): {block.flops} operations"
+    if block.flops == own:
+        return said
+    reasons = []
+    if "Relu" in block.kind and kind in ("ReLU", "Activation", "Conv2D"):
+        reasons.append("TensorFlow counts no operations for ReLU, taglio one an element")
+    if "Conv" in block.kind and kind.endswith("Conv2D"):
+        reasons.append("the folded BatchNormalization is counted by TensorFlow in a layer of its own")
+    return said + (f"; {', '.join(reasons)}" if reasons else "")
+
+
+def _pairs(inputs: Sequence[Any], shapes: Sequence[tuple[int, ...]]) -> list[tuple[Any, tuple[int, ...] | None]]:
+    return list(zip(inputs, shapes, strict=False)) if len(shapes) == len(inputs) else [(each, None) for each in inputs]
+
+
+def _fixed(shape: Sequence[int | None], given: tuple[int, ...] | None) -> tuple[int, ...]:
+    """A shape without holes: a batch of 1 unless `given` says otherwise. Raises Refused for any other hole."""
+    if given is not None:
+        return given
+    if any(size is None for size in shape[1:]):
+        raise Refused(f"the model's input is {shape}: fix it with --shape input=1x224x224x3")
+    return tuple(1 if size is None else int(size) for size in shape)
+
+
+def _list(value: Any) -> list[Any]:
+    if isinstance(value, dict):
+        return list(value.values())
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
+def _one(values: list[Any]) -> Any:
+    return values[0] if len(values) == 1 else values

@@ -1,0 +1,203 @@
+"""LiteRT's interpreter: with XNNPACK, with its built-in kernels, with its reference kernels; and its CompiledModel."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+from ai_edge_litert.compiled_model import CompiledModel, HardwareAccelerator
+from ai_edge_litert.interpreter import Interpreter, OpResolverType, load_delegate
+
+from taglio.compare.request import Request
+from taglio.compare.row import Layer, Wanted
+from taglio.compare.workers.binding import arrange
+from taglio.compare.workers.contract import Array, Data, Opened, Refused, Run
+from taglio.compare.workers.loop import distance
+from taglio.compare.workers.tflite_forms import Forms, graph
+from taglio.compare.workers.tflite_graph import Operator, TfliteGraph, random_inputs
+
+_RESOLVERS = {
+    "XNNPACK": OpResolverType.AUTO,
+    "built-in kernels": OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES,
+    "reference kernels": OpResolverType.BUILTIN_REF,
+}
+_ACCELERATORS = {"CPU": HardwareAccelerator.CPU, "GPU": HardwareAccelerator.GPU, "NPU": HardwareAccelerator.NPU}
+_CONVERSIONS = frozenset({"QUANTIZE", "DEQUANTIZE", "CAST", "DENSIFY"})
+_RUNS = 10
+MOST_ALONE = 24
+
+
+def versions() -> dict[str, str]:
+    """Of what matters to the figures."""
+    return {name: version(name) for name in ("ai-edge-litert", "tensorflow", "ai-edge-quantizer")}
+
+
+def make(request: Request, data: Data) -> "LiteRt":
+    """The back end; converts the float model."""
+    return LiteRt(request, data)
+
+
+class LiteRt:
+    """Interpreters of one model's forms."""
+
+    def __init__(self, request: Request, data: Data) -> None:
+        self._request, self._data = request, data
+        self._forms = Forms(request, data)
+        self._fast: list[str] | None = None
+
+    def open(self, wanted: Wanted) -> Opened:
+        """Make the row's file and an interpreter for it."""
+        kind, _, rest = wanted.engine.partition(" ")
+        if kind == "delegate":
+            self._try_delegate(rest)
+        path = self._forms.path(wanted, self._chosen)
+        operators = [each for each in graph(path).operators() if each.kind not in _CONVERSIONS]
+        counts = Counter(each.kind for each in operators)
+        int8 = Counter(each.kind for each in operators if _in_int8(each))
+        notes = []
+        if kind == "CompiledModel":
+            run = self._compiled(path, rest)
+        else:
+            engine, _, threads = wanted.engine.partition(", ")
+            interpreter = self._interpreter(path, engine, 1 if threads else self._request.threads)
+            parts = sum(detail["op_name"] == "DELEGATE" for detail in interpreter._get_ops_details())  # noqa: SLF001
+            notes += [f"XNNPACK took the graph in {parts} part{'s' if parts != 1 else ''}"] if parts else []
+            run = self._runner(interpreter)
+        if wanted.blocks not in ("", "all"):
+            asked = len(self._chosen(wanted.blocks))
+            notes.append(f"asked for {asked} layers, {sum(int8.values())} operators became int8")
+        return Opened(run, path.stat().st_size, dict(counts), dict(int8), tuple(notes))
+
+    def layers(self) -> Iterator[Layer]:
+        """Every operator of the float file cut out as a model of its own, beside the int8 operator of the same output;
+        the error of each of the largest alone in int8 by ai-edge-quantizer."""
+        plain = graph(self._forms.float_path)
+        static = TfliteGraph(self._forms.selected("static", None))
+        by_name = {each.name.removesuffix("_quantized"): each for each in static.operators() if _in_int8(each)}
+        operators = plain.operators()
+        largest = {each.name for each in sorted(operators, key=lambda each: -each.flops)[:MOST_ALONE] if each.flops}
+        reference = self._outputs(self._forms.float_path)
+        for each in operators:
+            twin = by_name.get(each.name)
+            error, note = None, ""
+            if twin is None:
+                note = "ai-edge-quantizer leaves it in float"
+            elif each.name in largest:
+                path = Path(self._request.folder) / "alone.tflite"
+                path.write_bytes(self._forms.selected("static", [each.name]))
+                error = distance(reference, self._outputs(path))
+            else:
+                note = "its error alone was not measured: not among the largest"
+            yield Layer(
+                "litert", each.name, each.kind, each.flops, each.output_bytes, twin.output_bytes if twin else None,
+                self._seconds(plain, each), self._seconds(static, twin) if twin else None, error, note,
+            )  # fmt: skip
+
+    def _chosen(self, rule: str) -> list[str]:
+        operators = graph(self._forms.float_path).operators()
+        name, _, count = rule.partition(":")
+        if name == "top-flops":
+            largest = sorted(operators, key=lambda each: -each.flops)[: int(count)]
+            return [each.name for each in largest if each.flops]
+        if self._fast is None:
+            plain, static = graph(self._forms.float_path), TfliteGraph(self._forms.selected("static", None))
+            twins = {each.name.removesuffix("_quantized"): each for each in static.operators() if _in_int8(each)}
+            self._fast = [
+                each.name
+                for each in operators
+                if each.name in twins and self._seconds(plain, each) > self._seconds(static, twins[each.name])
+            ]
+        return self._fast
+
+    def _seconds(self, source: TfliteGraph, operator: Operator) -> float:
+        """Median seconds of an operator alone, with XNNPACK."""
+        interpreter = Interpreter(model_content=source.alone(operator.index), num_threads=self._request.threads)
+        interpreter.allocate_tensors()
+        details = interpreter.get_input_details()
+        for detail, values in zip(details, random_inputs(details, self._request.seed), strict=True):
+            interpreter.set_tensor(detail["index"], values)
+        taken = []
+        for _ in range(_RUNS + 1):
+            start = perf_counter()
+            interpreter.invoke()
+            taken.append(perf_counter() - start)
+        return median(taken[1:])
+
+    def _outputs(self, path: Path) -> list[tuple[Array, ...]]:
+        run = self._runner(self._interpreter(path, "XNNPACK", self._request.threads))
+        return [tuple(np.array(each) for each in run(sample)) for sample in self._data.held_out[:4]]
+
+    def _interpreter(self, path: Path, engine: str, threads: int) -> Any:
+        interpreter = Interpreter(
+            str(path), num_threads=threads, experimental_op_resolver_type=_RESOLVERS.get(engine, OpResolverType.AUTO)
+        )
+        interpreter.allocate_tensors()
+        return interpreter
+
+    def _runner(self, interpreter: Any) -> Run:
+        """Feed a sample, quantising what the file takes as int8 and reading back what it gives as int8: that is timed
+        too, because the caller pays for it."""
+        inputs, outputs = interpreter.get_input_details(), interpreter.get_output_details()
+        moves = arrange(self._data.held_out[0], [tuple(detail["shape"]) for detail in inputs])
+
+        def run(sample: Sequence[Array]) -> list[Array]:
+            for detail, array, axes in zip(inputs, sample, moves, strict=True):
+                moved = array.transpose(axes) if axes else array
+                interpreter.set_tensor(detail["index"], _stored(moved, detail))
+            interpreter.invoke()
+            return [_real(interpreter.get_tensor(detail["index"]), detail) for detail in outputs]
+
+        return run
+
+    def _compiled(self, path: Path, hardware: str) -> Run:
+        """LiteRT's newer interface, which has accelerators in Python."""
+        model = CompiledModel.from_file(str(path), hardware_accel=_ACCELERATORS[hardware])
+        inputs, outputs = model.create_input_buffers(0), model.create_output_buffers(0)
+        interpreter = self._interpreter(path, "built-in kernels", 1)
+        details = interpreter.get_output_details()
+        moves = arrange(self._data.held_out[0], [tuple(detail["shape"]) for detail in interpreter.get_input_details()])
+
+        def run(sample: Sequence[Array]) -> list[Array]:
+            for buffer, array, axes in zip(inputs, sample, moves, strict=True):
+                buffer.write(np.ascontiguousarray(array.transpose(axes) if axes else array))
+            model.run_by_index(0, inputs, outputs)
+            return [
+                np.asarray(buffer.read(int(np.prod(detail["shape"])), detail["dtype"])).reshape(detail["shape"])
+                for buffer, detail in zip(outputs, details, strict=True)
+            ]
+
+        return run
+
+    def _try_delegate(self, library: str) -> None:
+        """Raises Refused where the delegate's library cannot be loaded, which is how Python would get one."""
+        try:
+            load_delegate(library)
+        except (OSError, ValueError) as error:
+            raise Refused(f"load_delegate({library!r}): {' '.join(str(error).split())[:160]}", "missing") from None
+
+
+def _in_int8(operator: Operator) -> bool:
+    """Whether an operator computes on int8 weights or activations."""
+    return bool({"int8", "uint8"} & set(operator.types)) and operator.kind not in _CONVERSIONS
+
+
+def _stored(array: Array, detail: dict[str, Any]) -> Array:
+    dtype = np.dtype(detail["dtype"])
+    scale, zero_point = detail["quantization"]
+    if dtype == array.dtype or dtype.kind == "f" or not scale:
+        return array.astype(dtype, copy=False)
+    info = np.iinfo(dtype)
+    stored: Array = np.clip(np.rint(array / scale) + zero_point, info.min, info.max).astype(dtype)
+    return stored
+
+
+def _real(array: Array, detail: dict[str, Any]) -> Array:
+    scale, zero_point = detail["quantization"]
+    if array.dtype.kind == "f" or not scale:
+        return array
+    real: Array = (array.astype(np.float32) - np.float32(zero_point)) * np.float32(scale)
+    return real

@@ -1,0 +1,193 @@
+"""Drive one back end through its rows: open, check, time interleaved, tell. Knows no back end."""
+
+import gc
+import random
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+
+from taglio.compare.request import Request
+from taglio.compare.row import Checked, Latency, Layer, Support, Wanted
+from taglio.compare.workers.binding import Binding, bind
+from taglio.compare.workers.contract import Array, Backend, Data, Opened, Refused
+from taglio.compare.workers.marker import Marker
+from taglio.error.metric import RelativeL2
+
+Tell = Callable[..., None]
+WARMUP = 1
+COUNTED = 2
+MOST_ROUNDS = 60
+# What a converted float model may differ from the original by; beyond it every row of the back end says so.
+CONVERSION_TOLERANCE = 1e-3
+_MEMORY_WORDS = ("bad_alloc", "out of memory", "can't allocate memory", "cannot allocate memory", "failed to allocate")
+
+
+@dataclass(slots=True)
+class _State:
+    """What earlier rows leave for later ones."""
+
+    binding: Binding | None = None
+    float_outputs: list[tuple[Array, ...]] = field(default_factory=list)
+    warning: str = ""
+
+
+def rows(request: Request, data: Data, backend: Backend, tell: Tell) -> None:
+    """Open and check every row, then time them in rounds, the float row among them.
+
+    Rows stay open until they are timed; where they fill `request.memory_bytes`, those that are open are timed first,
+    and the float row goes on to the next group.
+    """
+    state, marker = _State(), Marker(Path(request.folder) / "marker")
+    order = {wanted.id: index for index, wanted in enumerate(request.rows)}
+    group: dict[str, Opened] = {}
+    baseline: tuple[str, Opened] | None = None
+    fresh = 0
+    for wanted in sorted(request.rows, key=lambda each: not each.baseline):
+        tell("start", row=wanted.id)
+        try:
+            opened = backend.open(wanted)
+            checked = _check(wanted, opened, data, state)
+        except Refused as refusal:
+            tell("refused", row=wanted.id, status=refusal.status, reason=str(refusal))
+            continue
+        except Exception as error:  # a back end may raise anything; it costs this row only
+            traceback.print_exc()
+            tell("refused", row=wanted.id, **describe(error))
+            continue
+        if wanted.id not in request.known:
+            tell("checked", row=wanted.id, **asdict(checked))
+        group[wanted.id] = opened
+        fresh += 1
+        baseline = (wanted.id, opened) if wanted.baseline else baseline
+        if resident_bytes() > request.memory_bytes and len(group) > 1:
+            _time(request, data, group, baseline, marker, order, tell)
+            group, fresh = (dict([baseline]) if baseline else {}), 0
+            gc.collect()
+    if fresh:
+        _time(request, data, group, baseline, marker, order, tell)
+
+
+def describe(error: BaseException) -> dict[str, str]:
+    """Status and reason of an error."""
+    text = " ".join(str(error).split())
+    if isinstance(error, MemoryError) or any(word in text.lower() for word in _MEMORY_WORDS):
+        return {"status": "out of memory", "reason": text[:300] or "the back end could not allocate"}
+    return {"status": "failed", "reason": f"{type(error).__name__}: {text[:400]}"}
+
+
+def resident_bytes() -> int:
+    """Memory of this process; 0 where the system does not say."""
+    path = Path("/proc/self/statm")
+    return int(path.read_text().split()[1]) * 4096 if path.exists() else 0
+
+
+def _check(wanted: Wanted, opened: Opened, data: Data, state: _State) -> Checked:
+    notes = list(opened.notes)
+    outputs = []
+    for sample in data.held_out:
+        raw = [np.asarray(each) for each in opened.run(sample)]
+        if state.binding is None:
+            state.binding = bind(data.reference[0], raw)
+        outputs.append(tuple(np.array(each, copy=True) for each in state.binding(raw)))
+    assert state.binding is not None
+    to_original = distance(data.reference, outputs)
+    if wanted.baseline:
+        state.float_outputs = outputs
+        if to_original > CONVERSION_TOLERANCE:
+            state.warning = (
+                f"the converted float model differs from the original by {to_original:.2%} "
+                f"(limit {CONVERSION_TOLERANCE:.1%})"
+            )
+    to_float = distance(state.float_outputs, outputs) if state.float_outputs else None
+    notes += [each for each in (state.binding.note() if wanted.baseline else "", state.warning) if each]
+    return Checked(
+        opened.size_bytes,
+        to_float,
+        to_original,
+        _accuracy(outputs, data),
+        dict(sorted(opened.operators.items())),
+        dict(sorted(opened.int8_operators.items())),
+        tuple(notes),
+    )
+
+
+def distance(reference: Sequence[Sequence[Array]], outputs: Sequence[Sequence[Array]]) -> float:
+    """Relative L2 pooled over samples, the largest over outputs; infinite where an output is not finite."""
+    meter = RelativeL2([str(index) for index in range(len(reference[0]))])
+    for expected, found in zip(reference, outputs, strict=True):
+        meter.add(expected, found)
+    return meter.value()
+
+
+def _accuracy(outputs: Sequence[Sequence[Array]], data: Data) -> float | None:
+    """Top-1 of a classifier with one output [batch, classes]; None for anything else."""
+    if data.labels is None or len(outputs[0]) != 1 or outputs[0][0].ndim != 2:
+        return None
+    guesses = np.concatenate([np.argmax(sample[0], axis=1) for sample in outputs])
+    labels = np.asarray(data.labels).reshape(-1)
+    return float(np.mean(guesses == labels)) if labels.shape == guesses.shape else None
+
+
+def _time(
+    request: Request,
+    data: Data,
+    group: dict[str, Opened],
+    baseline: tuple[str, Opened] | None,
+    marker: Marker,
+    order: dict[str, int],
+    tell: Tell,
+) -> None:
+    """Wall seconds of rounds in which every row of `group` has a turn, in a fresh order."""
+    sample, shuffle = data.held_out[0], random.Random(request.seed)
+    names, seconds = list(group), {name: list[float]() for name in group}
+    rounds, total = WARMUP + request.minimum_rounds, 0.0
+    done = 0
+    while done < rounds:
+        shuffle.shuffle(names)
+        total = 0.0
+        for name in names:
+            marker.set(order[name])
+            if done == 0:
+                tell("run", row=name)
+            try:
+                taken = _turn(group[name], sample)
+            except Exception as error:
+                tell("refused", row=name, **describe(error))
+                names = [each for each in names if each != name]
+                del seconds[name]
+                continue
+            total += sum(taken)
+            if done >= WARMUP:
+                seconds[name] += taken[1:]
+        done += 1
+        if done == WARMUP:
+            affordable = int(request.budget_s * len(names) / max(1, len(request.rows)) / max(total, 1e-9))
+            rounds = WARMUP + max(request.minimum_rounds, min(MOST_ROUNDS, affordable))
+    marker.set(-1)
+    middle = median(seconds[baseline[0]]) if baseline and baseline[0] in seconds else None
+    for name, taken_s in seconds.items():
+        centre = median(taken_s)
+        spread = median(abs(each - centre) for each in taken_s)
+        latency = Latency(centre, spread, float(np.percentile(taken_s, 95)), len(taken_s), middle)
+        tell("timed", row=name, **asdict(latency))
+
+
+def _turn(opened: Opened, sample: Sequence[Array]) -> list[float]:
+    """Seconds of three runs in a row. The first finds its weights and code pushed out by the other rows: it is not what
+    a model that is served pays, and is not counted."""
+    taken = []
+    for _ in range(1 + COUNTED):
+        start = time.perf_counter()
+        opened.run(sample)
+        taken.append(time.perf_counter() - start)
+    return taken
+
+
+def as_fields(value: Layer | Support) -> dict[str, object]:
+    """A layer or a supported operator as JSON fields."""
+    return asdict(value)

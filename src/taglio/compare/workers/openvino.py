@@ -1,0 +1,144 @@
+"""OpenVINO on the ONNX files that core wrote: what its compiled graph runs, and how long each part takes."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import openvino as ov
+
+from taglio.compare.request import Known, Request, known_blocks
+from taglio.compare.row import Layer, Wanted
+from taglio.compare.workers.contract import Array, Data, Opened, Refused
+from taglio.compare.workers.loop import distance
+
+_HINTS = {"bfloat16": "bf16", "float16": "f16"}
+_INT8 = frozenset({"i8", "u8"})
+# Parts of a compiled graph that hold or move values.
+_STILL = frozenset(
+    {"Input", "Output", "Const", "Constant", "Parameter", "Result", "Reorder", "FakeQuantize", "Reference"}
+)
+_RUNS = 10
+_LAYER_FORM = "qdq-u8s8-sym-pc"
+_CONVERSIONS = "(between layers)"
+
+
+def versions() -> dict[str, str]:
+    """Of what matters to the figures."""
+    return {"openvino": str(ov.__version__).partition("-")[0]}
+
+
+def make(request: Request, data: Data) -> "OpenVino":
+    """The back end."""
+    return OpenVino(request, data)
+
+
+class OpenVino:
+    """Compiled models on the CPU device."""
+
+    def __init__(self, request: Request, data: Data) -> None:
+        self._request, self._data = request, data
+        self._core = ov.Core()
+
+    def open(self, wanted: Wanted) -> Opened:
+        """Compile `wanted.file`; the rest of an int8 model computes in float32 unless the engine says bf16."""
+        hint = _HINTS.get(wanted.method, "bf16" if wanted.engine.endswith("bf16") else "f32")
+        compiled = self._compile(Path(wanted.file), hint)
+        request = compiled.create_infer_request()
+
+        def run(sample: Sequence[Array]) -> list[Array]:
+            results = request.infer(list(sample), share_inputs=True, share_outputs=True)
+            return [results[port] for port in compiled.outputs]
+
+        parts = [part for part in _parts(compiled) if part.kind not in _STILL]
+        counts = Counter(part.kind for part in parts)
+        int8 = Counter(part.kind for part in parts if part.precision in _INT8)
+        notes = []
+        if hint != "f32" and not any(part.precision == hint for part in parts):
+            notes.append(f"asked for {hint}, and no part of the compiled graph is in it")
+        return Opened(run, Path(wanted.file).stat().st_size, dict(counts), dict(int8), tuple(notes))
+
+    def layers(self) -> Iterator[Layer]:
+        """The blocks of the ONNX form: the compiled parts that carry their operators' names, float and int8."""
+        float_file = next((row.file for row in self._request.rows if row.baseline), self._request.onnx)
+        int8_file = next((row.file for row in self._request.rows if row.id == f"openvino/{_LAYER_FORM}"), "")
+        if not int8_file:
+            raise Refused(f"the form {_LAYER_FORM}, whose parts would be timed, could not be written")
+        blocks = known_blocks(self._request)
+        in_float, in_int8 = self._seconds(Path(float_file), blocks), self._seconds(Path(int8_file), blocks)
+        reference = self._outputs(Path(float_file))
+        for block in blocks:
+            error = distance(reference, self._outputs(Path(block.alone))) if block.alone else None
+            float_s, int8_s = in_float.get(block.name), in_int8.get(block.name)
+            note = block.refusal or ("" if block.alone else "its error alone was not measured: not among the largest")
+            if float_s is None:
+                note = "compiled into a neighbour"
+            yield Layer(
+                "openvino", block.name, block.kind, block.flops, block.float_bytes, block.int8_bytes,
+                float_s, int8_s if block.int8_bytes is not None else None, error, note,
+            )  # fmt: skip
+        between = (in_float.get(_CONVERSIONS), in_int8.get(_CONVERSIONS))
+        yield Layer(
+            "openvino", _CONVERSIONS, "Reorder, Quantize", None, None, None, *between, None, "parts of no block's name"
+        )
+
+    def _compile(self, path: Path, hint: str, *, counters: bool = False) -> Any:
+        options = {
+            "PERFORMANCE_HINT": "LATENCY",
+            "INFERENCE_NUM_THREADS": self._request.threads,
+            "NUM_STREAMS": 1,
+            "INFERENCE_PRECISION_HINT": hint,
+            "PERF_COUNT": counters,
+        }
+        return self._core.compile_model(str(path), "CPU", options)
+
+    def _outputs(self, path: Path) -> list[tuple[Array, ...]]:
+        compiled = self._compile(path, "f32")
+        request = compiled.create_infer_request()
+        outputs = []
+        for sample in self._data.held_out[:4]:
+            results = request.infer(list(sample))
+            outputs.append(tuple(np.array(results[port]) for port in compiled.outputs))
+        return outputs
+
+    def _seconds(self, path: Path, blocks: Sequence[Known]) -> dict[str, float]:
+        """Median seconds of each block's compiled parts; what carries no operator's name counts as conversion."""
+        compiled = self._compile(path, "f32", counters=True)
+        owner = {operator: block.name for block in blocks for operator in block.operators}
+        owner |= {tensor: block.name for block in blocks for tensor in block.outputs}
+        originals = {part.name: part.originals for part in _parts(compiled)}
+        request = compiled.create_infer_request()
+        runs: list[dict[str, float]] = []
+        for index in range(_RUNS + 1):
+            request.infer(list(self._data.held_out[0]))
+            if index == 0:
+                continue
+            taken: dict[str, float] = {}
+            for info in request.profiling_info:
+                names = [owner[name] for name in originals.get(info.node_name, ()) if name in owner]
+                still = info.node_type in _STILL
+                key = names[0] if names and not still else _CONVERSIONS
+                taken[key] = taken.get(key, 0.0) + info.real_time.total_seconds()
+            runs.append(taken)
+        return {name: median(run.get(name, 0.0) for run in runs) for name in runs[0]}
+
+
+class _Part:
+    """One node of a compiled graph."""
+
+    def __init__(self, node: Any) -> None:
+        info = node.get_rt_info()
+        self.name = str(node.get_friendly_name())
+        self.kind = _text(info, "layerType")
+        self.precision = _text(info, "runtimePrecision").lower()
+        self.originals = [name for name in _text(info, "originalLayersNames").split(",") if name]
+
+
+def _parts(compiled: Any) -> list[_Part]:
+    return [_Part(node) for node in compiled.get_runtime_model().get_ordered_ops()]
+
+
+def _text(info: Any, key: str) -> str:
+    return str(info[key].astype(str)) if key in info else ""

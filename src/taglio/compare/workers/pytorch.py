@@ -1,0 +1,216 @@
+"""PyTorch: eager and compiled float, and every quantisation that it has, run as it stands on this machine."""
+
+import io
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from taglio.compare.request import Request
+from taglio.compare.row import Layer, Support, Wanted
+from taglio.compare.workers import torch_model, torch_support
+from taglio.compare.workers.contract import Array, Data, Opened, Refused, Run
+from taglio.compare.workers.torch_forms import Int8Watch, quantize
+from taglio.compare.workers.torch_model import flat, tensors
+
+_RUNS = 10
+
+
+def versions() -> dict[str, str]:
+    """Of what matters to the figures."""
+    return {"torch": str(torch.__version__)}
+
+
+def make(request: Request, data: Data) -> "PyTorch":
+    """The back end; loads or converts the float model."""
+    return PyTorch(request, data)
+
+
+def convert(request: Request) -> dict[str, str]:
+    """A PyTorch model as ONNX, or its outputs on the held-out inputs."""
+    model, folder = torch_model.original(request.model), Path(request.folder)
+    if request.task == "reference":
+        with np.load(request.arrays) as arrays:
+            count = len(arrays["held_out_0"])
+            samples = [[arrays[f"held_out_{i}"][n] for i in range(len(request.inputs))] for n in range(count)]
+        with torch.inference_mode():
+            outputs = [[np.asarray(each) for each in flat(model(*tensors(sample)))] for sample in samples]
+        path = folder / "reference.npz"
+        columns = {f"reference_{i}": np.stack([sample[i] for sample in outputs]) for i in range(len(outputs[0]))}
+        np.savez(path, **columns)  # type: ignore[arg-type]
+        return {"path": str(path)}
+    if not request.shapes:
+        raise Refused("a PyTorch model does not say its input's shape: give --shape x=1x3x224x224")
+    path = folder / "model.onnx"
+    examples = tuple(torch.zeros(shape) for shape in request.shapes)
+    torch.onnx.export(model, examples, str(path), input_names=list(request.inputs), dynamo=True, external_data=False)
+    return {"path": str(path), "tool": f"torch.onnx {torch.__version__}"}
+
+
+class PyTorch:
+    """Modules of one model."""
+
+    def __init__(self, request: Request, data: Data) -> None:
+        self._request = request
+        torch.set_num_threads(request.threads)
+        torch.manual_seed(request.seed)
+        self._model = torch_model.load(request)
+        self._calibration = [tensors(sample) for sample in data.calibration]
+        self._sample = data.held_out[0]
+        cpuinfo = Path("/proc/cpuinfo")
+        self._wide = not cpuinfo.exists() or "vnni" in cpuinfo.read_text() or "asimd" in cpuinfo.read_text()
+
+    def open(self, wanted: Wanted) -> Opened:
+        """Make the row's module."""
+        device, compiled = "cpu", "inductor" in wanted.engine
+        if wanted.engine.startswith("cuda"):
+            device = "cuda"
+            if not torch.cuda.is_available():
+                raise Refused("no CUDA device here: torch.cuda.is_available() is False")
+        if compiled and not shutil.which("g++"):
+            raise Refused("torch.compile writes C++ and finds no g++: install a C++ compiler")
+        if wanted.method in ("float32", "bfloat16", "float16"):
+            return self._float(wanted, device, compiled)
+        engine = wanted.engine.partition(" ")[0]
+        if engine not in torch.backends.quantized.supported_engines and not compiled:
+            raise Refused(f"this PyTorch has no engine {engine}: {torch.backends.quantized.supported_engines}")
+        module = quantize(
+            self._model, wanted, self._calibration, "x86" if compiled else engine, wide=self._wide
+        )  # fmt: skip
+        size = _size(module)
+        if wanted.format == "pt2e":
+            return self._exported(module, size, compiled)
+        watch = Int8Watch()
+        with torch.no_grad(), watch:
+            module(*tensors(self._sample))
+        if not watch.int8:
+            raise Refused("no operator became int8: this way takes none of the model's")
+        return Opened(_runner(module, engine), size, dict(watch.operators), dict(watch.int8))
+
+    def support(self) -> Iterator[Support]:
+        """Which way takes which operator, by trying."""
+        yield from torch_support.tried(self._wide)
+
+    def layers(self) -> Iterator[Layer]:
+        """Every torch.nn layer of the module, timed by hooks inside one inference, float beside FX static (x86)."""
+        if not isinstance(self._model, torch.fx.GraphModule):
+            raise Refused("the module is not a graph: layers are told for models that come through ONNX")
+        wanted = Wanted("", "pytorch", "static", "fx", "u8s8", False, True, "x86")
+        quantized = quantize(self._model, wanted, self._calibration, "x86", wide=self._wide)
+        float_s, shapes = self._times(self._model)
+        int8_s, _ = self._times(quantized)
+        for name, module in self._model.named_children():
+            if name not in float_s:
+                continue
+            shape = shapes[name]
+            elements = int(np.prod(shape))
+            yield Layer(
+                "pytorch", name, type(module).__name__, _flops(module, shape), 4 * elements,
+                elements if name in int8_s else None, float_s[name], int8_s.get(name), None,
+                "" if name in int8_s else "fused into the layer before, or left in float",
+            )  # fmt: skip
+
+    def _float(self, wanted: Wanted, device: str, compiled: bool) -> Opened:
+        kind = {"bfloat16": torch.bfloat16, "float16": torch.float16}.get(wanted.method)
+        model = self._model.to(device)
+        size = _size(model) // (2 if kind else 1)
+        if compiled:
+            model = _compiled(model)
+
+        def run(sample: Sequence[Array]) -> list[Array]:
+            with torch.inference_mode(), torch.autocast(device, kind, enabled=kind is not None):
+                outputs = flat(model(*(each.to(device) for each in tensors(sample))))
+            return [each.float().cpu().numpy() for each in outputs]
+
+        operators = {}
+        if not compiled and device == "cpu":
+            watch = Int8Watch()
+            with torch.no_grad(), watch:
+                model(*tensors(self._sample))
+            operators = dict(watch.operators)
+        if device != "cpu":
+            run(self._sample)
+            self._model.to("cpu")
+        return Opened(run, size, operators)
+
+    def _exported(self, module: Any, size: int, compiled: bool) -> Opened:
+        nodes = [node for node in module.graph.nodes if node.op == "call_function"]
+        operators = [node for node in nodes if "quantize" not in str(node.target)]
+        fed = [node for node in operators if any("dequantize" in str(each) for each in node.all_input_nodes)]
+        if not fed:
+            raise Refused("no operator became int8: X86InductorQuantizer takes none of the model's in this way")
+        counts = {"aten": len(operators)}
+        if not compiled:
+            note = "run as exported: quantise, dequantise and float operators, as a reference"
+            return Opened(_runner(module, "x86"), size, counts, {}, (note,))
+        inductor = torch._dynamo.utils.counters["inductor"]  # noqa: SLF001
+        inductor.clear()
+        run = _runner(_compiled(module), "x86")
+        run(self._sample)
+        lowered = {key.removesuffix("_count"): value for key, value in inductor.items()
+                   if key.startswith("q") and key.endswith("_count") and ("lower" in key or "qcat" in key)}  # fmt: skip
+        note = f"{len(fed)} operators read dequantised values in the exported graph"
+        return Opened(run, size, counts, lowered, (note,))
+
+    def _times(self, model: nn.Module) -> tuple[dict[str, float], dict[str, tuple[int, ...]]]:
+        """Median seconds and output shape of every child, by hooks around its call."""
+        started: dict[str, float] = {}
+        taken: dict[str, list[float]] = {}
+        shapes: dict[str, tuple[int, ...]] = {}
+
+        def watch(name: str, module: nn.Module) -> list[Any]:
+            def before(_: nn.Module, __: Any) -> None:
+                started[name] = perf_counter()
+
+            def after(_: nn.Module, __: Any, output: Any) -> None:
+                taken.setdefault(name, []).append(perf_counter() - started[name])
+                if isinstance(output, torch.Tensor):
+                    shapes[name] = tuple(output.shape)
+
+            return [module.register_forward_pre_hook(before), module.register_forward_hook(after)]
+
+        handles = [handle for name, module in model.named_children() for handle in watch(name, module)]
+        with torch.no_grad():
+            for _ in range(_RUNS + 1):
+                model(*tensors(self._sample))
+        for handle in handles:
+            handle.remove()
+        return {name: median(values[1:]) for name, values in taken.items() if name in shapes}, shapes
+
+
+def _compiled(module: nn.Module) -> Any:
+    torch._dynamo.reset()  # noqa: SLF001
+    torch._inductor.config.freezing = True  # noqa: SLF001 – weights must be constants for int8 kernels to be chosen
+    return torch.compile(module)
+
+
+def _runner(module: Any, engine: str) -> Run:
+    def run(sample: Sequence[Array]) -> list[Array]:
+        torch.backends.quantized.engine = engine
+        with torch.no_grad():
+            return [each.numpy() for each in flat(module(*tensors(sample)))]
+
+    return run
+
+
+def _size(module: nn.Module) -> int:
+    """Bytes of the saved state."""
+    buffer = io.BytesIO()
+    torch.save(module.state_dict(), buffer)
+    return buffer.tell()
+
+
+def _flops(module: nn.Module, shape: tuple[int, ...]) -> int:
+    """As `taglio.flops` counts."""
+    size = int(np.prod(shape))
+    if isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d):
+        return int(size * (2 * int(np.prod(module.weight.shape[1:])) + int(module.bias is not None)))
+    if isinstance(module, nn.Linear):
+        return int(size * (2 * module.in_features + int(module.bias is not None)))
+    return size if isinstance(module, nn.ReLU) else 0

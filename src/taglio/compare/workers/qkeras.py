@@ -1,0 +1,193 @@
+"""QKeras: a Keras model with QKeras' layers in the place of its own, after training and by training, and its TFLite.
+
+Its own `model_quantize` fails to read back what it writes, so layers are replaced here one by one. Runs on the older
+tf_keras, which is what QKeras knows.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from importlib.metadata import version
+from math import ceil, log2
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tf_keras
+from qkeras import QActivation, QConv2D, QDense, QDepthwiseConv2D, quantized_bits, quantized_relu
+
+from taglio.compare.request import Request
+from taglio.compare.row import Layer, Wanted
+from taglio.compare.workers.contract import Array, Data, Opened, Refused
+
+_NEEDS = "QKeras replaces the layers of a Keras model, and this is {}: give the .keras or .h5 file"
+LEARNING_RATE = 1e-5
+EPOCHS, MOST_SAMPLES = 8, 64
+
+
+def versions() -> dict[str, str]:
+    """Of what matters to the figures."""
+    return {name: version(name) for name in ("qkeras", "tf-keras", "tensorflow")}
+
+
+def make(request: Request, data: Data) -> "QKeras":
+    """The back end. Raises Refused for a model that is no Keras model."""
+    if request.kind != "keras":
+        raise Refused(_NEEDS.format({"onnx": "ONNX", "tflite": "TFLite", "torch": "PyTorch"}[request.kind]))
+    return QKeras(request, data)
+
+
+class QKeras:
+    """One Keras model and its quantised forms."""
+
+    def __init__(self, request: Request, data: Data) -> None:
+        tf.config.threading.set_intra_op_parallelism_threads(request.threads)
+        tf_keras.utils.set_random_seed(request.seed)
+        self._request, self._data = request, data
+        try:
+            self._model = tf_keras.models.load_model(request.model, compile=False)
+        except (ValueError, TypeError, OSError) as error:
+            reason = " ".join(str(error).split())[:200]
+            raise Refused(f"tf_keras, which QKeras needs, cannot read the model: {reason}", "failed") from error
+
+    def open(self, wanted: Wanted) -> Opened:
+        """Make the row's model: `types` says how many bits, `engine` what runs it."""
+        notes: tuple[str, ...] = ()
+        if wanted.method == "float32":
+            model = self._model
+        else:
+            bits = int(wanted.types[1 : wanted.types.index("s")])
+            model = self._quantized(bits)
+            if wanted.method == "qat":
+                after = self._train(model)
+                notes = (f"trained towards the float model's own outputs; kept after {after} of {EPOCHS} epochs",)
+        counts = Counter(type(layer).__name__ for layer in model.layers)
+        quantized = {name: count for name, count in counts.items() if name.startswith("Q")}
+        if wanted.engine == "TFLite":
+            run, size = self._tflite(model, int8=wanted.format.endswith("int8"))
+            return Opened(run, size, dict(counts), quantized, notes)
+        path = Path(self._request.folder) / "model.h5"
+        model.save(path)
+        function = tf.function(lambda x: model(x, training=False))
+
+        def call(sample: Sequence[Array]) -> list[Array]:
+            outputs = function(sample[0] if len(sample) == 1 else list(sample))
+            return [np.asarray(each) for each in (outputs if isinstance(outputs, list | tuple) else [outputs])]
+
+        if quantized:
+            notes = (*notes, "QKeras computes on floats rounded to the grid of its bits: no int8 kernel runs")
+        return Opened(call, path.stat().st_size, dict(counts), {}, notes)
+
+    def layers(self) -> Iterator[Layer]:
+        """None: QKeras rounds floats, so a layer is no faster."""
+        raise Refused("QKeras computes on rounded floats, so its layers have no int8 time: see litert for its TFLite")
+
+    def _quantized(self, bits: int) -> Any:
+        """The model with QKeras' layers; the range of every activation is that of the calibration samples."""
+        highest = self._highest()
+
+        def replace(layer: Any) -> Any:
+            config = layer.get_config()
+            kind = type(layer)
+            weights = {
+                "kernel_quantizer": quantized_bits(bits, 0, 1, alpha="auto"),
+                "bias_quantizer": quantized_bits(max(bits, 16), 4, 1, alpha=1.0),
+            }
+            activation = config.get("activation")
+            if activation == "relu":
+                config["activation"] = quantized_relu(bits, _integer_bits(highest[layer.name]))
+            match kind.__name__:
+                case "Conv2D":
+                    return QConv2D.from_config(_known(QConv2D, config) | weights)
+                case "Dense":
+                    return QDense.from_config(_known(QDense, config) | weights)
+                case "DepthwiseConv2D":
+                    weights["depthwise_quantizer"] = weights.pop("kernel_quantizer")
+                    return QDepthwiseConv2D.from_config(_known(QDepthwiseConv2D, config) | weights)
+                case "Activation" if activation is not None and layer.activation is tf_keras.activations.relu:
+                    relu = quantized_relu(bits, _integer_bits(highest[layer.name]))
+                    return QActivation(relu, name=layer.name)
+                case "ReLU":
+                    return QActivation(quantized_relu(bits, _integer_bits(highest[layer.name])), name=layer.name)
+                case _:
+                    return kind.from_config(layer.get_config())
+
+        clone = tf_keras.models.clone_model(self._model, clone_function=replace)
+        for source, target in zip(self._model.layers, clone.layers, strict=True):
+            given = source.get_weights()
+            if len(target.get_weights()) != len(given):
+                raise Refused(f"QKeras' {type(target).__name__} has other weights than layer {source.name}", "failed")
+            target.set_weights(given)
+        return clone
+
+    def _highest(self) -> dict[str, float]:
+        """The highest value that each layer gives over the calibration samples."""
+        names = [layer.name for layer in self._model.layers]
+        probe = tf_keras.Model(self._model.inputs, [layer.output for layer in self._model.layers])
+        highest = dict.fromkeys(names, 0.0)
+        for sample in self._data.calibration:
+            for name, value in zip(names, probe(_one(sample), training=False), strict=True):
+                highest[name] = max(highest[name], float(np.max(np.asarray(value))))
+        return highest
+
+    def _train(self, model: Any) -> int:
+        """Train towards the float model's outputs, which needs no labels, and keep the weights of the epoch with the
+        smallest loss, those before training among them; how many epochs those had."""
+        optimizer = tf_keras.optimizers.Adam(LEARNING_RATE)
+        samples = self._data.calibration[:MOST_SAMPLES]
+        targets = [self._model(_one(sample), training=False) for sample in samples]
+        best, kept, after = float("inf"), model.get_weights(), 0
+
+        @tf.function  # type: ignore[untyped-decorator]
+        def step(values: Any, target: Any) -> Any:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((model(values, training=False) - target) ** 2)
+            variables = model.trainable_variables
+            pairs = zip(tape.gradient(loss, variables), variables, strict=True)
+            optimizer.apply_gradients([(gradient, each) for gradient, each in pairs if gradient is not None])
+            return loss
+
+        for epoch in range(EPOCHS + 1):
+            weights = model.get_weights()
+            total = sum(float(step(_one(each), target)) for each, target in zip(samples, targets, strict=True))
+            if total < best:
+                best, kept, after = total, weights, epoch
+        model.set_weights(kept)
+        return after
+
+    def _tflite(self, model: Any, *, int8: bool) -> tuple[Callable[[Sequence[Array]], list[Array]], int]:
+        signature = [tf.TensorSpec(shape, tf.float32) for shape in self._request.shapes]
+        function = tf.function(lambda *inputs: model(_one(inputs), training=False))
+        concrete = function.get_concrete_function(*signature)
+        converter = tf.lite.TFLiteConverter.from_concrete_functions([concrete], model)
+        if int8:
+            converter.optimizations = [tf.lite.Optimize.DEFAULT]
+            converter.representative_dataset = lambda: (list(sample) for sample in self._data.calibration)
+        content = converter.convert()
+        interpreter = tf.lite.Interpreter(model_content=content, num_threads=self._request.threads)
+        interpreter.allocate_tensors()
+        inputs, outputs = interpreter.get_input_details(), interpreter.get_output_details()
+
+        def run(sample: Sequence[Array]) -> list[Array]:
+            for detail, array in zip(inputs, sample, strict=True):
+                interpreter.set_tensor(detail["index"], array)
+            interpreter.invoke()
+            return [interpreter.get_tensor(detail["index"]) for detail in outputs]
+
+        return run, len(content)
+
+
+def _integer_bits(highest: float) -> int:
+    """Bits before the point that hold `highest`."""
+    return max(0, ceil(log2(max(highest, 2.0**-8))))
+
+
+def _known(kind: Any, config: dict[str, Any]) -> dict[str, Any]:
+    """Of a layer's configuration what QKeras' layer takes: it knows no groups."""
+    if config.get("groups", 1) != 1:
+        raise Refused(f"{kind.__name__} has no groups, and layer {config['name']} has {config['groups']}", "failed")
+    return {key: value for key, value in config.items() if key != "groups"}
+
+
+def _one(values: Sequence[Any]) -> Any:
+    return values[0] if len(values) == 1 else list(values)

@@ -1,0 +1,139 @@
+"""Make the .tflite file of a row: by TensorFlow's converter from Keras or a SavedModel, or by ai-edge-quantizer from
+the float file, whole or layer by layer. Runs nothing but calibration."""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+from ai_edge_quantizer import qtyping, quantizer
+from ai_edge_quantizer.algorithm_manager import AlgorithmName
+
+from taglio.compare.request import Request
+from taglio.compare.row import Wanted
+from taglio.compare.workers.binding import arrange
+from taglio.compare.workers.contract import Array, Data, Refused
+from taglio.compare.workers.tflite_graph import TfliteGraph
+
+CONVERTER, QUANTIZER = "TFLite converter", "ai-edge-quantizer"
+_OPERATIONS = qtyping.TFLOperationName
+
+
+class Forms:
+    """The files of one model, made when they are asked for and kept in the folder."""
+
+    def __init__(self, request: Request, data: Data) -> None:
+        self._request, self._data = request, data
+        self._folder = Path(request.folder)
+        self._calibration: Any = None
+        self.float_path = self._folder / "float32.tflite"
+        if request.kind == "tflite":
+            self.float_path.write_bytes(Path(request.model).read_bytes())
+        elif not self.float_path.exists():
+            self.float_path.write_bytes(self._converter().convert())
+
+    def path(self, wanted: Wanted, layers: Callable[[str], Sequence[str]]) -> Path:
+        """The file of a row. `layers` turns the row's `blocks` rule into output tensor names."""
+        if wanted.method == "float32":
+            return self.float_path
+        target = self._folder / (re.sub(r"[^\w.+-]", "_", f"{wanted.method} {wanted.format} {wanted.types} "
+                                        f"{wanted.per_channel} {wanted.blocks}") + ".tflite")  # fmt: skip
+        if not target.exists():
+            if wanted.format == QUANTIZER:
+                names = None if wanted.blocks in ("", "all") else tuple(layers(wanted.blocks))
+                target.write_bytes(self.selected(wanted.method, names, wanted.per_channel is not False))
+            else:
+                target.write_bytes(self._converted(wanted))
+        return target
+
+    def selected(self, method: str, names: Sequence[str] | None, per_channel: bool = True) -> bytes:
+        """The float file with the operators that write `names` (None: all that it can) quantised."""
+        tool = quantizer.Quantizer(str(self.float_path))
+        whole = qtyping.QuantGranularity.CHANNELWISE if per_channel else qtyping.QuantGranularity.TENSORWISE
+        patterns = [".*"] if names is None else [re.escape(name) for name in names]
+        if not patterns:
+            raise Refused("no layer meets the rule")
+        for pattern in patterns:
+            if method == "dynamic":
+                tool.add_dynamic_config(pattern, _OPERATIONS.ALL_SUPPORTED, 8, whole)
+            elif method == "weights only":
+                tool.add_weight_only_config(pattern, _OPERATIONS.ALL_SUPPORTED, 8, whole)
+            else:
+                bits = 16 if method == "int16x8" else 8
+                tool.add_static_config(pattern, _OPERATIONS.ALL_SUPPORTED, bits, 8, whole)
+        for edge in (_OPERATIONS.INPUT, _OPERATIONS.OUTPUT):  # the caller's tensors stay float
+            tool.update_quantization_recipe(".*", edge, algorithm_key=AlgorithmName.NO_QUANTIZE)
+        calibration = self._statistics() if tool.need_calibration else None
+        return bytes(tool.quantize(calibration, enable_progress_report=False).quantized_model)
+
+    def _statistics(self) -> Any:
+        """The range of every tensor over the calibration samples, the same for every choice of layers."""
+        if self._calibration is None:
+            tool = quantizer.Quantizer(str(self.float_path))
+            tool.add_static_config(".*", _OPERATIONS.ALL_SUPPORTED, 8, 8)
+            samples = {_signature(self.float_path): list(self._named())}
+            self._calibration = tool.calibrate(samples, num_threads=self._request.threads)
+        return self._calibration
+
+    def _converter(self) -> Any:
+        request = self._request
+        if request.kind == "keras":
+            model = tf.keras.models.load_model(request.model, compile=False)
+            signature = [tf.TensorSpec(shape, tf.float32) for shape in request.shapes]
+            function = tf.function(lambda *inputs: model(inputs[0] if len(inputs) == 1 else list(inputs)))
+            return tf.lite.TFLiteConverter.from_concrete_functions([function.get_concrete_function(*signature)], model)
+        if request.kind == "tflite":
+            raise Refused("the converter starts from Keras or a SavedModel, and this model is a .tflite file already")
+        return tf.lite.TFLiteConverter.from_saved_model(str(Path(request.converted)))
+
+    def _converted(self, wanted: Wanted) -> bytes:
+        converter = self._converter()
+        converter.optimizations = [tf.lite.Optimize.DEFAULT]
+        if wanted.per_channel is False:
+            converter._experimental_disable_per_channel = True  # noqa: SLF001
+        if wanted.method == "float16":
+            converter.target_spec.supported_types = [tf.float16]
+        elif wanted.method in ("static", "int16x8"):
+            converter.representative_dataset = self._representative
+            sets = tf.lite.OpsSet
+            chosen = sets.TFLITE_BUILTINS_INT8
+            if wanted.method == "int16x8":
+                chosen = sets.EXPERIMENTAL_TFLITE_BUILTINS_ACTIVATIONS_INT16_WEIGHTS_INT8
+            converter.target_spec.supported_ops = [chosen]
+            if wanted.format.endswith("int8 in and out"):
+                converter.inference_input_type = converter.inference_output_type = tf.int8
+        return bytes(converter.convert())
+
+    def arranged(self, sample: Sequence[Array]) -> list[Array]:
+        """A sample in the layout that the float file takes."""
+        shapes = [tuple(detail["shape"]) for detail in self._details()]
+        moves = arrange(sample, shapes)
+        return [array.transpose(axes) if axes else array for array, axes in zip(sample, moves, strict=True)]
+
+    def _details(self) -> list[dict[str, Any]]:
+        interpreter = tf.lite.Interpreter(str(self.float_path))
+        details: list[dict[str, Any]] = interpreter.get_input_details()
+        return details
+
+    def _representative(self) -> Iterator[list[Array]]:
+        for sample in self._data.calibration:
+            yield self.arranged(sample)
+
+    def _named(self) -> Iterator[dict[str, Array]]:
+        interpreter = tf.lite.Interpreter(str(self.float_path))
+        signature = interpreter.get_signature_list()[_signature(self.float_path)]["inputs"]
+        for sample in self._data.calibration:
+            yield dict(zip(signature, self.arranged(sample), strict=True))
+
+
+def _signature(path: Path) -> str:
+    names = list(tf.lite.Interpreter(str(path)).get_signature_list())
+    if not names:
+        raise Refused("ai-edge-quantizer calibrates by signature, and the file has none: convert it again")
+    return str(names[0])
+
+
+def graph(path: Path) -> TfliteGraph:
+    """The operators of a file."""
+    return TfliteGraph(path.read_bytes())

@@ -1,0 +1,189 @@
+"""Quantise a PyTorch module: eager, FX or PT2E, dynamic, static or by training, for one engine. Times nothing."""
+
+import copy
+import importlib
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.ao import quantization as ao
+from torch.ao.quantization import quantization_mappings, quantize_fx
+from torch.ao.quantization.qconfig_mapping import _FIXED_QPARAMS_OP_TO_OBSERVER
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from taglio.compare.row import Wanted
+from taglio.compare.workers.contract import Refused
+from taglio.compare.workers.torch_model import flat
+
+Tensors = tuple[torch.Tensor, ...]
+_DYNAMIC = (nn.Linear, nn.LSTM, nn.GRU, nn.LSTMCell, nn.GRUCell, nn.RNNCell, nn.Embedding, nn.EmbeddingBag)
+# What moves between float and int8, or only reads a quantised tensor's fields.
+_CONVERSIONS = (
+    "quantize_per", "dequantize", "q_scale", "q_zero_point", "int_repr", "q_per_channel", "qscheme", "clone", "detach",
+    "empty", "copy_", "_prepack", "_unpack", "view", "reshape", "permute", "alias",
+)  # fmt: skip
+LEARNING_RATE = 1e-5
+EPOCHS, MOST_SAMPLES = 3, 8
+
+
+def quantize(model: nn.Module, wanted: Wanted, calibration: Sequence[Tensors], engine: str, *, wide: bool) -> nn.Module:
+    """`model` as `wanted.format` and `wanted.method` say. `wide`: the processor sums u8 × s8 without saturating."""
+    torch.backends.quantized.engine = engine
+    symmetric, per_channel = bool(wanted.symmetric), wanted.per_channel is not False
+    qat = wanted.method == "qat"
+    qconfig = dynamic_qconfig(per_channel) if wanted.method == "dynamic" else static_qconfig(
+        symmetric, per_channel, qat=qat, wide=wide
+    )  # fmt: skip
+    return _WAYS[wanted.format](copy.deepcopy(model), wanted.method, qconfig, calibration)
+
+
+def static_qconfig(symmetric: bool, per_channel: bool, *, qat: bool, wide: bool) -> Any:
+    """u8 activations, affine or symmetric; s8 weights, symmetric, as every engine here wants them."""
+    activation: dict[str, Any] = {
+        "dtype": torch.quint8,
+        "qscheme": torch.per_tensor_symmetric if symmetric else torch.per_tensor_affine,
+        "reduce_range": not wide,
+    }
+    weight: dict[str, Any] = {
+        "dtype": torch.qint8,
+        "qscheme": torch.per_channel_symmetric if per_channel else torch.per_tensor_symmetric,
+    }
+    if not qat:
+        observer = ao.PerChannelMinMaxObserver if per_channel else ao.MinMaxObserver
+        return ao.QConfig(ao.MinMaxObserver.with_args(**activation), observer.with_args(**weight))
+    highest = 255 if wide else 127
+    fake = ao.FakeQuantize.with_args(observer=ao.MinMaxObserver, quant_min=0, quant_max=highest, **activation)
+    observer = ao.PerChannelMinMaxObserver if per_channel else ao.MinMaxObserver
+    return ao.QConfig(fake, ao.FakeQuantize.with_args(observer=observer, quant_min=-128, quant_max=127, **weight))
+
+
+def dynamic_qconfig(per_channel: bool) -> Any:
+    """Activations while running; s8 weights."""
+    return ao.per_channel_dynamic_qconfig if per_channel else ao.default_dynamic_qconfig
+
+
+def _eager(model: nn.Module, method: str, qconfig: Any, calibration: Sequence[Tensors]) -> nn.Module:
+    """Every layer that eager mode knows stands between its own quantise and dequantise: it sees no functions."""
+    if method == "dynamic":
+        made: nn.Module = ao.quantize_dynamic(model, dict.fromkeys(_DYNAMIC, qconfig))
+        return made
+    known = set(quantization_mappings.get_default_static_quant_module_mappings())
+    vars(model)["qconfig"] = None
+    for module in model.modules():
+        if type(module) in known:
+            module.qconfig = qconfig
+    model = ao.add_quant_dequant(model)
+    if method == "qat":
+        plain = copy.deepcopy(model)
+        model.train()
+        ao.prepare_qat(model, inplace=True)
+        train(model, plain, calibration)
+    else:
+        ao.prepare(model, inplace=True)
+        _observe(model, calibration)
+    converted: nn.Module = ao.convert(model.eval(), inplace=False)
+    return converted
+
+
+def _fx(model: nn.Module, method: str, qconfig: Any, calibration: Sequence[Tensors]) -> nn.Module:
+    mapping, examples = ao.QConfigMapping().set_global(qconfig), calibration[0]
+    if method != "dynamic":  # Sigmoid, Tanh and Softmax are int8 only with the one scale that their kernels know
+        for kind, observer in _FIXED_QPARAMS_OP_TO_OBSERVER.items():
+            activation = ao.FixedQParamsFakeQuantize.with_args(observer=observer) if method == "qat" else observer
+            mapping.set_object_type(kind, ao.QConfig(activation, qconfig.weight))
+    if method == "qat":
+        plain = copy.deepcopy(model)
+        prepared = quantize_fx.prepare_qat_fx(model.train(), mapping, examples)
+        train(prepared, plain, calibration)
+    else:
+        prepared = quantize_fx.prepare_fx(model, mapping, examples)
+        _observe(prepared, calibration if method == "static" else calibration[:1])
+    converted: nn.Module = quantize_fx.convert_fx(prepared.eval())
+    return converted
+
+
+def _pt2e(model: nn.Module, method: str, _: Any, calibration: Sequence[Tensors]) -> nn.Module:
+    """Export, annotate for x86 inductor, convert. Its weights are per channel and symmetric, activations affine."""
+    pt2e = importlib.import_module("torchao.quantization.pt2e.quantize_pt2e")
+    x86 = importlib.import_module("torchao.quantization.pt2e.quantizer.x86_inductor_quantizer")
+    config = x86.get_default_x86_inductor_quantization_config(is_qat=method == "qat", is_dynamic=method == "dynamic")
+    quantizer = x86.X86InductorQuantizer().set_global(config)
+    plain = copy.deepcopy(model)
+    exported = torch.export.export(model, calibration[0]).module()
+    if method == "qat":
+        prepared = pt2e.prepare_qat_pt2e(exported, quantizer)
+        train(prepared, plain, calibration, switch=False)
+    else:
+        prepared = pt2e.prepare_pt2e(exported, quantizer)
+        _observe(prepared, calibration if method == "static" else calibration[:1])
+    converted: nn.Module = pt2e.convert_pt2e(prepared)
+    return converted
+
+
+def _observe(model: nn.Module, calibration: Sequence[Tensors]) -> None:
+    with torch.no_grad():
+        for sample in calibration:
+            model(*sample)
+
+
+def train(model: nn.Module, plain: nn.Module, calibration: Sequence[Tensors], *, switch: bool = True) -> None:
+    """Train towards the float model's own outputs, which needs no labels, once the ranges of all samples are known; the
+    weights of the epoch with the smallest loss stay, those before training among them."""
+    if switch:
+        model.train()
+    parameters = [each for each in model.parameters() if each.requires_grad]
+    if not parameters:
+        raise Refused("quantisation-aware training has no weights to train")
+    _observe(model, calibration)
+    model.apply(ao.disable_observer)
+    optimizer = torch.optim.Adam(parameters, lr=LEARNING_RATE)
+    samples = calibration[:MOST_SAMPLES]
+    with torch.no_grad():
+        targets = [flat(plain(*sample)) for sample in samples]
+    best, kept = float("inf"), copy.deepcopy(model.state_dict())
+    for _ in range(EPOCHS + 1):
+        total, state = 0.0, copy.deepcopy(model.state_dict())
+        for sample, wanted in zip(samples, targets, strict=True):
+            optimizer.zero_grad()
+            pairs = [(y, t) for y, t in zip(flat(model(*sample)), wanted, strict=True) if t.is_floating_point()]
+            loss = torch.stack([((y - t) ** 2).mean() / ((t**2).mean() + 1e-12) for y, t in pairs]).sum()
+            total += float(loss.detach())
+            loss.backward()
+            optimizer.step()
+        if total < best:
+            best, kept = total, state
+    model.load_state_dict(kept)
+
+
+class Int8Watch(TorchDispatchMode):
+    """Counts the operators of one inference, and those that computed on quantised tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.operators: Counter[str] = Counter()
+        self.int8: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = str(func.name()).partition(".")[0]
+        if not any(part in name for part in _CONVERSIONS):
+            short = name.partition("::")[2]
+            self.operators[short] += 1
+            quantized = any(isinstance(each, torch.Tensor) and each.is_quantized for each in _leaves(args))
+            if quantized or "quantized" in name:
+                self.int8[short] += 1
+        return func(*args, **(kwargs or {}))
+
+
+def _leaves(value: Any) -> list[Any]:
+    if isinstance(value, tuple | list):
+        return [leaf for each in value for leaf in _leaves(each)]
+    return [value]
+
+
+_WAYS: dict[str, Callable[[nn.Module, str, Any, Sequence[Tensors]], nn.Module]] = {
+    "eager": _eager,
+    "fx": _fx,
+    "pt2e": _pt2e,
+}

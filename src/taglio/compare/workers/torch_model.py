@@ -1,0 +1,206 @@
+"""The PyTorch form of a model: loaded, or converted by onnx2torch and then made static so that every tool can read it.
+
+onnx2torch computes shapes while running, which FX, export and scripting refuse. Shapes are fixed here, so one run with
+the real sizes records what remains: torch.nn modules as they are, every other operator as a function of constants.
+"""
+
+import contextlib
+import importlib
+import operator
+import sys
+import types
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import onnx
+import torch
+from torch import fx, nn
+from torch.overrides import TorchFunctionMode
+
+from taglio.compare.request import Request
+from taglio.compare.workers.contract import Array, Refused
+
+
+def load(request: Request) -> nn.Module:
+    """The float model in evaluation mode. Raises Refused, naming the operator, where the conversion cannot be made."""
+    if request.kind == "torch":
+        return original(request.model)
+    _stand_in_for_torchvision()
+    onnx2torch = importlib.import_module("onnx2torch")
+    try:
+        converted = onnx2torch.convert(onnx.load(request.onnx)).eval()
+    except (NotImplementedError, ValueError, RuntimeError, KeyError) as error:
+        raise Refused(f"onnx2torch cannot convert the model: {' '.join(str(error).split())[:300]}", "failed") from error
+    examples = [torch.zeros(shape) for shape in request.shapes]
+    return static(converted, examples)
+
+
+def original(source: str) -> nn.Module:
+    """A module from `module:function` or from an exported program."""
+    path, _, name = source.rpartition(":")
+    if source.endswith(".pt2"):
+        exported: nn.Module = torch.export.load(source).module()
+        return exported
+    with contextlib.suppress(ValueError):
+        sys.path.insert(0, str(Path(path).parent.resolve()))
+    module = importlib.import_module(Path(path).stem)
+    built: nn.Module = getattr(module, name)()
+    return built.eval()
+
+
+def tensors(sample: Sequence[Array]) -> tuple[torch.Tensor, ...]:
+    """A sample as tensors."""
+    return tuple(torch.from_numpy(array) for array in sample)
+
+
+def flat(outputs: Any) -> list[torch.Tensor]:
+    """The tensors of whatever a module returns, in order."""
+    if isinstance(outputs, torch.Tensor):
+        return [outputs]
+    values = outputs.values() if isinstance(outputs, dict) else outputs
+    return [tensor for value in values for tensor in flat(value)]
+
+
+def static(module: fx.GraphModule, examples: Sequence[torch.Tensor]) -> fx.GraphModule:
+    """`module` for inputs of exactly the shapes of `examples`."""
+    recorder = _Recorder(module)
+    with torch.no_grad():
+        outputs = flat(recorder.run(*examples))
+    return recorder.finish(outputs)
+
+
+class _Recorder(fx.Interpreter):
+    """Runs a module node by node and writes a new graph of what depends on the inputs."""
+
+    def __init__(self, module: fx.GraphModule) -> None:
+        super().__init__(module, garbage_collect_values=False)
+        self.written = fx.Graph()
+        self.root = nn.Module()
+        self.nodes: dict[int, fx.Node] = {}
+        self._alive: list[torch.Tensor] = []
+        self._constants: dict[int, fx.Node] = {}
+
+    def placeholder(self, target: Any, args: Any, kwargs: Any) -> Any:
+        """An input."""
+        value = super().placeholder(target, args, kwargs)
+        self.track(value, self.written.placeholder(str(target)))
+        return value
+
+    def call_module(self, target: Any, args: Any, kwargs: Any) -> Any:
+        """A torch.nn module stays one; the others are looked into."""
+        module = self.fetch_attr(target)
+        known = type(module).__module__.startswith("torch.nn")
+        if not known or not any(id(each) in self.nodes for each in args):
+            with _Watch(self):
+                return module(*args, **kwargs)
+        name = str(target).replace(".", "_").replace("/", "_").replace(":", "_")
+        self.root.add_module(name, module)
+        value = module(*args, **kwargs)
+        self.track(value, self.written.call_module(name, self.mapped(args), self.mapped(kwargs)))
+        return value
+
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        """A function is recorded where it reads an input's descendant."""
+        with _Watch(self):
+            return super().call_function(target, args, kwargs)
+
+    def call_method(self, target: Any, args: Any, kwargs: Any) -> Any:
+        """So is a method."""
+        with _Watch(self):
+            return super().call_method(target, args, kwargs)
+
+    def track(self, value: Any, node: fx.Node) -> None:
+        """Remember which node makes a tensor, or each tensor of a tuple."""
+        if isinstance(value, torch.Tensor):
+            self.nodes[id(value)] = node
+            self._alive.append(value)
+        elif isinstance(value, tuple | list):
+            for index, each in enumerate(value):
+                if isinstance(each, torch.Tensor):
+                    self.track(each, self.written.call_function(operator.getitem, (node, index)))
+
+    def mapped(self, value: Any) -> Any:
+        """Arguments as nodes; other tensors become constants of the new module."""
+        if isinstance(value, torch.Tensor):
+            return self.nodes.get(id(value)) or self._constant(value)
+        if isinstance(value, dict):
+            return {key: self.mapped(each) for key, each in value.items()}
+        if isinstance(value, slice):
+            return slice(*(_number(each) for each in (value.start, value.stop, value.step)))
+        if isinstance(value, torch.Size):
+            return tuple(int(each) for each in value)
+        if isinstance(value, tuple | list):
+            return type(value)(self.mapped(each) for each in value)
+        return value
+
+    def _constant(self, value: torch.Tensor) -> fx.Node:
+        if id(value) not in self._constants:
+            name = f"constant_{len(self._constants)}"
+            self.root.register_buffer(name, value.detach().clone())
+            self._constants[id(value)] = self.written.get_attr(name)
+            self._alive.append(value)
+        return self._constants[id(value)]
+
+    def finish(self, outputs: Sequence[torch.Tensor]) -> fx.GraphModule:
+        """The new module."""
+        self.written.output(tuple(self.mapped(each) for each in outputs))
+        module = fx.GraphModule(self.root, self.written)
+        module.graph.eliminate_dead_code()
+        module.recompile()
+        return module.eval()
+
+
+class _Watch(TorchFunctionMode):
+    """Records the torch functions that read a tracked tensor and give tensors."""
+
+    def __init__(self, recorder: _Recorder) -> None:
+        super().__init__()
+        self._recorder = recorder
+
+    def __torch_function__(self, func: Any, types_: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        value = func(*args, **kwargs)
+        recorder = self._recorder
+        if any(id(each) in recorder.nodes for each in _tensors((args, kwargs))) and list(_tensors(value)):
+            if all(id(each) in recorder.nodes for each in _tensors(value)):  # an alias of what is known
+                return value
+            given, named = recorder.mapped(args), recorder.mapped(kwargs)
+            method = isinstance(func, types.MethodDescriptorType) or getattr(func, "__objclass__", None) is not None
+            if func is torch.Tensor.__getitem__:
+                index = tuple(given[1]) if isinstance(given[1], list) else given[1]
+                node = recorder.written.call_function(operator.getitem, (given[0], index))
+            elif method:
+                node = recorder.written.call_method(func.__name__, given, named)
+            else:
+                node = recorder.written.call_function(func, given, named)
+            recorder.track(value, node)
+        return value
+
+
+def _number(value: Any) -> Any:
+    return value.item() if isinstance(value, torch.Tensor) else value
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, dict):
+        yield from _tensors(list(value.values()))
+    elif isinstance(value, tuple | list):
+        for each in value:
+            yield from _tensors(each)
+
+
+def _stand_in_for_torchvision() -> None:
+    """onnx2torch imports torchvision for NonMaxSuppression and RoiAlign alone; where it cannot be loaded beside this
+    build of PyTorch, models without those convert all the same."""
+    try:
+        importlib.import_module("torchvision.ops")
+    except (ImportError, RuntimeError):
+        for name in [name for name in sys.modules if name.startswith("torchvision")]:
+            del sys.modules[name]
+        stand_in, ops = types.ModuleType("torchvision"), types.ModuleType("torchvision.ops")
+        vars(ops)["roi_align"] = None
+        vars(stand_in)["ops"] = ops
+        sys.modules.update({"torchvision": stand_in, "torchvision.ops": ops})

@@ -1,0 +1,190 @@
+"""A comparison as one self-contained HTML page: recommendation, plots, every row and layer. Measures nothing."""
+
+from collections.abc import Callable, Sequence
+from importlib.resources import files
+from pathlib import Path
+
+from taglio import artifact
+from taglio.compare.recommend import best
+from taglio.compare.result import COMPARISON, Comparison
+from taglio.compare.row import Layer, Row
+from taglio.report.page_charts import Bar, Chart, logarithmic, waterfall
+from taglio.report.page_markup import MISSING, Html, join, ms, percent, plural, size, table, tag, times
+
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+_SHAPES = ("circle", "square", "diamond")
+_COLORS = ("#2f6f4f", "#a8481e", "#2a5ca8", "#8a3f8f", "#8f7a14", "#147a85", "#6b6b6b")
+_BARS = 30
+
+
+def write(folder: Path, result: Comparison) -> Path:
+    """Write the page into `folder` and return its path. Raises BadArtifact where the disk refuses."""
+    path = folder / f"{COMPARISON}.html"
+    artifact.write_bytes(path, render(result).encode())
+    return path
+
+
+def render(result: Comparison) -> str:
+    """The page as text."""
+    head = tag(
+        "head",
+        tag("meta", charset="utf-8"),
+        tag("meta", name_="viewport", content="width=device-width, initial-scale=1"),
+        tag("meta", http_equiv="Content-Security-Policy", content=_POLICY),
+        tag("title", f"{result.model} compared – taglio"),
+        tag("style", Html((files("taglio.report") / "page_style.css").read_text() + _colors(result))),
+    )
+    sections = [
+        tag("header", tag("p", tag("b", "taglio"), tag("span", result.model), class_="brand"),
+            tag("h1", "Every back end, measured"), tag("p", result.recommendation, class_="lede"), _conditions(result)),
+        _section("Error against latency", _scatter(result, "latency of one inference, ms", _milliseconds)),
+        _section("Error against size", _scatter(result, "size of the model, MB", _megabytes)),
+        *(_backend(result, backend) for backend in result.backends),
+    ]  # fmt: skip
+    body = tag("body", tag("main", *sections))
+    return f"<!doctype html>\n{tag('html', head, body, lang='en')}\n"
+
+
+def _colors(result: Comparison) -> str:
+    rules = [f" .b{i} {{ fill: {_COLORS[i % len(_COLORS)]}; fill-opacity: .65; }}" for i in range(len(result.backends))]
+    return "".join(rules)
+
+
+def _section(title: str, *parts: Html) -> Html:
+    return tag("section", tag("h2", title), *parts)
+
+
+def _conditions(result: Comparison) -> Html:
+    steps = [
+        f"{step.source} → {step.target} by {step.tool}: outputs differ by {percent(step.distance)}"
+        for step in result.conversions
+    ]
+    lines = [
+        str(result.machine),
+        f"{plural(result.threads, 'thread')}; rows of one back end ran in turns after a warm-up; medians",
+        f"{result.data}: {result.calibration_samples} samples calibrated, {result.held_out_samples} held out",
+        *steps,
+    ]
+    return tag("p", *(join(line, tag("br")) for line in lines), class_="small")
+
+
+def _milliseconds(row: Row) -> float:
+    assert row.latency is not None
+    return row.latency.median_s * 1e3
+
+
+def _megabytes(row: Row) -> float:
+    assert row.checked is not None
+    return row.checked.size_bytes / 1e6
+
+
+def _scatter(result: Comparison, title: str, value: Callable[[Row], float]) -> Html:
+    rows = [row for row in result.rows if row.latency is not None and row.checked is not None]
+    if not rows:
+        return tag("p", "No row was measured.", class_="absent")
+    errors = [(row.checked.error_to_original or 0.0) * 100 if row.checked else 0.0 for row in rows]
+    chart = Chart(
+        logarithmic(title, [value(row) for row in rows]),
+        logarithmic("error from the original, %", errors, zero=True),
+        f"{title} and error of {plural(len(rows), 'row')}",
+    )
+    if 0.0 < result.max_error * 100 < max(errors, default=0.0):
+        chart.area_above(result.max_error * 100, "forbidden")
+        chart.across(result.max_error * 100, "limit", f"{result.max_error:.3g} allowed")
+    chosen = best(result.rows, result.max_error)
+    for row, error in zip(rows, errors, strict=True):
+        index = result.backends.index(row.wanted.backend)
+        shape = "ring" if row is chosen else _SHAPES[index % len(_SHAPES)]
+        what = f"{row.wanted.id}: {_milliseconds(row):.2f} ms, {error:.3f} %, {_megabytes(row):.2f} MB"
+        chart.mark(shape, value(row), error, f"b{index}", what)
+    for row, error in zip(rows, errors, strict=True):
+        if row is chosen or row.wanted.baseline:
+            chart.label(value(row), error, row.wanted.id)
+    return tag("figure", chart.draw())
+
+
+def _backend(result: Comparison, backend: str) -> Html:
+    rows = [row for row in result.rows if row.wanted.backend == backend]
+    layers = [layer for layer in result.layers if layer.backend == backend]
+    versions = ", ".join(f"{name} {version}" for name, version in result.versions.get(backend, {}).items())
+    support = [each for each in result.support if each.backend == backend]
+    parts = [tag("p", versions, class_="small"), _rows(rows)]
+    if support:
+        parts.append(
+            table(
+                ("way", "operator", "works", "why not"),
+                [(each.way, each.operator, "yes" if each.works else "no", each.reason) for each in support],
+                caption="Operators, found by trying",
+                words=frozenset({1, 2, 3}),
+            )
+        )
+    if layers:
+        parts += [_speedups(layers), _layers(layers)]
+    if backend in result.absent:
+        parts.append(tag("p", f"Layers: {result.absent[backend]}", class_="absent"))
+    return _section(backend, *parts)
+
+
+def _rows(rows: Sequence[Row]) -> Html:
+    head = ("row", "types", "symmetric", "per channel", "engine", "latency", "spread")
+    more = ("× float", "error from its float", "from the original", "top-1", "size", "in int8", "what happened")
+    return table((*head, *more), [_cells(row) for row in rows], words=frozenset({1, 4, 13}))
+
+
+def _cells(row: Row) -> tuple[object, ...]:
+    wanted, checked, latency = row.wanted, row.checked, row.latency
+    facts = (_yes(wanted.symmetric), _yes(wanted.per_channel), wanted.engine)
+    name = wanted.id.partition("/")[2]
+    if latency is None or checked is None:
+        return (name, wanted.types, *facts, *[MISSING] * 8, f"{row.status}: {row.reason}")
+    int8 = ", ".join(f"{count} {kind}" for kind, count in checked.int8_operators.items())
+    return (
+        name,
+        wanted.types,
+        *facts,
+        ms(latency.median_s),
+        ms(latency.deviation_s),
+        MISSING if latency.speedup is None else times(latency.speedup),
+        percent(checked.error_to_float),
+        percent(checked.error_to_original),
+        percent(checked.accuracy),
+        size(checked.size_bytes),
+        f"{sum(checked.int8_operators.values())} of {sum(checked.operators.values())}",
+        "; ".join([each for each in (int8, *checked.notes) if each]),
+    )
+
+
+def _yes(value: bool | None) -> str:
+    return MISSING if value is None else "yes" if value else "no"
+
+
+def _speedups(layers: Sequence[Layer]) -> Html:
+    known = sorted((each for each in layers if each.speedup), key=lambda each: -(each.float_s or 0.0))[:_BARS]
+    if not known:
+        return tag("p", "No layer has both times.", class_="absent")
+    ratios = [(each.name, each.speedup or 1.0) for each in known]
+    bars = [Bar(name, 1.0, ratio, times(ratio), "int8" if ratio >= 1.0 else "float") for name, ratio in ratios]
+    caption = tag(
+        "p", f"Speed-up of the {plural(len(known), 'slowest layer')}: left of 1 int8 is slower", class_="small"
+    )
+    return join(caption, waterfall(bars))
+
+
+def _layers(layers: Sequence[Layer]) -> Html:
+    head = ("layer", "kind", "MFLOPs", "output", "in int8", "float", "int8", "speed-up", "error alone", "note")
+    rows = [
+        (
+            each.name,
+            each.kind,
+            MISSING if each.flops is None else f"{each.flops / 1e6:.2f}",
+            MISSING if each.float_bytes is None else size(each.float_bytes),
+            MISSING if each.int8_bytes is None else size(each.int8_bytes),
+            ms(each.float_s),
+            ms(each.int8_s),
+            MISSING if each.speedup is None else times(each.speedup),
+            percent(each.error),
+            each.note,
+        )
+        for each in layers
+    ]
+    return table(head, rows, caption="Layer by layer", words=frozenset({1, 9}))

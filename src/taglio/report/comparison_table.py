@@ -1,0 +1,123 @@
+"""A comparison as terminal tables. Rounds and aligns; computes nothing that the comparison does not hold."""
+
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from taglio.compare.result import Comparison
+from taglio.compare.row import Layer, Row
+
+_LAYERS_SHOWN = 15
+
+
+def show(result: Comparison, page: Path) -> None:
+    """All of it: the conditions, a table of rows, the layers that gain most, the recommendation."""
+    _say(f"{result.model} ({result.kind}) on {result.machine}, {result.threads} threads")
+    _say(f"{result.calibration_samples} samples calibrated, {result.held_out_samples} held out for the error")
+    for step in result.conversions:
+        distance = "" if step.distance is None else f": outputs differ by {step.distance:.2e}"
+        _say(f"{step.source} → {step.target} by {step.tool}{distance}")
+    for backend in result.backends:
+        rows = [row for row in result.rows if row.wanted.backend == backend]
+        versions = ", ".join(f"{name} {version}" for name, version in result.versions.get(backend, {}).items())
+        _say(f"\n{backend} {versions}")
+        _rows(rows)
+        layers = [layer for layer in result.layers if layer.backend == backend]
+        if layers:
+            _layers(layers)
+        if backend in result.absent:
+            _say(f"layers: {result.absent[backend]}")
+    _say(f"\n{result.recommendation}")
+    _say(f"took {result.wall_s:.0f} s; wrote {page} and {page.with_suffix('.json')}")
+
+
+def _rows(rows: list[Row]) -> None:
+    if len({row.reason for row in rows}) == 1 and rows[0].status != "measured":
+        _say(f"  all {len(rows)} rows {rows[0].status}: {rows[0].reason}")
+        return
+    table = _table(
+        "row", "types", "engine", "latency", "±", "x float", "error", "of original", "top-1", "size", "int8 kernels"
+    )
+    for row in rows:
+        table.add_row(*_cells(row))
+    _print(table)
+    reasons: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        if row.status != "measured":
+            reasons.setdefault((row.status, row.reason), []).append(_short(row))
+    for (status, reason), names in reasons.items():
+        _say(f"  {status}: {', '.join(names)}: {reason}")
+    notes: dict[str, list[str]] = {}
+    for row in rows:
+        for note in row.checked.notes if row.checked else ():
+            notes.setdefault(note, []).append(_short(row))
+    for note, names in notes.items():
+        _say(f"  note: {', '.join(names) if len(names) < len(rows) else 'all'}: {note}")
+
+
+def _cells(row: Row) -> list[str]:
+    wanted, checked, latency = row.wanted, row.checked, row.latency
+    if latency is None:
+        return [escape(_short(row)), wanted.types, escape(wanted.engine), row.status, *[""] * 7]
+    assert checked is not None
+    speedup = "" if latency.speedup is None else f"{latency.speedup:.2f}"
+    int8, total = sum(checked.int8_operators.values()), sum(checked.operators.values())
+    return [
+        escape(_short(row)),
+        wanted.types,
+        escape(wanted.engine),
+        f"{latency.median_s * 1e3:.2f} ms",
+        f"{latency.deviation_s * 1e3:.2f}",
+        speedup,
+        _percent(checked.error_to_float),
+        _percent(checked.error_to_original),
+        "" if checked.accuracy is None else f"{checked.accuracy:.1%}",
+        f"{checked.size_bytes / 1e6:.2f} MB",
+        f"{int8} of {total}" if total else "",
+    ]
+
+
+def _layers(layers: list[Layer]) -> None:
+    table = _table("layer", "kind", "MFLOPs", "output", "in int8", "float", "int8", "speed-up", "error alone")
+    shown = sorted(layers, key=lambda each: -(each.float_s or 0.0))[:_LAYERS_SHOWN]
+    for layer in shown:
+        table.add_row(
+            escape(layer.name),
+            escape(layer.kind),
+            "" if layer.flops is None else f"{layer.flops / 1e6:.2f}",
+            "" if layer.float_bytes is None else f"{layer.float_bytes / 1e3:.1f} kB",
+            "" if layer.int8_bytes is None else f"{layer.int8_bytes / 1e3:.1f} kB",
+            "" if layer.float_s is None else f"{layer.float_s * 1e3:.3f} ms",
+            "" if layer.int8_s is None else f"{layer.int8_s * 1e3:.3f} ms",
+            "" if layer.speedup is None else f"{layer.speedup:.2f}",
+            _percent(layer.error),
+        )
+    _print(table)
+    if len(layers) > len(shown):
+        _say(f"  the slowest {len(shown)} of {len(layers)} layers; the page and --json have all")
+
+
+def _short(row: Row) -> str:
+    return row.wanted.id.partition("/")[2]
+
+
+def _percent(value: float | None) -> str:
+    return "" if value is None else f"{value:.3%}"
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for index, name in enumerate(columns):
+        table.add_column(name, justify="left" if index == 0 else "right", overflow="fold")
+    return table
+
+
+def _print(table: Table) -> None:
+    console = Console(highlight=False)
+    Console(width=max(console.width, 170), highlight=False).print(table)
+
+
+def _say(text: str) -> None:
+    Console(highlight=False, soft_wrap=True).print(escape(text))

@@ -1,0 +1,25 @@
+"""Requests and rows for tests that run no back end."""
+
+from pathlib import Path
+
+from taglio.compare.request import Request
+from taglio.compare.row import Checked, Latency, Row, Wanted
+
+
+def wanted(key: str, backend: str = "onnxruntime", method: str = "static") -> Wanted:
+    return Wanted(f"{backend}/{key}", backend, method, "qdq", "u8s8", True, False, "CPU all")
+
+
+def request(folder: Path, rows: tuple[Wanted, ...]) -> Request:
+    return Request(
+        task="rows", backend="onnxruntime", model="m.onnx", kind="onnx", onnx="m.onnx", inputs=("x",), shapes=((1, 2),),
+        outputs=("y",), arrays="", blocks="", converted="", folder=str(folder), rows=rows, known=(), threads=1,
+        budget_s=0.01, minimum_rounds=2, memory_bytes=2**40, seed=0,
+    )  # fmt: skip
+
+
+def measured(key: str, milliseconds: float, error: float, backend: str = "onnxruntime", spread: float = 0.01) -> Row:
+    method = "float32" if key == "float32" else "static"
+    latency = Latency(milliseconds * 1e-3, spread * 1e-3, milliseconds * 1.1e-3, 10, 10e-3)
+    checked = Checked(1_500_000, error, error, None, {"QLinearConv": 3, "Relu": 1}, {"QLinearConv": 3})
+    return Row(wanted(key, backend, method), "measured", "", checked, latency)

@@ -1,0 +1,82 @@
+"""Where back ends are found, and what is said of those that are missing or of another version."""
+
+import json
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from taglio.compare import environments
+from taglio.compare.environments import BACKENDS, ENVIRONMENTS, find, installed
+from tests.end_to_end.command import ROOT
+
+
+def pretend(folder: Path, name: str, versions: dict[str, str | None]) -> Path:
+    """An environment whose interpreter says that it has `versions`."""
+    path = folder / name / "bin" / "python"
+    path.parent.mkdir(parents=True)
+    path.write_text(f"#!/bin/sh\necho '{json.dumps(versions)}'\n")
+    path.chmod(0o755)
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv(environments.VARIABLE, str(tmp_path))
+    return tmp_path
+
+
+@pytest.mark.usefixtures("folder")
+def test_core_is_always_there() -> None:
+    assert find("onnxruntime").interpreter == Path(sys.executable)
+
+
+@pytest.mark.parametrize("backend", [name for name in BACKENDS if BACKENDS[name] != "core"])
+@pytest.mark.usefixtures("folder")
+def test_what_is_missing_comes_with_how_to_get_it(backend: str) -> None:
+    found = find(backend)
+    if found.interpreter is not None:
+        pytest.skip(f"{backend} is installed beside taglio")
+    assert found.status == "missing"
+    name = BACKENDS[backend]
+    assert f'make backends BACKENDS="{name}"' in found.reason
+    assert f"python3 -m venv .backends/{name} && .backends/{name}/bin/pip install '" in found.reason
+
+
+def test_an_environment_of_its_own_is_found(folder: Path) -> None:
+    python = pretend(folder, "openvino", {"openvino": "2026.4.1"})
+    found = find("openvino")
+    assert (found.interpreter, found.versions) == (python, {"openvino": "2026.4.1"})
+
+
+@pytest.mark.parametrize("version", ["2024.6.0", "2027.0.0"])
+def test_another_version_is_named_with_what_is_wanted(folder: Path, version: str) -> None:
+    pretend(folder, "openvino", {"openvino": version})
+    found = find("openvino")
+    assert (found.interpreter, found.status) == (None, "wrong version")
+    assert f"openvino {version}, needs 2026.4 or newer, below 2027" in found.reason
+
+
+def test_half_an_environment_is_missing_the_other_half(folder: Path) -> None:
+    pretend(folder, "torch", {"torch": "2.13.0+cpu", "torchao": None})
+    found = find("pytorch")
+    assert found.status == "missing"
+    assert "torchao, onnx2torch, onnxscript, onnx not installed" in found.reason
+
+
+def test_an_interpreter_that_does_not_run_has_nothing(folder: Path) -> None:
+    pretend(folder, "openvino", {}).write_text("no program")
+    assert find("openvino").status == "missing"
+
+
+def test_versions_of_this_environment() -> None:
+    found = installed(Path(sys.executable), ["numpy", "no-such-thing"])
+    assert found["no-such-thing"] is None
+    assert found["numpy"]
+
+
+def test_every_environment_is_an_extra() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    for environment in ENVIRONMENTS[1:]:
+        assert extras[environment.name] == [str(package) for package in environment.packages]

@@ -1,0 +1,116 @@
+"""The loop on a back end of three lines: order, errors, groups, failures."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from taglio.compare.row import Layer, Wanted
+from taglio.compare.workers import loop
+from taglio.compare.workers.contract import Array, Data, Opened, Refused
+from tests.compare.made_up import request, wanted
+
+SAMPLES = tuple((np.array([[1.0, float(i)]], np.float32),) for i in range(3))
+
+
+class Doubler:
+    """Gives twice its input; rows shift it, refuse, fail, or run out of memory."""
+
+    def __init__(self) -> None:
+        self.runs: list[str] = []
+
+    def open(self, each: Wanted) -> Opened:
+        """One row."""
+        key = each.id.partition("/")[2]
+        if key == "refuses":
+            raise Refused("not here")
+        if key == "fails":
+            raise ValueError("no kernel\nfor Add")
+        if key == "starves":
+            raise RuntimeError("std::bad_alloc")
+
+        def run(sample: Sequence[Array]) -> list[Array]:
+            self.runs.append(key)
+            if key == "fails later" and self.runs.count(key) > 3:
+                raise ValueError("gave up")
+            return [sample[0] * 2 * (1.01 if key == "shifted" else 1.0)]
+
+        return Opened(run, 10, {"Mul": 1}, {})
+
+    def layers(self) -> Iterator[Layer]:
+        """None."""
+        yield from ()
+
+
+def events(tmp_path: Path, *keys: str, memory_bytes: int = 2**40) -> tuple[list[dict[str, Any]], Doubler]:
+    heard: list[dict[str, Any]] = []
+    backend = Doubler()
+    rows = tuple(wanted(key) for key in keys)
+    asked = replace(request(tmp_path, rows), memory_bytes=memory_bytes)
+    reference = tuple((2 * sample[0],) for sample in SAMPLES)
+    data = Data(SAMPLES, SAMPLES, reference, np.array([0, 1, 1]))
+    loop.rows(asked, data, backend, lambda event, **fields: heard.append({"event": event, **fields}))
+    return heard, backend
+
+
+def of(heard: list[dict[str, Any]], kind: str) -> dict[str, dict[str, Any]]:
+    return {each["row"].partition("/")[2]: each for each in heard if each["event"] == kind}
+
+
+def test_the_float_row_comes_first_and_is_what_others_are_compared_with(tmp_path: Path) -> None:
+    heard, _ = events(tmp_path, "shifted", "float32")
+    assert next(each["row"] for each in heard if each["event"] == "start") == "onnxruntime/float32"
+    checked, timed = of(heard, "checked"), of(heard, "timed")
+    assert checked["shifted"]["error_to_float"] == pytest.approx(0.01, rel=1e-3)
+    assert checked["float32"]["error_to_original"] == 0.0
+    assert timed["shifted"]["baseline_s"] == timed["float32"]["median_s"]
+
+
+def test_labels_give_top_1(tmp_path: Path) -> None:
+    heard, _ = events(tmp_path, "float32")
+    assert of(heard, "checked")["float32"]["accuracy"] == pytest.approx(2 / 3)  # guesses 0, 0 (a tie), 1
+
+
+@pytest.mark.parametrize(
+    ("key", "status", "reason"),
+    [
+        ("refuses", "impossible", "not here"),
+        ("fails", "failed", "ValueError: no kernel for Add"),
+        ("starves", "out of memory", "std::bad_alloc"),
+        ("fails later", "failed", "gave up"),
+    ],
+)
+def test_a_row_that_cannot_run_costs_itself(tmp_path: Path, key: str, status: str, reason: str) -> None:
+    heard, _ = events(tmp_path, "float32", key, "shifted")
+    refused = of(heard, "refused")[key]
+    assert (refused["status"], reason in refused["reason"]) == (status, True)
+    assert set(of(heard, "timed")) == {"float32", "shifted"}
+
+
+def test_rows_take_turns(tmp_path: Path) -> None:
+    _, backend = events(tmp_path, "float32", "shifted")
+    turns = backend.runs[2 * len(SAMPLES) :]
+    pairs = [turns[i : i + 3] for i in range(0, len(turns), 3)]
+    assert all(len(set(turn)) == 1 for turn in pairs)
+    rounds = [{turn[0] for turn in pairs[i : i + 2]} for i in range(0, len(pairs), 2)]
+    assert all(each == {"float32", "shifted"} for each in rounds)
+
+
+def test_when_memory_is_full_groups_are_timed_with_the_float_row_among_each(tmp_path: Path) -> None:
+    heard, _ = events(tmp_path, "float32", "shifted", "other", memory_bytes=0)
+    timed = [each["row"] for each in heard if each["event"] == "timed"]
+    assert timed.count("onnxruntime/float32") == 2
+    assert set(timed) == {"onnxruntime/float32", "onnxruntime/shifted", "onnxruntime/other"}
+
+
+def test_a_conversion_that_is_not_the_original_is_said_on_every_row(tmp_path: Path) -> None:
+    heard: list[dict[str, Any]] = []
+    rows = (wanted("float32"), wanted("shifted"))
+    data = Data(SAMPLES, SAMPLES, tuple((2.1 * sample[0],) for sample in SAMPLES), None)
+    tell = lambda event, **fields: heard.append({"event": event, **fields})  # noqa: E731
+    loop.rows(request(tmp_path, rows), data, Doubler(), tell)
+    for each in of(heard, "checked").values():
+        assert "differs from the original by 4.76%" in " ".join(each["notes"])

@@ -1,0 +1,85 @@
+"""The rows that back ends want: named once, one float row each, the impossible ones with a reason."""
+
+from collections import Counter
+
+import pytest
+
+from taglio.compare.row import Wanted
+from taglio.compare.table import FLOAT, forms, onnxruntime_rows, openvino_provider_rows, openvino_rows, static_forms
+from taglio.compare.table_keras import keras_rows, qkeras_rows
+from taglio.compare.table_litert import litert_rows
+from taglio.compare.table_torch import ENGINES, torch_rows
+
+FILES = {form.key: f"/{form.key}.onnx" for form in forms() if form.key != "float16"}
+REFUSALS = {"float16": "a weight is too large"}
+TABLES = {
+    "onnxruntime": onnxruntime_rows(FILES, REFUSALS),
+    "openvino": openvino_rows(FILES, REFUSALS),
+    "openvino-ep": openvino_provider_rows(FILES, REFUSALS),
+    "litert": litert_rows(2),
+    "pytorch": torch_rows(),
+    "keras": keras_rows(),
+    "qkeras": qkeras_rows(),
+}
+
+
+@pytest.mark.parametrize("backend", TABLES)
+def test_every_row_is_named_once_and_one_is_float(backend: str) -> None:
+    rows = TABLES[backend]
+    assert [name for name, count in Counter(row.id for row in rows).items() if count > 1] == []
+    assert {row.backend for row in rows} == {backend}
+    assert all(row.id.startswith(f"{backend}/") for row in rows)
+    assert [row.id for row in rows if row.baseline] == [f"{backend}/float32"]
+    assert rows[0].baseline
+
+
+def test_every_static_form_is_there() -> None:
+    schemes = [form.scheme for form in static_forms()]
+    assert len(set(schemes)) == len(schemes) == 24
+    assert {scheme.format for scheme in schemes if scheme} == {"qdq", "qoperator"}
+
+
+def rows(backend: str, **wanted: object) -> list[Wanted]:
+    return [row for row in TABLES[backend] if all(getattr(row, key) == value for key, value in wanted.items())]
+
+
+def test_onnx_runtime_has_what_the_notes_weigh() -> None:
+    assert {row.engine for row in rows("onnxruntime", method=FLOAT)} == {
+        f"CPU {x}" for x in ("none", "basic", "extended", "all")
+    }
+    assert {row.blocks for row in rows("onnxruntime", method="mixed")} == {
+        "top-flops:10",
+        "top-flops:20",
+        "speed-up > 1",
+    }
+    assert {row.refusal != "" for row in rows("onnxruntime", types="s8u8")} == {True}
+    assert len(rows("onnxruntime", method="dynamic")) == 3
+
+
+def test_a_form_that_could_not_be_written_is_a_row_with_the_reason() -> None:
+    (row,) = rows("onnxruntime", method="float16")
+    assert (row.file, row.refusal) == ("", "a weight is too large")
+
+
+def test_pytorch_has_every_way_on_every_engine() -> None:
+    for form in ("eager", "fx"):
+        for engine in ENGINES:
+            assert rows("pytorch", format=form, method="dynamic", engine=engine)
+            assert rows("pytorch", format=form, method="qat", engine=engine)
+            static = rows("pytorch", format=form, method="static", engine=engine)
+            assert {(row.symmetric, row.per_channel) for row in static} == {
+                (False, True), (False, False), (True, True), (True, False)
+            }  # fmt: skip
+    assert {row.method for row in rows("pytorch", format="pt2e") if not row.refusal} == {"dynamic", "static", "qat"}
+
+
+def test_litert_has_delegates_with_reasons_and_selected_layers() -> None:
+    assert {row.blocks for row in TABLES["litert"] if row.blocks} >= {"all", "top-flops:10", "speed-up > 1"}
+    assert {row.id for row in TABLES["litert"] if row.refusal} == {
+        "litert/float32 NNAPI", "litert/float32 Core ML", "litert/float32 stable delegates"
+    }  # fmt: skip
+
+
+def test_one_thread_is_asked_for_only_beside_more() -> None:
+    assert [row for row in litert_rows(1) if "thread" in row.engine] == []
+    assert len([row for row in litert_rows(2) if "thread" in row.engine]) == 2

@@ -1,0 +1,78 @@
+"""The ONNX forms as files: each computes nearly what the model computes, or says why it is not there."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from taglio.compare.table import FASTER, FLOAT, Form, forms
+from taglio.compare.variants import Source, Written, write
+from taglio.data import split
+from taglio.graph import build
+from taglio.quantize.ranges import calibrate
+from taglio.runtimes.onnxruntime import SessionOptions, open_session
+from tests.models import TINY, feeds, loaded
+
+
+def source(name: str, folder: Path) -> Source:
+    model = loaded(TINY[name](), folder)
+    data = split(feeds(model, 8))
+    return Source(model, build(model), data, calibrate(model, data.calibration, "minmax"), SessionOptions(1))
+
+
+@pytest.fixture(scope="module")
+def pyramid(tmp_path_factory: pytest.TempPathFactory) -> tuple[Source, Written]:
+    folder = tmp_path_factory.mktemp("forms")
+    made = source("pyramid", folder)
+    return made, write(made, forms(), folder / "models")
+
+
+def test_every_form_is_written_or_refused_with_a_reason(pyramid: tuple[Source, Written]) -> None:
+    _, written = pyramid
+    keys = {form.key for form in forms()}
+    assert written.files.keys() | written.refusals.keys() == keys
+    assert not written.files.keys() & written.refusals.keys()
+    assert all(written.refusals.values())
+    assert {FLOAT, "float16", "qdq-u8s8-sym-pc", "mixed-asym-top-10"} <= written.files.keys()
+
+
+def test_every_form_computes_nearly_what_the_model_computes(pyramid: tuple[Source, Written]) -> None:
+    made, written = pyramid
+    feed = made.data.held_out.samples[0]
+    options = SessionOptions(1)
+    wanted = open_session(made.model.proto, options).run(None, feed)[0]
+    for key, path in written.files.items():
+        found = open_session(Path(path), options).run(None, feed)[0]
+        error = np.linalg.norm(found - wanted) / np.linalg.norm(wanted)
+        assert error < 0.08, key
+        assert (error == 0) == (key == FLOAT), key
+
+
+def test_what_a_form_leaves_in_float_is_noted(pyramid: tuple[Source, Written]) -> None:
+    _, written = pyramid
+    qoperator = [note for key, note in written.notes.items() if key.startswith("qoperator")]
+    assert all("blocks left in float" in note for note in qoperator)
+
+
+def test_per_channel_is_refused_where_no_kernel_has_it(tmp_path: Path) -> None:
+    written = write(source("conv_relu_chain", tmp_path), forms(), tmp_path / "models")
+    assert "symmetric s8 weights only" in written.refusals["qoperator-u8u8-asym-pc"]
+    assert "write pt" in written.refusals["dynamic-u8s8-pc"]
+
+
+def test_a_rule_that_chooses_nothing_is_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("taglio.compare.variants.speedups", lambda *_: {})
+    mixed = next(form for form in forms() if form.blocks == FASTER)
+    written = write(source("residual", tmp_path), (Form(FLOAT, FLOAT), mixed), tmp_path / "models")
+    assert written.refusals[mixed.key] == "no block meets the rule speed-up > 1"
+
+
+def test_types_are_those_asked_for(pyramid: tuple[Source, Written]) -> None:
+    _, written = pyramid
+    kinds = {"u8u8": {onnx.TensorProto.UINT8}, "s8s8": {onnx.TensorProto.INT8}}
+    for types, expected in kinds.items():
+        proto = onnx.load(written.files[f"qdq-{types}-sym-pt"])
+        constants = {tensor.name: tensor.data_type for tensor in proto.graph.initializer}
+        zero_points = {constants[node.input[2]] for node in proto.graph.node if node.op_type == "QuantizeLinear"}
+        assert zero_points == expected

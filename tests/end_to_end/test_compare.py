@@ -1,0 +1,140 @@
+"""`taglio compare` from the command line: ONNX Runtime's rows, what is missing, what is refused."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from taglio.compare.environments import VARIABLE
+from tests.end_to_end.command import Case, Ran, refused, taglio
+
+STATUSES = {
+    "measured",
+    "impossible",
+    "failed",
+    "crashed",
+    "killed",
+    "out of memory",
+    "stuck",
+    "missing",
+    "wrong version",
+}
+
+
+@pytest.fixture(scope="session")
+def nothing_installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("no-backends")
+
+
+@pytest.fixture(scope="session")
+def compared(tiny: Case, tmp_path_factory: pytest.TempPathFactory, nothing_installed: Path) -> tuple[Path, Any]:
+    """Every back end asked for, ONNX Runtime alone there."""
+    out = tmp_path_factory.mktemp("compared") / "out"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(VARIABLE, str(nothing_installed))
+        ran = taglio(
+            "compare", *tiny.arguments(), "--layers", "--effort", "0.01", "--max-error", "10%", "-o", out, "--json"
+        )
+    return out, ran.json()
+
+
+def rows(result: Any, backend: str) -> dict[str, Any]:
+    return {row["wanted"]["id"].partition("/")[2]: row for row in result["rows"] if row["wanted"]["backend"] == backend}
+
+
+def test_every_row_is_measured_or_says_why_not(compared: tuple[Path, Any]) -> None:
+    _, result = compared
+    for row in result["rows"]:
+        assert row["status"] in STATUSES
+        assert (row["latency"] is not None) == (row["status"] == "measured")
+        assert bool(row["reason"]) == (row["status"] != "measured"), row
+
+
+def test_onnx_runtime_is_measured(compared: tuple[Path, Any]) -> None:
+    _, result = compared
+    found = rows(result, "onnxruntime")
+    measured = {name for name, row in found.items() if row["status"] == "measured"}
+    assert {
+        "float32",
+        "float32 none",
+        "float16",
+        "qdq-u8s8-sym-pc",
+        "qdq-s8s8-asym-pt",
+        "qoperator-u8s8-asym-pt",
+    } <= measured
+    assert found["qdq-s8u8"]["status"] == "impossible"
+    for name in measured:
+        checked = found[name]["checked"]
+        assert checked["size_bytes"] > 0
+        assert checked["error_to_original"] < 0.1
+        assert sum(checked["operators"].values()) > 0
+        if name.startswith(("qdq", "qoperator", "mixed")) and not name.endswith(("basic", "faster")):
+            assert sum(checked["int8_operators"].values()) > 0, name
+        if name.startswith("float32"):
+            assert checked["int8_operators"] == {}
+            assert checked["error_to_original"] < 1e-5
+
+
+def test_a_back_end_that_is_missing_costs_its_rows_and_says_how_to_get_it(compared: tuple[Path, Any]) -> None:
+    _, result = compared
+    for backend in ("openvino", "litert", "pytorch", "qkeras"):
+        reasons = {row["reason"] for row in rows(result, backend).values() if row["status"] == "missing"}
+        assert len(reasons) == 1
+        assert "make backends" in reasons.pop()
+
+
+def test_layers_have_time_and_error(compared: tuple[Path, Any]) -> None:
+    _, result = compared
+    layers = [layer for layer in result["layers"] if layer["backend"] == "onnxruntime"]
+    assert len(layers) > 5
+    convolutions = [layer for layer in layers if "Conv" in layer["kind"]]
+    assert all(layer["float_s"] > 0 and layer["int8_s"] > 0 and layer["error"] > 0 for layer in convolutions)
+    assert all(layer["float_bytes"] == 4 * layer["int8_bytes"] for layer in convolutions)
+    assert set(result["absent"]) == {"openvino", "openvino-ep", "litert", "pytorch", "qkeras", "keras"}
+
+
+def test_the_page_and_the_file_hold_it_all(compared: tuple[Path, Any]) -> None:
+    out, result = compared
+    page = (out / "comparison.html").read_text()
+    assert result["recommendation"].startswith("Use onnxruntime/")
+    for row in result["rows"]:
+        assert row["wanted"]["id"].partition("/")[2] in page
+    assert page.count("<svg") == 2
+    assert "http" not in page.replace("http-equiv", "")
+    assert (out / "comparison.json").exists()
+
+
+def test_the_terminal_shows_the_rows_and_the_reasons(tiny: Case, tmp_path: Path) -> None:
+    ran: Ran = taglio(
+        "compare", *tiny.arguments(), "--backends", "onnxruntime", "--effort", "0.01", "-o", tmp_path / "out"
+    )
+    assert ran.code == 0, ran.err
+    assert "qdq-u8s8-sym-pc" in ran.out
+    assert "no kernel for s8 activations with u8 weights" in ran.out
+
+
+def test_an_unknown_back_end_is_refused(tiny: Case, tmp_path: Path) -> None:
+    refused(taglio("compare", *tiny.arguments(), "--backends", "tvm", "-o", tmp_path), "no back end tvm", "onnxruntime")
+
+
+def test_a_model_of_no_known_format_is_refused(tiny: Case, tmp_path: Path) -> None:
+    model = tmp_path / "model.bin"
+    model.write_bytes(b"?")
+    refused(taglio("compare", model, "--data", tiny.data, "-o", tmp_path / "out"), "give an .onnx, .keras")
+
+
+def test_a_keras_model_without_its_environment_says_how_to_get_it(
+    tiny: Case, tmp_path: Path, nothing_installed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, str(nothing_installed))
+    model = tmp_path / "model.keras"
+    model.write_bytes(b"?")
+    ran = taglio("compare", model, "--data", tiny.data, "-o", tmp_path / "out")
+    refused(ran, "model.keras", "litert environment", "make backends")
+
+
+def test_data_with_channels_last_is_told_apart(tiny: Case, tmp_path: Path) -> None:
+    data = tmp_path / "last.npy"
+    np.save(data, np.zeros((4, 8, 8, 3), np.float32))
+    refused(taglio("compare", tiny.model, "--data", data, "-o", tmp_path / "out"), "the channels are last", "moveaxis")
