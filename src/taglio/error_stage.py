@@ -32,11 +32,11 @@ _SMALL_BYTES, _TOGETHER = 64_000_000, 8
 
 
 def open_switchable(work: Work, builder: QdqBuilder, scheme: Scheme, provider: str = "cpu") -> Switchable:
-    """The switchable graph of the workspace's model. It is not timed, so its threads may spin.
+    """The switchable graph of the workspace's model.
 
     A network whose weights are small enough to hold twice is tried with several inputs at once.
     """
-    options = SessionOptions(work.setup.threads, spinning=True, providers=providers_for(provider))
+    options = SessionOptions(work.setup.threads, spinning=work.setup.spinning, providers=providers_for(provider))
     wires = dict.fromkeys(quantizable_flows(work.graph), scheme)
     small = sum(block.weight_float_bytes for block in work.graph.blocks) < _SMALL_BYTES
     together = work.data.held_out.samples[:_TOGETHER] if small else ()

@@ -201,8 +201,8 @@ def _outcome(
         tuple(points),
         dict(clock.laps),
         _peak_memory_bytes(),
-        work.setup.metric,
         plan.fingerprint(),
+        work.setup.metric,
     )
 
 

@@ -58,8 +58,8 @@ class Outcome:
     points: tuple[Point, ...]
     stage_seconds: dict[str, float]
     peak_memory_bytes: int
-    metric: str = "relative-l2"
     plan_sha256: str = ""
+    metric: str = "relative-l2"
 
 
 @dataclass(frozen=True, slots=True)

@@ -175,6 +175,8 @@ def _error(options: argparse.Namespace) -> int:
     if options.json:
         return emit(result)
     terminal.error(work.graph, result)
+    if options.provider != "cpu":
+        terminal.say(f"measured on {switchable.provider}, the best that this ONNX Runtime offers")
     return 0
 
 

@@ -22,6 +22,8 @@ _FOLDS = 6
 # An output whose error never reached this share of the largest cannot break a bound.
 _NEAR = 0.5
 _TINY = 1e-9
+# Stands for an error that is no number: far beyond any bound, and its logarithm still a number.
+_RUINED = 1e3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,7 +56,7 @@ def fit_model(
     columns, metric = measured.columns, meter.metric
     fitted = fit_outputs(measured)
     outputs = tuple(_output(meter.names[index], columns, terms) for index, terms in fitted.terms.items())
-    truth = np.array([float(each.loss.max()) for each in measured.subset_readings])
+    truth = finite(np.array([float(each.loss.max()) for each in measured.subset_readings]))
     predicted, upper_log, upper_add = fitted.unseen, 0.0, 0.0
     steps: tuple[tuple[float, float], ...] = ()
     everything = [*measured.single_readings, *measured.subset_readings]
@@ -62,14 +64,15 @@ def fit_model(
         ratios = [log(e / p) for e, p in zip(truth, predicted, strict=True) if e > _TINY and p > _TINY]
         upper_log = conformal(ratios, confidence, log(2.0))
     else:
-        steps = monotone([float(each.l2.max()) for each in everything], [float(each.loss.max()) for each in everything])
+        losses_l2 = [(float(finite(each.l2).max()), float(finite(each.loss).max())) for each in everything]
+        steps = monotone([each[0] for each in losses_l2], [each[1] for each in losses_l2])
         noises, losses = [each[0] for each in steps], [each[1] for each in steps]
         predicted = np.interp(predicted, noises, losses)
         upper_add = conformal([float(each) for each in truth - predicted], confidence, 1.0)
     alone: dict[tuple[str, str], float] = {}
     for single, reading in zip(measured.singles, measured.single_readings, strict=True):
         for block, precision in single.items():
-            value = float((reading.loss if metric.smooth else reading.l2).max())
+            value = float(finite(reading.loss if metric.smooth else reading.l2).max())
             alone[block, precision.name] = value / len(single) ** 0.5
     return ErrorModel(
         model.sha256,
@@ -97,6 +100,7 @@ def fit_outputs(measured: Measured, *, unseen: bool = True) -> Fitted:
     everything = np.array([each.l2 for each in (*measured.single_readings, *measured.subset_readings)])
     if not len(everything):
         return Fitted({}, np.zeros(subsets))
+    everything = finite(everything)
     largest = np.maximum(everything.max(axis=1, keepdims=True), _TINY)
     singles = len(measured.singles)
     rows = np.array([measured.columns.row(each) for each in (*measured.singles, *measured.subsets)])
@@ -120,9 +124,23 @@ def _start(measured: Measured, output: int) -> np.ndarray:
     alone: dict[tuple[str, str], np.ndarray] = {}
     for single, reading in zip(measured.singles, measured.single_readings, strict=True):
         for block, precision in single.items():
-            alone[block, precision.name] = reading.sketch[output] / len(single) ** 0.5
+            alone[block, precision.name] = _vector(reading, output) / len(single) ** 0.5
     flows = {name: reading.sketch[output] for name, reading in measured.flows.items()}
     return starting_noises(measured.columns, measured.precisions, alone, flows)
+
+
+def _vector(reading: Reading, output: int) -> np.ndarray:
+    """The sketch; of an output that became NaN, which has none, a vector of its own with the error's length."""
+    sketch: np.ndarray = reading.sketch[output]
+    if not sketch.any() and reading.l2[output] > 0.0:
+        sketch = np.zeros_like(sketch)
+        sketch[0] = min(float(reading.l2[output]), _RUINED)
+    return sketch
+
+
+def finite(errors: np.ndarray) -> np.ndarray:
+    """Errors with those of outputs that became NaN or infinite set to a ruinous number."""
+    return np.asarray(np.nan_to_num(errors, nan=_RUINED, posinf=_RUINED))
 
 
 def _output(name: str, columns: Design, terms: Terms) -> OutputModel:

@@ -105,6 +105,13 @@ class Metric:
         return self.loss(value)
 
 
+def shown_loss(metric: str, loss: float, digits: int = 4) -> str:
+    """A loss in the unit of `metric`; of a user's function, how much worse than the float model's value it is."""
+    if metric == RELATIVE_L2:
+        return f"{loss:.{digits}%}"
+    return f"{loss:.4g} worse" if ":" in metric else Metric(metric).text(loss)
+
+
 def parse_metric(text: str) -> Metric:
     """The metric called `text`. Raises BadOption for an unknown one or a function that cannot be imported."""
     name = text.strip() or RELATIVE_L2

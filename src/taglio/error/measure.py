@@ -80,7 +80,8 @@ class ErrorMeter:
         l2 = tally.l2()
         raw = np.sqrt(tally.squares())
         scale = np.divide(l2, raw, out=np.zeros_like(l2), where=(raw > 0.0) & np.isfinite(l2))
-        return Reading(l2, tally.losses(self._labels), sums * scale[:, None])
+        finite = np.isfinite(sums).all(axis=1) & np.isfinite(l2)
+        return Reading(l2, tally.losses(self._labels), np.where(finite[:, None], sums, 0.0) * scale[:, None])
 
     def table(
         self, assignments: Sequence[Assignment], progress: Callable[[int, int], None] | None = None

@@ -80,7 +80,8 @@ class OutputModel:
 
 @dataclass(frozen=True, slots=True)
 class Alone:
-    """The error measured with one block alone in int8."""
+    """The error measured with one block alone in int8. On a network so large that neighbours shared an evaluation, its
+    error over the root of how many they were; where the metric moves in steps, relative L2."""
 
     block: str
     precision: str

@@ -12,7 +12,7 @@ from rich.table import Table
 from taglio import workspace
 from taglio.components.build import Manifest
 from taglio.components.prove import Proof
-from taglio.error.loss import RELATIVE_L2, Metric
+from taglio.error.loss import RELATIVE_L2, Metric, shown_loss
 from taglio.error.model import ErrorModel
 from taglio.graph import Graph
 from taglio.model import Model
@@ -67,7 +67,7 @@ def outcome(folder: Path, result: Outcome) -> None:
     where = result.conditions
     say(f"on {where.machine}, {where.threads} threads, ONNX Runtime {where.runtime_version}")
     say(f"{result.calibration_samples} samples calibrated, {result.held_out_samples} held out for the error")
-    shown = partial(_shown, result.metric, digits=3)
+    shown = partial(shown_loss, result.metric, digits=3)
     name = "error" if result.metric == RELATIVE_L2 else result.metric
     table = _table("", "latency", "predicted", name, "predicted", "accuracy", "size", "int8 blocks")
     for each in (result.float32, result.int8, result.plan):
@@ -222,7 +222,7 @@ def plan(result: Plan) -> None:
     latency, guess = result.predicted_latency_s, result.predicted_error
     between = f"{_ms(latency.low)} … {_ms(latency.high)}"
     say(f"{result.status}, gap {result.gap:.2%}; latency {_ms(latency.value)} ({between})")
-    shown = partial(_shown, result.limits.metric)
+    shown = partial(shown_loss, result.limits.metric)
     bound = "" if result.limits.max_error is None else f", bound {shown(result.limits.max_error)}"
     measured = "" if result.measured_error is None else f", measured {shown(result.measured_error)}"
     name = "error" if result.limits.metric == RELATIVE_L2 else result.limits.metric
@@ -273,13 +273,6 @@ def quantized(result: Quantized) -> None:
         f"became {_bytes(result.size_bytes)}; error {result.error:.4%} on held-out inputs"
     )
     say(f"wrote {result.path}")
-
-
-def _shown(metric: str, loss: float, digits: int = 4) -> str:
-    """A loss in the unit of `metric`; of a user's function, how far it is below the float model's value."""
-    if metric == RELATIVE_L2:
-        return f"{loss:.{digits}%}"
-    return f"{loss:.4g} worse" if ":" in metric else Metric(metric).text(loss)
 
 
 def _variant(each: Variant) -> dict[str, Any]:

@@ -1,0 +1,68 @@
+"""What was measured becomes a model: also where a block ruins the output, and where outputs differ."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from taglio.error.combine import Measured, fit_outputs
+from taglio.error.measure import Reading
+from taglio.error.terms import design
+from taglio.quantize.precision import Assignment, Precision
+from tests.plan.made_up import ANCHOR, INT8, Sketch
+
+BLOCKS = 6
+
+
+def world(outputs: int = 1, ruined: Sequence[str] = ()) -> Measured:
+    """A chain of blocks whose differences are vectors; a block in `ruined` makes everything NaN."""
+    sketch = Sketch()
+    tensor = sketch.input("x")
+    for _ in range(BLOCKS):
+        tensor = sketch.conv(tensor)
+    graph = sketch.graph()
+    columns = design(graph, (INT8, ANCHOR))
+    rng = np.random.default_rng(0)
+    own = {block: rng.standard_normal((outputs, 400)) * 10 ** rng.uniform(-3, -2) for block, _ in columns.own}
+    edge = {flow: 0.3 * rng.standard_normal((outputs, 400)) * 1e-3 for flow, _ in columns.edge}
+
+    def read(assignment: Assignment) -> Reading:
+        row = columns.row(assignment)
+        vector = np.zeros((outputs, 400))
+        for value, (block, _) in zip(row, columns.own):
+            vector += value * own[block]
+        for value, (flow, _) in zip(row[len(columns.own) :], columns.edge):
+            vector += value * edge[flow]
+        l2 = np.linalg.norm(vector, axis=1)
+        if set(assignment) & set(ruined):
+            l2, vector = np.full(outputs, np.inf), np.zeros((outputs, 400))
+        return Reading(l2, l2, vector)
+
+    names = [block for block, _ in columns.own]
+    singles: list[Assignment] = [{name: INT8} for name in names]
+    subsets: list[dict[str, Precision]] = []
+    while len(subsets) < 40:
+        chosen: dict[str, Precision] = {name: INT8 for name in names if rng.random() < rng.random()}
+        if chosen:
+            subsets.append(chosen)
+    flows = {flow: Reading(np.linalg.norm(v, axis=1), np.linalg.norm(v, axis=1), v) for flow, v in edge.items()}
+    return Measured(
+        columns, (INT8, ANCHOR), singles, [read(s) for s in singles], flows, subsets, [read(s) for s in subsets]
+    )
+
+
+@pytest.mark.parametrize("outputs", [1, 3])
+def test_unseen_subsets_of_a_world_of_vectors_are_predicted(outputs: int) -> None:
+    measured = world(outputs)
+    truth = np.array([each.l2.max() for each in measured.subset_readings])
+    assert np.median(np.abs(fit_outputs(measured).unseen / truth - 1.0)) < 0.05
+
+
+def test_a_block_that_ruins_the_output_is_never_predicted_to_be_harmless() -> None:
+    measured = world(ruined=["conv2"])
+    terms = fit_outputs(measured).terms[0]
+    rows = np.array([measured.columns.row(each) for each in measured.subsets])
+    predicted = terms.predict(rows)
+    ruined = np.array(["conv2" in each for each in measured.subsets])
+    assert np.isfinite(predicted).all()
+    assert predicted[ruined].min() > 1.0 > predicted[~ruined].max()
