@@ -79,10 +79,15 @@ class Forms:
     def _converter(self) -> Any:
         request = self._request
         if request.kind == "keras":
-            model = tf.keras.models.load_model(request.model, compile=False)
-            signature = [tf.TensorSpec(shape, tf.float32) for shape in request.shapes]
-            function = tf.function(lambda *inputs: model(inputs[0] if len(inputs) == 1 else list(inputs)))
-            return tf.lite.TFLiteConverter.from_concrete_functions([function.get_concrete_function(*signature)], model)
+            saved = self._folder / "saved_model"
+            if not saved.exists():
+                model = tf.keras.models.load_model(request.model, compile=False)
+                signature = [tf.TensorSpec(shape, tf.float32) for shape in request.shapes]
+                function = tf.function(lambda *inputs: model(inputs[0] if len(inputs) == 1 else list(inputs)))
+                holder = tf.Module()
+                holder.model = model
+                tf.saved_model.save(holder, str(saved), signatures=function.get_concrete_function(*signature))
+            return tf.lite.TFLiteConverter.from_saved_model(str(saved))
         if request.kind == "tflite":
             raise Refused("the converter starts from Keras or a SavedModel, and this model is a .tflite file already")
         return tf.lite.TFLiteConverter.from_saved_model(str(Path(request.converted)))
