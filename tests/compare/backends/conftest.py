@@ -60,7 +60,7 @@ def few(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 @pytest.fixture(scope="session")
 def keras_model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A small Keras network with a batch normalisation and a skip, saved by the older Keras, which both of them read, and data for it."""
+    """A small Keras network with a batch normalisation and a skip, saved as the older Keras does, and data for it."""
     need("litert", "qkeras")
     folder = tmp_path_factory.mktemp("keras")
     code = f"""

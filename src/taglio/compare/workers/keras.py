@@ -163,7 +163,7 @@ class Keras:
     def _flops(self, layer: Any) -> int:
         """Operations that TensorFlow's profiler counts in a layer: all of them summed, the batch fixed.
 
-        The layer is traced alone: in the whole model's graph Keras numbers scopes anew, and names no longer tell layers.
+        The layer is traced alone: in the whole model's graph Keras numbers scopes anew, so names tell no layers.
         """
         inputs = _list(layer.input)
         signature = [tf.TensorSpec([int(size or 1) for size in each.shape], each.dtype) for each in inputs]
