@@ -142,8 +142,8 @@ def build(folder: Path, progress: Progress | None = None) -> tuple[Manifest, Pro
     return manifest, proof
 
 
-def run(folder: Path, runs: int, progress: Progress | None = None) -> RunReport:
-    """Time the built components beside the float model."""
+def run(folder: Path, runs: int, progress: Progress | None = None, runtime: str = "onnxruntime") -> RunReport:
+    """Time the built components beside the float model, both in `runtime`."""
     work, measured = reopen_profiled(folder)
     known = _known_plan(folder, work, measured)
     manifest = read(folder / COMPONENTS, model_sha256=work.model.sha256)
@@ -152,7 +152,7 @@ def run(folder: Path, runs: int, progress: Progress | None = None) -> RunReport:
     options = work.setup.options()
     profiled = next(each for each in measured.runs if each.name == FLOAT_RUN).wall.median_s
     result = time_plan(
-        Executor(folder / COMPONENTS, manifest, options),
+        Executor(folder / COMPONENTS, manifest, options, runtime),
         folder / FLOAT_MODEL,
         work.data.held_out.samples,
         options,

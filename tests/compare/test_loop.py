@@ -27,6 +27,8 @@ class Doubler:
         key = each.id.partition("/")[2]
         if key == "refuses":
             raise Refused("not here")
+        if key == "explodes":
+            return Opened(lambda sample: [np.full_like(sample[0], np.inf)], 10)
         if key == "fails":
             raise ValueError("no kernel\nfor Add")
         if key == "starves":
@@ -81,6 +83,7 @@ def test_labels_give_top_1(tmp_path: Path) -> None:
         ("fails", "failed", "ValueError: no kernel for Add"),
         ("starves", "out of memory", "std::bad_alloc"),
         ("fails later", "failed", "gave up"),
+        ("explodes", "failed", "NaN or infinite"),
     ],
 )
 def test_a_row_that_cannot_run_costs_itself(tmp_path: Path, key: str, status: str, reason: str) -> None:

@@ -83,6 +83,9 @@ def add(commands: Any) -> None:
     each = command(commands, "run", "run the built components; predicted beside measured", _run)
     folder_argument(each)
     each.add_argument("--runs", type=positive, default=100, help="inferences to time (default 100)")
+    each.add_argument(
+        "--runtime", default="onnxruntime", choices=("onnxruntime", "openvino"), help="what runs the components"
+    )
     json_argument(each)
 
     each = command(commands, "report", "write the HTML page and print the tables", _report)
@@ -237,7 +240,7 @@ def _run(options: argparse.Namespace) -> int:
     from taglio.stages import run
 
     with bar(options.json) as progress:
-        result = run(options.folder, options.runs, progress)
+        result = run(options.folder, options.runs, progress, options.runtime)
     if options.json:
         return emit(result)
     terminal.run(result)

@@ -36,7 +36,10 @@ _TIME_AT, _STOP_AT = 0.4, 0.85
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What to compare. `silence_s` is the time limit of a row; `effort` scales the time given to measuring."""
+    """What to compare. `silence_s` is the time limit of a row; `effort` scales the time given to measuring.
+
+    `rows` are the rows to measure, without their back end; empty for all. Float rows are always among them.
+    """
 
     model: Path
     data: Path
@@ -50,6 +53,7 @@ class Question:
     effort: float
     max_error: float
     silence_s: float
+    rows: tuple[str, ...] = ()
 
 
 def compare(question: Question, tell: Tell | None = None) -> Comparison:
@@ -86,7 +90,11 @@ def compare(question: Question, tell: Tell | None = None) -> Comparison:
     versions: dict[str, dict[str, str]] = {"taglio": {"onnxruntime": version()}}
     absent: dict[str, str] = {}
     for backend in question.backends:
-        wanted = _wanted(backend, written, question)
+        wanted = tuple(
+            each
+            for each in _wanted(backend, written, question)
+            if not question.rows or each.baseline or each.id.partition("/")[2] in question.rows
+        )
         folder = question.out / "work" / backend
         job = replace(request, backend=backend, rows=wanted, folder=str(folder.resolve()))
         step, reason = origin.converted_for(job, limits)
@@ -156,7 +164,9 @@ def _request(question: Question, source: Source) -> Request:
 def _write(question: Question, source: Source, tell: Tell | None) -> Written:
     if not READS_ONNX & set(question.backends):
         return Written()
-    return variants.write(source, table.forms(), question.out / "work" / "models", tell)
+    keys = {name.partition(" ")[0] for name in question.rows}
+    forms = tuple(each for each in table.forms() if not keys or each.key in keys or each.key == table.FLOAT)
+    return variants.write(source, forms, question.out / "work" / "models", tell)
 
 
 def _wanted(backend: str, written: Written, question: Question) -> tuple[Wanted, ...]:

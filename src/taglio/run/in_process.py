@@ -11,7 +11,8 @@ import numpy as np
 from taglio.components.build import Manifest, Piece
 from taglio.errors import BadData, MeasurementFailed
 from taglio.profile.stopwatch import Progress, WallTime, summarize
-from taglio.runtimes.onnxruntime import SessionOptions, open_session
+from taglio.runtimes.onnxruntime import NAME, SessionOptions
+from taglio.runtimes.session import opener
 
 WARMUP = 3
 
@@ -31,7 +32,7 @@ class RunReport:
 
     `predicted_s` is the plan's; `drift` is the float model's time now over its time in the profile, so the machine's
     own change of speed can be told from a wrong prediction: `ratio` = predicted / measured, `steady_ratio` the same
-    with the drift taken out.
+    with the drift taken out. The prediction is of ONNX Runtime: under another `runtime` the ratios compare the two.
     """
 
     plan: WallTime
@@ -42,16 +43,16 @@ class RunReport:
     ratio: float
     steady_ratio: float
     plan_sha256: str = ""
+    runtime: str = NAME
 
 
 class Executor:
     """Live sessions over the components of a manifest."""
 
-    def __init__(self, folder: Path, manifest: Manifest, options: SessionOptions) -> None:
+    def __init__(self, folder: Path, manifest: Manifest, options: SessionOptions, runtime: str = NAME) -> None:
         self._manifest = manifest
-        self._pieces = [
-            (piece, open_session(folder / piece.file, options, label=piece.file)) for piece in manifest.pieces
-        ]
+        self.runtime = runtime
+        self._pieces = [(piece, opener(runtime)(folder / piece.file, options)) for piece in manifest.pieces]
 
     @property
     def plan_sha256(self) -> str:
@@ -89,7 +90,7 @@ def time_plan(
     progress: Progress | None = None,
 ) -> RunReport:
     """Time `runs` inferences of the plan and of the float model, in turn, over `feeds`."""
-    reference = open_session(float_model, options, label=float_model.name)
+    reference = opener(executor.runtime)(float_model, options)
     plan_s: list[float] = []
     float_s: list[float] = []
     parts: dict[str, list[float]] = {}
@@ -121,7 +122,8 @@ def time_plan(
     drift = reference_time.median_s / profiled_float_s
     times = tuple(PieceTime(piece.name, piece.device, summarize(parts[piece.name])) for piece in executor.pieces())
     ratio = predicted_s / plan.median_s
-    return RunReport(plan, reference_time, times, predicted_s, drift, ratio, ratio * drift, executor.plan_sha256)
+    made_from = executor.plan_sha256
+    return RunReport(plan, reference_time, times, predicted_s, drift, ratio, ratio * drift, made_from, executor.runtime)
 
 
 def _ports(piece: Piece, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

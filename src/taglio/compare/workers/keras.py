@@ -112,11 +112,10 @@ class Keras:
         layer alone as a sub-model and the block of the ONNX form that computes it."""
         blocks = known_blocks(self._request)
         wrapped = self._wrapped()
-        flops = self._flops()
         for layer in self._model.layers:
             if isinstance(layer, keras.layers.InputLayer):
                 continue
-            own, alone = flops.get(layer.name, 0), self._alone(layer)
+            own, alone = self._flops(layer), self._alone(layer)
             block = _block_of(layer.name, blocks)
             elements = prod(int(each or 1) for each in _list(layer.output)[0].shape)
             yield Layer(
@@ -161,22 +160,18 @@ class Keras:
             taken.append(perf_counter() - start)
         return median(taken[1:])
 
-    def _flops(self) -> dict[str, int]:
-        """Operations by layer: what TensorFlow's profiler counts, the operations of a layer summed, the batch fixed."""
-        signature = [tf.TensorSpec(shape, tf.float32) for shape in self._request.shapes]
-        graph = _function(self._model).get_concrete_function(*signature).graph
+    def _flops(self, layer: Any) -> int:
+        """Operations that TensorFlow's profiler counts in a layer: all of them summed, the batch fixed.
+
+        The layer is traced alone: in the whole model's graph Keras numbers scopes anew, so names tell no layers.
+        """
+        inputs = _list(layer.input)
+        signature = [tf.TensorSpec([int(size or 1) for size in each.shape], each.dtype) for each in inputs]
+        function = tf.function(lambda *values: layer(_one(list(values))))
         options = option_builder.ProfileOptionBuilder(option_builder.ProfileOptionBuilder.float_operation())
+        graph = function.get_concrete_function(*signature).graph
         found = model_analyzer.profile(graph, options=options.with_empty_output().build())
-        names = {layer.name for layer in self._model.layers}
-        totals: dict[str, int] = {}
-        waiting = list(found.children)
-        while waiting:
-            node = waiting.pop()
-            waiting += node.children
-            owner = next((part for part in node.name.split("/") if part in names), None)
-            if owner:
-                totals[owner] = totals.get(owner, 0) + int(node.float_ops)
-        return totals
+        return int(found.total_float_ops) if found is not None else 0
 
 
 def _function(model: Any) -> Any:

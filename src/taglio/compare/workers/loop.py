@@ -95,6 +95,8 @@ def _check(wanted: Wanted, opened: Opened, data: Data, state: _State) -> Checked
             state.binding = bind(data.reference[0], raw)
         outputs.append(tuple(np.array(each, copy=True) for each in state.binding(raw)))
     assert state.binding is not None
+    if not all(np.isfinite(np.asarray(each, np.float64)).all() for sample in outputs for each in sample):
+        raise Refused("its outputs are NaN or infinite on the held-out inputs", "failed")
     to_original = distance(data.reference, outputs)
     if wanted.baseline:
         state.float_outputs = outputs

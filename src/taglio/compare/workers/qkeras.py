@@ -15,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 import tf_keras
 from qkeras import QActivation, QConv2D, QDense, QDepthwiseConv2D, quantized_bits, quantized_relu
+from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 
 from taglio.compare.request import Request
 from taglio.compare.row import Layer, Wanted
@@ -148,10 +149,12 @@ class QKeras:
             return loss
 
         for epoch in range(EPOCHS + 1):
-            weights = model.get_weights()
-            total = sum(float(step(_one(each), target)) for each, target in zip(samples, targets, strict=True))
-            if total < best:
-                best, kept, after = total, weights, epoch
+            outputs = [model(_one(each), training=False) for each in samples]
+            loss = sum(float(tf.reduce_mean((y - t) ** 2)) for y, t in zip(outputs, targets, strict=True))
+            if loss < best:
+                best, kept, after = loss, model.get_weights(), epoch
+            for each, target in zip(samples, targets, strict=True):
+                step(_one(each), target)
         model.set_weights(kept)
         return after
 
@@ -159,7 +162,7 @@ class QKeras:
         signature = [tf.TensorSpec(shape, tf.float32) for shape in self._request.shapes]
         function = tf.function(lambda *inputs: model(_one(inputs), training=False))
         concrete = function.get_concrete_function(*signature)
-        converter = tf.lite.TFLiteConverter.from_concrete_functions([concrete], model)
+        converter = tf.lite.TFLiteConverter.from_concrete_functions([convert_variables_to_constants_v2(concrete)])
         if int8:
             converter.optimizations = [tf.lite.Optimize.DEFAULT]
             converter.representative_dataset = lambda: (list(sample) for sample in self._data.calibration)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import keras
 import tensorflow as tf
 from ai_edge_quantizer import qtyping, quantizer
 from ai_edge_quantizer.algorithm_manager import AlgorithmName
@@ -79,10 +80,14 @@ class Forms:
     def _converter(self) -> Any:
         request = self._request
         if request.kind == "keras":
-            model = tf.keras.models.load_model(request.model, compile=False)
-            signature = [tf.TensorSpec(shape, tf.float32) for shape in request.shapes]
-            function = tf.function(lambda *inputs: model(inputs[0] if len(inputs) == 1 else list(inputs)))
-            return tf.lite.TFLiteConverter.from_concrete_functions([function.get_concrete_function(*signature)], model)
+            saved = self._folder / "saved_model"
+            if not saved.exists():
+                model = keras.saving.load_model(request.model, compile=False)
+                archive = keras.export.ExportArchive()
+                archive.track(model)
+                archive.add_endpoint("serving_default", _function(model), input_signature=_signatures(request))
+                archive.write_out(str(saved), verbose=False)
+            return tf.lite.TFLiteConverter.from_saved_model(str(saved))
         if request.kind == "tflite":
             raise Refused("the converter starts from Keras or a SavedModel, and this model is a .tflite file already")
         return tf.lite.TFLiteConverter.from_saved_model(str(Path(request.converted)))
@@ -132,6 +137,15 @@ def _signature(path: Path) -> str:
     if not names:
         raise Refused("ai-edge-quantizer calibrates by signature, and the file has none: convert it again")
     return str(names[0])
+
+
+def _function(model: Any) -> Callable[..., Any]:
+    """The model as a function of its inputs, one an argument."""
+    return lambda *inputs: model(inputs[0] if len(inputs) == 1 else list(inputs), training=False)
+
+
+def _signatures(request: Request) -> list[Any]:
+    return [tf.TensorSpec(shape, tf.float32, name=f"input_{i}") for i, shape in enumerate(request.shapes)]
 
 
 def graph(path: Path) -> TfliteGraph:

@@ -143,17 +143,20 @@ def train(model: nn.Module, plain: nn.Module, calibration: Sequence[Tensors], *,
     with torch.no_grad():
         targets = [flat(plain(*sample)) for sample in samples]
     best, kept = float("inf"), copy.deepcopy(model.state_dict())
+
+    def loss(sample: Tensors, wanted: Sequence[torch.Tensor]) -> torch.Tensor:
+        pairs = [(y, t) for y, t in zip(flat(model(*sample)), wanted, strict=True) if t.is_floating_point()]
+        return torch.stack([((y - t) ** 2).mean() / ((t**2).mean() + 1e-12) for y, t in pairs]).sum()
+
     for _ in range(EPOCHS + 1):
-        total, state = 0.0, copy.deepcopy(model.state_dict())
-        for sample, wanted in zip(samples, targets, strict=True):
-            optimizer.zero_grad()
-            pairs = [(y, t) for y, t in zip(flat(model(*sample)), wanted, strict=True) if t.is_floating_point()]
-            loss = torch.stack([((y - t) ** 2).mean() / ((t**2).mean() + 1e-12) for y, t in pairs]).sum()
-            total += float(loss.detach())
-            loss.backward()
-            optimizer.step()
+        with torch.no_grad():
+            total = sum(float(loss(*each)) for each in zip(samples, targets, strict=True))
         if total < best:
-            best, kept = total, state
+            best, kept = total, copy.deepcopy(model.state_dict())
+        for each in zip(samples, targets, strict=True):
+            optimizer.zero_grad()
+            loss(*each).backward()
+            optimizer.step()
     model.load_state_dict(kept)
 
 

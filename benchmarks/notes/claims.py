@@ -1,0 +1,130 @@
+"""What the research notes found beside what is measured here. Holds no experiment: each has a file of its own.
+
+A claim is `confirmed`, `refuted`, or `not testable here`, and says what it was decided by.
+"""
+
+import argparse
+import subprocess
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from cases import CACHE, CASES, RESULTS, markdown, paths, write
+from taglio.compare.environments import find
+from taglio.compare.measure import Question, compare
+from taglio.compare.result import Comparison
+from taglio.compare.row import Row
+from taglio.profile.machine import available_cores, describe
+
+CONFIRMED, REFUTED, UNTESTABLE = "confirmed", "refuted", "not testable here"
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One finding of the notes: `theirs` as in their text, `ours` with its figures, and why the verdict is that."""
+
+    what: str
+    theirs: str
+    ours: str
+    verdict: str
+    why: str
+
+
+def options(doc: str | None) -> argparse.Namespace:
+    """The options that every experiment has."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--effort", type=float, default=1.0, help="scales the time given to measuring")
+    parser.add_argument("--threads", type=int, default=available_cores())
+    return parser.parse_args()
+
+
+def run(
+    name: str,
+    source: tuple[Path, Path],
+    preprocess: str,
+    asked: argparse.Namespace,
+    backends: str,
+    rows: tuple[str, ...],
+) -> Comparison:
+    """Compare `rows` of `backends` on a model."""
+    question = Question(
+        *source, CACHE / "notes" / name, {}, preprocess, tuple(backends.split(",")), False, asked.threads, 0,
+        asked.effort, 1.0, 600.0, rows,
+    )  # fmt: skip
+    return compare(question)
+
+
+def run_case(name: str, asked: argparse.Namespace, backends: str, rows: tuple[str, ...]) -> Comparison:
+    """Compare `rows` on one of the benchmarks' networks."""
+    return run(name, paths(CASES[name]), CASES[name].preprocess, asked, backends, rows)
+
+
+def keras_network(name: str) -> tuple[Path, Path]:
+    """A network of keras.applications with random weights, and random pictures: for time. Raises FileNotFoundError."""
+    place = find("keras")
+    if place.interpreter is None:
+        raise FileNotFoundError(f"{name}: {place.reason}")
+    folder = CACHE / "notes" / name
+    folder.mkdir(parents=True, exist_ok=True)
+    model, data = folder / f"{name}.keras", folder / "pictures.npy"
+    if not model.exists():
+        code = f"import keras\nkeras.applications.{name}(weights=None).save({str(model)!r})"
+        subprocess.run([place.interpreter, "-c", code], check=True, capture_output=True)
+    np.save(data, np.random.default_rng(0).standard_normal((6, 224, 224, 3)).astype(np.float32))
+    return model, data
+
+
+def row(result: Comparison, key: str) -> Row:
+    """The row `backend/key`. Raises LookupError, with the reason, where it was not measured."""
+    found = next(each for each in result.rows if each.wanted.id == key)
+    if found.latency is None:
+        raise LookupError(f"{key} {found.status}: {found.reason}")
+    return found
+
+
+def seconds(result: Comparison, key: str) -> float:
+    """Median seconds of a row."""
+    latency = row(result, key).latency
+    assert latency is not None
+    return latency.median_s
+
+
+def speedup(result: Comparison, key: str) -> float:
+    """Float seconds over a row's, from the same rounds."""
+    latency = row(result, key).latency
+    assert latency is not None
+    assert latency.speedup is not None
+    return latency.speedup
+
+
+def decided(condition: bool) -> str:
+    """Confirmed or refuted."""
+    return CONFIRMED if condition else REFUTED
+
+
+def instructions() -> str:
+    """What this machine has of the instructions that the notes speak of."""
+    have = [each for each in describe().instructions if "vnni" in each or "amx" in each or "bf16" in each]
+    return ", ".join(have) or "no VNNI, no AMX"
+
+
+def ms(value_s: float) -> str:
+    """Milliseconds."""
+    return f"{value_s * 1e3:.2f} ms"
+
+
+def report(what: str, claims: list[Claim], results: list[Comparison]) -> int:
+    """Print the claims and write them with every row's figures."""
+    for claim in claims:
+        print(f"{claim.verdict.upper()}: {claim.what}\n  theirs: {claim.theirs}\n  ours:   {claim.ours}\n  {claim.why}")
+    table = markdown(
+        ["claim", "notes", "here", "verdict", "reason"],
+        [[each.what, each.theirs, each.ours, f"**{each.verdict}**", each.why] for each in claims],
+    )
+    (RESULTS / "notes").mkdir(parents=True, exist_ok=True)
+    print(f"wrote {write(f'notes/{what}', {'comparisons': [asdict(each) for each in results]}, table)}")
+    return 0

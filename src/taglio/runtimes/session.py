@@ -1,0 +1,36 @@
+"""What a model that is ready to run offers, whichever runtime holds it; which runtimes there are."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from taglio.errors import BadOption
+from taglio.runtimes import onnxruntime, openvino
+from taglio.runtimes.onnxruntime import SessionOptions
+
+
+class Session(Protocol):
+    """A loaded model. ONNX Runtime's own sessions are of this form."""
+
+    def run(self, output_names: Sequence[str] | None, input_feed: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        """Values of the outputs named (None: of all) for one feed by input name."""
+
+
+Open = Callable[[Path, SessionOptions], Session]
+
+
+def _open_onnxruntime(path: Path, options: SessionOptions) -> Session:
+    session: Session = onnxruntime.open_session(path, options, label=path.name)
+    return session
+
+
+RUNTIMES: dict[str, Open] = {"onnxruntime": _open_onnxruntime, "openvino": openvino.open_session}
+
+
+def opener(runtime: str) -> Open:
+    """How `runtime` opens a model. Raises BadOption for one that taglio does not know."""
+    if runtime not in RUNTIMES:
+        raise BadOption(f"no runtime {runtime}: choose {' or '.join(RUNTIMES)}")
+    return RUNTIMES[runtime]

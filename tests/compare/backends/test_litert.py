@@ -1,0 +1,48 @@
+"""LiteRT from ONNX through onnx2tf, and from Keras."""
+
+from pathlib import Path
+
+from tests.compare.backends.conftest import compare, need, rows, shown, sound
+
+INT8 = ("int8", "int8 reference", "int8-pt", "int8-io", "int8-aeq", "mixed-top-10", "dynamic")
+
+
+def test_from_onnx(few: tuple[Path, Path], tmp_path: Path) -> None:
+    need("litert", "onnx2tf")
+    result = compare(tmp_path, *few, "litert", "--layers")
+    found = rows(result, "litert")
+    sound(found)
+    assert [step["target"] for step in result["conversions"]] == ["SavedModel"]
+    for key in (*INT8, "float32 built-in", "float16", "int16x8"):
+        assert found[key]["status"] == "measured", (key, shown(found[key]))
+    for key in INT8:
+        assert sum(found[key]["checked"]["int8_operators"].values()) > 0, key
+    selected = found["mixed-top-10"]["checked"]
+    assert sum(selected["int8_operators"].values()) == 10
+    assert "asked for 10 layers, 10 operators became int8" in selected["notes"]
+    assert 0 < selected["error_to_float"] < 0.2
+    layers = [layer for layer in result["layers"] if layer["error"] is not None]
+    assert len(layers) >= 10
+    assert all(layer["float_s"] > 0 and layer["int8_s"] > 0 and layer["flops"] > 0 for layer in layers)
+    assert all(layer["float_bytes"] == 4 * layer["int8_bytes"] for layer in layers)
+
+
+def test_from_keras_needs_no_converter_between(keras_model: tuple[Path, Path], tmp_path: Path) -> None:
+    result = compare(tmp_path, *keras_model, "litert")
+    found = rows(result, "litert")
+    sound(found)
+    assert [(step["source"], step["target"]) for step in result["conversions"]] == [("keras", "onnx")]
+    assert found["int8"]["status"] == "measured", shown(found["int8"])
+
+
+def test_from_tflite_only_what_starts_from_one(keras_model: tuple[Path, Path], tmp_path: Path) -> None:
+    first = tmp_path / "first"
+    compare(first, *keras_model, "litert")
+    result = compare(
+        tmp_path / "second", first / "work" / "litert" / "float32.tflite", keras_model[1], "litert,onnxruntime"
+    )
+    found = rows(result, "litert")
+    sound(found)
+    assert "starts from Keras or a SavedModel" in found["int8"]["reason"]
+    assert found["int8-aeq"]["status"] == "measured", shown(found["int8-aeq"])
+    assert rows(result, "onnxruntime")["float32"]["status"] == "measured"

@@ -1,0 +1,70 @@
+"""PyTorch from ONNX through onnx2torch, and a module of its own."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.compare.backends.conftest import compare, need, rows, shown, sound
+
+MODULE = """
+from torch import nn
+
+def build():
+    return nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 4))
+"""
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
+    """A module with a linear layer, compared."""
+    need("torch")
+    folder = tmp_path_factory.mktemp("torch")
+    (folder / "small.py").write_text(MODULE)
+    np.save(folder / "data.npy", np.random.default_rng(0).standard_normal((8, 3, 8, 8)).astype(np.float32))
+    model = Path(f"{folder}/small.py:build")
+    out = folder / "out"
+    return compare(out, model, folder / "data.npy", "pytorch,onnxruntime", "--shape", "x=1x3x8x8", "--layers"), out
+
+
+def test_every_way_on_every_engine(own: tuple[Any, Path]) -> None:
+    found = rows(own[0], "pytorch")
+    sound(found)
+    for engine in ("x86", "onednn", "fbgemm", "qnnpack"):
+        for form in ("eager", "fx"):
+            for key in (
+                f"{form}-dynamic-pc {engine}",
+                f"{form}-static-asym-pc {engine}",
+                f"{form}-qat-asym-pc {engine}",
+            ):
+                assert found[key]["status"] == "measured", (key, shown(found[key]))
+                assert sum(found[key]["checked"]["int8_operators"].values()) > 0, key
+                assert found[key]["checked"]["error_to_float"] < 0.1, key
+    assert found["pt2e-static reference"]["status"] == "measured", shown(found["pt2e-static reference"])
+    assert "X86InductorQuantizer alone" in found["pt2e qnnpack"]["reason"]
+
+
+def test_operators_are_tried(own: tuple[Any, Path]) -> None:
+    tried = {(each["way"], each["operator"]): each for each in own[0]["support"]}
+    assert tried["fx static x86", "Conv2d"]["works"]
+    assert tried["eager dynamic x86", "LSTM"]["works"]
+    assert not tried["fx dynamic x86", "Conv2d"]["works"]
+    assert all(each["works"] or each["reason"] for each in tried.values())
+    assert len({way for way, _ in tried}) == 12
+
+
+def test_the_module_reaches_the_other_back_ends(own: tuple[Any, Path]) -> None:
+    (step,) = own[0]["conversions"]
+    assert (step["source"], step["target"]) == ("torch", "onnx")
+    assert step["distance"] < 1e-4
+    assert rows(own[0], "onnxruntime")["qdq-u8s8-asym-pc"]["status"] == "measured"
+
+
+def test_from_onnx(few: tuple[Path, Path], tmp_path: Path) -> None:
+    need("torch")
+    result = compare(tmp_path, *few, "pytorch", "--layers")
+    found = rows(result, "pytorch")
+    sound(found)
+    assert found["fx-static-asym-pc x86"]["checked"]["error_to_float"] < 0.1
+    assert len([layer for layer in result["layers"] if layer["int8_s"]]) > 5

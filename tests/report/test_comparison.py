@@ -1,0 +1,63 @@
+"""The page and the table of a comparison: every row and reason, escaped, and drawn from nothing but the comparison."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from taglio import artifact
+from taglio.compare.result import COMPARISON, Comparison, Conversion
+from taglio.compare.row import Layer, Row, Support
+from taglio.profile.machine import Machine
+from taglio.report import comparison_page, comparison_table
+from tests.compare.made_up import measured, wanted
+
+CRASHED = Row(wanted("qdq-b"), "crashed", "its process died of SIGSEGV <here>", None, None)
+LAYERS = (
+    Layer("onnxruntime", "conv<1>", "Conv+Relu", 2_000_000, 4000, 1000, 2e-3, 1e-3, 0.002),
+    Layer("onnxruntime", "softmax", "Softmax", 10, 400, None, 1e-4, None, None, "stays float"),
+)
+RESULT = Comparison(
+    "model.onnx", "0" * 64, "keras", Machine("Some CPU", 2, ("avx512_vnni",), 2**34, "Linux", "3"), 2, "data.npz", 8, 8,
+    0.01, ("onnxruntime", "pytorch"), {"onnxruntime": {"onnxruntime": "1.31.1"}},
+    (Conversion("keras", "onnx", "tf2onnx 1.17", 1e-6, "m.onnx"),),
+    (measured("float32", 10.0, 0.0), measured("qdq-a", 4.0, 0.008), CRASHED), LAYERS, {"pytorch": "no graph"},
+    (Support("pytorch", "fx static x86", "Conv2d", True),), "Use onnxruntime/qdq-a.", 12.0,
+)  # fmt: skip
+
+
+def test_the_page_has_every_row_layer_and_reason() -> None:
+    page = comparison_page.render(RESULT)
+    for text in ("qdq-a", "4.00", "2.50×", "3 QLinearConv", "SIGSEGV &lt;here&gt;", "conv&lt;1&gt;", "stays float",
+                 "no graph", "fx static x86", "tf2onnx 1.17", "avx512_vnni", "Use onnxruntime/qdq-a."):  # fmt: skip
+        assert text in page, text
+    assert "<here>" not in page
+    assert page.count("<svg") == 2
+    assert "default-src 'none'" in page.replace("&#x27;", "'")
+
+
+def test_a_comparison_in_which_nothing_ran_is_still_a_page() -> None:
+    page = comparison_page.render(replace(RESULT, rows=(CRASHED,), layers=(), support=()))
+    assert "No row was measured." in page
+
+
+def test_the_file_comes_back_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / f"{COMPARISON}.json"
+    artifact.save(path, COMPARISON, RESULT.model_sha256, RESULT)
+    assert artifact.load(path, COMPARISON, Comparison) == RESULT
+
+
+def test_the_table_gives_each_reason_once(capsys: pytest.CaptureFixture[str]) -> None:
+    twin = replace(CRASHED, wanted=wanted("qdq-c"))
+    comparison_table.show(replace(RESULT, rows=(*RESULT.rows, twin)), Path("out/comparison.html"))
+    out = capsys.readouterr().out
+    assert out.count("SIGSEGV") == 1
+    assert "crashed: qdq-b, qdq-c:" in out
+    assert "3 of 4" in out
+    assert "out/comparison.json" in out
+
+
+def test_a_back_end_that_is_missing_takes_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = tuple(Row(wanted(key), "missing", "openvino not installed: run make backends", None, None) for key in "ab")
+    comparison_table.show(replace(RESULT, rows=rows), Path("out/comparison.html"))
+    assert "all 2 rows missing: openvino not installed: run make backends" in capsys.readouterr().out

@@ -1,0 +1,62 @@
+"""One form of session whichever runtime holds the model."""
+
+import importlib.util
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from taglio.errors import BadModel, BadOption
+from taglio.runtimes.onnxruntime import SessionOptions
+from taglio.runtimes.session import RUNTIMES, opener
+from tests.models import conv_relu_chain, pyramid, saved, two_in_two_out
+
+ONE = SessionOptions(1)
+HAS_OPENVINO = importlib.util.find_spec("openvino") is not None
+here = pytest.mark.parametrize(
+    "runtime",
+    [
+        "onnxruntime",
+        pytest.param("openvino", marks=pytest.mark.skipif(not HAS_OPENVINO, reason="openvino is not installed here")),
+    ],
+)
+RNG = np.random.default_rng(0)
+
+
+@here
+def test_outputs_are_those_asked_for_in_that_order(runtime: str, tmp_path: Path) -> None:
+    session = opener(runtime)(saved(two_in_two_out(), tmp_path), ONE)
+    feed = {
+        "left": RNG.standard_normal((1, 3, 8, 8)).astype(np.float32),
+        "right": RNG.standard_normal((1, 2, 8, 8)).astype(np.float32),
+    }
+    middle, end = session.run(None, feed)
+    assert np.array_equal(session.run(["end"], feed)[0], end)
+    assert [each.shape for each in session.run(["end", "middle"], feed)] == [end.shape, middle.shape]
+
+
+@here
+def test_what_cannot_be_loaded_is_refused(runtime: str, tmp_path: Path) -> None:
+    path = tmp_path / "broken.onnx"
+    path.write_bytes(b"no model")
+    with pytest.raises(BadModel, match=r"broken\.onnx"):
+        opener(runtime)(path, ONE)
+
+
+def test_an_unknown_runtime_is_refused() -> None:
+    with pytest.raises(BadOption, match="no runtime tvm: choose onnxruntime or openvino"):
+        opener("tvm")
+
+
+@pytest.mark.skipif(HAS_OPENVINO, reason="openvino is installed here")
+def test_a_runtime_that_is_not_installed_says_how_to_get_it(tmp_path: Path) -> None:
+    with pytest.raises(BadOption, match=r"pip install 'taglio\[openvino\]'"):
+        opener("openvino")(saved(pyramid(), tmp_path), ONE)
+
+
+@pytest.mark.skipif(not HAS_OPENVINO, reason="openvino is not installed here")
+def test_both_give_the_same_values(tmp_path: Path) -> None:
+    path = saved(conv_relu_chain(), tmp_path)
+    feed = {"x": RNG.standard_normal((1, 3, 8, 8)).astype(np.float32)}
+    first, second = (each(path, ONE).run(None, feed)[0] for each in RUNTIMES.values())
+    assert np.allclose(first, second, rtol=1e-4, atol=1e-5)
