@@ -14,6 +14,7 @@ from onnx import shape_inference
 from taglio.errors import BadOption
 from taglio.graph import Graph, node_inputs, tensor_shapes
 from taglio.model import Model
+from taglio.plan.partition import components
 from taglio.profile.attribution import base_name
 from taglio.quantize.keep_float import import_domains, keep_float
 
@@ -39,7 +40,7 @@ def cut(model: Model, graph: Graph, quantized: onnx.ModelProto, devices: Mapping
     missing = [block.name for block in graph.blocks if block.name not in devices]
     if missing:
         raise BadOption(f"block {missing[0]} and {len(missing) - 1} more have no device: place every block")
-    names = _component_names(graph, devices)
+    names = components(graph, devices)
     if len(set(names.values())) == 1:
         only = next(iter(names.values()))
         inputs = tuple(spec.name for spec in model.inputs)
@@ -115,23 +116,6 @@ def devices_after(graph: Graph, tensors: list[str], devices: list[str]) -> dict[
         for block in graph.blocks:
             stage[block.name] += block.name not in behind
     return {name: devices[index] for name, index in stage.items()}
-
-
-def _component_names(graph: Graph, devices: Mapping[str, str]) -> dict[str, str]:
-    """A component per device and level; the level rises whenever a path changes device, so no cycle can form."""
-    tensors = graph.tensor_map()
-    level: dict[str, int] = {}
-    for block in graph.blocks:
-        here = 0
-        for name in block.inputs:
-            source = tensors[name].producer
-            if source is not None:
-                here = max(here, level[source] + (devices[source] != devices[block.name]))
-        level[block.name] = here
-    keys = sorted({(level[block.name], devices[block.name]) for block in graph.blocks})
-    label = {key: f"{index}-{key[1]}" for index, key in enumerate(keys)}
-    ordered = sorted(graph.blocks, key=lambda block: (level[block.name], devices[block.name]))
-    return {block.name: label[level[block.name], devices[block.name]] for block in ordered}
 
 
 def _owners(model: Model, graph: Graph, quantized: onnx.ModelProto, names: Mapping[str, str]) -> dict[str, str]:
