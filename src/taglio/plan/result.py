@@ -16,11 +16,17 @@ LOCAL = "local"
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a plan must keep: the largest output error, and blocks held in float or in int8 by name."""
+    """What a plan must keep: the largest output error, blocks held in float or in int8 by name, blocks held on a device
+    or kept off one as (block, device), and what one request may take and how many a second there must be room for."""
 
     max_error: float | None
     float_blocks: tuple[str, ...] = ()
     int8_blocks: tuple[str, ...] = ()
+    device_pins: tuple[tuple[str, str], ...] = ()
+    device_exclusions: tuple[tuple[str, str], ...] = ()
+    max_latency_s: float | None = None
+    max_energy_joules: float | None = None
+    min_rate_per_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
