@@ -8,7 +8,7 @@ import numpy as np
 
 from taglio.plan.problem import CALLER, SOURCE, Copies, Kind, Problem, Resource, Totals, Wires
 
-TOLERANCE = 1e-9
+TOLERANCE = 1e-6
 
 
 @dataclass(slots=True)
@@ -104,7 +104,7 @@ def _memory(
 
 def over(amount: float, upper: float) -> bool:
     """Whether a limit is broken, beyond rounding."""
-    return bool(amount > upper + TOLERANCE * max(1e-6, abs(upper)))
+    return bool(amount > upper + TOLERANCE * max(1e-3, abs(upper)))
 
 
 def written(problem: Problem, labels: Sequence[int], value: int) -> tuple[int, Kind]:
