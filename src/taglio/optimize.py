@@ -13,7 +13,8 @@ import numpy as np
 from taglio import artifact, workspace
 from taglio.choose_scheme import SchemeResult, choose
 from taglio.components.build import Manifest, write
-from taglio.components.cut import cut
+from taglio.components.cut import Wires, cut
+from taglio.components.placed import placed
 from taglio.error.measure import ErrorMeter
 from taglio.error.model import ErrorModel
 from taglio.error.study import Budget, study
@@ -35,6 +36,8 @@ from taglio.workspace import COMPONENTS, ERROR, PLAN, PROFILE, Setup, Work
 
 OUTCOME = "outcome"
 LAYERS = "layers"
+# The whole quantised model, with the placement in its own metadata, beside the components of several devices.
+PLACED = "placed.onnx"
 # Plans timed before the profile is refined, and again at the end.
 _FINALISTS = 3
 _VERIFY_SAMPLES = 32
@@ -247,10 +250,16 @@ def plan_stage(
 
 def build_stage(work: Work, builder: QdqBuilder, plan: Plan) -> Manifest:
     """Build the plan's components into the folder."""
-    quantized = builder.build(plan.assignment())
-    parts = cut(work.model, work.graph, quantized, plan.devices())
+    quantized = builder.build(plan.assignment(), plan.wire_only(work.graph))
+    wires = Wires(plan.start, plan.copies()) if plan.crossings else None
+    parts = cut(work.model, work.graph, quantized, plan.devices(), wires)
     inputs = [spec.name for spec in work.model.inputs]
-    return write(work.folder / COMPONENTS, work.model.sha256, inputs, work.model.outputs, parts, plan.fingerprint())
+    folder = work.folder / COMPONENTS
+    (folder / PLACED).unlink(missing_ok=True)
+    if len(parts) > 1:
+        owner = {operator: block.name for block in work.graph.blocks for operator in block.operators}
+        artifact.write_bytes(folder / PLACED, placed(quantized, parts, plan, owner).SerializeToString())
+    return write(folder, work.model.sha256, inputs, work.model.outputs, parts, plan.fingerprint())
 
 
 def top1(work: Work, switchable: Switchable, assignment: Assignment) -> float | None:

@@ -130,7 +130,8 @@ def build(folder: Path, progress: Progress | None = None) -> tuple[Manifest, Pro
     known = _known_plan(folder, work, measured)
     builder = work.builder(measured.scheme, progress)
     manifest = build_stage(work, builder, known)
-    proof = prove(folder / COMPONENTS, manifest, builder.build(known.assignment()), work.data.held_out.samples[:4])
+    whole = builder.build(known.assignment(), known.wire_only(work.graph))
+    proof = prove(folder / COMPONENTS, manifest, whole, work.data.held_out.samples[:4])
     return manifest, proof
 
 
