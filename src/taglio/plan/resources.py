@@ -63,16 +63,25 @@ def resources(workloads: Sequence[Workload], cluster: Cluster, goal: Goal) -> tu
                     Resource(f"energy of {device.name}{name}", cap, no_links, sent, one, 0.0, device.energy_cap_joules)
                 )
     rates, floor = _rates(workloads)
-    if floor < inf:
-        for d, device in enumerate(cluster.devices):
-            found.append(Resource(f"time of {device.name}", np.eye(count)[d], no_links, no_links, rates, 0.0, floor))
-        for a in range(count):
-            for b in range(count):
-                if per_byte[a, b] > 0.0:
-                    sent = no_links.copy()
-                    sent[a, b] = per_byte[a, b]
-                    name = f"time of {cluster.devices[a].name} -> {cluster.devices[b].name}"
-                    found.append(Resource(name, none, no_links, sent, rates, 0.0, floor))
+    return (*found, *(busy_times(cluster, rates, floor) if floor < inf else ()))
+
+
+def busy_times(cluster: Cluster, models: np.ndarray, upper: float, what: str = "time") -> tuple[Resource, ...]:
+    """Busy seconds of each device and each link, `models` being how often each model's request counts."""
+    count = len(cluster.devices)
+    _, per_byte, _ = _links(cluster)
+    none, no_links = np.zeros(count), np.zeros((count, count))
+    found = [
+        Resource(f"{what} of {device.name}", np.eye(count)[d], no_links, no_links, models, 0.0, upper)
+        for d, device in enumerate(cluster.devices)
+    ]
+    for a, source in enumerate(cluster.devices):
+        for b, target in enumerate(cluster.devices):
+            if 0.0 < per_byte[a, b] < inf:
+                sent = no_links.copy()
+                sent[a, b] = per_byte[a, b]
+                name = f"{what} of {source.name} -> {target.name}"
+                found.append(Resource(name, none, no_links, sent, models, 0.0, upper))
     return tuple(found)
 
 
