@@ -23,33 +23,43 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prices:
-    """The best prices found, the bound there, how high the planes still reach in the box, and the calls made."""
+    """The best prices found, the bound there, how high the planes still reach in the box, and the calls made.
+
+    `shares` weigh the answers of all calls so that together they keep the limits, where the planes meet.
+    """
 
     multipliers: np.ndarray
     bound: float
     ceiling: float
     calls: int
+    shares: np.ndarray
 
 
 def maximise(
     oracle: Callable[[np.ndarray], Answer],
     start: np.ndarray,
-    scale: float,
     *,
     tolerance: float,
     calls: int,
+    reach: float = 0.25,
     stop: Callable[[float], bool] = lambda _: False,
 ) -> Prices:
-    """Raise the bound from `start` until the planes promise less than `tolerance` more, `stop(bound)`, or `calls`."""
+    """Raise the bound from `start` until the planes promise less than `tolerance` of it more, `stop(bound)`, or `calls`.
+
+    `reach` is the first half-width of the box, as a share of the first value.
+    """
     best, here = -np.inf, start
     planes = _Planes(len(start))
-    radius = 0.25 * scale
+    scale, radius = 1.0, 1.0
     made, ceiling = 0, np.inf
     point = start
     while made < calls:
         answer = oracle(point)
         made += 1
         planes.add(answer.objective, answer.slope)
+        if made == 1:
+            scale = max(1e-9, abs(answer.bound))
+            radius = reach * scale
         promised = ceiling - best
         gained = answer.bound - best
         if answer.bound > best:
@@ -62,9 +72,9 @@ def maximise(
         if len(start) == 0 or stop(best):
             break
         point, ceiling = planes.highest(here, radius)
-        if ceiling - best <= tolerance:
+        if ceiling - best <= tolerance * scale:
             break
-    return Prices(here, best, ceiling, made)
+    return Prices(here, best, ceiling, made, planes.shares(made))
 
 
 class _Planes:
@@ -91,3 +101,10 @@ class _Planes:
         self.highs.run()
         values = np.array(self.highs.getSolution().col_value)
         return np.clip(values[:-1], low, high), float(values[-1])
+
+    def shares(self, count: int) -> np.ndarray:
+        """The weights of the planes at the last highest point."""
+        duals = np.abs(np.array(self.highs.getSolution().row_dual))
+        if len(duals) < count or duals.sum() <= 0.0:
+            return np.eye(count)[-1]
+        return np.concatenate([duals, np.zeros(count - len(duals))])[:count] / duals.sum()

@@ -132,42 +132,78 @@ class Market:
 
     def account(self, priced: Priced, labels: np.ndarray) -> "Account":
         """The copies that are cheapest at these prices, and what the labelling then costs in every row."""
-        values = self.problem.values
-        count, devices = len(values), self.devices
+        count = len(self.problem.values)
         place, kind, to, int8 = self.ends(labels)
-        of = self.edge_value
-        flat = of * devices + to
+        every = np.arange(count)
+        edges = np.arange(len(to))
+        chosen = self.choose(priced, every, place, kind, self.edge_value, edges, to, int8)
+        values = self.problem.values
+        seconds = chosen.again * values.quantize_s[:, 0, :] + chosen.dequantized * values.dequantize_s
+        seconds[every, place] += chosen.quantized * values.quantize_s[every, np.minimum(kind, 1), place]
+        return self._account(labels, place, chosen.choice, seconds, chosen.noisy, chosen.wired)
+
+    def choose(
+        self,
+        priced: Priced,
+        value: np.ndarray,
+        place: np.ndarray,
+        kind: np.ndarray,
+        owner: np.ndarray,
+        edge: np.ndarray,
+        to: np.ndarray,
+        int8: np.ndarray,
+    ) -> "Chosen":
+        """The cheapest copies of values (repeats allowed) that are written at `place` in `kind`; their edges belong to
+        value number `owner` of the list and are read on device `to`, as int8 or not."""
+        count, devices = len(value), self.devices
+        rows = np.arange(count)
+        flat = owner * devices + to
         ints = np.bincount(flat[int8], minlength=count * devices).reshape(count, devices)
         floats = np.bincount(flat[~int8], minlength=count * devices).reshape(count, devices)
-        wired = np.bincount(flat[~int8], priced.wire[~int8], count * devices).reshape(count, devices)
+        wired = np.bincount(flat[~int8], priced.wire[edge[~int8]], count * devices).reshape(count, devices)
         local = np.zeros((count, devices), dtype=bool)
-        rows = np.arange(count)
         local[rows, place] = True
         there = ~local & (ints + floats > 0)
-        send_float, send_int8 = priced.send_float[rows, place], priced.send_int8[rows, place]
+        send_float, send_int8 = priced.send_float[value, place], priced.send_int8[value, place]
         from_int8 = kind == Kind.INT8
-        again = priced.quantize[:, 0, :]
-        by_float = send_float + np.where(ints > 0, again, 0.0)
-        by_int8 = send_int8 + np.where(
-            floats > 0, floats * priced.dequantize + wired if self.problem.wire_only else BIG, 0.0
-        )
+        by_float = send_float + np.where(ints > 0, priced.quantize[value, 0], 0.0)
+        by_wire = floats * priced.dequantize[value] + wired if self.problem.wire_only else BIG
+        by_int8 = send_int8 + np.where(floats > 0, by_wire, 0.0)
         by_both = np.where((ints > 0) & (floats > 0), send_float + send_int8, BIG)
         best = np.minimum(np.minimum(by_float, by_int8), by_both)
         needs = ints[rows, place] > 0
-        here = priced.quantize[rows, np.minimum(kind, 1), place]
+        here = priced.quantize[value, np.minimum(kind, 1), place]
         shared = needs | (here + np.where(there, best, 0.0).sum(axis=1) < np.where(there, by_float, 0.0).sum(axis=1))
         choice = np.where(by_float <= best, 1, np.where(by_int8 <= best, 2, 3))
         choice = np.where(shared[:, None], choice, 1)
         choice[from_int8] = 2
         choice[~there] = 0
-        quantized = (needs | (choice >= 2).any(axis=1)) & ~from_int8
-        seconds = np.where((choice == 1) & (ints > 0), values.quantize_s[:, 0, :], 0.0)
-        dequantized = np.where((choice == 2) | (local & from_int8[:, None]), floats, 0)
-        seconds += dequantized * values.dequantize_s
-        seconds[rows, place] += np.where(quantized, values.quantize_s[rows, np.minimum(kind, 1), place], 0.0)
-        noisy = ~from_int8[of]
-        wire = noisy & ~int8 & (choice[of, to] == 2)
-        return self._account(labels, place, choice, seconds, noisy & int8, wire)
+        noisy = ~from_int8[owner]
+        return Chosen(
+            choice,
+            (needs | (choice >= 2).any(axis=1)) & ~from_int8,
+            (choice == 1) & (ints > 0),
+            np.where((choice == 2) | (local & from_int8[:, None]), floats, 0),
+            noisy & int8,
+            noisy & ~int8 & (choice[owner, to] == 2),
+        )
+
+    def cost(self, priced: Priced, labels: np.ndarray, value: np.ndarray) -> float:
+        """The priced cost of some values under `labels`, strict edges not looked at."""
+        place, kind, to, int8 = self.ends(labels)
+        values = self.problem.values
+        counts = np.diff(values.start)[value]
+        owner = np.repeat(np.arange(len(value)), counts)
+        edge = np.arange(len(owner)) + np.repeat(values.start[value] - np.cumsum(counts) + counts, counts)
+        at, held = place[value], kind[value]
+        chosen = self.choose(priced, value, at, held, owner, edge, to[edge], int8[edge])
+        total = ((chosen.choice & 1) * priced.send_float[value, at]).sum()
+        total += ((chosen.choice >> 1) * priced.send_int8[value, at]).sum()
+        total += (chosen.again * priced.quantize[value, 0]).sum() + (
+            chosen.dequantized * priced.dequantize[value]
+        ).sum()
+        total += (chosen.quantized * priced.quantize[value, np.minimum(held, 1), at]).sum()
+        return float(total + priced.edge[edge[chosen.noisy]].sum() + priced.wire[edge[chosen.wired]].sum())
 
     def ends(self, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Device and kind that every value is written in; device of every edge's reader and whether it reads int8."""
@@ -219,6 +255,19 @@ class Market:
         by_source = {"resource": amounts, "noise": noises, "memory": weights, "cut": counts}
         rows = np.array([by_source[row.source][row.index] / row.unit for row in self.rows])
         return Account(labels, objective, rows, place, choice)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Chosen:
+    """Copies by value and device, whether a value is quantised at home and where again, how many readers dequantise
+    where, and which edges add edge or wire noise."""
+
+    choice: np.ndarray
+    quantized: np.ndarray
+    again: np.ndarray
+    dequantized: np.ndarray
+    noisy: np.ndarray
+    wired: np.ndarray
 
 
 @dataclass(frozen=True, slots=True, eq=False)

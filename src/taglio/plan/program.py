@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 import highspy
 import numpy as np
 
+from taglio.plan.ledger import Ledger
 from taglio.plan.prices import Market
 from taglio.plan.problem import CALLER, SOURCE, Copies, Kind
 
@@ -72,22 +73,14 @@ class Program:
 
     def __init__(self, market: Market, alive: Sequence[np.ndarray]) -> None:
         self.market, self.alive = market, alive
-        rows = len(market.rows)
-        units = np.eye(rows)
-        priced = [market.price(np.zeros(rows)), *(market.price(unit, 0.0) for unit in units)]
-        self.width = 1 + rows
-        self.unary = np.stack([each.unary for each in priced], axis=-1)
-        self.send = {
-            Copies.FLOAT: np.stack([each.send_float for each in priced], axis=-1),
-            Copies.INT8: np.stack([each.send_int8 for each in priced], axis=-1),
-        }
-        self.quantize = np.stack([each.quantize for each in priced], axis=-1)
-        self.dequantize = np.stack([each.dequantize for each in priced], axis=-1)
-        self.edge = np.stack([each.edge for each in priced], axis=-1)
-        self.wire = np.stack([each.wire for each in priced], axis=-1)
+        ledger = Ledger(market)
+        self.width, self.unary = ledger.width, ledger.unary
+        self.send = {Copies.FLOAT: ledger.send_float, Copies.INT8: ledger.send_int8}
+        self.quantize, self.dequantize = ledger.quantize, ledger.dequantize
+        self.edge, self.wire = ledger.edge, ledger.wire
         self.nothing = np.zeros(self.width)
         self.fixed = np.zeros(self.width)
-        self.fixed[0] = priced[0].constant
+        self.fixed[0] = market.problem.constant
         self.matrix = _Matrix(self.width)
         self.x: list[list[int]] = []
         self.copies: dict[tuple[int, int, int, Copies], int] = {}
@@ -264,11 +257,12 @@ class Program:
         *,
         time_limit_s: float,
         gap: float,
-        threads: int = 1,
         feasibility: bool = False,
         cutoff: float = INFINITY,
+        target: float = -INFINITY,
     ) -> Found:
-        """Run HiGHS; with `feasibility` the objective is nothing. Plans above `cutoff` need not be found."""
+        """Run HiGHS; with `feasibility` the objective is nothing. Plans above `cutoff` need not be found, and one at or
+        below `target` is good enough."""
         matrix, market = self.matrix, self.market
         count = len(matrix.cost)
         cost = np.array(matrix.cost).reshape(count, self.width)
@@ -277,9 +271,7 @@ class Program:
             cost[:, 0] = 0.0
         else:
             scale = 1e3 / max(1e-12, np.abs(cost[:, 0]).max(initial=0.0))
-        limits = [
-            (row, cost[:, 1 + row], market.uppers[row] - self.fixed[1 + row]) for row in range(len(market.rows))
-        ]
+        limits = [(row, cost[:, 1 + row], market.uppers[row] - self.fixed[1 + row]) for row in range(len(market.rows))]
         if cutoff < INFINITY and not feasibility:
             limits.append((-1, cost[:, 0] * scale, (cutoff - self.fixed[0]) * scale))
         low, high = list(matrix.low), list(matrix.high)
@@ -311,7 +303,7 @@ class Program:
             ("time_limit", max(0.01, time_limit_s)),
             ("mip_rel_gap", gap),
             ("random_seed", 0),
-            ("threads", threads),
+            ("objective_target", target * scale),
         ):
             highs.setOptionValue(name, option)
         highs.passModel(model)

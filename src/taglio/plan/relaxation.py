@@ -23,7 +23,9 @@ class Relaxation:
         self.market, self.arity = market, arity
         self.free = np.flatnonzero([len(each) > 1 for each in alive])
         self.fixed = np.array([each[0] for each in alive], dtype=np.intp)
-        self.parts = split(market, arity)
+        self.index = np.full(market.nodes + 1, -1, dtype=np.intp)
+        self.index[self.free] = np.arange(len(self.free))
+        self.settled, self.parts = self._split()
         sizes = [_rounded(len(alive[node])) for node in self.free]
         # Rounding up repeats the last label: a copy changes no minimum and makes more shapes alike.
         self.labels = np.zeros((len(sizes), max(sizes, default=1)), dtype=np.intp)
@@ -31,22 +33,20 @@ class Relaxation:
             own = alive[node]
             self.labels[row, : len(own)] = own
             self.labels[row, len(own) :] = own[-1]
-        self.index = np.full(market.nodes + 1, -1, dtype=np.intp)
-        self.index[self.free] = np.arange(len(self.free))
         self.ends = self._ends()
         axes = self.index[np.where(self.ends >= 0, self.ends, market.nodes)]
         scopes: list[tuple[int, ...]] = [(node,) for node in range(len(sizes))]
         self.factors: list[int] = []
-        self.constant: list[int] = []
+        constant: list[int] = []
         for part, row in enumerate(axes.tolist()):
             scope = tuple(dict.fromkeys(node for node in row if node >= 0))
             if scope:
                 scopes.append(scope)
                 self.factors.append(part)
             else:
-                self.constant.append(part)
+                constant.append(part)
         self.elimination = schedule(sizes, scopes, limit)
-        self._lay_out(axes)
+        self._lay_out(axes, constant)
 
     @property
     def exact(self) -> bool:
@@ -62,7 +62,7 @@ class Relaxation:
         base = priced.constant + self.flat[self.constant_cells].sum()
         free = np.ones(self.market.nodes, dtype=bool)
         free[self.free] = False
-        base += priced.unary[free, self.fixed[free]].sum()
+        base += priced.unary[free, self.fixed[free]].sum() + self.market.cost(priced, labels, self.settled)
         self.base, self.total = float(base), total
         return total + self.base, labels
 
@@ -74,6 +74,14 @@ class Relaxation:
             for row, (node, line) in enumerate(zip(self.free, found, strict=True))
         ]
 
+    def _split(self) -> tuple[np.ndarray, Parts]:
+        """Values between fixed nodes alone, and the parts of the others."""
+        values, free = self.market.problem.values, self.index >= 0
+        open_ = (values.producer >= 0) & free[values.producer]
+        edges = (values.readers >= 0) & free[values.readers]
+        open_ |= np.bincount(self.market.edge_value[edges], minlength=len(open_)) > 0
+        return np.flatnonzero(~open_), split(self.market, self.arity, np.flatnonzero(open_))
+
     def _ends(self) -> np.ndarray:
         """Producer and readers of every part, −1 where there is none or it is no node."""
         values = self.market.problem.values
@@ -81,37 +89,42 @@ class Relaxation:
         readers = np.where(self.parts.edges >= 0, values.readers[self.parts.edges], CALLER)
         return np.column_stack([np.where(producer == SOURCE, -1, producer), np.where(readers == CALLER, -1, readers)])
 
-    def _lay_out(self, axes: np.ndarray) -> None:
+    def _lay_out(self, axes: np.ndarray, constant: list[int]) -> None:
         """Where in the parts' state tables each cell of each factor lies."""
         market, parts, devices = self.market, self.parts, self.market.devices
         values = market.problem.values
         count = len(parts.value)
         strides = np.zeros((count, 1 + self.arity), dtype=np.intp)
         base = np.zeros(count, dtype=np.intp)
-        self.by_arity = [np.flatnonzero(parts.count == arity) for arity in range(1, self.arity + 1)]
+        self.local, width = self._places()
+        self.width = width
+        self.groups: list[tuple[int, np.ndarray, np.ndarray]] = []
         offset = 0
-        for arity, chosen in enumerate(self.by_arity, start=1):
-            sizes = (KINDS * devices, *(2 * devices,) * arity)
-            cells = int(np.prod(sizes))
-            base[chosen] = offset + cells * np.arange(len(chosen))
-            steps = np.cumprod((1, *sizes[:0:-1]))[::-1]
-            strides[chosen, : 1 + arity] = steps
-            offset += cells * len(chosen)
+        for arity in range(1, self.arity + 1):
+            for places in np.unique(width[parts.count == arity]).tolist():
+                chosen = np.flatnonzero((parts.count == arity) & (width == places))
+                sizes = (KINDS * places, *(2 * places,) * arity)
+                cells = int(np.prod(sizes))
+                base[chosen] = offset + cells * np.arange(len(chosen))
+                strides[chosen, : 1 + arity] = np.cumprod((1, *sizes[:0:-1]))[::-1]
+                offset += cells * len(chosen)
+                back = np.argsort(np.where(self.local[chosen] < 0, devices, self.local[chosen]), axis=1)[:, :places]
+                self.groups.append((arity, chosen, back))
         self.cells = offset
+        self.flat = np.full(offset + 1, BIG)
         # States of every label as a producer and as a reader; of what is no node, at the value's home.
-        writes = market.label_writes * devices + market.label_device
-        reads = market.label_device * 2 + (market.label_reads == Kind.INT8)
-        home = values.home[parts.value]
+        home = self.local[np.arange(count), values.home[parts.value]]
         strict = np.zeros((count, self.arity), dtype=bool)
         used = parts.edges >= 0
         strict[used] = values.strict[parts.edges[used]]
+        every = np.arange(count)
         for slot in range(1 + self.arity):
-            states, loose = (writes, home) if slot == 0 else (reads, 2 * home)
             node = self.ends[:, slot]
             fixed = (axes[:, slot] < 0) & (node >= 0)
-            base += strides[:, slot] * np.where(fixed, states[self.fixed[np.maximum(node, 0)]], 0)
-            base += strides[:, slot] * np.where(node < 0, loose, 0)
-        self.constant_cells = base[self.constant]
+            states = self._states(every, self.fixed[np.maximum(node, 0)][:, None], slot)[:, 0]
+            base += strides[:, slot] * np.where(fixed, states, 0)
+            base += strides[:, slot] * np.where(node < 0, home if slot == 0 else 2 * home, 0)
+        self.constant_cells = base[constant]
         rows: dict[tuple[int, ...], list[int]] = {}
         unary: dict[tuple[int, ...], list[int]] = {}
         plan = self.elimination
@@ -131,6 +144,29 @@ class Relaxation:
             begin = len(unary.get(shape, ()))
             self.fills.append((shape, begin, self._cells(shape, chosen, scope, axes, base, strides, strict)))
 
+    def _places(self) -> tuple[np.ndarray, np.ndarray]:
+        """By part, each device's number among those that its ends can be on (−1 for others), and how many they are."""
+        market, parts = self.market, self.parts
+        values = market.problem.values
+        on = np.zeros((market.nodes + 1, market.devices), dtype=bool)
+        on[np.arange(market.nodes), market.label_device[self.fixed]] = True
+        on[np.repeat(self.free, self.labels.shape[1]), market.label_device[self.labels].ravel()] = True
+        met = on[np.where(self.ends >= 0, self.ends, market.nodes)].any(axis=1)
+        outside = (values.producer[parts.value] < 0) | ((parts.edges >= 0) & (values.readers[parts.edges] < 0)).any(
+            axis=1
+        )
+        rows = np.flatnonzero(outside)
+        met[rows, values.home[parts.value[rows]]] = True
+        return np.where(met, np.cumsum(met, axis=1) - 1, -1), met.sum(axis=1)
+
+    def _states(self, chosen: np.ndarray, labels: np.ndarray, slot: int) -> np.ndarray:
+        """States of labels (part, label) as a part's producer (slot 0) or reader."""
+        market = self.market
+        place = self.local[chosen[:, None], market.label_device[labels]]
+        if slot == 0:
+            return market.label_writes[labels] * self.width[chosen][:, None] + place
+        return place * 2 + (market.label_reads[labels] == Kind.INT8)
+
     def _cells(
         self,
         shape: tuple[int, ...],
@@ -142,9 +178,7 @@ class Relaxation:
         strict: np.ndarray,
     ) -> np.ndarray:
         """Positions in the state tables of every cell of factors of one shape."""
-        market, devices, count = self.market, self.market.devices, len(chosen)
-        writes = market.label_writes * devices + market.label_device
-        reads = market.label_device * 2 + (market.label_reads == Kind.INT8)
+        market, count = self.market, len(chosen)
         cells = base[chosen].reshape(count, *(1,) * len(shape))
         laid: list[np.ndarray] = []
         for axis, size in enumerate(shape):
@@ -154,8 +188,9 @@ class Relaxation:
             step = np.zeros((count, size), dtype=np.intp)
             for slot in range(1 + self.arity):
                 here = axes[chosen, slot] == scope[:, axis]
-                states = (writes if slot == 0 else reads)[labels]
-                step += np.where(here[:, None], strides[chosen, slot][:, None] * states, 0)
+                if here.any():
+                    states = self._states(chosen, labels, slot)
+                    step += np.where(here[:, None], strides[chosen, slot][:, None] * states, 0)
             cells = cells + step.reshape(layout)
         flat = (count, *(1,) * len(shape))
         for slot in range(self.arity):
@@ -188,12 +223,11 @@ class Relaxation:
 
     def _fill(self, priced: Priced) -> None:
         """Write every factor's table at these prices."""
-        pieces = [
-            tables(self.market, priced, self.parts, chosen, arity).ravel()
-            for arity, chosen in enumerate(self.by_arity, start=1)
-            if len(chosen)
-        ]
-        self.flat = np.concatenate([*pieces, [BIG]])
+        begin = 0
+        for arity, chosen, places in self.groups:
+            table = tables(self.market, priced, self.parts, chosen, places, arity)
+            self.flat[begin : begin + table.size] = table.ravel()
+            begin += table.size
         pools = self.elimination.pools
         for shape, nodes, labels in self.unaries:
             pools[shape][: len(nodes)] = priced.unary[nodes[:, None], labels]

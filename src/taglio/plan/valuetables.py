@@ -1,6 +1,7 @@
 """What a value costs between the states of its producer and readers, as tables. The formula is in problem.py.
 
-A producer's state is kind · devices + device, a reader's is 2 · device + (reads int8). A value with one to `arity` edges
+Devices are counted among those that a part's ends can still be on (`Parts.places`), d of them: a producer's state is
+kind · d + device, a reader's is 2 · device + (reads int8). A value with one to `arity` edges
 is one table, exact. One with more is split into parts of at most `arity` edges, each of which pays its share of what is
 paid once: the sum of the parts is then a lower bound (a maximum is at least any convex combination).
 """
@@ -29,11 +30,12 @@ class Parts:
         return bool((self.share == 1.0).all())
 
 
-def split(market: Market, arity: int) -> Parts:
-    """Every value in parts of at most `arity` edges."""
+def split(market: Market, arity: int, chosen: np.ndarray) -> Parts:
+    """The `chosen` values in parts of at most `arity` edges."""
     start = market.problem.values.start
     fan_out = np.diff(start)
-    pieces = -(-fan_out // arity)
+    pieces = np.zeros(len(fan_out), dtype=np.intp)
+    pieces[chosen] = -(-fan_out[chosen] // arity)
     value = np.repeat(np.arange(len(fan_out)), pieces)
     nth = np.arange(len(value)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
     # Parts of a value are as even as can be: six edges are two threes, four are two twos.
@@ -47,20 +49,24 @@ def split(market: Market, arity: int) -> Parts:
     return Parts(value[keep], edges[keep], count[keep], share[keep])
 
 
-def tables(market: Market, priced: Priced, parts: Parts, chosen: np.ndarray, arity: int) -> np.ndarray:
-    """Tables of the `chosen` parts, all of `arity` edges: (part, producer state, reader state, …)."""
-    value, devices = parts.value[chosen], market.devices
+def tables(
+    market: Market, priced: Priced, parts: Parts, chosen: np.ndarray, places: np.ndarray, arity: int
+) -> np.ndarray:
+    """Tables of the `chosen` parts, all of `arity` edges, over the devices `places` (part, d):
+    (part, producer state, reader state, …)."""
+    value, devices = parts.value[chosen], places.shape[1]
     edges, share = parts.edges[chosen, :arity], parts.share[chosen]
     diagonal = np.eye(devices, dtype=bool)
+    of, source, target = value[:, None, None], places[:, :, None], places[:, None, :]
+    quantize = priced.quantize[of, np.arange(2)[None, :, None], places[:, None, :]] * share[:, None, None]
     blocks = _Blocks(
-        priced.send_float[value] * share[:, None, None],
-        priced.send_int8[value] * share[:, None, None],
-        priced.quantize[value, 0] * share[:, None],
-        priced.dequantize[value],
+        priced.send_float[of, source, target] * share[:, None, None],
+        priced.send_int8[of, source, target] * share[:, None, None],
+        quantize[:, 0],
+        priced.dequantize[value[:, None], places],
         priced.wire[edges] if market.problem.wire_only else np.full(edges.shape, BIG),
         diagonal,
     )
-    quantize = priced.quantize[value] * share[:, None, None]
     count = len(value)
     size = (devices, 2) * arity
     # What int8 readers add wherever they are, in every float state of the producer.
