@@ -10,8 +10,8 @@ to 1.1. Tensors: log-normal, σ = 0.7, a quarter as large at the end as at the s
 ms, each direction for itself. A block's int8 noise is log-normal, σ = 1.5; quantising an edge adds half of that.
 
 Limits. Noise: 15 % of what everything in int8 adds. Memory: the first device holds all weights in float, each other 0.6
-to 1.8 of an equal share, so that the fastest cannot take what it would. Objective: seconds added over one request, and 0.02 s for a joule. Input and output are on
-the first device.
+to 1.8 of an equal share, so that the fastest cannot take what it would. Objective: seconds added over one request, and
+0.02 s for a joule. Input and output are on the first device.
 """
 
 import gzip
@@ -22,8 +22,8 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from cases import ROOT
 
+from cases import ROOT
 from taglio.graph import Graph, build
 from taglio.model import load
 from taglio.plan.problem import CALLER, SOURCE, Form, Kind, Memory, NoiseBound, Problem, Resource, Values

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.plan.small_problems import made, problems
 
 from taglio.plan.evaluate import brute_force, evaluate
 from taglio.plan.placement import solve
@@ -14,6 +13,7 @@ from taglio.plan.prices import Market
 from taglio.plan.problem import CALLER, SOURCE, Form, Kind, Problem, Resource, Values, switching
 from taglio.plan.program import Program
 from taglio.plan.relaxation import Relaxation
+from tests.plan.small_problems import made, problems
 
 CLOSE = 1e-5
 slowly = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])

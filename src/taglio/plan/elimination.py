@@ -9,6 +9,7 @@ Going back gives the best labelling, and the least total under every single labe
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from math import prod
 
 import numpy as np
@@ -175,6 +176,10 @@ def schedule(sizes: Sequence[int], scopes: Sequence[tuple[int, ...]], limit: flo
     return _assemble(sizes, [tuple(sorted(scope, key=by_rank.__getitem__)) for scope in scopes], rounds, by_rank)
 
 
+# A node, its kept neighbours, and its tables: positions of their axes, whether they are messages, and rows.
+_Member = tuple[int, tuple[int, ...], list[tuple[tuple[int, ...], bool, int]]]
+
+
 def _assemble(
     sizes: Sequence[int], scopes: Sequence[tuple[int, ...]], rounds: list[list[int]], rank: list[int]
 ) -> Elimination:
@@ -189,7 +194,7 @@ def _assemble(
         bucket[scope[0]].append((scope, shape, row, False))
     steps: list[Step] = []
     for nodes in rounds:
-        groups: dict[tuple[object, ...], list[tuple[int, tuple[int, ...], list[tuple[int, ...]]]]] = {}
+        groups: dict[tuple[object, ...], list[_Member]] = {}
         for node in nodes:
             kept = {each for scope, _, _, _ in bucket[node] for each in scope} - {node}
             around = tuple(sorted(kept, key=rank.__getitem__))
@@ -202,16 +207,15 @@ def _assemble(
                 *(sizes[each] for each in around),
                 tuple((axes, message) for axes, message, _ in entries),
             )
-            groups.setdefault(key, []).append((node, around, entries))  # type: ignore[arg-type]
-        for members in groups.values():
-            steps.append(_step(sizes, members, used, bucket))
+            groups.setdefault(key, []).append((node, around, entries))
+        steps += [_step(sizes, members, used, bucket) for members in groups.values()]
     pools = {shape: np.zeros((count, *shape)) for shape, count in used.items()}
     return Elimination(tuple(sizes), list(scopes), places, pools, steps)
 
 
 def _step(
     sizes: Sequence[int],
-    members: list[tuple[int, tuple[int, ...], list[tuple[int, ...]]]],
+    members: list[_Member],
     used: dict[tuple[int, ...], int],
     bucket: list[list[tuple[tuple[int, ...], tuple[int, ...], int, bool]]],
 ) -> Step:
@@ -223,16 +227,16 @@ def _step(
         used[shape] = begin + len(members)
         for index, (_, others, _) in enumerate(members):
             bucket[others[0]].append((others, shape, begin + index, True))
-    inputs = []
-    for index, (axes, message, _) in enumerate(entries):  # type: ignore[misc]
+    inputs: list[tuple[tuple[int, ...], np.ndarray | slice, tuple[int, ...], bool]] = []
+    for index, (axes, message, _) in enumerate(entries):
         rows = [each[2][index][2] for each in members]
         array: np.ndarray | slice = np.array(rows)
-        if rows[-1] - rows[0] == len(rows) - 1 and all(b - a == 1 for a, b in zip(rows, rows[1:], strict=False)):
+        if rows[-1] - rows[0] == len(rows) - 1 and all(b - a == 1 for a, b in pairwise(rows)):
             array = slice(rows[0], rows[-1] + 1)
         inputs.append((tuple(own[axis] for axis in axes), array, axes, message))
     nodes = np.array([each[0] for each in members])
     kept = np.array([each[1] for each in members], dtype=np.intp).reshape(len(members), len(around))
-    return Step(nodes, kept, own, inputs, slice(begin, begin + len(members)))  # type: ignore[arg-type]
+    return Step(nodes, kept, own, inputs, slice(begin, begin + len(members)))
 
 
 def _chunks(count: int, size: int) -> list[tuple[int, int]]:

@@ -56,7 +56,7 @@ class Ledger:
         move = np.repeat(np.arange(len(nodes)), counts)
         value = self.touched[np.repeat(self.touches[nodes], counts) + _ramp(counts)]
         new = self._use(priced, labels, value, nodes[move], to[move]) - use[value]
-        result = self.unary[nodes, to] - self.unary[nodes, labels[nodes]]
+        result: np.ndarray = self.unary[nodes, to] - self.unary[nodes, labels[nodes]]
         np.add.at(result, move, new)
         return result
 
@@ -77,7 +77,7 @@ class Ledger:
         kind = np.where(producer < 0, 0, market.label_writes[written])
         device = np.where(reader < 0, home[owner], market.label_device[read])
         int8 = (reader >= 0) & (market.label_reads[read] == 2)
-        chosen = market.choose(priced, value, place, kind, owner, edge, device, int8)
+        chosen = market.choose(priced, value, place, kind, owner=owner, edge=edge, to=device, int8=int8)
         rows = np.arange(len(value))
         result = np.zeros((len(value), self.width))
         at, target = np.nonzero(chosen.choice)
@@ -105,4 +105,5 @@ _FORBIDDEN = 1e9
 
 def _ramp(counts: np.ndarray) -> np.ndarray:
     """0, 1, … within each of `counts`."""
-    return np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
+    result: np.ndarray = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
+    return result

@@ -44,7 +44,7 @@ def maximise(
     reach: float = 0.25,
     stop: Callable[[float], bool] = lambda _: False,
 ) -> Prices:
-    """Raise the bound from `start` until the planes promise less than `tolerance` of it more, `stop(bound)`, or `calls`.
+    """Raise the bound from `start` until the planes promise less than a share `tolerance` more, or `stop`, or `calls`.
 
     `reach` is the first half-width of the box, as a share of the first value.
     """
@@ -106,5 +106,6 @@ class _Planes:
         """The weights of the planes at the last highest point."""
         duals = np.abs(np.array(self.highs.getSolution().row_dual))
         if len(duals) < count or duals.sum() <= 0.0:
-            return np.eye(count)[-1]
-        return np.concatenate([duals, np.zeros(count - len(duals))])[:count] / duals.sum()
+            duals = np.eye(count)[-1]
+        result: np.ndarray = np.concatenate([duals, np.zeros(max(0, count - len(duals)))])[:count] / duals.sum()
+        return result

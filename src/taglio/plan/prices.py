@@ -136,7 +136,7 @@ class Market:
         place, kind, to, int8 = self.ends(labels)
         every = np.arange(count)
         edges = np.arange(len(to))
-        chosen = self.choose(priced, every, place, kind, self.edge_value, edges, to, int8)
+        chosen = self.choose(priced, every, place, kind, owner=self.edge_value, edge=edges, to=to, int8=int8)
         values = self.problem.values
         seconds = chosen.again * values.quantize_s[:, 0, :] + chosen.dequantized * values.dequantize_s
         seconds[every, place] += chosen.quantized * values.quantize_s[every, np.minimum(kind, 1), place]
@@ -148,6 +148,7 @@ class Market:
         value: np.ndarray,
         place: np.ndarray,
         kind: np.ndarray,
+        *,
         owner: np.ndarray,
         edge: np.ndarray,
         to: np.ndarray,
@@ -196,7 +197,7 @@ class Market:
         owner = np.repeat(np.arange(len(value)), counts)
         edge = np.arange(len(owner)) + np.repeat(values.start[value] - np.cumsum(counts) + counts, counts)
         at, held = place[value], kind[value]
-        chosen = self.choose(priced, value, at, held, owner, edge, to[edge], int8[edge])
+        chosen = self.choose(priced, value, at, held, owner=owner, edge=edge, to=to[edge], int8=int8[edge])
         total = ((chosen.choice & 1) * priced.send_float[value, at]).sum()
         total += ((chosen.choice >> 1) * priced.send_int8[value, at]).sum()
         total += (chosen.again * priced.quantize[value, 0]).sum() + (

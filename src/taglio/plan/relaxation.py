@@ -26,10 +26,10 @@ class Relaxation:
         self.index = np.full(market.nodes + 1, -1, dtype=np.intp)
         self.index[self.free] = np.arange(len(self.free))
         self.settled, self.parts = self._split()
-        sizes = [_rounded(len(alive[node])) for node in self.free]
+        sizes = [_rounded(len(alive[node])) for node in self.free.tolist()]
         # Rounding up repeats the last label: a copy changes no minimum and makes more shapes alike.
         self.labels = np.zeros((len(sizes), max(sizes, default=1)), dtype=np.intp)
-        for row, node in enumerate(self.free):
+        for row, node in enumerate(self.free.tolist()):
             own = alive[node]
             self.labels[row, : len(own)] = own
             self.labels[row, len(own) :] = own[-1]
@@ -151,10 +151,9 @@ class Relaxation:
         on = np.zeros((market.nodes + 1, market.devices), dtype=bool)
         on[np.arange(market.nodes), market.label_device[self.fixed]] = True
         on[np.repeat(self.free, self.labels.shape[1]), market.label_device[self.labels].ravel()] = True
-        met = on[np.where(self.ends >= 0, self.ends, market.nodes)].any(axis=1)
-        outside = (values.producer[parts.value] < 0) | ((parts.edges >= 0) & (values.readers[parts.edges] < 0)).any(
-            axis=1
-        )
+        met = np.asarray(on[np.where(self.ends >= 0, self.ends, market.nodes)].any(axis=1))
+        called = ((parts.edges >= 0) & (values.readers[parts.edges] < 0)).any(axis=1)
+        outside = (values.producer[parts.value] < 0) | called
         rows = np.flatnonzero(outside)
         met[rows, values.home[parts.value[rows]]] = True
         return np.where(met, np.cumsum(met, axis=1) - 1, -1), met.sum(axis=1)
@@ -162,10 +161,12 @@ class Relaxation:
     def _states(self, chosen: np.ndarray, labels: np.ndarray, slot: int) -> np.ndarray:
         """States of labels (part, label) as a part's producer (slot 0) or reader."""
         market = self.market
-        place = self.local[chosen[:, None], market.label_device[labels]]
+        place: np.ndarray = self.local[chosen[:, None], market.label_device[labels]]
         if slot == 0:
-            return market.label_writes[labels] * self.width[chosen][:, None] + place
-        return place * 2 + (market.label_reads[labels] == Kind.INT8)
+            place = market.label_writes[labels] * self.width[chosen][:, None] + place
+        else:
+            place = place * 2 + (market.label_reads[labels] == Kind.INT8)
+        return place
 
     def _cells(
         self,

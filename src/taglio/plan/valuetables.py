@@ -132,7 +132,8 @@ class _Blocks:
 
     def from_int8(self, slots: tuple[int, ...]) -> np.ndarray:
         """The producer wrote int8: float readers dequantise, other devices get the int8 copy."""
-        return self._dequantized(slots, np.zeros_like(self.wire)) + _lift(self.send_int8, len(slots))
+        result: np.ndarray = self._dequantized(slots, np.zeros_like(self.wire)) + _lift(self.send_int8, len(slots))
+        return result
 
     def _dequantized(self, slots: tuple[int, ...], extra: np.ndarray) -> np.ndarray:
         result = np.zeros((self.count, 1, self.devices, *(2,) * len(slots)))
@@ -183,7 +184,8 @@ def _lift(table: np.ndarray, axes: int) -> np.ndarray:
 @lru_cache
 def _ints(slots: int) -> np.ndarray:
     """How many of `slots` readers read int8, by their states."""
-    return np.indices((2,) * slots).sum(axis=0)
+    result: np.ndarray = np.indices((2,) * slots).sum(axis=0)
+    return result
 
 
 @lru_cache
