@@ -32,6 +32,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("report",),
     ("optimize",),
     ("stages",),
+    ("place_models",),
     ("cli",),
     ("__main__",),
 )

@@ -70,7 +70,7 @@ def shorten(
     round_, stalled = 0, 0
     while search.value - bound > gap * search.value and time.perf_counter() < deadline and stalled < _PATIENCE:
         problem = weigh(assembled, goal, weights)
-        found = solve(problem, gap=max(gap, 3e-3), time_limit_s=min(2.0, deadline - time.perf_counter()))
+        found = solve(problem, gap=max(gap, 1e-2), time_limit_s=min(2.0, deadline - time.perf_counter()))
         stalled = 0 if found.bound > bound + 0.05 * gap * search.value else stalled + 1
         bound = max(bound, found.bound)
         if not found.labels:

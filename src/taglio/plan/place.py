@@ -26,6 +26,7 @@ from taglio.plan.workload import Workload
 GAP = 1e-3
 # What a later objective may give up of an earlier one, so that rounding does not forbid all but one plan.
 _GIVE = 1e-3
+_ROUNDS = 4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,13 +64,66 @@ def place(
 ) -> Answer:
     """The best plans found within `gap` or `time_limit_s`, checked. Raises Infeasible with the smallest set of limits
     that contradict each other."""
-    found = _place(workloads, cluster, objective, running, gap, time_limit_s)
-    if found is None:
-        raise Infeasible(_why(workloads, cluster))
+    works, where, found = list(workloads), cluster, None
+    for _ in range(_ROUNDS):
+        found = _place(works, where, objective, running, gap, time_limit_s)
+        if found is None:
+            raise Infeasible(_why(workloads, cluster))
+        # What components cost beyond their blocks is known once they are: limits are tightened by that much.
+        tighter = _tighter(works, workloads, where, cluster, found.plans)
+        if tighter is None:
+            break
+        works, where = tighter
+    assert found is not None
+    plans = tuple(replace(plan, limits=each.limits) for plan, each in zip(found.plans, workloads, strict=True))
+    found = replace(found, plans=plans)
     work = zip(workloads, found.plans, strict=True)
     for workload, plan in work:
         check_cluster(workload.graph, workload.profiles, workload.error, cluster, plan, max_noise=workload.noise_limits)
     return found
+
+
+def _tighter(
+    works: Sequence[Workload],
+    wanted: Sequence[Workload],
+    where: Cluster,
+    cluster: Cluster,
+    plans: Sequence[Plan],
+) -> tuple[list[Workload], Cluster] | None:
+    """Limits under which a request's overheads fit those that are wanted; None where they do already."""
+    tightened, changed = [], False
+    spent: dict[str, float] = {}
+    for work, each, plan in zip(works, wanted, plans, strict=True):
+        limits, asked = work.limits, each.limits
+        joules = plan.predicted_joules.value if plan.predicted_joules is not None else 0.0
+        if asked.max_energy_joules is not None and joules > asked.max_energy_joules and limits.max_energy_joules:
+            limits = replace(
+                limits, max_energy_joules=limits.max_energy_joules - 1.02 * (joules - asked.max_energy_joules)
+            )
+            changed = True
+        rate = plan.predicted_rate_per_s
+        if asked.min_rate_per_s is not None and rate is not None and rate.value < asked.min_rate_per_s:
+            limits = replace(
+                limits, min_rate_per_s=(limits.min_rate_per_s or 0.0) * 1.01 * asked.min_rate_per_s / rate.value
+            )
+            changed = True
+        for use in plan.usage:
+            sent = sum(
+                crossing.bytes * link.joules_per_byte
+                for crossing in plan.crossings
+                if crossing.source == use.device
+                and (link := cluster.link(crossing.source, crossing.target)) is not None
+            )
+            spent[use.device] = max(spent.get(use.device, 0.0), use.predicted_joules + sent)
+        tightened.append(replace(work, limits=limits))
+    devices = []
+    for device, asked_of in zip(where.devices, cluster.devices, strict=True):
+        over = spent.get(device.name, 0.0) - asked_of.energy_cap_joules
+        if over > 0.0:
+            device = replace(device, energy_cap_joules=max(0.0, device.energy_cap_joules - 1.02 * over))  # noqa: PLW2901
+            changed = True
+        devices.append(device)
+    return (tightened, replace(where, devices=tuple(devices))) if changed else None
 
 
 def _place(
@@ -94,8 +148,8 @@ def _place(
     if answer is None:
         return None
     status: Status = "optimal" if answer.gap <= gap else "time limit"
-    plans = describe(answer.assembled, answer.totals, status=status, gap=answer.gap, objective=str(objective))
-    return replace(answer, plans=plans)
+    plans = describe(answer.assembled, answer.totals, status=status, gap=float(answer.gap), objective=str(objective))
+    return replace(answer, plans=plans, value=float(answer.value), bound=float(answer.bound))
 
 
 def _one(
