@@ -22,7 +22,7 @@ FORMS = (
     Form("int8-anchor", Kind.INT8, Kind.ANCHOR),
     Form("carried", Kind.ANCHOR, Kind.ANCHOR),
 )
-MOST_LABELLINGS = 1500
+MOST_LABELLINGS = 300
 
 
 def made(rng: np.random.Generator, *, limits: bool, peak: bool = False) -> Problem:

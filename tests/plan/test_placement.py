@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from taglio.plan.evaluate import brute_force, evaluate
+from taglio.plan.loosened import Loosened
 from taglio.plan.placement import solve
 from taglio.plan.prices import Market
 from taglio.plan.problem import CALLER, SOURCE, Form, Kind, Problem, Resource, Values, switching
@@ -16,7 +17,7 @@ from taglio.plan.relaxation import Relaxation
 from tests.plan.small_problems import made, problems
 
 CLOSE = 1e-5
-slowly = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+slowly = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def alive(problem: Problem) -> list[np.ndarray]:
@@ -120,6 +121,25 @@ def test_a_program_of_some_labels_equals_brute_force(problem: Problem, seed: int
         totals = evaluate(problem, found.labels.tolist(), found.wires)
         assert totals.broken == ()
         assert totals.objective == pytest.approx(best.objective, rel=CLOSE)
+
+
+@slowly
+@given(problems(), st.integers(0, 2**16), st.booleans())
+def test_cut_edges_at_any_price_give_a_bound_below_the_best(problem: Problem, seed: int, every: bool) -> None:
+    best, market, rng = brute_force(problem), Market(problem), np.random.default_rng(seed)
+    if best is None:
+        return
+    loose = Loosened(market, alive(problem), narrow=0.0 if every else 1e5)
+    loose.prices = rng.normal(0.0, 3.0, loose.prices.shape)
+    multipliers = rng.exponential(5.0, len(market.rows))
+    for _ in range(3):
+        _, value, labels = loose.run(multipliers)
+        assert value <= best.objective + CLOSE
+        account = market.account(market.price(multipliers), labels)
+        multipliers = loose.step(multipliers, account.rows - market.uppers, 1.0)
+    chosen = {node: (labels, line) for node, labels, line in loose.marginals()}
+    for node, (labels, line) in chosen.items():
+        assert line[labels == best.labels[node]].min() <= best.objective + CLOSE
 
 
 def objective(problem: Problem) -> float:

@@ -22,6 +22,7 @@ from taglio.plan.dive import Pool, dive
 from taglio.plan.elimination import TooWide
 from taglio.plan.evaluate import evaluate
 from taglio.plan.ledger import Ledger
+from taglio.plan.loosened import Loosened
 from taglio.plan.multipliers import Answer, Prices, maximise
 from taglio.plan.prices import BIG, Account, Market
 from taglio.plan.problem import Copies, Problem
@@ -36,6 +37,8 @@ _WIDEST = 3e6
 _SLACKS = (0.015, 0.06)
 # Plans within this many gaps of the bound are bettered by HiGHS, for so long at most.
 _NEAR, _MIXING_S = 8.0, 1.5
+# Of the time there is, what a graph too wide for elimination gets before HiGHS has its turn.
+_LOOSENING_SHARE = 0.8
 # (share of the rest fixed in a round, chunks it is fixed in, from the back): tried in turn until the gap is small.
 _DIVES = ((0.5, 4, False), (0.5, 8, True), (0.5, 1, False), (0.7, 16, True), (0.3, 4, False), (0.3, 8, True))
 
@@ -116,7 +119,9 @@ class _Search:
             except TooWide:
                 rough = None
             self.built = time.perf_counter()
-            if rough is not None and self._by_prices(rough):
+            if rough is None:
+                self._by_loosening()
+            elif self._by_prices(rough):
                 return self._placed("infeasible")
         if not self._done() and time.perf_counter() < self.deadline and self._by_highs() and self.labels is None:
             return self._placed("infeasible")
@@ -170,6 +175,29 @@ class _Search:
                 break
             self.alive, self.floor = everything, np.inf
         return self.bound > self.most
+
+    def _by_loosening(self) -> None:
+        """Bound and plans for a graph too wide to eliminate: some edges are cut and priced instead."""
+        self.how = "prices, edges cut"
+        market = self.market
+        loose = Loosened(market, self.alive)
+        ledger = Ledger(market)
+        descent = Descent(market, ledger)
+        until = min(self.deadline, time.perf_counter() + _LOOSENING_SHARE * (self.deadline - time.perf_counter()))
+        while not self._done() and time.perf_counter() < until:
+            priced, value, labels = loose.run(self.multipliers)
+            self.bound = max(self.bound, value)
+            account = market.account(priced, labels)
+            self._offer(account)
+            if loose.calls % 20 == 1:
+                objective, better = descent.improve(priced, self.multipliers, labels, self.alive, good_enough=-np.inf)
+                if objective < self.objective:
+                    self._offer(market.account(priced, better))
+            goal = self.objective if np.isfinite(self.objective) else value + 0.1 * abs(value)
+            self.multipliers = loose.step(self.multipliers, account.rows - market.uppers, goal - value)
+        self.multipliers = loose.best
+        if np.isfinite(self.objective) and not self._done():
+            self._keep(loose.marginals(), self.objective - 0.9 * self.gap * abs(self.objective))
 
     def _narrowed(self) -> Relaxation:
         """The labels that are left with exact tables, or split ones where those are too wide."""

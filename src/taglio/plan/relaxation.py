@@ -17,10 +17,17 @@ class Relaxation:
     """The factors of a problem whose node n may only take the labels alive[n]; fixed nodes are in no factor."""
 
     def __init__(
-        self, market: Market, alive: Sequence[np.ndarray], *, arity: int = 3, limit: float = LARGEST_TABLE
+        self,
+        market: Market,
+        alive: Sequence[np.ndarray],
+        *,
+        arity: int = 3,
+        limit: float = LARGEST_TABLE,
+        without: np.ndarray | None = None,
     ) -> None:
-        """Raises TooWide where a table would have more than `limit` entries."""
-        self.market, self.arity = market, arity
+        """Raises TooWide where a table would have more than `limit` entries. With an arity of 1, edges may be left out
+        (`without`, a mask): the caller bounds what they cost."""
+        self.market, self.arity, self.without = market, arity, without
         self.free = np.flatnonzero([len(each) > 1 for each in alive])
         self.fixed = np.array([each[0] for each in alive], dtype=np.intp)
         self.index = np.full(market.nodes + 1, -1, dtype=np.intp)
@@ -80,7 +87,11 @@ class Relaxation:
         open_ = (values.producer >= 0) & free[values.producer]
         edges = (values.readers >= 0) & free[values.readers]
         open_ |= np.bincount(self.market.edge_value[edges], minlength=len(open_)) > 0
-        return np.flatnonzero(~open_), split(self.market, self.arity, np.flatnonzero(open_))
+        parts = split(self.market, self.arity, np.flatnonzero(open_))
+        if self.without is not None:
+            kept = ~self.without[parts.edges[:, 0]]
+            parts = Parts(parts.value[kept], parts.edges[kept], parts.count[kept], parts.share[kept])
+        return np.flatnonzero(~open_), parts
 
     def _ends(self) -> np.ndarray:
         """Producer and readers of every part, −1 where there is none or it is no node."""
