@@ -81,7 +81,7 @@ def test_pins_scenarios_and_running_plans(out: Path, cluster: Path) -> None:
 def test_two_models_share_the_devices(out: Path, cluster: Path, digits_staged: Staged, tmp_path: Path) -> None:
     other = Path(shutil.copytree(digits_staged.folder, tmp_path / "other"))
     ran = taglio(
-        "plan", out, "--cluster", cluster, *QUICK, "--rate", 20, "--also", f"{other},rate=5,max-error=5%", "--json"
+        "plan", out, "--cluster", cluster, *QUICK, "--rate", 20, "--with-model", f"{other},rate=5,max-error=5%", "--json"
     ).json()
     assert len(ran["plans"]) == 2 and ran["plans"][1]["limits"]["max_error"] == 0.05
     assert json.loads((other / "plan.json").read_text())["body"]["objective"] == "latency"
@@ -102,7 +102,7 @@ def test_refusals_are_one_line(out: Path, cluster: Path) -> None:
     refused(taglio("plan", out, "--cluster", cluster, *QUICK, "--scenario", "cutt"), 'did you mean "cut"')
     refused(taglio("plan", out, "--cluster", cluster, *QUICK, "--objective", "speed"), "not known")
     refused(taglio("plan", out, "--cluster", cluster, *QUICK, "--cut", "x"), "--pin")
-    refused(taglio("plan", out, "--cluster", cluster, *QUICK, "--also", "x,speed=3"), "rate=5")
+    refused(taglio("plan", out, "--cluster", cluster, *QUICK, "--with-model", "x,speed=3"), "rate=5")
     refused(taglio("plan", out, "--cluster", cluster, *QUICK, "--what-if", "more"), "--what-if")
     refused(taglio("plan", out, "--cluster", cluster, *QUICK, "--max-latency-ms", 1e-6), "latency", code=3)
     cluster.write_text(TEXT.replace('profile = "profile.json"', ""))

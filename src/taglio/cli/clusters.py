@@ -50,7 +50,7 @@ def cluster_arguments(each: argparse.ArgumentParser) -> None:
     limit_arguments(each)
     each.add_argument("--rate", type=positive_float, metavar="PER_S", help="requests a second of this model")
     each.add_argument(
-        "--also",
+        "--with-model",
         action="append",
         default=[],
         metavar="OUT,rate=5,max-error=1%",
@@ -110,7 +110,7 @@ def plan_on_cluster(options: argparse.Namespace) -> int:
     cluster = clusters.load(options.cluster, options.scenario)
     with bar(options.json) as progress:
         candidates = [candidate(options.folder, lambda graph: _limits(graph, options), options.rate)]
-        for text in options.also:
+        for text in options.with_model:
             folder, rate, bound = _also(text, options.max_error)
             candidates.append(candidate(folder, lambda graph, bound=bound: _limits(graph, options, bound), rate))  # type: ignore[misc]
         running = None
@@ -162,7 +162,7 @@ def refuse_without_cluster(options: argparse.Namespace) -> None:
         "--min-rate": options.min_rate,
         "--keep-off": options.keep_off,
         "--rate": options.rate,
-        "--also": options.also,
+        "--with-model": options.with_model,
         "--what-if": options.what_if,
         "--explain": options.explain,
         "--from": options.running,
@@ -200,7 +200,7 @@ def _limits(graph: Any, options: argparse.Namespace, max_error: float | None = N
 
 
 def _also(text: str, max_error: float) -> tuple[Path, float | None, float]:
-    """Folder, rate and error bound of --also."""
+    """Folder, rate and error bound of --with-model."""
     folder, *words = text.split(",")
     rate, bound = None, max_error
     for word in words:
@@ -213,7 +213,7 @@ def _also(text: str, max_error: float) -> tuple[Path, float | None, float]:
             else:
                 raise ValueError
         except (ValueError, argparse.ArgumentTypeError):
-            raise BadOption(f'--also "{text}": write OUT,rate=5,max-error=1%') from None
+            raise BadOption(f'--with-model "{text}": write OUT,rate=5,max-error=1%') from None
     return Path(folder), rate, bound
 
 
