@@ -12,7 +12,8 @@ import numpy as np
 from taglio import artifact, workspace
 from taglio.choose_scheme import SchemeResult, choose
 from taglio.components.build import Manifest, write
-from taglio.components.cut import cut
+from taglio.components.cut import Wires, cut
+from taglio.components.placed import placed
 from taglio.decide import Decision, decide, same_assignment, timing_of
 from taglio.error.loss import parse_metric
 from taglio.error.switchable import Switchable
@@ -34,6 +35,8 @@ OUTCOME = "outcome"
 LAYERS = "layers"
 # Relative L2 by which schemes are compared where the bound is on a metric that moves in steps.
 _SCHEME_ERROR = 0.01
+# The whole quantised model, with the placement in its own metadata, beside the components of several devices.
+PLACED = "placed.onnx"
 
 
 def optimize(
@@ -117,10 +120,16 @@ def layers_stage(work: Work, scheme: Scheme, cut_at: Cut, progress: Progress | N
 
 def build_stage(work: Work, builder: QdqBuilder, plan: Plan) -> Manifest:
     """Build the plan's components into the folder."""
-    quantized = builder.build(plan.assignment())
-    parts = cut(work.model, work.graph, quantized, plan.devices())
+    quantized = builder.build(plan.assignment(), plan.wire_only(work.graph))
+    wires = Wires(plan.start, plan.copies()) if plan.crossings else None
+    parts = cut(work.model, work.graph, quantized, plan.devices(), wires)
     inputs = [spec.name for spec in work.model.inputs]
-    return write(work.folder / COMPONENTS, work.model.sha256, inputs, work.model.outputs, parts, plan.fingerprint())
+    folder = work.folder / COMPONENTS
+    (folder / PLACED).unlink(missing_ok=True)
+    if len(parts) > 1:
+        owner = {operator: block.name for block in work.graph.blocks for operator in block.operators}
+        artifact.write_bytes(folder / PLACED, placed(quantized, parts, plan, owner).SerializeToString())
+    return write(folder, work.model.sha256, inputs, work.model.outputs, parts, plan.fingerprint())
 
 
 def top1(work: Work, switchable: Switchable, assignment: Assignment) -> float | None:

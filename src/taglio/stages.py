@@ -108,18 +108,26 @@ def place(graph: Graph, pins: Sequence[str], cuts: Sequence[str], devices: Seque
         return devices_after(graph, list(cuts), names)
     result = {block.name: LOCAL for block in graph.blocks}
     pinned: dict[str, str] = {}
-    for pin in pins:
-        device, _, pattern = pin.partition("=")
-        if not device or not pattern:
-            raise BadOption(f'--pin "{pin}": write DEVICE=PATTERN')
-        hits = [block.name for block in graph.blocks if fnmatchcase(block.name, pattern)]
-        if not hits:
-            raise BadOption(f'--pin "{pin}": the pattern matches none of {len(graph.blocks)} blocks')
+    for device, hits in matches(graph, "--pin", pins):
         for name in hits:
             if pinned.get(name, device) != device:
                 raise BadOption(f"block {name} is pinned to {pinned[name]} and to {device}: drop one of the pins")
             pinned[name] = device
     return result | pinned
+
+
+def matches(graph: Graph, option: str, texts: Sequence[str]) -> list[tuple[str, list[str]]]:
+    """Blocks by device from DEVICE=PATTERN. Raises BadOption for a pattern that matches nothing."""
+    found = []
+    for text in texts:
+        device, _, pattern = text.partition("=")
+        if not device or not pattern:
+            raise BadOption(f'{option} "{text}": write DEVICE=PATTERN')
+        hits = [block.name for block in graph.blocks if fnmatchcase(block.name, pattern)]
+        if not hits:
+            raise BadOption(f'{option} "{text}": the pattern matches none of {len(graph.blocks)} blocks')
+        found.append((device, hits))
+    return found
 
 
 def _known_plan(folder: Path, work: Work, measured: Profile) -> Plan:
@@ -138,7 +146,8 @@ def build(folder: Path, progress: Progress | None = None) -> tuple[Manifest, Pro
     known = _known_plan(folder, work, measured)
     builder = work.builder(measured.scheme, progress)
     manifest = build_stage(work, builder, known)
-    proof = prove(folder / COMPONENTS, manifest, builder.build(known.assignment()), work.data.held_out.samples[:4])
+    whole = builder.build(known.assignment(), known.wire_only(work.graph))
+    proof = prove(folder / COMPONENTS, manifest, whole, work.data.held_out.samples[:4])
     return manifest, proof
 
 

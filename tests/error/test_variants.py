@@ -42,7 +42,9 @@ def switchable(network: Case, wires: tuple[str, ...]) -> Switchable:
 def distance(network: Case, switchable: Switchable, assignment: Assignment, travelling: list[str]) -> float:
     """Between the switchable graph and the model built so, relative to the float outputs."""
     sample = network.held_out.samples[0]
-    built = network.builder.build(assignment, dict.fromkeys(travelling, DEFAULT_SCHEME))
+    readers = [(name, block.name) for block in network.graph.blocks for name in block.inputs if name in travelling]
+    readers += [(name, "") for name in network.graph.outputs if name in travelling]
+    built = network.builder.build(assignment, dict.fromkeys(readers, DEFAULT_SCHEME))
     (wanted,) = outputs(built, sample, network.model.outputs)
     (found,) = switchable.run(assignment, sample, travelling)
     (plain,) = switchable.run({}, sample)

@@ -277,12 +277,12 @@ KINDS = ("conv", "conv", "conv", "soft", "join", "join", "join", "move", "move",
 
 
 @st.composite
-def problems(draw: st.DrawFn, largest: int = 7) -> Problem:
-    """A graph of 2 to `largest` blocks with times, noises and limits."""
+def problems(draw: st.DrawFn, largest: int = 7, *, sparing: bool = True) -> Problem:
+    """A graph of 2 to `largest` blocks with times, noises and limits; `sparing`: some changes of type spare time."""
     count = draw(st.sampled_from(range(2, largest + 1)))
     rng = draw(st.randoms(use_true_random=True))
     graph = _graph(rng, count)
-    profile, error = _profile(rng, graph), _error(rng, graph)
+    profile, error = _profile(rng, graph, sparing), _error(rng, graph)
     return Problem(graph, profile, error, _limits(rng, graph, error))
 
 
@@ -309,7 +309,7 @@ def _graph(rng: Random, count: int) -> Graph:
     return sketch.graph(*(name for name in made if rng.random() < 0.1))
 
 
-def _profile(rng: Random, graph: Graph) -> Profile:
+def _profile(rng: Random, graph: Graph, sparing: bool) -> Profile:
     """Whole microseconds: two plans that differ, differ by more than the solver's gap."""
     # int8 is faster more often than not, or there would be nothing to decide.
     blocks = {
@@ -319,7 +319,7 @@ def _profile(rng: Random, graph: Graph) -> Profile:
     }
     most = rng.choice((0, 4, 12))
     flows = dict.fromkeys(tensor.name for tensor in origins(graph).values())
-    least = rng.choice((0, 0, -10))  # a change of type that spares time
+    least = rng.choice((0, 0, -10)) if sparing else 0
     glue = {
         flow: tuple(
             float(rng.randint(least if change else 0, most))

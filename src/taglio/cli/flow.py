@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from taglio.cli.clusters import cluster_arguments, plan_on_cluster, refuse_without_cluster
 from taglio.cli.options import (
     bound_argument,
     command,
@@ -74,6 +75,7 @@ def add(commands: Any) -> None:
         "--cut", action="append", default=[], metavar="TENSOR", help="start the next device behind TENSOR (repeatable)"
     )
     each.add_argument("--devices", default="", metavar="A,B,...", help="names of the devices that --cut separates")
+    cluster_arguments(each)
     json_argument(each)
 
     each = command(commands, "build", "write the plan's components and prove that they equal the whole model", _build)
@@ -201,6 +203,9 @@ def _sensitivity(options: argparse.Namespace) -> int:
 
 
 def _plan(options: argparse.Namespace) -> int:
+    if options.cluster is not None:
+        return plan_on_cluster(options)
+    refuse_without_cluster(options)
     from taglio.report import terminal
     from taglio.report.progress import bar
     from taglio.stages import plan

@@ -2,7 +2,7 @@
 
 The cut falls on the quantised tensor: a QuantizeLinear belongs to the block that produced its tensor and a
 DequantizeLinear to whoever reads it, so a tensor that an int8 block writes, or that only int8 blocks across the cut
-read, travels as int8.
+read, travels as int8. Where a plan says in which precision a tensor travels to a device, that holds instead.
 """
 
 from collections.abc import Mapping
@@ -14,8 +14,11 @@ from onnx import shape_inference
 from taglio.errors import BadOption
 from taglio.graph import Graph, node_inputs, tensor_shapes
 from taglio.model import Model
+from taglio.plan.partition import components
 from taglio.profile.attribution import base_name
 from taglio.quantize.keep_float import import_domains, keep_float
+
+INT8 = "int8"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -30,7 +33,23 @@ class Component:
     outputs: tuple[str, ...]
 
 
-def cut(model: Model, graph: Graph, quantized: onnx.ModelProto, devices: Mapping[str, str]) -> list[Component]:
+@dataclass(frozen=True, slots=True)
+class Wires:
+    """What a plan says of crossings: the precisions in which each tensor travels to each device, and the device where
+    inputs and outputs are. An input that travels as int8 is quantised there, by a component of its own, and an output
+    that arrives so dequantised."""
+
+    start: str
+    copies: Mapping[tuple[str, str], frozenset[str]]
+
+    def as_int8(self, tensor: str, device: str) -> bool:
+        """Whether `device` gets the tensor as int8."""
+        return INT8 in self.copies.get((tensor, device), ())
+
+
+def cut(
+    model: Model, graph: Graph, quantized: onnx.ModelProto, devices: Mapping[str, str], wires: Wires | None = None
+) -> list[Component]:
     """Components in an order in which they can run, each after those it reads from.
 
     `devices` names the device of every block. Blocks on one device form one component unless a path between them
@@ -39,24 +58,36 @@ def cut(model: Model, graph: Graph, quantized: onnx.ModelProto, devices: Mapping
     missing = [block.name for block in graph.blocks if block.name not in devices]
     if missing:
         raise BadOption(f"block {missing[0]} and {len(missing) - 1} more have no device: place every block")
-    names = _component_names(graph, devices)
-    if len(set(names.values())) == 1:
+    names = components(graph, devices)
+    ends = _ends(model, graph, devices, wires)
+    if len(set(names.values())) == 1 and not ends:
         only = next(iter(names.values()))
         inputs = tuple(spec.name for spec in model.inputs)
         return [Component(only, devices[graph.blocks[0].name], tuple(names), quantized, inputs, model.outputs)]
-    owner = _owners(model, graph, quantized, names)
+    owner = _owners(model, graph, quantized, names, ends)
+    last = {name: component for name, component in ends.items() if name in model.outputs}
+    place = {component: devices[block] for block, component in names.items()}
+    if wires is not None:
+        place |= dict.fromkeys(ends.values(), wires.start)
     typed = shape_inference.infer_shapes(quantized)
     info = {value.name: value for value in [*typed.graph.value_info, *typed.graph.input, *typed.graph.output]}
     initializers = {tensor.name: tensor for tensor in quantized.graph.initializer}
     shapes = tensor_shapes(model.proto)
     producer = {name: node for node in quantized.graph.node for name in node.output if name}
-    order = list(dict.fromkeys(names.values()))
-    members = {name: _members(quantized, owner, producer, name, model.outputs) for name in order}
+    first = [component for name, component in ends.items() if name not in last]
+    order = list(dict.fromkeys([*first, *names.values(), *last.values()]))
+    known = set(graph.tensor_map())
+    quantize = {n.name: base_name(n.input[0], known) for n in quantized.graph.node if n.op_type == "QuantizeLinear"}
+    members = {}
+    for name in order:
+        rule = _local(graph, devices, wires, place[name])
+        local = {node: rule[tensor] for node, tensor in quantize.items() if tensor in rule}
+        members[name] = _members(quantized, owner, producer, name, model.outputs, local, last)
     given = {name: {each for node in members[name] for each in node.output} for name in order}
     for name in order:  # a copied DequantizeLinear gives nothing: its tensor leaves where it was written
         for node in members[name]:
             home = owner.get(node.name) or owner.get(getattr(producer.get(node.input[0]), "name", ""), name)
-            if home != name:
+            if next((last[each] for each in node.output if each in last), home) != name:
                 given[name] -= set(node.output)
     made = {name: {output for node in nodes for output in node.output} for name, nodes in members.items()}
     result = []
@@ -75,20 +106,27 @@ def cut(model: Model, graph: Graph, quantized: onnx.ModelProto, devices: Mapping
         outputs = tuple(each for node in nodes for each in node.output if each in wanted & given[name])
         if not outputs:  # operators that nobody reads
             continue
-        proto = onnx.ModelProto(ir_version=quantized.ir_version, producer_name="taglio")
-        proto.opset_import.extend(quantized.opset_import)
-        proto.graph.name = name
         # Within a component a tensor may have fewer readers than in the whole, and ONNX Runtime fuse what it did not.
         own = {each: initializers[each] for each in read if each in initializers}
         keep_float(nodes, own, shapes)
-        proto.graph.node.extend(nodes)
+        proto = _proto(quantized, name, nodes, own)
         proto.graph.input.extend(info[each] for each in inputs)
         proto.graph.output.extend(info[each] for each in outputs)
-        proto.graph.initializer.extend(own.values())
-        import_domains(proto)
         blocks = tuple(block for block, component in names.items() if component == name)
-        result.append(Component(name, devices[blocks[0]], blocks, proto, inputs, outputs))
+        result.append(Component(name, place[name], blocks, proto, inputs, outputs))
     return result
+
+
+def _proto(
+    quantized: onnx.ModelProto, name: str, nodes: list[onnx.NodeProto], initializers: Mapping[str, onnx.TensorProto]
+) -> onnx.ModelProto:
+    proto = onnx.ModelProto(ir_version=quantized.ir_version, producer_name="taglio")
+    proto.opset_import.extend(quantized.opset_import)
+    proto.graph.name = name
+    proto.graph.node.extend(nodes)
+    proto.graph.initializer.extend(initializers.values())
+    import_domains(proto)
+    return proto
 
 
 def devices_after(graph: Graph, tensors: list[str], devices: list[str]) -> dict[str, str]:
@@ -117,25 +155,46 @@ def devices_after(graph: Graph, tensors: list[str], devices: list[str]) -> dict[
     return {name: devices[index] for name, index in stage.items()}
 
 
-def _component_names(graph: Graph, devices: Mapping[str, str]) -> dict[str, str]:
-    """A component per device and level; the level rises whenever a path changes device, so no cycle can form."""
+def _ends(model: Model, graph: Graph, devices: Mapping[str, str], wires: Wires | None) -> dict[str, str]:
+    """Component of each input that leaves the start device as int8, and of each output that arrives there so."""
+    found: dict[str, str] = {}
+    if wires is None:
+        return found
     tensors = graph.tensor_map()
-    level: dict[str, int] = {}
-    for block in graph.blocks:
-        here = 0
-        for name in block.inputs:
-            source = tensors[name].producer
-            if source is not None:
-                here = max(here, level[source] + (devices[source] != devices[block.name]))
-        level[block.name] = here
-    keys = sorted({(level[block.name], devices[block.name]) for block in graph.blocks})
-    label = {key: f"{index}-{key[1]}" for index, key in enumerate(keys)}
-    ordered = sorted(graph.blocks, key=lambda block: (level[block.name], devices[block.name]))
-    return {block.name: label[level[block.name], devices[block.name]] for block in ordered}
+    for spec in model.inputs:
+        if any(name == spec.name and INT8 in copies for (name, _), copies in wires.copies.items()):
+            found[spec.name] = f"input-{wires.start}"
+    for name in model.outputs:
+        producer = tensors[name].producer
+        away = producer is not None and devices[producer] != wires.start
+        if away and wires.copies.get((name, wires.start), frozenset()) == frozenset({INT8}):
+            found[name] = f"output-{wires.start}"
+    return found
 
 
-def _owners(model: Model, graph: Graph, quantized: onnx.ModelProto, names: Mapping[str, str]) -> dict[str, str]:
-    """Component of every node but those that go wherever they are read: DequantizeLinear, and a model input's pair."""
+def _local(graph: Graph, devices: Mapping[str, str], wires: Wires | None, device: str) -> dict[str, bool]:
+    """By tensor, whether a component on `device` quantises it for itself; where who reads decides, it is left out."""
+    if wires is None:
+        return {}
+    found = {}
+    for tensor in graph.tensors:
+        home = wires.start if tensor.producer is None else devices[tensor.producer]
+        if home != device:
+            found[tensor.name] = not wires.as_int8(tensor.name, device)
+        elif tensor.producer is None:
+            found[tensor.name] = True
+    return found
+
+
+def _owners(
+    model: Model,
+    graph: Graph,
+    quantized: onnx.ModelProto,
+    names: Mapping[str, str],
+    ends: Mapping[str, str],
+) -> dict[str, str]:
+    """Component of every node but those that go wherever they are read: DequantizeLinear, and a model input's pair
+    where no component of its own quantises it."""
     block_of = {operator: block.name for block in graph.blocks for operator in block.operators}
     known = {name for node in model.proto.graph.node for name in node.output} | {spec.name for spec in model.inputs}
     inner = {name: block_of[node.name] for node in model.proto.graph.node for name in node.output}
@@ -147,6 +206,8 @@ def _owners(model: Model, graph: Graph, quantized: onnx.ModelProto, names: Mappi
             base = base_name(node.input[0], known)
             if base in inner:
                 owner[node.name] = names[inner[base]]
+            elif base is not None and base in ends:
+                owner[node.name] = ends[base]
     return owner
 
 
@@ -156,6 +217,8 @@ def _members(
     producer: Mapping[str, onnx.NodeProto],
     component: str,
     outputs: tuple[str, ...],
+    quantised_here: Mapping[str, bool],
+    last: Mapping[str, str],
 ) -> list[onnx.NodeProto]:
     own = {node.name for node in quantized.graph.node if owner.get(node.name) == component}
     needed = set(own)
@@ -166,8 +229,9 @@ def _members(
             source = producer.get(name)
             if source is None or source.name in needed:
                 continue
-            # What arrives in float anyway is quantised here rather than sent twice.
+            # What arrives in float anyway is quantised here rather than sent twice, unless the plan says so.
             local = source.op_type == "QuantizeLinear" and source.input[0] in read
+            local = quantised_here.get(source.name, local)
             if source.name not in owner or local:
                 needed.add(source.name)
                 waiting.append(source)
@@ -175,7 +239,7 @@ def _members(
         source = producer.get(name)
         if source is not None and source.op_type == "DequantizeLinear":
             quantize = producer[source.input[0]]
-            if owner.get(quantize.name) == component:
+            if last.get(name, owner.get(quantize.name)) == component:
                 needed.add(source.name)
     result = []
     for node in quantized.graph.node:

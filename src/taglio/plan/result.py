@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from taglio.graph import Graph
+from taglio.plan.simulate import Span
 from taglio.quantize.precision import FLOAT32, Precision
 from taglio.scheme import Scheme
 
@@ -16,7 +17,8 @@ LOCAL = "local"
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a plan must keep: the largest output error, and blocks held in float or in int8 by name.
+    """What a plan must keep: the largest output error, blocks held in float or in int8 by name, blocks held on a device
+    or kept off one as (block, device), and what one request may take and how many a second there must be room for.
 
     `max_error` is a loss of `metric` (error/loss.py).
     """
@@ -25,6 +27,11 @@ class Limits:
     float_blocks: tuple[str, ...] = ()
     int8_blocks: tuple[str, ...] = ()
     metric: str = "relative-l2"
+    device_pins: tuple[tuple[str, str], ...] = ()
+    device_exclusions: tuple[tuple[str, str], ...] = ()
+    max_latency_s: float | None = None
+    max_energy_joules: float | None = None
+    min_rate_per_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +54,43 @@ class Interval:
 
 
 @dataclass(frozen=True, slots=True)
+class Crossing:
+    """A copy of a tensor that goes from a device to another, or to another component of the same: its precision, what
+    one request moves, and how long that is predicted to take."""
+
+    tensor: str
+    source: str
+    target: str
+    precision: str
+    bytes: float
+    predicted_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class PieceTime:
+    """A component's device, blocks and predicted seconds."""
+
+    component: str
+    device: str
+    blocks: int
+    predicted_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceUse:
+    """What one request asks of a device: busy seconds, joules, bytes of weights, and those with live activations at
+    their peak beside what the device has (None: nothing said). `assumed` times are another device's, scaled."""
+
+    device: str
+    predicted_busy_s: float
+    predicted_joules: float
+    weight_bytes: float
+    peak_bytes: float
+    memory_bytes: float | None
+    assumed: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """A placement of every block, with what it is predicted to take and to change.
 
@@ -54,6 +98,9 @@ class Plan:
     was not solved for, its predicted distance behind the fastest that was. Errors are relative L2, the largest over
     outputs; the upper end of `predicted_error` was held against `limits.max_error` unless measuring the plan itself
     allowed more (`measured_error`).
+
+    On several devices `predicted_latency_s` is that of the simulated `timeline` of one request; `summed_s` adds all its
+    seconds up, as if nothing ran at the same time. Inputs come from, and outputs go to, the device `start`.
     """
 
     model_sha256: str
@@ -67,6 +114,17 @@ class Plan:
     predicted_error: Interval
     measured_error: float | None = None
     notes: tuple[str, ...] = field(default=())
+    objective: str = "latency"
+    start: str = LOCAL
+    scenario: str = ""
+    crossings: tuple[Crossing, ...] = ()
+    pieces: tuple[PieceTime, ...] = ()
+    usage: tuple[DeviceUse, ...] = ()
+    summed_s: float | None = None
+    predicted_joules: Interval | None = None
+    predicted_rate_per_s: Interval | None = None
+    timeline: tuple[Span, ...] = ()
+    binding: tuple[str, ...] = ()
 
     def assignment(self) -> dict[str, Precision]:
         """Precision by block, blocks in float32 left out."""
@@ -76,11 +134,36 @@ class Plan:
     def fingerprint(self) -> str:
         """SHA-256 of what decides the components: model, scheme and placements."""
         rows = [f"{each.block}\t{each.device}\t{each.precision}" for each in self.placements]
+        rows += [f"{each.tensor}\t{each.target}\t{each.precision}" for each in self.crossings]
         return hashlib.sha256("\n".join([self.model_sha256, str(self.scheme), *rows]).encode()).hexdigest()
 
     def devices(self) -> dict[str, str]:
         """Device by block."""
         return {each.block: each.device for each in self.placements}
+
+    def copies(self) -> dict[tuple[str, str], frozenset[str]]:
+        """The precisions in which each tensor travels to each other device, by (tensor, device)."""
+        found: dict[tuple[str, str], frozenset[str]] = {}
+        for each in self.crossings:
+            if each.source != each.target:
+                key = (each.tensor, each.target)
+                found[key] = found.get(key, frozenset()) | {each.precision}
+        return found
+
+    def wire_only(self, graph: Graph) -> dict[tuple[str, str], Scheme]:
+        """Scheme by (tensor, float block) where a float tensor is quantised for the wire alone; "" is the caller."""
+        places, assignment, copies = self.devices(), self.assignment(), self.copies()
+        found: dict[tuple[str, str], Scheme] = {}
+        for tensor in graph.tensors:
+            written = assignment.get(tensor.producer or "")
+            if written is not None and written.int8_output:
+                continue
+            readers = [*tensor.consumers, *([""] if tensor.name in graph.outputs else [])]
+            for reader in readers:
+                target = places[reader] if reader else self.start
+                if reader not in assignment and copies.get((tensor.name, target)) == frozenset({"int8"}):
+                    found[tensor.name, reader] = self.scheme
+        return found
 
 
 def placements(

@@ -44,20 +44,38 @@ def search(
     """
     bound = limits.max_error
     assert bound is not None, "an unbounded plan needs no search"
+
+    def make(slack: float) -> Plan:
+        return make_plan(graph, profile, error, limits, slack=slack)
+
+    return search_by(make, lambda plan: measure(plan.assignment()), bound, rounds=rounds, progress=progress)
+
+
+def search_by(
+    make: Callable[[float], Plan | None],
+    measure: Callable[[Plan], float],
+    bound: float,
+    *,
+    rounds: int = 10,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> list[Tried]:
+    """The same for any way to make a plan for a slack on the bound (None: there is none), and to measure its error."""
     tried: list[Tried] = []
-    seen: dict[tuple[tuple[str, str], ...], float] = {}
+    seen: dict[str, float] = {}
     low, high = 0.0, float("inf")
     slack = 1.0
     for index in range(rounds):
-        plan = make_plan(graph, profile, error, limits, slack=slack)
-        if plan.status == "infeasible":  # blocks held in int8 are predicted to break the bound: only measuring tells
+        plan = make(slack)
+        if (
+            plan is None or plan.status == "infeasible"
+        ):  # blocks held in int8 are predicted to break the bound: only measuring tells
             low = max(low, slack)
             slack = 2.0 * slack if high == float("inf") else 0.5 * (low + high)
             continue
-        key = tuple(sorted((block, precision.name) for block, precision in plan.assignment().items()))
+        key = plan.fingerprint()
         known = key in seen
         if not known:
-            seen[key] = measure(plan.assignment())
+            seen[key] = measure(plan)
             holds = seen[key] <= bound
             note = () if holds else (f"measured error {seen[key]:.4%} breaks the bound {bound:.4%}",)
             tried.append(Tried(replace(plan, measured_error=seen[key], notes=plan.notes + note), seen[key], holds))

@@ -1,5 +1,6 @@
 """Nodes and initialisers of a graph in the making. Knows nothing of quantisation beyond who wrote what."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,7 +15,8 @@ class Emitter:
     """One per graph or subgraph.
 
     `pairs` maps (tensor, activation key) to the float name behind its quantise/dequantise pair; `written` maps a
-    tensor to the scheme under which its producer wrote it in int8; `named` to the key of its first pair.
+    tensor to the scheme under which its producer wrote it in int8; `named` to the key of its first pair. `wire` maps
+    (tensor, reading block) to the scheme in which a float block's reading travels; the block is "" for the caller.
     """
 
     nodes: list[onnx.NodeProto] = field(default_factory=list)
@@ -22,6 +24,7 @@ class Emitter:
     pairs: dict[tuple[str, object], str] = field(default_factory=dict)
     written: dict[str, Scheme] = field(default_factory=dict)
     named: dict[str, object] = field(default_factory=dict)
+    wire: Mapping[tuple[str, str], Scheme] = field(default_factory=dict)
 
     def constant(self, name: str, values: np.ndarray) -> str:
         """Add an initialiser once and return its name."""

@@ -52,26 +52,23 @@ class QdqBuilder:
         self._ranges = {name: share_ranges(model.proto, each.low_high) for name, each in ranges.items()}
         self._shapes = tensor_shapes(model.proto)
 
-    def build(self, assignment: Assignment, wires: Mapping[str, Scheme] | None = None) -> onnx.ModelProto:
+    def build(self, assignment: Assignment, wire: Mapping[tuple[str, str], Scheme] | None = None) -> onnx.ModelProto:
         """The model with each block in its assigned precision. Raises CannotQuantize for a form it lacks.
 
-        `wires` are tensors that travel as int8: everybody reads them through a pair, whoever wrote them.
+        `wire` gives the scheme under which a float tensor travels to a block that reads it, by (tensor, block); ""
+        is the caller. They read it through a pair, as it comes out of the wire.
         """
         known = {block.name for block in self._graph.blocks}
         for name in assignment:
             if name not in known:
                 raise BadOption(f'no block "{name}" among {len(known)}: taglio inspect lists them')
-        emitter = Emitter()
-        wires = wires or {}
-        emitter.written.update({name: wires[name] for name in self._graph.inputs if name in wires})
+        emitter = Emitter(wire=wire or {})
         for block in self._graph.blocks:
             self.emit(emitter, block, assignment.get(block.name))
-            for name in block.outputs:
-                if name in wires:
-                    emitter.written.setdefault(name, wires[name])
         for name in self._model.outputs:
-            if name in emitter.written:
-                self._restore_output(emitter, name)
+            scheme = emitter.written.get(name) or emitter.wire.get((name, ""))
+            if scheme is not None:
+                self._restore_output(emitter, name, scheme)
         keep_float(emitter.nodes, emitter.initializers, self._shapes)
         return self._assemble(emitter)
 
@@ -92,12 +89,12 @@ class QdqBuilder:
             in_int8 = scheme is not None and precision is not None and (precision.form == "whole" or position == 0)
             if scheme is None or not in_int8:
                 for index, tensor in enumerate(source.input):
-                    node.input[index] = self.read_float(emitter, tensor)
+                    node.input[index] = self.read_float(emitter, tensor, emitter.wire.get((tensor, block.name)))
                 emitter.nodes.append(node)
                 continue
             fused_tail = position > 0 and self._free(block, position, scheme)
             if not fused_tail:
-                self._read_int8_inputs(emitter, source, node, scheme)
+                self._read_int8_inputs(emitter, source, node, scheme, block.name)
             emitter.nodes.append(node)
             if position + 1 < len(block.operators) and self._free(block, position + 1, scheme):
                 continue
@@ -123,13 +120,14 @@ class QdqBuilder:
             return self.parameters(node.output[0], scheme).at_minimum
         return position == 1 and node.op_type == "Add"  # MatMul + bias: the sum is float in ONNX Runtime's kernel
 
-    def read_float(self, emitter: Emitter, tensor: str) -> str:
-        """The name under which a float operator reads `tensor`: behind its pair where int8 wrote it."""
-        scheme = emitter.written.get(tensor)
+    def read_float(self, emitter: Emitter, tensor: str, wire: Scheme | None = None) -> str:
+        """The name under which a float operator reads `tensor`: behind its pair where int8 wrote it, or where it
+        travels under the scheme `wire`."""
+        scheme = emitter.written.get(tensor, wire)
         return self._pair(emitter, tensor, scheme) if scheme is not None else tensor
 
-    def _read_int8(self, emitter: Emitter, tensor: str, scheme: Scheme) -> str:
-        written = emitter.written.get(tensor)
+    def _read_int8(self, emitter: Emitter, tensor: str, scheme: Scheme, reader: str) -> str:
+        written = emitter.written.get(tensor, emitter.wire.get((tensor, reader)))
         if written is None or written.activation_key == scheme.activation_key:
             return self._pair(emitter, tensor, scheme)
         return self._pair(emitter, tensor, scheme, source=self._pair(emitter, tensor, written))
@@ -161,7 +159,9 @@ class QdqBuilder:
         emitter.pairs[key] = name
         return name
 
-    def _read_int8_inputs(self, emitter: Emitter, source: onnx.NodeProto, node: onnx.NodeProto, scheme: Scheme) -> None:
+    def _read_int8_inputs(
+        self, emitter: Emitter, source: onnx.NodeProto, node: onnx.NodeProto, scheme: Scheme, reader: str
+    ) -> None:
         movement = source.op_type not in _WEIGHTED and len(source.input) > 0
         first: str | None = None
         for index, tensor in enumerate(source.input):
@@ -169,7 +169,7 @@ class QdqBuilder:
                 continue
             constant = self._initializers.get(tensor)
             if constant is None:
-                node.input[index] = self._read_int8(emitter, tensor, scheme)
+                node.input[index] = self._read_int8(emitter, tensor, scheme, reader)
                 first = first or tensor
             elif source.op_type in _WEIGHTED:
                 assert first is not None, "weights come after the activation"
@@ -248,9 +248,10 @@ class QdqBuilder:
             self._arrays[tensor] = numpy_helper.to_array(self._initializers[tensor])
         return self._arrays[tensor]
 
-    def _restore_output(self, emitter: Emitter, name: str) -> None:
-        """A model output that int8 wrote keeps its name behind the pair, so that the kernel before it can fuse."""
-        behind = self._pair(emitter, name, emitter.written[name])
+    def _restore_output(self, emitter: Emitter, name: str, scheme: Scheme) -> None:
+        """A model output that int8 wrote, or that travels so, keeps its name behind the pair, so that the kernel before
+        it can fuse."""
+        behind = self._pair(emitter, name, scheme)
         for node in emitter.nodes:
             for names in (node.input, node.output):
                 for index, tensor in enumerate(names):

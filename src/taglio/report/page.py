@@ -6,7 +6,17 @@ from importlib.resources import files
 from pathlib import Path
 
 from taglio import artifact, workspace
-from taglio.report import page_blocks, page_error, page_network, page_parts, page_sensitivity, page_summary, page_time
+from taglio.report import (
+    page_blocks,
+    page_cluster,
+    page_error,
+    page_network,
+    page_pareto,
+    page_parts,
+    page_sensitivity,
+    page_summary,
+    page_time,
+)
 from taglio.report.page_markup import Html, tag
 from taglio.report.page_material import OUTCOME, Material, gather
 
@@ -48,7 +58,12 @@ _SECTIONS = (
     _Section(
         "components",
         "Components",
-        (_Part(page_parts.components, ("manifest",)), _Part(page_parts.run_report, (workspace.RUN,))),
+        (
+            _Part(page_cluster.placement, ()),
+            _Part(page_pareto.part, ()),
+            _Part(page_parts.components, ("manifest",)),
+            _Part(page_parts.run_report, (workspace.RUN,)),
+        ),
     ),
     _Section("configuration", "Configuration", (_Part(page_parts.configuration, ()),)),
 )

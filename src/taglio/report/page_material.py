@@ -15,6 +15,7 @@ from taglio.errors import BadArtifact, BadModel
 from taglio.graph import Graph, build
 from taglio.model import load as load_model
 from taglio.outcome import Outcome
+from taglio.plan.pareto import Front
 from taglio.plan.result import Plan
 from taglio.profile.measure import FLOAT_RUN
 from taglio.profile.result import Profile, WholeRun
@@ -51,6 +52,7 @@ class Material:
     run: RunReport | None
     absent: dict[str, Absent]
     tools: dict[str, str]
+    pareto: Front | None = None
 
     def profiled(self, name: str) -> WholeRun | None:
         """The profile's whole-model run called `name`."""
@@ -86,6 +88,7 @@ def gather(folder: Path) -> Material:
         reader.artifact(workspace.RUN, RunReport, "run", current),
         reader.absent,
         _tools(profile_path),
+        reader.artifact("pareto", Front, "pareto --cluster FILE --max-error E"),
     )
 
 

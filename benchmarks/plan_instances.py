@@ -1,0 +1,246 @@
+"""Planning problems of any size for plan_scale.py: made-up costs on a fixed, a random or a real block graph.
+
+Graphs. `static`: stages of residual and cross-stage-partial modules as in YOLO (fan-out 1 to 3, splits, skip joins).
+`random`: block i reads 1 to 3 earlier blocks (1.75 on average), half of them among the last four, half anywhere before,
+so that the tree-width is high. `yolo11x`: the blocks of yolo11x-seg with their own work, weights and tensor sizes.
+
+Costs, all from one seed. Work: log-normal, σ = 1 (yolo11x: its FLOPs). A device computes 1 (the first) to 12 times as
+fast as the first, each block 0.7 to 1.4 times as fast again. int8 takes 0.3 to 1.1 of float, with its anchor alone 0.4
+to 1.1. Tensors: log-normal, σ = 0.7, a quarter as large at the end as at the start. Links: 0.1 to 3 Gbit/s and 0.2 to 2
+ms, each direction for itself. A block's int8 noise is log-normal, σ = 1.5; quantising an edge adds half of that.
+
+Limits. Noise: 15 % of what everything in int8 adds. Memory: the first device holds all weights in float, each other 0.6
+to 1.8 of an equal share, so that the fastest cannot take what it would. Objective: seconds added over one request, and
+0.02 s for a joule. Input and output are on the first device.
+"""
+
+import gzip
+import runpy
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+from cases import ROOT
+from taglio.graph import Graph, build
+from taglio.model import load
+from taglio.plan.problem import CALLER, SOURCE, Form, Kind, Memory, NoiseBound, Problem, Resource, Values
+
+FORMS = (
+    Form("float32", Kind.FLOAT, Kind.FLOAT),
+    Form("int8", Kind.INT8, Kind.INT8),
+    Form("int8-anchor", Kind.INT8, Kind.ANCHOR),
+    Form("carried", Kind.ANCHOR, Kind.ANCHOR),
+)
+FLOAT, WHOLE, SOFT, CARRIED = range(4)
+
+
+@dataclass
+class Network:
+    """Blocks and tensors without costs: what each block may be, and (producer, readers) of every value."""
+
+    kinds: list[str] = field(default_factory=list)
+    values: list[tuple[int, list[int]]] = field(default_factory=list)
+    work: list[float] = field(default_factory=list)
+    weights: list[float] = field(default_factory=list)
+    elements: list[float] = field(default_factory=list)
+
+    def block(self, kind: str, *inputs: int) -> int:
+        """Add a block that reads these values; its own first value has the index that is returned."""
+        node = len(self.kinds)
+        self.kinds.append(kind)
+        for value in inputs:
+            self.values[value][1].append(node)
+        return self.value(node)
+
+    def value(self, producer: int) -> int:
+        self.values.append((producer, []))
+        return len(self.values) - 1
+
+
+def static(blocks: int) -> Network:
+    """Modules one after another until there are `blocks` blocks."""
+    net = Network()
+    here = net.block("soft", net.value(SOURCE))
+    turn = 0
+    while len(net.kinds) < blocks:
+        turn += 1
+        if turn % 3 == 1:  # a residual bottleneck
+            inner = net.block("soft", net.block("soft", here))
+            here = net.block("join", here, inner)
+        elif turn % 3 == 2:  # a cross-stage-partial module: split, two bottlenecks, join of all
+            left = net.block("move", net.block("soft", here))
+            right = net.value(net.values[left][0])
+            kept = [left, right]
+            for _ in range(2):
+                inner = net.block("soft", net.block("soft", kept[-1]))
+                kept.append(net.block("join", kept[-1], inner))
+            here = net.block("soft", net.block("join", *kept))
+        else:  # parallel pools of one tensor, then a plain convolution
+            start = net.block("conv", here)
+            one = net.block("move", start)
+            two = net.block("move", one)
+            here = (
+                net.block("refused", net.block("join", start, one, two)) if turn % 2 else net.block("join", start, two)
+            )
+    return _cut(net, blocks)
+
+
+def random(blocks: int, rng: np.random.Generator) -> Network:
+    net = Network()
+    first = [net.value(SOURCE)]
+    for node in range(blocks):
+        count = int(rng.choice([1, 2, 3], p=[0.4, 0.45, 0.15]))
+        reads: set[int] = set()
+        for _ in range(count):
+            near = rng.random() < 0.5
+            reads.add(int(rng.integers(max(0, node - 4) if near else 0, node)) if node else -1)
+        kind = (
+            "join" if len(reads) > 1 else str(rng.choice(["soft", "conv", "move", "refused"], p=[0.5, 0.2, 0.2, 0.1]))
+        )
+        first.append(net.block(kind, *(first[1 + read] for read in sorted(reads))))
+    return net
+
+
+def yolo11x() -> Graph:
+    """The block graph of yolo11x-seg, from its topology and random weights."""
+    models = ROOT.parent / "shared" / "models"
+    fill = runpy.run_path(str(models / "fill_weights.py"))["fill"]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "yolo11x-seg.onnx"
+        onnx.save(fill(gzip.decompress((models / "yolo11x-seg.topology.onnx.gz").read_bytes()), 0), path)
+        return build(load(path))
+
+
+def tiled(graph: Graph, blocks: int | None) -> Network:
+    """The graph's network, repeated until it has `blocks` blocks: each copy reads what the one before gave."""
+    net = Network()
+    given = net.value(SOURCE)
+    net.elements.append(float(graph.tensor_map()[graph.inputs[0]].elements))
+    while True:
+        base = len(net.kinds)
+        index = {block.name: base + number for number, block in enumerate(graph.blocks)}
+        for block in graph.blocks:
+            kind = "refused" if block.refusal else "move" if block.movement else "soft" if block.soft_tail else "conv"
+            net.kinds.append(kind)
+            net.work.append(max(1.0, float(block.flops)))
+            net.weights.append(float(block.weight_float_bytes))
+        for tensor in graph.tensors:
+            readers = [index[name] for name in tensor.consumers]
+            if tensor.producer is None:
+                net.values[given][1].extend(readers)
+                continue
+            net.values.append((index[tensor.producer], readers))
+            net.elements.append(float(tensor.elements))
+            if tensor.name == graph.outputs[0]:
+                given = len(net.values) - 1
+        if blocks is None or len(net.kinds) >= blocks:
+            return _cut(net, blocks or len(net.kinds))
+
+
+def _cut(net: Network, blocks: int) -> Network:
+    """The first `blocks` blocks."""
+    kept = [i for i, (producer, _) in enumerate(net.values) if producer < blocks]
+    net.values = [(net.values[i][0], [node for node in net.values[i][1] if node < blocks]) for i in kept]
+    net.elements = [net.elements[i] for i in kept] if net.elements else []
+    net.kinds, net.work, net.weights = net.kinds[:blocks], net.work[:blocks], net.weights[:blocks]
+    return net
+
+
+def problem(
+    net: Network, devices: int, rng: np.random.Generator, *, quantize: bool = True, limits: bool = True
+) -> Problem:
+    """Costs and limits for a network, by the laws above."""
+    nodes = len(net.kinds)
+    work = np.array(net.work) if net.work else rng.lognormal(0.0, 1.0, nodes)
+    light = np.isin(net.kinds, ["join", "move"])
+    work = np.where(light, 0.02 * work, work) if not net.work else work
+    start_s = 1.5 * work / work.sum()
+    faster = np.concatenate([[1.0], np.sort(rng.uniform(1.0, 12.0, devices - 1))])
+    speed = faster[None, :] * rng.uniform(0.7, 1.4, (nodes, devices))
+    ratio = np.stack([np.ones((nodes, devices)), rng.uniform(0.3, 1.1, (nodes, devices))], axis=2)
+    ratio = np.concatenate([ratio, rng.uniform(0.4, 1.1, (nodes, devices, 1)), np.ones((nodes, devices, 1))], axis=2)
+    seconds = (start_s[:, None] / speed)[:, :, None] * ratio
+    allowed = np.zeros((nodes, devices, len(FORMS)), dtype=bool)
+    for node, kind in enumerate(net.kinds):
+        forms = {"refused": [FLOAT], "move": [FLOAT, WHOLE, CARRIED], "soft": [FLOAT, WHOLE, SOFT]}.get(
+            kind, [FLOAT, WHOLE]
+        )
+        allowed[node][:, forms if quantize else [FLOAT]] = True
+    taken = values_of(net, rng, start_s, speed)
+    bandwidth = rng.uniform(0.1, 3.0, (devices, devices)) * 1e9 / 8
+    latency = rng.uniform(0.2e-3, 2e-3, (devices, devices))
+    off = ~np.eye(devices, dtype=bool)
+    watts = rng.uniform(3.0, 60.0, devices) * faster / 12
+    none = np.zeros((devices, devices))
+    resources = (
+        Resource("latency", np.ones(devices), latency * off, off / bandwidth, np.ones(1), 1.0),
+        Resource("energy", watts, none, off * 2e-8, np.ones(1), 0.02),
+    )
+    noises: tuple[NoiseBound, ...] = ()
+    memory = None
+    own = rng.lognormal(0.0, 1.5, nodes) * ~np.isin(net.kinds, ["refused", "move"])
+    by_form = np.stack([np.zeros(nodes), own, 0.7 * own, np.zeros(nodes)], axis=1)
+    readers = taken.readers
+    edge = np.where(readers == CALLER, 0.0, 0.5 * own[np.maximum(readers, 0)] * rng.uniform(0.2, 1.8, len(readers)))
+    weights = np.array(net.weights) if net.weights else np.where(light, 0.0, rng.lognormal(0.0, 1.0, nodes) * 4e5)
+    if limits:
+        noises = (NoiseBound("error", by_form, edge, edge.copy(), 0.15 * float(own.sum())),)
+        capacity = weights.sum() * np.concatenate([[1.0], rng.uniform(0.6, 1.8, devices - 1) / devices])
+        memory = Memory(capacity, weights[:, None] * np.array([1.0, 0.25, 0.25, 1.0]))
+    names = tuple(f"block{node}" for node in range(nodes))
+    return Problem(
+        tuple(f"device{device}" for device in range(devices)),
+        FORMS,
+        names,
+        np.zeros(nodes, dtype=np.intp),
+        seconds,
+        allowed,
+        taken,
+        resources,
+        noises,
+        memory,
+        wire_only=quantize,
+    )
+
+
+def values_of(net: Network, rng: np.random.Generator, start_s: np.ndarray, speed: np.ndarray) -> Values:
+    """Sizes of the tensors, and what quantising them takes: a share of an average block's time."""
+    read = [(producer, readers or [CALLER]) for producer, readers in net.values]
+    count, nodes = len(read), len(net.kinds)
+    producer = np.array([each for each, _ in read])
+    if net.elements:
+        elements = np.array(net.elements)
+    else:
+        elements = rng.lognormal(0.0, 0.7, count) * 2e5 * 0.25 ** (np.maximum(producer, 0) / nodes)
+    glue = 0.15 * start_s.mean() * elements[:, None] / elements.mean() / speed.mean(axis=0)[None, :]
+    quantize = np.stack([glue, 1.3 * glue], axis=1) * rng.uniform(0.5, 1.5, (count, 1, 1))
+    carries = np.array([kind == "move" for kind in net.kinds])
+    readers = np.array([node for _, each in read for node in each])
+    return Values(
+        tuple(f"value{index}" for index in range(count)),
+        producer,
+        np.zeros(count, dtype=np.intp),
+        np.zeros(count, dtype=np.intp),
+        np.concatenate([[0], np.cumsum([len(each) for _, each in read])]),
+        readers,
+        (readers != CALLER) & carries[np.maximum(readers, 0)],
+        quantize,
+        glue * rng.uniform(0.5, 1.5, (count, 1)),
+        4.0 * elements,
+        elements,
+    )
+
+
+def instance(
+    graph: str, blocks: int | None, devices: int, seed: int, *, quantize: bool = True, limits: bool = True
+) -> Problem:
+    """The problem of a command line."""
+    rng = np.random.default_rng(seed)
+    if graph == "yolo11x":
+        net = tiled(yolo11x(), blocks)
+    else:
+        net = static(blocks or 652) if graph == "static" else random(blocks or 1032, rng)
+    return problem(net, devices, rng, quantize=quantize, limits=limits)

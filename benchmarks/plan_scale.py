@@ -1,0 +1,306 @@
+"""How fast is the planner on large problems, with a proof, and how good are its plans?
+
+python benchmarks/plan_scale.py --blocks 652 --devices 3 [--graph static|random|yolo11x] [--seed 0] [--json]
+python benchmarks/plan_scale.py --table       every row of the table, and how time grows, as an SVG
+python benchmarks/plan_scale.py --quality     200 random instances against four simple ways to place
+
+`--peer-s 60` gives the peer's formulation that many seconds on the same instance and solver (HiGHS): products of two
+binaries linearised one by one (y ≥ a + b − 1, y ≤ a, y ≤ b) where ours ties them by their sums.
+"""
+
+import argparse
+import json
+import sys
+import time
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from cases import markdown, write
+from plan_instances import instance
+from taglio.plan.evaluate import evaluate
+from taglio.plan.placement import GAP, Placed, solve
+from taglio.plan.prices import Market
+from taglio.plan.problem import SOURCE, Problem
+from taglio.plan.program import Expression, Program, State
+from taglio.report.page_charts import Chart, linear, logarithmic
+
+# Blocks, devices, graph, whether precision and limits are in it, seconds allowed by the target.
+ROWS = (
+    (652, 3, "static", True, 0.3),
+    (652, 6, "static", True, 1.0),
+    (1852, 6, "static", True, 4.0),
+    (1032, 6, "random", True, 15.0),
+    (5000, 6, "static", True, 15.0),
+    (660, 2, "static", False, 0.05),
+)
+
+
+class OneByOne(Program):
+    """Ours in all but the products, each of which has three rows of its own."""
+
+    def _pairs(
+        self, writes: dict[State, Expression], reads: dict[State, Expression], strict: bool
+    ) -> dict[tuple[State, State], Expression]:
+        if len(writes) == 1 or len(reads) == 1:
+            return super()._pairs(writes, reads, strict)
+        pairs = {}
+        for p, (_, written) in writes.items():
+            for s, (_, read) in reads.items():
+                if strict and p[1] != s[1]:
+                    self.matrix.row(-np.inf, 1.0, [*written, *read])
+                    continue
+                y = self.matrix.column(self.nothing)
+                flipped = [(column, -value) for column, value in (*written, *read)]
+                self.matrix.row(-1.0, np.inf, [(y, 1.0), *flipped])
+                for one in (written, read):
+                    self.matrix.row(-np.inf, 0.0, [(y, 1.0), *((column, -value) for column, value in one)])
+                pairs[p, s] = (0.0, [(y, 1.0)])
+        return pairs
+
+
+def labels_of(problem: Problem) -> list[np.ndarray]:
+    return [np.flatnonzero(row) for row in problem.allowed.reshape(len(problem.nodes), -1)]
+
+
+def peer(problem: Problem, seconds: float) -> dict[str, Any]:
+    start = time.perf_counter()
+    program = OneByOne(Market(problem), labels_of(problem))
+    built = time.perf_counter()
+    found = program.solve(time_limit_s=seconds, gap=GAP)
+    objective = None if found.labels is None else evaluate(problem, found.labels.tolist(), found.wires).objective
+    gap = None if objective is None else max(0.0, (objective - found.bound) / objective)
+    return {
+        "build_s": built - start,
+        "solve_s": time.perf_counter() - built,
+        "total_s": time.perf_counter() - start,
+        "objective": objective,
+        "gap": gap,
+    }
+
+
+def figures(placed: Placed, problem: Problem, total_s: float) -> dict[str, Any]:
+    """What was found, looked at once more by the plain evaluation."""
+    broken: tuple[str, ...] = ("no plan",)
+    objective = None
+    if placed.labels:
+        totals = evaluate(problem, placed.labels, placed.wires)
+        broken, objective = totals.broken, totals.objective
+    return {
+        "build_s": placed.build_s,
+        "solve_s": placed.solve_s,
+        "total_s": total_s,
+        "gap": placed.gap if placed.labels else None,
+        "status": placed.status,
+        "objective": objective,
+        "bound": placed.bound,
+        "broken": list(broken),
+        "how": placed.how,
+        "binding": {name: each for name, each in placed.multipliers.items() if each > 1e-6},
+    }
+
+
+def timed(problem: Problem, time_limit_s: float, **options: Any) -> tuple[Placed, dict[str, Any]]:
+    start = time.perf_counter()
+    placed = solve(problem, time_limit_s=time_limit_s, **options)
+    return placed, figures(placed, problem, time.perf_counter() - start)
+
+
+def slower_link(problem: Problem) -> Problem:
+    """The same with the link from the first to the last device at half its speed."""
+    resources = []
+    for each in problem.resources:
+        byte = each.byte.copy()
+        byte[0, -1] *= 2.0
+        resources.append(replace(each, byte=byte))
+    return replace(problem, resources=tuple(resources))
+
+
+def table(options: argparse.Namespace) -> int:
+    results: list[dict[str, Any]] = []
+    rows = []
+    for blocks, devices, graph, quantize, target in ROWS:
+        problem = instance(graph, blocks, devices, options.seed, quantize=quantize, limits=quantize)
+        solve(instance("static", 40, 2, 0), time_limit_s=5.0)  # loads what Python loads once
+        _, ours = timed(problem, options.time_limit_s)
+        theirs = peer(problem, options.peer_s) if options.peer_s else None
+        results.append(
+            {"blocks": blocks, "devices": devices, "graph": graph, **ours, "target_s": target, "peer": theirs}
+        )
+        rows.append(_row(f"{blocks} × {devices}, {graph}", ours, target, theirs))
+        print(rows[-1], file=sys.stderr, flush=True)
+    problem = instance("yolo11x", None, 4, options.seed)
+    before, first = timed(problem, options.time_limit_s)
+    _, again = timed(
+        slower_link(problem), options.time_limit_s, incumbent=before.labels or None, multipliers=before.multipliers
+    )
+    rows.append(_row("yolo11x-seg × 4", first, None, None))
+    rows.append(_row("the same after a link changed", again, 0.3, None))
+    results += [{"graph": "yolo11x", **first}, {"graph": "yolo11x, link changed", **again, "target_s": 0.3}]
+    header = ["case", "total s", "target s", "gap", "status", "peer's formulation"]
+    text = markdown(header, rows)
+    growing = growth(options)
+    path = write("plan_scale", {"rows": results, "growth": growing}, text)
+    path.with_suffix(".svg").write_text(plot(growing), encoding="utf-8")
+    print(text)
+    return 0
+
+
+def _row(name: str, ours: dict[str, Any], target: float | None, theirs: dict[str, Any] | None) -> list[str]:
+    gap = "–" if ours["gap"] is None else f"{ours['gap']:.1e}"
+    beside = "–"
+    if theirs is not None:
+        reached = "no plan" if theirs["gap"] is None else f"gap {theirs['gap']:.1e}"
+        beside = f"{theirs['total_s']:.1f} s, {reached}"
+    return [name, f"{ours['total_s']:.2f}", "–" if target is None else f"{target:g}", gap, ours["status"], beside]
+
+
+def growth(options: argparse.Namespace) -> dict[str, list[tuple[float, float]]]:
+    """Seconds by blocks (3 devices), by devices (324 blocks) and by share of edges with noise (324 × 3)."""
+    result: dict[str, list[tuple[float, float]]] = {"blocks": [], "devices": [], "edge terms": []}
+    for blocks in (81, 162, 324, 652, 1304):
+        ours = timed(instance("static", blocks, 3, options.seed), options.time_limit_s)[1]
+        result["blocks"].append((blocks, ours["total_s"]))
+    for devices in (2, 3, 4, 6, 8):
+        ours = timed(instance("static", 324, devices, options.seed), options.time_limit_s)[1]
+        result["devices"].append((devices, ours["total_s"]))
+    for share in (0.0, 0.25, 0.5, 1.0):
+        problem = instance("static", 324, 3, options.seed)
+        keep = np.random.default_rng(options.seed).random(len(problem.values.readers)) < share
+        noises = tuple(replace(each, edge=each.edge * keep, wire=each.wire * keep) for each in problem.noises)
+        ours = timed(replace(problem, noises=noises), options.time_limit_s)[1]
+        result["edge terms"].append((float(keep.sum()), ours["total_s"]))
+    return result
+
+
+def plot(growing: dict[str, list[tuple[float, float]]]) -> str:
+    """Three charts side by side, in one SVG."""
+    width, height = 480, 372
+    parts = []
+    for index, (name, points) in enumerate(growing.items()):
+        across = linear(name, [x for x, _ in points], from_zero=True)
+        chart = Chart(across, logarithmic("seconds", [y for _, y in points]), f"seconds by {name}")
+        for x, y in points:
+            chart.mark("dot", x, y, "point", f"{x:g} {name}: {y:.3f} s")
+        parts.append(f'<g transform="translate({index * width} 0)">{chart.draw()}</g>')
+    style = "text{font:12px sans-serif}.grid{stroke:#ddd}.axis{stroke:#333}.point{fill:#26c}.reach{fill:none}"
+    box = f"0 0 {width * len(parts)} {height}"
+    size = f'width="{width * len(parts)}" height="{height}"'
+    inner = "".join(parts).replace('class="chart"', f'class="chart" width="{width}" height="{height}"')
+    return f'<svg xmlns="http://www.w3.org/2000/svg" {size} viewBox="{box}"><style>{style}</style>{inner}</svg>\n'
+
+
+def quality(options: argparse.Namespace) -> int:
+    """Two to four devices, float only and no limits, so that every simple way has a plan to offer."""
+    better: dict[str, list[float]] = {"one device": [], "single cut": [], "minimum cut": [], "greedy": []}
+    for seed in range(options.instances):
+        rng = np.random.default_rng(seed)
+        graph, devices = str(rng.choice(["static", "random"])), int(rng.integers(2, 5))
+        problem = instance(graph, int(rng.integers(20, 60)), devices, seed, quantize=False, limits=False)
+        placed = solve(problem, gap=1e-6, time_limit_s=30.0)
+        for name, objective in simple(problem).items():
+            better[name].append(objective / placed.objective)
+    rows = []
+    for name, ratios in better.items():
+        values = np.array(ratios)
+        worse = int((values < 1.0 - 1e-6).sum())
+        rows.append([name, f"{worse}", f"{np.median(values):.3f}", f"{values.mean():.3f}", f"{values.max():.3f}"])
+    text = markdown(["rival", "ours worse", "median of rival / ours", "mean", "largest"], rows)
+    if options.json:
+        print(json.dumps(better))
+    else:
+        write("plan_quality", {"ratios": better}, text)
+        print(text)
+    return int(any(row[1] != "0" for row in rows))
+
+
+def simple(problem: Problem) -> dict[str, float]:
+    """The best of each simple way: all on one device; a cut of the execution order between the first and one other
+    (Neurosurgeon); a minimum cut between the first and one other (DADS); node by node, the cheapest so far (greedy)."""
+    nodes, devices, forms = len(problem.nodes), len(problem.devices), len(problem.forms)
+
+    def cost(on: np.ndarray) -> float:
+        return evaluate(problem, (on * forms).tolist()).objective
+
+    whole = [cost(np.full(nodes, device)) for device in range(devices)]
+    single = [
+        cost(np.where(np.arange(nodes) < cut, 0, device)) for device in range(1, devices) for cut in range(nodes + 1)
+    ]
+    pairs = []
+    for device in range(1, devices):
+        only = np.zeros_like(problem.allowed)
+        only[:, [0, device]] = problem.allowed[:, [0, device]]
+        pairs.append(solve(replace(problem, allowed=only), gap=1e-9).objective)
+    return {
+        "one device": min(whole),
+        "single cut": min(single),
+        "minimum cut": min(pairs),
+        "greedy": cost(greedy(problem)),
+    }
+
+
+def greedy(problem: Problem) -> np.ndarray:
+    """In execution order each node goes where it, with what it reads, adds least."""
+    on = np.zeros(len(problem.nodes), dtype=np.intp)
+    values = problem.values
+    reads: dict[int, list[int]] = {}
+    for value, reader in zip(values.edge_value().tolist(), values.readers.tolist(), strict=True):
+        reads.setdefault(reader, []).append(value)
+    for node in range(len(on)):
+        best = np.inf
+        for device in range(len(problem.devices)):
+            total = 0.0
+            for each in problem.resources:
+                add = each.device[device] * problem.seconds[node, device, 0]
+                for value in reads.get(node, []):
+                    producer = values.producer[value]
+                    source = values.home[value] if producer == SOURCE else on[producer]
+                    if source != device:
+                        add += each.link[source, device] + each.byte[source, device] * values.float_bytes[value]
+                total += each.weight * add
+            if total < best:
+                best, on[node] = total, device
+    return on
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--blocks", type=int)
+    parser.add_argument("--devices", type=int, default=3)
+    parser.add_argument("--graph", choices=("static", "random", "yolo11x"), default="static")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--float-only", action="store_true", help="no quantisation and no limits")
+    parser.add_argument("--time-limit-s", type=float, default=60.0)
+    parser.add_argument("--peer-s", type=float, default=0.0, help="seconds for the peer's formulation; 0 leaves it out")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--table", action="store_true")
+    parser.add_argument("--quality", action="store_true")
+    parser.add_argument("--instances", type=int, default=200)
+    options = parser.parse_args()
+    if options.table:
+        return table(options)
+    if options.quality:
+        return quality(options)
+    limits = not options.float_only
+    problem = instance(options.graph, options.blocks, options.devices, options.seed, quantize=limits, limits=limits)
+    _, ours = timed(problem, options.time_limit_s)
+    result = {
+        "blocks": len(problem.nodes),
+        "devices": options.devices,
+        "graph": options.graph,
+        "seed": options.seed,
+        **ours,
+    }
+    if options.peer_s:
+        result["peer"] = peer(problem, options.peer_s)
+    if options.json:
+        print(json.dumps(result))
+    else:
+        for name, value in result.items():
+            print(f"{name}: {value}")
+    return int(ours["status"] != "optimal")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

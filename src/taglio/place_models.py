@@ -1,0 +1,228 @@
+"""Plan workspaces on a cluster: read their profiles, place them, measure the error, keep the plans. Solves nothing."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from taglio import artifact
+from taglio.cluster import Cluster, Device
+from taglio.decide import verifier, whole_meter
+from taglio.error.metric import RelativeL2
+from taglio.error.model import ErrorModel
+from taglio.error_stage import open_switchable
+from taglio.errors import BadArtifact, BadOption, Infeasible
+from taglio.graph import Graph
+from taglio.plan.nonnegative import nonnegative
+from taglio.plan.objective import Objective
+from taglio.plan.place import Answer, Running, place
+from taglio.plan.result import Limits, Plan
+from taglio.plan.search import search_by
+from taglio.plan.solve import noise_limits
+from taglio.plan.workload import Workload, scaled
+from taglio.profile.result import Profile
+from taglio.profile.stopwatch import Progress
+from taglio.quantize.qdq import QdqBuilder
+from taglio.runtimes.onnxruntime import SessionOptions, open_session, run_session
+from taglio.stages import reopen_profiled
+from taglio.workspace import ERROR, PLAN, PROFILE, Work
+
+CLUSTER = "cluster"
+_ROUNDS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterFile:
+    """The cluster that a plan was made for, as it was written."""
+
+    file: str
+    text: str
+    scenario: str | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Candidate:
+    """A model to be placed: its workspace, error model, limits and requests a second."""
+
+    folder: Path
+    work: Work
+    measured: Profile
+    error: ErrorModel
+    limits: Limits
+    rate_per_s: float | None
+
+    def workload(self, cluster: Cluster, slack: float = 1.0) -> Workload:
+        """What the planner needs of it. Raises BadArtifact for a device without a profile."""
+        bound = self.limits.max_error
+        bounds = None if bound is None else noise_limits(self.error, bound, slack)
+        measured = device_profiles(self.folder, self.work, cluster, self.measured)
+        profiles = {device: nonnegative(profile, self.work.graph) for device, profile in measured.items()}
+        name = self.folder.name
+        return Workload(name, self.work.graph, profiles, self.error, self.limits, self.rate_per_s, bounds)
+
+
+def candidate(folder: Path, limits_of: Callable[[Graph], Limits], rate_per_s: float | None = None) -> Candidate:
+    """A model from its folder."""
+    work, measured = reopen_profiled(folder)
+    error = artifact.load(folder / f"{ERROR}.json", ERROR, ErrorModel, model_sha256=work.model.sha256)
+    if error.scheme != measured.scheme:
+        raise BadArtifact(
+            f"{folder / f'{ERROR}.json'}: is of scheme {error.scheme}, the profile of {measured.scheme}: "
+            "run taglio error again"
+        )
+    return Candidate(folder, work, measured, error, limits_of(work.graph), rate_per_s)
+
+
+def device_profiles(folder: Path, work: Work, cluster: Cluster, measured: Profile) -> dict[str, Profile]:
+    """A profile for every device, measured or scaled. Raises BadArtifact for a missing or unfit one."""
+    found = {}
+    for device in cluster.devices:
+        file, factor = source(cluster, device)
+        if file == f"{PROFILE}.json":
+            known = measured
+        else:
+            try:
+                known = artifact.load(folder / file, PROFILE, Profile, model_sha256=work.model.sha256)
+            except BadArtifact as error:
+                raise BadArtifact(
+                    f'device "{device.name}" has no profile of {work.model.name} ({error}); copy what taglio '
+                    'profile wrote there, or write scale = { of = "profile.json", factor = 3.0 } in the cluster file'
+                ) from None
+        if known.scheme != measured.scheme:
+            raise BadArtifact(
+                f"{folder / file}: is of scheme {known.scheme}, that of this machine of {measured.scheme}: "
+                "profile both under one --scheme"
+            )
+        found[device.name] = known if factor == 1.0 else scaled(known, factor)
+    return found
+
+
+def source(cluster: Cluster, device: Device) -> tuple[str, float]:
+    """The profile file that a device's times come from, and what they are multiplied by."""
+    factor = 1.0
+    names = {each.name: each for each in cluster.devices}
+    while device.scale_of is not None:
+        factor *= device.scale_factor
+        if device.scale_of not in names:
+            return device.scale_of, factor
+        device = names[device.scale_of]
+    assert device.profile is not None, "the cluster file gives every device times"
+    return device.profile, factor
+
+
+def place_models(
+    candidates: Sequence[Candidate],
+    cluster: Cluster,
+    objective: Objective,
+    *,
+    running: Running | None = None,
+    time_limit_s: float = 20.0,
+    used: ClusterFile | None = None,
+    progress: Progress | None = None,
+) -> Answer:
+    """The best plans whose measured errors hold, kept in each model's folder. Raises Infeasible."""
+    meters = [_Meter(each, progress) for each in candidates]
+    answers: dict[str, Answer] = {}
+    refusals: list[Infeasible] = []
+
+    def make(slack: float) -> Plan | None:
+        works = [each.workload(cluster, slack) for each in candidates]
+        try:
+            answer = place(works, cluster, objective, running=running, time_limit_s=time_limit_s / 2)
+        except Infeasible as error:
+            refusals.append(error)
+            return None
+        answers[answer.plans[0].fingerprint()] = answer
+        return answer.plans[0]
+
+    def share(plan: Plan) -> float:
+        """The measured error that comes nearest to its bound, as a share of it."""
+        answer = answers[plan.fingerprint()]
+        shares = []
+        for meter, each, own in zip(meters, candidates, answer.plans, strict=True):
+            error = meter.error(own)
+            bound = each.limits.max_error
+            shares.append(0.0 if bound is None or error == 0.0 else error / bound if bound > 0.0 else float("inf"))
+        return max(shares)
+
+    if all(each.limits.max_error is None for each in candidates):
+        if make(1.0) is None:
+            raise refusals[0]
+        answer = next(iter(answers.values()))
+    else:
+        tried = search_by(make, share, 1.0, rounds=_ROUNDS, progress=progress)
+        held = [answers[each.plan.fingerprint()] for each in tried if each.holds]
+        if not held:
+            if not tried:
+                raise refusals[0]
+            nearest = min(each.error for each in tried)
+            raise Infeasible(
+                f"no plan that was tried keeps the error bound, the best reaches {nearest:.2f} x it: raise --max-error"
+            )
+        answer = min(held, key=lambda each: each.value)
+    plans = tuple(
+        replace(plan, measured_error=meter.error(plan)) for meter, plan in zip(meters, answer.plans, strict=True)
+    )
+    for each, plan in zip(candidates, plans, strict=True):
+        artifact.save(each.folder / f"{PLAN}.json", PLAN, each.work.model.sha256, plan)
+        if used is not None:
+            artifact.save(each.folder / f"{CLUSTER}.json", CLUSTER, each.work.model.sha256, used)
+    return replace(answer, plans=plans)
+
+
+def loosen_error(workload: Workload, factor: float) -> Workload:
+    """A workload whose error may be `factor` times as large; what measuring has loosened already stays so."""
+    assert workload.error is not None, "models come here with an error model"
+    known = workload.noise_limits or {}
+    bounds = {
+        each.output: each.noise_limit(factor * each.from_noise(known[each.output]))
+        for each in workload.error.outputs
+        if each.output in known
+    }
+    limits = replace(workload.limits, max_error=factor * (workload.limits.max_error or 0.0))
+    return replace(workload, limits=limits, noise_limits=bounds)
+
+
+def with_error(workload: Workload, max_error: float) -> Workload:
+    """A workload with another error bound."""
+    assert workload.error is not None, "models come here with an error model"
+    bounds = noise_limits(workload.error, max_error, 1.0)
+    return replace(workload, limits=replace(workload.limits, max_error=max_error), noise_limits=bounds)
+
+
+def reread(folder: Path, work: Work, name: str) -> Plan:
+    """A plan of the same model from a file."""
+    path = Path(name) if Path(name).exists() else folder / name
+    known = artifact.load(path, PLAN, Plan, model_sha256=work.model.sha256)
+    if {each.block for each in known.placements} != {block.name for block in work.graph.blocks}:
+        raise BadOption(f"{path}: places other blocks than {work.model.name} has: plan again without --from")
+    return known
+
+
+class _Meter:
+    """Measures plans' errors on all held-out inputs; what is quantised for the wire alone by running the very model."""
+
+    def __init__(self, each: Candidate, progress: Progress | None) -> None:
+        self._work, scheme = each.work, each.measured.scheme
+        self._builder: QdqBuilder = each.work.builder(scheme, progress)
+        switchable = open_switchable(each.work, self._builder, scheme)
+        self._meter = whole_meter(each.work, switchable, verifier(each.work, switchable))
+        self._known: dict[str, float] = {}
+
+    def error(self, plan: Plan) -> float:
+        key = plan.fingerprint()
+        if key not in self._known:
+            wired = bool(plan.wire_only(self._work.graph))
+            self._known[key] = self._run(plan) if wired else self._meter.error(plan.assignment())
+        return self._known[key]
+
+    def _run(self, plan: Plan) -> float:
+        work, names = self._work, list(self._work.model.outputs)
+        options = SessionOptions(work.setup.threads)
+        whole = self._builder.build(plan.assignment(), plan.wire_only(work.graph))
+        before = open_session(work.model.proto, options, label=work.model.name)
+        after = open_session(whole, options, label=f"the plan of {work.model.name}")
+        total = RelativeL2(work.model.outputs)
+        for sample in work.data.held_out.samples:
+            wanted = run_session(before, names, sample, work.setup.data)
+            total.add(wanted, run_session(after, names, sample, work.setup.data))
+        return total.value()

@@ -1,0 +1,178 @@
+"""From labels and copies to a `Plan` that says everything about itself. Chooses nothing.
+
+The latency is that of the simulated timeline of one request alone; the rate is that of the busiest device or link.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import inf, isfinite
+
+from taglio.graph import flows
+from taglio.plan.assemble import Assembled, behind_tensor
+from taglio.plan.labels import placements_of
+from taglio.plan.problem import Totals
+from taglio.plan.result import Crossing, DeviceUse, Interval, PieceTime, Plan, Status
+from taglio.plan.schedule import Schedule, Scheduler
+from taglio.plan.simulate import Timeline, simulate
+from taglio.plan.workload import Workload
+from taglio.profile.fit import COVERAGE
+
+# Closer than this to its limit, a limit binds.
+_BINDING = 0.97
+
+
+def describe(
+    assembled: Assembled,
+    totals: Totals,
+    *,
+    status: Status = "optimal",
+    gap: float = 0.0,
+    objective: str = "latency",
+    notes: Sequence[str] = (),
+) -> tuple[Plan, ...]:
+    """A plan for each model of the problem."""
+    return tuple(
+        _plan(assembled, model, totals, status, gap, objective, tuple(notes))
+        for model in range(len(assembled.workloads))
+    )
+
+
+def latencies(assembled: Assembled, totals: Totals) -> tuple[float, ...]:
+    """Simulated seconds of one request of each model, alone."""
+    return tuple(
+        simulate([Scheduler(assembled, model).schedule(totals.labels, totals.wires).pipeline()]).end_s
+        for model in range(len(assembled.workloads))
+    )
+
+
+def _plan(
+    assembled: Assembled, model: int, totals: Totals, status: Status, gap: float, objective: str, notes: tuple[str, ...]
+) -> Plan:
+    work, cluster = assembled.workloads[model], assembled.cluster
+    schedule = Scheduler(assembled, model).schedule(totals.labels, totals.wires)
+    timeline = simulate([schedule.pipeline()])
+    places = placements_of(assembled, model, totals.labels)
+    width = max(work.profiles[name].interval_ratio for name in {each.device for each in places})
+    joules = _joules(assembled, schedule)
+    busiest = max(timeline.busy_s.values(), default=0.0)
+    rate = 1.0 / busiest if busiest > 0.0 else inf
+    usage = _usage(assembled, totals, timeline, schedule)
+    assumed = [each.device for each in usage if each.assumed and each.predicted_busy_s > 0.0]
+    if assumed:
+        notes = (*notes, f"assumed, not measured: the times of {', '.join(assumed)}")
+    first = next(iter(work.profiles.values()))
+    plan = Plan(
+        work.graph.model_sha256,
+        first.scheme,
+        first.precisions,
+        work.limits,
+        places,
+        status,
+        gap,
+        _interval(timeline.end_s, width),
+        Interval(0.0, float("nan"), float("nan"), 0.0),
+        None,
+        notes,
+        objective=objective,
+        start=cluster.start,
+        scenario=cluster.scenario,
+        crossings=_crossings(schedule),
+        pieces=tuple(
+            PieceTime(piece.name, schedule.devices[piece.device], len(piece.nodes), piece.seconds)
+            for piece in schedule.pieces
+        ),
+        usage=usage,
+        summed_s=sum(piece.seconds for piece in schedule.pieces) + sum(s.busy_s + s.delay_s for s in schedule.sent),
+        predicted_joules=_interval(joules, width) if joules > 0.0 else None,
+        predicted_rate_per_s=_interval(rate, width) if isfinite(rate) else None,
+        timeline=timeline.spans,
+        binding=_binding(assembled, totals),
+    )
+    if work.error is None:
+        return plan
+    guess = predicted_error(work, plan)
+    return replace(plan, predicted_error=Interval(0.0, guess, work.error.upper(guess), work.error.confidence))
+
+
+def predicted_error(work: Workload, plan: Plan) -> float:
+    """Predicted error of a plan, what is quantised for the wire alone included."""
+    assert work.error is not None
+    assignment = plan.assignment()
+    flow_of = {tensor: flow.name for flow in flows(work.graph) for tensor in flow.tensors}
+    wired = {
+        (flow_of[tensor], behind)
+        for tensor, reader in plan.wire_only(work.graph)
+        if reader
+        for behind in behind_tensor(work.graph, tensor, reader)
+        if behind not in assignment
+    }
+    worst = 0.0
+    for output in work.error.outputs:
+        extra = sum(each.noise for each in output.edges if (each.flow, each.reader) in wired)
+        worst = max(worst, output.from_noise(output.noise(work.graph, assignment) + extra))
+    return worst
+
+
+def _interval(value: float, width: float) -> Interval:
+    return Interval(value / (1.0 + width), value, value * (1.0 + width), COVERAGE)
+
+
+def _joules(assembled: Assembled, schedule: Schedule) -> float:
+    """Watts times busy seconds, and joules of every byte sent."""
+    devices = assembled.cluster.devices
+    total = sum(devices[piece.device].active_watts * piece.seconds for piece in schedule.pieces)
+    for each in schedule.sent:
+        link = assembled.cluster.link(*(devices[end].name for end in each.ends))
+        total += each.bytes * link.joules_per_byte if link is not None else 0.0
+    return total
+
+
+def _crossings(schedule: Schedule) -> tuple[Crossing, ...]:
+    return tuple(
+        Crossing(
+            schedule.names[each.value],
+            schedule.devices[each.ends[0]],
+            schedule.devices[each.ends[1]],
+            "int8" if each.int8 else "float32",
+            each.bytes,
+            each.busy_s + each.delay_s,
+        )
+        for each in schedule.sent
+    )
+
+
+def _usage(assembled: Assembled, totals: Totals, timeline: Timeline, schedule: Schedule) -> tuple[DeviceUse, ...]:
+    """What a request of one model asks of each device that it uses; memory is that of all models together."""
+    used = {schedule.devices[piece.device] for piece in schedule.pieces}
+    found = []
+    for index, device in enumerate(assembled.cluster.devices):
+        if device.name not in used:
+            continue
+        busy = timeline.busy_s.get(device.name, 0.0)
+        found.append(
+            DeviceUse(
+                device.name,
+                busy,
+                busy * device.active_watts,
+                float(totals.weight_bytes[index]),
+                float(totals.peak_bytes[index]),
+                device.memory_bytes if isfinite(device.memory_bytes) else None,
+                device.assumed,
+            )
+        )
+    return tuple(found)
+
+
+def _binding(assembled: Assembled, totals: Totals) -> tuple[str, ...]:
+    """Limits that are all but used up, with how much of them is."""
+    problem = assembled.problem
+    shares = [(each.name, float(a), each.upper) for each, a in zip(problem.resources, totals.resources, strict=True)]
+    shares += [(each.name, float(a), each.upper) for each, a in zip(problem.noises, totals.noises, strict=True)]
+    if problem.memory is not None:
+        rows = zip(problem.devices, totals.peak_bytes, problem.memory.capacity, strict=True)
+        shares += [(f"memory of {name}", float(a), float(b)) for name, a, b in rows]
+    return tuple(
+        f"{name}: {amount / upper:.1%} of what is allowed"
+        for name, amount, upper in shares
+        if isfinite(upper) and upper > 0.0 and amount >= _BINDING * upper
+    )

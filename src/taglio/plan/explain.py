@@ -1,0 +1,149 @@
+"""Answers about a plan, each found by planning again: what limits cost, the runner-up, what would be if."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from math import isfinite
+
+from taglio.cluster import Cluster
+from taglio.errors import BadOption, Infeasible
+from taglio.plan.objective import Objective
+from taglio.plan.place import Answer, place
+from taglio.plan.result import Plan
+from taglio.plan.what_if import changed
+from taglio.plan.workload import Workload
+
+# How much looser a limit is tried.
+_LOOSER = 1.5
+# A change of less than this share is none.
+_WORTH = 2e-3
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """Another way, what it would give in the objective's unit (None: no plan), and the words for it."""
+
+    name: str
+    value: float | None
+    words: str
+    plans: tuple[Plan, ...] = ()
+
+
+# Workloads and a cluster, planned again; the answer has no measured error.
+Again = Callable[[Sequence[Workload], Cluster], Answer]
+
+
+def again(objective: Objective, time_limit_s: float) -> Again:
+    """Plan in less time, for comparisons: each in the same way."""
+    return lambda workloads, cluster: place(workloads, cluster, objective, time_limit_s=time_limit_s)
+
+
+def amount(objective: Objective, value: float) -> str:
+    """A value of the objective in words."""
+    if objective.kind == "throughput":
+        return f"{1.0 / value:.4g} requests/s"
+    if objective.kind == "energy":
+        return f"{value:.4g} J"
+    return f"{value:.4g} weighed" if objective.kind == "weights" else f"{value * 1e3:.4g} ms"
+
+
+def limits_cost(
+    workloads: Sequence[Workload],
+    cluster: Cluster,
+    objective: Objective,
+    plan_again: Again,
+    loosen_error: Callable[[Workload, float], Workload],
+) -> tuple[Alternative, ...]:
+    """What each limit costs that the plan would be better without, by planning with the limit half as loose again."""
+    base = plan_again(workloads, cluster)
+    found = []
+    for name, text, works, where in _loosened(workloads, cluster, loosen_error):
+        try:
+            other = plan_again(works, where)
+        except (Infeasible, BadOption):
+            continue
+        gain = base.value - other.value
+        if gain > _WORTH * abs(base.value):
+            words = (
+                f"{name} costs you {_difference(objective, base.value, other.value)}: at {text} the plan would "
+                f"{_verb(objective)} {amount(objective, other.value)} instead of {amount(objective, base.value)}"
+            )
+            found.append(Alternative(name, other.value, words, other.plans))
+    return tuple(found)
+
+
+def runner_up(
+    workloads: Sequence[Workload], cluster: Cluster, objective: Objective, plan_again: Again, plans: Sequence[Plan]
+) -> Alternative | None:
+    """The best plan that does without one of the devices in use; None where only the start device is."""
+    used = {place for plan in plans for place in plan.devices().values()} - {cluster.start}
+    best: Alternative | None = None
+    for name in sorted(used):
+        try:
+            works = [replace(w, profiles={k: v for k, v in w.profiles.items() if k != name}) for w in workloads]
+            other = plan_again(works, cluster.without(name))
+        except (Infeasible, BadOption):
+            continue
+        if best is None or best.value is None or other.value < best.value:
+            words = f"runner-up, without {name}: {amount(objective, other.value)}"
+            best = Alternative(f"without {name}", other.value, words, other.plans)
+    return best
+
+
+def what_if(
+    text: str,
+    workloads: Callable[[Cluster], Sequence[Workload]],
+    cluster: Cluster,
+    objective: Objective,
+    plan_again: Again,
+) -> Alternative:
+    """The plan if `text` were so (see what_if.py), beside today's. `workloads` gives them for a changed cluster."""
+    base = plan_again(workloads(cluster), cluster)
+    other = changed(cluster, text)
+    try:
+        answer = plan_again(workloads(other), other)
+    except Infeasible as error:
+        return Alternative(text, None, f"{text}: {error}")
+    now, then = amount(objective, base.value), amount(objective, answer.value)
+    same = answer.plans[0].devices() == base.plans[0].devices()
+    moved = "the same placement" if same else "another placement"
+    return Alternative(text, answer.value, f"{text}: {then} instead of {now}, {moved}", answer.plans)
+
+
+def _loosened(
+    workloads: Sequence[Workload], cluster: Cluster, loosen_error: Callable[[Workload, float], Workload]
+) -> list[tuple[str, str, Sequence[Workload], Cluster]]:
+    """Each limit, what it is loosened to, and the case with it so. One that a plan leaves room in may still be why
+    the plan is no better: what would be better might not fit."""
+    found: list[tuple[str, str, Sequence[Workload], Cluster]] = []
+    for index, work in enumerate(workloads):
+        limits, name = work.limits, f" of {work.name}" if len(workloads) > 1 else ""
+        changed_to: list[tuple[str, str, Workload]] = []
+        if limits.max_error is not None:
+            text = f"{limits.max_error * _LOOSER:.3%}"
+            changed_to.append(("the error bound", text, loosen_error(work, _LOOSER)))
+        if limits.max_energy_joules is not None:
+            looser = replace(limits, max_energy_joules=limits.max_energy_joules * _LOOSER)
+            text = f"{looser.max_energy_joules:.4g} J"
+            changed_to.append(("the energy limit", text, replace(work, limits=looser)))
+        for what, text, other in changed_to:
+            found.append((f"{what}{name}", text, [*workloads[:index], other, *workloads[index + 1 :]], cluster))
+    for device in cluster.devices:
+        for what, field, text in (
+            (f"the memory of {device.name}", "memory_bytes", f"{device.memory_bytes * _LOOSER / 1e6:.4g} MB"),
+            (f"the energy cap of {device.name}", "energy_cap_joules", f"{device.energy_cap_joules * _LOOSER:.4g} J"),
+        ):
+            if isfinite(getattr(device, field)):
+                more = replace(device, **{field: getattr(device, field) * _LOOSER})
+                devices = tuple(more if each.name == device.name else each for each in cluster.devices)
+                found.append((what, text, workloads, replace(cluster, devices=devices)))
+    return found
+
+
+def _difference(objective: Objective, before: float, after: float) -> str:
+    if objective.kind == "throughput":
+        return f"{1.0 / after - 1.0 / before:.4g} requests/s"
+    return amount(objective, before - after)
+
+
+def _verb(objective: Objective) -> str:
+    return "let through" if objective.kind == "throughput" else "take"

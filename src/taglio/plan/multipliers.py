@@ -1,0 +1,111 @@
+"""The best prices of the limits: a concave maximum by cutting planes within a box that follows the best point.
+
+Every call of the oracle gives the Lagrangian's value and slope, hence a plane above it. The next prices are the highest
+point of all planes within the box; the box grows where the planes were right and shrinks where they were not
+(Marsten, Hogan and Blankenship, 1975). Knows nothing of labels.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import highspy
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Answer:
+    """One call at some prices: a proven lower bound, and the plane objective + slope · prices above the function."""
+
+    bound: float
+    objective: float
+    slope: np.ndarray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prices:
+    """The best prices found, the bound there, how high the planes still reach in the box, and the calls made.
+
+    `shares` weigh the answers of all calls so that together they keep the limits, where the planes meet.
+    """
+
+    multipliers: np.ndarray
+    bound: float
+    ceiling: float
+    calls: int
+    shares: np.ndarray
+
+
+def maximise(
+    oracle: Callable[[np.ndarray], Answer],
+    start: np.ndarray,
+    *,
+    tolerance: float,
+    calls: int,
+    reach: float = 0.25,
+    stop: Callable[[float], bool] = lambda _: False,
+) -> Prices:
+    """Raise the bound from `start` until the planes promise less than a share `tolerance` more, or `stop`, or `calls`.
+
+    `reach` is the first half-width of the box, as a share of the first value.
+    """
+    best, here = -np.inf, start
+    planes = _Planes(len(start))
+    scale, radius = 1.0, 1.0
+    made, ceiling = 0, np.inf
+    point = start
+    while made < calls:
+        answer = oracle(point)
+        made += 1
+        planes.add(answer.objective, answer.slope)
+        if made == 1:
+            scale = max(1e-9, abs(answer.bound))
+            radius = reach * scale
+        promised = ceiling - best
+        gained = answer.bound - best
+        if answer.bound > best:
+            best, here = answer.bound, point
+        if made > 1:
+            if gained >= 0.4 * promised:
+                radius *= 2.0
+            elif gained <= 0.0:
+                radius *= 0.4
+        if len(start) == 0 or stop(best):
+            break
+        point, ceiling = planes.highest(here, radius)
+        if ceiling - best <= tolerance * scale:
+            break
+    return Prices(here, best, ceiling, made, planes.shares(made))
+
+
+class _Planes:
+    """max t where t ≤ objective + slope · prices for every plane, prices ≥ 0 in a box."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.highs = highspy.Highs()
+        self.highs.setOptionValue("output_flag", False)
+        infinity = highspy.kHighsInf
+        for _ in range(count):
+            self.highs.addVar(0.0, infinity)
+        self.highs.addVar(-infinity, infinity)
+        self.highs.changeColCost(count, -1.0)
+        self.columns = np.arange(count + 1, dtype=np.int32)
+
+    def add(self, objective: float, slope: np.ndarray) -> None:
+        row = np.concatenate([-slope, [1.0]])
+        self.highs.addRow(-highspy.kHighsInf, objective, self.count + 1, self.columns, row)
+
+    def highest(self, centre: np.ndarray, radius: float) -> tuple[np.ndarray, float]:
+        low, high = np.maximum(0.0, centre - radius), centre + radius
+        self.highs.changeColsBounds(self.count, self.columns[:-1], low, high)
+        self.highs.run()
+        values = np.array(self.highs.getSolution().col_value)
+        return np.clip(values[:-1], low, high), float(values[-1])
+
+    def shares(self, count: int) -> np.ndarray:
+        """The weights of the planes at the last highest point."""
+        duals = np.abs(np.array(self.highs.getSolution().row_dual))
+        if len(duals) < count or duals.sum() <= 0.0:
+            duals = np.eye(count)[-1]
+        result: np.ndarray = np.concatenate([duals, np.zeros(max(0, count - len(duals)))])[:count] / duals.sum()
+        return result

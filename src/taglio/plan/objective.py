@@ -1,0 +1,73 @@
+"""What a plan is to be good at, as a user says it. Solves nothing."""
+
+from dataclasses import dataclass
+from math import isfinite
+from typing import Literal
+
+from taglio.cluster import nearest
+from taglio.errors import BadOption
+from taglio.plan.workload import Goal
+
+Kind = Literal["latency", "throughput", "energy", "sum", "weights"]
+_KINDS = ("latency", "throughput", "energy", "sum")
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """`latency`: the critical path of one request; `throughput`: the busiest device or link; `energy`: joules of one
+    request; `sum`: its seconds added up, as if nothing ran at the same time; `weights`: latency and energy weighed.
+
+    `then` holds further objectives, each bettered without giving up what those before it reached.
+    """
+
+    kind: Kind = "latency"
+    goal: Goal = Goal()  # noqa: RUF009
+    then: tuple["Objective", ...] = ()
+
+    def __str__(self) -> str:
+        text: str = self.kind
+        if self.kind == "weights":
+            text = f"latency={self.goal.latency:g},energy={self.goal.energy:g}"
+        return ",".join([text, *map(str, self.then)])
+
+    @property
+    def simulated(self) -> bool:
+        """Whether the critical path decides, rather than a sum."""
+        return self.kind == "latency" or (self.kind == "weights" and self.goal.latency > 0.0)
+
+
+def parse_objective(text: str) -> Objective:
+    """Read `latency`, `throughput`, `energy`, `sum`; weights such as `latency=1,energy=0.5` (per second and per joule);
+    or several in order of importance, such as `throughput,energy`. Raises BadOption."""
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    if not words:
+        raise BadOption("--objective is empty: give latency, throughput, energy or sum")
+    if any("=" in word for word in words):
+        return Objective("weights", _weights(text, words))
+    for word in words:
+        if word not in _KINDS:
+            raise BadOption(f'--objective "{word}" is not known{nearest(word, _KINDS)}')
+    if len(set(words)) < len(words):
+        raise BadOption(f'--objective "{text}" names one twice: each has one place in the order')
+    found = [Objective(word, _GOALS[word]) for word in words]  # type: ignore[arg-type]
+    return Objective(found[0].kind, found[0].goal, tuple(found[1:]))
+
+
+_GOALS = {"latency": Goal(), "throughput": Goal(), "sum": Goal(), "energy": Goal(0.0, 1.0)}
+
+
+def _weights(text: str, words: list[str]) -> Goal:
+    weights = {"latency": 0.0, "energy": 0.0}
+    for word in words:
+        name, _, value = word.partition("=")
+        if name not in weights:
+            raise BadOption(f'--objective "{text}": weights are for latency and energy, as in latency=1,energy=0.5')
+        try:
+            weights[name] = float(value)
+        except ValueError:
+            weights[name] = -1.0
+        if not isfinite(weights[name]) or weights[name] < 0.0:
+            raise BadOption(f'--objective "{text}": the weight of {name} is no number of at least 0')
+    if not any(weights.values()):
+        raise BadOption(f'--objective "{text}": one weight must be above 0')
+    return Goal(weights["latency"], weights["energy"])

@@ -1,0 +1,379 @@
+"""Place models on a cluster: objective and limits in, checked plans out. Measures nothing."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from math import inf, isfinite
+
+import numpy as np
+
+from taglio.cluster import Cluster
+from taglio.errors import BadOption, Infeasible
+from taglio.plan.assemble import Assembled, assemble
+from taglio.plan.check_cluster import check_cluster
+from taglio.plan.critical import shorten
+from taglio.plan.describe import describe, latencies
+from taglio.plan.evaluate import evaluate
+from taglio.plan.labels import labels_of
+from taglio.plan.objective import Objective
+from taglio.plan.placement import Placed, solve
+from taglio.plan.problem import Totals, switching
+from taglio.plan.resources import NOT_CONNECTED, busy_times, request_shares
+from taglio.plan.result import Plan, Status
+from taglio.plan.workload import Workload
+
+GAP = 1e-3
+# What a later objective may give up of an earlier one, so that rounding does not forbid all but one plan.
+_GIVE = 1e-3
+_ROUNDS = 4
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Answer:
+    """A plan for each model, what they were made from, and the value of the objective with its proven bound."""
+
+    plans: tuple[Plan, ...]
+    assembled: Assembled
+    totals: Totals
+    value: float
+    bound: float
+
+    @property
+    def gap(self) -> float:
+        """Proven relative distance from the best."""
+        return max(0.0, self.value - self.bound) / max(abs(self.value), 1e-12)
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """Plans that are running, and what moving one block or changing its precision costs, in units of the objective."""
+
+    plans: tuple[Plan, ...]
+    switching_cost: float
+
+
+def place(
+    workloads: Sequence[Workload],
+    cluster: Cluster,
+    objective: Objective,
+    *,
+    running: Running | None = None,
+    gap: float = GAP,
+    time_limit_s: float = 20.0,
+) -> Answer:
+    """The best plans found within `gap` or `time_limit_s`, checked. Raises Infeasible with the smallest set of limits
+    that contradict each other."""
+    works, where, found = list(workloads), cluster, None
+    for _ in range(_ROUNDS):
+        found = _place(works, where, objective, running, gap, time_limit_s)
+        if found is None:
+            raise Infeasible(_why(workloads, cluster))
+        # What components cost beyond their blocks is known once they are: limits are tightened by that much.
+        tighter = _tighter(works, workloads, where, cluster, found.plans)
+        if tighter is None:
+            break
+        works, where = tighter
+    assert found is not None
+    plans = tuple(replace(plan, limits=each.limits) for plan, each in zip(found.plans, workloads, strict=True))
+    found = replace(found, plans=plans)
+    work = zip(workloads, found.plans, strict=True)
+    for workload, plan in work:
+        check_cluster(workload.graph, workload.profiles, workload.error, cluster, plan, max_noise=workload.noise_limits)
+    return found
+
+
+def _tighter(
+    works: Sequence[Workload],
+    wanted: Sequence[Workload],
+    where: Cluster,
+    cluster: Cluster,
+    plans: Sequence[Plan],
+) -> tuple[list[Workload], Cluster] | None:
+    """Limits under which a request's overheads fit those that are wanted; None where they do already."""
+    tightened, changed = [], False
+    spent: dict[str, float] = {}
+    for work, each, plan in zip(works, wanted, plans, strict=True):
+        limits, asked = work.limits, each.limits
+        joules = plan.predicted_joules.value if plan.predicted_joules is not None else 0.0
+        if asked.max_energy_joules is not None and joules > asked.max_energy_joules and limits.max_energy_joules:
+            limits = replace(
+                limits, max_energy_joules=limits.max_energy_joules - 1.02 * (joules - asked.max_energy_joules)
+            )
+            changed = True
+        rate = plan.predicted_rate_per_s
+        if asked.min_rate_per_s is not None and rate is not None and rate.value < asked.min_rate_per_s:
+            limits = replace(
+                limits, min_rate_per_s=(limits.min_rate_per_s or 0.0) * 1.01 * asked.min_rate_per_s / rate.value
+            )
+            changed = True
+        for use in plan.usage:
+            sent = sum(
+                crossing.bytes * link.joules_per_byte
+                for crossing in plan.crossings
+                if crossing.source == use.device
+                and (link := cluster.link(crossing.source, crossing.target)) is not None
+            )
+            spent[use.device] = max(spent.get(use.device, 0.0), use.predicted_joules + sent)
+        tightened.append(replace(work, limits=limits))
+    devices = []
+    for device, asked_of in zip(where.devices, cluster.devices, strict=True):
+        over = spent.get(device.name, 0.0) - asked_of.energy_cap_joules
+        if over > 0.0:
+            device = replace(device, energy_cap_joules=max(0.0, device.energy_cap_joules - 1.02 * over))  # noqa: PLW2901
+            changed = True
+        devices.append(device)
+    return (tightened, replace(where, devices=tuple(devices))) if changed else None
+
+
+def _place(
+    workloads: Sequence[Workload],
+    cluster: Cluster,
+    objective: Objective,
+    running: Running | None,
+    gap: float,
+    time_limit_s: float,
+) -> Answer | None:
+    assembled = assemble(workloads, cluster, objective.goal)
+    start = None if running is None else _labels(assembled, running.plans)
+    if start is not None and running is not None:
+        costs = np.full(len(assembled.problem.nodes), running.switching_cost)
+        problem = replace(assembled.problem, extra=switching(assembled.problem, start, costs))
+        assembled = replace(assembled, problem=problem)
+    answer = _one(assembled, objective, start, gap, time_limit_s)
+    for later in objective.then:
+        if answer is None:
+            return None
+        answer = _better(answer, objective, later, gap, time_limit_s)
+    if answer is None:
+        return None
+    status: Status = "optimal" if answer.gap <= gap else "time limit"
+    plans = describe(answer.assembled, answer.totals, status=status, gap=float(answer.gap), objective=str(objective))
+    return replace(answer, plans=plans, value=float(answer.value), bound=float(answer.bound))
+
+
+def _one(
+    assembled: Assembled, objective: Objective, start: list[int] | None, gap: float, time_limit_s: float
+) -> Answer | None:
+    """The best by one objective; no plans are written yet."""
+    if objective.kind == "throughput":
+        return _fastest_stream(assembled, start, gap, time_limit_s)
+    if not objective.simulated:
+        placed = solve(assembled.problem, gap=gap, time_limit_s=time_limit_s, incumbent=start)
+        totals = _totals(assembled, placed)
+        if totals is not None:
+            return Answer((), assembled, totals, totals.objective, placed.bound)
+        if not any(isfinite(each.limits.max_latency_s or inf) for each in assembled.workloads):
+            return None
+        # Within the latency limit by its critical path, though not by its seconds added up.
+        shortest = _one(assembled, Objective(), start, gap, time_limit_s)
+        if shortest is None:
+            return None
+        free = solve(_free(assembled).problem, gap=gap, time_limit_s=time_limit_s)
+        value = evaluate(assembled.problem, shortest.totals.labels, shortest.totals.wires).objective
+        return replace(shortest, value=value, bound=free.bound)
+    # Seconds added up are no bound on the critical path: only the search for it has one, and checks its limits.
+    free_of = _free(assembled)
+    placed = solve(free_of.problem, gap=gap, time_limit_s=time_limit_s, incumbent=start)
+    totals = _totals(free_of, placed)
+    if totals is None:
+        return None
+    begin = [totals] if start is None else [totals, evaluate(free_of.problem, start)]
+    best = shorten(free_of, objective.goal, begin, gap=gap, time_limit_s=time_limit_s)
+    found = Answer((), free_of, best.totals, best.value, best.bound)
+    taken = latencies(free_of, best.totals)
+    limits = [each.limits.max_latency_s for each in assembled.workloads]
+    kept = all(limit is None or each <= limit * (1.0 + 1e-6) for each, limit in zip(taken, limits, strict=True))
+    return found if kept else None
+
+
+def _fastest_stream(assembled: Assembled, start: list[int] | None, gap: float, time_limit_s: float) -> Answer | None:
+    """The least busy seconds of the busiest device or link, halving between what was reached and what was proven
+    impossible; of the plans that reach it, the one of fewest seconds a request."""
+    deadline = time.perf_counter() + time_limit_s
+    shares = request_shares(assembled.workloads)
+    placed = solve(assembled.problem, gap=10 * gap, time_limit_s=time_limit_s, incumbent=start)
+    best, low = _totals(assembled, placed), 0.0
+    if best is None:
+        return None
+    period = _period(assembled, best)
+    while low < (1.0 - gap) * period and time.perf_counter() < deadline:
+        middle = np.sqrt(low * period) if low > 0.0 else 0.5 * period
+        caps = busy_times(assembled.cluster, shares, float(middle), "period")
+        problem = replace(assembled.problem, resources=(*assembled.problem.resources, *caps))
+        placed = solve(problem, gap=0.5, time_limit_s=deadline - time.perf_counter(), incumbent=best.labels)
+        totals = _totals(replace(assembled, problem=problem), placed)
+        if totals is not None:
+            best = evaluate(assembled.problem, totals.labels, totals.wires)
+            period = min(period, _period(assembled, best))
+        elif placed.status == "infeasible":
+            low = float(middle)
+        else:
+            break
+    return Answer((), assembled, best, period, low)
+
+
+def _period(assembled: Assembled, totals: Totals) -> float:
+    """Busy seconds of the busiest device or link, a request of the mix of all models."""
+    shares = request_shares(assembled.workloads)
+    caps = busy_times(assembled.cluster, shares, inf, "period")
+    problem = replace(assembled.problem, resources=caps)
+    return float(evaluate(problem, totals.labels, totals.wires).resources.max())
+
+
+def _better(answer: Answer, first: Objective, later: Objective, gap: float, time_limit_s: float) -> Answer | None:
+    """Of the plans that give up nothing of `first`, the best by `later`; the one there is where none is better."""
+    assembled, room = answer.assembled, 1.0 + _GIVE
+    held = list(assembled.problem.resources)
+    if first.kind == "throughput":
+        held += busy_times(assembled.cluster, request_shares(assembled.workloads), answer.value * room, "period")
+    name = "energy" if first.kind == "energy" else "latency"
+    for index, each in enumerate(assembled.problem.resources):
+        if first.kind != "throughput" and each.name.startswith(name):
+            used = float(answer.totals.resources[index]) * room
+            held[index] = replace(each, upper=min(each.upper, used))
+    shares = request_shares(assembled.workloads)
+    for index, each in enumerate(held):
+        for kind, weight in (("latency", later.goal.latency), ("energy", later.goal.energy)):
+            if each.name == kind or each.name.startswith(f"{kind} of "):
+                held[index] = replace(held[index], weight=weight * float(shares @ each.models))
+    stage = replace(assembled, problem=replace(assembled.problem, resources=tuple(held)))
+    found = _one(stage, later, list(answer.totals.labels), gap, time_limit_s)
+    if found is None:
+        return answer
+    before, after = (sum(latencies(assembled, each.totals)) for each in (answer, found))
+    if first.simulated and after > before * room:
+        return answer
+    return found
+
+
+def _free(assembled: Assembled) -> Assembled:
+    """The same without limits on latency."""
+    kept = tuple(
+        replace(each, upper=inf) if each.name.startswith("latency") else each for each in assembled.problem.resources
+    )
+    return replace(assembled, problem=replace(assembled.problem, resources=kept))
+
+
+def _totals(assembled: Assembled, placed: Placed) -> Totals | None:
+    """What a placement costs; None where there is none, or it needs a link that is not there."""
+    if not placed.labels:
+        return None
+    totals = evaluate(assembled.problem, placed.labels, placed.wires)
+    names = [each.name for each in assembled.problem.resources]
+    return None if totals.resources[names.index(NOT_CONNECTED)] > 0.0 else totals
+
+
+def _labels(assembled: Assembled, plans: Sequence[Plan]) -> list[int] | None:
+    """Labels of running plans; None where the cluster has lost a device of theirs."""
+    names = {device.name for device in assembled.cluster.devices}
+    labels: list[int] = []
+    for model, plan in enumerate(plans):
+        places = plan.devices()
+        if not set(places.values()) <= names:
+            return None
+        labels += labels_of(assembled, model, places, plan.assignment())
+    return labels
+
+
+# A limit that can be dropped: what it is called, and the workloads and cluster without it.
+_Case = tuple[Sequence[Workload], Cluster]
+_Drop = tuple[str, Callable[[_Case], _Case]]
+
+
+def conflict(workloads: Sequence[Workload], cluster: Cluster, time_limit_s: float = 20.0) -> tuple[str, ...]:
+    """The smallest set of limits that contradict each other: without any one of them there would be a plan. Empty
+    where it was not found in time."""
+    deadline = time.perf_counter() + time_limit_s
+    drops = _drops(workloads, cluster)
+
+    def possible(kept: Sequence[_Drop]) -> bool:
+        case: _Case = (workloads, cluster)
+        for drop in drops:
+            if drop not in kept:
+                case = drop[1](case)
+        left = max(0.5, deadline - time.perf_counter())
+        try:
+            return _place(*case, Objective("sum"), None, 0.5, left) is not None
+        except BadOption:
+            return False
+
+    for size in (0, 1, 2):
+        for kept in combinations(drops, size):
+            if time.perf_counter() > deadline:
+                return ()
+            if not possible(kept):
+                return tuple(name for name, _ in kept)
+    kept_all = list(drops)
+    for drop in drops:  # what can be dropped and still leaves a contradiction is no part of it
+        fewer = [each for each in kept_all if each is not drop]
+        if time.perf_counter() > deadline:
+            return ()
+        if not possible(fewer):
+            kept_all = fewer
+    return tuple(name for name, _ in kept_all)
+
+
+def _drops(workloads: Sequence[Workload], cluster: Cluster) -> list[_Drop]:
+    found: list[_Drop] = []
+    for index, work in enumerate(workloads):
+        name = f" of {work.name}" if len(workloads) > 1 else ""
+        limits = work.limits
+        if work.noise_limits:
+            found.append((f"the error bound of {limits.max_error:.4%}{name}", _on(index, noise_limits=None)))
+        fields: list[tuple[str, str, object]] = [
+            ("max_latency_s", f"the latency limit of {(limits.max_latency_s or 0.0) * 1e3:g} ms", None),
+            ("max_energy_joules", f"the energy limit of {limits.max_energy_joules} J", None),
+            ("min_rate_per_s", f"the {limits.min_rate_per_s} requests a second", None),
+            ("float_blocks", f"the {len(limits.float_blocks)} blocks held in float", ()),
+            ("int8_blocks", f"the {len(limits.int8_blocks)} blocks held in int8", ()),
+            ("device_pins", f"the {len(limits.device_pins)} blocks held on a device", ()),
+            ("device_exclusions", f"the {len(limits.device_exclusions)} blocks kept off a device", ()),
+        ]
+        for field, text, nothing in fields:
+            if getattr(limits, field) not in (None, ()):
+                found.append((text + name, _on(index, limits={field: nothing})))
+        if work.rate_per_s is not None:
+            found.append((f"the {work.rate_per_s:g} requests a second{name}", _on(index, rate_per_s=None)))
+    for device in cluster.devices:
+        if isfinite(device.memory_bytes):
+            text = f"the {device.memory_bytes / 1e6:g} MB of {device.name}"
+            found.append((text, _of_device(device.name, memory_bytes=inf)))
+        if isfinite(device.energy_cap_joules):
+            text = f"the energy cap of {device.energy_cap_joules:g} J on {device.name}"
+            found.append((text, _of_device(device.name, energy_cap_joules=inf)))
+        if device.never:
+            found.append((f"what {device.name} may never run", _of_device(device.name, never=())))
+        if not device.int8:
+            found.append((f"that {device.name} may not run int8", _of_device(device.name, int8=True)))
+    return found
+
+
+def _on(index: int, limits: Mapping[str, object] | None = None, **changes: object) -> Callable[[_Case], _Case]:
+    def change(case: _Case) -> _Case:
+        works = list(case[0])
+        kept = replace(works[index].limits, **(limits or {}))  # type: ignore[arg-type]
+        works[index] = replace(works[index], limits=kept, **changes)  # type: ignore[arg-type]
+        return works, case[1]
+
+    return change
+
+
+def _of_device(name: str, **changes: object) -> Callable[[_Case], _Case]:
+    def change(case: _Case) -> _Case:
+        devices = tuple(
+            replace(each, **changes) if each.name == name else each  # type: ignore[arg-type]
+            for each in case[1].devices
+        )
+        return case[0], replace(case[1], devices=devices)
+
+    return change
+
+
+def _why(workloads: Sequence[Workload], cluster: Cluster) -> str:
+    limits = conflict(workloads, cluster)
+    if not limits:
+        return "no plan keeps all limits: loosen one, or add a device or a link"
+    if len(limits) == 1:
+        return f"no plan keeps {limits[0]}: loosen it, or add a device or a link"
+    return f"no plan keeps {', '.join(limits[:-1])} and {limits[-1]} together: loosen one of them"

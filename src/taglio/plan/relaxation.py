@@ -1,0 +1,252 @@
+"""A priced problem as factors over the labels still alive, solved by elimination: one call of the Lagrangian.
+
+Its least sum is a lower bound at any prices; where no value had to be split it is the least priced cost itself.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from taglio.plan.elimination import LARGEST_TABLE, schedule
+from taglio.plan.prices import BIG, KINDS, Market, Priced
+from taglio.plan.problem import CALLER, SOURCE, Kind
+from taglio.plan.valuetables import Parts, split, tables
+
+
+class Relaxation:
+    """The factors of a problem whose node n may only take the labels alive[n]; fixed nodes are in no factor."""
+
+    def __init__(
+        self,
+        market: Market,
+        alive: Sequence[np.ndarray],
+        *,
+        arity: int = 3,
+        limit: float = LARGEST_TABLE,
+        without: np.ndarray | None = None,
+    ) -> None:
+        """Raises TooWide where a table would have more than `limit` entries. With an arity of 1, edges may be left out
+        (`without`, a mask): the caller bounds what they cost."""
+        self.market, self.arity, self.without = market, arity, without
+        self.free = np.flatnonzero([len(each) > 1 for each in alive])
+        self.fixed = np.array([each[0] for each in alive], dtype=np.intp)
+        self.index = np.full(market.nodes + 1, -1, dtype=np.intp)
+        self.index[self.free] = np.arange(len(self.free))
+        self.settled, self.parts = self._split()
+        sizes = [_rounded(len(alive[node])) for node in self.free.tolist()]
+        # Rounding up repeats the last label: a copy changes no minimum and makes more shapes alike.
+        self.labels = np.zeros((len(sizes), max(sizes, default=1)), dtype=np.intp)
+        for row, node in enumerate(self.free.tolist()):
+            own = alive[node]
+            self.labels[row, : len(own)] = own
+            self.labels[row, len(own) :] = own[-1]
+        self.ends = self._ends()
+        axes = self.index[np.where(self.ends >= 0, self.ends, market.nodes)]
+        scopes: list[tuple[int, ...]] = [(node,) for node in range(len(sizes))]
+        self.factors: list[int] = []
+        constant: list[int] = []
+        for part, row in enumerate(axes.tolist()):
+            scope = tuple(dict.fromkeys(node for node in row if node >= 0))
+            if scope:
+                scopes.append(scope)
+                self.factors.append(part)
+            else:
+                constant.append(part)
+        self.elimination = schedule(sizes, scopes, limit)
+        self._lay_out(axes, constant)
+
+    @property
+    def exact(self) -> bool:
+        """Whether the bound is the least priced cost itself."""
+        return self.parts.exact
+
+    def run(self, priced: Priced) -> tuple[float, np.ndarray]:
+        """A lower bound on the priced cost of every labelling, and the labels that reach it (exactly, if `exact`)."""
+        self._fill(priced)
+        total, chosen = self.elimination.run()
+        labels = self.fixed.copy()
+        labels[self.free] = self.labels[np.arange(len(self.free)), chosen]
+        base = priced.constant + self.flat[self.constant_cells].sum()
+        free = np.ones(self.market.nodes, dtype=bool)
+        free[self.free] = False
+        base += priced.unary[free, self.fixed[free]].sum() + self.market.cost(priced, labels, self.settled)
+        self.base, self.total = float(base), total
+        return total + self.base, labels
+
+    def marginals(self) -> list[tuple[int, np.ndarray, np.ndarray]]:
+        """After `run`: for every free node its labels and a lower bound on the priced cost with each."""
+        found = self.elimination.marginals(self.total)
+        return [
+            (int(node), self.labels[row, : len(line)], line + self.base)
+            for row, (node, line) in enumerate(zip(self.free, found, strict=True))
+        ]
+
+    def _split(self) -> tuple[np.ndarray, Parts]:
+        """Values between fixed nodes alone, and the parts of the others."""
+        values, free = self.market.problem.values, self.index >= 0
+        open_ = (values.producer >= 0) & free[values.producer]
+        edges = (values.readers >= 0) & free[values.readers]
+        open_ |= np.bincount(self.market.edge_value[edges], minlength=len(open_)) > 0
+        parts = split(self.market, self.arity, np.flatnonzero(open_))
+        if self.without is not None:
+            kept = ~self.without[parts.edges[:, 0]]
+            parts = Parts(parts.value[kept], parts.edges[kept], parts.count[kept], parts.share[kept])
+        return np.flatnonzero(~open_), parts
+
+    def _ends(self) -> np.ndarray:
+        """Producer and readers of every part, −1 where there is none or it is no node."""
+        values = self.market.problem.values
+        producer = values.producer[self.parts.value]
+        readers = np.where(self.parts.edges >= 0, values.readers[self.parts.edges], CALLER)
+        return np.column_stack([np.where(producer == SOURCE, -1, producer), np.where(readers == CALLER, -1, readers)])
+
+    def _lay_out(self, axes: np.ndarray, constant: list[int]) -> None:
+        """Where in the parts' state tables each cell of each factor lies."""
+        market, parts, devices = self.market, self.parts, self.market.devices
+        values = market.problem.values
+        count = len(parts.value)
+        strides = np.zeros((count, 1 + self.arity), dtype=np.intp)
+        base = np.zeros(count, dtype=np.intp)
+        self.local, width = self._places()
+        self.width = width
+        self.groups: list[tuple[int, np.ndarray, np.ndarray]] = []
+        offset = 0
+        for arity in range(1, self.arity + 1):
+            for places in np.unique(width[parts.count == arity]).tolist():
+                chosen = np.flatnonzero((parts.count == arity) & (width == places))
+                sizes = (KINDS * places, *(2 * places,) * arity)
+                cells = int(np.prod(sizes))
+                base[chosen] = offset + cells * np.arange(len(chosen))
+                strides[chosen, : 1 + arity] = np.cumprod((1, *sizes[:0:-1]))[::-1]
+                offset += cells * len(chosen)
+                back = np.argsort(np.where(self.local[chosen] < 0, devices, self.local[chosen]), axis=1)[:, :places]
+                self.groups.append((arity, chosen, back))
+        self.cells = offset
+        self.flat = np.full(offset + 1, BIG)
+        # States of every label as a producer and as a reader; of what is no node, at the value's home.
+        home = self.local[np.arange(count), values.home[parts.value]]
+        strict = np.zeros((count, self.arity), dtype=bool)
+        used = parts.edges >= 0
+        strict[used] = values.strict[parts.edges[used]]
+        every = np.arange(count)
+        for slot in range(1 + self.arity):
+            node = self.ends[:, slot]
+            fixed = (axes[:, slot] < 0) & (node >= 0)
+            states = self._states(every, self.fixed[np.maximum(node, 0)][:, None], slot)[:, 0]
+            base += strides[:, slot] * np.where(fixed, states, 0)
+            base += strides[:, slot] * np.where(node < 0, home if slot == 0 else 2 * home, 0)
+        self.constant_cells = base[constant]
+        rows: dict[tuple[int, ...], list[int]] = {}
+        unary: dict[tuple[int, ...], list[int]] = {}
+        plan = self.elimination
+        for factor, (shape, row) in enumerate(plan.places):
+            group = rows.setdefault(shape, []) if factor >= len(self.free) else unary.setdefault(shape, [])
+            group.append(factor)
+            if factor < len(self.free) and row != len(group) - 1:
+                raise AssertionError("unary tables come first")
+        self.fills: list[tuple[tuple[int, ...], int, np.ndarray]] = []
+        self.unaries: list[tuple[tuple[int, ...], np.ndarray, np.ndarray]] = []
+        for shape, members in unary.items():
+            nodes = np.array(members)
+            self.unaries.append((shape, self.free[nodes], self.labels[nodes, : shape[0]]))
+        for shape, members in rows.items():
+            chosen = np.array([self.factors[factor - len(self.free)] for factor in members])
+            scope = np.array([plan.scopes[factor] for factor in members]).reshape(len(members), len(shape))
+            begin = len(unary.get(shape, ()))
+            self.fills.append((shape, begin, self._cells(shape, chosen, scope, axes, base, strides, strict)))
+
+    def _places(self) -> tuple[np.ndarray, np.ndarray]:
+        """By part, each device's number among those that its ends can be on (−1 for others), and how many they are."""
+        market, parts = self.market, self.parts
+        values = market.problem.values
+        on = np.zeros((market.nodes + 1, market.devices), dtype=bool)
+        on[np.arange(market.nodes), market.label_device[self.fixed]] = True
+        on[np.repeat(self.free, self.labels.shape[1]), market.label_device[self.labels].ravel()] = True
+        met = np.asarray(on[np.where(self.ends >= 0, self.ends, market.nodes)].any(axis=1))
+        called = ((parts.edges >= 0) & (values.readers[parts.edges] < 0)).any(axis=1)
+        outside = (values.producer[parts.value] < 0) | called
+        rows = np.flatnonzero(outside)
+        met[rows, values.home[parts.value[rows]]] = True
+        return np.where(met, np.cumsum(met, axis=1) - 1, -1), met.sum(axis=1)
+
+    def _states(self, chosen: np.ndarray, labels: np.ndarray, slot: int) -> np.ndarray:
+        """States of labels (part, label) as a part's producer (slot 0) or reader."""
+        market = self.market
+        place: np.ndarray = self.local[chosen[:, None], market.label_device[labels]]
+        if slot == 0:
+            place = market.label_writes[labels] * self.width[chosen][:, None] + place
+        else:
+            place = place * 2 + (market.label_reads[labels] == Kind.INT8)
+        return place
+
+    def _cells(
+        self,
+        shape: tuple[int, ...],
+        chosen: np.ndarray,
+        scope: np.ndarray,
+        axes: np.ndarray,
+        base: np.ndarray,
+        strides: np.ndarray,
+        strict: np.ndarray,
+    ) -> np.ndarray:
+        """Positions in the state tables of every cell of factors of one shape."""
+        market, count = self.market, len(chosen)
+        cells = base[chosen].reshape(count, *(1,) * len(shape))
+        laid: list[np.ndarray] = []
+        for axis, size in enumerate(shape):
+            layout = (count, *(size if each == axis else 1 for each in range(len(shape))))
+            labels = self.labels[scope[:, axis], :size]
+            laid.append(labels.reshape(layout))
+            step = np.zeros((count, size), dtype=np.intp)
+            for slot in range(1 + self.arity):
+                here = axes[chosen, slot] == scope[:, axis]
+                if here.any():
+                    states = self._states(chosen, labels, slot)
+                    step += np.where(here[:, None], strides[chosen, slot][:, None] * states, 0)
+            cells = cells + step.reshape(layout)
+        flat = (count, *(1,) * len(shape))
+        for slot in range(self.arity):
+            on = strict[chosen, slot]
+            if on.any():
+                wrong = self._kinds(chosen, 0, scope, axes, laid, market.label_writes) != self._kinds(
+                    chosen, slot + 1, scope, axes, laid, market.label_reads
+                )
+                cells = np.where(on.reshape(flat) & wrong, self.cells, cells)
+        return np.ascontiguousarray(np.broadcast_to(cells, (count, *shape)))
+
+    def _kinds(
+        self,
+        chosen: np.ndarray,
+        slot: int,
+        scope: np.ndarray,
+        axes: np.ndarray,
+        laid: list[np.ndarray],
+        kinds: np.ndarray,
+    ) -> np.ndarray:
+        """The kind written (slot 0) or read at a slot, over the cells of factors of one shape."""
+        node = self.ends[chosen, slot]
+        still = np.where(node >= 0, kinds[self.fixed[np.maximum(node, 0)]], int(Kind.FLOAT))
+        flat = (len(chosen), *(1,) * len(laid))
+        result = still.reshape(flat)
+        for axis, labels in enumerate(laid):
+            here = (axes[chosen, slot] == scope[:, axis]).reshape(flat)
+            result = np.where(here, kinds[labels], result)
+        return result
+
+    def _fill(self, priced: Priced) -> None:
+        """Write every factor's table at these prices."""
+        begin = 0
+        for arity, chosen, places in self.groups:
+            table = tables(self.market, priced, self.parts, chosen, places, arity)
+            self.flat[begin : begin + table.size] = table.ravel()
+            begin += table.size
+        pools = self.elimination.pools
+        for shape, nodes, labels in self.unaries:
+            pools[shape][: len(nodes)] = priced.unary[nodes[:, None], labels]
+        for shape, begin, cells in self.fills:
+            np.take(self.flat, cells, out=pools[shape][begin : begin + len(cells)], mode="clip")
+
+
+def _rounded(count: int) -> int:
+    """The next size that tables come in."""
+    return next(size for size in (1, 2, 3, 4, 6, 8, 12, 18, 24, 36, 48, 64, 96, 128, 256, 512, 1024) if size >= count)

@@ -1,0 +1,248 @@
+"""Play components on devices and links, event by event. Decides no placement and measures nothing.
+
+Each device runs one component at a time, each directed link sends one transfer at a time. A device takes, of what is
+ready, the oldest request's first component; a link takes what was ready first. A transfer occupies its link for
+`busy_s` and arrives `delay_s` after that (bandwidth occupies, latency only delays). A component starts when all it
+reads has arrived, and what it writes leaves when it ends, as one session does. Equal inputs give equal timelines.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from math import inf
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A component and what it takes on its device."""
+
+    name: str
+    device: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """A tensor on its way from one device to another (or the same: loopback), once however many tasks read it there.
+
+    `source` is the index of the task that writes it, None for a request's input; `targets` are those that read it;
+    `answers` says whether the caller reads it at the target.
+    """
+
+    name: str
+    source: int | None
+    targets: tuple[int, ...]
+    link: tuple[str, str]
+    busy_s: float
+    delay_s: float
+    bytes: float = 0.0
+    answers: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """What one request of one model does; tasks stand in an order in which they can run."""
+
+    tasks: tuple[Task, ...]
+    transfers: tuple[Transfer, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request of `pipeline` that arrives at `arrival_s`."""
+
+    pipeline: int = 0
+    arrival_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """What was busy with what, and when. `on` is a device, or "a -> b"; the end of a transfer includes its delay."""
+
+    on: str
+    what: str
+    request: int
+    start_s: float
+    end_s: float
+    transfer: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """Spans by start, each request's end, and seconds that each device and link was occupied."""
+
+    spans: tuple[Span, ...]
+    arrivals_s: tuple[float, ...]
+    ends_s: tuple[float, ...]
+    busy_s: dict[str, float]
+
+    @property
+    def end_s(self) -> float:
+        """When the last request ended."""
+        return max(self.ends_s, default=0.0)
+
+    def latencies_s(self) -> tuple[float, ...]:
+        """Seconds from each request's arrival to its end."""
+        return tuple(end - arrival for arrival, end in zip(self.arrivals_s, self.ends_s, strict=True))
+
+    def rate_per_s(self) -> float:
+        """Requests a second between the first and the last end; infinite where nothing takes time."""
+        ends = sorted(self.ends_s)
+        if len(ends) < 2:
+            return 1.0 / ends[0] if ends and ends[0] > 0.0 else inf
+        return (len(ends) - 1) / (ends[-1] - ends[0]) if ends[-1] > ends[0] else inf
+
+
+def simulate(pipelines: Sequence[Pipeline], requests: Sequence[Request] = (Request(),)) -> Timeline:
+    """The timeline of `requests`. Raises ValueError where tasks wait for each other in a circle."""
+    return _Run(pipelines, requests).timeline()
+
+
+def stream(pipeline: Pipeline, count: int) -> Timeline:
+    """`count` requests of one model, all there from the start: what the busiest device or link lets through."""
+    return simulate([pipeline], [Request()] * count)
+
+
+def link_name(link: tuple[str, str]) -> str:
+    """How a link is called in a timeline."""
+    return f"{link[0]} -> {link[1]}"
+
+
+@dataclass(slots=True)
+class _State:
+    """One request under way."""
+
+    pipeline: Pipeline
+    missing: list[int]  # by task: transfers that have not arrived
+    sends: dict[int | None, list[int]]
+    unfinished: int
+    end_s: float
+
+
+@dataclass(slots=True)
+class _Server:
+    """A device or a link: what waits for it as (two keys of order, request, index), and whether it is at work."""
+
+    link: bool
+    waiting: list[tuple[float, int, int, int]] = field(default_factory=list)
+    occupied: bool = False
+    busy_s: float = 0.0
+
+
+class _Run:
+    def __init__(self, pipelines: Sequence[Pipeline], requests: Sequence[Request]) -> None:
+        self._requests = requests
+        self._events: list[tuple[float, int, str, int, int]] = []
+        self._sequence = 0
+        self._spans: list[Span] = []
+        self._servers: dict[str, _Server] = {}
+        sends = [_sends(pipeline) for pipeline in pipelines]
+        self._states = []
+        for request in requests:
+            pipeline = pipelines[request.pipeline]
+            missing = [0] * len(pipeline.tasks)
+            for transfer in pipeline.transfers:
+                for target in transfer.targets:
+                    missing[target] += 1
+            count = len(pipeline.tasks) + len(pipeline.transfers)
+            self._states.append(_State(pipeline, missing, sends[request.pipeline], count, request.arrival_s))
+
+    def timeline(self) -> Timeline:
+        for index, each in enumerate(self._requests):
+            self._at(each.arrival_s, "arrive", index, 0)
+        while self._events:
+            now = self._events[0][0]
+            touched: dict[str, None] = {}
+            while self._events and self._events[0][0] == now:  # all that happens at once, before anything starts
+                _, _, what, request, index = heappop(self._events)
+                getattr(self, f"_{what}")(now, request, index, touched)
+            for server in touched:
+                self._start(now, server)
+        for index, state in enumerate(self._states):
+            if state.unfinished:
+                raise ValueError(f"request {index}: {state.unfinished} components and transfers wait in a circle")
+        spans = tuple(sorted(self._spans, key=lambda each: (each.start_s, each.end_s, each.on, each.what)))
+        arrivals = tuple(each.arrival_s for each in self._requests)
+        ends = tuple(state.end_s for state in self._states)
+        return Timeline(spans, arrivals, ends, {name: each.busy_s for name, each in self._servers.items()})
+
+    def _at(self, time: float, what: str, request: int, index: int) -> None:
+        self._sequence += 1
+        heappush(self._events, (time, self._sequence, what, request, index))
+
+    def _arrive(self, now: float, request: int, _index: int, touched: dict[str, None]) -> None:
+        state = self._states[request]
+        for transfer in state.sends.get(None, ()):
+            self._queue(now, request, transfer, touched)
+        for task, missing in enumerate(state.missing):
+            if not missing:  # reads nothing that comes from elsewhere
+                self._ready(request, task, touched)
+
+    def _ran(self, now: float, request: int, task: int, touched: dict[str, None]) -> None:
+        state = self._states[request]
+        device = state.pipeline.tasks[task].device
+        self._servers[device].occupied = False
+        touched[device] = None
+        self._done(state, now)
+        for transfer in state.sends.get(task, ()):
+            self._queue(now, request, transfer, touched)
+
+    def _sent(self, now: float, request: int, transfer: int, touched: dict[str, None]) -> None:
+        each = self._states[request].pipeline.transfers[transfer]
+        name = link_name(each.link)
+        self._servers[name].occupied = False
+        touched[name] = None
+        self._at(now + each.delay_s, "arrived", request, transfer)
+
+    def _arrived(self, now: float, request: int, transfer: int, touched: dict[str, None]) -> None:
+        state = self._states[request]
+        self._done(state, now)
+        for task in state.pipeline.transfers[transfer].targets:
+            state.missing[task] -= 1
+            if not state.missing[task]:
+                self._ready(request, task, touched)
+
+    def _done(self, state: _State, now: float) -> None:
+        state.unfinished -= 1
+        state.end_s = max(state.end_s, now)
+
+    def _ready(self, request: int, task: int, touched: dict[str, None]) -> None:
+        device = self._states[request].pipeline.tasks[task].device
+        server = self._servers.setdefault(device, _Server(link=False))
+        heappush(server.waiting, (float(request), task, request, task))
+        touched[device] = None
+
+    def _queue(self, now: float, request: int, transfer: int, touched: dict[str, None]) -> None:
+        each = self._states[request].pipeline.transfers[transfer]
+        if each.busy_s == 0.0 and each.delay_s == 0.0:
+            self._at(now, "arrived", request, transfer)
+            return
+        name = link_name(each.link)
+        self._sequence += 1
+        server = self._servers.setdefault(name, _Server(link=True))
+        heappush(server.waiting, (now, self._sequence, request, transfer))
+        touched[name] = None
+
+    def _start(self, now: float, name: str) -> None:
+        server = self._servers[name]
+        if server.occupied or not server.waiting:
+            return
+        _, _, request, index = heappop(server.waiting)
+        pipeline = self._states[request].pipeline
+        server.occupied = True
+        if server.link:
+            sent = pipeline.transfers[index]
+            busy, end, what = sent.busy_s, now + sent.busy_s + sent.delay_s, sent.name
+        else:
+            task = pipeline.tasks[index]
+            busy, end, what = task.seconds, now + task.seconds, task.name
+        server.busy_s += busy
+        self._spans.append(Span(name, what, request, now, end, server.link))
+        self._at(now + busy, "sent" if server.link else "ran", request, index)
+
+
+def _sends(pipeline: Pipeline) -> dict[int | None, list[int]]:
+    sends: dict[int | None, list[int]] = {}
+    for index, transfer in enumerate(pipeline.transfers):
+        sends.setdefault(transfer.source, []).append(index)
+    return sends

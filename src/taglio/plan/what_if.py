@@ -1,0 +1,76 @@
+"""Changes to a cluster in words: a link twice as fast, a device more or less, int8 forbidden. Plans nothing."""
+
+import re
+from dataclasses import replace
+from math import isfinite
+
+from taglio.cluster import Cluster
+from taglio.errors import BadOption
+
+HOW = (
+    '"link A->B bandwidth x2", "link A->B latency x0.5", "link A->B cut", "device A x2" (its times), '
+    '"device A memory x2", "without A" or "no int8 on A"'
+)
+_LINK = re.compile(r"link\s+(\S+?)\s*->\s*(\S+)\s+(?:(bandwidth|latency)\s+x\s*(\S+)|(cut))", re.IGNORECASE)
+_DEVICE = re.compile(r"device\s+(\S+)\s+(?:(memory)\s+)?x\s*(\S+)", re.IGNORECASE)
+_WITHOUT = re.compile(r"without\s+(\S+)", re.IGNORECASE)
+_NO_INT8 = re.compile(r"no\s+int8(?:\s+on\s+(\S+))?", re.IGNORECASE)
+
+
+def changed(cluster: Cluster, text: str) -> Cluster:
+    """The cluster after what `text` says (see HOW; several, separated by ";"). Raises BadOption."""
+    for part in text.split(";"):
+        cluster = _one(cluster, part.strip(), text)
+    return cluster
+
+
+def _one(cluster: Cluster, part: str, text: str) -> Cluster:
+    if found := _LINK.fullmatch(part):
+        return _link(cluster, found, text)
+    if found := _DEVICE.fullmatch(part):
+        name, memory, factor = found[1], found[2], _factor(found[3], text)
+        device = cluster.device(name)
+        if memory:
+            return _with(cluster, name, memory_bytes=device.memory_bytes * factor)
+        return _with(
+            cluster, name, scale_of=device.scale_of or device.profile, profile=None,
+            scale_factor=device.scale_factor * factor,
+        )  # fmt: skip
+    if found := _WITHOUT.fullmatch(part):
+        return cluster.without(found[1])
+    if found := _NO_INT8.fullmatch(part):
+        names = [found[1]] if found[1] else [device.name for device in cluster.devices]
+        for name in names:
+            cluster.device(name)
+            cluster = _with(cluster, name, int8=False)
+        return cluster
+    raise BadOption(f'--what-if "{text}": write {HOW}')
+
+
+def _link(cluster: Cluster, found: re.Match[str], text: str) -> Cluster:
+    source, target = cluster.device(found[1]).name, cluster.device(found[2]).name
+    link = cluster.link(source, target)
+    if link is None:
+        raise BadOption(f'--what-if "{text}": {source} and {target} are not connected that way')
+    if found[5]:
+        kept = tuple(each for each in cluster.links if (each.source, each.target) != (source, target))
+        return replace(cluster, links=kept)
+    factor = _factor(found[4], text)
+    if found[3].lower() == "latency":
+        return cluster.with_link(replace(link, latency_s=link.latency_s * factor))
+    return cluster.with_link(replace(link, bandwidth_bytes_per_s=link.bandwidth_bytes_per_s * factor))
+
+
+def _factor(word: str, text: str) -> float:
+    try:
+        value = float(word)
+    except ValueError:
+        value = 0.0
+    if not isfinite(value) or value <= 0.0:
+        raise BadOption(f'--what-if "{text}": "x{word}" is no factor above 0')
+    return value
+
+
+def _with(cluster: Cluster, name: str, **changes: object) -> Cluster:
+    devices = tuple(replace(each, **changes) if each.name == name else each for each in cluster.devices)  # type: ignore[arg-type]
+    return replace(cluster, devices=devices)

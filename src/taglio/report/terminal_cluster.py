@@ -1,0 +1,107 @@
+"""Terminal tables of plans on several devices. Rounds and aligns; computes nothing that the plans do not hold."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from taglio.plan.explain import Alternative, amount
+from taglio.plan.objective import Objective
+from taglio.plan.pareto import Front
+from taglio.plan.place import Answer
+from taglio.plan.result import Plan
+
+_MEGA = 1e6
+
+
+def plans(answer: Answer, names: Sequence[str], objective: Objective, told: Sequence[Alternative]) -> None:
+    """What runs where, what travels, what it should take, and what else was asked."""
+    for name, plan in zip(names, answer.plans, strict=True):
+        if len(names) > 1:
+            _say(f"{name}:")
+        _devices(plan)
+        _crossings(plan)
+        _totals(plan)
+    _say(f"{objective}: {amount(objective, answer.value)}, proven within {answer.gap:.2%} of the best")
+    for each in told:
+        _say(each.words)
+
+
+def front(result: Front, path: Path) -> None:
+    """The points of a front."""
+    unit = {"error": "error", "energy": "energy", "throughput": "requests/s"}[result.axis]
+    table = _table("latency", unit, "gap", "int8 blocks", "devices")
+    for point in result.points:
+        other = {
+            "error": f"{point.other:.4%}",
+            "energy": f"{point.other:.4g} J",
+            "throughput": f"{point.other:.4g}",
+        }[result.axis]
+        devices = ", ".join(dict.fromkeys(each.device for each in point.plan.placements))
+        table.add_row(_ms(point.latency_s), other, f"{point.gap:.2%}", str(len(point.plan.assignment())), devices)
+    Console(highlight=False).print(table)
+    _say(f"{result.tried} plans made, {len(result.points)} on the front, no plan under {result.infeasible} limits")
+    _say(f"wrote {path}")
+
+
+def _devices(plan: Plan) -> None:
+    table = _table("device", "blocks", "in int8", "busy", "energy", "memory", "of", "times")
+    int8 = set(plan.assignment())
+    for use in plan.usage:
+        blocks = [each.block for each in plan.placements if each.device == use.device]
+        table.add_row(
+            use.device,
+            str(len(blocks)),
+            str(sum(name in int8 for name in blocks)),
+            _ms(use.predicted_busy_s),
+            f"{use.predicted_joules:.3g} J",
+            f"{use.peak_bytes / _MEGA:.1f} MB" if use.peak_bytes else f"{use.weight_bytes / _MEGA:.1f} MB",
+            "" if use.memory_bytes is None else f"{use.memory_bytes / _MEGA:.1f} MB",
+            "assumed" if use.assumed else "measured",
+        )
+    Console(highlight=False).print(table)
+
+
+def _crossings(plan: Plan) -> None:
+    if not plan.crossings:
+        return
+    table = _table("travels", "from", "to", "as", "bytes", "takes")
+    for each in plan.crossings:
+        table.add_row(
+            escape(each.tensor), each.source, each.target, each.precision, f"{each.bytes:.0f}", _ms(each.predicted_s)
+        )
+    Console(highlight=False).print(table)
+
+
+def _totals(plan: Plan) -> None:
+    latency, guess = plan.predicted_latency_s, plan.predicted_error
+    summed = "" if plan.summed_s is None else f"; its seconds add up to {_ms(plan.summed_s)}"
+    between = f"{_ms(latency.low)} … {_ms(latency.high)}"
+    _say(f"{plan.status}, gap {plan.gap:.2%}; latency {_ms(latency.value)} ({between}){summed}")
+    if plan.predicted_rate_per_s is not None:
+        _say(f"room for {plan.predicted_rate_per_s.value:.4g} requests a second")
+    if plan.predicted_joules is not None:
+        _say(f"energy {plan.predicted_joules.value:.4g} J a request")
+    measured = "" if plan.measured_error is None else f", measured {plan.measured_error:.4%}"
+    bound = "" if plan.limits.max_error is None else f", bound {plan.limits.max_error:.4%}"
+    _say(f"error predicted {guess.value:.4%} (at most {guess.high:.4%}){measured}{bound}")
+    for line in (*plan.binding, *plan.notes):
+        _say(line)
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for index, name in enumerate(columns):
+        left = index == 0 or name in ("from", "to", "as", "devices", "times")
+        table.add_column(name, justify="left" if left else "right", overflow="fold")
+    return table
+
+
+def _say(text: str) -> None:
+    Console(highlight=False, soft_wrap=True).print(escape(text))
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.2f} ms" if seconds >= 1e-4 else f"{seconds * 1e6:.1f} us"

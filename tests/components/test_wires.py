@@ -1,0 +1,146 @@
+"""What travels is what the plan says: any device, any precision and any wire, and the pieces still equal the whole."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import onnx
+import pytest
+
+from taglio.components.build import write
+from taglio.components.cut import Component, Wires, cut
+from taglio.components.prove import TOLERANCE, prove
+from taglio.plan.result import Crossing, Interval, Limits, Plan, placements
+from taglio.quantize.precision import Precision
+from taglio.scheme import DEFAULT_SCHEME
+from tests.components.cases import ANCHOR, CHOICES, FLOAT, INT8, Case, digits, tiny
+from tests.models import TINY
+
+DEVICES = ("near", "far", "cloud")
+BOTH = ("float32", "int8")
+
+
+@pytest.fixture(scope="module")
+def network() -> Case:
+    return digits()
+
+
+def drawn(case: Case, seed: int, devices: tuple[str, ...] = DEVICES) -> Plan:
+    """A plan with devices, precisions and copies at random; a tensor written in int8 travels so."""
+    rng = Random(seed)
+    chosen: dict[str, Precision] = {}
+    for block in case.graph.candidates():
+        precision = rng.choice([each for each in CHOICES if each.fits(block)])
+        if precision is not FLOAT and not block.movement:
+            chosen[block.name] = precision
+    tensors = case.graph.tensor_map()
+    for block in case.graph.blocks:  # movement carries on what it is given
+        producer = tensors[block.inputs[0]].producer
+        if block.movement and block.quantizable and producer in chosen and chosen[producer].int8_output:
+            chosen[block.name] = INT8
+    often = rng.choice((0.1, 0.5, 1.0))
+    here, places = rng.choice(devices), {}
+    for block in case.graph.blocks:
+        here = rng.choice(devices) if rng.random() < often else here
+        places[block.name] = here
+    crossings = []
+    for tensor in case.graph.tensors:
+        source = places[tensor.producer] if tensor.producer else devices[0]
+        targets = {places[reader] for reader in tensor.consumers}
+        targets |= {devices[0]} if tensor.name in case.graph.outputs and tensor.producer else set()
+        in_int8 = tensor.producer in chosen and chosen[tensor.producer].int8_output
+        able = tensor.shape and tensor.element_bytes == 4
+        for target in sorted(targets - {source}):
+            kinds = ("int8",) if in_int8 else rng.choice((("float32",), ("int8",), BOTH)) if able else ("float32",)
+            crossings += [Crossing(tensor.name, source, target, kind, 0.0, 0.0) for kind in kinds]
+    none = Interval(0.0, 0.0, 0.0, 0.0)
+    return Plan(
+        case.model.sha256,
+        DEFAULT_SCHEME,
+        CHOICES,
+        Limits(None),
+        placements(case.graph, chosen, places),
+        "optimal",
+        0.0,
+        none,
+        none,
+        start=devices[0],
+        crossings=tuple(crossings),
+    )
+
+
+def built(case: Case, plan: Plan) -> tuple[onnx.ModelProto, list[Component]]:
+    whole = case.builder.build(plan.assignment(), plan.wire_only(case.graph))
+    return whole, cut(case.model, case.graph, whole, plan.devices(), Wires(plan.start, plan.copies()))
+
+
+def equal(case: Case, plan: Plan, folder: Path) -> list[Component]:
+    whole, parts = built(case, plan)
+    inputs = [spec.name for spec in case.model.inputs]
+    manifest = write(folder, case.model.sha256, inputs, case.model.outputs, parts)
+    assert prove(folder, manifest, whole, case.held_out.samples[:1]).distance <= TOLERANCE
+    return parts
+
+
+def sent(case: Case, parts: list[Component], plan: Plan) -> dict[tuple[str, str], set[str]]:
+    """Precisions by (tensor, device) of what components read from another device, the caller's included."""
+    home = dict.fromkeys((spec.name for spec in case.model.inputs), plan.start)
+    found: dict[tuple[str, str], set[str]] = {}
+    for part in parts:
+        for name in part.inputs:
+            if home[name] != part.device:
+                found.setdefault((name.removesuffix("/int8"), part.device), set()).add(kind(part.proto, name))
+        home |= dict.fromkeys(part.outputs, part.device)
+    for name in case.model.outputs:
+        if home[name] != plan.start:
+            found.setdefault((name, plan.start), set()).add("float32")
+    return found
+
+
+def kind(proto: onnx.ModelProto, name: str) -> str:
+    value = next(each for each in proto.graph.input if each.name == name)
+    return "float32" if value.type.tensor_type.elem_type == onnx.TensorProto.FLOAT else "int8"
+
+
+def used(case: Case, plan: Plan) -> Mapping[tuple[str, str], set[str]]:
+    """Of the copies that a plan sends, those that somebody reads."""
+    tensors, places, chosen = case.graph.tensor_map(), plan.devices(), plan.assignment()
+    found: dict[tuple[str, str], set[str]] = {}
+    for (name, device), kinds in plan.copies().items():
+        readers = [reader for reader in tensors[name].consumers if places[reader] == device]
+        wants = {"int8" if reader in chosen else "float32" for reader in readers}
+        wants |= {"float32"} if name in case.graph.outputs and device == plan.start else set()
+        found[name, device] = {want if want in kinds else next(iter(kinds)) for want in wants}
+    return found
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_the_pieces_of_any_plan_equal_the_whole_and_send_what_it_says(network: Case, seed: int, tmp_path: Path) -> None:
+    plan = drawn(network, seed)
+    parts = equal(network, plan, tmp_path)
+    assert sent(network, parts, plan) == used(network, plan)
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_tiny_models_too(name: str, tmp_path: Path) -> None:
+    case = tiny(TINY[name](), tmp_path)
+    for seed in range(8):
+        plan = drawn(case, seed)
+        assert sent(case, equal(case, plan, tmp_path / str(seed)), plan) == used(case, plan)
+
+
+def test_an_input_sent_as_int8_is_quantised_on_the_start_device(network: Case, tmp_path: Path) -> None:
+    name, output = network.graph.inputs[0], network.graph.outputs[0]
+    blocks = {block.name: "far" for block in network.graph.blocks}
+    plan = drawn(network, 0)
+    plan = Plan(
+        plan.model_sha256, plan.scheme, plan.precisions, plan.limits, placements(network.graph, {}, blocks), "optimal",
+        0.0, plan.predicted_latency_s, plan.predicted_error, start="near",
+        crossings=(Crossing(name, "near", "far", "int8", 0.0, 0.0), Crossing(output, "far", "near", "int8", 0.0, 0.0)),
+    )  # fmt: skip
+    parts = equal(network, plan, tmp_path)
+    assert [part.name for part in parts] == ["input-near", "0-far", "output-near"]
+    assert [len(part.proto.graph.node) for part in parts][::2] == [1, 1]
+    sizes = [np.prod([d.dim_value for d in p.proto.graph.input[0].type.tensor_type.shape.dim]) for p in parts]
+    assert sizes[0] == sizes[1] and ANCHOR.name == "int8-anchor"

@@ -1,0 +1,108 @@
+"""Plan, build and run on several devices by the command line, with devices scaled from this machine's profile."""
+
+import json
+import shutil
+from pathlib import Path
+
+import onnx
+import pytest
+
+from taglio.cluster import load
+from tests.conftest import Staged
+from tests.end_to_end.command import refused, taglio
+
+TEXT = """
+start = "camera"
+[device.camera]
+active_watts = 4
+scale = { of = "server", factor = 8.0 }
+[device.server]
+active_watts = 60
+profile = "profile.json"
+[[link]]
+from = "camera"
+to = "server"
+both = true
+bandwidth_mbit_s = 100
+latency_ms = 0.05
+joules_per_mb = 0.5
+[scenario.cut]
+cut = ["camera->server"]
+"""
+QUICK = ("--max-error", "2%", "--time-limit", 1)
+
+
+@pytest.fixture
+def out(digits_staged: Staged, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(digits_staged.folder, tmp_path / "out"))
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Path:
+    path = tmp_path / "cluster.toml"
+    path.write_text(TEXT)
+    return path
+
+
+def test_a_plan_on_two_devices_is_built_and_runs(out: Path, cluster: Path) -> None:
+    planned = taglio("plan", out, "--cluster", cluster, *QUICK, "--explain", "--what-if", "no int8", "--json").json()
+    plan = planned["plans"][0]
+    assert {each["device"] for each in plan["usage"]} <= {each.name for each in load(cluster).devices}
+    assert plan["measured_error"] <= 0.02 and plan["gap"] == pytest.approx(planned["gap"])
+    assert plan["predicted_latency_s"]["value"] == pytest.approx(max(each["end_s"] for each in plan["timeline"]))
+    if "camera" in {each["device"] for each in plan["usage"]}:
+        assert any("assumed" in note and "camera" in note for note in plan["notes"])
+    told = {each["name"]: each for each in planned["alternatives"]}
+    assert told["no int8"]["value"] > planned["value"]
+    built = taglio("build", out, "--json").json()
+    assert built["proof"]["distance"] <= built["proof"]["tolerance"]
+    assert {piece["name"] for piece in built["manifest"]["pieces"]} == {each["component"] for each in plan["pieces"]}
+    ran = taglio("run", out, "--runs", 5, "--json").json()
+    assert {each["component"] for each in ran["components"]} == {each["component"] for each in plan["pieces"]}
+    placed = out / "components" / "placed.onnx"
+    if len(plan["pieces"]) > 1:
+        assert next(iter(onnx.load(placed).configuration[0].device)) == "camera"
+    page = (out / "report.html").read_text()
+    assert "One request" in page and "assumed" in page
+
+
+def test_pins_scenarios_and_running_plans(out: Path, cluster: Path) -> None:
+    ran = taglio("plan", out, "--cluster", cluster, *QUICK, "--pin", "camera=*", "--json").json()
+    assert {each["device"] for each in ran["plans"][0]["placements"]} == {"camera"}
+    again = taglio(
+        "plan", out, "--cluster", cluster, *QUICK, "--from", "plan.json", "--switching-cost-ms", 1000,
+        "--objective", "sum", "--json",
+    ).json()  # fmt: skip
+    assert again["plans"][0]["placements"] == ran["plans"][0]["placements"]
+    cut = taglio("plan", out, "--cluster", cluster, "--scenario", "cut", *QUICK, "--json").json()
+    assert {each["device"] for each in cut["plans"][0]["placements"]} == {"camera"}
+
+
+def test_two_models_share_the_devices(out: Path, cluster: Path, digits_staged: Staged, tmp_path: Path) -> None:
+    other = Path(shutil.copytree(digits_staged.folder, tmp_path / "other"))
+    second = ("--with-model", f"{other},rate=5,max-error=5%")
+    ran = taglio("plan", out, "--cluster", cluster, *QUICK, "--rate", 20, *second, "--json").json()
+    assert len(ran["plans"]) == 2 and ran["plans"][1]["limits"]["max_error"] == 0.05
+    assert json.loads((other / "plan.json").read_text())["body"]["objective"] == "latency"
+
+
+def test_a_front_is_drawn(out: Path, cluster: Path) -> None:
+    options = ("--cluster", cluster, *QUICK, "--points", 4)
+    front = taglio("pareto", out, *options, "--axes", "latency,energy", "--json").json()
+    assert front["points"] and all(point["plan"]["placements"] for point in front["points"])
+    assert "<svg" in (out / "pareto.html").read_text()
+    taglio("report", out)
+    assert "Plans by latency and energy" in (out / "report.html").read_text()
+    refused(taglio("pareto", out, *options, "--axes", "error,energy"), "latency,energy")
+
+
+def test_refusals_are_one_line(out: Path, cluster: Path) -> None:
+    refused(taglio("plan", out, "--max-error", "1%", "--objective", "energy"), "--cluster")
+    refused(taglio("plan", out, "--cluster", cluster, *QUICK, "--scenario", "cutt"), 'did you mean "cut"')
+    refused(taglio("plan", out, "--cluster", cluster, *QUICK, "--objective", "speed"), "not known")
+    refused(taglio("plan", out, "--cluster", cluster, *QUICK, "--cut", "x"), "--pin")
+    refused(taglio("plan", out, "--cluster", cluster, *QUICK, "--with-model", "x,speed=3"), "rate=5")
+    refused(taglio("plan", out, "--cluster", cluster, *QUICK, "--what-if", "more"), "--what-if")
+    refused(taglio("plan", out, "--cluster", cluster, *QUICK, "--max-latency-ms", 1e-6), "latency", code=3)
+    cluster.write_text(TEXT.replace('profile = "profile.json"', ""))
+    refused(taglio("plan", out, "--cluster", cluster, *QUICK), "has no profile", "scale =")

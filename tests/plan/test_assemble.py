@@ -1,0 +1,198 @@
+"""What a problem's numbers say of an assignment is what the tables say of it, worked out anew."""
+
+from dataclasses import replace
+from itertools import islice, product
+from math import inf
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from taglio.cluster import Cluster, local, parse
+from taglio.errors import BadOption
+from taglio.graph import Graph
+from taglio.plan.assemble import Assembled, assemble
+from taglio.plan.evaluate import brute_force, evaluate
+from taglio.plan.labels import assignment_of, labels_of, placements_of
+from taglio.plan.problem import Copies
+from taglio.plan.result import Limits
+from taglio.plan.solve import noise_limits
+from taglio.plan.workload import Goal, Workload
+from taglio.profile.result import Profile
+from tests.plan import made_up
+from tests.plan.made_up import FLOAT, INT8, MICROSECOND, Problem, Sketch, assignments, noise, profile_of, seconds
+
+STEADY = settings(deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow])
+HERE = local()
+NONE = Limits(None)
+PAIR = """
+start = "near"
+[device.near]
+active_watts = 2.0
+[device.far]
+active_watts = 10.0
+[[link]]
+from = "near"
+to = "far"
+both = true
+bandwidth_mbit_s = 8
+latency_ms = 0.01
+joules_per_mb = 3.0
+"""
+
+
+def alone(problem: Problem) -> Assembled:
+    """One machine."""
+    bound = problem.limits.max_error
+    bounds = None if bound is None else noise_limits(problem.error, bound, 1.0)
+    work = Workload("m", problem.graph, {"local": problem.profile}, problem.error, problem.limits, noise_limits=bounds)
+    return assemble([work], HERE, Goal())
+
+
+@settings(STEADY, max_examples=150)
+@given(made_up.problems(sparing=False))
+def test_on_one_machine_every_assignment_costs_what_the_profile_says(problem: Problem) -> None:
+    here = dict.fromkeys((block.name for block in problem.graph.blocks), "local")
+    assembled = alone(replace(problem, limits=replace(problem.limits, float_blocks=(), int8_blocks=())))
+    for chosen in islice(assignments(problem.graph, Limits(None)), 40):
+        labels = labels_of(assembled, 0, here, chosen)
+        totals = evaluate(assembled.problem, labels)
+        assert totals.objective == pytest.approx(seconds(problem.graph, problem.profile, chosen), rel=1e-9, abs=1e-12)
+        assert not [each for each in totals.broken if not each.startswith("error of")]
+        assert assignment_of(assembled, 0, placements_of(assembled, 0, labels)) == chosen
+        for bound, amount in zip(assembled.problem.noises, totals.noises):
+            output = next(each for each in problem.error.outputs if bound.name.endswith(each.output))
+            limit = noise_limits(problem.error, problem.limits.max_error or 0.0, 1.0)[output.output]
+            wanted = noise(problem.graph, output, chosen)
+            assert amount == pytest.approx(wanted / limit, rel=1e-6, abs=1e-12) or wanted > 5 * limit
+
+
+@settings(STEADY, max_examples=60)
+@given(made_up.problems(largest=5, sparing=False))
+def test_on_one_machine_the_best_labelling_is_the_best_assignment(problem: Problem) -> None:
+    try:
+        found = brute_force(alone(problem).problem)
+    except BadOption:
+        return
+    best, _ = made_up.cheapest(problem.graph, problem.profile, problem.error, problem.limits, -1e-9)
+    assert (found is None) == (best == inf)
+    if found is not None:
+        assert found.objective == pytest.approx(best, rel=1e-6, abs=1e-12)
+
+
+def chain(*, soft: bool = False) -> tuple[Graph, dict[str, Profile]]:
+    """conv0 → conv1 → conv2 with 8 elements between; near takes 30 / 12 / 15 µs a block, far 5 / 1 / 2."""
+    sketch = Sketch()
+    tensor = sketch.input("x")
+    for _ in range(3):
+        tensor = sketch.conv(tensor, soft=soft)
+    graph = sketch.graph()
+    near, far = {}, {}
+    for block in graph.blocks:
+        for name, a, b in (("float32", 30, 5), ("int8", 12, 1), ("int8-anchor", 15, 2)):
+            near[block.name, name], far[block.name, name] = float(a), float(b)
+    glue = {tensor.name: (2.0, 1.0, 4.0, 3.0) for tensor in graph.tensors}
+    return graph, {"near": profile_of(graph, near, glue, 7.0), "far": profile_of(graph, far, glue, 9.0)}
+
+
+def two(
+    graph: Graph,
+    profiles: dict[str, Profile],
+    cluster: Cluster | None = None,
+    limits: Limits = NONE,
+    *,
+    wire_only: bool = True,
+) -> Assembled:
+    works = [Workload("m", graph, profiles, None, limits)]
+    return assemble(works, cluster or parse(PAIR), Goal(), wire_only=wire_only)
+
+
+def test_a_chain_over_a_link_costs_what_its_parts_do() -> None:
+    graph, profiles = chain()
+    assembled = two(graph, profiles, wire_only=False)
+    names = [block.name for block in graph.blocks]
+    places = dict(zip(names, ("near", "far", "far")))
+    # 8 floats are 32 bytes, 32 µs at a byte a microsecond, and 10 µs of latency; back the same.
+    totals = evaluate(assembled.problem, labels_of(assembled, 0, places, {}))
+    base = 2.0 + 2.0  # the input's flow is charged to conv0 beside its own
+    compute = (30 + base) + (5 + 2) + (5 + 2)
+    assert totals.objective == pytest.approx((compute + 2 * (32 + 10) + 7) * MICROSECOND)
+    # In int8 all along: the input is quantised near (4), conv0 writes int8, 8 bytes travel there, and back to be
+    # dequantised near (3).
+    chosen = dict.fromkeys(names, INT8)
+    totals = evaluate(assembled.problem, labels_of(assembled, 0, places, chosen))
+    compute = (12 + 2 + 1) + (1 + 1) + (1 + 1) + 4 + 3
+    assert totals.objective == pytest.approx((compute + 2 * (8 + 10) + 7) * MICROSECOND)
+    energy = next(i for i, each in enumerate(assembled.problem.resources) if each.name == "energy")
+    joules = (2.0 * (15 + 4 + 3) + 10.0 * (2 + 2)) * MICROSECOND + 2 * 8 * 3e-6
+    assert totals.resources[energy] == pytest.approx(joules)
+
+
+def test_a_float_tensor_may_be_quantised_for_the_wire_alone() -> None:
+    graph, profiles = chain()
+    assembled = two(graph, profiles)
+    places = dict(zip((block.name for block in graph.blocks), ("near", "far", "near")))
+    totals = evaluate(assembled.problem, labels_of(assembled, 0, places, {}))
+    # 42 µs in float; 4 to quantise + 8 + 10 + 3 to dequantise in int8.
+    assert totals.wires[1] == {1: Copies.INT8} and totals.wires[2] == {0: Copies.INT8}
+    assert totals.objective == pytest.approx((34 + 7 + 32 + 2 * 25 + 7) * MICROSECOND)
+
+
+def test_devices_without_a_link_are_not_connected() -> None:
+    graph, profiles = chain()
+    cluster = replace(parse(PAIR), links=())
+    best = brute_force(two(graph, profiles, cluster).problem)
+    assert best is not None
+    assert {label // 4 for label in best.labels} == {0}
+
+
+def test_pins_exclusions_and_what_a_device_may_not_run() -> None:
+    graph, profiles = chain()
+    cluster = parse(PAIR.replace("[device.far]", '[device.far]\nnever = ["conv1"]'))
+    names = [block.name for block in graph.blocks]
+    pins = Limits(None, device_pins=((names[0], "near"),), device_exclusions=((names[2], "near"),))
+    assembled = two(graph, profiles, cluster, pins)
+    assert [row.any(axis=1).tolist() for row in assembled.problem.allowed] == [
+        [True, False],
+        [True, False],
+        [False, True],
+    ]
+    with pytest.raises(BadOption, match="may run on no device"):
+        two(graph, profiles, cluster, Limits(None, device_pins=((names[1], "far"),)))
+    no_int8 = replace(cluster, devices=tuple(replace(each, int8=False) for each in cluster.devices))
+    with pytest.raises(BadOption, match="no form that its pins and devices allow"):
+        two(graph, profiles, no_int8, Limits(None, int8_blocks=(names[0],)))
+
+
+def test_several_models_share_devices_by_their_rates() -> None:
+    graph, profiles = chain()
+    cluster = parse(PAIR)
+    works = [
+        Workload("often", graph, profiles, None, Limits(None), rate_per_s=3000.0),
+        Workload("seldom", graph, profiles, None, Limits(None), rate_per_s=1000.0),
+    ]
+    assembled = assemble(works, cluster, Goal())
+    problem = assembled.problem
+    here = dict.fromkeys((block.name for block in graph.blocks), "near")
+    labels = labels_of(assembled, 0, here, {}) + labels_of(assembled, 1, here, dict.fromkeys(here, INT8))
+    totals = evaluate(problem, labels)
+    by_name = dict(zip((each.name for each in problem.resources), totals.resources))
+    slow, fast = (34 + 32 + 32) * MICROSECOND, (15 + 13 + 13 + 4 + 3) * MICROSECOND
+    assert by_name["latency of often"] == pytest.approx(slow)
+    assert by_name["latency of seldom"] == pytest.approx(fast)
+    assert by_name["time of near"] == pytest.approx(3000 * slow + 1000 * fast)
+    assert totals.objective == pytest.approx(0.75 * slow + 0.25 * fast + 7 * MICROSECOND)
+    assert problem.nodes[0] == "often/conv0" and problem.nodes[3] == "seldom/conv0"
+
+
+def test_brute_force_over_two_devices_finds_what_a_plain_search_finds() -> None:
+    graph, profiles = chain()
+    assembled = two(graph, profiles)
+    names = [block.name for block in graph.blocks]
+    best = inf
+    for places in product(("near", "far"), repeat=3):
+        for forms in product((FLOAT, INT8), repeat=3):
+            chosen = {name: form for name, form in zip(names, forms) if form is not FLOAT}
+            labels = labels_of(assembled, 0, dict(zip(names, places)), chosen)
+            best = min(best, evaluate(assembled.problem, labels).objective)
+    found = brute_force(assembled.problem)
+    assert found is not None and found.objective == pytest.approx(best)

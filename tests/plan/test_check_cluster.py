@@ -1,0 +1,158 @@
+"""The checker passes every honest plan on several devices, and knows every kind of lie."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from taglio.cluster import Cluster, Link, parse
+from taglio.plan.assemble import Assembled, assemble
+from taglio.plan.check import PlanIsWrong
+from taglio.plan.check_cluster import check_cluster
+from taglio.plan.describe import describe, predicted_error
+from taglio.plan.evaluate import evaluate
+from taglio.plan.labels import labels_of
+from taglio.plan.result import Limits, Plan
+from taglio.plan.workload import Goal, Workload
+from tests.plan import made_up
+from tests.plan.made_up import INT8, Problem
+from tests.plan.test_assemble import PAIR, chain
+from tests.plan.test_schedule import STEADY, drawn
+
+THREE = parse(
+    PAIR.replace("[device.far]", "[device.far]\nmemory_mb = 10")
+    + """
+[device.cloud]
+active_watts = 1.5
+loopback = { bandwidth_mbit_s = 80, latency_ms = 0.002 }
+[[link]]
+from = "far"
+to = "cloud"
+both = true
+bandwidth_mbit_s = 80
+[[link]]
+from = "near"
+to = "cloud"
+both = true
+bandwidth_mbit_s = 2
+latency_ms = 0.1
+"""
+)
+
+
+def on_three(problem: Problem) -> Assembled:
+    profiles = {device.name: problem.profile for device in THREE.devices}
+    work = Workload("m", problem.graph, profiles, problem.error, Limits(None))
+    return assemble([work], THREE, Goal())
+
+
+@settings(STEADY, max_examples=200)
+@given(made_up.problems(sparing=False), st.integers(0, 2**32))
+def test_every_labelling_is_described_as_the_checker_finds_it(problem: Problem, seed: int) -> None:
+    assembled = on_three(problem)
+    totals = evaluate(assembled.problem, drawn(assembled, seed))
+    (plan,) = describe(assembled, totals)
+    check_cluster(problem.graph, assembled.workloads[0].profiles, problem.error, THREE, plan)
+    noises = {
+        output.output: made_up.noise(problem.graph, output, plan.assignment()) for output in problem.error.outputs
+    }
+    if not plan.wire_only(problem.graph):
+        check_cluster(problem.graph, assembled.workloads[0].profiles, problem.error, THREE, plan, max_noise=noises)
+        assert predicted_error(assembled.workloads[0], plan) == pytest.approx(
+            problem.error.predict(problem.graph, plan.assignment())
+        )
+
+
+def honest(cluster: Cluster) -> tuple[Assembled, Plan]:
+    """conv0 near in int8, conv1 far in int8, conv2 near in float."""
+    graph, profiles = chain()
+    assembled = assemble([Workload("m", graph, profiles, None, Limits(None))], cluster, Goal())
+    names = [block.name for block in graph.blocks]
+    labels = labels_of(assembled, 0, dict(zip(names, ("near", "far", "near"))), dict.fromkeys(names[:2], INT8))
+    return assembled, describe(assembled, evaluate(assembled.problem, labels))[0]
+
+
+def first(plan: Plan, **changes: object) -> Plan:
+    return replace(plan, placements=(replace(plan.placements[0], **changes), *plan.placements[1:]))  # type: ignore[arg-type]
+
+
+LIES: dict[str, tuple[Callable[[Plan], Plan], str]] = {
+    "a block left out": (lambda p: replace(p, placements=p.placements[1:]), "places 2 blocks of 3"),
+    "an unknown device": (lambda p: first(p, device="cloud"), "which the cluster has not"),
+    "another device": (lambda p: first(p, device="far"), "."),
+    "another precision": (lambda p: first(p, precision="float32"), "."),
+    "no such form": (lambda p: first(p, precision="int8-anchor"), "no soft tail"),
+    "a crossing left out": (lambda p: replace(p, crossings=p.crossings[1:]), "never reaches far"),
+    "a crossing too many": (
+        lambda p: replace(p, crossings=(*p.crossings, replace(p.crossings[0], tensor="conv2.0"))),
+        "nobody reads",
+    ),
+    "a quicker link": (
+        lambda p: replace(p, crossings=(replace(p.crossings[0], predicted_s=1e-9), *p.crossings[1:])),
+        "were claimed",
+    ),
+    "int8 sent as float": (
+        lambda p: replace(p, crossings=(replace(p.crossings[0], precision="float32"), *p.crossings[1:])),
+        "is written as int8",
+    ),
+    "a quicker component": (
+        lambda p: replace(p, pieces=(replace(p.pieces[0], predicted_s=1e-9), *p.pieces[1:])),
+        "were claimed",
+    ),
+    "a component left out": (lambda p: replace(p, pieces=p.pieces[1:]), "its placements make"),
+    "an earlier end": (
+        lambda p: replace(p, predicted_latency_s=replace(p.predicted_latency_s, value=1e-6)),
+        "were claimed",
+    ),
+    "a start before its input": (
+        lambda p: replace(p, timeline=tuple(replace(s, start_s=0.0, end_s=s.end_s - s.start_s) for s in p.timeline)),
+        "before",
+    ),
+    "less energy": (lambda p: replace(p, predicted_joules=None), "takes .* J by the tables"),
+    "a higher rate": (
+        lambda p: replace(p, predicted_rate_per_s=replace(p.predicted_latency_s, value=1e9)),
+        "requests a second by the tables",
+    ),
+    "over its latency limit": (lambda p: replace(p, limits=Limits(None, max_latency_s=1e-6)), "over its limit"),
+    "over its energy limit": (lambda p: replace(p, limits=Limits(None, max_energy_joules=1e-9)), "over its limit"),
+    "below its rate": (lambda p: replace(p, limits=Limits(None, min_rate_per_s=1e9)), "over its limit"),
+    "against a pin": (lambda p: replace(p, limits=Limits(None, device_pins=(("conv0", "far"),))), "against a pin"),
+    "against an exclusion": (
+        lambda p: replace(p, limits=Limits(None, device_exclusions=(("conv1", "far"),))),
+        "against a pin",
+    ),
+    "held in float": (lambda p: replace(p, limits=Limits(None, float_blocks=("conv0",))), "was to stay float"),
+    "held in int8": (lambda p: replace(p, limits=Limits(None, int8_blocks=("conv2",))), "was to be int8"),
+}
+
+
+@pytest.mark.parametrize(("change", "words"), LIES.values(), ids=LIES)
+def test_a_lie_is_caught(change: Callable[[Plan], Plan], words: str) -> None:
+    cluster = parse(PAIR)
+    assembled, plan = honest(cluster)
+    work = assembled.workloads[0]
+    check_cluster(work.graph, work.profiles, None, cluster, plan)
+    with pytest.raises(PlanIsWrong, match=words):
+        check_cluster(work.graph, work.profiles, None, cluster, change(plan))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "words"),
+    [
+        ("[device.far]", "[device.far]\nmemory_mb = 0.000001", "MB for weights and live activations"),
+        ("[device.far]", '[device.far]\nnever = ["conv*"]', "may not run it"),
+        ("[device.far]", "[device.far]\nint8 = false", "may not run int8"),
+        ("[device.far]", "[device.far]\nenergy_cap_joules = 0.0000001", "over its cap"),
+        ("latency_ms = 0.01", "latency_ms = 0.02", "were claimed"),
+    ],
+)
+def test_another_cluster_is_noticed(before: str, after: str, words: str) -> None:
+    assembled, plan = honest(parse(PAIR))
+    work = assembled.workloads[0]
+    with pytest.raises(PlanIsWrong, match=words):
+        check_cluster(work.graph, work.profiles, None, parse(PAIR.replace(before, after)), plan)
+    broken = replace(parse(PAIR), links=(Link("near", "far", 1e6, 1e-5, 3e-6),))
+    with pytest.raises(PlanIsWrong, match="not connected"):
+        check_cluster(work.graph, work.profiles, None, broken, plan)

@@ -1,0 +1,243 @@
+"""Plans on a cluster are the best of all placements, by every objective; limits that contradict are named."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
+from math import inf
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from taglio.cluster import Cluster, Link, parse
+from taglio.errors import BadOption, Infeasible
+from taglio.plan.assemble import Assembled, assemble
+from taglio.plan.describe import latencies
+from taglio.plan.evaluate import broken_edges, choices, evaluate
+from taglio.plan.objective import Objective, parse_objective
+from taglio.plan.place import Answer, Running, conflict, place
+from taglio.plan.problem import Totals
+from taglio.plan.result import Limits
+from taglio.plan.schedule import Scheduler
+from taglio.plan.simulate import simulate
+from taglio.plan.solve import noise_limits
+from taglio.plan.workload import Goal, Workload
+from tests.plan import made_up
+from tests.plan.made_up import Problem
+from tests.plan.test_assemble import PAIR, chain
+from tests.plan.test_check_cluster import THREE
+from tests.plan.test_schedule import STEADY
+
+CLUSTER = parse(PAIR)
+LATENCY, ENERGY, STREAM, SUM = map(parse_objective, ("latency", "energy", "throughput", "sum"))
+
+
+def workload(problem: Problem, cluster: Cluster = CLUSTER) -> Workload:
+    """Each device with times of its own: the profile, ever quicker."""
+    bound = problem.limits.max_error
+    bounds = None if bound is None else noise_limits(problem.error, bound, 1.0)
+    profiles = {}
+    for index, device in enumerate(cluster.devices):
+        blocks = tuple(replace(each, seconds=each.seconds / (1 + index)) for each in problem.profile.blocks)
+        profiles[device.name] = replace(problem.profile, blocks=blocks)
+    return Workload("m", problem.graph, profiles, problem.error, problem.limits, noise_limits=bounds)
+
+
+def every(assembled: Assembled) -> Iterator[Totals]:
+    """All labellings and copies within the limits."""
+    problem = assembled.problem
+    allowed = problem.allowed.reshape(len(problem.nodes), -1)
+    for labels in product(*(np.flatnonzero(row).tolist() for row in allowed)):
+        if any(broken_edges(problem, labels, value) for value in range(len(problem.values))):
+            continue
+        for wires in product(*(list(choices(problem, labels, value)) for value in range(len(problem.values)))):
+            totals = evaluate(problem, labels, wires)
+            if not totals.broken:
+                yield totals
+
+
+def seconds(assembled: Assembled, totals: Totals) -> float:
+    return latencies(assembled, totals)[0]
+
+
+def period(assembled: Assembled, totals: Totals) -> float:
+    """Of the busiest, seconds added up device by device and link by link from the schedule."""
+    schedule = Scheduler(assembled, 0).schedule(totals.labels, totals.wires)
+    return max(simulate([schedule.pipeline()]).busy_s.values())
+
+
+def placed(problem: Problem, objective: Objective, cluster: Cluster = CLUSTER) -> Answer | None:
+    try:
+        return place([workload(problem, cluster)], cluster, objective, time_limit_s=2.0)
+    except (Infeasible, BadOption):
+        return None
+
+
+@settings(STEADY, max_examples=40)
+@given(made_up.problems(largest=3, sparing=False))
+def test_the_shortest_request_is_between_the_bound_and_what_is_found(problem: Problem) -> None:
+    answer = placed(problem, LATENCY)
+    try:
+        assembled = assemble([workload(problem)], CLUSTER, Goal())
+    except BadOption:
+        assert answer is None
+        return
+    best = min((seconds(assembled, totals) for totals in every(assembled)), default=inf)
+    assert (answer is None) == (best == inf)
+    if answer is None:
+        return
+    assert answer.value == pytest.approx(seconds(answer.assembled, answer.totals))
+    assert answer.bound * (1 - 1e-6) <= best <= answer.value * (1 + 1e-6)
+    assert answer.plans[0].predicted_latency_s.value == pytest.approx(answer.value)
+
+
+@settings(STEADY, max_examples=30)
+@given(
+    made_up.problems(largest=3, sparing=False), st.sampled_from([SUM, ENERGY, parse_objective("latency=0,energy=2")])
+)
+def test_what_adds_up_is_the_least_of_all(problem: Problem, objective: Objective) -> None:
+    answer = placed(problem, objective)
+    try:
+        assembled = assemble([workload(problem)], CLUSTER, objective.goal)
+    except BadOption:
+        assert answer is None
+        return
+    best = min((totals.objective for totals in every(assembled)), default=inf)
+    assert (answer is None) == (best == inf)
+    if answer is not None:
+        assert best * (1 - 1e-6) - 1e-12 <= answer.value <= best * (1 + 2e-3) + 1e-12
+        assert answer.bound <= best * (1 + 1e-6) + 1e-12
+
+
+def test_a_stream_goes_by_its_busiest_device() -> None:
+    graph, profiles = chain()
+    work = Workload("m", graph, profiles, None, Limits(None))
+    answer = place([work], CLUSTER, STREAM)
+    assembled = assemble([work], CLUSTER, Goal())
+    best = min(totals_period(assembled, totals) for totals in every(assembled))
+    assert best * (1 - 1e-9) <= answer.value <= best * (1 + 2e-3)
+    assert answer.bound <= best
+
+
+def totals_period(assembled: Assembled, totals: Totals) -> float:
+    """Without the overhead of components, which a sum over devices does not know."""
+    schedule = Scheduler(assembled, 0).schedule(totals.labels, totals.wires)
+    over = assembled.overhead_s[0]
+    busy: dict[object, float] = {}
+    for piece in schedule.pieces:
+        busy[piece.device] = busy.get(piece.device, 0.0) + piece.seconds - over[piece.device]
+    for sent in schedule.sent:
+        if sent.ends[0] != sent.ends[1]:
+            busy[sent.ends] = busy.get(sent.ends, 0.0) + sent.busy_s
+    return max(busy.values())
+
+
+def test_later_objectives_give_up_nothing_of_the_first() -> None:
+    graph, profiles = chain()
+    work = Workload("m", graph, profiles, None, Limits(None))
+    cheap, quick = place([work], CLUSTER, ENERGY), place([work], CLUSTER, LATENCY)
+    both = place([work], CLUSTER, parse_objective("latency,energy"))
+    assert both.plans[0].predicted_latency_s.value <= 1.002 * quick.value
+    energy = both.plans[0].predicted_joules
+    assert energy is not None and quick.plans[0].predicted_joules is not None
+    assert energy.value <= quick.plans[0].predicted_joules.value * (1 + 1e-9)
+    other = place([work], CLUSTER, parse_objective("energy,latency"))
+    assert other.totals.resources[2] <= cheap.totals.resources[2] * 1.002
+    assert other.plans[0].predicted_latency_s.value <= cheap.plans[0].predicted_latency_s.value * (1 + 1e-9)
+
+
+@settings(STEADY, max_examples=20)
+@given(made_up.problems(largest=6, sparing=False), st.integers(0, 3))
+def test_more_never_hurts(problem: Problem, which: int) -> None:
+    """A faster link, a looser bound, another order of devices: what adds up is proven, so nothing gets worse."""
+    before = placed(problem, SUM, THREE)
+    if before is None:
+        return
+    cluster, changed = THREE, problem
+    if which == 0:
+        link = THREE.link("near", "cloud")
+        assert link is not None
+        cluster = THREE.with_link(replace(link, bandwidth_bytes_per_s=2 * link.bandwidth_bytes_per_s))
+    elif which == 1 and problem.limits.max_error is not None:
+        changed = replace(problem, limits=replace(problem.limits, max_error=2 * problem.limits.max_error))
+    elif which == 2:
+        cluster = THREE.with_link(Link("far", "near", 1e9))
+    after = place([workload(changed, cluster)], cluster, SUM, time_limit_s=5.0)
+    assert after.bound <= before.value * (1 + 1e-9) + 1e-12
+    assert after.value <= before.value * (1 + 2e-3) + 1e-12
+    work = workload(problem, THREE)
+    turned = replace(THREE, devices=THREE.devices[::-1])
+    again = place([work], turned, SUM, time_limit_s=5.0)
+    assert again.value == pytest.approx(before.value, rel=2e-3, abs=1e-12)
+
+
+def test_a_chain_is_proven_to_a_thousandth() -> None:
+    graph, profiles = chain(soft=True)
+    answer = place([Workload("m", graph, profiles, None, Limits(None))], CLUSTER, LATENCY)
+    assert answer.gap <= 1e-3 or len(answer.plans[0].pieces) > 1
+
+
+@pytest.mark.parametrize(
+    ("limits", "change", "words"),
+    [
+        (Limits(None, max_latency_s=1e-9), "", ["the latency limit"]),
+        (Limits(None, max_energy_joules=1e-9), "", ["the energy limit"]),
+        (Limits(None, min_rate_per_s=1e9), "", ["requests a second"]),
+        (
+            Limits(None, device_pins=(("conv1", "far"),), float_blocks=("conv1",)),
+            "[device.far]\nmemory_mb = 0.000003",
+            ["blocks held on a device", "MB of far"],
+        ),
+    ],
+)
+def test_the_smallest_conflict_is_named(limits: Limits, change: str, words: list[str]) -> None:
+    graph, profiles = chain()
+    cluster = parse(PAIR.replace("[device.far]", change or "[device.far]"))
+    with pytest.raises(Infeasible) as refusal:
+        place([Workload("m", graph, profiles, None, limits)], cluster, SUM)
+    found = conflict([Workload("m", graph, profiles, None, limits)], cluster)
+    assert len(found) == len(words)
+    assert all(word in str(refusal.value) for word in words), str(refusal.value)
+
+
+def test_a_running_plan_stays_unless_moving_pays() -> None:
+    graph, profiles = chain()
+    work = Workload("m", graph, profiles, None, Limits(None))
+    quick = slow = CLUSTER
+    for ends in (("near", "far"), ("far", "near")):
+        quick = quick.with_link(Link(*ends, 1e9))
+    first = place([work], quick, SUM)
+    for ends in (("near", "far"), ("far", "near")):
+        slow = slow.with_link(Link(*ends, 0.5e6, 1e-5, 3e-6))
+    moved = place([work], slow, SUM)
+    assert moved.plans[0].devices() != first.plans[0].devices()
+    stays = place([work], slow, SUM, running=Running(first.plans, 1.0))
+    assert stays.plans[0].placements == first.plans[0].placements
+    goes = place([work], slow, SUM, running=Running(first.plans, 1e-9))
+    assert goes.plans[0].placements == moved.plans[0].placements
+    lost = slow.without("far")
+    alone = place([replace(work, profiles={"near": profiles["near"]})], lost, SUM, running=Running(first.plans, 1.0))
+    assert set(alone.plans[0].devices().values()) == {"near"}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("latncy", 'did you mean "latency"'),
+        ("", "is empty"),
+        ("latency=1,energy=x", "no number"),
+        ("latency=-1", "no number"),
+        ("speed=1", "weights are for latency and energy"),
+        ("latency=0", "above 0"),
+        ("latency,latency", "twice"),
+    ],
+)
+def test_an_objective_that_is_none_is_refused(text: str, words: str) -> None:
+    with pytest.raises(BadOption, match=words):
+        parse_objective(text)
+
+
+def test_objectives_are_said_as_they_are_read() -> None:
+    for text in ("latency", "throughput,energy", "latency=1,energy=0.5"):
+        assert str(parse_objective(text)) == text

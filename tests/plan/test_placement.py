@@ -1,0 +1,313 @@
+"""Every way to solve a placement problem against brute force, against each other, and against a minimum cut."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from taglio.plan.evaluate import brute_force, evaluate
+from taglio.plan.loosened import Loosened
+from taglio.plan.placement import solve
+from taglio.plan.prices import Market
+from taglio.plan.problem import CALLER, SOURCE, Form, Kind, Problem, Resource, Values, switching
+from taglio.plan.program import Program
+from taglio.plan.relaxation import Relaxation
+from tests.plan.small_problems import made, problems
+
+CLOSE = 1e-5
+slowly = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+def alive(problem: Problem) -> list[np.ndarray]:
+    return [np.flatnonzero(row) for row in problem.allowed.reshape(len(problem.nodes), -1)]
+
+
+@slowly
+@given(problems(limits=False), st.sampled_from([1, 2, 3]))
+def test_elimination_equals_brute_force(problem: Problem, arity: int) -> None:
+    best, market = brute_force(problem), Market(problem)
+    relaxation = Relaxation(market, alive(problem), arity=arity)
+    priced = market.price(np.zeros(len(market.rows)))
+    value, labels = relaxation.run(priced)
+    if best is None:
+        assert value > 1e8
+        return
+    assert value <= best.objective + CLOSE
+    if relaxation.exact:
+        account = market.account(priced, labels)
+        assert value == pytest.approx(best.objective, abs=CLOSE)
+        assert account.objective == pytest.approx(best.objective, abs=CLOSE)
+        assert evaluate(problem, labels.tolist(), account.wires()).objective == pytest.approx(best.objective, abs=CLOSE)
+
+
+@slowly
+@given(problems(limits=False), st.integers(0, 9))
+def test_min_marginals_equal_brute_force_with_the_label_pinned(problem: Problem, turn: int) -> None:
+    market = Market(problem)
+    relaxation = Relaxation(market, alive(problem), arity=3)
+    if not relaxation.exact or not len(relaxation.free):
+        return
+    relaxation.run(market.price(np.zeros(len(market.rows))))
+    marginals = relaxation.marginals()
+    node, labels, line = marginals[turn % len(marginals)]
+    for label, least in zip(labels, line):
+        pinned = problem.allowed.copy().reshape(len(problem.nodes), -1)
+        pinned[node] = np.arange(problem.labels) == label
+        best = brute_force(replace(problem, allowed=pinned.reshape(problem.allowed.shape)))
+        if best is None:
+            assert least > 1e8
+        else:
+            assert least == pytest.approx(best.objective, abs=CLOSE)
+
+
+@slowly
+@given(problems(), st.integers(0, 2**16))
+def test_no_prices_give_a_bound_above_the_best(problem: Problem, seed: int) -> None:
+    best, market = brute_force(problem), Market(problem)
+    if best is None:
+        return
+    multipliers = np.random.default_rng(seed).exponential(5.0, len(market.rows))
+    for arity in (1, 3):
+        value, _ = Relaxation(market, alive(problem), arity=arity).run(market.price(multipliers))
+        assert value <= best.objective + CLOSE
+
+
+@slowly
+@given(problems(peak=False), st.sampled_from(["auto", "highs"]))
+def test_solve_equals_brute_force(problem: Problem, method: str) -> None:
+    best = brute_force(problem)
+    placed = solve(problem, gap=1e-6, method=method)  # type: ignore[arg-type]
+    if best is None:
+        assert placed.status == "infeasible"
+        assert placed.labels == ()
+        return
+    assert placed.status == "optimal"
+    totals = evaluate(problem, placed.labels, placed.wires)
+    assert totals.broken == ()
+    assert totals.objective == pytest.approx(placed.objective, rel=CLOSE)
+    assert placed.objective == pytest.approx(best.objective, rel=CLOSE)
+    assert placed.bound <= best.objective * (1.0 + CLOSE)
+
+
+@slowly
+@given(problems(peak=True))
+def test_a_peak_of_activations_is_kept_and_the_bound_holds(problem: Problem) -> None:
+    best = brute_force(problem)
+    placed = solve(problem, gap=1e-6)
+    if placed.labels:
+        assert best is not None
+        assert evaluate(problem, placed.labels, placed.wires).broken == ()
+        assert placed.objective >= best.objective * (1.0 - CLOSE)
+    if best is not None:
+        assert placed.status != "infeasible"
+        assert placed.bound <= best.objective * (1.0 + CLOSE)
+
+
+@slowly
+@given(problems(), st.integers(0, 2**16))
+def test_a_program_of_some_labels_equals_brute_force(problem: Problem, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    kept = [rng.permutation(labels)[: rng.integers(1, len(labels) + 1)] for labels in alive(problem)]
+    allowed = np.zeros((len(kept), problem.labels), dtype=bool)
+    for node, labels in enumerate(kept):
+        allowed[node, labels] = True
+    some = replace(problem, allowed=allowed.reshape(problem.allowed.shape))
+    best = brute_force(some)
+    found = Program(Market(problem), [np.sort(labels) for labels in kept]).solve(time_limit_s=30.0, gap=1e-6)
+    assert found.infeasible == (best is None)
+    if best is not None and found.labels is not None:
+        totals = evaluate(problem, found.labels.tolist(), found.wires)
+        assert totals.broken == ()
+        assert totals.objective == pytest.approx(best.objective, rel=CLOSE)
+
+
+@slowly
+@given(problems(), st.integers(0, 2**16), st.booleans())
+def test_cut_edges_at_any_price_give_a_bound_below_the_best(problem: Problem, seed: int, every: bool) -> None:
+    best, market, rng = brute_force(problem), Market(problem), np.random.default_rng(seed)
+    if best is None:
+        return
+    loose = Loosened(market, alive(problem), narrow=0.0 if every else 1e5)
+    loose.prices = rng.normal(0.0, 3.0, loose.prices.shape)
+    multipliers = rng.exponential(5.0, len(market.rows))
+    for _ in range(3):
+        _, value, labels = loose.run(multipliers)
+        assert value <= best.objective + CLOSE
+        account = market.account(market.price(multipliers), labels)
+        multipliers = loose.step(multipliers, account.rows - market.uppers, 1.0)
+    chosen = {node: (labels, line) for node, labels, line in loose.marginals()}
+    for node, (labels, line) in chosen.items():
+        assert line[labels == best.labels[node]].min() <= best.objective + CLOSE
+
+
+def objective(problem: Problem) -> float:
+    return solve(problem, gap=1e-6).objective
+
+
+@slowly
+@given(problems(limits=True), st.floats(0.1, 1.0))
+def test_a_faster_link_never_hurts(problem: Problem, factor: float) -> None:
+    faster = tuple(replace(each, link=each.link * factor, byte=each.byte * factor) for each in problem.resources)
+    assert objective(replace(problem, resources=faster)) <= objective(problem) * (1.0 + CLOSE)
+
+
+@slowly
+@given(problems(limits=True), st.floats(1.0, 3.0))
+def test_a_looser_bound_never_hurts(problem: Problem, factor: float) -> None:
+    looser = tuple(replace(each, upper=each.upper * factor) for each in problem.noises)
+    assert objective(replace(problem, noises=looser)) <= objective(problem) * (1.0 + CLOSE)
+
+
+@slowly
+@given(problems(limits=True), st.randoms(use_true_random=False))
+def test_the_order_of_the_devices_changes_nothing(problem: Problem, rng: "object") -> None:
+    turn = np.random.default_rng(rng.getrandbits(32)).permutation(len(problem.devices))  # type: ignore[attr-defined]
+    back = np.argsort(turn)
+    values = replace(
+        problem.values,
+        home=back[problem.values.home],
+        quantize_s=problem.values.quantize_s[:, :, turn],
+        dequantize_s=problem.values.dequantize_s[:, turn],
+    )
+    turned = replace(
+        problem,
+        devices=tuple(problem.devices[index] for index in turn),
+        seconds=problem.seconds[:, turn],
+        allowed=problem.allowed[:, turn],
+        values=values,
+        resources=tuple(
+            replace(
+                each,
+                device=each.device[turn],
+                link=each.link[np.ix_(turn, turn)],
+                byte=each.byte[np.ix_(turn, turn)],
+            )
+            for each in problem.resources
+        ),
+        memory=problem.memory and replace(problem.memory, capacity=problem.memory.capacity[turn]),
+        implications=(),
+    )
+    assert objective(turned) == pytest.approx(objective(replace(problem, implications=())), rel=1e-4)
+
+
+def test_a_warm_start_gives_the_same_answer() -> None:
+    rng = np.random.default_rng(3)
+    for _ in range(20):
+        problem = made(rng, limits=True)
+        cold = solve(problem, gap=1e-6)
+        warm = solve(problem, gap=1e-6, incumbent=cold.labels or None, multipliers=cold.multipliers)
+        assert warm.status == cold.status
+        if cold.labels:
+            assert warm.objective == pytest.approx(cold.objective, rel=CLOSE)
+
+
+def test_a_dear_switch_keeps_the_running_plan() -> None:
+    rng = np.random.default_rng(5)
+    for _ in range(10):
+        problem = made(rng, limits=False)
+        running = solve(problem, gap=1e-6)
+        if not running.labels:
+            continue
+        faster = tuple(replace(each, link=each.link * 0.5, byte=each.byte * 0.5) for each in problem.resources)
+        kept = replace(
+            problem, resources=faster, extra=switching(problem, running.labels, np.full(len(problem.nodes), 1e3))
+        )
+        assert solve(kept, gap=1e-6, incumbent=running.labels).labels == running.labels
+
+
+def two_devices(rng: np.random.Generator, nodes: int) -> Problem:
+    """Float only, each node reads one or two earlier ones, every value has readers."""
+    read: dict[int, list[int]] = {SOURCE: [0]}
+    for node in range(1, nodes):
+        for producer in {int(rng.integers(max(0, node - 4), node)) for _ in range(2)}:
+            read.setdefault(producer, []).append(node)
+    for node in range(nodes):
+        read.setdefault(node, [CALLER])
+    producers = sorted(read)
+    count = len(producers)
+    readers = np.array([reader for producer in producers for reader in read[producer]])
+    none = np.zeros((2, 2))
+    speed = np.array([[0.0, 1.0], [1.0, 0.0]])
+    values = Values(
+        tuple(f"value {index}" for index in range(count)),
+        np.array(producers),
+        np.zeros(count, dtype=np.intp),
+        np.zeros(count, dtype=np.intp),
+        np.concatenate([[0], np.cumsum([len(read[producer]) for producer in producers])]),
+        readers,
+        np.zeros(len(readers), dtype=bool),
+        np.zeros((count, 2, 2)),
+        np.zeros((count, 2)),
+        rng.integers(1, 40, count).astype(float),
+        np.ones(count),
+    )
+    seconds = rng.integers(1, 30, (nodes, 2, 1)).astype(float)
+    return Problem(
+        ("one", "two"),
+        (Form("float32", Kind.FLOAT, Kind.FLOAT),),
+        tuple(f"block {node}" for node in range(nodes)),
+        np.zeros(nodes, dtype=np.intp),
+        seconds,
+        np.ones((nodes, 2, 1), dtype=bool),
+        values,
+        (Resource("latency", np.ones(2), none, speed, np.ones(1), 1.0),),
+    )
+
+
+def minimum_cut(problem: Problem) -> float:
+    """The least sum by maximum flow (Edmonds and Karp): a value is sent once, through a node of its own each way."""
+    nodes, values = len(problem.nodes), problem.values
+    source, sink = nodes + 2 * len(values), nodes + 2 * len(values) + 1
+    room: dict[int, dict[int, float]] = {}
+
+    def arc(a: int, b: int, capacity: float) -> None:
+        room.setdefault(a, {})[b] = room.get(a, {}).get(b, 0.0) + capacity
+        room.setdefault(b, {}).setdefault(a, 0.0)
+
+    for node in range(nodes):
+        arc(source, node, problem.seconds[node, 1, 0])
+        arc(node, sink, problem.seconds[node, 0, 0])
+    for value, producer in enumerate(values.producer):
+        ends = [int(each) for each in values.readers[values.start[value] : values.start[value + 1]]]
+        read = [source if each == CALLER else each for each in ends]
+        made_by, forth, back = (
+            (source if producer == SOURCE else int(producer)),
+            nodes + 2 * value,
+            nodes + 2 * value + 1,
+        )
+        # Source side is device one. Forth: the producer there, a reader on two. Back: the other way round.
+        arc(made_by, forth, values.float_bytes[value])
+        arc(back, made_by, values.float_bytes[value])
+        for each in read:
+            arc(forth, each, 1e9)
+            arc(each, back, 1e9)
+    total = 0.0
+    while True:
+        came = {source: source}
+        line = [source]
+        for at in line:
+            for to, capacity in room[at].items():
+                if capacity > 1e-9 and to not in came:
+                    came[to] = at
+                    line.append(to)
+        if sink not in came:
+            return total
+        path, at = [], sink
+        while at != source:
+            path.append((came[at], at))
+            at = came[at]
+        flow = min(room[a][b] for a, b in path)
+        for a, b in path:
+            room[a][b] -= flow
+            room[b][a] += flow
+        total += flow
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_two_devices_in_float_are_a_minimum_cut(seed: int) -> None:
+    problem = two_devices(np.random.default_rng(seed), 40)
+    placed = solve(problem, gap=1e-9)
+    assert placed.status == "optimal"
+    assert placed.objective == pytest.approx(minimum_cut(problem), rel=1e-9)

@@ -1,0 +1,153 @@
+"""Components and transfers of a labelling: hand-computed cases, and sums that must agree with the plain evaluation."""
+
+from dataclasses import replace
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from taglio.cluster import Link, parse
+from taglio.plan.assemble import Assembled, assemble
+from taglio.plan.evaluate import broken_edges, evaluate
+from taglio.plan.labels import labels_of
+from taglio.plan.partition import components
+from taglio.plan.problem import Copies, Wires
+from taglio.plan.result import Limits
+from taglio.plan.schedule import Schedule, Scheduler
+from taglio.plan.simulate import simulate
+from taglio.plan.workload import Goal, Workload
+from tests.plan import made_up
+from tests.plan.made_up import INT8, MICROSECOND, Problem
+from tests.plan.test_assemble import PAIR, chain
+
+STEADY = settings(deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow])
+US = MICROSECOND
+
+
+def on_two(problem: Problem) -> Assembled:
+    """near as profiled, far the same."""
+    profiles = {"near": problem.profile, "far": problem.profile}
+    work = Workload("m", problem.graph, profiles, problem.error, Limits(None))
+    return assemble([work], parse(PAIR), Goal())
+
+
+def drawn(assembled: Assembled, seed: int) -> list[int]:
+    """Labels at random that break no edge: devices at random, then each block's form as its inputs allow."""
+    problem, rng = assembled.problem, Random(seed)
+    labels: list[int] = []
+    for node in range(len(problem.nodes)):
+        options = np.flatnonzero(problem.allowed[node].reshape(-1)).tolist()
+        rng.shuffle(options)
+        for option in options:
+            trial = [*labels, option] + [0] * (len(problem.nodes) - node - 1)
+            read = [v for v in range(len(problem.values)) for e in range(*problem.values.start[v : v + 2])
+                    if problem.values.readers[e] == node]  # fmt: skip
+            clash = [
+                line
+                for v in set(read)
+                for line in broken_edges(problem, trial, v)
+                if line.startswith(problem.nodes[node] + " ")
+            ]
+            if not clash:
+                labels.append(option)
+                break
+    return labels
+
+
+def made(assembled: Assembled, labels: list[int]) -> Schedule:
+    return Scheduler(assembled, 0).schedule(labels, evaluate(assembled.problem, labels).wires)
+
+
+def test_a_chain_across_the_link_and_back() -> None:
+    graph, profiles = chain()
+    works = [Workload("m", graph, profiles, None, Limits(None))]
+    assembled = assemble(works, parse(PAIR), Goal(), wire_only=False)
+    names = [block.name for block in graph.blocks]
+    labels = labels_of(assembled, 0, dict(zip(names, ("near", "far", "far"))), dict.fromkeys(names, INT8))
+    schedule = made(assembled, labels)
+    assert [piece.name for piece in schedule.pieces] == ["0-near", "1-far", "output-near"]
+    # overhead 7 + quantise 4 + (12 + 2 + 1); 9 + 2 × (1 + 1); 7 + dequantise 3.
+    assert [piece.seconds for piece in schedule.pieces] == pytest.approx([26 * US, 13 * US, 10 * US])
+    assert [(each.int8, each.bytes) for each in schedule.sent] == [(True, 8.0), (True, 8.0)]
+    assert [each.busy_s + each.delay_s for each in schedule.sent] == pytest.approx([18 * US, 18 * US])
+    assert simulate([schedule.pipeline()]).end_s == pytest.approx((26 + 18 + 13 + 18 + 10) * US)
+
+
+def test_an_input_that_travels_as_int8_is_quantised_where_it_is() -> None:
+    graph, profiles = chain()
+    assembled = assemble([Workload("m", graph, profiles, None, Limits(None))], parse(PAIR), Goal())
+    names = [block.name for block in graph.blocks]
+    labels = labels_of(assembled, 0, dict.fromkeys(names, "far"), {})
+    schedule = made(assembled, labels)
+    assert [piece.name for piece in schedule.pieces] == ["input-near", "0-far", "output-near"]
+    assert schedule.pieces[0].seconds == pytest.approx((7 + 4) * US)
+    assert schedule.pieces[2].seconds == pytest.approx((7 + 3) * US)
+    last = len(assembled.problem.values) - 1
+    wires: Wires = ({1: Copies.FLOAT}, {}, {}, {0: Copies.FLOAT})
+    assert last == 3
+    plain = Scheduler(assembled, 0).schedule(labels, wires)
+    assert [piece.name for piece in plain.pieces] == ["0-far"]
+    assert plain.sent[0].source is None and plain.sent[1].answers
+    assert simulate([plain.pipeline()]).end_s == pytest.approx((9 + (5 + 2 + 2) + 7 + 7 + 2 * 42) * US)
+
+
+def test_two_components_on_one_device_pay_the_loopback() -> None:
+    graph, profiles = chain()
+    cluster = parse(PAIR)
+    cluster = cluster.with_link(Link("near", "near", 1e6, 5 * US))
+    skip = replace(graph.blocks[2], inputs=(*graph.blocks[2].inputs, graph.blocks[0].outputs[0]))
+    tensors = tuple(
+        replace(each, consumers=(*each.consumers, skip.name)) if each.name == graph.blocks[0].outputs[0] else each
+        for each in graph.tensors
+    )
+    graph = replace(graph, blocks=(*graph.blocks[:2], skip), tensors=tensors)
+    works = [Workload("m", graph, profiles, None, Limits(None))]
+    assembled = assemble(works, cluster, Goal(), wire_only=False)
+    names = [block.name for block in graph.blocks]
+    schedule = made(assembled, labels_of(assembled, 0, dict(zip(names, ("near", "far", "near"))), {}))
+    assert [piece.name for piece in schedule.pieces] == ["0-near", "1-far", "2-near"]
+    sent = {each.ends: each.busy_s + each.delay_s for each in schedule.sent}
+    assert len(sent) == len(schedule.sent) == 3
+    assert [sent[0, 0], sent[0, 1], sent[1, 0]] == pytest.approx([37 * US, 42 * US, 42 * US])
+
+
+@settings(STEADY, max_examples=150)
+@given(made_up.problems(sparing=False), st.integers(0, 2**32))
+def test_components_take_what_the_plain_evaluation_says(problem: Problem, seed: int) -> None:
+    assembled = on_two(problem)
+    labels = drawn(assembled, seed)
+    totals = evaluate(assembled.problem, labels)
+    assert not [each for each in totals.broken if "between its neighbours" not in each]
+    schedule = made(assembled, labels)
+    overhead = sum(assembled.overhead_s[0][piece.device] for piece in schedule.pieces)
+    summed = sum(piece.seconds for piece in schedule.pieces) - overhead
+    summed += sum(each.busy_s + each.delay_s for each in schedule.sent)
+    index = next(i for i, each in enumerate(assembled.problem.resources) if each.name == "latency")
+    # What arrives in float at several components, or is an input, is quantised by each: that only adds.
+    assert summed >= totals.resources[index] * (1 - 1e-9) - 1e-12
+    alone = [piece.device for piece in schedule.pieces if piece.nodes]
+    if len(set(alone)) == len(alone) and not schedule.pieces[0].name.startswith("input"):
+        assert summed == pytest.approx(totals.resources[index], rel=1e-9, abs=1e-12)
+    timeline = simulate([schedule.pipeline()])
+    assert timeline.end_s <= summed + overhead + 1e-12
+    assert timeline.end_s >= max((piece.seconds for piece in schedule.pieces), default=0.0) - 1e-12
+
+
+@settings(STEADY, max_examples=80)
+@given(made_up.problems(sparing=False), st.integers(0, 2**32))
+def test_components_are_those_that_are_cut(problem: Problem, seed: int) -> None:
+    assembled = on_two(problem)
+    labels = drawn(assembled, seed)
+    blocks = problem.graph.blocks
+    places = {b.name: assembled.problem.devices[assembled.problem.split(label)[0]] for b, label in zip(blocks, labels)}
+    wanted: dict[str, list[str]] = {}
+    for block, name in components(problem.graph, places).items():
+        wanted.setdefault(name, []).append(block)
+    found = {
+        piece.name: [blocks[node].name for node in piece.nodes]
+        for piece in made(assembled, labels).pieces
+        if piece.nodes
+    }
+    assert {name: sorted(each) for name, each in found.items()} == {name: sorted(each) for name, each in wanted.items()}

@@ -1,0 +1,150 @@
+"""The simulator against cases worked out by hand, and against a longest path where nothing has to wait."""
+
+from itertools import pairwise
+from math import inf
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from taglio.plan.simulate import Pipeline, Request, Span, Task, Transfer, simulate, stream
+
+CAMERA, SERVER = "camera", "server"
+UP, DOWN = (CAMERA, SERVER), (SERVER, CAMERA)
+
+
+def send(
+    source: int | None, *targets: int, link: tuple[str, str] = UP, busy: float = 1.0, delay: float = 0.0
+) -> Transfer:
+    return Transfer(f"t{source}", source, targets, link, busy, delay, answers=not targets)
+
+
+def there_and_back(compute: float = 3.0) -> Pipeline:
+    """camera 2 s, up 1 s + 0.5, server 3 s, down 0.25 s + 0.5: the answer."""
+    return Pipeline(
+        (Task("first", CAMERA, 2.0), Task("second", SERVER, compute)),
+        (send(None, 0, busy=0.0), send(0, 1, busy=1.0, delay=0.5), send(1, link=DOWN, busy=0.25, delay=0.5)),
+    )
+
+
+def test_a_chain_adds_up() -> None:
+    timeline = simulate([there_and_back()])
+    assert timeline.end_s == pytest.approx(2 + 1.5 + 3 + 0.75)
+    assert timeline.spans == (
+        Span(CAMERA, "first", 0, 0.0, 2.0, False),
+        Span("camera -> server", "t0", 0, 2.0, 3.5, True),
+        Span(SERVER, "second", 0, 3.5, 6.5, False),
+        Span("server -> camera", "t1", 0, 6.5, 7.25, True),
+    )
+    assert timeline.busy_s == {CAMERA: 2.0, SERVER: 3.0, "camera -> server": 1.0, "server -> camera": 0.25}
+    assert timeline.latencies_s() == (7.25,)
+
+
+def test_two_devices_work_at_once_and_one_does_not() -> None:
+    def branches(second: str) -> Pipeline:
+        return Pipeline(
+            (Task("a", CAMERA, 4.0), Task("b", second, 5.0), Task("join", CAMERA, 1.0)),
+            (send(0, 2, busy=0.0), send(1, 2, link=(second, CAMERA), busy=0.0)),
+        )
+
+    assert simulate([branches(SERVER)]).end_s == pytest.approx(5 + 1)
+    assert simulate([branches(CAMERA)]).end_s == pytest.approx(4 + 5 + 1)
+
+
+def test_one_link_sends_one_tensor_at_a_time_and_delay_overlaps() -> None:
+    pipeline = Pipeline(
+        (Task("a", CAMERA, 1.0), Task("b", SERVER, 1.0), Task("c", SERVER, 1.0)),
+        (send(0, 1, busy=2.0, delay=10.0), send(0, 2, busy=2.0, delay=10.0)),
+    )
+    # Up to 3 and 5, there at 13 and 15; b 13..14, c 15..16.
+    assert simulate([pipeline]).end_s == pytest.approx(16.0)
+    other = Pipeline(
+        pipeline.tasks, (pipeline.transfers[0], send(0, 2, link=("camera", "cloud"), busy=2.0, delay=10.0))
+    )
+    assert simulate([other]).end_s == pytest.approx(15.0)  # both there at 13, the server does one after the other
+
+
+def test_a_tensor_is_sent_once_for_all_its_readers() -> None:
+    tasks = (Task("a", CAMERA, 1.0), Task("b", SERVER, 1.0), Task("c", SERVER, 1.0))
+    timeline = simulate([Pipeline(tasks, (send(0, 1, 2, busy=2.0),))])
+    assert timeline.end_s == pytest.approx(1 + 2 + 1 + 1) and timeline.busy_s["camera -> server"] == 2.0
+
+
+def test_loopback_costs_what_it_says() -> None:
+    tasks = (Task("a", CAMERA, 1.0), Task("b", CAMERA, 1.0))
+    timeline = simulate([Pipeline(tasks, (send(0, 1, link=(CAMERA, CAMERA), busy=0.5, delay=0.25),))])
+    assert timeline.end_s == pytest.approx(2.75) and timeline.busy_s["camera -> camera"] == 0.5
+
+
+def test_a_stream_runs_at_the_rate_of_its_busiest_resource() -> None:
+    timeline = stream(there_and_back(), 6)
+    assert timeline.rate_per_s() == pytest.approx(1 / 3)  # the server's 3 s
+    assert timeline.end_s == pytest.approx(7.25 + 5 * 3)
+    assert stream(there_and_back(0.1), 6).rate_per_s() == pytest.approx(1 / 2)  # the camera's 2 s
+    assert stream(there_and_back(), 1).rate_per_s() == pytest.approx(1 / 7.25)
+    assert stream(Pipeline((), ()), 3).rate_per_s() == inf
+
+
+def test_older_requests_go_first() -> None:
+    tasks = (Task("a", CAMERA, 2.0), Task("b", SERVER, 1.0), Task("c", CAMERA, 1.0))
+    pipeline = Pipeline(tasks, (send(0, 1, busy=0.0), send(1, 2, link=DOWN, busy=0.0)))
+    timeline = simulate([pipeline], [Request(0, 0.0), Request(0, 0.5)])
+    # camera: a0 0..2, a1 2..4 (c0 is ready at 3), then c0 4..5, c1 at 5.
+    assert timeline.ends_s == (5.0, 6.0)
+    assert timeline.latencies_s() == (5.0, 5.5)
+
+
+def test_several_models_share_a_device() -> None:
+    small, large = Pipeline((Task("s", SERVER, 1.0),), ()), Pipeline((Task("l", SERVER, 4.0),), ())
+    timeline = simulate([small, large], [Request(1, 0.0), Request(0, 1.0), Request(0, 9.0)])
+    assert timeline.ends_s == (4.0, 5.0, 10.0)
+
+
+def test_tasks_that_wait_in_a_circle_are_refused() -> None:
+    tasks = (Task("a", CAMERA, 1.0), Task("b", SERVER, 1.0))
+    with pytest.raises(ValueError, match="in a circle"):
+        simulate([Pipeline(tasks, (send(0, 1), send(1, 0, link=DOWN)))])
+
+
+@st.composite
+def pipelines(draw: st.DrawFn) -> Pipeline:
+    """Tasks, each on a device of its own, so that only what is sent decides who waits."""
+    count = draw(st.integers(1, 7))
+    seconds = [draw(st.integers(0, 9)) for _ in range(count)]
+    tasks = tuple(Task(f"task{index}", f"device{index}", float(each)) for index, each in enumerate(seconds))
+    transfers = []
+    for target in range(count):
+        for source in range(target):
+            if draw(st.booleans()):
+                busy, delay = draw(st.integers(0, 5)), draw(st.integers(0, 5))
+                link = (f"device{source}", f"device{target}")
+                transfers.append(Transfer("t", source, (target,), link, float(busy), float(delay)))
+    return Pipeline(tasks, tuple(transfers))
+
+
+@settings(deadline=None, derandomize=True, database=None, max_examples=200)
+@given(pipelines())
+def test_with_a_device_each_the_latency_is_the_longest_path(pipeline: Pipeline) -> None:
+    end: list[float] = []
+    for index, task in enumerate(pipeline.tasks):
+        arrivals = [
+            end[t.source] + t.busy_s + t.delay_s
+            for t in pipeline.transfers
+            if index in t.targets and t.source is not None
+        ]
+        end.append(max(arrivals, default=0.0) + task.seconds)
+    timeline = simulate([pipeline])
+    assert timeline.end_s == pytest.approx(max(end))
+    assert timeline == simulate([pipeline])
+
+
+@settings(deadline=None, derandomize=True, database=None, max_examples=100)
+@given(pipelines(), st.integers(2, 5))
+def test_a_stream_cannot_beat_its_busiest_resource(pipeline: Pipeline, count: int) -> None:
+    one, many = simulate([pipeline]), stream(pipeline, count)
+    busiest = max(one.busy_s.values(), default=0.0)
+    assert many.end_s >= count * busiest - 1e-9
+    assert all(many.busy_s[name] == pytest.approx(count * busy) for name, busy in one.busy_s.items())
+    for name in many.busy_s:  # nobody does two things at once
+        spans = [span for span in many.spans if span.on == name and not span.transfer]
+        assert all(a.end_s <= b.start_s + 1e-9 for a, b in pairwise(spans))

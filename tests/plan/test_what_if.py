@@ -1,0 +1,90 @@
+"""What-if changes do what they say, and what is no change is refused."""
+
+import pytest
+
+from taglio.cluster import parse
+from taglio.errors import BadOption
+from taglio.plan.explain import again, limits_cost, runner_up, what_if
+from taglio.plan.objective import parse_objective
+from taglio.plan.pareto import front
+from taglio.plan.place import place
+from taglio.plan.result import Limits
+from taglio.plan.what_if import changed
+from taglio.plan.workload import Workload, scaled
+from tests.plan.test_assemble import PAIR, chain
+
+CLUSTER = parse(PAIR.replace("bandwidth_mbit_s = 8\n", "bandwidth_mbit_s = 80\n"))
+SUM = parse_objective("sum")
+
+
+def test_changes_do_what_they_say() -> None:
+    link, back = CLUSTER.link("near", "far"), CLUSTER.link("far", "near")
+    assert link is not None
+    quick = changed(CLUSTER, "link near->far bandwidth x2; link near -> far latency x0.5")
+    found = quick.link("near", "far")
+    assert found is not None and quick.link("far", "near") == back
+    assert (found.bandwidth_bytes_per_s, found.latency_s) == (2 * link.bandwidth_bytes_per_s, 0.5 * link.latency_s)
+    assert changed(CLUSTER, "link near->far cut").link("near", "far") is None
+    assert [each.name for each in changed(CLUSTER, "without far").devices] == ["near"]
+    assert [each.int8 for each in changed(CLUSTER, "no int8").devices] == [False, False]
+    assert [each.int8 for each in changed(CLUSTER, "no int8 on far").devices] == [True, False]
+    slow = changed(CLUSTER, "device far x3").device("far")
+    assert (slow.scale_of, slow.scale_factor, slow.assumed) == ("profiles/far.json", 3.0, True)
+    assert changed(CLUSTER, "device far memory x2").device("far").memory_bytes == float("inf")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("faster", "write "),
+        ("link near->fra bandwidth x2", 'did you mean "far"'),
+        ("link near->far bandwidth x0", "no factor above 0"),
+        ("link near->far bandwidth xx", "no factor above 0"),
+        ("without near", "start device"),
+        ("device cloud x2", "there are near, far"),
+        ("link near->near cut; link near->near bandwidth x2; without far; link near->far cut", "far"),
+    ],
+)
+def test_what_is_no_change_is_refused(text: str, words: str) -> None:
+    with pytest.raises(BadOption, match=words):
+        changed(CLUSTER, text)
+
+
+def test_answers_come_from_planning_again() -> None:
+    graph, profiles = chain()
+    work = Workload("m", graph, profiles, None, Limits(None))
+    plan_again = again(SUM, 2.0)
+    base = place([work], CLUSTER, SUM)
+    assert set(base.plans[0].devices().values()) == {"far"}
+    second = runner_up([work], CLUSTER, SUM, plan_again, base.plans)
+    assert second is not None and second.value is not None and second.value > base.value
+    assert set(second.plans[0].devices().values()) == {"near"}
+    told = what_if("link near->far bandwidth x0.01", lambda _: [work], CLUSTER, SUM, plan_again)
+    assert told.value == pytest.approx(second.value) and "another placement" in told.words
+    joules = base.plans[0].predicted_joules
+    assert joules is not None
+    tight = Workload("m", graph, profiles, None, Limits(None, max_energy_joules=0.8 * joules.value))
+    (cost,) = limits_cost([tight], CLUSTER, SUM, plan_again, lambda work, _: work)
+    assert cost.name == "the energy limit" and cost.value == pytest.approx(base.value, rel=2e-3)
+    held = place([tight], CLUSTER, SUM)
+    assert held.value > base.value and f"{(held.value - base.value) * 1e3:.4g} ms" in cost.words
+
+
+@pytest.mark.parametrize("axis", ["energy", "throughput"])
+def test_a_front_has_only_plans_that_no_other_beats(axis: str) -> None:
+    graph, profiles = chain()
+    profiles = {"near": profiles["near"], "far": scaled(profiles["far"], 2.0)}
+    work = Workload("m", graph, profiles, None, Limits(None))
+    found = front(
+        work,
+        axis,  # type: ignore[arg-type]
+        lambda w, objective: place([w], CLUSTER, objective, time_limit_s=1.0),
+        lambda w, _: w,
+        points=4,
+    )
+    assert found.points and found.tried >= len(found.points)
+    sign = -1.0 if axis == "throughput" else 1.0
+    for one in found.points:
+        for other in found.points:
+            if one is not other:
+                assert one.latency_s < other.latency_s or sign * one.other < sign * other.other
