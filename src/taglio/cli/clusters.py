@@ -18,18 +18,20 @@ from taglio.cli.options import (
 )
 from taglio.errors import BadOption
 
+_CLUSTER = "place blocks on the devices of this cluster file (TOML)"
+
 
 def add(commands: Any) -> None:
     """Add the commands of this file to the parser."""
     each = command(commands, "pareto", "plans that trade latency for error, energy or throughput on a cluster", _pareto)
     folder_argument(each)
-    each.add_argument("--cluster", type=Path, required=True, help="the cluster file (TOML)")
+    each.add_argument("--cluster", type=Path, required=True, help=_CLUSTER)
     each.add_argument("--scenario", help="a scenario of the cluster file")
     each.add_argument(
         "--axes", default="latency,error", help="latency,error, latency,energy or latency,throughput (default error)"
     )
     each.add_argument("--points", type=positive, default=8, help="limits tried along the front (default 8)")
-    _time_limit(each, 4.0)
+    _time_limit(each)
     bound_argument(each, None)
     pin_arguments(each)
     limit_arguments(each)
@@ -38,7 +40,7 @@ def add(commands: Any) -> None:
 
 def cluster_arguments(each: argparse.ArgumentParser) -> None:
     """What `taglio plan` takes for several machines."""
-    each.add_argument("--cluster", type=Path, help="place blocks on the devices of this cluster file (TOML)")
+    each.add_argument("--cluster", type=Path, help=_CLUSTER)
     each.add_argument("--scenario", help="a scenario of the cluster file")
     each.add_argument(
         "--objective",
@@ -73,7 +75,7 @@ def cluster_arguments(each: argparse.ArgumentParser) -> None:
         default=1.0,
         help="what moving a block costs, with --from (default 1)",
     )
-    _time_limit(each, 20.0)
+    _time_limit(each)
 
 
 def limit_arguments(each: argparse.ArgumentParser) -> None:
@@ -88,9 +90,9 @@ def limit_arguments(each: argparse.ArgumentParser) -> None:
     )
 
 
-def _time_limit(each: argparse.ArgumentParser, default: float) -> None:
+def _time_limit(each: argparse.ArgumentParser) -> None:
     each.add_argument(
-        "--time-limit", type=positive_float, default=default, metavar="S", help=f"of a solve (default {default:g} s)"
+        "--time-limit", type=positive_float, metavar="S", help="of one plan (default: 20 s; 4 s for a point of a front)"
     )
 
 
@@ -123,11 +125,11 @@ def plan_on_cluster(options: argparse.Namespace) -> int:
             cluster,
             objective,
             running=running,
-            time_limit_s=options.time_limit,
+            time_limit_s=options.time_limit or 20.0,
             used=used,
             progress=progress,
         )
-        quickly = again(objective, min(3.0, options.time_limit))
+        quickly = again(objective, min(3.0, options.time_limit or 20.0))
         told = []
         if options.explain:
             held = answer.assembled.workloads
@@ -238,7 +240,7 @@ def _pareto(options: argparse.Namespace) -> int:
         result = front(
             work,
             axis,
-            lambda w, objective: place([w], cluster, objective, time_limit_s=options.time_limit),
+            lambda w, objective: place([w], cluster, objective, time_limit_s=options.time_limit or 4.0),
             with_error,
             points=options.points,
             progress=progress,

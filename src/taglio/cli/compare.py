@@ -36,7 +36,7 @@ def add(commands: Any) -> None:
     bound_argument(each, 0.01)
     each.add_argument("--threads", type=positive, default=None, help="threads of a session (default: all cores)")
     each.add_argument(
-        "--time-limit", type=positive_float, default=300.0, help="seconds a row may be silent before it is stopped"
+        "--row-limit", type=positive_float, default=300.0, help="seconds a row may be silent before it is stopped"
     )
     effort_argument(each)
     each.add_argument("-o", "--out", type=Path, required=True, help="folder for every artifact")
@@ -63,7 +63,7 @@ def _compare(options: argparse.Namespace) -> int:
         options.seed,
         options.effort,
         options.max_error,
-        options.time_limit,
+        options.row_limit,
     )
     with bar(options.json) as progress:
         result = compare(question, progress)

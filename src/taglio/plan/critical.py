@@ -4,8 +4,7 @@ Bottlenecks are blocks that everything before leads to and everything behind com
 region. In each a request takes at least as long as any path of blocks and transfers through it, as any device is busy
 with it, as any link; hence at least as long as every weighted mean of those. With such weights fixed, the least of it
 over all placements is a problem that adds up, and its bound holds for the critical path. The weights are bettered by
-fictitious play (Brown, 1951): each placement found answers the weights, and the longest path or the busiest device or
-link of that placement is mixed into them. Every placement on the way is simulated; the best is kept.
+cutting planes (weights.py), a plane for each placement that answered. Each of those is simulated; the best is kept.
 """
 
 import time
@@ -15,12 +14,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from taglio.plan.assemble import Assembled
+from taglio.plan.elimination import TooWide
 from taglio.plan.evaluate import evaluate
-from taglio.plan.placement import solve
+from taglio.plan.multipliers import Answer, maximise
+from taglio.plan.prices import Market
 from taglio.plan.problem import CALLER, SOURCE, Copies, Kind, Memory, Problem, Resource, Totals
+from taglio.plan.relaxation import Relaxation
 from taglio.plan.resources import request_shares
 from taglio.plan.schedule import Scheduler
 from taglio.plan.simulate import simulate
+from taglio.plan.weights import Master, Region, Taken, Weights
 from taglio.plan.workload import Goal
 
 # Rounds in which neither the bound nor the placement got better before the search gives up.
@@ -42,22 +45,6 @@ class Shortest:
         return max(0.0, self.value - self.bound) / max(self.value, 1e-12)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Weights:
-    """How much each node and edge counts on a path, each node in the load of each device, and each edge in that of
-    each link (from, to): in each region a unit of paths and loads together."""
-
-    node: np.ndarray
-    edge: np.ndarray
-    load: np.ndarray
-    link: np.ndarray
-
-    def mixed(self, other: "Weights", share: float) -> "Weights":
-        """This with `share` of another."""
-        pairs = ((self.node, other.node), (self.edge, other.edge), (self.load, other.load), (self.link, other.link))
-        return Weights(*((1.0 - share) * a + share * b for a, b in pairs))
-
-
 def shorten(
     assembled: Assembled, goal: Goal, start: Sequence[Totals], *, bound: float = 0.0, gap: float, time_limit_s: float
 ) -> Shortest:
@@ -69,19 +56,27 @@ def shorten(
     assert search.best is not None, "give at least one placement"
     search.move_pieces(time.perf_counter() + 0.3 * time_limit_s)
     deadline = time.perf_counter() + time_limit_s
-    weights = search.answer_to(search.best, paths=True)
-    round_, stalled = 0, 0
+    try:
+        lower = _Lower(weigh(assembled, goal, search.master().best()[0]))
+    except TooWide:  # the bound of the sum's own kind is all there is
+        return Shortest(search.best, search.value, min(bound, search.value), search.tried)
+    master = search.master()
+    master.add(search.taken(search.best))
+    inner, worth, ceiling, stalled = master.best()[0], -np.inf, np.inf, 0
     while search.value - bound > gap * search.value and time.perf_counter() < deadline and stalled < _PATIENCE:
-        problem = weigh(assembled, goal, weights)
-        found = solve(problem, gap=max(gap, 1e-2), time_limit_s=min(2.0, deadline - time.perf_counter()))
-        stalled = 0 if found.bound > bound + 0.05 * gap * search.value else stalled + 1
-        bound = max(bound, found.bound)
-        if not found.labels:
+        outer, ceiling = master.best()
+        if ceiling <= bound + 0.1 * gap * search.value:
             break
-        totals = evaluate(assembled.problem, found.labels)
+        weights = inner.mixed(outer, 0.5)
+        problem = weigh(assembled, goal, weights)
+        lower.ask(problem, deadline)
+        stalled = 0 if lower.bound > bound + 0.05 * gap * search.value else stalled + 1
+        bound = max(bound, lower.bound)
+        if lower.bound > worth:
+            inner, worth = weights, lower.bound
+        totals = evaluate(assembled.problem, lower.labels)
         stalled = 0 if search.offer(totals) else stalled
-        round_ += 1
-        weights = weights.mixed(search.answer_to(totals), 1.0 / (round_ + 2))
+        master.add(search.taken(totals))
     return Shortest(search.best, search.value, min(bound, search.value), search.tried)
 
 
@@ -136,6 +131,39 @@ def weigh(assembled: Assembled, goal: Goal, weights: Weights) -> Problem:
     )
 
 
+class _Lower:
+    """Lower bounds on problems that differ in their costs alone: every limit priced, the rest eliminated exactly."""
+
+    def __init__(self, problem: Problem) -> None:
+        """Raises TooWide where the graph is."""
+        alive = [np.flatnonzero(row) for row in problem.allowed.reshape(len(problem.nodes), -1)]
+        self.relaxation = Relaxation(Market(problem), alive, arity=1, limit=3e6)
+        self.multipliers = np.zeros(len(self.relaxation.market.rows))
+        self.bound, self.labels = -np.inf, [0] * len(problem.nodes)
+
+    def ask(self, problem: Problem, deadline: float) -> None:
+        """Set `bound`, and `labels` to those of the answers that are nearest to keeping the limits."""
+        market = self.relaxation.market = Market(problem)
+        self.bound, least = -np.inf, np.inf
+
+        def oracle(point: np.ndarray) -> Answer:
+            nonlocal least
+            priced = market.price(point)
+            value, labels = self.relaxation.run(priced)
+            account = market.account(priced, labels)
+            self.bound = max(self.bound, value)
+            slope = account.rows - market.uppers
+            worth = account.objective * (1.0 + 10.0 * float(np.maximum(0.0, slope).sum()))
+            if worth < least:
+                least, self.labels = worth, [int(each) for each in labels]
+            return Answer(value, value - float(point @ slope), slope)
+
+        found = maximise(
+            oracle, self.multipliers, tolerance=1e-3, calls=25, stop=lambda _: time.perf_counter() > deadline
+        )
+        self.multipliers = found.multipliers
+
+
 class _Search:
     """The best placement by simulation."""
 
@@ -148,17 +176,10 @@ class _Search:
         ]
         self.best: Totals | None = None
         self.value, self.tried = np.inf, 0
-        models = range(len(assembled.workloads))
-        self.regions = [regions(assembled.problem, assembled.nodes(model)) for model in models]
-        self.last = [max((n for r in each for n in r.bottleneck), default=-1) for each in self.regions]
-        self.edge_region = {edge: region.index for each in self.regions for region in each for edge in region.edges}
 
     def worth(self, totals: Totals) -> float:
         """What a placement takes by simulation, as the goal weighs it."""
-        taken = sum(
-            share * simulate([each.schedule(totals.labels, totals.wires).pipeline()]).end_s
-            for share, each in zip(self.shares, self.schedulers, strict=True)
-        )
+        taken = float(self.shares @ np.array(self.simulated(totals)))
         problem = self.assembled.problem
         joules = sum(problem.resources[i].weight * float(totals.resources[i]) for i in self.energy)
         extra = 0.0
@@ -198,102 +219,46 @@ class _Search:
                         if all(problem.allowed.reshape(len(labels), -1)[n, labels[n]] for n in piece.nodes):
                             again |= self.offer(evaluate(problem, labels))
 
-    def answer_to(self, totals: Totals, *, paths: bool = False) -> Weights:
-        """In each region all weight on the longest path, the busiest device or the busiest link, whichever takes
-        longest; with `paths` on the path."""
-        problem = self.assembled.problem
-        values, count = problem.values, len(problem.devices)
-        edges = len(values.readers)
-        weights = Weights(
-            np.zeros(len(problem.nodes)),
-            np.zeros(edges),
-            np.zeros((len(problem.nodes), count)),
-            np.zeros((edges, count, count)),
-        )
-        timed = next(each for each in problem.resources if each.name.startswith("latency"))
-        seconds = problem.seconds.reshape(len(problem.nodes), -1)
-        at = [problem.split(label) for label in totals.labels]
-        arrive = np.zeros(len(problem.nodes))
-        via = np.full(len(problem.nodes), -1)
-        cost_of = np.zeros(edges)
-        ends: dict[int, tuple[float, int]] = {}
-        for value in np.argsort(values.producer, kind="stable").tolist():
-            source = int(values.producer[value])
-            model = int(values.model[value])
-            home, kind = (int(values.home[value]), Kind.FLOAT) if source == SOURCE else _written(problem, at, source)
-            left = 0.0 if source == SOURCE else arrive[source] + seconds[source, totals.labels[source]]
-            for edge in range(int(values.start[value]), int(values.start[value + 1])):
-                reader = int(values.readers[edge])
-                device, read = (int(values.home[value]), Kind.FLOAT) if reader == CALLER else _read(problem, at, reader)
-                cost = _edge_seconds(problem, timed, value, (home, kind), (device, read), totals.wires[value])
-                cost_of[edge] = cost
-                if reader == CALLER:
-                    if source >= self.last[model] and left + cost > ends.get(model, (-1.0, -1))[0]:
-                        ends[model] = (left + cost, edge)
-                elif left + cost > arrive[reader]:
-                    arrive[reader], via[reader] = left + cost, edge
+    def master(self) -> Master:
+        """The program over weights, for all models at once."""
+        problem, values = self.assembled.problem, self.assembled.problem.values
         of = values.edge_value()
-        for model, (_, last) in ends.items():
-            on_path: dict[int, list[int]] = {}
-            edge = last
-            while edge >= 0:
-                source = int(values.producer[of[edge]])
-                on_path.setdefault(self.region_of_edge(edge), []).append(edge)
-                if source == SOURCE:
-                    break
-                edge = int(via[source])
-            for region in self.regions[model]:
-                path = on_path.get(region.index, [])
-                made = [int(values.producer[of[e]]) for e in path]
-                nodes = [n for n in made if n in region.nodes]
-                length = sum(cost_of[e] for e in path) + sum(seconds[n, totals.labels[n]] for n in nodes)
-                load = np.zeros(count)
-                for node in region.loads:
-                    load[at[node][0]] += seconds[node, totals.labels[node]]
-                busy = self.link_loads(region, at, totals, timed)
-                for node in region.bottleneck:
-                    weights.node[node] = 1.0
-                if paths or length >= max(load.max(initial=0.0), busy.max(initial=0.0)):
-                    weights.edge[path] = 1.0
-                    weights.node[nodes] = 1.0
-                elif load.max() >= busy.max(initial=0.0):
-                    weights.load[list(region.loads), int(load.argmax())] = 1.0
-                else:
-                    a, b = np.unravel_index(int(busy.argmax()), busy.shape)
-                    weights.link[list(region.edges), a, b] = 1.0
-        return weights
+        ends = [(int(values.producer[of[e]]), int(values.readers[e])) for e in range(len(of))]
+        counts = (len(problem.nodes), len(of), len(problem.devices))
+        shares = self.shares * self.goal.latency
+        share = np.concatenate([shares[problem.model], shares[values.model[of]]])
+        nodes = [self.assembled.nodes(model) for model in range(len(self.schedulers))]
+        return Master([region for each in nodes for region in regions(problem, each)], ends, counts, share)
 
-    def region_of_edge(self, edge: int) -> int:
-        """The region that an edge lies in."""
-        return self.edge_region[edge]
-
-    def link_loads(
-        self, region: "Region", at: Sequence[tuple[int, int]], totals: Totals, timed: Resource
-    ) -> np.ndarray:
-        """Busy seconds of every link with what is sent within a region, (from, to)."""
+    def taken(self, totals: Totals) -> Taken:
+        """What a placement takes, as `weigh` counts it."""
         problem = self.assembled.problem
         values, of = problem.values, problem.values.edge_value()
-        busy = np.zeros((len(problem.devices), len(problem.devices)))
-        for value in sorted({int(of[edge]) for edge in region.edges}):
-            source = int(values.producer[value])
-            home = int(values.home[value]) if source == SOURCE else at[source][0]
-            for device, copies in totals.wires[value].items():
-                for copy, size in ((Copies.FLOAT, values.float_bytes), (Copies.INT8, values.int8_bytes)):
-                    if copies & copy:
-                        busy[home, device] += timed.byte[home, device] * float(size[value])
-        return busy
+        count, edges = len(problem.devices), len(values.readers)
+        timed = next(each for each in problem.resources if each.name.startswith("latency"))
+        at = [problem.split(label) for label in totals.labels]
+        edge_s, link_s = np.zeros(edges), np.zeros((edges, count, count))
+        begin = self.assembled.overhead_s.min(axis=0).clip(0.0)
+        for edge, value in enumerate(of.tolist()):
+            source, reader = int(values.producer[value]), int(values.readers[edge])
+            written = (int(values.home[value]), Kind.FLOAT) if source == SOURCE else _written(problem, at, source)
+            read = (int(values.home[value]), Kind.FLOAT) if reader == CALLER else _read(problem, at, reader)
+            edge_s[edge] = _edge_seconds(problem, timed, value, written, read, totals.wires[value])
+            if written[0] != read[0]:
+                if source != SOURCE and reader != CALLER:
+                    edge_s[edge] += begin[read[0]]
+                copies = totals.wires[value].get(read[0], Copies(0))
+                int8 = not copies & Copies.FLOAT or (read[1] == Kind.INT8 and bool(copies & Copies.INT8))
+                size = float((values.int8_bytes if int8 else values.float_bytes)[value])
+                part = 1.0 / (int(values.start[value + 1]) - int(values.start[value]))
+                link_s[edge, written[0], read[0]] = part * size * float(timed.byte[written[0], read[0]])
+        seconds = problem.seconds.reshape(len(problem.nodes), -1)[np.arange(len(problem.nodes)), list(totals.labels)]
+        rest = self.worth(totals) - self.goal.latency * float(self.shares @ np.array(self.simulated(totals)))
+        return Taken(edge_s, seconds, np.array([each[0] for each in at]), link_s, rest + problem.constant)
 
-
-@dataclass(frozen=True, slots=True)
-class Region:
-    """What lies between two bottlenecks: all its nodes, those that must be done before the next bottleneck (all of them
-    behind the last), the edges in it, and the bottleneck that ends it (none behind the last)."""
-
-    index: int
-    nodes: frozenset[int]
-    loads: tuple[int, ...]
-    edges: tuple[int, ...]
-    bottleneck: tuple[int, ...]
+    def simulated(self, totals: Totals) -> list[float]:
+        """Seconds of a request of each model, alone."""
+        return [simulate([each.schedule(totals.labels, totals.wires).pipeline()]).end_s for each in self.schedulers]
 
 
 def regions(problem: Problem, nodes: range) -> tuple[Region, ...]:

@@ -2,6 +2,8 @@
 nothing. Where ONNX Runtime has no float16 kernel (most of its CPU) it computes in float32 between those roundings.
 """
 
+from collections.abc import Mapping
+
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
@@ -14,9 +16,14 @@ _LARGEST = float(np.finfo(np.float16).max)
 
 
 def emit_float16(
-    emitter: Emitter, block: Block, nodes: dict[str, onnx.NodeProto], initializers: dict[str, onnx.TensorProto]
+    emitter: Emitter,
+    block: Block,
+    reads: Mapping[str, str],
+    nodes: dict[str, onnx.NodeProto],
+    initializers: dict[str, onnx.TensorProto],
 ) -> None:
-    """Append `block` in float16. Raises CannotQuantize for a weight that float16 cannot hold."""
+    """Append `block` in float16; `reads` gives the float name behind which each of its inputs stands. Raises
+    CannotQuantize for a weight that float16 cannot hold."""
     inside: dict[str, str] = {}
     for name in block.operators:
         node = onnx.NodeProto()
@@ -25,7 +32,7 @@ def emit_float16(
             if not tensor:
                 continue
             if tensor not in inside:
-                inside[tensor] = _read(emitter, block, tensor, initializers)
+                inside[tensor] = _read(emitter, block, tensor, reads, initializers)
             node.input[index] = inside[tensor]
         for index, tensor in enumerate(node.output):
             if tensor:
@@ -37,14 +44,17 @@ def emit_float16(
         )
 
 
-def _read(emitter: Emitter, block: Block, tensor: str, initializers: dict[str, onnx.TensorProto]) -> str:
+def _read(
+    emitter: Emitter,
+    block: Block,
+    tensor: str,
+    reads: Mapping[str, str],
+    initializers: dict[str, onnx.TensorProto],
+) -> str:
     constant = initializers.get(tensor)
     if constant is None:
-        source = emitter.written.get(tensor)
         name = f"{tensor}/{block.name}/to-float16"
-        assert source is None or (tensor, source.activation_key) in emitter.pairs, "the caller puts a pair first"
-        behind = emitter.pairs[tensor, source.activation_key] if source is not None else tensor
-        emitter.nodes.append(helper.make_node("Cast", [behind], [name], name=name, to=TensorProto.FLOAT16))
+        emitter.nodes.append(helper.make_node("Cast", [reads[tensor]], [name], name=name, to=TensorProto.FLOAT16))
         return name
     if constant.data_type != TensorProto.FLOAT:
         return tensor

@@ -78,9 +78,10 @@ class QdqBuilder:
         if scheme is not None and precision is not None and not precision.fits(block):
             raise CannotQuantize(f"block {block.name} has no {precision.name} form: {block.refusal or 'no soft tail'}")
         if precision is not None and precision.form == "half":
-            for tensor in block.inputs:
-                self.read_float(emitter, tensor)
-            emit_float16(emitter, block, self._nodes, self._initializers)
+            reads = {
+                name: self.read_float(emitter, name, emitter.wire.get((name, block.name))) for name in block.inputs
+            }
+            emit_float16(emitter, block, reads, self._nodes, self._initializers)
             return
         for position, name in enumerate(block.operators):
             source = self._nodes[name]

@@ -31,7 +31,7 @@ def built() -> None:
 
 def compare(out: Path, model: Path, data: Path, backends: str, *options: object) -> Any:
     """The object that `taglio compare --json` prints."""
-    arguments = ["--data", data, "--backends", backends, "--effort", "0.01", "--time-limit", "240", "-o", out, "--json"]
+    arguments = ["--data", data, "--backends", backends, "--effort", "0.01", "--row-limit", "240", "-o", out, "--json"]
     return taglio("compare", model, *arguments, *options).json()
 
 
