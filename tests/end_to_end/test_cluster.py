@@ -80,9 +80,8 @@ def test_pins_scenarios_and_running_plans(out: Path, cluster: Path) -> None:
 
 def test_two_models_share_the_devices(out: Path, cluster: Path, digits_staged: Staged, tmp_path: Path) -> None:
     other = Path(shutil.copytree(digits_staged.folder, tmp_path / "other"))
-    ran = taglio(
-        "plan", out, "--cluster", cluster, *QUICK, "--rate", 20, "--with-model", f"{other},rate=5,max-error=5%", "--json"
-    ).json()
+    second = f"{other},rate=5,max-error=5%"
+    ran = taglio("plan", out, "--cluster", cluster, *QUICK, "--rate", 20, "--with-model", second, "--json").json()
     assert len(ran["plans"]) == 2 and ran["plans"][1]["limits"]["max_error"] == 0.05
     assert json.loads((other / "plan.json").read_text())["body"]["objective"] == "latency"
 
