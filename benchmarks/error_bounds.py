@@ -33,7 +33,7 @@ def measure(name: str, bounds: int, views: int, effort: float) -> dict[str, Any]
     network = open_network(name, views)
     work, meter, forms = network.work, network.meter, precisions(DEFAULT_SCHEME)
     profile = profile_stage(work, DEFAULT_SCHEME, network.builder, effort)
-    budget = Budget(float("inf"), SUBSETS, SUBSETS, float("inf"))
+    budget = Budget(1e6, SUBSETS, SUBSETS, 1e6)
     held_out = work.data.held_out
     model = study(work.model, work.graph, DEFAULT_SCHEME, forms, meter, held_out, budget, confidence=CONFIDENCE)
     everything = meter.error(pure_assignments(work.graph, forms)["int8"])

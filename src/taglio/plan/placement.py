@@ -4,10 +4,11 @@
    proven lower bound. Labels whose min-marginal lies above what is known to be reachable can be in no better plan.
 2. Labellings within the limits come from fixing part of the network and pricing the rest again (dive.py), and from
    moves and pairs of moves (descent.py).
-3. What the gap still allows goes to HiGHS (program.py), over the labels that are left.
+3. Branching (branching.py) looks for plans barely above the bound, then further up, and proves where there are none.
+4. What the gap still allows goes to HiGHS (program.py), over the labels that are left.
 
-Graphs too wide for elimination with exact tables have their values split in two-ended parts; where that is too wide as
-well, HiGHS works alone.
+Prices are found first with every value split into two-ended parts, then exactly over the labels that this leaves. In a
+graph too wide to eliminate even so, edges are cut and priced (loosened.py).
 """
 
 import time
@@ -17,6 +18,7 @@ from typing import Literal
 
 import numpy as np
 
+from taglio.plan.branching import branch
 from taglio.plan.descent import Descent
 from taglio.plan.dive import Pool, dive
 from taglio.plan.elimination import TooWide
@@ -36,9 +38,15 @@ _WIDEST = 3e6
 # How far above the bound of split tables a label may lie to be kept for exact ones.
 _SLACKS = (0.015, 0.06)
 # Plans within this many gaps of the bound are bettered by HiGHS, for so long at most.
-_NEAR, _MIXING_S = 8.0, 1.5
+_NEAR, _MIXING_S = 7.0, 0.6
+# And so many nodes.
+_MIXED = 220
 # Of the time there is, what a graph too wide for elimination gets before HiGHS has its turn.
 _LOOSENING_SHARE = 0.8
+# And what branching gets.
+_BRANCHING_SHARE = 0.4
+# Gaps above the bound up to which branching looks for plans, in turn.
+_AIMS = (0.9, 3.0, 9.0)
 # (share of the rest fixed in a round, chunks it is fixed in, from the back): tried in turn until the gap is small.
 _DIVES = ((0.5, 4, False), (0.5, 8, True), (0.5, 1, False), (0.7, 16, True), (0.3, 4, False), (0.3, 8, True))
 
@@ -109,6 +117,7 @@ class _Search:
         self.how = ""
         # Labels not in `alive` are in no plan cheaper than the floor.
         self.floor = np.inf
+        self.mixed = np.inf
         self.most = self._most()
 
     def run(self, method: str) -> Placed:
@@ -169,7 +178,8 @@ class _Search:
                 pool, prices = self._price(relaxation, 0.05)
             if self._done() or self.bound > self.most:
                 break
-            self._plans(relaxation, pool, prices)
+            if self.bound < threshold * (1.0 - 1e-6) or slack == _SLACKS[-1]:
+                self._plans(relaxation, pool, prices)
             # A plan cheaper than the threshold is in reach of the labels kept, and with it every better one.
             if self._done() or self.objective * (1.0 - self.gap) <= threshold:
                 break
@@ -254,10 +264,14 @@ class _Search:
         descent = Descent(market, ledger)
         good = self.bound / (1.0 - self.gap) if self.bound > 0 else self.bound
         self._descend(descent, offered, pool, prices.multipliers, good, 4)
-        mixed = self._mix(marginals, good)
-        for share, chunks, backwards in _DIVES:
+        self._mix(marginals, good)
+        for factor in _AIMS:
             if self._done() or time.perf_counter() > self.deadline:
                 return
+            self._branch(descent, marginals, offered, self.bound + factor * self.gap * abs(self.bound), good)
+        for share, chunks, backwards in _DIVES:
+            if self._done() or time.perf_counter() > self.deadline:
+                break
             found, last = dive(
                 market,
                 ledger,
@@ -274,27 +288,71 @@ class _Search:
             for account in found.accounts:
                 self._offer(account)
             self._descend(descent, offered, found, last, good, 3)
-            if not mixed:
-                mixed = self._mix(marginals, good)
+            self._mix(marginals, good)
         if np.isfinite(self.objective) and not self._done():
-            self._keep(marginals, self.objective - 0.9 * self.gap * abs(self.objective))
+            self._keep(marginals, self._cutoff())
 
-    def _mix(self, marginals: Sequence[tuple[int, np.ndarray, np.ndarray]], good: float) -> bool:
-        """The best plan of labels that hardly raise the bound, and of those of the best plan so far, by HiGHS; False
-        where no plan is near enough yet for that to be quick."""
-        if self._done() or time.perf_counter() > self.deadline:
-            return True
-        if self.objective - self.bound > _NEAR * self.gap * abs(self.bound):
-            return False
-        near = self.bound + 0.4 * self.gap * abs(self.bound)
-        mixed = [labels[:1] if self.labels is None else self.labels[[n]] for n, labels in enumerate(self.alive)]
+    def _cutoff(self) -> float:
+        """Plans that cost more do not count: they better the best one by less than the gap."""
+        return self.objective - 0.9 * self.gap * abs(self.objective) if np.isfinite(self.objective) else np.inf
+
+    def _branch(
+        self,
+        descent: Descent,
+        marginals: Sequence[tuple[int, np.ndarray, np.ndarray]],
+        offered: list[np.ndarray],
+        aim: float,
+        good: float,
+    ) -> None:
+        """Look for plans up to `aim` by branching; where there is none, that is a bound."""
+        aim = min(aim, self.floor)
+        alive = list(self.alive)
         for node, labels, line in marginals:
-            kept = np.union1d(labels[line <= near], labels[[int(line.argmin())]])
-            mixed[node] = kept if self.labels is None else np.union1d(kept, self.labels[[node]])
+            alive[node] = np.intersect1d(alive[node], labels[line <= min(aim, self._cutoff())])
+            if not len(alive[node]):
+                self.bound = max(self.bound, min(aim, self._cutoff()))
+                return
+        market = self.market
+        seen = 0
+
+        def show(account: Account, multipliers: np.ndarray) -> None:
+            nonlocal seen
+            self._offer(account)
+            seen += 1
+            if seen % 2 == 1:
+                priced = market.price(multipliers)
+                objective, labels = descent.improve(priced, multipliers, account.labels, offered, good_enough=good)
+                if objective < self.objective:
+                    self._offer(market.account(priced, labels))
+
+        now = time.perf_counter()
+        until = now + _BRANCHING_SHARE * (self.deadline - now)
+        bound = branch(
+            market,
+            alive,
+            self.multipliers,
+            cutoff=lambda: min(aim, self._cutoff()),
+            show=show,
+            deadline=until,
+        )
+        self.bound = max(self.bound, bound)
+
+    def _mix(self, marginals: Sequence[tuple[int, np.ndarray, np.ndarray]], good: float) -> None:
+        """Better the best plan by HiGHS, where it is near the bound: the nodes of which a second label raises the bound
+        least may change, the others stay."""
+        near = self.objective - self.bound <= _NEAR * self.gap * abs(self.bound)
+        if self._done() or self.labels is None or not near or self.objective >= self.mixed:
+            return
+        self.mixed = self.objective
+        seconds = np.sort([np.partition(np.unique(line), 1)[1] for _, _, line in marginals if np.ptp(line) > 0.0])
+        reach = self.bound + 0.4 * self.gap * abs(self.bound)
+        reach = min(reach, seconds[_MIXED]) if len(seconds) > _MIXED else reach
+        offered = [self.labels[[node]] for node in range(len(self.alive))]
+        for node, labels, line in marginals:
+            offered[node] = np.union1d(labels[line <= reach], offered[node])
         limit = min(_MIXING_S, self.deadline - time.perf_counter())
-        program = Program(self.market, mixed)
+        program = Program(self.market, offered)
         self._improve(program.solve(time_limit_s=limit, gap=0.2 * self.gap, cutoff=self.objective, target=good))
-        return True
 
     def _improve(self, found: Found) -> None:
         if found.labels is not None:

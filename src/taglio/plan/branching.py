@@ -1,0 +1,147 @@
+"""Close what the Lagrangian leaves open: branch where its answers disagree, price each half again, the better first.
+
+Where a limit is filled by few large pieces, the answers that share the best prices put a whole piece here or there.
+Fixing one of its nodes breaks the piece, and both halves have a higher bound. A half whose bound reaches the cutoff has
+no better plan. Decides nothing about plans: the caller is shown every answer.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from taglio.plan.elimination import TooWide
+from taglio.plan.multipliers import Answer, maximise
+from taglio.plan.prices import Account, Market
+from taglio.plan.relaxation import Relaxation
+
+_WIDEST = 3e6
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Half:
+    """Labels that are left, the bound there, and what to branch on: two sets of labels of a node."""
+
+    bound: float
+    alive: list[np.ndarray]
+    multipliers: np.ndarray
+    node: int
+    sides: tuple[np.ndarray, np.ndarray]
+
+
+def branch(
+    market: Market,
+    alive: Sequence[np.ndarray],
+    multipliers: np.ndarray,
+    *,
+    cutoff: Callable[[], float],
+    show: Callable[[Account, np.ndarray], None],
+    deadline: float,
+) -> float:
+    """A lower bound on every plan of these labels, up to what `cutoff()` says in the end.
+
+    `show` gets the answer nearest to a plan of every half, and the prices there.
+    """
+    waiting: list[Half] = []
+
+    def look(labels: list[np.ndarray], prices: np.ndarray) -> list[Half]:
+        half = _look(market, labels, prices, cutoff, show, deadline)
+        return [half] if half is not None else []
+
+    waiting += look(list(alive), multipliers)
+    while waiting:
+        half = waiting.pop()
+        if half.bound >= cutoff():
+            continue
+        if time.perf_counter() > deadline:
+            return min([half.bound, *(each.bound for each in waiting)])
+        found = []
+        for side in half.sides:
+            labels = list(half.alive)
+            labels[half.node] = side
+            found += look(labels, half.multipliers)
+        # The better half comes last, and so is the next.
+        waiting += sorted(found, key=lambda each: -each.bound)
+    return cutoff()
+
+
+def _look(
+    market: Market,
+    alive: list[np.ndarray],
+    multipliers: np.ndarray,
+    cutoff: Callable[[], float],
+    show: Callable[[Account, np.ndarray], None],
+    deadline: float,
+) -> Half | None:
+    """The bound of these labels and where to branch; None where no plan is below the cutoff."""
+    try:
+        relaxation = Relaxation(market, alive, arity=3, limit=_WIDEST)
+    except TooWide:
+        relaxation = Relaxation(market, alive, arity=1)
+    pool: list[Account] = []
+
+    def oracle(point: np.ndarray) -> Answer:
+        priced = market.price(point)
+        value, labels = relaxation.run(priced)
+        account = market.account(priced, labels)
+        pool.append(account)
+        slope = account.rows - market.uppers
+        return Answer(value, value - float(point @ slope), slope)
+
+    found = maximise(
+        oracle,
+        multipliers,
+        tolerance=1e-4,
+        calls=15,
+        reach=0.03,
+        stop=lambda bound: bound >= cutoff() or time.perf_counter() > deadline,
+    )
+    bound = found.bound
+    if bound >= cutoff():
+        return None
+    if not len(relaxation.free):
+        # One labelling is left: its cost is known, or it is no plan at all.
+        show(pool[-1], found.multipliers)
+        return None
+    show(min(pool, key=lambda each: each.objective + abs(bound) * _over(market, each)), found.multipliers)
+    relaxation.run(market.price(found.multipliers))
+    kept = list(alive)
+    for node, labels, line in relaxation.marginals():
+        kept[node] = np.intersect1d(alive[node], labels[line < cutoff()])
+        if not len(kept[node]):
+            return None
+    node, sides = _where(market, kept, pool, found.shares)
+    return None if node < 0 else Half(bound, kept, found.multipliers, node, sides)
+
+
+def _over(market: Market, account: Account) -> float:
+    return float(np.maximum(0.0, account.rows - market.uppers).sum())
+
+
+def _where(
+    market: Market, alive: list[np.ndarray], pool: list[Account], shares: np.ndarray
+) -> tuple[int, tuple[np.ndarray, np.ndarray]]:
+    """The node of most work about whose device, or else label, the answers disagree most; −1 where none is open."""
+    rows = np.arange(market.nodes)
+    fractions = np.zeros((market.nodes, market.labels))
+    for share, account in zip(shares, pool, strict=False):
+        fractions[rows, account.labels] += share
+    for each, labels in enumerate(alive):
+        mask = np.zeros(market.labels, dtype=bool)
+        mask[labels] = True
+        fractions[each, ~mask] = 0.0
+    by_device = fractions.reshape(market.nodes, market.devices, market.forms).sum(axis=2)
+    work = market.problem.seconds.max(axis=(1, 2))
+    work = work / max(1e-12, work.max(initial=0.0))
+    for scores, part in ((by_device, True), (fractions, False)):
+        open_ = np.minimum(scores, 1.0 - scores) * (0.2 + work)[:, None]
+        for flat in np.argsort(-open_, axis=None)[:50].tolist():
+            node, index = divmod(flat, scores.shape[1])
+            inside = (market.label_device[alive[node]] == index) if part else alive[node] == index
+            if inside.any() and not inside.all():
+                return node, (alive[node][inside], alive[node][~inside])
+    for node, labels in enumerate(alive):
+        if len(labels) > 1:
+            return node, (labels[:1], labels[1:])
+    return -1, (np.zeros(0, dtype=np.intp), np.zeros(0, dtype=np.intp))
