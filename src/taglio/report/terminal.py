@@ -218,7 +218,8 @@ def run(result: RunReport) -> None:
     _print(table)
     elsewhere = "" if result.runtime == "onnxruntime" else f" for ONNX Runtime, run by {result.runtime}"
     say(
-        f"predicted {_ms(result.predicted_s)}{elsewhere}, measured {_ms(result.plan.median_s)}, ratio {result.ratio:.3f}; "
+        f"predicted {_ms(result.predicted_s)}{elsewhere}, measured {_ms(result.plan.median_s)}, "
+        f"ratio {result.ratio:.3f}; "
         f"{result.steady_ratio:.3f} with the machine's drift of {result.drift - 1.0:+.1%} taken out"
     )
 
