@@ -5,7 +5,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import to_builtins
 
+from taglio.compare.measure import Question
+from taglio.compare.measure import compare as compare_rows
 from tests.compare.backends.conftest import compare, need, rows, shown, sound
 
 MODULE = """
@@ -63,8 +66,11 @@ def test_the_module_reaches_the_other_back_ends(own: tuple[Any, Path]) -> None:
 
 def test_from_onnx(few: tuple[Path, Path], tmp_path: Path) -> None:
     need("torch")
-    result = compare(tmp_path, *few, "pytorch", "--layers")
+    asked = ("eager-static-asym-pc x86", "fx-static-asym-pc x86", "fx-qat-asym-pc x86", "fx-dynamic-pc x86")
+    question = Question(*few, tmp_path, {}, "", ("pytorch",), True, 1, 0, 0.01, 0.01, 240.0, asked)
+    result = to_builtins(compare_rows(question))
     found = rows(result, "pytorch")
     sound(found)
-    assert found["fx-static-asym-pc x86"]["checked"]["error_to_float"] < 0.1
+    for key in asked[:3]:
+        assert 0 < found[key]["checked"]["error_to_float"] < 0.1, (key, shown(found[key]))
     assert len([layer for layer in result["layers"] if layer["int8_s"]]) > 5
