@@ -21,7 +21,7 @@ from taglio.outcome import Quantized
 from taglio.plan.result import LOCAL, Limits, Plan, placements
 from taglio.plan.search import best
 from taglio.profile.measure import FLOAT_RUN
-from taglio.profile.result import Profile
+from taglio.profile.result import Profile, predict
 from taglio.profile.stopwatch import Progress
 from taglio.quantize.library import DYNAMIC, dynamic, float16, qoperator
 from taglio.quantize.precision import Precision
@@ -160,16 +160,21 @@ def run(folder: Path, runs: int, progress: Progress | None = None, runtime: str 
         raise BadArtifact(f"{folder / COMPONENTS}: was built from another plan: run taglio build again")
     options = work.setup.options()
     profiled = next(each for each in measured.runs if each.name == FLOAT_RUN).wall.median_s
+    # A plan for a cluster predicts its own devices and links: here it runs on neither.
+    expected = (
+        predict(measured, work.graph, known.assignment()).total_s if known.usage else known.predicted_latency_s.value
+    )
     result = time_plan(
         Executor(folder / COMPONENTS, manifest, options, runtime),
         folder / FLOAT_MODEL,
         work.data.held_out.samples,
         options,
         runs,
-        predicted_s=known.predicted_latency_s.value,
+        predicted_s=expected,
         profiled_float_s=profiled,
         progress=progress,
     )
+    result = replace(result, here=bool(known.usage))
     artifact.save(folder / f"{RUN}.json", RUN, work.model.sha256, result)
     return result
 

@@ -261,6 +261,8 @@ def run(result: RunReport) -> None:
         table.add_row(name, _ms(wall.median_s), _ms(wall.mean_s), _ms(wall.p95_s), str(wall.runs))
     _print(table)
     elsewhere = "" if result.runtime == "onnxruntime" else f" for ONNX Runtime, run by {result.runtime}"
+    if result.here:
+        elsewhere = " for one process on this machine, without the cluster's devices and links"
     say(
         f"predicted {_ms(result.predicted_s)}{elsewhere}, "
         f"measured {_ms(result.plan.median_s)}, ratio {result.ratio:.3f}; "

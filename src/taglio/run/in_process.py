@@ -30,9 +30,9 @@ class PieceTime:
 class RunReport:
     """`runs` inferences of the plan, interleaved with the float model on the same inputs.
 
-    `predicted_s` is the plan's; `drift` is the float model's time now over its time in the profile, so the machine's
-    own change of speed can be told from a wrong prediction: `ratio` = predicted / measured, `steady_ratio` the same
-    with the drift taken out. The prediction is of ONNX Runtime: under another `runtime` the ratios compare the two.
+    `predicted_s` is the plan's, or for one process `here`, without links, where the plan is for a cluster; `drift` is
+    the float model's time now over its time in the profile, so the machine's own change of speed can be told from a
+    wrong prediction: `ratio` = predicted / measured, `steady_ratio` the same with the drift taken out. The prediction is of ONNX Runtime: under another `runtime` the ratios compare the two.
     """
 
     plan: WallTime
@@ -44,6 +44,7 @@ class RunReport:
     steady_ratio: float
     plan_sha256: str = ""
     runtime: str = NAME
+    here: bool = False
 
 
 class Executor:
