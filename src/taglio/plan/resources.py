@@ -11,7 +11,7 @@ from taglio.plan.workload import Goal, Workload
 
 # Two devices without a link: each copy between them would add this to the objective.
 NOT_CONNECTED = "devices without a link"
-FORBIDDEN_S = 1e5
+FORBIDDEN_S = 1e3
 
 
 def request_shares(workloads: Sequence[Workload]) -> np.ndarray:
