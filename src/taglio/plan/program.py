@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 import highspy
 import numpy as np
 
+from taglio.plan.check import PlanIsWrong
 from taglio.plan.ledger import Ledger
 from taglio.plan.prices import Market
 from taglio.plan.problem import CALLER, SOURCE, Copies, Kind
@@ -58,9 +59,11 @@ class _Matrix:
     def row(self, low: float, high: float, terms: Sequence[tuple[int, float]]) -> None:
         self.low.append(low)
         self.high.append(high)
+        summed: dict[int, float] = {}  # HiGHS takes no column twice in a row
         for column, value in terms:
-            self.columns.append(column)
-            self.values.append(value)
+            summed[column] = summed.get(column, 0.0) + value
+        self.columns += summed
+        self.values += summed.values()
         self.starts.append(len(self.columns))
 
 
@@ -306,7 +309,8 @@ class Program:
             ("objective_target", target * scale),
         ):
             highs.setOptionValue(name, option)
-        highs.passModel(model)
+        if highs.passModel(model) == highspy.HighsStatus.kError:  # run on what is left, HiGHS may never end
+            raise PlanIsWrong(f"HiGHS refuses a program of {count} columns and {len(low)} rows")
         highs.run()
         status, info = highs.getModelStatus(), highs.getInfo()
         if status == highspy.HighsModelStatus.kInfeasible:
