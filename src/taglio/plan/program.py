@@ -315,7 +315,10 @@ class Program:
         status, info = highs.getModelStatus(), highs.getInfo()
         if status == highspy.HighsModelStatus.kInfeasible:
             return Found(None, (), INFINITY, True)
-        bound = -INFINITY if feasibility else float(info.mip_dual_bound) / scale
+        # Without integers it is a linear program, of which HiGHS knows no dual bound: the optimum is one.
+        linear = not any(matrix.integral) and status == highspy.HighsModelStatus.kOptimal
+        bound = float(info.objective_function_value if linear else info.mip_dual_bound) / scale
+        bound = -INFINITY if feasibility else bound
         found = np.array(highs.getSolution().col_value)
         if len(found) != count or info.primal_solution_status != highspy.SolutionStatus.kSolutionStatusFeasible:
             return Found(None, (), bound, False)
