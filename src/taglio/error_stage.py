@@ -52,7 +52,7 @@ def error_stage(
     progress: Progress | None = None,
 ) -> ErrorModel:
     """Measure errors, fit, and keep the model in the folder."""
-    budget = Budget(seconds=32.0 * effort)
+    budget = Budget(seconds=26.0 * effort)
     meter = work.meter(switchable, affordable_inputs(work, switchable, budget))
     result = study(
         work.model,
