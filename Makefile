@@ -27,7 +27,7 @@ backends: ## build the environments of the other back ends (BACKENDS="openvino t
 	@for name in $(BACKENDS); do $(call backend) done
 
 test-backends: dev backends ## test the rows of the other back ends
-	@TAGLIO_TEST_BACKENDS='$(BACKENDS)' $(PY) -m pytest tests/compare/backends $(ARGS)
+	@TAGLIO_TEST_BACKENDS='$(BACKENDS)' $(PY) -m pytest tests/compare/backends tests/runtimes $(ARGS)
 
 lint: dev ## check style, format, types and that docs/cli.md is current
 	@$(PY) -m ruff check --output-format concise .

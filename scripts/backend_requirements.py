@@ -12,7 +12,7 @@ PROJECT = Path(__file__).parents[1] / "pyproject.toml"
 
 def main(arguments: list[str]) -> int:
     extras = tomllib.loads(PROJECT.read_text(encoding="utf-8"))["project"]["optional-dependencies"]
-    known = [name for name in extras if name not in ("dev", "train")]
+    known = [name for name in extras if name not in ("dev", "bench", "train")]
     if len(arguments) != 1 or arguments[0] not in known:
         sys.stderr.write(f"no back end {' '.join(arguments) or 'was named'}: choose among {', '.join(known)}\n")
         return 2

@@ -50,7 +50,7 @@ def source(name: str, folder: Path) -> Path:
         return digits_model()
     packed = SHARED / (f"{name}.topology.onnx.gz" if name == YOLO else f"{name}.onnx")
     if not packed.exists():
-        pytest.skip(f"needs ../shared/models/{packed.name}, and there is no shared folder beside this checkout")
+        pytest.skip(f"needs ../shared/models/{packed.name} beside this checkout")
     if name != YOLO:
         return packed
     fill = runpy.run_path(str(SHARED / "fill_weights.py"))["fill"]

@@ -13,11 +13,12 @@ from tests.models import conv_relu_chain, pyramid, saved, two_in_two_out
 
 ONE = SessionOptions(1)
 HAS_OPENVINO = importlib.util.find_spec("openvino") is not None
+WHY_NOT = "needs openvino: run make test-backends"
 here = pytest.mark.parametrize(
     "runtime",
     [
         "onnxruntime",
-        pytest.param("openvino", marks=pytest.mark.skipif(not HAS_OPENVINO, reason="openvino is not installed here")),
+        pytest.param("openvino", marks=pytest.mark.skipif(not HAS_OPENVINO, reason=WHY_NOT)),
     ],
 )
 RNG = np.random.default_rng(0)
@@ -54,7 +55,7 @@ def test_a_runtime_that_is_not_installed_says_how_to_get_it(tmp_path: Path) -> N
         opener("openvino")(saved(pyramid(), tmp_path), ONE)
 
 
-@pytest.mark.skipif(not HAS_OPENVINO, reason="openvino is not installed here")
+@pytest.mark.skipif(not HAS_OPENVINO, reason=WHY_NOT)
 def test_both_give_the_same_values(tmp_path: Path) -> None:
     path = saved(conv_relu_chain(), tmp_path)
     feed = {"x": RNG.standard_normal((1, 3, 8, 8)).astype(np.float32)}
