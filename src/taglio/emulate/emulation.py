@@ -104,6 +104,10 @@ class Emulation:
         """Change links and quotas while it runs: see `change`."""
         change(self.record, text)
 
+    def become(self, cluster: Cluster) -> None:
+        """Change to another cluster of the same devices: see `become`."""
+        become(self.record, cluster)
+
     def counts(self) -> line.Counts:
         """What the links have carried."""
         return _order(self.record, ())
@@ -150,17 +154,24 @@ def change(made: Record, text: str) -> None:
     separated by ";"; none: the file again). "link A->B bandwidth x0.1" and "link A->B cut" are about one direction;
     "device A x10" makes A take ten times as long by its quota; "without A" cuts its links. Raises BadOption."""
     base = clusters.parse(made.cluster_text, made.cluster_file, made.scenario)
-    now = changed(base, text) if text.strip() else base
+    become(made, changed(base, text) if text.strip() else base)
+
+
+def become(made: Record, now: Cluster) -> None:
+    """Change links and quotas to those of `now`, such as another scenario of the file. Links that the emulation was not
+    started with are not added, and packets take the same ways as before; what `now` lacks is cut."""
+    base = clusters.parse(made.cluster_text, made.cluster_file, made.scenario)
     kept = {(way.source, way.target): way for way in ways(now, base)}
-    _order(
-        made, tuple(kept.get((way.source, way.target), msgspec.structs.replace(way, cut=True)) for way in ways(base))
+    links = tuple(
+        kept.get((way.source, way.target), msgspec.structs.replace(way, cut=True)) for way in ways(base)
     )
+    _order(made, links)
     for before in base.devices:
         after = next((each for each in now.devices if each.name == before.name), before)
         slower = after.scale_factor / before.scale_factor
-        cpus = before.cpus
+        cpus = after.cpus
         if slower != 1.0:
-            cpus = min(before.cpus, before.threads, os.cpu_count() or 1) / slower
+            cpus = min(after.cpus, after.threads, os.cpu_count() or 1) / slower
         quota.limit(made.place(before.name).group, cpus)
 
 
