@@ -35,6 +35,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("optimize",),
     ("stages",),
     ("place_models",),
+    ("engine",),
     ("cli",),
     ("__main__",),
 )
