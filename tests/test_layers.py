@@ -36,6 +36,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("optimize",),
     ("stages",),
     ("place_models",),
+    ("engine",),
     ("cli",),
     ("__main__",),
 )

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from taglio.cli.clusters import cluster_arguments, plan_on_cluster, refuse_without_cluster
+from taglio.cli.engine import run_arguments, run_on_cluster
 from taglio.cli.options import (
     bound_argument,
     command,
@@ -22,6 +23,7 @@ from taglio.cli.options import (
     read_limits,
     read_setup,
 )
+from taglio.errors import BadOption
 
 
 def add(commands: Any) -> None:
@@ -88,6 +90,7 @@ def add(commands: Any) -> None:
     each.add_argument(
         "--runtime", default="onnxruntime", choices=("onnxruntime", "openvino"), help="what runs the components"
     )
+    run_arguments(each)
     json_argument(each)
 
     each = command(commands, "report", "write the HTML page and print the tables", _report)
@@ -241,6 +244,10 @@ def _build(options: argparse.Namespace) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
+    if options.cluster is not None:
+        return run_on_cluster(options)
+    if options.stream or options.scenario:
+        raise BadOption("--stream and --scenario are about several machines: give a cluster file with --cluster")
     from taglio.report import terminal
     from taglio.report.progress import bar
     from taglio.stages import run
