@@ -240,7 +240,8 @@ def tell(row: dict[str, Any]) -> None:
         + ", ".join(f"{c['device']} {c['ratio']:.3f}" for c in result["components"])
         + "; "
         + ", ".join(
-            f"{c['source']}>{c['target']} {c['bytes']} B {c['predicted_s'] * 1e3:.1f}/{c['measured']['median_s'] * 1e3:.1f}"
+            f"{c['source']}>{c['target']} {c['bytes']} B "
+            f"{c['predicted_s'] * 1e3:.1f}/{c['measured']['median_s'] * 1e3:.1f}"
             for c in result["crossings"]
         ),
         flush=True,

@@ -162,9 +162,7 @@ def become(made: Record, now: Cluster) -> None:
     started with are not added, and packets take the same ways as before; what `now` lacks is cut."""
     base = clusters.parse(made.cluster_text, made.cluster_file, made.scenario)
     kept = {(way.source, way.target): way for way in ways(now, base)}
-    links = tuple(
-        kept.get((way.source, way.target), msgspec.structs.replace(way, cut=True)) for way in ways(base)
-    )
+    links = tuple(kept.get((way.source, way.target), msgspec.structs.replace(way, cut=True)) for way in ways(base))
     _order(made, links)
     for before in base.devices:
         after = next((each for each in now.devices if each.name == before.name), before)
