@@ -40,6 +40,12 @@ def add(commands: Any) -> None:
     )
     json_argument(each)
 
+    each = command(inner, "probe", "measure every link with real tensors, beside what the file says", _probe)
+    each.add_argument("file", type=Path, metavar="CLUSTER", help=_CLUSTER)
+    each.add_argument("--scenario", help="a scenario of the cluster file")
+    each.add_argument("-o", "--out", type=Path, metavar="FILE", help="write a cluster file with the links as measured")
+    json_argument(each)
+
 
 def _lock_arguments(each: argparse.ArgumentParser) -> None:
     each.add_argument(
@@ -112,6 +118,30 @@ def _status(options: argparse.Namespace) -> int:
     if options.json:
         return emit({"address": connection.here.address, "alive": alive, "devices": found})
     engine_tables.status(connection.here.address, alive, found)
+    return 0
+
+
+def _probe(options: argparse.Namespace) -> int:
+    from taglio import artifact
+    from taglio import cluster as clusters
+    from taglio.cli import engine_tables
+    from taglio.engine.connect import connect
+    from taglio.engine.probe import probe, written
+    from taglio.report import terminal
+    from taglio.report.progress import bar
+
+    cluster = clusters.load(options.file, options.scenario)
+    with bar(options.json) as progress, connect(cluster.start) as connection:
+        found = probe(connection, cluster, progress)
+    text = written(cluster, found)
+    clusters.parse(text)
+    if options.out is not None:
+        artifact.write_bytes(options.out, text.encode())
+    if options.json:
+        return emit({"links": found, "cluster": text})
+    engine_tables.links(found)
+    if options.out is not None:
+        terminal.say(f"wrote {options.out}")
     return 0
 
 

@@ -1,14 +1,17 @@
 """Terminal tables of running devices and of runs on them. Rounds and aligns; computes nothing."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from taglio.engine.host import Facts
+from taglio.engine.probe import LinkProbe
 from taglio.engine.result import ClusterRun
 from taglio.report.terminal import say
+
+_MBIT = 8e-6
 
 
 def status(address: str, alive: Mapping[str, bool], found: Mapping[str, Facts]) -> None:
@@ -24,6 +27,24 @@ def status(address: str, alive: Mapping[str, bool], found: Mapping[str, Facts]) 
             table.add_row(name, "alive" if up else "gone", *[""] * 5)
     Console(highlight=False).print(table)
     say(f"the cluster at {address}: {sum(alive.values())} of {len(alive)} devices alive")
+
+
+def links(found: Sequence[LinkProbe]) -> None:
+    """What the file says beside what was measured, and what a tensor takes by either."""
+    table = _table("from", "to", "file: latency", "measured", "(5 … 95 %)", "file: Mbit/s", "measured", "(5 … 95 %)")
+    for each in found:
+        latency, speed, known = each.latency_s, each.bandwidth_bytes_per_s, each.planned
+        table.add_row(
+            each.source,
+            each.target,
+            "" if known is None else _ms(known.latency_s),
+            _ms(latency.value),
+            f"{_ms(latency.low)} … {_ms(latency.high)}",
+            "" if known is None else f"{known.bandwidth_bytes_per_s * _MBIT:.4g}",
+            f"{speed.value * _MBIT:.4g}",
+            f"{speed.low * _MBIT:.4g} … {speed.high * _MBIT:.4g}",
+        )
+    Console(highlight=False).print(table)
 
 
 def cluster_run(run: ClusterRun) -> None:

@@ -2,8 +2,9 @@
 
 A lost device: what was on its way is sent again, through the same plan where all its devices live (a component's
 process had died), else through a plan without the device. When it is back, its plan is deployed beside the running one,
-which first answers what it holds. Drift is watched over the last answers; a new plan is made in the background and
-taken where it beats the running one by more than switching costs.
+which which first answers what it holds. Drift is watched over the last answers, against the first ones of the running plan (a
+prediction that was wrong from the start is reported, not chased); a new plan is made in a process of its own and taken
+where it beats the running one by more than switching costs.
 """
 
 import threading
@@ -19,7 +20,7 @@ from taglio.engine.deploy import Deployment, deploy
 from taglio.engine.host import facts
 from taglio.engine.library import ray
 from taglio.engine.pipeline import Answer, Pipeline
-from taglio.engine.replan import Planned, replan
+from taglio.engine.replan import Planned, replan, replan_apart
 from taglio.errors import BadDevice, Infeasible, TaglioError
 from taglio.workspace import Work
 
@@ -53,6 +54,7 @@ class Recovery:
         self.deployment: Deployment | None = None
         self.switches: list[Switch] = []
         self._answers: deque[Answer] = deque(maxlen=_WINDOW)
+        self._first: list[Answer] = []
         self._looked_s = 0.0
         self._rest_until_s = 0.0
         self._preparing: threading.Thread | None = None
@@ -75,7 +77,7 @@ class Recovery:
                 cluster = cluster.without(name)
             try:
                 if gone:
-                    planned = replan(self._work, self._wanted.plan, cluster)
+                    planned = replan(self._work.folder, self._wanted.plan, cluster)
                 return self._take(planned)
             except Infeasible as error:
                 raise BadDevice(f"without {', '.join(gone)} no plan keeps the limits ({error})") from None
@@ -89,6 +91,9 @@ class Recovery:
     def watch(self, answer: Answer) -> None:
         """Look at an answer, and now and then at the cluster; prepare another plan where that may pay."""
         self._answers.append(answer)
+        if len(self._first) < _WINDOW:
+            self._first.append(answer)
+            return
         now = time.monotonic()
         if now - self._looked_s < _LOOK_S or self._preparing is not None or self._prepared is not None:
             return
@@ -97,15 +102,13 @@ class Recovery:
             self._connection.alive().get(name) for name in self._devices(self._wanted)
         ):
             self._prepare(lambda: self._wanted, "its devices are back")
-        elif now > self._rest_until_s and len(self._answers) == _WINDOW:
+        elif now > self._rest_until_s:
             cluster, factors, said = self._drifted()
             if said:
                 self._rest_until_s = now + _REST_S
                 running = self.running
-                self._prepare(
-                    lambda: replan(self._work, running.plan, cluster, factors=factors, switching_cost_s=_SWITCHING_S),
-                    said,
-                )
+                folder = self._work.folder
+                self._prepare(lambda: replan_apart(folder, running.plan, cluster, factors, _SWITCHING_S), said)
 
     def offer(self, request: int) -> Pipeline | None:
         """A pipeline that is ready to take over from `request` on, if there is one."""
@@ -119,12 +122,14 @@ class Recovery:
         self.switches.append(Switch(reason, request, before, planned.plan.predicted_latency_s.value))
         self.running, self.deployment = planned, deployment
         self._answers.clear()
+        self._first.clear()
         return pipeline
 
     def _take(self, planned: Planned) -> Pipeline:
         self.deployment = deploy(self._connection, planned)
         self.running = planned
         self._answers.clear()
+        self._first.clear()
         return Pipeline(self.deployment, self._lanes(planned), planned.cluster.start)
 
     def _prepare(self, make: Callable[[], Planned], reason: str) -> None:
@@ -171,27 +176,30 @@ class Recovery:
         assert self.deployment is not None
         planned, said = self.running, []
         cluster, factors = planned.cluster, {}
-        expected = {each.component: each.predicted_s for each in planned.plan.pieces}
         for name in self._devices(planned):
-            took = [
-                sum(step.end_s - step.start_s for step in each.steps if step.device == name) for each in self._answers
-            ]
-            planned_s = sum(expected.get(each.component, 0.0) for each in planned.plan.pieces if each.device == name)
-            found = median(took)
-            if planned_s > 0.0 and _off(found, planned_s):
-                factors[name] = found / planned_s
-                said.append(f"{name} takes {found / planned_s:.2f} x its profile")
+            planned_s = sum(each.predicted_s for each in planned.plan.pieces if each.device == name)
+            before, now = (median(_busy_s(each, name) for each in window) for window in (self._first, self._answers))
+            if planned_s > 0.0 and _off(now, before):
+                factors[name] = now / planned_s
+                said.append(f"{name} takes {now / before:.2f} times as long as at first")
         for index, message in enumerate(self.deployment.wiring.messages):
             ends = (message.source_device or cluster.start, message.device or cluster.start)
             link = cluster.link(*ends)
-            times = [hop.read_s - hop.sent_s for each in self._answers for hop in each.hops if hop.message == index]
-            if link is None or ends[0] == ends[1] or not times:
+            if link is None or ends[0] == ends[1]:
                 continue
-            found = median(times)
-            if _off(found, link.seconds(message.bytes)):
-                cluster = cluster.with_link(_fitted(link, message.bytes, found))
-                said.append(f"{ends[0]} to {ends[1]} takes {found * 1e3:.1f} ms for {message.bytes} bytes")
+            before, now = (median(_hop_s(each, index) for each in window) for window in (self._first, self._answers))
+            if _off(now, before):
+                cluster = cluster.with_link(_fitted(link, message.bytes, now))
+                said.append(f"{ends[0]} to {ends[1]} takes {now / before:.2f} times as long as at first")
         return cluster, factors, "; ".join(said)
+
+
+def _busy_s(answer: Answer, device: str) -> float:
+    return sum(step.end_s - step.start_s for step in answer.steps if step.device == device)
+
+
+def _hop_s(answer: Answer, message: int) -> float:
+    return max((hop.read_s - hop.sent_s for hop in answer.hops if hop.message == message), default=0.0)
 
 
 def _off(found_s: float, planned_s: float) -> bool:

@@ -1,8 +1,11 @@
 """A plan for what is left or has changed, with its components, quickly. Measures no error: the bound is held by the
 upper end of the predicted one, as every plan's first answer is."""
 
+import os
 from collections.abc import Mapping
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from multiprocessing import get_context
 from pathlib import Path
 
 from taglio import artifact
@@ -31,21 +34,21 @@ class Planned:
 
 
 def replan(
-    work: Work,
+    out: Path,
     before: Plan,
     cluster: Cluster,
-    *,
     factors: Mapping[str, float] | None = None,
     switching_cost_s: float | None = None,
 ) -> Planned:
-    """The best plan on `cluster` under the limits of `before`, built below the workspace.
+    """The best plan on `cluster` under the limits of `before`, built below the workspace `out`.
 
     `factors` say how much longer devices take than their profiles; with `switching_cost_s` a block moves only where
     that pays. Raises Infeasible where the limits cannot be kept.
     """
     names = {device.name for device in cluster.devices}
     limits = _without(before.limits, names)
-    each: Candidate = candidate(work.folder, lambda _graph: limits)
+    each: Candidate = candidate(out, lambda _graph: limits)
+    work = each.work
     workload = each.workload(cluster)
     if factors:
         profiles = {name: scaled(known, factors.get(name, 1.0)) for name, known in workload.profiles.items()}
@@ -60,6 +63,14 @@ def replan(
         build_stage(replace(work, folder=folder), work.builder(plan.scheme), plan)
         artifact.save(folder / f"{PLAN}.json", PLAN, work.model.sha256, plan)
     return Planned(folder / COMPONENTS, plan, cluster)
+
+
+def replan_apart(
+    out: Path, before: Plan, cluster: Cluster, factors: Mapping[str, float], switching_cost_s: float
+) -> Planned:
+    """The same in a process of its own, with what processor time nobody else wants."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=os.nice, initargs=(10,)) as pool:
+        return pool.submit(replan, out, before, cluster, factors, switching_cost_s).result()
 
 
 def _built(folder: Path, plan: Plan, work: Work) -> bool:
