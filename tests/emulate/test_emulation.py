@@ -198,7 +198,7 @@ def test_a_running_one_is_joined_from_outside(file: Path) -> None:
         folder = {"TAGLIO_EMULATION": str(record.FOLDER / str(running.pid))}
         made = emulation.joined(folder["TAGLIO_EMULATION"])
         told = "import os; print(os.environ['TAGLIO_DEVICE'])"
-        done = taglio("emulate", "--in", "server", "--", sys.executable, "-c", told, env=folder)
+        done = taglio("emulate", "--on", "server", "--", sys.executable, "-c", told, env=folder)
         assert done.stdout == "server\n"
         assert taglio("emulate", "--set", "device camera x10", env=folder).returncode == 0
         assert quota_of(made, "camera").split()[0] == "1000"  # of 20,000 µs: half a core at a tenth

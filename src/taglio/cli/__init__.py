@@ -16,7 +16,8 @@ INTERRUPTED = 130
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code (0 only on success)."""
     try:
-        options = build_parser().parse_args(arguments)
+        own, after = _split(list(sys.argv[1:] if arguments is None else arguments))
+        options = build_parser().parse_args(own, argparse.Namespace(after=after))
         code = options.command(options)
     except TaglioError as error:
         sys.stderr.write(f"taglio: {type(error).__name__}: {error}\n")
@@ -35,6 +36,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"taglio: {error.filename or 'input/output'}: {why}; what earlier stages wrote is intact\n")
         return 2
     return int(code or 0)
+
+
+def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
+    """What stands before and after the first "--", for emulate: the command to run, which argparse mixes with options."""
+    if arguments[:1] != ["emulate"] or "--" not in arguments:
+        return arguments, []
+    at = arguments.index("--")
+    return arguments[:at], arguments[at + 1 :]
 
 
 class _Parser(argparse.ArgumentParser):

@@ -23,15 +23,13 @@ def add(commands: Any) -> None:
         _emulate,
     )
     each.add_argument("cluster", nargs="?", metavar="CLUSTER", help="the cluster file (TOML)")
-    each.add_argument("words", nargs="*", metavar="-- COMMAND", help="what to run (default: wait until Ctrl-C)")
+    each.epilog = "What stands after -- is the command; without one the emulation stands until Ctrl-C."
     each.add_argument("--scenario", help="a scenario of the cluster file")
     each.add_argument("--bare", action="store_true", help="only the network and the quotas: start no device in them")
-    each.add_argument("--on", metavar="DEVICE", help="run the command in this device instead of the start device")
     each.add_argument(
-        "--in",
-        dest="inside",
+        "--on",
         metavar="DEVICE",
-        help="run the command in this device of the emulation that runs already",
+        help="run the command in this device instead of the start device; without CLUSTER in the emulation that runs",
     )
     each.add_argument(
         "--set",
@@ -48,17 +46,14 @@ def _emulate(options: argparse.Namespace) -> int:
 
     here = os.environ.get(record.ENVIRONMENT)
     if options.change is not None:
-        if options.cluster or options.words or options.on or options.inside or options.scenario:
+        if options.cluster or options.after or options.on or options.scenario:
             raise BadOption("--set changes the emulation that runs: give nothing else with it")
         emulation.change(emulation.joined(here), options.change)
         return 0
-    words = [*([options.cluster] if options.inside and options.cluster else []), *options.words]  # argparse drops --
-    if options.inside is not None:
-        if not words or options.on or options.scenario:
-            raise BadOption("--in DEVICE takes the command only: taglio emulate --in DEVICE -- COMMAND")
-        return emulation.start(emulation.joined(here), options.inside, words).wait()
     if options.cluster is None:
-        raise BadOption("give a cluster file, or --in DEVICE -- COMMAND for the emulation that runs")
+        if not options.on or not options.after:
+            raise BadOption("give a cluster file, or --on DEVICE -- COMMAND for the emulation that runs")
+        return emulation.start(emulation.joined(here), options.on, options.after).wait()
     signal.signal(signal.SIGTERM, _stop)
     signal.signal(signal.SIGHUP, _stop)
     with emulation.Emulation(Path(options.cluster), options.scenario) as made:
@@ -72,8 +67,8 @@ def _emulate(options: argparse.Namespace) -> int:
             if not options.bare:
                 with bar() as progress:
                     devices.start_devices(made, progress)
-            if words:
-                return made.start(options.on or made.cluster.start, words).wait()
+            if options.after:
+                return made.start(options.on or made.cluster.start, options.after).wait()
             sys.stderr.write(f"emulating {', '.join(f'{a} {b}' for a, b in made.addresses.items())}; Ctrl-C ends it\n")
             while True:
                 signal.pause()
