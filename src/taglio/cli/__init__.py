@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
-    """What stands before and after the first "--", for emulate: the command to run, which argparse mixes with options."""
+    """What stands before and after the first "--", for emulate: the command to run, which argparse would mix up."""
     if arguments[:1] != ["emulate"] or "--" not in arguments:
         return arguments, []
     at = arguments.index("--")
