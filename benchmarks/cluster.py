@@ -87,6 +87,18 @@ def cluster_file(folder: Path) -> Path:
     return path
 
 
+def probed(made: Emulation, file: Path, name: str) -> Path:
+    """The cluster as its links were measured over the engine, in one scenario."""
+    path = file.parent / f"probed-{name}.toml"
+    key = path.with_suffix(".json")
+    now = [made.record.cluster_text, name, artifact.tools()]
+    if not (key.exists() and json.loads(key.read_text()) == json.loads(json.dumps(now))):
+        made.become(scenario(file, name))
+        run(made, "camera", "cluster", "probe", file, "-o", path)
+        key.write_text(json.dumps(now))
+    return path
+
+
 def scenario(file: Path, name: str) -> Cluster:
     return clusters.load(file, None if name == "lan" else name)
 
@@ -161,24 +173,26 @@ def variants(network: str) -> Iterator[Variant]:
 
 
 def make(work: Path, file: Path, variant: Variant) -> Path:
-    """Plan and build a variant in a folder of its own."""
+    """Plan and build a variant in a folder of its own, for the links as they were measured."""
     folder = work.parent / "plans" / f"{variant.name.replace('|', '-')}-{variant.scenario}-{variant.objective}"
+    done = folder / "made.json"
+    key = json.dumps([asdict(variant), file.read_text(), (work.parent / "prepared.json").read_text()])
+    if done.exists() and done.read_text() == key:
+        return folder
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(work, folder, symlinks=True)
-    chosen = None if variant.scenario == "lan" else variant.scenario
-    used = ClusterFile(str(file), file.read_text(), chosen)
+    used = ClusterFile(str(file), file.read_text(), None)
     asked = candidate(folder, lambda graph: Limits(variant.max_error, device_pins=pins(graph, variant.ends)))
-    place_models(
-        [asked], scenario(file, variant.scenario), parse_objective(variant.objective), time_limit_s=10.0, used=used
-    )
+    place_models([asked], clusters.load(file), parse_objective(variant.objective), time_limit_s=6.0, used=used)
     stages.build(folder)
+    done.write_text(key)
     return folder
 
 
 def inside(words: list[str]) -> int:
     """On the start device: run the plans in these folders, a line of JSON for each."""
-    file, chosen, runs, stream, *folders = words
-    cluster = scenario(Path(file), chosen)
+    file, runs, stream, *folders = words
+    cluster = clusters.load(Path(file))
     for folder in folders:
         try:
             result = run_on_cluster(Path(folder), cluster, int(runs), stream=stream == "stream")
@@ -189,10 +203,9 @@ def inside(words: list[str]) -> int:
     return 0
 
 
-def measured(made: Emulation, file: Path, chosen: str, runs: int, stream: bool, folders: list[Path]) -> dict[str, Any]:
-    """What `inside` said of each folder, with the links as in a scenario."""
-    made.become(scenario(file, chosen))
-    words = [sys.executable, __file__, "--inside", str(file), chosen, str(runs), "stream" if stream else "single"]
+def measured(made: Emulation, file: Path, runs: int, stream: bool, folders: list[Path]) -> dict[str, Any]:
+    """What `inside` said of each folder."""
+    words = [sys.executable, __file__, "--inside", str(file), str(runs), "stream" if stream else "single"]
     process = made.start("camera", [*words, *(str(each) for each in folders)], stdout=subprocess.PIPE, text=True)
     told = process.communicate()[0]
     return {each["folder"]: each for each in map(json.loads, told.splitlines())}
@@ -203,19 +216,21 @@ def study(made: Emulation, file: Path, name: str, options: argparse.Namespace) -
     work = prepare(made, name, options.effort)
     rows = []
     for chosen in SCENARIOS:
+        links = probed(made, file, chosen)
         ready: dict[str, tuple[Variant, Path]] = {}
         for variant in variants(name):
             if variant.scenario != chosen:
                 continue
             try:
-                folder = make(work, file, variant)
+                folder = make(work, links, variant)
             except Infeasible as error:
                 print(f"{name} {variant.name}: {error}")
                 continue
             ready[str(folder)] = (variant, folder)
+        made.become(scenario(file, chosen))
         for stream in (False, True) if "throughput" in options.parts else (False,):
             runs = options.runs * (3 if stream else 1)
-            found = measured(made, file, chosen, runs, stream, [folder for _, folder in ready.values()])
+            found = measured(made, links, runs, stream, [folder for _, folder in ready.values()])
             for key, (variant, folder) in ready.items():
                 plan = artifact.load(folder / f"{PLAN}.json", PLAN, Plan)
                 row = {"case": name, **asdict(variant), "stream": stream, **found.get(key, {"error": "no answer"})}

@@ -4,6 +4,7 @@ import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -142,7 +143,7 @@ def _answering(running: Bench) -> bool:
     )
 
 
-def last_manifest(out: Path) -> list[dict[str, object]]:
+def last_manifest(out: Path) -> list[dict[str, Any]]:
 
-    found: list[dict[str, object]] = json.loads((out / "components" / "manifest.json").read_text())["body"]["pieces"]
+    found: list[dict[str, Any]] = json.loads((out / "components" / "manifest.json").read_text())["body"]["pieces"]
     return found

@@ -57,6 +57,13 @@ def _lock_arguments(each: argparse.ArgumentParser) -> None:
     )
 
 
+def optimize_arguments(each: argparse.ArgumentParser) -> None:
+    """What `taglio optimize` takes for several machines."""
+    each.add_argument("--cluster", type=Path, help=f"for the devices of a running cluster: {_CLUSTER}")
+    each.add_argument("--scenario", help="a scenario of the cluster file")
+    each.add_argument("--objective", default="latency", metavar="AIM", help="with --cluster: as of taglio plan")
+
+
 def run_arguments(each: argparse.ArgumentParser) -> None:
     """What `taglio run` takes for several machines."""
     each.add_argument("--cluster", type=Path, help=f"run on the devices of a running cluster: {_CLUSTER}")
@@ -142,6 +149,30 @@ def _probe(options: argparse.Namespace) -> int:
     engine_tables.links(found)
     if options.out is not None:
         terminal.say(f"wrote {options.out}")
+    return 0
+
+
+def optimize_on_cluster(options: argparse.Namespace, setup: Any, limits: Any) -> int:
+    """`taglio optimize MODEL --cluster FILE`."""
+    from taglio import cluster as clusters
+    from taglio.cli import engine_tables
+    from taglio.engine.optimize import optimize_on_cluster as optimize
+    from taglio.place_models import ClusterFile
+    from taglio.plan.objective import parse_objective
+    from taglio.report import page
+    from taglio.report.progress import bar
+
+    cluster = clusters.load(options.cluster, options.scenario)
+    used = ClusterFile(str(options.cluster), options.cluster.read_text(encoding="utf-8"), options.scenario)
+    objective = parse_objective(options.objective)
+    with bar(options.json) as progress:
+        outcome = optimize(
+            options.out, setup, limits, cluster, objective, used, effort=options.effort, progress=progress
+        )
+    page.write(options.out)
+    if options.json:
+        return emit(outcome)
+    engine_tables.cluster_outcome(outcome)
     return 0
 
 

@@ -7,8 +7,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from taglio.engine.host import Facts
+from taglio.engine.optimize import ClusterOutcome
 from taglio.engine.probe import LinkProbe
 from taglio.engine.result import ClusterRun
+from taglio.report import terminal_cluster
 from taglio.report.terminal import say
 
 _MBIT = 8e-6
@@ -45,6 +47,15 @@ def links(found: Sequence[LinkProbe]) -> None:
             f"{speed.low * _MBIT:.4g} … {speed.high * _MBIT:.4g}",
         )
     Console(highlight=False).print(table)
+
+
+def cluster_outcome(outcome: ClusterOutcome) -> None:
+    """The plan, the proof and the run."""
+    terminal_cluster.one(outcome.plan)
+    say(f"scheme {outcome.scheme} for all devices, chosen on {outcome.scheme_from}: a plan has one scheme")
+    same = "bit for bit" if outcome.proof.identical else f"within {outcome.proof.distance:.1e}"
+    say(f"in one process the components equal the whole quantised model {same}; on the cluster:")
+    cluster_run(outcome.run)
 
 
 def cluster_run(run: ClusterRun) -> None:

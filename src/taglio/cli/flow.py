@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from taglio.cli.clusters import cluster_arguments, plan_on_cluster, refuse_without_cluster
-from taglio.cli.engine import run_arguments, run_on_cluster
+from taglio.cli.engine import optimize_arguments, optimize_on_cluster, run_arguments, run_on_cluster
 from taglio.cli.options import (
     bound_argument,
     command,
@@ -105,6 +105,7 @@ def _optimize_arguments(each: argparse.ArgumentParser) -> None:
     metric_argument(each, "relative-l2")
     pin_arguments(each)
     measuring_arguments(each)
+    optimize_arguments(each)
     each.add_argument("-o", "--out", type=Path, required=True, help="folder for every artifact")
     json_argument(each)
 
@@ -129,6 +130,10 @@ def _optimize(options: argparse.Namespace) -> int:
 
     setup = read_setup(options)
     graph = build(model.load(options.model, setup.shapes)) if options.keep_float or options.force_int8 else None
+    if options.cluster is not None:
+        return optimize_on_cluster(options, setup, read_limits(graph, options))
+    if options.scenario or options.objective != "latency":
+        raise BadOption("--scenario and --objective are about several machines: give a cluster file with --cluster")
     with bar(options.json) as progress:
         outcome = optimize(options.out, setup, read_limits(graph, options), effort=options.effort, progress=progress)
     page.write(options.out)

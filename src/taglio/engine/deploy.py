@@ -15,9 +15,9 @@ from taglio.engine.connect import Connection, on, refusal, same_version
 from taglio.engine.host import Host, Loaded
 from taglio.engine.library import part, ray
 from taglio.engine.replan import Planned
-from taglio.engine.store import CHUNK_BYTES, LARGEST_BYTES
+from taglio.engine.store import CHUNK_BYTES
 from taglio.engine.wiring import Wiring, wire
-from taglio.errors import BadArtifact, BadDevice, TaglioError
+from taglio.errors import BadDevice, TaglioError
 from taglio.profile.stopwatch import Progress
 
 LANES = 8
@@ -84,7 +84,8 @@ def deploy(
                     "change runtime in the cluster file"
                 )
             clocks[name] = _clock(host)
-            sent += _send(host, folder, pieces, progress)
+            files = {piece.sha256: (folder / piece.file, piece.size_bytes) for piece in pieces}
+            sent += send(host, files, progress)
             jobs = [(piece, _sends(wiring, piece)) for piece in pieces]
             opening[name] = host.load.remote(jobs, device.runtime, device.threads, buffer_bytes)
         except TaglioError:
@@ -108,22 +109,19 @@ def _sends(wiring: Wiring, piece: Piece) -> list[Any]:
     return [(index, each) for index, each in enumerate(wiring.messages) if each.source == piece.name]
 
 
-def _send(host: Any, folder: Path, pieces: list[Piece], progress: Progress | None) -> int:
-    """Send what the device lacks; the bytes sent."""
+def send(host: Any, files: Mapping[str, tuple[Path, int]], progress: Progress | None = None) -> int:
+    """Send what the actor's device lacks of `files` (path and bytes by hash); the bytes sent."""
     library = ray()
-    by_hash = {piece.sha256: piece for piece in pieces}
     total = 0
-    for sha256 in library.get(host.missing.remote(list(by_hash)), timeout=_PATIENCE_S):
-        piece = by_hash[sha256]
-        if piece.size_bytes > LARGEST_BYTES:
-            raise BadArtifact(f"component {piece.name} has {piece.size_bytes} bytes, the limit is {LARGEST_BYTES}")
-        library.get(host.begin.remote(sha256, piece.size_bytes), timeout=_PATIENCE_S)
-        with (folder / piece.file).open("rb") as file:
+    for sha256 in library.get(host.missing.remote(list(files)), timeout=_PATIENCE_S):
+        path, size_bytes = files[sha256]
+        library.get(host.begin.remote(sha256, size_bytes), timeout=_PATIENCE_S)
+        with path.open("rb") as file:
             while chunk := file.read(CHUNK_BYTES):
                 library.get(host.append.remote(sha256, chunk), timeout=_PATIENCE_S)
                 total += len(chunk)
                 if progress:
-                    progress(f"sending {piece.name}", file.tell(), piece.size_bytes)
+                    progress(f"sending {path.name}", file.tell(), size_bytes)
         library.get(host.finish.remote(sha256), timeout=_PATIENCE_S)
     return total
 

@@ -18,6 +18,7 @@ import numpy as np
 
 from taglio import artifact
 from taglio.components.build import Piece
+from taglio.engine import counters
 from taglio.engine.device import DEVICE, STORE, THREADS
 from taglio.engine.library import part
 from taglio.engine.parcel import Hop, Parcel, Step
@@ -70,6 +71,10 @@ class Host:
     def facts(self) -> Facts:
         """What this device is."""
         return facts()
+
+    def counters(self) -> dict[str, tuple[float, float]] | None:
+        """What this machine's energy counters show."""
+        return counters.read()
 
     def clock(self) -> float:
         """This device's monotonic clock."""

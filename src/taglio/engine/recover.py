@@ -2,8 +2,8 @@
 
 A lost device: what was on its way is sent again, through the same plan where all its devices live (a component's
 process had died), else through a plan without the device. When it is back, its plan is deployed beside the running one,
-which which first answers what it holds. Drift is watched over the last answers, against the first ones of the running plan (a
-prediction that was wrong from the start is reported, not chased); a new plan is made in a process of its own and taken
+which first answers what it holds. Drift is watched over the last answers, against the first ones of the running plan:
+a prediction that was wrong from the start is reported, not chased. A new plan is made in a process of its own and taken
 where it beats the running one by more than switching costs.
 """
 

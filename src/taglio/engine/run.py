@@ -5,7 +5,7 @@ Plans nothing; what happens when a device is lost is in recover.py.
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -16,7 +16,9 @@ from taglio.cluster import Cluster
 from taglio.components.build import read
 from taglio.components.prove import TOLERANCE
 from taglio.engine.connect import connect
+from taglio.engine.counters import between
 from taglio.engine.deploy import LANES, Deployment
+from taglio.engine.library import ray
 from taglio.engine.pipeline import Answer
 from taglio.engine.recover import Recovery
 from taglio.engine.replan import Planned
@@ -35,6 +37,7 @@ _PATIENCE_S = 15.0
 _PATIENCE = 20.0
 _WARMUP = 3
 _CHECKED = 8
+_COUNTERS_S = 10.0
 # Two plans within a bound may be twice the bound apart, and single inputs more than the pooled error.
 _OTHER = 4.0
 
@@ -82,6 +85,7 @@ def run_on_cluster(
                 pass
             first = recovery.deployment
             assert first is not None
+            before = counted(first)
             run = _Run(ready, replace(first, hosts={}), server.pipeline.lanes)  # actors end with their handles
             begun = time.monotonic()
             for answer in server.answers(_take(feeds, runs)):
@@ -89,9 +93,12 @@ def run_on_cluster(
                 if progress:
                     progress("running", len(run.answers), runs)
             took = time.monotonic() - begun
+            assert recovery.deployment is not None
+            after = counted(recovery.deployment)
         finally:
             server.pipeline.close()
-        result = _result(run, took, server, recovery, stream=stream)
+        joules = {name: between(before.get(name), after.get(name)) for name in before}
+        result = _result(run, took, server, recovery, joules, stream=stream)
         if connection.here.name != cluster.start:
             note = f'inputs were sent from "{connection.here.name}", not from "{cluster.start}", where they start'
             result = replace(result, notes=(*result.notes, note))
@@ -157,7 +164,26 @@ def _take(feeds: Sequence[Feed], runs: int) -> Iterator[Feed]:
         yield feeds[index % len(feeds)]
 
 
-def _result(run: _Run, took_s: float, server: Server, recovery: Recovery, *, stream: bool) -> ClusterRun:
+def counted(deployment: Deployment) -> dict[str, dict[str, tuple[float, float]] | None]:
+    """What the energy counters of each device's machine show; None without counters, or where it does not answer."""
+    found = {}
+    for name, host in deployment.hosts.items():
+        try:
+            found[name] = ray().get(host.counters.remote(), timeout=_COUNTERS_S)
+        except Exception:
+            found[name] = None
+    return found
+
+
+def _result(
+    run: _Run,
+    took_s: float,
+    server: Server,
+    recovery: Recovery,
+    joules: Mapping[str, float | None],
+    *,
+    stream: bool,
+) -> ClusterRun:
     plan, names = run.planned.plan, {each.name for each in run.deployment.manifest.pieces}
     answers = run.answers
     latency = summarize([each.latency_s for each in answers])
@@ -175,7 +201,7 @@ def _result(run: _Run, took_s: float, server: Server, recovery: Recovery, *, str
         predicted_rate_per_s=rate.value if stream and rate is not None else None,
         components=components,
         crossings=_crossings(run, good),
-        energy=_energy(run, components),
+        energy=_energy(run, components, joules, len(answers)),
         predicted_joules=None if plan.predicted_joules is None else plan.predicted_joules.value,
         loaded=run.deployment.loaded,
         sent_bytes=run.deployment.sent_bytes,
@@ -214,7 +240,9 @@ def _crossings(run: _Run, answers: Sequence[Answer]) -> tuple[CrossingTime, ...]
     return tuple(found)
 
 
-def _energy(run: _Run, components: Sequence[ComponentTime]) -> tuple[DeviceEnergy, ...]:
+def _energy(
+    run: _Run, components: Sequence[ComponentTime], joules: Mapping[str, float | None], requests: int
+) -> tuple[DeviceEnergy, ...]:
     cluster, found = run.planned.cluster, []
     for name in dict.fromkeys(each.device for each in components):
         busy = sum(each.measured.mean_s for each in components if each.device == name)
@@ -223,5 +251,7 @@ def _energy(run: _Run, components: Sequence[ComponentTime]) -> tuple[DeviceEnerg
             link = cluster.link(message.source_device or cluster.start, message.device or cluster.start)
             if (message.source_device or cluster.start) == name and link is not None:
                 sent += message.bytes * link.joules_per_byte
-        found.append(DeviceEnergy(name, busy * cluster.device(name).active_watts, sent, None))
+        seen = joules.get(name)
+        share = None if seen is None else seen / requests
+        found.append(DeviceEnergy(name, busy * cluster.device(name).active_watts, sent, share))
     return tuple(found)
