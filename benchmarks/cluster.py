@@ -15,6 +15,7 @@ It takes root, Linux, and taglio[cluster].
 import argparse
 import json
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -211,10 +212,9 @@ def measured(made: Emulation, file: Path, runs: int, stream: bool, folders: list
     return {each["folder"]: each for each in map(json.loads, told.splitlines())}
 
 
-def study(made: Emulation, file: Path, name: str, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Rows of one network: prediction and throughput of its variants."""
+def study(made: Emulation, file: Path, name: str, options: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
+    """Add the rows of one network: prediction and throughput of its variants."""
     work = prepare(made, name, options.effort)
-    rows = []
     for chosen in SCENARIOS:
         links = probed(made, file, chosen)
         ready: dict[str, tuple[Variant, Path]] = {}
@@ -237,7 +237,6 @@ def study(made: Emulation, file: Path, name: str, options: argparse.Namespace) -
                 row["devices"] = sorted({each.device for each in plan.placements})
                 rows.append(row)
                 tell(row)
-    return rows
 
 
 def tell(row: dict[str, Any]) -> None:
@@ -275,20 +274,32 @@ def main() -> int:
     options = parser.parse_args()
     file = cluster_file(CACHE / "cluster")
     rows: list[dict[str, Any]] = []
-    with Emulation(file) as made:
-        start_devices(made)
-        for name in options.cases.split(","):
-            if name not in CASES:
-                parser.error(f"{name} is none of {', '.join(CASES)}")
-            try:
-                rows += study(made, file, name, options)
-            except FileNotFoundError as error:
-                print(f"skipped {error}")
+    names = options.cases.split(",")
+    for name in names:
+        if name not in CASES:
+            parser.error(f"{name} is none of {', '.join(CASES)}")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what is emulated goes, what was measured is written
+    begun = time.monotonic()
+    try:
+        with Emulation(file) as made:
+            start_devices(made)
+            print(f"devices up after {time.monotonic() - begun:.0f} s", flush=True)
+            for name in names:
+                try:
+                    study(made, file, name, options, rows)
+                except FileNotFoundError as error:
+                    print(f"skipped {error}")
+    finally:
+        report(rows, options)
+    return 0
+
+
+def report(rows: list[dict[str, Any]], options: argparse.Namespace) -> None:
+    """Write what was measured, also of a run that was stopped."""
     figures = summary(rows)
     table = markdown(["network", "plan", "scenario", "devices", "predicted", "measured", "ratio"], table_rows(rows))
     path = write("cluster", {"options": vars(options), "summary": figures, "rows": rows}, table)
     print(json.dumps(figures) if options.json else f"{figures}\nwrote {path}")
-    return 0
 
 
 def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
