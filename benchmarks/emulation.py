@@ -1,9 +1,9 @@
 """Does an emulated cluster do what its file says? Links and quotas against the figures in the file.
 
 Two devices with one link between them, set to each pair of bandwidth and latency in turn. Over one TCP connection:
-round trips of one byte, and a megabyte with one byte back, against latency and bytes / bandwidth of the file. Then a fixed
-piece of work on a device with and without a quota, run after idling (which a quota lets by at full speed as far as it
-reaches) and without a pause.
+round trips of one byte, and a megabyte with one byte back, against latency and bytes / bandwidth of the file. Then a
+fixed piece of work on a device with and without a quota, without a pause and after idling (which a quota lets by at full
+speed as far as it reaches).
 
     python benchmarks/emulation.py [--runs 40]        (root, Linux)
 """
