@@ -2,8 +2,8 @@
 
 Two devices with one link between them, set to each pair of bandwidth and latency in turn. Over one TCP connection:
 round trips of one byte, and a megabyte with one byte back, against latency and bytes / bandwidth of the file. Then a
-fixed piece of work on a device with and without a quota, without a pause and after idling (which a quota lets by at full
-speed as far as it reaches).
+fixed piece of work on a device with and without a quota, without a pause and after idling (which a quota lets by at
+full speed as far as it reaches).
 
     python benchmarks/emulation.py [--runs 40]        (root, Linux)
 """
