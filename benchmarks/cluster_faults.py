@@ -1,10 +1,10 @@
 """What is lost when a device or a link is? Faults in an emulated cluster under load.
 
 The devices and links of cluster.py (100 Mbit/s, 5 ms), one plan over all three devices, one request after another,
-every answer held against the same components in one process (a wrong one ends the run with an error). While they run: each
-device but the start device is killed with signal 9, all its processes, and started again ten seconds later; a link is
-cut for five seconds; a link carries a tenth for fifteen; a device has a tenth of its processor for fifteen; the head's
-own process is killed.
+every answer held against the same components in one process (a wrong one ends the run with an error). While they run:
+each device but the start device is killed with signal 9, all its processes, and started again ten seconds later; a
+link is cut for five seconds; a link carries a tenth for fifteen; a device has a tenth of its processor for fifteen;
+the head's own process is killed.
 
     python benchmarks/cluster_faults.py [--case ultraface-rfb-320] [--runs 800] [--faults kill-server,cut]
 """
