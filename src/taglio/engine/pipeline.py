@@ -6,6 +6,8 @@ no message ever meets another, transfers and components of different requests ov
 twice need not wait for itself.
 """
 
+import contextlib
+import threading
 import time
 from collections import deque
 from collections.abc import Mapping
@@ -19,6 +21,8 @@ from taglio.engine.library import part, ray
 from taglio.engine.parcel import Hop, Parcel, Step
 from taglio.engine.wiring import CALLER
 from taglio.errors import BadData, TaglioError
+
+_CLOSING_S = 5.0
 
 
 class Broken(Exception):
@@ -123,12 +127,13 @@ class Pipeline:
         )  # fmt: skip
 
     def close(self) -> None:
-        """Take the graphs down. Never raises: what is closed may be broken."""
-        for lane in self._lanes:
-            try:
-                lane.teardown()
-            except Exception:
-                continue
+        """Take the graphs down. Never raises, and waits for nobody long: what is closed may be broken."""
+        threads = [threading.Thread(target=_teardown, args=(lane,), daemon=True) for lane in self._lanes]
+        for thread in threads:
+            thread.start()
+        end = time.monotonic() + _CLOSING_S
+        for thread in threads:
+            thread.join(max(0.0, end - time.monotonic()))
         self._lanes = []
         self._flights = {}
 
@@ -155,6 +160,11 @@ class Pipeline:
         sent = hop.sent_s - (clocks[hop.source].offset_s if hop.source else 0.0)
         read = hop.read_s - (clocks[hop.target].offset_s if hop.target else 0.0)
         return Hop(hop.message, hop.source or self._start, hop.target or self._start, sent, read)
+
+
+def _teardown(lane: Any) -> None:
+    with contextlib.suppress(Exception):
+        lane.teardown()
 
 
 def _line(error: Exception) -> str:
