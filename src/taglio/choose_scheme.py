@@ -6,7 +6,7 @@ from functools import partial
 
 import onnx
 
-from taglio.error.metric import RelativeL2
+from taglio.error.loss import Metric, Tally
 from taglio.errors import BadOption
 from taglio.profile.measure import FLOAT_RUN, pure_assignments
 from taglio.profile.stopwatch import Effort, Progress, time_models
@@ -24,7 +24,7 @@ _NOISE = 1.02
 
 @dataclass(frozen=True, slots=True)
 class SchemeResult:
-    """All candidate blocks under one scheme; `score_s` estimates a plan's latency under the bound."""
+    """All candidate blocks under one scheme: their loss, and `score_s`, an estimate of a plan's latency."""
 
     scheme: Scheme
     latency_s: float
@@ -33,9 +33,13 @@ class SchemeResult:
 
 
 def choose(
-    work: Work, max_error: float, schemes: Sequence[Scheme] = AUTO_SCHEMES, progress: Progress | None = None
-) -> tuple[Scheme, tuple[SchemeResult, ...], float]:
-    """The best scheme, what all of them did, and the float latency beside them.
+    work: Work,
+    max_loss: float,
+    metric: Metric,
+    schemes: Sequence[Scheme] = AUTO_SCHEMES,
+    progress: Progress | None = None,
+) -> tuple[Scheme, tuple[SchemeResult, ...]]:
+    """The best scheme for a bound on the loss of a smooth `metric`, and what all of them did.
 
     The score assumes that a bound of half the all-int8 error lets half of the time be saved: a faster scheme with
     twice the error is not better under a tight bound.
@@ -58,13 +62,13 @@ def choose(
     results = []
     for scheme in schemes:
         session = open_session(models[str(scheme)](), options)
-        total = RelativeL2(work.model.outputs)
+        total = Tally(work.model.outputs, metric)
         for sample, outputs in zip(samples, reference, strict=True):
             total.add(outputs, session.run(list(work.model.outputs), sample))
         latency_s, error = timed[str(scheme)].wall.median_s, total.value()
-        share = 1.0 if error <= max_error else max_error / error
+        share = 1.0 if error <= max_loss else max_loss / error
         results.append(SchemeResult(scheme, latency_s, error, float_s - (float_s - latency_s) * share))
-    return pick(results).scheme, tuple(results), float_s
+    return pick(results).scheme, tuple(results)
 
 
 def pick(results: Sequence[SchemeResult]) -> SchemeResult:
