@@ -14,6 +14,7 @@ from taglio.compare.supervise import Limits, Reference
 from taglio.compare.variants import Source, Written
 
 Tell = Callable[[str, int, int], None]
+_NOTHING = "none of its rows could be measured"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,6 +43,8 @@ class Bench:
         if left:
             left = [each for each in asked if each in left or (each.baseline and not each.refusal)]
         if place.interpreter is None or not (left or self._waits(part)):
+            if self._waits(part):
+                part.absent = _NOTHING
             self.notebook.save()
             return
         folder = Path(self.request.folder) / backend
@@ -82,7 +85,7 @@ class Bench:
 
     def _layers(self, place: Found, part: Part, job: Request) -> None:
         if not any(row.status == "measured" for row in part.rows.values()):
-            part.layers, part.absent = (), "none of its rows could be measured"
+            part.layers, part.absent = (), _NOTHING
             return
         assert place.interpreter is not None
         if part.layers is None:

@@ -104,6 +104,7 @@ def compare(question: Question, tell: Tell | None = None) -> Comparison:
         notebook.finish()
     except KeyboardInterrupt:
         stopped = True
+        notebook.save()  # the last row may be in memory alone
     parts = {backend: notebook.parts[backend] for backend in question.backends if backend in notebook.parts}
     rows = tuple(_row(parts.get(each.backend), each) for backend in question.backends for each in asked[backend])
     return Comparison(

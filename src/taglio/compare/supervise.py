@@ -157,7 +157,8 @@ class _Desk:
         elif kind == "round" and self._reference is not None:
             self._reference_s = ([] if event["first"] else self._reference_s) + self._reference()
         elif kind == "timed":
-            self.timed[row] = Latency(**event, reference_s=median(self._reference_s) if self._reference_s else None)
+            beside = median(self._reference_s) if self._reference_s else None
+            self.timed[row] = Latency(**(event | {"reference_s": beside}))
             self._finished(row)
         elif kind == "refused":
             self.refuse(row, event["status"], event["reason"])
