@@ -2,6 +2,7 @@
 
 import json
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
@@ -15,21 +16,27 @@ RUNS = 7
 _SUFFIX = "_kernel_time"
 
 
-def kernels(name: str, result: Comparison, key: str) -> dict[str, float]:
-    """Median seconds of an inference in each type of kernel, with the type of its first input, largest first."""
-    found = row(result, f"onnxruntime/{key}")
-    level = Optimization(found.wanted.engine.rpartition(" ")[2])
+def kernels(name: str, result: Comparison, keys: Sequence[str]) -> dict[str, dict[str, float]]:
+    """For each row, median seconds of an inference in each type of kernel, with the type of its first input, largest
+    first. The rows take turns, because the machine changes speed."""
     with np.load(CACHE / "notes" / name / "work" / "arrays.npz") as arrays:
         sample = arrays["held_out_0"][0]
     with tempfile.TemporaryDirectory() as folder:
-        options = SessionOptions(result.threads, level)
-        session = open_session(Path(found.wanted.file), options, profile_prefix=Path(folder) / "profile")
+        sessions = {}
+        for index, key in enumerate(keys):
+            found = row(result, f"onnxruntime/{key}").wanted
+            options = SessionOptions(result.threads, Optimization(found.engine.rpartition(" ")[2]))
+            sessions[key] = open_session(Path(found.file), options, profile_prefix=Path(folder) / str(index))
         for _ in range(1 + RUNS):
-            session.run(None, {session.get_inputs()[0].name: sample})
-        events = json.loads(Path(session.end_profiling()).read_text())
+            for session in sessions.values():
+                session.run(None, {session.get_inputs()[0].name: sample})
+        return {key: _by_type(Path(session.end_profiling())) for key, session in sessions.items()}
+
+
+def _by_type(path: Path) -> dict[str, float]:
     runs: list[dict[str, float]] = [{} for _ in range(1 + RUNS)]
     seen: dict[str, int] = {}
-    for event in events:
+    for event in json.loads(path.read_text()):
         if event.get("cat") != "Node" or not event["name"].endswith(_SUFFIX):
             continue
         turn = seen[event["name"]] = seen.get(event["name"], -1) + 1

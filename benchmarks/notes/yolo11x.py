@@ -24,7 +24,7 @@ def main() -> int:
         for key in ROWS
         if (each := row(result, f"onnxruntime/{key}").checked) is not None
     }
-    spent = {key: kernels("yolo11x-seg", result, key) for key in ("float32", *ROWS)}
+    spent = kernels("yolo11x-seg", result, ("float32", *ROWS))
     conv = {key: within(each, "QLinearConv", "FusedConv", "Conv") for key, each in spent.items()}
     claims = [
         Claim(
