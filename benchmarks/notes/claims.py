@@ -112,6 +112,12 @@ def instructions() -> str:
     return ", ".join(have) or "no VNNI, no AMX"
 
 
+def multiplies_signed() -> bool:
+    """Whether the processor multiplies s8 by s8 itself, which is what ONNX Runtime's x86 kernels for it need."""
+    cpuinfo = Path("/proc/cpuinfo")
+    return cpuinfo.exists() and "avx_vnni_int8" in cpuinfo.read_text().split()
+
+
 def ms(value_s: float) -> str:
     """Milliseconds."""
     return f"{value_s * 1e3:.2f} ms"
