@@ -8,14 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from taglio.error.loss import shown_loss
 from taglio.error.measure import ErrorMeter
 from taglio.error.model import ErrorModel
 from taglio.error.switchable import Switchable
 from taglio.errors import Infeasible
 from taglio.graph import ANCHORS, Graph
 from taglio.plan.result import Limits
-from taglio.plan.search import Tried, best, exclude_worst, predicted_by, search, unsolved
+from taglio.plan.search import Tried, best, damage_first, exclude, predicted_by, search, unsolved
 from taglio.profile.measure import FLOAT_RUN, pure_assignments, refine
 from taglio.profile.result import Profile
 from taglio.profile.stopwatch import Effort, Progress, Timed, time_models
@@ -118,8 +117,8 @@ def plan_stage(
 def _rules(
     graph: Graph, measured: Profile, model: ErrorModel, limits: Limits, meter: ErrorMeter
 ) -> dict[str, Assignment]:
-    """Distinct assignments that need no solver: float, all int8, only what has weights in int8, and the latter two with
-    the worst excluded."""
+    """Distinct assignments that need no solver: float, all int8, only what has weights in int8; these two with the most
+    damaging excluded until the bound holds; and the blocks with most FLOPs, as many as the bound admits."""
     whole = next(each for each in measured.precisions if each.form == "whole")
     everything = pure_assignments(graph, measured.precisions)["int8"]
     pinned = {name: precision for name, precision in everything.items() if name not in limits.float_blocks}
@@ -131,12 +130,19 @@ def _rules(
     }
     result: dict[str, Assignment] = {} if limits.int8_blocks else {FLOAT_RUN: {}}
     result["int8"] = effective(graph, pinned, whole)
+
+    def holding(order: Sequence[str], start: Assignment) -> dict[str, Precision]:
+        return exclude(order, limits, start, lambda each: meter.error(effective(graph, each, whole)))
+
+    choices: dict[str, Assignment] = {"int8": pinned, "weights": weighted}
     for name, start in (("int8", pinned), ("weights", weighted)):
-        chosen, _ = exclude_worst(model, limits, start, lambda each: meter.error(effective(graph, each, whole)))
-        for rule, blocks in ((name, start), (f"{name}, worst excluded", chosen)):
-            assignment = effective(graph, blocks, whole)
-            if all(_key(assignment) != _key(other) for other in result.values()):
-                result[rule] = assignment
+        choices[f"{name}, worst excluded"] = holding(damage_first(model, start), start)
+    few_flops_first = sorted((block for block in graph.candidates() if block.name in weighted), key=lambda b: b.flops)
+    choices["most FLOPs"] = holding([block.name for block in few_flops_first], weighted)
+    for rule, blocks in choices.items():
+        assignment = effective(graph, blocks, whole)
+        if all(_key(assignment) != _key(other) for other in result.values()):
+            result[rule] = assignment
     return result
 
 
@@ -176,10 +182,10 @@ def _verified(finalists: dict[str, Tried], full: ErrorMeter, limits: Limits) -> 
 def _infeasible(limits: Limits, reached: float) -> Infeasible:
     pins = f"with {len(limits.int8_blocks)} blocks held in int8 " if limits.int8_blocks else ""
     assert limits.max_error is not None
-    shown = partial(shown_loss, limits.metric)
+    metric = limits.metric
     return Infeasible(
-        f"no plan {pins}keeps the error within {shown(limits.max_error)}: the best reaches {shown(reached)}; "
-        "allow that much with --max-error, or hold fewer blocks in int8"
+        f"no plan {pins}keeps the {metric.title} {metric.limit(limits.max_error)}: "
+        f"the best has {metric.text(reached)}; allow that much with --max-error, or hold fewer blocks in int8"
     )
 
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from taglio.error.loss import Tally
 from taglio.error.measure import ErrorMeter
-from taglio.error.metric import RelativeL2
 from taglio.error.study import random_subsets
 from taglio.error.switchable import FLAGS_INPUT, Switchable
 from taglio.errors import BadData, BadOption
@@ -32,7 +32,7 @@ def meter(network: Case, switchable: Switchable) -> ErrorMeter:
 
 def built(network: Case, assignment: Assignment) -> float:
     """The error of the truly quantised model, in a session of its own."""
-    total = RelativeL2(network.model.outputs)
+    total = Tally(network.model.outputs)
     for sample in network.held_out.samples[:SAMPLES]:
         whole = network.whole(assignment, sample)
         total.add(outputs(network.model.proto, sample, network.model.outputs), whole)

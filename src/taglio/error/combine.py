@@ -78,7 +78,7 @@ def fit_model(
         model.sha256,
         held_out.sha256,
         scheme,
-        metric.name,
+        metric,
         outputs,
         upper_log,
         confidence,

@@ -1,11 +1,11 @@
 """Measure the output error of assignments on the switchable graph. Fits nothing."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from taglio.error.loss import Metric, Tally, call_user
+from taglio.error.loss import Metric, Outputs, Tally, call_user
 from taglio.error.sketch import Sketcher
 from taglio.error.switchable import Switchable
 from taglio.errors import BadData
@@ -70,18 +70,22 @@ class ErrorMeter:
 
     def per_output(self, assignment: Assignment, wires: Collection[str] = ()) -> dict[str, float]:
         """The same by output."""
-        tally, _ = self._tally(assignment, wires, sketch=False)
+        tally, _ = self._tally(self._switchable.run_all(assignment, self._samples, wires), sketch=False)
         losses = tally.losses(self._labels)
         return dict(zip(self.names, (float(each) for each in losses), strict=True))
 
     def read(self, assignment: Assignment, wires: Collection[str] = (), *, sketch: bool = True) -> Reading:
         """Everything that the study keeps of one evaluation; `wires` travel as int8 besides."""
-        tally, sums = self._tally(assignment, wires, sketch=sketch)
+        tally, sums = self._tally(self._switchable.run_all(assignment, self._samples, wires), sketch=sketch)
         l2 = tally.l2()
         raw = np.sqrt(tally.squares())
         scale = np.divide(l2, raw, out=np.zeros_like(l2), where=(raw > 0.0) & np.isfinite(l2))
         finite = np.isfinite(sums).all(axis=1) & np.isfinite(l2)
         return Reading(l2, tally.losses(self._labels), np.where(finite[:, None], sums, 0.0) * scale[:, None])
+
+    def loss_of(self, changed: Iterable[Outputs]) -> float:
+        """Loss of the outputs that another model has on the same samples."""
+        return self._tally(changed, sketch=False)[0].value(self._labels)
 
     def table(
         self, assignments: Sequence[Assignment], progress: Callable[[int, int], None] | None = None
@@ -99,15 +103,14 @@ class ErrorMeter:
         rows = []
         changed = self._switchable.run_all(assignment, self._samples)
         for outputs, reference in zip(changed, self._reference, strict=True):
-            tally = Tally(Metric(), self.names)
+            tally = Tally(self.names)
             tally.add(reference, outputs)
             rows.append((tally.squares(), tally.references()))
         return np.array(rows).transpose(1, 0, 2)
 
-    def _tally(self, assignment: Assignment, wires: Collection[str], *, sketch: bool) -> tuple[Tally, np.ndarray]:
-        tally = Tally(self.metric, self.names)
+    def _tally(self, changed: Iterable[Outputs], *, sketch: bool) -> tuple[Tally, np.ndarray]:
+        tally = Tally(self.names, self.metric)
         sums = np.zeros((len(self.names), self._sketcher.size if sketch else 0))
-        changed = self._switchable.run_all(assignment, self._samples, wires)
         for index, (outputs, reference) in enumerate(zip(changed, self._reference, strict=True)):
             differences = tally.add(reference, outputs)
             if sketch:
@@ -119,7 +122,7 @@ class ErrorMeter:
         """A user's metric with the float model's own value on these samples."""
         if not metric.own:
             return metric
-        tally = Tally(metric, self.names)
+        tally = Tally(self.names, metric)
         for reference in self._reference:
             tally.add(reference, reference)
         return replace(metric, float_value=call_user(metric.name, tally.outputs(), self._labels))

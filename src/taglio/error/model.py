@@ -19,6 +19,7 @@ from math import exp, log
 
 import numpy as np
 
+from taglio.error.loss import Metric
 from taglio.graph import Graph, flows
 from taglio.profile.result import reads, writes
 from taglio.quantize.precision import Assignment
@@ -111,7 +112,7 @@ class ErrorModel:
     model_sha256: str
     data_sha256: str
     scheme: Scheme
-    metric: str
+    metric: Metric
     outputs: tuple[OutputModel, ...]
     upper_log: float
     confidence: float
@@ -137,6 +138,15 @@ class ErrorModel:
     def upper(self, error: float) -> float:
         """Upper end, at `confidence`, of a predicted `error`."""
         return error * exp(self.upper_log) + self.upper_add
+
+    def typical_miss(self) -> float:
+        """Median error of the predictions of subsets unseen: a share of the measured one, or a loss where the metric
+        moves in steps; 0 without any."""
+        if self.metric.smooth:
+            misses = [abs(each.predicted / each.error - 1.0) for each in self.subsets if each.error > 0.0]
+        else:
+            misses = [abs(each.predicted - each.error) for each in self.subsets]
+        return float(np.median(misses)) if misses else 0.0
 
     def noise_target(self, bound: float) -> float:
         """The largest L2 noise of any output whose upper end keeps the error `bound`.

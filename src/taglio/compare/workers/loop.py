@@ -16,7 +16,7 @@ from taglio.compare.row import Checked, Latency, Layer, Support, Wanted
 from taglio.compare.workers.binding import Binding, bind
 from taglio.compare.workers.contract import Array, Backend, Data, Opened, Refused
 from taglio.compare.workers.marker import Marker
-from taglio.error.metric import RelativeL2
+from taglio.error.loss import Tally
 
 Tell = Callable[..., None]
 Wait = Callable[[bool], None]
@@ -124,7 +124,7 @@ def _check(wanted: Wanted, opened: Opened, data: Data, state: _State) -> Checked
 
 def distance(reference: Sequence[Sequence[Array]], outputs: Sequence[Sequence[Array]]) -> float:
     """Relative L2 pooled over samples, the largest over outputs; infinite where an output is not finite."""
-    meter = RelativeL2([str(index) for index in range(len(reference[0]))])
+    meter = Tally([str(index) for index in range(len(reference[0]))])
     for expected, found in zip(reference, outputs, strict=True):
         meter.add(expected, found)
     return meter.value()
