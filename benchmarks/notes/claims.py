@@ -20,6 +20,7 @@ from taglio.compare.result import Comparison
 from taglio.compare.row import Row
 from taglio.profile.machine import available_cores, describe
 
+FOLDER = CACHE / "notes"
 CONFIRMED, REFUTED, UNTESTABLE = "confirmed", "refuted", "not testable here"
 
 
@@ -52,15 +53,20 @@ def run(
 ) -> Comparison:
     """Compare `rows` of `backends` on a model."""
     question = Question(
-        *source, CACHE / "notes" / name, {}, preprocess, tuple(backends.split(",")), False, asked.threads, 0,
+        *source, FOLDER / name, {}, preprocess, tuple(backends.split(",")), False, asked.threads, 0,
         asked.effort, 1.0, 600.0, rows,
     )  # fmt: skip
     return compare(question)
 
 
+def case_paths(name: str) -> tuple[Path, Path]:
+    """Model and data of one of the benchmarks' networks."""
+    return paths(CASES[name])
+
+
 def run_case(name: str, asked: argparse.Namespace, backends: str, rows: tuple[str, ...]) -> Comparison:
     """Compare `rows` on one of the benchmarks' networks."""
-    return run(name, paths(CASES[name]), CASES[name].preprocess, asked, backends, rows)
+    return run(name, case_paths(name), CASES[name].preprocess, asked, backends, rows)
 
 
 def keras_network(name: str) -> tuple[Path, Path]:
@@ -68,7 +74,7 @@ def keras_network(name: str) -> tuple[Path, Path]:
     place = find("keras")
     if place.interpreter is None:
         raise FileNotFoundError(f"{name}: {place.reason}")
-    folder = CACHE / "notes" / name
+    folder = FOLDER / name
     folder.mkdir(parents=True, exist_ok=True)
     model, data = folder / f"{name}.keras", folder / "pictures.npy"
     if not model.exists():

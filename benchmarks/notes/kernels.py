@@ -8,7 +8,7 @@ from statistics import median
 
 import numpy as np
 
-from claims import CACHE, row
+from claims import FOLDER, row
 from taglio.compare.result import Comparison
 from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session
 
@@ -19,7 +19,7 @@ _SUFFIX = "_kernel_time"
 def kernels(name: str, result: Comparison, keys: Sequence[str]) -> dict[str, dict[str, float]]:
     """For each row, median seconds of an inference in each type of kernel, with the type of its first input, largest
     first. The rows take turns, because the machine changes speed."""
-    with np.load(CACHE / "notes" / name / "work" / "arrays.npz") as arrays:
+    with np.load(FOLDER / name / "work" / "arrays.npz") as arrays:
         sample = arrays["held_out_0"][0]
     with tempfile.TemporaryDirectory() as folder:
         sessions = {}

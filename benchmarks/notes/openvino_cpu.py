@@ -12,8 +12,7 @@ from pathlib import Path
 
 import onnx
 
-from cases import CASES, paths
-from claims import Claim, decided, ms, options, report, run_case, seconds
+from claims import Claim, case_paths, decided, ms, options, report, run_case, seconds
 from taglio.compare.environments import find
 from taglio.graph import build
 from taglio.model import load
@@ -24,7 +23,7 @@ from taglio.quantize.qdq import QdqBuilder
 
 def layer_sums(asked: argparse.Namespace) -> dict[str, float]:
     """Seconds of all layers of yolo11n-seg in float, each a model of its own, by provider."""
-    model = load(paths(CASES["yolo11n-seg"])[0], {})
+    model = load(case_paths("yolo11n-seg")[0], {})
     cutter = LayerCutter(model, QdqBuilder(model, build(model), {}))
     interpreter = find("openvino-ep").interpreter
     assert interpreter is not None

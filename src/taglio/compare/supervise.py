@@ -224,24 +224,27 @@ def _listen(
     assert process.stdout is not None
     lines: queue.Queue[str | None] = queue.Queue()
     threading.Thread(target=_pump, args=(process.stdout, lines), daemon=True).start()
-    marker, seen, since = Marker(folder / "marker"), -1, time.monotonic()
+    marker, seen, quiet_s = Marker(folder / "marker"), -1, 0.0
     while True:
+        asked = time.monotonic()
         try:
             line = lines.get(timeout=_POLL_S)
         except queue.Empty:
+            # Time in which this process was itself held up is not the worker's silence.
+            quiet_s += min(time.monotonic() - asked, 5 * _POLL_S)
             _, count = marker.read()
             if count != seen:
-                seen, since = count, time.monotonic()
+                seen, quiet_s = count, 0.0
             if (held := _resident_bytes(process.pid)) > limits.memory_bytes:
                 return Ended(
                     "out of memory", f"held {held / 2**30:.1f} GiB, the limit is {limits.memory_bytes / 2**30:.1f}"
                 )
-            if time.monotonic() - since > limits.silence_s:
+            if quiet_s > limits.silence_s:
                 return Ended("stuck", f"said nothing for {limits.silence_s:.0f} s and was stopped")
             continue
         if line is None:
             return None
-        since = time.monotonic()
+        quiet_s = 0.0
         try:
             event = json.loads(line)
         except ValueError:
@@ -254,7 +257,6 @@ def _listen(
             with contextlib.suppress(BrokenPipeError):
                 process.stdin.write("\n")
                 process.stdin.flush()
-            since = time.monotonic()
 
 
 def _pump(stream: Any, lines: "queue.Queue[str | None]") -> None:
