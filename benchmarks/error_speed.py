@@ -21,7 +21,7 @@ import onnx
 from cases import markdown, open_case, write
 from error_cases import NETWORKS, open_network
 from regressions import score
-from taglio.error.loss import Metric, Tally
+from taglio.error.loss import Tally
 from taglio.error.measure import ErrorMeter
 from taglio.error.study import random_subsets
 from taglio.error_stage import error_stage, open_switchable
@@ -44,7 +44,7 @@ def measure(name: str) -> dict[str, Any]:
     def slowly(assignment: Any, folder: Path) -> float:
         path = folder / "model.onnx"
         onnx.save(network.builder.build(assignment), path)
-        tally = Tally(Metric(), names)
+        tally = Tally(names)
         tally.add(reference, run_session(open_session(path, options), names, sample, name))
         return float(tally.l2().max())
 

@@ -9,7 +9,7 @@ import numpy as np
 from taglio import artifact
 from taglio.data import Dataset
 from taglio.error.doubts import constant_outputs, too_few_inputs, unlike_calibration
-from taglio.error.loss import RELATIVE_L2, parse_metric
+from taglio.error.loss import Metric, Tally, call_user, parse_metric
 from taglio.error.measure import ErrorMeter
 from taglio.error.model import ErrorModel
 from taglio.error.study import Budget, study
@@ -20,7 +20,7 @@ from taglio.profile.stopwatch import Progress
 from taglio.quantize.precision import precisions
 from taglio.quantize.qdq import QdqBuilder
 from taglio.quantize.ranges import calibrate
-from taglio.runtimes.onnxruntime import PROVIDERS, SessionOptions, providers_for
+from taglio.runtimes.onnxruntime import PROVIDERS, SessionOptions, open_session, providers_for, run_session
 from taglio.scheme import Scheme
 from taglio.workspace import ERROR, Work
 
@@ -101,15 +101,26 @@ def doubts(work: Work, scheme: Scheme, meter: ErrorMeter, progress: Progress | N
     return tuple(line for line in lines if line)
 
 
-def loss_limits(work: Work, switchable: Switchable, limits: Limits) -> Limits:
+def loss_limits(work: Work, limits: Limits) -> Limits:
     """`limits` with the bound as a loss; the user gives it in the metric's unit. Raises BadOption for one that even the
-    float model breaks."""
-    metric = parse_metric(work.setup.metric)
-    if limits.max_error is None or metric.name == RELATIVE_L2:
+    float model breaks, BadData where a user's function fails on the float model."""
+    if limits.max_error is None:
         return limits
+    metric = parse_metric(work.setup.metric)
     if metric.own:
-        metric = work.meter(switchable).metric
-    return replace(limits, max_error=metric.bound(limits.max_error), metric=metric.name)
+        metric = replace(metric, float_value=_float_value(work, metric))
+    return replace(limits, max_error=metric.bound(limits.max_error), metric=metric)
+
+
+def _float_value(work: Work, metric: Metric) -> float:
+    """What a user's function says of the float model on all held-out inputs."""
+    held_out, names = work.data.held_out, work.model.outputs
+    session = open_session(work.model.proto, work.setup.options(), label=work.model.name)
+    tally = Tally(names, metric)
+    for sample in held_out.samples:
+        outputs = run_session(session, names, sample, work.setup.data)
+        tally.add(outputs, outputs)
+    return call_user(metric.name, tally.outputs(), held_out.labels)
 
 
 def _held_out_ranges(work: Work) -> Mapping[str, tuple[float, float]]:

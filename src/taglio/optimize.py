@@ -15,7 +15,6 @@ from taglio.components.build import Manifest, write
 from taglio.components.cut import Wires, cut
 from taglio.components.placed import placed
 from taglio.decide import Decision, decide, same_assignment, timing_of
-from taglio.error.loss import parse_metric
 from taglio.error.switchable import Switchable
 from taglio.error_stage import error_stage, loss_limits, open_switchable
 from taglio.errors import BadOption
@@ -53,23 +52,23 @@ def optimize(
     The plan that is returned held the bound when measured on held-out inputs and was the fastest of the finalists
     when timed beside float and all-int8; where nothing in int8 is both, it is the float model.
     """
-    if limits.max_error is None or not limits.max_error >= 0.0:
-        raise BadOption(f"--max-error {limits.max_error}: give a number of at least 0, such as 0.01 for 1 %")
-    metric = parse_metric(setup.metric)
     clock = _Clock()
-    work = workspace.create(folder, setup)
+    work = workspace.open_only(folder, setup)
+    limits = loss_limits(work, limits)
+    if limits.max_error is None:
+        raise BadOption("--max-error: give the worst that is allowed, such as 0.01 for 1 %")
+    workspace.keep(work)
     clock.lap("load")
     scheme, schemes = setup.scheme, tuple[SchemeResult, ...]()
     if scheme is None:
-        bound = metric.bound(limits.max_error) if metric.smooth else _SCHEME_ERROR
-        scheme, schemes, _ = choose(work, bound, progress=progress)
+        bound = limits.max_error if limits.metric.smooth else _SCHEME_ERROR
+        scheme, schemes = choose(work, bound, limits.metric.basis, progress=progress)
         clock.lap("scheme")
     builder = work.builder(scheme, progress)
     clock.lap("calibrate")
     measured = profile_stage(work, scheme, builder, effort, progress)
     clock.lap("profile")
     switchable = open_switchable(work, builder, scheme)
-    limits = loss_limits(work, switchable, limits)
     model = error_stage(work, scheme, switchable, confidence, effort, progress)
     clock.lap("error")
     decision = decide(work, builder, switchable, measured, model, limits, effort=effort, progress=progress)
@@ -211,7 +210,7 @@ def _outcome(
         dict(clock.laps),
         _peak_memory_bytes(),
         plan.fingerprint(),
-        work.setup.metric,
+        plan.limits.metric,
     )
 
 

@@ -7,9 +7,8 @@ from pathlib import Path
 from taglio import artifact
 from taglio.cluster import Cluster, Device
 from taglio.decide import verifier, whole_meter
-from taglio.error.metric import RelativeL2
 from taglio.error.model import ErrorModel
-from taglio.error_stage import open_switchable
+from taglio.error_stage import loss_limits, open_switchable
 from taglio.errors import BadArtifact, BadOption, Infeasible
 from taglio.graph import Graph
 from taglio.plan.nonnegative import nonnegative
@@ -23,8 +22,8 @@ from taglio.profile.result import Profile
 from taglio.profile.stopwatch import Progress
 from taglio.quantize.qdq import QdqBuilder
 from taglio.runtimes.onnxruntime import SessionOptions, open_session, run_session
-from taglio.stages import reopen_profiled
-from taglio.workspace import ERROR, PLAN, PROFILE, Work
+from taglio.stages import error_model, reopen_profiled
+from taglio.workspace import PLAN, PROFILE, Work
 
 CLUSTER = "cluster"
 _ROUNDS = 5
@@ -63,13 +62,8 @@ class Candidate:
 def candidate(folder: Path, limits_of: Callable[[Graph], Limits], rate_per_s: float | None = None) -> Candidate:
     """A model from its folder."""
     work, measured = reopen_profiled(folder)
-    error = artifact.load(folder / f"{ERROR}.json", ERROR, ErrorModel, model_sha256=work.model.sha256)
-    if error.scheme != measured.scheme:
-        raise BadArtifact(
-            f"{folder / f'{ERROR}.json'}: is of scheme {error.scheme}, the profile of {measured.scheme}: "
-            "run taglio error again"
-        )
-    return Candidate(folder, work, measured, error, limits_of(work.graph), rate_per_s)
+    error, limits = error_model(work, measured), loss_limits(work, limits_of(work.graph))
+    return Candidate(folder, work, measured, error, limits, rate_per_s)
 
 
 def device_profiles(folder: Path, work: Work, cluster: Cluster, measured: Profile) -> dict[str, Profile]:
@@ -219,10 +213,6 @@ class _Meter:
         work, names = self._work, list(self._work.model.outputs)
         options = SessionOptions(work.setup.threads)
         whole = self._builder.build(plan.assignment(), plan.wire_only(work.graph))
-        before = open_session(work.model.proto, options, label=work.model.name)
         after = open_session(whole, options, label=f"the plan of {work.model.name}")
-        total = RelativeL2(work.model.outputs)
-        for sample in work.data.held_out.samples:
-            wanted = run_session(before, names, sample, work.setup.data)
-            total.add(wanted, run_session(after, names, sample, work.setup.data))
-        return total.value()
+        samples = work.data.held_out.samples
+        return self._meter.loss_of(run_session(after, names, sample, work.setup.data) for sample in samples)

@@ -86,10 +86,15 @@ class Work:
 
 def create(folder: Path, setup: Setup) -> Work:
     """Open a model and its data and remember them in `folder`. The model is read before anything is written."""
-    work = _open(folder, setup)
-    artifact.write_bytes(folder / FLOAT_MODEL, work.model.proto.SerializeToString())
-    artifact.save(folder / f"{SETUP}.json", SETUP, work.model.sha256, setup)
+    work = open_only(folder, setup)
+    keep(work)
     return work
+
+
+def keep(work: Work) -> None:
+    """Remember an opened model and its data in its folder."""
+    artifact.write_bytes(work.folder / FLOAT_MODEL, work.model.proto.SerializeToString())
+    artifact.save(work.folder / f"{SETUP}.json", SETUP, work.model.sha256, work.setup)
 
 
 def reopen(folder: Path) -> Work:

@@ -17,13 +17,18 @@ def profiled(few_digits: Case, tmp_path: Path) -> Path:
 
 def test_a_bound_in_decibel_is_kept(profiled: Path) -> None:
     model = taglio("error", profiled, "--metric", "sqnr", "--effort", 0.05, "--json").json()
-    assert model["metric"] == "sqnr"
+    assert model["metric"]["name"] == "sqnr"
     ran = taglio("plan", profiled, "--max-error", 38)
     assert ran.code == 0, ran.err
-    assert "bound 38.00 dB" in ran.out
+    assert "at least 38.00 dB asked for" in ran.out and "%" not in ran.out.rpartition("sqnr predicted")[2]
     plan = taglio("plan", profiled, "--max-error", 38, "--json").json()
-    assert plan["limits"]["metric"] == "sqnr"
+    assert plan["limits"]["metric"]["name"] == "sqnr"
     assert plan["measured_error"] <= plan["limits"]["max_error"] == pytest.approx(10 ** (-38 / 20))
+    told = plan["in_unit"]
+    assert told["measured"] >= told["bound"] == pytest.approx(38) and told["at_worst"] <= told["predicted"]
+    damage = taglio("sensitivity", profiled, "--json").json()
+    assert damage["metric"] == "sqnr" and all(row["value"] > 30 for row in damage["sensitivity"])
+    assert " dB" in taglio("sensitivity", profiled).out
 
 
 def test_a_users_function_bounds_the_plan(profiled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -34,7 +39,7 @@ def test_a_users_function_bounds_the_plan(profiled: Path, tmp_path: Path, monkey
     monkeypatch.syspath_prepend(tmp_path)
     sys.modules.pop("own_metric", None)
     model = taglio("error", profiled, "--metric", "own_metric:accuracy", "--effort", 0.05, "--json").json()
-    assert model["metric"] == "own_metric:accuracy" and model["steps"]
+    assert model["metric"]["name"] == "own_metric:accuracy" and model["steps"]
     plan = taglio("plan", profiled, "--max-error", 0.5, "--json").json()
     assert plan["measured_error"] <= plan["limits"]["max_error"]
     refused(taglio("plan", profiled, "--max-error", 1.5), "the float model itself has own_metric:accuracy")

@@ -148,6 +148,7 @@ def _profile(options: argparse.Namespace) -> int:
 
     from taglio import artifact, workspace
     from taglio.choose_scheme import choose
+    from taglio.error.loss import Metric
     from taglio.optimize import layers_stage, profile_stage
     from taglio.report import terminal
     from taglio.report.progress import bar
@@ -155,7 +156,7 @@ def _profile(options: argparse.Namespace) -> int:
     setup = read_setup(options)
     with bar(options.json) as progress:
         work = workspace.create(options.out, setup)
-        scheme = setup.scheme or choose(work, 0.01, progress=progress)[0]
+        scheme = setup.scheme or choose(work, 0.01, Metric(), progress=progress)[0]
         result = profile_stage(work, scheme, work.builder(scheme, progress), options.effort, progress)
         chosen = replace(setup, scheme=scheme)
         artifact.save(options.out / f"{workspace.SETUP}.json", workspace.SETUP, work.model.sha256, chosen)
@@ -206,7 +207,7 @@ def _sensitivity(options: argparse.Namespace) -> int:
     model = artifact.load(options.folder / f"{ERROR}.json", ERROR, ErrorModel, model_sha256=work.model.sha256)
     rows = sensitivity(work.graph, measured, model)
     if options.json:
-        return emit({"sensitivity": rows})
+        return emit(terminal.sensitivity_object(rows, model))
     terminal.sensitivity(rows, model, options.by)
     return 0
 
@@ -230,7 +231,7 @@ def _plan(options: argparse.Namespace) -> int:
             progress=progress,
         )
     if options.json:
-        return emit(result)
+        return emit(terminal.plan_object(result))
     terminal.plan(result)
     return 0
 
