@@ -7,6 +7,7 @@ from typing import Any
 from taglio.cli.clusters import cluster_arguments, plan_on_cluster, refuse_without_cluster
 from taglio.cli.options import (
     bound_argument,
+    calibration_argument,
     command,
     data_arguments,
     effort_argument,
@@ -37,6 +38,7 @@ def add(commands: Any) -> None:
     each = command(commands, "profile", "measure seconds per block and precision, by whole-model runs", _profile)
     model_argument(each)
     data_arguments(each)
+    calibration_argument(each)
     measuring_arguments(each)
     each.add_argument(
         "--layers",
@@ -98,6 +100,7 @@ def add(commands: Any) -> None:
 def _optimize_arguments(each: argparse.ArgumentParser) -> None:
     model_argument(each)
     data_arguments(each)
+    calibration_argument(each)
     bound_argument(each, None)
     metric_argument(each, "relative-l2")
     pin_arguments(each)
@@ -183,7 +186,7 @@ def _error(options: argparse.Namespace) -> int:
         return emit(result)
     terminal.error(work.graph, result)
     if options.provider != "cpu":
-        terminal.say(f"measured on {switchable.provider}, the best that this ONNX Runtime offers")
+        terminal.say(f"measured on {switchable.provider}")
     return 0
 
 
