@@ -14,7 +14,7 @@ from taglio.error.switchable import Switchable
 from taglio.errors import Infeasible
 from taglio.graph import ANCHORS, Graph
 from taglio.plan.result import Limits
-from taglio.plan.search import Tried, best, exclude_worst, predicted_by, search, unsolved
+from taglio.plan.search import Tried, best, damage_first, exclude, predicted_by, search, unsolved
 from taglio.profile.measure import FLOAT_RUN, pure_assignments, refine
 from taglio.profile.result import Profile
 from taglio.profile.stopwatch import Effort, Progress, Timed, time_models
@@ -117,8 +117,8 @@ def plan_stage(
 def _rules(
     graph: Graph, measured: Profile, model: ErrorModel, limits: Limits, meter: ErrorMeter
 ) -> dict[str, Assignment]:
-    """Distinct assignments that need no solver: float, all int8, only what has weights in int8, and the latter two with
-    the worst excluded."""
+    """Distinct assignments that need no solver: float, all int8, only what has weights in int8; these two with the most
+    damaging excluded until the bound holds; and the blocks with most FLOPs, as many as the bound admits."""
     whole = next(each for each in measured.precisions if each.form == "whole")
     everything = pure_assignments(graph, measured.precisions)["int8"]
     pinned = {name: precision for name, precision in everything.items() if name not in limits.float_blocks}
@@ -130,12 +130,19 @@ def _rules(
     }
     result: dict[str, Assignment] = {} if limits.int8_blocks else {FLOAT_RUN: {}}
     result["int8"] = effective(graph, pinned, whole)
+
+    def holding(order: Sequence[str], start: Assignment) -> dict[str, Precision]:
+        return exclude(order, limits, start, lambda each: meter.error(effective(graph, each, whole)))
+
+    choices: dict[str, Assignment] = {"int8": pinned, "weights": weighted}
     for name, start in (("int8", pinned), ("weights", weighted)):
-        chosen, _ = exclude_worst(model, limits, start, lambda each: meter.error(effective(graph, each, whole)))
-        for rule, blocks in ((name, start), (f"{name}, worst excluded", chosen)):
-            assignment = effective(graph, blocks, whole)
-            if all(_key(assignment) != _key(other) for other in result.values()):
-                result[rule] = assignment
+        choices[f"{name}, worst excluded"] = holding(damage_first(model, start), start)
+    few_flops_first = sorted((block for block in graph.candidates() if block.name in weighted), key=lambda b: b.flops)
+    choices["most FLOPs"] = holding([block.name for block in few_flops_first], weighted)
+    for rule, blocks in choices.items():
+        assignment = effective(graph, blocks, whole)
+        if all(_key(assignment) != _key(other) for other in result.values()):
+            result[rule] = assignment
     return result
 
 

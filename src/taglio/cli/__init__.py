@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from taglio.cli import clusters, compare, flow, models
+from taglio.cli.options import INTERRUPTED
 from taglio.errors import BadOption, TaglioError
-
-INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -10,6 +10,8 @@ import msgspec
 
 from taglio.errors import BadOption
 
+INTERRUPTED = 130  # the exit code after Ctrl-C
+
 
 def command(commands: Any, name: str, help_text: str, function: Any) -> argparse.ArgumentParser:
     """Add a command called `name` that runs `function`."""

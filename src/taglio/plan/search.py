@@ -117,37 +117,38 @@ def predicted_by(profile: Profile, graph: Graph, tried: Sequence[Tried]) -> list
     ]
 
 
-def exclude_worst(
-    error: ErrorModel, limits: Limits, everything: Assignment, measure: Callable[[Assignment], float]
-) -> tuple[dict[str, Precision], float]:
-    """All int8 but for the blocks that hurt most alone, as few of them as the bound needs, and its measured error.
-
-    What accuracy-driven tools do. It knows no times, so the solver's plans beat it where times differ between blocks;
-    where they hardly do, it is a candidate that no error of the latency model can spoil. Bisection takes for granted
-    that leaving out more hurts less, which is checked by measuring what is returned.
-    """
-    assert limits.max_error is not None
+def damage_first(error: ErrorModel, everything: Assignment) -> list[str]:
+    """The blocks of `everything` that were measured alone, those that hurt most first."""
     alone = {
         each.block: each.error for each in error.alone if everything.get(each.block, FLOAT32).name == each.precision
     }
-    order = sorted((name for name in alone if name not in limits.int8_blocks), key=lambda name: -alone[name])
+    return sorted(alone, key=lambda name: -alone[name])
+
+
+def exclude(
+    order: Sequence[str], limits: Limits, everything: Assignment, measure: Callable[[Assignment], float]
+) -> dict[str, Precision]:
+    """`everything` but for the first blocks of `order`, as few of them as the bound needs.
+
+    What tools do that exclude by a rule: by damage, as accuracy control does, or by FLOPs. It knows no times, so the
+    solver's plans beat it where times differ between blocks; where they hardly do, it is a candidate that no error of
+    the latency model can spoil. Bisection takes for granted that leaving out more hurts less.
+    """
+    assert limits.max_error is not None
+    free = [name for name in order if name in everything and name not in limits.int8_blocks]
 
     def without(count: int) -> dict[str, Precision]:
-        left_out = set(order[:count])
+        left_out = set(free[:count])
         return {name: precision for name, precision in everything.items() if name not in left_out}
 
-    low, high = 0, len(order)
-    found = without(high)
-    value = measure(found)
+    low, high = 0, len(free)
     while low < high:
         middle = (low + high) // 2
-        candidate = without(middle)
-        error_here = measure(candidate)
-        if error_here <= limits.max_error:
-            high, found, value = middle, candidate, error_here
+        if measure(without(middle)) <= limits.max_error:
+            high = middle
         else:
             low = middle + 1
-    return found, value
+    return without(high)
 
 
 def best(tried: Sequence[Tried], count: int) -> list[Tried]:

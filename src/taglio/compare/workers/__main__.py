@@ -1,7 +1,7 @@
 """Run one job of one back end: `python -P .../workers/__main__.py REQUEST.json`, in that back end's environment.
 
 Shares taglio's source by path, without putting the packages beside it on the path. What libraries print goes to
-standard error; standard output carries the events alone.
+standard error; standard output carries the events alone. A line on standard input ends a wait between rounds.
 """
 
 import importlib
@@ -37,6 +37,10 @@ def main() -> int:
         events.write(json.dumps({"event": event, **fields}) + "\n")
         events.flush()
 
+    def wait(first: bool) -> None:
+        tell("round", first=first)
+        sys.stdin.readline()
+
     contract = importlib.import_module("taglio.compare.workers.contract")
     loop = importlib.import_module("taglio.compare.workers.loop")
     try:
@@ -49,7 +53,7 @@ def main() -> int:
             data = contract.load_data(request)
             backend = module.make(request, data)
             if request.task == "rows":
-                loop.rows(request, data, backend, tell)
+                loop.rows(request, data, backend, tell, wait)
             elif request.task == "support":
                 for support in backend.support():
                     tell("support", **loop.as_fields(support))
