@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from taglio.cli.clusters import cluster_arguments, plan_on_cluster, refuse_without_cluster
+from taglio.cli.engine import optimize_arguments, optimize_on_cluster, run_arguments, run_on_cluster
 from taglio.cli.options import (
     bound_argument,
     calibration_argument,
@@ -23,6 +24,7 @@ from taglio.cli.options import (
     read_limits,
     read_setup,
 )
+from taglio.errors import BadOption
 
 
 def add(commands: Any) -> None:
@@ -90,6 +92,7 @@ def add(commands: Any) -> None:
     each.add_argument(
         "--runtime", default="onnxruntime", choices=("onnxruntime", "openvino"), help="what runs the components"
     )
+    run_arguments(each)
     json_argument(each)
 
     each = command(commands, "report", "write the HTML page and print the tables", _report)
@@ -105,6 +108,7 @@ def _optimize_arguments(each: argparse.ArgumentParser) -> None:
     metric_argument(each, "relative-l2")
     pin_arguments(each)
     measuring_arguments(each)
+    optimize_arguments(each)
     each.add_argument("-o", "--out", type=Path, required=True, help="folder for every artifact")
     json_argument(each)
 
@@ -129,6 +133,10 @@ def _optimize(options: argparse.Namespace) -> int:
 
     setup = read_setup(options)
     graph = build(model.load(options.model, setup.shapes)) if options.keep_float or options.force_int8 else None
+    if options.cluster is not None:
+        return optimize_on_cluster(options, setup, read_limits(graph, options))
+    if options.scenario or options.objective != "latency":
+        raise BadOption("--scenario and --objective are about several machines: give a cluster file with --cluster")
     with bar(options.json) as progress:
         outcome = optimize(options.out, setup, read_limits(graph, options), effort=options.effort, progress=progress)
     page.write(options.out)
@@ -245,6 +253,10 @@ def _build(options: argparse.Namespace) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
+    if options.cluster is not None:
+        return run_on_cluster(options)
+    if options.stream or options.scenario:
+        raise BadOption("--stream and --scenario are about several machines: give a cluster file with --cluster")
     from taglio.report import terminal
     from taglio.report.progress import bar
     from taglio.stages import run
