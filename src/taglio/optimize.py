@@ -27,6 +27,7 @@ from taglio.profile.result import Profile
 from taglio.profile.stopwatch import Effort, Progress, Timed
 from taglio.quantize.precision import Assignment, precisions
 from taglio.quantize.qdq import QdqBuilder
+from taglio.runtimes.onnxruntime import NAME
 from taglio.scheme import Scheme
 from taglio.workspace import COMPONENTS, PLAN, PROFILE, Setup, Work
 
@@ -108,7 +109,10 @@ def profile_stage(
 
 
 def layers_stage(work: Work, scheme: Scheme, cut_at: Cut, progress: Progress | None = None) -> LayerTimes:
-    """Time every layer alone, the notes' way, and keep the times in the folder."""
+    """Time every layer alone, the notes' way, and keep the times in the folder. Raises BadOption for OpenVINO, which
+    fuses across layers: `taglio compare --layers` tells what its compiled parts take."""
+    if work.setup.runtime != NAME:
+        raise BadOption(f"--layers times ONNX Runtime, not {work.setup.runtime}: leave --layers or --runtime out")
     builder = work.builder(scheme, progress)
     result = layer_times(
         work.model, work.graph, builder, precisions(scheme), work.setup.options(), cut=cut_at, progress=progress

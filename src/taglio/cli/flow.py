@@ -21,6 +21,7 @@ from taglio.cli.options import (
     provider_argument,
     read_limits,
     read_setup,
+    runtime_argument,
 )
 
 
@@ -85,9 +86,7 @@ def add(commands: Any) -> None:
     each = command(commands, "run", "run the built components; predicted beside measured", _run)
     folder_argument(each)
     each.add_argument("--runs", type=positive, default=100, help="inferences to time (default 100)")
-    each.add_argument(
-        "--runtime", default="onnxruntime", choices=("onnxruntime", "openvino"), help="what runs the components"
-    )
+    runtime_argument(each, None, "what runs the components (default: what the profile was taken in)")
     json_argument(each)
 
     each = command(commands, "report", "write the HTML page and print the tables", _report)

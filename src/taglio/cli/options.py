@@ -94,7 +94,13 @@ def measuring_arguments(each: argparse.ArgumentParser) -> None:
         default="all",
         help="graph optimisation level (default all)",
     )
+    runtime_argument(each, "onnxruntime", "what runs the model while it is timed, and its plan after that")
     effort_argument(each)
+
+
+def runtime_argument(each: argparse.ArgumentParser, default: str | None, help_text: str) -> None:
+    """--runtime."""
+    each.add_argument("--runtime", default=default, choices=("onnxruntime", "openvino"), help=help_text)
 
 
 def effort_argument(each: argparse.ArgumentParser) -> None:
@@ -173,6 +179,7 @@ def read_setup(options: argparse.Namespace) -> Any:
         options.optimization,
         None if options.scheme == "auto" else parse_scheme(options.scheme),
         getattr(options, "metric", RELATIVE_L2),
+        getattr(options, "runtime", "onnxruntime"),
     )
 
 

@@ -49,7 +49,9 @@ class Emulation:
             raise
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def _make(self) -> None:
@@ -81,7 +83,6 @@ class Emulation:
     def addresses(self) -> dict[str, str]:
         """Address by device."""
         return {each.device: each.address for each in self.record.places}
-
 
     def start(
         self, device: str, command: Sequence[str], environment: Mapping[str, str] | None = None, **options: object
@@ -127,7 +128,9 @@ def joined(folder: str | None) -> Record:
         there = [each for each in there if each.folder == Path(folder)]
     if len(there) != 1:
         what = f"{len(there)} emulations are" if there else "no emulation is"
-        raise BadOption(f"{what} running: start one with taglio emulate CLUSTER, or name one of them by {record.ENVIRONMENT}")
+        raise BadOption(
+            f"{what} running: start one with taglio emulate CLUSTER, or name one of them by {record.ENVIRONMENT}"
+        )
     return there[0]
 
 
@@ -138,7 +141,9 @@ def change(made: Record, text: str) -> None:
     base = clusters.parse(made.cluster_text, made.cluster_file, made.scenario)
     now = changed(base, text) if text.strip() else base
     kept = {(way.source, way.target): way for way in ways(now, base)}
-    _order(made, tuple(kept.get((way.source, way.target), msgspec.structs.replace(way, cut=True)) for way in ways(base)))
+    _order(
+        made, tuple(kept.get((way.source, way.target), msgspec.structs.replace(way, cut=True)) for way in ways(base))
+    )
     for before in base.devices:
         after = next((each for each in now.devices if each.name == before.name), before)
         slower = after.scale_factor / before.scale_factor
