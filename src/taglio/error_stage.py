@@ -14,13 +14,14 @@ from taglio.error.measure import ErrorMeter
 from taglio.error.model import ErrorModel
 from taglio.error.study import Budget, study
 from taglio.error.switchable import Switchable, quantizable_flows
+from taglio.errors import BadOption
 from taglio.plan.result import Limits
 from taglio.profile.measure import pure_assignments
 from taglio.profile.stopwatch import Progress
 from taglio.quantize.precision import precisions
 from taglio.quantize.qdq import QdqBuilder
 from taglio.quantize.ranges import calibrate
-from taglio.runtimes.onnxruntime import PROVIDERS, SessionOptions, open_session, providers_for, run_session
+from taglio.runtimes.onnxruntime import CUDA, PROVIDERS, SessionOptions, open_session, providers_for, run_session
 from taglio.scheme import Scheme
 from taglio.workspace import ERROR, Work
 
@@ -40,7 +41,10 @@ def open_switchable(work: Work, builder: QdqBuilder, scheme: Scheme, provider: s
     wires = dict.fromkeys(quantizable_flows(work.graph), scheme)
     small = sum(block.weight_float_bytes for block in work.graph.blocks) < _SMALL_BYTES
     together = work.data.held_out.samples[:_TOGETHER] if small else ()
-    return Switchable(work.model, work.graph, builder, precisions(scheme), options, wires=wires, together=together)
+    result = Switchable(work.model, work.graph, builder, precisions(scheme), options, wires=wires, together=together)
+    if provider == "cuda" and result.provider != CUDA:  # offered, but without a GPU, a driver or its libraries
+        raise BadOption(f"--provider cuda: ONNX Runtime offers {CUDA} but could not start it here: use auto or cpu")
+    return result
 
 
 def error_stage(

@@ -1,6 +1,6 @@
 """Measure the output error of assignments on the switchable graph. Fits nothing."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -39,7 +39,6 @@ class ErrorMeter:
         self._labels = labels[: len(self._samples)] if labels is not None else None
         self.names = tuple(names)
         self._reference = [*switchable.run_all({}, self._samples)]
-        self.evaluations = 0
         for outputs in self._reference:
             for name, value in zip(self.names, outputs, strict=True):
                 if not np.isfinite(np.asarray(value, np.float64)).all():
@@ -66,13 +65,7 @@ class ErrorMeter:
 
     def error(self, assignment: Assignment) -> float:
         """Loss of the model with `assignment` quantised, the largest over outputs."""
-        return max(self.per_output(assignment).values())
-
-    def per_output(self, assignment: Assignment, wires: Collection[str] = ()) -> dict[str, float]:
-        """The same by output."""
-        tally, _ = self._tally(self._switchable.run_all(assignment, self._samples, wires), sketch=False)
-        losses = tally.losses(self._labels)
-        return dict(zip(self.names, (float(each) for each in losses), strict=True))
+        return self.loss_of(self._switchable.run_all(assignment, self._samples))
 
     def read(self, assignment: Assignment, wires: Collection[str] = (), *, sketch: bool = True) -> Reading:
         """Everything that the study keeps of one evaluation; `wires` travel as int8 besides."""
@@ -86,17 +79,6 @@ class ErrorMeter:
     def loss_of(self, changed: Iterable[Outputs]) -> float:
         """Loss of the outputs that another model has on the same samples."""
         return self._tally(changed, sketch=False)[0].value(self._labels)
-
-    def table(
-        self, assignments: Sequence[Assignment], progress: Callable[[int, int], None] | None = None
-    ) -> np.ndarray:
-        """Losses of several assignments by output, shape [assignments, outputs]."""
-        rows = []
-        for index, assignment in enumerate(assignments):
-            rows.append([*self.per_output(assignment).values()])
-            if progress:
-                progress(index + 1, len(assignments))
-        return np.array(rows).reshape(len(assignments), len(self.names))
 
     def sample_errors(self, assignment: Assignment) -> np.ndarray:
         """‖ŷ − y‖² and ‖y‖² by sample and output, shape [2, samples, outputs]."""
@@ -115,7 +97,6 @@ class ErrorMeter:
             differences = tally.add(reference, outputs)
             if sketch:
                 self._sketcher.add(sums, index, differences)
-        self.evaluations += 1
         return tally, sums.astype(np.float32)
 
     def _anchored(self, metric: Metric) -> Metric:

@@ -102,8 +102,8 @@ class Subset:
 class ErrorModel:
     """Predicts the error of any assignment.
 
-    With probability `confidence` the measured error of a new subset is at most predicted × exp(`upper_log`) +
-    `upper_add`: the conformal quantile of cross-validated log ratios, or of differences where the metric is a step.
+    The measured error of a share `confidence` of new subsets is at most predicted × exp(`upper_log`) + `upper_add`: a
+    tolerance limit of cross-validated log ratios, or of differences where the metric is a step (combine.py).
     `samples` inputs not used for calibration were measured. Outputs that never came near being the largest have no
     model. `steps` are knots (relative L2, loss), rising in both; empty for a smooth metric. `notes` say what of the
     data makes these figures less sure.

@@ -22,12 +22,17 @@ def plans(answer: Answer, names: Sequence[str], objective: Objective, told: Sequ
     for name, plan in zip(names, answer.plans, strict=True):
         if len(names) > 1:
             _say(f"{name}:")
-        _devices(plan)
-        _crossings(plan)
-        _totals(plan)
+        one(plan)
     _say(f"{objective}: {amount(objective, answer.value)}, proven within {answer.gap:.2%} of the best")
     for each in told:
         _say(each.words)
+
+
+def one(plan: Plan) -> None:
+    """One plan's devices, crossings and totals."""
+    _devices(plan)
+    _crossings(plan)
+    _totals(plan)
 
 
 def front(result: Front, path: Path) -> None:
