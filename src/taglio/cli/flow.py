@@ -90,7 +90,7 @@ def add(commands: Any) -> None:
     each = command(commands, "run", "run the built components; predicted beside measured", _run)
     folder_argument(each)
     each.add_argument("--runs", type=positive, default=100, help="inferences to time (default 100)")
-    runtime_argument(each, None, "what runs the components (default: what the profile was taken in)")
+    runtime_argument(each, None)
     run_arguments(each)
     json_argument(each)
 

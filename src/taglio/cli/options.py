@@ -104,13 +104,18 @@ def measuring_arguments(each: argparse.ArgumentParser) -> None:
         default="all",
         help="graph optimisation level (default all)",
     )
-    runtime_argument(each, "onnxruntime", "what runs the model while it is timed, and its plan after that")
+    runtime_argument(each, "onnxruntime")
     effort_argument(each)
 
 
-def runtime_argument(each: argparse.ArgumentParser, default: str | None, help_text: str) -> None:
-    """--runtime."""
-    each.add_argument("--runtime", default=default, choices=("onnxruntime", "openvino"), help=help_text)
+def runtime_argument(each: argparse.ArgumentParser, default: str | None) -> None:
+    """--runtime; None for the profile's own."""
+    each.add_argument(
+        "--runtime",
+        default=default,
+        choices=("onnxruntime", "openvino"),
+        help="what runs the model; the components run in what the profile was taken in",
+    )
 
 
 def effort_argument(each: argparse.ArgumentParser) -> None:
