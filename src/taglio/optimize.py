@@ -108,11 +108,14 @@ def profile_stage(
     return result
 
 
+def refuse_layers(setup: Setup) -> None:
+    """Raises BadOption where layers alone would not be what runs: `taglio compare --layers` tells OpenVINO's parts."""
+    if setup.runtime != NAME:
+        raise BadOption(f"--layers times ONNX Runtime, not {setup.runtime}: leave --layers or --runtime out")
+
+
 def layers_stage(work: Work, scheme: Scheme, cut_at: Cut, progress: Progress | None = None) -> LayerTimes:
-    """Time every layer alone, the notes' way, and keep the times in the folder. Raises BadOption for OpenVINO, which
-    fuses across layers: `taglio compare --layers` tells what its compiled parts take."""
-    if work.setup.runtime != NAME:
-        raise BadOption(f"--layers times ONNX Runtime, not {work.setup.runtime}: leave --layers or --runtime out")
+    """Time every layer alone, the notes' way, and keep the times in the folder. See `refuse_layers`."""
     builder = work.builder(scheme, progress)
     result = layer_times(
         work.model, work.graph, builder, precisions(scheme), work.setup.options(), cut=cut_at, progress=progress

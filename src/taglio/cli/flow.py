@@ -151,11 +151,13 @@ def _profile(options: argparse.Namespace) -> int:
     from taglio import artifact, workspace
     from taglio.choose_scheme import choose
     from taglio.error.loss import Metric
-    from taglio.optimize import layers_stage, profile_stage
+    from taglio.optimize import layers_stage, profile_stage, refuse_layers
     from taglio.report import terminal
     from taglio.report.progress import bar
 
     setup = read_setup(options)
+    if options.layers:
+        refuse_layers(setup)
     with bar(options.json) as progress:
         work = workspace.create(options.out, setup)
         scheme = setup.scheme or choose(work, 0.01, Metric(), progress=progress)[0]
