@@ -7,9 +7,9 @@ from pathlib import Path
 from taglio import artifact
 from taglio.cluster import Cluster, Device
 from taglio.decide import verifier, whole_meter
-from taglio.error.metric import RelativeL2
+from taglio.error.loss import RELATIVE_L2, Tally
 from taglio.error.model import ErrorModel
-from taglio.error_stage import open_switchable
+from taglio.error_stage import loss_limits, open_switchable
 from taglio.errors import BadArtifact, BadOption, Infeasible
 from taglio.graph import Graph
 from taglio.plan.nonnegative import nonnegative
@@ -61,7 +61,7 @@ class Candidate:
 
 
 def candidate(folder: Path, limits_of: Callable[[Graph], Limits], rate_per_s: float | None = None) -> Candidate:
-    """A model from its folder."""
+    """A model from its folder; an error bound comes in the metric's unit and becomes a loss."""
     work, measured = reopen_profiled(folder)
     error = artifact.load(folder / f"{ERROR}.json", ERROR, ErrorModel, model_sha256=work.model.sha256)
     if error.scheme != measured.scheme:
@@ -69,7 +69,11 @@ def candidate(folder: Path, limits_of: Callable[[Graph], Limits], rate_per_s: fl
             f"{folder / f'{ERROR}.json'}: is of scheme {error.scheme}, the profile of {measured.scheme}: "
             "run taglio error again"
         )
-    return Candidate(folder, work, measured, error, limits_of(work.graph), rate_per_s)
+    limits = limits_of(work.graph)
+    if limits.max_error is not None and work.setup.metric != RELATIVE_L2:
+        scheme = measured.scheme
+        limits = loss_limits(work, open_switchable(work, work.builder(scheme), scheme), limits)
+    return Candidate(folder, work, measured, error, limits, rate_per_s)
 
 
 def device_profiles(folder: Path, work: Work, cluster: Cluster, measured: Profile) -> dict[str, Profile]:
@@ -221,8 +225,8 @@ class _Meter:
         whole = self._builder.build(plan.assignment(), plan.wire_only(work.graph))
         before = open_session(work.model.proto, options, label=work.model.name)
         after = open_session(whole, options, label=f"the plan of {work.model.name}")
-        total = RelativeL2(work.model.outputs)
+        tally = Tally(self._meter.metric, names)
         for sample in work.data.held_out.samples:
             wanted = run_session(before, names, sample, work.setup.data)
-            total.add(wanted, run_session(after, names, sample, work.setup.data))
-        return total.value()
+            tally.add(wanted, run_session(after, names, sample, work.setup.data))
+        return float(tally.losses(work.data.held_out.labels).max())
