@@ -20,7 +20,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ from taglio import cluster as clusters
 from taglio.cluster import Cluster
 from taglio.emulate.devices import start_devices
 from taglio.emulate.emulation import Emulation
+from taglio.engine.probe import written
 from taglio.engine.run import run_on_cluster
 from taglio.errors import Infeasible, TaglioError
 from taglio.graph import Graph
@@ -89,15 +90,32 @@ def cluster_file(folder: Path) -> Path:
     return path
 
 
-def probed(made: Emulation, file: Path, name: str) -> Path:
-    """The cluster as its links were measured over the engine, in one scenario."""
-    path = file.parent / f"probed-{name}.toml"
-    key = path.with_suffix(".json")
-    now = [made.record.cluster_text, name, artifact.tools()]
-    if not (key.exists() and json.loads(key.read_text()) == json.loads(json.dumps(now))):
-        made.become(scenario(file, name))
-        run(made, "camera", "cluster", "probe", file, "-o", path)
-        key.write_text(json.dumps(now))
+def probed(made: Emulation | None, file: Path, name: str) -> Path:
+    """The cluster in one scenario with its links as the engine sees them, written to a file.
+
+    Links are probed with the file's own figures only. What the engine adds to a hop, in seconds and in seconds a byte,
+    is the devices' doing, so it is added to the links of other scenarios.
+    """
+    source, path = file.parent / "probed.toml", file.parent / f"probed-{name}.toml"
+    key = source.with_suffix(".json")
+    now = json.dumps([file.read_text(), artifact.tools()])
+    if not (key.exists() and key.read_text() == now):
+        if made is None:
+            raise RuntimeError("the links were not probed: run with --until prepare first")
+        made.become(scenario(file, "lan"))
+        run(made, "camera", "cluster", "probe", file, "--write", source)
+        key.write_text(now)
+    seen, given, wanted = clusters.load(source), scenario(file, "lan"), scenario(file, name)
+    for link in seen.links:
+        before, asked = given.link(link.source, link.target), wanted.link(link.source, link.target)
+        assert before is not None
+        assert asked is not None
+        more_s = link.latency_s - before.latency_s
+        more_byte_s = 1.0 / link.bandwidth_bytes_per_s - 1.0 / before.bandwidth_bytes_per_s
+        speed = 1.0 / max(1.0 / asked.bandwidth_bytes_per_s + more_byte_s, 1e-12)
+        found = replace(asked, latency_s=max(asked.latency_s + more_s, 0.0), bandwidth_bytes_per_s=speed)
+        wanted = wanted.with_link(found)
+    path.write_text(written(wanted, ()))
     return path
 
 
@@ -123,15 +141,17 @@ def run(made: Emulation | None, device: str, *words: object) -> str:
     return out
 
 
-def prepare(made: Emulation, name: str, effort: float) -> Path:
+def prepare(made: Emulation | None, file: Path, name: str, effort: float) -> Path:
     """The workspace of a network: profiled by every device itself, errors studied once beside them."""
     model, data = paths(CASES[name])
     home = CACHE / "cluster" / name
     given = ["--data", data, "--preprocess", CASES[name].preprocess, "--scheme", SCHEME]
     done = home / "prepared.json"
-    key = {"cluster": made.record.cluster_text, "effort": effort, "tools": artifact.tools()}
+    key = {"cluster": file.read_text(), "effort": effort, "tools": artifact.tools()}
     if done.exists() and json.loads(done.read_text()) == key:
         return home / "work"
+    if made is None:
+        raise RuntimeError(f"{name} was not profiled on these devices: run with --until prepare first")
     shutil.rmtree(home, ignore_errors=True)
     (home / "work").mkdir(parents=True)
     for device in made.cluster.devices:
@@ -217,31 +237,41 @@ def measured(made: Emulation, file: Path, runs: int, stream: bool, folders: list
     words = [sys.executable, __file__, "--inside", str(file), str(runs), "stream" if stream else "single"]
     process = made.start("camera", [*words, *(str(each) for each in folders)], stdout=subprocess.PIPE, text=True)
     told = process.communicate()[0]
-    return {each["folder"]: each for each in map(json.loads, told.splitlines())}
+    return {each["folder"]: each for each in (json.loads(line) for line in told.splitlines() if line.startswith("{"))}
+
+
+def plans(
+    made: Emulation | None, file: Path, name: str, options: argparse.Namespace
+) -> dict[str, tuple[Variant, Path]]:
+    """The built plans of one network, by folder."""
+    work = prepare(made, file, name, options.effort)
+    found = {}
+    for variant in variants(name):
+        links = probed(made, file, variant.scenario)
+        if options.until == "prepare":
+            continue
+        try:
+            folder = make(work, links, variant)
+        except Infeasible as error:
+            print(f"{name} {variant.name}: {error}")
+            continue
+        found[str(folder)] = (variant, folder)
+    return found
 
 
 def study(made: Emulation, file: Path, name: str, options: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
     """Add the rows of one network: prediction and throughput of its variants."""
-    work = prepare(made, name, options.effort)
+    ready = plans(made, file, name, options)
     for chosen in SCENARIOS:
-        links = probed(made, file, chosen)
-        ready: dict[str, tuple[Variant, Path]] = {}
-        for variant in variants(name):
-            if variant.scenario != chosen:
-                continue
-            try:
-                folder = make(work, links, variant)
-            except Infeasible as error:
-                print(f"{name} {variant.name}: {error}")
-                continue
-            ready[str(folder)] = (variant, folder)
+        folders = [folder for variant, folder in ready.values() if variant.scenario == chosen]
         made.become(scenario(file, chosen))
         for stream in (False, True) if "throughput" in options.parts else (False,):
             runs = options.runs * (3 if stream else 1)
-            found = measured(made, links, runs, stream, [folder for _, folder in ready.values()])
-            for key, (variant, folder) in ready.items():
+            found = measured(made, probed(made, file, chosen), runs, stream, folders) if folders else {}
+            for folder in folders:
                 plan = artifact.load(folder / f"{PLAN}.json", PLAN, Plan)
-                row = {"case": name, **asdict(variant), "stream": stream, **found.get(key, {"error": "no answer"})}
+                answer = found.get(str(folder), {"error": "no answer"})
+                row = {"case": name, **asdict(ready[str(folder)][0]), "stream": stream, **answer}
                 row["devices"] = sorted({each.device for each in plan.placements})
                 rows.append(row)
                 tell(row)
@@ -276,6 +306,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", default="ultraface-rfb-320,yunet-n-640,yolo11n-seg")
     parser.add_argument("--parts", default="prediction,throughput")
+    parser.add_argument(
+        "--until", choices=("prepare", "plan", "run"), default="run", help="leave the rest to another run"
+    )
     parser.add_argument("--runs", type=int, default=20)
     parser.add_argument("--effort", type=float, default=0.3)
     parser.add_argument("--json", action="store_true")
@@ -287,6 +320,10 @@ def main() -> int:
         if name not in CASES:
             parser.error(f"{name} is none of {', '.join(CASES)}")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what is emulated goes, what was measured is written
+    if options.until == "plan":
+        for name in names:
+            print(f"{name}: {len(plans(None, file, name, options))} plans", flush=True)
+        return 0
     begun = time.monotonic()
     try:
         with Emulation(file) as made:
@@ -298,7 +335,8 @@ def main() -> int:
                 except FileNotFoundError as error:
                     print(f"skipped {error}")
     finally:
-        report(rows, options)
+        if rows:
+            report(rows, options)
     return 0
 
 

@@ -104,7 +104,7 @@ def main() -> int:
         for fault in options.faults.split(","):
             with Emulation(file) as made:  # anew for each: one fault's remains are not another's
                 start_devices(made)
-                work = study.prepare(made, options.case, options.effort)
+                work = study.prepare(made, file, options.case, options.effort)
                 links = study.probed(made, file, "lan")
                 folder = study.make(work, links, THREE)
                 made.become(made.cluster)

@@ -131,7 +131,7 @@ def client(work: Path, address: str, runs: int) -> None:
 
 def one(made: Emulation, name: str, variant: study.Variant, options: argparse.Namespace) -> dict[str, Any]:
     file = CACHE / "cluster" / "cluster.toml"
-    work = study.prepare(made, name, options.effort)
+    work = study.prepare(made, file, name, options.effort)
     links = study.probed(made, file, variant.scenario)
     folder = study.make(work, links, variant)
     given = study.scenario(file, variant.scenario)

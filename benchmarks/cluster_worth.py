@@ -79,7 +79,7 @@ def main() -> int:
         file = study.cluster_file(CACHE / "cluster-worth")
         with Emulation(file) as made:
             start_devices(made)
-            work = study.prepare(made, options.case, options.effort)
+            work = study.prepare(made, file, options.case, options.effort)
             for speed in speeds:
                 chosen = f"at{speed}"
                 links = study.probed(made, file, chosen)
