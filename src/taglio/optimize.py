@@ -27,6 +27,7 @@ from taglio.profile.result import Profile
 from taglio.profile.stopwatch import Effort, Progress, Timed
 from taglio.quantize.precision import Assignment, precisions
 from taglio.quantize.qdq import QdqBuilder
+from taglio.runtimes.onnxruntime import NAME
 from taglio.scheme import Scheme
 from taglio.workspace import COMPONENTS, PLAN, PROFILE, Setup, Work
 
@@ -104,8 +105,14 @@ def profile_stage(
     return result
 
 
+def refuse_layers(setup: Setup) -> None:
+    """Raises BadOption where layers alone would not be what runs: `taglio compare --layers` tells OpenVINO's parts."""
+    if setup.runtime != NAME:
+        raise BadOption(f"--layers times ONNX Runtime, not {setup.runtime}: leave --layers or --runtime out")
+
+
 def layers_stage(work: Work, scheme: Scheme, cut_at: Cut, progress: Progress | None = None) -> LayerTimes:
-    """Time every layer alone, the notes' way, and keep the times in the folder."""
+    """Time every layer alone, the notes' way, and keep the times in the folder. See `refuse_layers`."""
     builder = work.builder(scheme, progress)
     result = layer_times(
         work.model, work.graph, builder, precisions(scheme), work.setup.options(), cut=cut_at, progress=progress

@@ -15,7 +15,7 @@ from taglio.model import load as load_model
 from taglio.profile.stopwatch import Progress
 from taglio.quantize.qdq import QdqBuilder
 from taglio.quantize.ranges import Ranges, calibrate
-from taglio.runtimes.onnxruntime import Optimization, SessionOptions
+from taglio.runtimes.onnxruntime import NAME, Optimization, SessionOptions
 from taglio.scheme import Calibration, Scheme
 
 SETUP, RANGES, PROFILE, ERROR, PLAN, RUN = "setup", "ranges", "profile", "error", "plan", "run"
@@ -42,10 +42,11 @@ class Setup:
     scheme: Scheme | None = None
     metric: str = RELATIVE_L2
     calibration: str = ""
+    runtime: str = NAME
 
     def options(self) -> SessionOptions:
         """How sessions that are timed are opened."""
-        return SessionOptions(self.threads, Optimization(self.optimization), self.spinning)
+        return SessionOptions(self.threads, Optimization(self.optimization), self.spinning, runtime=self.runtime)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

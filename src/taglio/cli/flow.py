@@ -23,6 +23,7 @@ from taglio.cli.options import (
     provider_argument,
     read_limits,
     read_setup,
+    runtime_argument,
 )
 from taglio.errors import BadOption
 
@@ -89,9 +90,7 @@ def add(commands: Any) -> None:
     each = command(commands, "run", "run the built components; predicted beside measured", _run)
     folder_argument(each)
     each.add_argument("--runs", type=positive, default=100, help="inferences to time (default 100)")
-    each.add_argument(
-        "--runtime", default="onnxruntime", choices=("onnxruntime", "openvino"), help="what runs the components"
-    )
+    runtime_argument(each, None)
     run_arguments(each)
     json_argument(each)
 
@@ -152,11 +151,13 @@ def _profile(options: argparse.Namespace) -> int:
     from taglio import artifact, workspace
     from taglio.choose_scheme import choose
     from taglio.error.loss import Metric
-    from taglio.optimize import layers_stage, profile_stage
+    from taglio.optimize import layers_stage, profile_stage, refuse_layers
     from taglio.report import terminal
     from taglio.report.progress import bar
 
     setup = read_setup(options)
+    if options.layers:
+        refuse_layers(setup)
     with bar(options.json) as progress:
         work = workspace.create(options.out, setup)
         scheme = setup.scheme or choose(work, 0.01, Metric(), progress=progress)[0]

@@ -104,7 +104,18 @@ def measuring_arguments(each: argparse.ArgumentParser) -> None:
         default="all",
         help="graph optimisation level (default all)",
     )
+    runtime_argument(each, "onnxruntime")
     effort_argument(each)
+
+
+def runtime_argument(each: argparse.ArgumentParser, default: str | None) -> None:
+    """--runtime; None for the profile's own."""
+    each.add_argument(
+        "--runtime",
+        default=default,
+        choices=("onnxruntime", "openvino"),
+        help="what runs the model; the components run in what the profile was taken in",
+    )
 
 
 def effort_argument(each: argparse.ArgumentParser) -> None:
@@ -185,6 +196,7 @@ def read_setup(options: argparse.Namespace) -> Any:
         None if options.scheme == "auto" else parse_scheme(options.scheme),
         getattr(options, "metric", RELATIVE_L2),
         str(calibration.resolve()) if calibration else "",
+        getattr(options, "runtime", "onnxruntime"),
     )
 
 
