@@ -74,6 +74,7 @@ class Variant:
     ends: tuple[tuple[str, float], ...]
     max_error: float
     objective: str = "latency"
+    float_input: bool = False  # blocks that read the model's input stay in float
 
 
 def cluster_file(folder: Path) -> Path:
@@ -156,6 +157,13 @@ def pins(graph: Graph, ends: tuple[tuple[str, float], ...]) -> tuple[tuple[str, 
     return tuple(found)
 
 
+def limits(graph: Graph, variant: Variant) -> Limits:
+    """What a variant asks of the planner."""
+    first = tuple(block.name for block in graph.blocks if set(block.inputs) & set(graph.inputs))
+    held = first if variant.float_input else ()
+    return Limits(variant.max_error, float_blocks=held, device_pins=pins(graph, variant.ends))
+
+
 def variants(network: str) -> Iterator[Variant]:
     """Twelve for each network: every device alone, pairs, all three, and where the planner likes."""
     del network
@@ -183,7 +191,7 @@ def make(work: Path, file: Path, variant: Variant) -> Path:
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(work, folder, symlinks=True)
     used = ClusterFile(str(file), file.read_text(), None)
-    asked = candidate(folder, lambda graph: Limits(variant.max_error, device_pins=pins(graph, variant.ends)))
+    asked = candidate(folder, lambda graph: limits(graph, variant))
     place_models([asked], clusters.load(file), parse_objective(variant.objective), time_limit_s=6.0, used=used)
     stages.build(folder)
     done.write_text(key)

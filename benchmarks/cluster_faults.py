@@ -33,9 +33,11 @@ THREE = study.Variant("three", "lan", (("camera", 0.2), ("gateway", 0.6), ("serv
 
 def kill(made: Emulation, device: str) -> None:
     """All its processes at once; started again ten seconds later."""
-    for pid in quota.processes(made.record.place(device).group):
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+    while found := quota.processes(made.record.place(device).group):
+        for pid in found:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.01)
     time.sleep(10.0)
     start_device(made, device).wait()
 

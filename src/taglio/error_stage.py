@@ -8,7 +8,7 @@ import numpy as np
 
 from taglio import artifact
 from taglio.data import Dataset
-from taglio.error.doubts import constant_outputs, too_few_inputs, unlike_calibration
+from taglio.error.doubts import coarse_metric, constant_outputs, too_few_inputs, unlike_calibration
 from taglio.error.loss import Metric, Tally, call_user, parse_metric
 from taglio.error.measure import ErrorMeter
 from taglio.error.model import ErrorModel
@@ -99,6 +99,7 @@ def doubts(work: Work, scheme: Scheme, meter: ErrorMeter, progress: Progress | N
     squares, references = meter.sample_errors(everything)
     lines = [
         too_few_inputs(squares, references, meter.names),
+        coarse_metric(meter.metric, len(work.data.held_out.samples)),
         unlike_calibration(work.ranges(scheme, progress).low_high, _held_out_ranges(work), work.graph),
         constant_outputs(meter.references, meter.names),
     ]

@@ -88,7 +88,7 @@ def test_a_changed_component_is_logged_and_sent_again(running: Bench, out: Path,
 
 def test_links_are_measured_in_the_form_of_a_cluster_file(running: Bench, cluster: Path, tmp_path: Path) -> None:
     path = tmp_path / "measured.toml"
-    found = running.command("cluster", "probe", cluster, "-o", path, "--json").json()
+    found = running.command("cluster", "probe", cluster, "--write", path, "--json").json()
     ends = {(each["source"], each["target"]) for each in found["links"]}
     assert ends == {(a, b) for a in ("camera", "server") for b in ("camera", "server")}
     measured = parse(path.read_text())

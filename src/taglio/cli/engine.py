@@ -4,8 +4,10 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from taglio.cli.clusters import cluster_argument, objective_argument
 from taglio.cli.options import command, emit, json_argument, positive
 
+_NAME = "the device's name in the cluster file"
 _CLUSTER = "the cluster file (TOML) that names the devices"
 
 
@@ -18,19 +20,19 @@ def add(commands: Any) -> None:
     each = command(
         inner, "start", "start a device here, the first one with --head, and wait until it is a member", _start
     )
-    each.add_argument("--name", required=True, help="the device's name in the cluster file")
+    each.add_argument("--name", required=True, help=_NAME)
     each.add_argument("--head", action="store_true", help="the first device, which the others join")
     each.add_argument("--address", metavar="HOST:PORT", help="of the head, to join it")
     each.add_argument("--host", help="this machine's address for the others (default 127.0.0.1: this machine only)")
     each.add_argument("--port", type=positive, default=6379, help="where the head listens (default 6379)")
-    each.add_argument("--threads", type=positive, help="threads that components may use (default: all cores)")
+    each.add_argument("--threads", type=positive, help="threads of a session (default: all cores)")
     each.add_argument(
         "--memory-mb", type=positive, default=200, help="for tensors on their way, at least 80 (default 200)"
     )
     _lock_arguments(each)
     json_argument(each)
-    each = command(inner, "stop", "stop a device that runs here", _stop)
-    each.add_argument("--name", help="which (default: all that run here)")
+    each = command(inner, "stop", "stop the devices that run here, or one of them", _stop)
+    each.add_argument("--name", help=_NAME)
     json_argument(each)
 
     group = commands.add_parser("cluster", help="look at a running cluster", description="Look at a running cluster.")
@@ -43,7 +45,7 @@ def add(commands: Any) -> None:
     each = command(inner, "probe", "measure every link with real tensors, beside what the file says", _probe)
     each.add_argument("file", type=Path, metavar="CLUSTER", help=_CLUSTER)
     each.add_argument("--scenario", help="a scenario of the cluster file")
-    each.add_argument("-o", "--out", type=Path, metavar="FILE", help="write a cluster file with the links as measured")
+    each.add_argument("--write", type=Path, metavar="FILE", help="write a cluster file with the links as measured")
     json_argument(each)
 
 
@@ -59,18 +61,14 @@ def _lock_arguments(each: argparse.ArgumentParser) -> None:
 
 def optimize_arguments(each: argparse.ArgumentParser) -> None:
     """What `taglio optimize` takes for several machines."""
-    each.add_argument("--cluster", type=Path, help=f"for the devices of a running cluster: {_CLUSTER}")
-    each.add_argument("--scenario", help="a scenario of the cluster file")
-    each.add_argument("--objective", default="latency", metavar="AIM", help="with --cluster: as of taglio plan")
+    cluster_argument(each)
+    objective_argument(each)
 
 
 def run_arguments(each: argparse.ArgumentParser) -> None:
     """What `taglio run` takes for several machines."""
-    each.add_argument("--cluster", type=Path, help=f"run on the devices of a running cluster: {_CLUSTER}")
-    each.add_argument("--scenario", help="a scenario of the cluster file")
-    each.add_argument(
-        "--stream", action="store_true", help="with --cluster: several requests on their way, for throughput"
-    )
+    cluster_argument(each)
+    each.add_argument("--stream", action="store_true", help="with --cluster: several requests at once, for throughput")
 
 
 def _start(options: argparse.Namespace) -> int:
@@ -142,13 +140,13 @@ def _probe(options: argparse.Namespace) -> int:
         found = probe(connection, cluster, progress)
     text = written(cluster, found)
     clusters.parse(text)
-    if options.out is not None:
-        artifact.write_bytes(options.out, text.encode())
+    if options.write is not None:
+        artifact.write_bytes(options.write, text.encode())
     if options.json:
         return emit({"links": found, "cluster": text})
     engine_tables.links(found)
-    if options.out is not None:
-        terminal.say(f"wrote {options.out}")
+    if options.write is not None:
+        terminal.say(f"wrote {options.write}")
     return 0
 
 

@@ -1,6 +1,7 @@
 """Reach a running cluster from one of its devices. Starts no device and sends no tensor."""
 
 import contextlib
+import logging
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,9 +14,10 @@ from taglio.engine.host import Facts, facts
 from taglio.engine.library import part, ray
 from taglio.engine.local import LocalDevice
 from taglio.engine.members import devices
-from taglio.errors import BadDevice
+from taglio.errors import BadDevice, TaglioError
 
 _PATIENCE_S = 60.0
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,8 @@ def connect(prefer: str | None = None) -> Iterator[Connection]:
     if here.host == LOOPBACK:  # else Ray looks for the head at this machine's address in the network
         os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
     library = ray()  # it reads all this as it is loaded
+    # It prints what nodes report, pages of it, on standard output, where a command's own answer goes.
+    part("ray._private.worker").print_to_stdstream = _log
     try:
         library.init(
             address=here.address,
@@ -68,6 +72,10 @@ def connect(prefer: str | None = None) -> Iterator[Connection]:
         yield Connection(here)
     finally:
         library.shutdown()
+
+
+def _log(data: dict[str, Any], **_options: bool) -> None:
+    _LOG.info("%s: %s", data.get("pid"), data.get("lines"))
 
 
 def on(name: str, amount: float = 0.001) -> dict[str, Any]:
@@ -102,10 +110,12 @@ def same_version(found: Facts) -> None:
         )
 
 
-def refusal(name: str, error: Exception) -> BadDevice:
+def refusal(name: str, error: Exception) -> TaglioError:
     """What a failure on a device means, in one line."""
     exceptions = part("ray.exceptions")
     text = " ".join(str(error).split())
+    if isinstance(error, TaglioError) and not isinstance(error, exceptions.RayError):  # said here, not there
+        return error
     if isinstance(error, exceptions.GetTimeoutError):
         return BadDevice(f'device "{name}" did not answer within {_PATIENCE_S:.0f} s: see taglio cluster status')
     cause = getattr(error, "cause", None) or error

@@ -17,7 +17,7 @@ from taglio.engine.library import part, ray
 from taglio.engine.replan import Planned
 from taglio.engine.store import CHUNK_BYTES
 from taglio.engine.wiring import Wiring, wire
-from taglio.errors import BadDevice, TaglioError
+from taglio.errors import BadDevice
 from taglio.profile.stopwatch import Progress
 
 LANES = 8
@@ -88,8 +88,6 @@ def deploy(
             sent += send(host, files, progress)
             jobs = [(piece, _sends(wiring, piece)) for piece in pieces]
             opening[name] = host.load.remote(jobs, device.runtime, device.threads, buffer_bytes)
-        except TaglioError:
-            raise
         except Exception as error:
             raise refusal(name, error) from None
         if progress:

@@ -21,6 +21,7 @@ from taglio.profile.stopwatch import Progress
 RESOURCE = "taglio:"
 LOOPBACK = "127.0.0.1"
 PORT = 6379
+_MEMORY = "memory"
 DEVICE, THREADS, STORE = "TAGLIO_DEVICE", "TAGLIO_THREADS", "TAGLIO_COMPONENTS"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _PATIENCE_S = 90.0
@@ -30,7 +31,8 @@ _HEALTH = {
     "RAY_health_check_period_ms": "1000",
     "RAY_health_check_timeout_ms": "4000",
     "RAY_health_check_failure_threshold": "4",
-    "RAY_gcs_rpc_server_reconnect_timeout_s": "20",
+    # What a restart of the head may take before the others give up and start anew.
+    "RAY_gcs_rpc_server_reconnect_timeout_s": "120",
 }
 
 
@@ -64,15 +66,20 @@ def start(
         _free(host, port)
     assert address is not None
     environment = {**os.environ, **lock.environment(), **_HEALTH}
+    environment.pop("RAY_AUTH_TOKEN", None)  # it would go before the file
     _reachable(address, head=head)
     if not head:
-        _not_taken(name, address, lock)
+        # One that was killed here counts as alive for a few seconds more.
+        again = any(folder.glob("session_*"))
+        _not_taken(name, address, lock, _PATIENCE_S / 3.0 if again else 0.0, progress)
     device = LocalDevice(
         name, host, address, head, threads, str(lock.token.resolve()), str(lock.tls.resolve()) if lock.tls else None
     )
     environment |= {DEVICE: name, THREADS: str(threads), STORE: str(folder / "components")}
-    for each in folder.glob("session_*"):  # of an earlier life
-        _remove(each)
+    for each in (*folder.glob("session_*"), folder / _MEMORY):  # of an earlier life
+        shutil.rmtree(each, ignore_errors=True)
+    if head:  # what it knows of the cluster outlives it
+        environment |= {"RAY_gcs_storage": "rocksdb", "RAY_gcs_storage_path": str(folder / _MEMORY)}
     command = [sys.executable, "-m", "taglio.engine.keeper", str(folder), *_command(device, folder, port, memory_mb)]
     (folder / local.LOG).unlink(missing_ok=True)
     process = subprocess.Popen(
@@ -170,7 +177,7 @@ def members(address: str, lock: Lock) -> dict[str, bool]:
     """
     done = subprocess.run(
         [sys.executable, "-m", "taglio.engine.members", address],
-        env={**os.environ, **lock.environment()},
+        env={**{name: value for name, value in os.environ.items() if name != "RAY_AUTH_TOKEN"}, **lock.environment()},
         capture_output=True, text=True, timeout=60.0, check=False,
     )  # fmt: skip
     if done.returncode == 0:
@@ -188,10 +195,12 @@ def members(address: str, lock: Lock) -> dict[str, bool]:
     )
 
 
-def _not_taken(name: str, address: str, lock: Lock) -> None:
-    if members(address, lock).get(name):
+def _not_taken(name: str, address: str, lock: Lock, patience_s: float, progress: Progress | None) -> None:
+    begun = time.monotonic()
+    while members(address, lock).get(name):
+        waited = time.monotonic() - begun
+        if waited < patience_s:
+            if progress:
+                progress(f"waiting until the last {name} is given up", int(waited), int(patience_s))
+            continue
         raise BadDevice(f'the cluster at {address} has a device "{name}" already: choose another --name')
-
-
-def _remove(folder: Path) -> None:
-    shutil.rmtree(folder, ignore_errors=True)

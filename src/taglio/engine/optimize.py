@@ -48,21 +48,22 @@ def optimize_on_cluster(
     progress: Progress | None = None,
 ) -> ClusterOutcome:
     """The best plan under `limits` on the devices that run, built into `folder` and run on them."""
-    work = workspace.create(folder, setup)
+    work = workspace.open_only(folder, setup)
+    losses = loss_limits(work, limits)  # a bound that cannot be kept is refused before anything is written
+    workspace.keep(work)
     with connect(cluster.start) as connection:
         connection.need([device.name for device in cluster.devices])
         here = connection.here.name
         scheme = setup.scheme
         if scheme is None:
             timed = replace(work, setup=replace(setup, threads=cluster.device(here).threads))
-            scheme, _, _ = choose(timed, limits.max_error or 0.0, progress=progress)
+            scheme, _ = choose(timed, losses.max_error or 0.0, losses.metric, progress=progress)
         profiles = profile_devices(connection, work, cluster, scheme, effort, progress)
     # The stages that follow read the profile of the start device as their own.
     own = profiles.get(cluster.start) or next(iter(profiles.values()))
     artifact.save(folder / f"{PROFILE}.json", PROFILE, work.model.sha256, own)
     artifact.save(folder / f"{SETUP}.json", SETUP, work.model.sha256, replace(setup, scheme=scheme))
     switchable = open_switchable(work, work.builder(scheme, progress), scheme)
-    limits = loss_limits(work, switchable, limits)
     error_stage(work, scheme, switchable, effort=effort, progress=progress)
     answer = place_models([candidate(folder, lambda _graph: limits)], cluster, objective, used=used, progress=progress)
     _, proof = build(folder, progress)

@@ -66,7 +66,9 @@ class Recovery:
 
     def recover(self, reason: str) -> Pipeline:
         """A pipeline on what still lives. Raises BadDevice where nothing does, or no plan keeps the limits."""
-        self._prepared = None
+        if self._prepared is not None:  # made for a cluster that is no more
+            self._prepared[2].close()
+            self._prepared = None
         gone = [name for name in self._devices(self.running) if not self._lives(name)]
         cluster = self.running.cluster
         if cluster.start in gone:
@@ -110,10 +112,14 @@ class Recovery:
                 folder = self._work.folder
                 self._prepare(lambda: replan_apart(folder, running.plan, cluster, factors, _SWITCHING_S), said)
 
-    def offer(self, request: int) -> Pipeline | None:
-        """A pipeline that is ready to take over from `request` on, if there is one."""
+    def ready(self) -> bool:
+        """Whether another plan stands ready to take over."""
         if self._preparing is not None and not self._preparing.is_alive():
             self._preparing = None
+        return self._prepared is not None
+
+    def take_over(self, request: int) -> Pipeline | None:
+        """The pipeline that stood ready, to run from `request` on; None where it has been given up since."""
         if self._prepared is None:
             return None
         planned, deployment, pipeline, reason = self._prepared

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from taglio import artifact
-from taglio.cluster import Cluster
+from taglio.cluster import Cluster, parse
 from taglio.components.build import read
 from taglio.components.prove import TOLERANCE
 from taglio.engine.connect import connect
@@ -25,6 +25,7 @@ from taglio.engine.replan import Planned
 from taglio.engine.result import ClusterRun, ComponentTime, CrossingTime, DeviceEnergy
 from taglio.engine.serve import Feed, Server
 from taglio.errors import BadArtifact, MeasurementFailed
+from taglio.place_models import CLUSTER, ClusterFile
 from taglio.plan.result import Plan
 from taglio.profile.stopwatch import Progress, summarize
 from taglio.run.in_process import Executor
@@ -102,8 +103,20 @@ def run_on_cluster(
         if connection.here.name != cluster.start:
             note = f'inputs were sent from "{connection.here.name}", not from "{cluster.start}", where they start'
             result = replace(result, notes=(*result.notes, note))
+        if planned_for(folder, work) not in (None, cluster):
+            note = "the cluster file is another than the plan was made for: its prediction is of that one"
+            result = replace(result, notes=(*result.notes, note))
     artifact.save(folder / f"{CLUSTER_RUN}.json", CLUSTER_RUN, work.model.sha256, result)
     return result
+
+
+def planned_for(folder: Path, work: Work) -> Cluster | None:
+    """The cluster that the plan in `folder` was made for, where that was kept."""
+    path = folder / f"{CLUSTER}.json"
+    if not path.exists():
+        return None
+    kept = artifact.load(path, CLUSTER, ClusterFile, model_sha256=work.model.sha256)
+    return parse(kept.text, kept.file, kept.scenario)
 
 
 @dataclass(slots=True)
@@ -126,7 +139,7 @@ class _Run:
         if len(self.answers) != answer.request:
             raise MeasurementFailed(f"request {answer.request} was answered in the place of {len(self.answers)}")
         off = apart(answer.outputs, wanted)
-        same = running.plan.assignment() == self.planned.plan.assignment() and answer.attempts == 1
+        same = running.plan.fingerprint() == self.planned.plan.fingerprint()
         bound = running.plan.limits.max_error
         limit = TOLERANCE if same else max(TOLERANCE, _OTHER * (bound or 0.0))
         if off > limit:

@@ -52,12 +52,13 @@ class Server:
         for request, feed in enumerate(feeds):
             while len(waiting) >= self.pipeline.lanes:
                 yield self._next(waiting)
-            offered = self._recovery.offer(request)
-            if offered is not None:  # what the running one holds is answered first
+            if self._recovery.ready():  # what the running plan holds is answered first
                 while waiting:
                     yield self._next(waiting)
-                self.pipeline.close()
-                self.pipeline = offered
+                other = self._recovery.take_over(request)
+                if other is not None:
+                    self.pipeline.close()
+                    self.pipeline = other
             waiting.append(_Waiting(request, feed, time.monotonic(), 0))
             self._send(waiting, len(waiting) - 1)
         while waiting:
