@@ -2,8 +2,9 @@
 
 1. The limits are priced (multipliers.py); elimination (relaxation.py) gives the Lagrangian exactly, so its maximum is a
    proven lower bound. Labels whose min-marginal lies above what is known to be reachable can be in no better plan.
-2. Labellings within the limits come from crossing the priced answers, region by region (crossover.py), and from moves
-   and pairs of moves (descent.py).
+2. Labellings within the limits come from crossing the priced answers, region by region (crossover.py), from moves and
+   pairs of moves (descent.py), and where that is not enough from fixing part of the network and pricing the rest
+   (dive.py).
 3. Branching (branching.py) looks for plans barely above the bound, then further up, and proves where there are none.
 4. What the gap still allows goes to HiGHS (program.py), over the labels that are left.
 
@@ -21,6 +22,7 @@ import numpy as np
 from taglio.plan.branching import branch
 from taglio.plan.crossover import cross
 from taglio.plan.descent import Descent
+from taglio.plan.dive import dive
 from taglio.plan.elimination import TooWide
 from taglio.plan.evaluate import evaluate
 from taglio.plan.ledger import Ledger
@@ -47,6 +49,8 @@ _LOOSENING_SHARE = 0.8
 _BRANCHING_SHARE = 0.4
 # Gaps above the bound up to which branching looks for plans, in turn.
 _AIMS = (0.9, 3.0, 9.0)
+# (share of the rest fixed in a round, chunks it is fixed in, from the back): tried in turn until the gap is small.
+_DIVES = ((0.5, 4, False), (0.5, 8, True), (0.5, 1, False), (0.7, 16, True), (0.3, 4, False), (0.3, 8, True))
 # Prices around the best ones at which more answers are asked for: factors for one limit at a time.
 _AROUND = (0.85, 1.15)
 # Answers that are crossed with each other.
@@ -282,6 +286,27 @@ class _Search:
                 self._near(descent, offered, answers, prices.multipliers, good, 3, crossing=True)
                 self._mix(marginals, good)
             self._branch(descent, marginals, offered, answers, self.bound + factor * self.gap * abs(self.bound), good)
+            self._mix(marginals, good)
+        for share, chunks, backwards in _DIVES:
+            if self._done() or time.perf_counter() > self.deadline:
+                break
+            found, last = dive(
+                market,
+                ledger,
+                offered,
+                pool,
+                prices.shares,
+                prices.multipliers,
+                scale=abs(self.bound),
+                share=share,
+                chunks=chunks,
+                arity=relaxation.arity,
+                backwards=backwards,
+            )
+            for account in found:
+                self._offer(account)
+            answers.add(found)
+            self._near(descent, offered, answers, last, good, 3, crossing=False)
             self._mix(marginals, good)
         if np.isfinite(self.objective) and not self._done():
             self._keep(marginals, self._cutoff())
