@@ -47,7 +47,7 @@ clean: ## remove .venv, caches and built packages; results in out/ stay
 
 core: ; @$(call install,core,.)
 
-dev: ; @$(call install,dev,.[dev])
+dev: ; @$(call install,dev,.[dev,cluster])
 
 # $(call install,STAMP,WHAT). A leftover .venv that cannot run pip is made again, as is one of another interpreter than the
 # PYTHON asked for. The stamp holds what was installed and where, so a copied or moved repository does not go on running the
@@ -71,16 +71,21 @@ if ! $(WANTED) | cmp -s - $(VENV)/taglio-$(1) || ! test -x $(VENV)/bin/taglio; t
 fi
 endef
 
-# An environment is made again when what it needs has changed.
+# An environment is made again when what it needs, where it is or its Python has changed, or when it no longer runs: the
+# stamp says so, and is written last. A registry that does not answer ends the build; it does not hold it up.
 define backend
-place=.backends/$$name; \
-$(PYTHON) scripts/backend_requirements.py $$name > /tmp/taglio-$$$$.txt || exit 1; \
-if ! cmp -s /tmp/taglio-$$$$.txt $$place/requirements.txt; then \
+place=.backends/$$name; wanted=.backends/$$name.wanted; \
+mkdir -p .backends; \
+{ $(PYTHON) scripts/backend_requirements.py $$name && echo "# $(CURDIR)" && $(PYTHON) $(WHICH) | sed 's/^/# /'; } > $$wanted || exit 1; \
+if cmp -s $$wanted $$place/requirements.txt && $$place/bin/python -c '' 2>/dev/null; then rm -f $$wanted; \
+else \
 	echo "building $$place"; \
 	rm -rf $$place; \
-	$(PYTHON) -m venv $$place && $$place/bin/python -m pip --disable-pip-version-check -qq install -r /tmp/taglio-$$$$.txt || exit 1; \
-	mv /tmp/taglio-$$$$.txt $$place/requirements.txt; \
-else rm -f /tmp/taglio-$$$$.txt; fi;
+	$(PYTHON) -m venv $$place && \
+	$$place/bin/python -m pip --disable-pip-version-check -qq install --retries 2 --timeout 60 -r $$wanted || { \
+		echo "$$place could not be built: its packages come from a package registry (see above)" >&2; exit 1; }; \
+	mv $$wanted $$place/requirements.txt; \
+fi;
 endef
 
 WANTED := { echo '$(CURDIR)'; cat pyproject.toml; }

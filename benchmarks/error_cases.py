@@ -33,6 +33,8 @@ PARTS = ((0.0, 0.0), (0.4, 0.4), (0.0, 0.4), (0.4, 0.0))
 PART_SIZE = 0.6
 VIEWS = 3
 DIGITS = 64
+# Readings in one file: what an interrupted run loses at most.
+TOGETHER = 100
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -85,16 +87,26 @@ def readings(
 
     What decides a reading is in the file's name: the data, the assignments, and the network in int8 as it is built.
     """
+    result: list[Reading] = []
+    for first in range(0, len(assignments), TOGETHER):
+        part = slice(first, first + TOGETHER)
+        result += _part(network, kind, assignments[part], wires[part], sketch)
+        if len(result) % TOGETHER == 0:
+            print(f"  {kind}: {len(result)} of {len(assignments)}", flush=True)
+    return result
+
+
+def _part(
+    network: Network, kind: str, assignments: Sequence[Assignment], wires: Sequence[str | None], sketch: bool
+) -> list[Reading]:
     path = _path(network, kind, assignments, wires)
     if path.exists():
         with path.open("rb") as file:
             known: list[Reading] = pickle.load(file)
         return known
-    result = []
-    for index, (assignment, wire) in enumerate(zip(assignments, wires, strict=True)):
-        result.append(network.meter.read(assignment, [wire] if wire else (), sketch=sketch))
-        if (index + 1) % 100 == 0:
-            print(f"  {kind}: {index + 1} of {len(assignments)}", flush=True)
+    read = network.meter.read
+    pairs = zip(assignments, wires, strict=True)
+    result = [read(assignment, [wire] if wire else (), sketch=sketch) for assignment, wire in pairs]
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(".part")
     with temporary.open("wb") as file:

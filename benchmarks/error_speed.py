@@ -5,7 +5,7 @@ Every subset is evaluated on one held-out input, as the notes did. The slow way 
 quantised once and kept, which flatters it), saves it, loads it and runs it. 1,100 evaluations are made on the
 switchable graph; the slow way is timed on every 25th of them, interleaved, and multiplied: "extrapolated" says so.
 
-    python benchmarks/error_speed.py [--cases a,b] [--stages yolo11n-seg,yolo11x-seg]
+    python benchmarks/error_speed.py [--cases a,b] [--stages yolo11n-seg,yolo11x-seg]    ("" for none of either)
 """
 
 import argparse
@@ -21,7 +21,7 @@ import onnx
 from cases import markdown, open_case, write
 from error_cases import NETWORKS, open_network
 from regressions import score
-from taglio.error.loss import Metric, Tally
+from taglio.error.loss import Tally
 from taglio.error.measure import ErrorMeter
 from taglio.error.study import random_subsets
 from taglio.error_stage import error_stage, open_switchable
@@ -38,13 +38,13 @@ def measure(name: str) -> dict[str, Any]:
     network = open_network(name, views=1)
     work = network.work
     sample, names = work.data.held_out.samples[0], work.model.outputs
-    options = SessionOptions(work.setup.threads, spinning=True)
+    options = SessionOptions(work.setup.threads, spinning=work.setup.spinning)
     reference = run_session(open_session(work.model.proto, options), names, sample, name)
 
     def slowly(assignment: Any, folder: Path) -> float:
         path = folder / "model.onnx"
         onnx.save(network.builder.build(assignment), path)
-        tally = Tally(Metric(), names)
+        tally = Tally(names)
         tally.add(reference, run_session(open_session(path, options), names, sample, name))
         return float(tally.l2().max())
 
@@ -134,12 +134,14 @@ def main() -> int:
         cells = [name, str(each["blocks"]), str(each["evaluations"]), str(each["samples"])]
         stage_rows.append([*cells, f"{each['stage_s']:.1f}", f"{each['median_relative_error']:.1%}"])
         print(" | ".join(stage_rows[-1]), flush=True)
-    header = ["network", "median relative difference", "largest", "Spearman", f"{EVALUATIONS} evaluations s"]
-    table = markdown([*header, "quantise, save, load, run s (extrapolated)", "times faster"], rows)
-    header = ["network", "blocks", "evaluations", "inputs", "error stage s", "unseen subsets within (median)"]
-    table += "\n\nThe error stage:\n\n" + markdown(header, stage_rows)
-    figures = {"options": vars(options), "cases": results, "stages": stages}
-    print(f"wrote {write('error_speed', figures, table)}")
+    if results:
+        header = ["network", "median relative difference", "largest", "Spearman", f"{EVALUATIONS} evaluations s"]
+        table = markdown([*header, "quantise, save, load, run s (extrapolated)", "times faster"], rows)
+        print(f"wrote {write('error_speed', {'options': vars(options), 'cases': results}, table)}")
+    if stages:
+        header = ["network", "blocks", "evaluations", "inputs", "error stage s", "unseen subsets within (median)"]
+        figures = {"options": vars(options), "cases": stages}
+        print(f"wrote {write('error_stage', figures, markdown(header, stage_rows))}")
     return 0
 
 

@@ -21,6 +21,7 @@ from cases import CASES, markdown, open_case, write
 from rivals import RECOMMENDED, by_onnxruntime, excluding, fixed, model_error
 from taglio.choose_scheme import choose
 from taglio.decide import decide, verifier, whole_meter
+from taglio.error.loss import Metric
 from taglio.error.model import ErrorModel
 from taglio.error.switchable import Switchable
 from taglio.error_stage import error_stage, open_switchable
@@ -122,7 +123,7 @@ def _give(model: onnx.ModelProto) -> onnx.ModelProto:
 def measure(name: str, bounds: list[float], effort: float, auto: bool) -> dict[str, Any]:
     """Measured latency of every contender at every bound."""
     work = open_case(name)
-    chosen = {bound: choose(work, bound)[0] if auto else DEFAULT_SCHEME for bound in bounds}
+    chosen = {bound: choose(work, bound, Metric())[0] if auto else DEFAULT_SCHEME for bound in bounds}
     known = {scheme: stages(work, scheme, effort) for scheme in dict.fromkeys([DEFAULT_SCHEME, *chosen.values()])}
     plain = known[DEFAULT_SCHEME]
     layers = speedups(

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 
-from taglio.error.metric import RelativeL2
+from taglio.error.loss import Tally
 from taglio.graph import Graph
 from taglio.quantize.effective import effective
 from taglio.quantize.precision import Precision
@@ -51,7 +51,7 @@ def model_error(work: Work, proto: onnx.ModelProto) -> float:
     """Relative L2 of a quantised model on all held-out samples."""
     options = SessionOptions(work.setup.threads, spinning=True)
     sessions = [open_session(each, options) for each in (work.model.proto, proto)]
-    total = RelativeL2(work.model.outputs)
+    total = Tally(work.model.outputs)
     for sample in work.data.held_out.samples:
         reference, outputs = (session.run(list(work.model.outputs), sample) for session in sessions)
         total.add(reference, outputs)

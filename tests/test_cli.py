@@ -28,12 +28,30 @@ COMMANDS = (
     "report",
     "quantize",
     "compare",
+    "device start",
+    "device stop",
+    "cluster status",
+    "cluster probe",
 )
 
 
-def parsers() -> dict[str, argparse.ArgumentParser]:
-    found = next(each for each in cli.build_parser()._actions if isinstance(each, argparse._SubParsersAction))
-    return dict(found.choices)
+def parsers(parser: argparse.ArgumentParser | None = None) -> dict[str, argparse.ArgumentParser]:
+    """Every command by its words, of a group the commands in it."""
+    found: dict[str, argparse.ArgumentParser] = {}
+    for name, (each, _) in choices(parser or cli.build_parser()).items():
+        inner = parsers(each) if choices(each) else {}
+        found |= {f"{name} {word}": command for word, command in inner.items()} or {name: each}
+    return found
+
+
+def choices(parser: argparse.ArgumentParser) -> dict[str, tuple[argparse.ArgumentParser, str | None]]:
+    """The commands right below a parser, with the help that is listed there."""
+    found = {}
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            listed = {each.dest: each.help for each in action._choices_actions}
+            found.update({name: (each, listed[name]) for name, each in action.choices.items()})
+    return found
 
 
 def options() -> Iterator[tuple[str, argparse.Action]]:
@@ -48,10 +66,11 @@ def test_the_commands_of_the_design_are_there() -> None:
 
 @pytest.mark.parametrize("name", parsers())
 def test_a_command_explains_itself(name: str) -> None:
-    listed = next(each for each in cli.build_parser()._actions if isinstance(each, argparse._SubParsersAction))
-    assert {each.dest: each.help for each in listed._choices_actions}[name]
-    assert parsers()[name].description
-    ran = taglio(name, "--help")
+    above = cli.build_parser()
+    for word in name.split():
+        above, listed = choices(above)[word]
+        assert listed and above.description
+    ran = taglio(*name.split(), "--help")
     assert (ran.code, ran.err) == (0, "")
     assert f"usage: taglio {name}" in ran.out
     assert "--json" in ran.out

@@ -23,6 +23,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("profile",),
     ("error",),
     ("plan",),
+    ("emulate",),
     ("components",),
     ("run",),
     ("workspace",),
@@ -35,6 +36,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("optimize",),
     ("stages",),
     ("place_models",),
+    ("engine",),
     ("cli",),
     ("__main__",),
 )

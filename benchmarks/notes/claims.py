@@ -20,6 +20,7 @@ from taglio.compare.result import Comparison
 from taglio.compare.row import Row
 from taglio.profile.machine import available_cores, describe
 
+FOLDER = CACHE / "notes"
 CONFIRMED, REFUTED, UNTESTABLE = "confirmed", "refuted", "not testable here"
 
 
@@ -52,15 +53,20 @@ def run(
 ) -> Comparison:
     """Compare `rows` of `backends` on a model."""
     question = Question(
-        *source, CACHE / "notes" / name, {}, preprocess, tuple(backends.split(",")), False, asked.threads, 0,
+        *source, FOLDER / name, {}, preprocess, tuple(backends.split(",")), False, asked.threads, 0,
         asked.effort, 1.0, 600.0, rows,
     )  # fmt: skip
     return compare(question)
 
 
+def case_paths(name: str) -> tuple[Path, Path]:
+    """Model and data of one of the benchmarks' networks."""
+    return paths(CASES[name])
+
+
 def run_case(name: str, asked: argparse.Namespace, backends: str, rows: tuple[str, ...]) -> Comparison:
     """Compare `rows` on one of the benchmarks' networks."""
-    return run(name, paths(CASES[name]), CASES[name].preprocess, asked, backends, rows)
+    return run(name, case_paths(name), CASES[name].preprocess, asked, backends, rows)
 
 
 def keras_network(name: str) -> tuple[Path, Path]:
@@ -68,7 +74,7 @@ def keras_network(name: str) -> tuple[Path, Path]:
     place = find("keras")
     if place.interpreter is None:
         raise FileNotFoundError(f"{name}: {place.reason}")
-    folder = CACHE / "notes" / name
+    folder = FOLDER / name
     folder.mkdir(parents=True, exist_ok=True)
     model, data = folder / f"{name}.keras", folder / "pictures.npy"
     if not model.exists():
@@ -101,6 +107,22 @@ def speedup(result: Comparison, key: str) -> float:
     return latency.speedup
 
 
+def level(result: Comparison, first: str, second: str) -> bool:
+    """Whether two rows of one back end cannot be told apart: within a tenth, or within their deviations."""
+    one, other = row(result, first).latency, row(result, second).latency
+    assert one is not None
+    assert other is not None
+    apart = abs(one.median_s - other.median_s)
+    return apart <= max(0.1 * other.median_s, one.deviation_s + other.deviation_s)
+
+
+def spread(result: Comparison, key: str) -> str:
+    """Milliseconds of a row with their deviation."""
+    latency = row(result, key).latency
+    assert latency is not None
+    return f"{latency.median_s * 1e3:.2f} ± {latency.deviation_s * 1e3:.2f} ms"
+
+
 def decided(condition: bool) -> str:
     """Confirmed or refuted."""
     return CONFIRMED if condition else REFUTED
@@ -110,6 +132,12 @@ def instructions() -> str:
     """What this machine has of the instructions that the notes speak of."""
     have = [each for each in describe().instructions if "vnni" in each or "amx" in each or "bf16" in each]
     return ", ".join(have) or "no VNNI, no AMX"
+
+
+def multiplies_signed() -> bool:
+    """Whether the processor multiplies s8 by s8 itself, which is what ONNX Runtime's x86 kernels for it need."""
+    cpuinfo = Path("/proc/cpuinfo")
+    return cpuinfo.exists() and "avx_vnni_int8" in cpuinfo.read_text().split()
 
 
 def ms(value_s: float) -> str:

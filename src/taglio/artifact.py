@@ -28,13 +28,15 @@ class _Envelope(msgspec.Struct):
 
 def tools() -> dict[str, str]:
     """Versions of what made an artifact."""
-    found = {}
-    for name in _TOOLS:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = "not installed"
-    return found
+    return {name: version_of(name) for name in _TOOLS}
+
+
+def version_of(package: str) -> str:
+    """The version of an installed package, or "not installed"."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
 
 
 def save(path: Path, kind: str, model_sha256: str, value: Any) -> None:

@@ -1,12 +1,12 @@
 """`--scheme auto`: measure the sensible schemes on this device and pick one. Plans nothing."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import onnx
 
-from taglio.error.metric import RelativeL2
+from taglio.error.loss import Metric, Tally
 from taglio.errors import BadOption
 from taglio.profile.measure import FLOAT_RUN, pure_assignments
 from taglio.profile.stopwatch import Effort, Progress, time_models
@@ -20,11 +20,13 @@ _EFFORT = Effort(maximum=400, budget_s=6.0)
 _ERROR_S, _FEWEST, _MOST = 0.5, 2, 32
 # Schemes whose scores are closer than this are equally fast as far as a short timing can tell.
 _NOISE = 1.02
+# Relative L2 by which schemes are compared where the bound is on a metric that moves in steps.
+_STEPS_ERROR = 0.01
 
 
 @dataclass(frozen=True, slots=True)
 class SchemeResult:
-    """All candidate blocks under one scheme; `score_s` estimates a plan's latency under the bound."""
+    """All candidate blocks under one scheme: their loss, and `score_s`, an estimate of a plan's latency."""
 
     scheme: Scheme
     latency_s: float
@@ -33,19 +35,27 @@ class SchemeResult:
 
 
 def choose(
-    work: Work, max_error: float, schemes: Sequence[Scheme] = AUTO_SCHEMES, progress: Progress | None = None
-) -> tuple[Scheme, tuple[SchemeResult, ...], float]:
-    """The best scheme, what all of them did, and the float latency beside them.
+    work: Work,
+    max_loss: float,
+    metric: Metric,
+    schemes: Sequence[Scheme] = AUTO_SCHEMES,
+    progress: Progress | None = None,
+) -> tuple[Scheme, tuple[SchemeResult, ...]]:
+    """The best scheme for a bound on the loss of `metric`, and what all of them did.
 
     The score assumes that a bound of half the all-int8 error lets half of the time be saved: a faster scheme with
     twice the error is not better under a tight bound.
     """
     if not schemes:
         raise BadOption("no scheme to choose from")
+    if not metric.smooth:
+        metric, max_loss = metric.basis, _STEPS_ERROR
+
+    def everything(scheme: Scheme) -> Callable[[], onnx.ModelProto]:
+        return partial(work.builder(scheme).build, pure_assignments(work.graph, precisions(scheme))["int8"])
+
     models: dict[str, Callable[[], onnx.ModelProto]] = {FLOAT_RUN: lambda: work.model.proto}
-    for scheme in schemes:
-        everything = pure_assignments(work.graph, precisions(scheme))["int8"]
-        models[str(scheme)] = partial(work.builder(scheme).build, everything)
+    models |= {str(scheme): everything(scheme) for scheme in schemes}
     held_out = work.data.held_out.samples
     timed = time_models(models, held_out[0], work.setup.options(), _EFFORT, kernels=False, progress=progress)
     options = SessionOptions(work.setup.threads, spinning=True)
@@ -55,16 +65,22 @@ def choose(
     reference = [
         run_session(float_session, work.model.outputs, sample, work.data.held_out.source) for sample in samples
     ]
-    results = []
-    for scheme in schemes:
-        session = open_session(models[str(scheme)](), options)
-        total = RelativeL2(work.model.outputs)
+
+    def scored(scheme: Scheme, latency_s: float, model: onnx.ModelProto) -> SchemeResult:
+        session = open_session(model, options)
+        total = Tally(work.model.outputs, metric)
         for sample, outputs in zip(samples, reference, strict=True):
             total.add(outputs, session.run(list(work.model.outputs), sample))
-        latency_s, error = timed[str(scheme)].wall.median_s, total.value()
-        share = 1.0 if error <= max_error else max_error / error
-        results.append(SchemeResult(scheme, latency_s, error, float_s - (float_s - latency_s) * share))
-    return pick(results).scheme, tuple(results), float_s
+        error = total.value()
+        share = 1.0 if error <= max_loss else max_loss / error
+        return SchemeResult(scheme, latency_s, error, float_s - (float_s - latency_s) * share)
+
+    results = [scored(scheme, timed[str(scheme)].wall.median_s, models[str(scheme)]()) for scheme in schemes]
+    best = pick(results)
+    if best.error > max_loss and best.scheme.calibration == "minmax":
+        clipped = replace(best.scheme, calibration="percentile")  # other numbers, the same kernels: as fast
+        results.append(scored(clipped, best.latency_s, everything(clipped)()))
+    return pick(results).scheme, tuple(results)
 
 
 def pick(results: Sequence[SchemeResult]) -> SchemeResult:

@@ -6,6 +6,7 @@
     threads = 1
     memory_mb = 512
     active_watts = 4.5
+    cpus = 0.5                             # only for taglio emulate: half a processor
     profile = "profile.json"               # measured times, a file in each model's own folder
 
     [device.server]
@@ -52,6 +53,7 @@ class Device:
     file names none). It is None with a `scale_of`, the device or profile file whose times are taken `scale_factor`
     times: an assumption, marked wherever it is used.
 
+    `cpus` is what emulation lets it use of processors; planning knows only measured times.
     `never` lists patterns of operator types and block names that it may not run.
     """
 
@@ -67,6 +69,7 @@ class Device:
     profile: str | None = None
     scale_of: str | None = None
     scale_factor: float = 1.0
+    cpus: float = inf
 
     @property
     def assumed(self) -> bool:
@@ -218,6 +221,7 @@ _DEVICE_NUMBERS = {
     "idle_watts": _Number("idle_watts"),
     "active_watts": _Number("active_watts"),
     "energy_cap_joules": _Number("energy_cap_joules"),
+    "cpus": _Number("cpus", zero=False),
 }
 _LINK_NUMBERS = {
     "bandwidth_mbit_s": _Number("bandwidth_bytes_per_s", _MEGA / _BITS, zero=False),

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from taglio.error.loss import shown_loss
 from taglio.error.measure import ErrorMeter
 from taglio.error.model import ErrorModel
 from taglio.error.switchable import Switchable
@@ -183,10 +182,10 @@ def _verified(finalists: dict[str, Tried], full: ErrorMeter, limits: Limits) -> 
 def _infeasible(limits: Limits, reached: float) -> Infeasible:
     pins = f"with {len(limits.int8_blocks)} blocks held in int8 " if limits.int8_blocks else ""
     assert limits.max_error is not None
-    shown = partial(shown_loss, limits.metric)
+    metric = limits.metric
     return Infeasible(
-        f"no plan {pins}keeps the error within {shown(limits.max_error)}: the best reaches {shown(reached)}; "
-        "allow that much with --max-error, or hold fewer blocks in int8"
+        f"no plan {pins}keeps the {metric.title} {metric.limit(limits.max_error)}: "
+        f"the best has {metric.text(reached)}; allow that much with --max-error, or hold fewer blocks in int8"
     )
 
 

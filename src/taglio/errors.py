@@ -35,3 +35,9 @@ class Infeasible(TaglioError):
 
 class MeasurementFailed(TaglioError):
     """A runtime failed or gave unusable numbers while it was measured."""
+
+
+class BadDevice(TaglioError):
+    """A device of a running cluster is missing, refuses, or is not what the plan was made for."""
+
+    exit_code = 4

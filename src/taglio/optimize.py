@@ -15,7 +15,6 @@ from taglio.components.build import Manifest, write
 from taglio.components.cut import Wires, cut
 from taglio.components.placed import placed
 from taglio.decide import Decision, decide, same_assignment, timing_of
-from taglio.error.loss import parse_metric
 from taglio.error.switchable import Switchable
 from taglio.error_stage import error_stage, loss_limits, open_switchable
 from taglio.errors import BadOption
@@ -28,13 +27,12 @@ from taglio.profile.result import Profile
 from taglio.profile.stopwatch import Effort, Progress, Timed
 from taglio.quantize.precision import Assignment, precisions
 from taglio.quantize.qdq import QdqBuilder
+from taglio.runtimes.onnxruntime import NAME
 from taglio.scheme import Scheme
 from taglio.workspace import COMPONENTS, PLAN, PROFILE, Setup, Work
 
 OUTCOME = "outcome"
 LAYERS = "layers"
-# Relative L2 by which schemes are compared where the bound is on a metric that moves in steps.
-_SCHEME_ERROR = 0.01
 # The whole quantised model, with the placement in its own metadata, beside the components of several devices.
 PLACED = "placed.onnx"
 
@@ -53,23 +51,22 @@ def optimize(
     The plan that is returned held the bound when measured on held-out inputs and was the fastest of the finalists
     when timed beside float and all-int8; where nothing in int8 is both, it is the float model.
     """
-    if limits.max_error is None or not limits.max_error >= 0.0:
-        raise BadOption(f"--max-error {limits.max_error}: give a number of at least 0, such as 0.01 for 1 %")
-    metric = parse_metric(setup.metric)
     clock = _Clock()
-    work = workspace.create(folder, setup)
+    work = workspace.open_only(folder, setup)
+    limits = loss_limits(work, limits)
+    if limits.max_error is None:
+        raise BadOption("--max-error: give the worst that is allowed, such as 0.01 for 1 %")
+    workspace.keep(work)
     clock.lap("load")
     scheme, schemes = setup.scheme, tuple[SchemeResult, ...]()
     if scheme is None:
-        bound = metric.bound(limits.max_error) if metric.smooth else _SCHEME_ERROR
-        scheme, schemes, _ = choose(work, bound, progress=progress)
+        scheme, schemes = choose(work, limits.max_error, limits.metric, progress=progress)
         clock.lap("scheme")
     builder = work.builder(scheme, progress)
     clock.lap("calibrate")
     measured = profile_stage(work, scheme, builder, effort, progress)
     clock.lap("profile")
     switchable = open_switchable(work, builder, scheme)
-    limits = loss_limits(work, switchable, limits)
     model = error_stage(work, scheme, switchable, confidence, effort, progress)
     clock.lap("error")
     decision = decide(work, builder, switchable, measured, model, limits, effort=effort, progress=progress)
@@ -108,8 +105,14 @@ def profile_stage(
     return result
 
 
+def refuse_layers(setup: Setup) -> None:
+    """Raises BadOption where layers alone would not be what runs: `taglio compare --layers` tells OpenVINO's parts."""
+    if setup.runtime != NAME:
+        raise BadOption(f"--layers times ONNX Runtime, not {setup.runtime}: leave --layers or --runtime out")
+
+
 def layers_stage(work: Work, scheme: Scheme, cut_at: Cut, progress: Progress | None = None) -> LayerTimes:
-    """Time every layer alone, the notes' way, and keep the times in the folder."""
+    """Time every layer alone, the notes' way, and keep the times in the folder. See `refuse_layers`."""
     builder = work.builder(scheme, progress)
     result = layer_times(
         work.model, work.graph, builder, precisions(scheme), work.setup.options(), cut=cut_at, progress=progress
@@ -211,7 +214,7 @@ def _outcome(
         dict(clock.laps),
         _peak_memory_bytes(),
         plan.fingerprint(),
-        work.setup.metric,
+        plan.limits.metric,
     )
 
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from taglio.choose_scheme import SchemeResult
+from taglio.error.loss import RELATIVE, Metric
 from taglio.profile.result import Conditions
 from taglio.profile.stopwatch import WallTime
 
@@ -59,7 +60,7 @@ class Outcome:
     stage_seconds: dict[str, float]
     peak_memory_bytes: int
     plan_sha256: str = ""
-    metric: str = "relative-l2"
+    metric: Metric = RELATIVE
 
 
 @dataclass(frozen=True, slots=True)

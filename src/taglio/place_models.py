@@ -7,7 +7,6 @@ from pathlib import Path
 from taglio import artifact
 from taglio.cluster import Cluster, Device
 from taglio.decide import verifier, whole_meter
-from taglio.error.loss import RELATIVE_L2, Tally
 from taglio.error.model import ErrorModel
 from taglio.error_stage import loss_limits, open_switchable
 from taglio.errors import BadArtifact, BadOption, Infeasible
@@ -23,8 +22,8 @@ from taglio.profile.result import Profile
 from taglio.profile.stopwatch import Progress
 from taglio.quantize.qdq import QdqBuilder
 from taglio.runtimes.onnxruntime import SessionOptions, open_session, run_session
-from taglio.stages import reopen_profiled
-from taglio.workspace import ERROR, PLAN, PROFILE, Work
+from taglio.stages import error_model, reopen_profiled
+from taglio.workspace import PLAN, PROFILE, Work
 
 CLUSTER = "cluster"
 _ROUNDS = 5
@@ -63,16 +62,7 @@ class Candidate:
 def candidate(folder: Path, limits_of: Callable[[Graph], Limits], rate_per_s: float | None = None) -> Candidate:
     """A model from its folder; an error bound comes in the metric's unit and becomes a loss."""
     work, measured = reopen_profiled(folder)
-    error = artifact.load(folder / f"{ERROR}.json", ERROR, ErrorModel, model_sha256=work.model.sha256)
-    if error.scheme != measured.scheme:
-        raise BadArtifact(
-            f"{folder / f'{ERROR}.json'}: is of scheme {error.scheme}, the profile of {measured.scheme}: "
-            "run taglio error again"
-        )
-    limits = limits_of(work.graph)
-    if limits.max_error is not None and work.setup.metric != RELATIVE_L2:
-        scheme = measured.scheme
-        limits = loss_limits(work, open_switchable(work, work.builder(scheme), scheme), limits)
+    error, limits = error_model(work, measured), loss_limits(work, limits_of(work.graph))
     return Candidate(folder, work, measured, error, limits, rate_per_s)
 
 
@@ -223,10 +213,6 @@ class _Meter:
         work, names = self._work, list(self._work.model.outputs)
         options = SessionOptions(work.setup.threads)
         whole = self._builder.build(plan.assignment(), plan.wire_only(work.graph))
-        before = open_session(work.model.proto, options, label=work.model.name)
         after = open_session(whole, options, label=f"the plan of {work.model.name}")
-        tally = Tally(self._meter.metric, names)
-        for sample in work.data.held_out.samples:
-            wanted = run_session(before, names, sample, work.setup.data)
-            tally.add(wanted, run_session(after, names, sample, work.setup.data))
-        return float(tally.losses(work.data.held_out.labels).max())
+        samples = work.data.held_out.samples
+        return self._meter.loss_of(run_session(after, names, sample, work.setup.data) for sample in samples)

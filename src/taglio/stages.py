@@ -10,7 +10,7 @@ from taglio.components.build import Manifest, read
 from taglio.components.cut import devices_after
 from taglio.components.prove import Proof, prove
 from taglio.decide import plan_stage, verifier, whole_meter
-from taglio.error.metric import RelativeL2
+from taglio.error.loss import Tally, parse_metric
 from taglio.error.model import ErrorModel
 from taglio.error.switchable import Switchable
 from taglio.error_stage import loss_limits, open_switchable
@@ -40,6 +40,19 @@ def reopen_profiled(folder: Path) -> tuple[Work, Profile]:
     return work, measured
 
 
+def error_model(work: Work, measured: Profile) -> ErrorModel:
+    """The workspace's error model. Raises BadArtifact where it is of another scheme or metric."""
+    path = work.folder / f"{ERROR}.json"
+    model = artifact.load(path, ERROR, ErrorModel, model_sha256=work.model.sha256)
+    for what, has, where, wanted in (
+        ("scheme", str(model.scheme), "profile", str(measured.scheme)),
+        ("metric", model.metric.name, "workspace", parse_metric(work.setup.metric).name),
+    ):
+        if has != wanted:
+            raise BadArtifact(f"{path}: is of {what} {has}, the {where} of {wanted}: run taglio error again")
+    return model
+
+
 def plan(
     folder: Path,
     limits_of: Callable[[Graph], Limits],
@@ -54,21 +67,10 @@ def plan(
     `pins` are DEVICE=PATTERN, `cuts` tensors that separate `devices` in order. Raises BadOption for contradictions.
     """
     work, measured = reopen_profiled(folder)
-    model = artifact.load(folder / f"{ERROR}.json", ERROR, ErrorModel, model_sha256=work.model.sha256)
-    if model.scheme != measured.scheme:
-        raise BadArtifact(
-            f"{folder / f'{ERROR}.json'}: is of scheme {model.scheme}, the profile of {measured.scheme}: "
-            "run taglio error again"
-        )
-    if model.metric != work.setup.metric:
-        raise BadArtifact(
-            f"{folder / f'{ERROR}.json'}: is of metric {model.metric}, the workspace of {work.setup.metric}: "
-            "run taglio error again"
-        )
-    limits = limits_of(work.graph)
+    model = error_model(work, measured)
+    limits = loss_limits(work, limits_of(work.graph))
     places = place(work.graph, pins, cuts, devices)
     switchable = open_switchable(work, work.builder(measured.scheme, progress), measured.scheme)
-    limits = loss_limits(work, switchable, limits)
     chosen = _plan_that_holds(work, switchable, measured, model, limits, progress)
     result = replace(chosen, placements=placements(work.graph, chosen.assignment(), places))
     artifact.save(folder / f"{PLAN}.json", PLAN, work.model.sha256, result)
@@ -151,8 +153,8 @@ def build(folder: Path, progress: Progress | None = None) -> tuple[Manifest, Pro
     return manifest, proof
 
 
-def run(folder: Path, runs: int, progress: Progress | None = None, runtime: str = "onnxruntime") -> RunReport:
-    """Time the built components beside the float model, both in `runtime`."""
+def run(folder: Path, runs: int, progress: Progress | None = None, runtime: str | None = None) -> RunReport:
+    """Time the built components beside the float model, both in `runtime` (None: in that of the profile)."""
     work, measured = reopen_profiled(folder)
     known = _known_plan(folder, work, measured)
     manifest = read(folder / COMPONENTS, model_sha256=work.model.sha256)
@@ -165,7 +167,7 @@ def run(folder: Path, runs: int, progress: Progress | None = None, runtime: str 
         predict(measured, work.graph, known.assignment()).total_s if known.usage else known.predicted_latency_s.value
     )
     result = time_plan(
-        Executor(folder / COMPONENTS, manifest, options, runtime),
+        Executor(folder / COMPONENTS, manifest, options, runtime or measured.conditions.runtime),
         folder / FLOAT_MODEL,
         work.data.held_out.samples,
         options,
@@ -174,7 +176,7 @@ def run(folder: Path, runs: int, progress: Progress | None = None, runtime: str 
         profiled_float_s=profiled,
         progress=progress,
     )
-    result = replace(result, here=bool(known.usage))
+    result = replace(result, here=bool(known.usage), profiled_in=measured.conditions.runtime)
     artifact.save(folder / f"{RUN}.json", RUN, work.model.sha256, result)
     return result
 
@@ -218,7 +220,7 @@ def quantize(
         names = tuple(assignment)
     before = open_session(work.model.proto, SessionOptions(1), label=work.model.name)
     after = open_session(proto, SessionOptions(1), label=str(out))
-    total = RelativeL2(work.model.outputs)
+    total = Tally(work.model.outputs)
     wanted = list(work.model.outputs)
     for sample in work.data.held_out.samples[:16]:
         total.add(run_session(before, wanted, sample, setup.data), run_session(after, wanted, sample, setup.data))

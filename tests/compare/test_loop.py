@@ -109,6 +109,22 @@ def test_when_memory_is_full_groups_are_timed_with_the_float_row_among_each(tmp_
     assert set(timed) == {"onnxruntime/float32", "onnxruntime/shifted", "onnxruntime/other"}
 
 
+def test_the_reference_has_a_turn_before_each_round_that_counts_and_rows_are_timed_in_groups(tmp_path: Path) -> None:
+    waits: list[bool] = []
+    timed: list[str] = []
+
+    def tell(event: str, **fields: Any) -> None:
+        timed.extend([fields["row"]] if event == "timed" else [])
+
+    rows = tuple(wanted(key) for key in ("float32", *(f"row {i}" for i in range(loop.MOST_OPEN))))
+    data = Data(SAMPLES, SAMPLES, tuple((2 * sample[0],) for sample in SAMPLES), None)
+    asked = replace(request(tmp_path, rows), budget_s=0.0)
+    loop.rows(asked, data, Doubler(), tell, waits.append)
+    assert waits == [True, False, True, False]  # two groups of two rounds
+    assert timed.count("onnxruntime/float32") == 2
+    assert len(timed) == len(rows) + 1
+
+
 def test_a_conversion_that_is_not_the_original_is_said_on_every_row(tmp_path: Path) -> None:
     heard: list[dict[str, Any]] = []
     rows = (wanted("float32"), wanted("shifted"))

@@ -55,6 +55,7 @@ def happen(name):
 
 tell("versions", versions={"fake": "1"})
 (folder / "starts").open("a").write("x")
+(folder / "process").write_text(str(os.getpid()))
 ready = []
 for index, row in enumerate(request["rows"]):
     tell("start", row=row["id"])
@@ -71,6 +72,10 @@ for index, name in ready:
     mark(index)
     if "timing" in name:
         happen(name)
+if any("rounds" in name for _, name in ready):
+    for turn in range(3):
+        tell("round", first=turn == 0)
+        assert sys.stdin.readline() == "\\n"
 for index, name in ready:
     tell("timed", row=name, median_s=1.0, deviation_s=0.0, p95_s=1.0, runs=1, baseline_s=None)
 tell("done")
@@ -137,6 +142,47 @@ def test_a_row_that_takes_too_much_memory_is_stopped(worker: Path, tmp_path: Pat
     assert rows["a"].status == "measured"
     assert rows["opening memory"].status == "out of memory"
     assert "the limit is 0.2" in rows["opening memory"].reason
+
+
+def test_a_system_that_does_not_say_what_a_process_holds_limits_nothing(
+    worker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervise, "_STATM", tmp_path / "proc" / "self" / "statm")
+    assert not supervise.limits_memory()
+    rows = ran(worker, tmp_path, "a", limits=Limits(60.0, 1))
+    assert rows["a"].status == "measured"
+
+
+def test_the_reference_runs_between_rounds_and_rows_are_kept_at_once(worker: Path, tmp_path: Path) -> None:
+    rows = tuple(wanted(key) for key in ("rounds", "opening segfault", "b"))
+    kept: list[tuple[str, str]] = []
+    turns = iter([9.0, 1.0, 2.0, 6.0, 3.0, 4.0, 5.0, 6.0])
+    found, _ = measure_rows(
+        Path(sys.executable),
+        request(tmp_path / "work", rows),
+        PATIENT,
+        main=worker,
+        keep=lambda row: kept.append((row.wanted.id, row.status)),
+        reference=lambda: [next(turns)],
+    )
+    assert kept[0] == (rows[1].id, "crashed")
+    assert set(kept[1:]) == {(rows[0].id, "measured"), (rows[2].id, "measured")}
+    assert found[0].latency is not None
+    assert found[0].latency.reference_s == 2.0  # of 9, 1 and 2: the worker's own rounds, three in each group
+
+
+def test_what_interrupts_leaves_no_worker(worker: Path, tmp_path: Path) -> None:
+    def interrupt() -> list[float]:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        measure_rows(
+            Path(sys.executable), request(tmp_path / "work", (wanted("rounds"),)), PATIENT, main=worker,
+            reference=interrupt,
+        )  # fmt: skip
+    worker_id = (tmp_path / "work" / "process").read_text()
+    state = subprocess.run(["ps", "-o", "stat=", "-p", worker_id], capture_output=True, text=True, check=False)
+    assert state.stdout.strip() in ("", "Z", "Zs")
 
 
 def test_a_refusal_is_a_row(worker: Path, tmp_path: Path) -> None:

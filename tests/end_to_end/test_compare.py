@@ -1,5 +1,10 @@
 """`taglio compare` from the command line: ONNX Runtime's rows, what is missing, what is refused."""
 
+import json
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +12,8 @@ import numpy as np
 import pytest
 
 from taglio.compare.environments import VARIABLE
-from tests.end_to_end.command import Case, Ran, refused, taglio
+from taglio.compare.kept import FILE
+from tests.end_to_end.command import ENVIRONMENT, Case, Ran, refused, taglio
 
 STATUSES = {
     "measured",
@@ -112,6 +118,31 @@ def test_the_terminal_shows_the_rows_and_the_reasons(tiny: Case, tmp_path: Path)
     assert ran.code == 0, ran.err
     assert "qdq-u8s8-sym-pc" in ran.out
     assert "no kernel for s8 activations with u8 weights" in ran.out
+
+
+@pytest.mark.slow
+def test_what_is_stopped_goes_on(tiny: Case, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    asked = [str(each) for each in ("compare", *tiny.arguments(), "--backends", "onnxruntime", "--effort", "0.01")]
+    command = [sys.executable, "-m", "taglio.cli", *asked, "-o", str(out), "--json"]
+    running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
+    while not (out / FILE).exists() and running.poll() is None:
+        time.sleep(0.01)
+    running.send_signal(signal.SIGINT)
+    said, complaint = running.communicate(timeout=120)
+    assert running.returncode == 130
+    assert f"{out / FILE}: the same command goes on" in complaint
+    first = json.loads(said)
+    statuses = {row["status"] for row in first["rows"]}
+    assert first["stopped"] and "stopped" in statuses and len(statuses) > 1
+    assert not (out / "comparison.json").exists()
+    second = taglio(*asked, "-o", out, "--json").json()
+    assert second["kept"] > 0 and not second["stopped"]
+    assert {row["status"] for row in second["rows"]} <= {"measured", "impossible", "failed"}
+    again = {row["wanted"]["id"]: row for row in second["rows"]}
+    kept = [row for row in first["rows"] if row["status"] == "measured" and row["wanted"]["method"] != "float32"]
+    assert all(again[row["wanted"]["id"]] == row for row in kept)
+    assert taglio(*asked, "-o", out, "--json").json()["kept"] == 0
 
 
 def test_an_unknown_back_end_is_refused(tiny: Case, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ Z = [np.array([[3.0, 0.0, 4.5]], np.float32), np.array([[0.0, 1.0, 1.5]], np.flo
 
 
 def tally(name: str, outputs: tuple[str, ...] = ("scores",)) -> Tally:
-    result = Tally(parse_metric(name), outputs)
+    result = Tally(outputs, parse_metric(name))
     for y, z in zip(Y, Z, strict=True):
         result.add([y], [z])
     return result
@@ -37,13 +37,13 @@ def test_top1_counts_inputs_whose_best_class_stays() -> None:
     assert tally(TOP1).losses()[0] == pytest.approx(0.5)
     assert parse_metric(TOP1).text(0.5) == "50.00% agree"
     with pytest.raises(BadData, match=r"output boxes has shape \[1, 4, 2\], not \[inputs, classes\]: use relative-l2"):
-        Tally(parse_metric(TOP1), ["boxes"]).add([np.zeros((1, 4, 2))], [np.zeros((1, 4, 2))])
+        Tally(["boxes"], parse_metric(TOP1)).add([np.zeros((1, 4, 2))], [np.zeros((1, 4, 2))])
 
 
 @pytest.mark.parametrize("name", [RELATIVE_L2, L2_PER_SIZE, SQNR, COSINE, TOP1])
 def test_no_change_is_no_loss_and_units_go_both_ways(name: str) -> None:
     metric = parse_metric(name)
-    same = Tally(metric, ["scores"])
+    same = Tally(["scores"], metric)
     same.add([Y[0]], [Y[0]])
     assert same.losses()[0] == pytest.approx(0.0, abs=1e-6)
     for loss in (0.01, 0.2):
@@ -79,7 +79,7 @@ def functions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_a_users_function_sees_all_outputs_and_labels(functions: str) -> None:
     labels = np.array([2, 1])
     accuracy = Metric(f"{functions}:accuracy", larger_is_better=True, float_value=1.0)
-    half = Tally(accuracy, ["scores"])
+    half = Tally(["scores"], accuracy)
     for y, z in zip(Y, Z, strict=True):
         half.add([y], [z])
     assert half.outputs()["scores"].shape == (2, 3)
@@ -100,7 +100,7 @@ def test_a_users_function_sees_all_outputs_and_labels(functions: str) -> None:
     ],
 )
 def test_a_function_that_misbehaves_is_refused(functions: str, name: str, message: str) -> None:
-    bad = Tally(Metric(f"{functions}:{name}", True, 1.0), ["scores"])
+    bad = Tally(["scores"], Metric(f"{functions}:{name}", True, 1.0))
     bad.add([Y[0]], [Z[0]])
     with pytest.raises(BadData, match=f"--metric {functions}:{name}: {message}"):
         bad.losses(None)
@@ -122,16 +122,16 @@ def test_what_is_no_metric_is_refused(text: str, message: str) -> None:
 
 def test_an_output_that_is_zero_has_no_relative_error_but_has_the_notes_one() -> None:
     zero, one = [np.zeros(4, np.float32)], [np.ones(4, np.float32)]
-    relative = Tally(Metric(), ["dead"])
+    relative = Tally(["dead"])
     relative.add(zero, one)
     with pytest.raises(BadData, match="output dead of the float model is zero on all samples"):
         relative.losses()
-    notes = Tally(parse_metric(L2_PER_SIZE), ["dead"])
+    notes = Tally(["dead"], parse_metric(L2_PER_SIZE))
     notes.add(zero, one)
     assert notes.losses()[0] == pytest.approx(0.5)
 
 
 def test_a_changed_output_that_is_nan_is_infinitely_wrong() -> None:
-    broken = Tally(Metric(), ["scores"])
+    broken = Tally(["scores"])
     broken.add([Y[0]], [np.full((1, 3), np.nan, np.float32)])
     assert broken.losses()[0] == inf

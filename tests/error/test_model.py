@@ -4,13 +4,14 @@ from math import exp, inf
 
 import pytest
 
+from taglio.error.loss import RELATIVE
 from taglio.error.model import BlockNoise, EdgeNoise, ErrorModel, OutputModel
 from taglio.scheme import DEFAULT_SCHEME
 from tests.plan.made_up import ANCHOR, INT8, Sketch
 
 
 def model(*outputs: OutputModel, upper_log: float = 0.0) -> ErrorModel:
-    return ErrorModel("model", "data", DEFAULT_SCHEME, "made up", outputs, upper_log, 0.9, 1, 1, (), ())
+    return ErrorModel("model", "data", DEFAULT_SCHEME, RELATIVE, outputs, upper_log, 0.9, 1, 1, (), ())
 
 
 def test_a_tensor_read_as_int8_adds_noise_once_a_reader_unless_it_was_written_so() -> None:

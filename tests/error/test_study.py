@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from taglio import artifact
+from taglio.error.loss import RELATIVE
 from taglio.error.measure import ErrorMeter
 from taglio.error.model import ErrorModel
 from taglio.error.study import Budget, random_subsets, study
@@ -90,7 +91,7 @@ def test_blocks_alone_are_predicted_as_measured(network: Case, model: ErrorModel
 def test_it_says_what_it_was_made_from(network: Case, meter: ErrorMeter, model: ErrorModel) -> None:
     able = {block.name: block for block in network.graph.candidates() if not block.movement}
     assert (model.model_sha256, model.data_sha256) == (network.model.sha256, network.held_out.sha256)
-    assert (model.scheme, model.metric, model.confidence) == (DEFAULT_SCHEME, "relative-l2", 0.9)
+    assert (model.scheme, model.metric, model.confidence) == (DEFAULT_SCHEME, RELATIVE, 0.9)
     assert model.samples == meter.samples == 6
     assert len(model.subsets) == 48 and model.evaluations == len(model.alone) + 48
     assert {each.block for each in model.alone} == set(able)

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from taglio.error.loss import Tally
 from taglio.error.measure import ErrorMeter
-from taglio.error.metric import RelativeL2
 from taglio.error.study import random_subsets
 from taglio.error.switchable import FLAGS_INPUT, Switchable
 from taglio.errors import BadData, BadOption
@@ -32,7 +32,7 @@ def meter(network: Case, switchable: Switchable) -> ErrorMeter:
 
 def built(network: Case, assignment: Assignment) -> float:
     """The error of the truly quantised model, in a session of its own."""
-    total = RelativeL2(network.model.outputs)
+    total = Tally(network.model.outputs)
     for sample in network.held_out.samples[:SAMPLES]:
         whole = network.whole(assignment, sample)
         total.add(outputs(network.model.proto, sample, network.model.outputs), whole)
@@ -81,19 +81,12 @@ def test_nothing_quantised_has_no_error(meter: ErrorMeter) -> None:
     assert meter.samples == SAMPLES
 
 
-def test_a_table_has_a_row_for_each_assignment_and_counts_its_evaluations(network: Case, meter: ErrorMeter) -> None:
-    assignments = [{}, network.every(4), network.all_int8()]
-    steps: list[tuple[int, int]] = []
-    assert meter.evaluations == 0
-    table = meter.table(assignments, lambda done, total: steps.append((done, total)))
-    assert table.shape == (3, 1) and table.dtype == np.float64
-    assert steps == [(1, 3), (2, 3), (3, 3)]
-    assert meter.evaluations == 3
-    assert table[0, 0] == 0.0 < table[1, 0] < table[2, 0]
-    np.testing.assert_array_equal(table[:, 0], [meter.error(each) for each in assignments])
-    assert meter.per_output(assignments[1]) == {"logits": table[1, 0]}
-    assert meter.evaluations == 7
-    assert meter.table([]).shape == (0, 1) and meter.evaluations == 7
+def test_outputs_of_another_session_are_judged_alike(network: Case, meter: ErrorMeter) -> None:
+    chosen, samples = network.every(4), network.held_out.samples[:SAMPLES]
+    assert 0.0 < meter.error(chosen) < meter.error(network.all_int8())
+    assert meter.loss_of(network.whole(chosen, each) for each in samples) == pytest.approx(
+        meter.error(chosen), rel=1e-3
+    )
 
 
 def test_asking_twice_gives_the_same_answer(network: Case, meter: ErrorMeter) -> None:

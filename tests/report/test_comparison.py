@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from taglio import artifact
+from taglio.compare.drift import Drift
 from taglio.compare.result import COMPARISON, Comparison, Conversion
 from taglio.compare.row import Layer, Row, Support
 from taglio.profile.machine import Machine
@@ -19,10 +20,11 @@ LAYERS = (
 )
 RESULT = Comparison(
     "model.onnx", "0" * 64, "keras", Machine("Some CPU", 2, ("avx512_vnni",), 2**34, "Linux", "3"), 2, "data.npz", 8, 8,
-    0.01, ("onnxruntime", "pytorch"), {"onnxruntime": {"onnxruntime": "1.31.1"}},
+    0.01, 300.0, 2**34, ("onnxruntime", "pytorch"), {"onnxruntime": {"onnxruntime": "1.31.1"}},
     (Conversion("keras", "onnx", "tf2onnx 1.17", 1e-6, "m.onnx"),),
     (measured("float32", 10.0, 0.0), measured("qdq-a", 4.0, 0.008), CRASHED), LAYERS, {"pytorch": "no graph"},
-    (Support("pytorch", "fx static x86", "Conv2d", True),), "Use onnxruntime/qdq-a.", 12.0,
+    (Support("pytorch", "fx static x86", "Conv2d", True),), Drift(10e-3, 9e-3, 12e-3),
+    "Use onnxruntime/qdq-a.", 0, False, 12.0,
 )  # fmt: skip
 
 
@@ -55,6 +57,18 @@ def test_the_table_gives_each_reason_once(capsys: pytest.CaptureFixture[str]) ->
     assert "crashed: qdq-b, qdq-c:" in out
     assert "3 of 4" in out
     assert "out/comparison.json" in out
+
+
+def test_limits_drift_and_what_was_kept_are_said(capsys: pytest.CaptureFixture[str]) -> None:
+    comparison_table.show(replace(RESULT, kept=7), None)
+    out = capsys.readouterr().out
+    assert "stopped after 300 s of silence, or when its process holds 16.0 GiB" in out
+    assert "7 rows were kept" in out
+    assert "took 9.00 to 12.00 ms" in out
+    comparison_table.show(replace(RESULT, memory_limit_bytes=None), None)
+    out = capsys.readouterr().out
+    assert "memory is not limited: this system does not say what a process holds" in out
+    assert "rows were kept" not in out
 
 
 def test_a_back_end_that_is_missing_takes_one_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,6 +11,7 @@ import pytest
 from taglio import artifact, workspace
 from taglio.components.build import MANIFEST, Manifest, Piece, Port
 from taglio.embedded import digits_data, digits_model
+from taglio.error.loss import RELATIVE, Metric
 from taglio.error.model import Alone, ErrorModel, OutputModel, Subset
 from taglio.errors import BadArtifact
 from taglio.graph import Graph, build, flows
@@ -109,7 +110,7 @@ def made_up_error(model: Model, graph: Graph) -> ErrorModel:
     subsets += [Subset(dict.fromkeys(names[:size], "int8"), 1e-3 * size, 1.1e-3 * size) for size in range(1, 20)]
     output = OutputModel("logits", (), (), 0.0, 1.0)
     scheme, data = DEFAULT_SCHEME, "0" * 64
-    return ErrorModel(model.sha256, data, scheme, "relative-l2", (output,), 0.1, 0.9, 8, 57, alone, tuple(subsets))
+    return ErrorModel(model.sha256, data, scheme, RELATIVE, (output,), 0.1, 0.9, 8, 57, alone, tuple(subsets))
 
 
 def made_up_plan(model: Model, graph: Graph, assignment: Assignment) -> Plan:
@@ -201,15 +202,44 @@ def copy(complete: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(complete, tmp_path / "copy"))
 
 
+@pytest.mark.parametrize(
+    ("metric", "error", "bound", "axis"),
+    [
+        (Metric("sqnr", True), "41.94\u00a0dB", "at least 40.00\u00a0dB", "noise ÷ signal, %"),
+        (Metric("top1", True), "99.20%\u00a0agree", "at least 99.00%\u00a0agree", "answers that change, %"),
+        (Metric("mine:accuracy", True, 0.97), "0.962", "at least 0.96", "mine:accuracy, worse than float by"),
+        (Metric("l2-per-size"), "0.008", "at most 0.01", "l2-per-size, root mean square"),
+    ],
+)
+def test_the_page_speaks_the_metric(
+    complete: Path, tmp_path: Path, metric: Metric, error: str, bound: str, axis: str
+) -> None:
+    folder = tmp_path / "other"
+    shutil.copytree(complete, folder)
+    plan = artifact.load(folder / "plan.json", "plan", Plan)
+    plan = replace(plan, limits=replace(plan.limits, metric=metric))
+    outcome = artifact.load(folder / "outcome.json", "outcome", Outcome)
+    outcome = replace(outcome, metric=metric, plan_sha256=plan.fingerprint())
+    known = replace(artifact.load(folder / "error.json", "error", ErrorModel), metric=metric)
+    for kind, value in (("error", known), ("outcome", outcome), ("plan", plan)):
+        artifact.save(folder / f"{kind}.json", kind, plan.model_sha256, value)
+    page.write(folder)
+    found, text = read(folder / "report.html"), (folder / "report.html").read_text()
+    assert f"{metric.name} {error}, {bound} asked for" in found.sections["header"]
+    assert bound in found.sections["trade-off"] and error in found.sections["trade-off"]
+    assert axis in text
+    assert "0.800\u00a0%" not in text and "error, %" not in found.sections["trade-off"]
+
+
 def test_the_page_of_a_whole_optimisation(complete: Path, model: Model) -> None:
     path = page.write(complete)
     found = read(path)
     assert path == complete / "report.html"
-    assert "2.00× as fast as float, error 0.800\u00a0% of 1\u00a0% allowed" in found.sections["header"]
+    assert "2.00× as fast as float, error 0.800\u00a0%, at most 1\u00a0% asked for" in found.sections["header"]
     assert list(found.sections)[-len(SECTIONS) :] == SECTIONS
     assert "To make it" not in path.read_text()
     assert "128 to calibrate, 272 held out" in found.sections["header"]
-    assert "4 plans tried, 2 within the bound of 1\u00a0%" in found.sections["trade-off"]
+    assert "4 plans tried, 2 within the bound, at most 1\u00a0%" in found.sections["trade-off"]
     assert "1 subset without any error cannot be drawn" in found.sections["error"]
     assert "0-camera.onnx" in found.sections["components"]
     assert model.sha256 in found.sections["configuration"]

@@ -18,7 +18,7 @@ from taglio.cli.options import (
 )
 from taglio.errors import BadOption
 
-_CLUSTER = "place blocks on the devices of this cluster file (TOML)"
+_CLUSTER = "a cluster file (TOML): the devices to plan for, or to run on"
 
 
 def add(commands: Any) -> None:
@@ -38,10 +38,14 @@ def add(commands: Any) -> None:
     json_argument(each)
 
 
-def cluster_arguments(each: argparse.ArgumentParser) -> None:
-    """What `taglio plan` takes for several machines."""
+def cluster_argument(each: argparse.ArgumentParser) -> None:
+    """--cluster and --scenario."""
     each.add_argument("--cluster", type=Path, help=_CLUSTER)
     each.add_argument("--scenario", help="a scenario of the cluster file")
+
+
+def objective_argument(each: argparse.ArgumentParser) -> None:
+    """--objective."""
     each.add_argument(
         "--objective",
         default="latency",
@@ -49,6 +53,12 @@ def cluster_arguments(each: argparse.ArgumentParser) -> None:
         help="latency (default), throughput, energy, sum (seconds added up), weights such as latency=1,energy=0.5, or "
         "several in order, such as throughput,energy",
     )
+
+
+def cluster_arguments(each: argparse.ArgumentParser) -> None:
+    """What `taglio plan` takes for several machines."""
+    cluster_argument(each)
+    objective_argument(each)
     limit_arguments(each)
     each.add_argument("--rate", type=positive_float, metavar="PER_S", help="requests a second of this model")
     each.add_argument(

@@ -1,10 +1,12 @@
 """Compare back ends on one model."""
 
 import argparse
+import sys
 from pathlib import Path
 from typing import Any
 
 from taglio.cli.options import (
+    INTERRUPTED,
     bound_argument,
     command,
     data_arguments,
@@ -45,6 +47,7 @@ def add(commands: Any) -> None:
 
 def _compare(options: argparse.Namespace) -> int:
     from taglio import artifact
+    from taglio.compare.kept import FILE
     from taglio.compare.measure import Question, compare
     from taglio.compare.result import COMPARISON
     from taglio.profile.machine import available_cores
@@ -67,9 +70,19 @@ def _compare(options: argparse.Namespace) -> int:
     )
     with bar(options.json) as progress:
         result = compare(question, progress)
-    artifact.save(options.out / f"{COMPARISON}.json", COMPARISON, result.model_sha256, result)
-    page = comparison_page.write(options.out, result)
+    if result.stopped:
+        page = None
+    else:
+        artifact.save(options.out / f"{COMPARISON}.json", COMPARISON, result.model_sha256, result)
+        page = comparison_page.write(options.out, result)
+        (options.out / FILE).unlink(missing_ok=True)  # finished: the same command measures again
     if options.json:
-        return emit(result)
-    comparison_table.show(result, page)
-    return 0
+        emit(result)
+    else:
+        comparison_table.show(result, page)
+    if result.stopped:
+        sys.stderr.write(
+            f"taglio: stopped; the rows that are finished are in {options.out / FILE}: the same command goes on, and "
+            "starts anew where that file is removed\n"
+        )
+    return INTERRUPTED if result.stopped else 0

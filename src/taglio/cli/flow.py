@@ -5,8 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from taglio.cli.clusters import cluster_arguments, plan_on_cluster, refuse_without_cluster
+from taglio.cli.engine import optimize_arguments, optimize_on_cluster, run_arguments, run_on_cluster
 from taglio.cli.options import (
     bound_argument,
+    calibration_argument,
     command,
     data_arguments,
     effort_argument,
@@ -21,7 +23,9 @@ from taglio.cli.options import (
     provider_argument,
     read_limits,
     read_setup,
+    runtime_argument,
 )
+from taglio.errors import BadOption
 
 
 def add(commands: Any) -> None:
@@ -37,6 +41,7 @@ def add(commands: Any) -> None:
     each = command(commands, "profile", "measure seconds per block and precision, by whole-model runs", _profile)
     model_argument(each)
     data_arguments(each)
+    calibration_argument(each)
     measuring_arguments(each)
     each.add_argument(
         "--layers",
@@ -85,9 +90,8 @@ def add(commands: Any) -> None:
     each = command(commands, "run", "run the built components; predicted beside measured", _run)
     folder_argument(each)
     each.add_argument("--runs", type=positive, default=100, help="inferences to time (default 100)")
-    each.add_argument(
-        "--runtime", default="onnxruntime", choices=("onnxruntime", "openvino"), help="what runs the components"
-    )
+    runtime_argument(each, None)
+    run_arguments(each)
     json_argument(each)
 
     each = command(commands, "report", "write the HTML page and print the tables", _report)
@@ -98,10 +102,12 @@ def add(commands: Any) -> None:
 def _optimize_arguments(each: argparse.ArgumentParser) -> None:
     model_argument(each)
     data_arguments(each)
+    calibration_argument(each)
     bound_argument(each, None)
     metric_argument(each, "relative-l2")
     pin_arguments(each)
     measuring_arguments(each)
+    optimize_arguments(each)
     each.add_argument("-o", "--out", type=Path, required=True, help="folder for every artifact")
     json_argument(each)
 
@@ -126,6 +132,10 @@ def _optimize(options: argparse.Namespace) -> int:
 
     setup = read_setup(options)
     graph = build(model.load(options.model, setup.shapes)) if options.keep_float or options.force_int8 else None
+    if options.cluster is not None:
+        return optimize_on_cluster(options, setup, read_limits(graph, options))
+    if options.scenario or options.objective != "latency":
+        raise BadOption("--scenario and --objective are about several machines: give a cluster file with --cluster")
     with bar(options.json) as progress:
         outcome = optimize(options.out, setup, read_limits(graph, options), effort=options.effort, progress=progress)
     page.write(options.out)
@@ -140,14 +150,17 @@ def _profile(options: argparse.Namespace) -> int:
 
     from taglio import artifact, workspace
     from taglio.choose_scheme import choose
-    from taglio.optimize import layers_stage, profile_stage
+    from taglio.error.loss import Metric
+    from taglio.optimize import layers_stage, profile_stage, refuse_layers
     from taglio.report import terminal
     from taglio.report.progress import bar
 
     setup = read_setup(options)
+    if options.layers:
+        refuse_layers(setup)
     with bar(options.json) as progress:
         work = workspace.create(options.out, setup)
-        scheme = setup.scheme or choose(work, 0.01, progress=progress)[0]
+        scheme = setup.scheme or choose(work, 0.01, Metric(), progress=progress)[0]
         result = profile_stage(work, scheme, work.builder(scheme, progress), options.effort, progress)
         chosen = replace(setup, scheme=scheme)
         artifact.save(options.out / f"{workspace.SETUP}.json", workspace.SETUP, work.model.sha256, chosen)
@@ -182,7 +195,7 @@ def _error(options: argparse.Namespace) -> int:
         return emit(result)
     terminal.error(work.graph, result)
     if options.provider != "cpu":
-        terminal.say(f"measured on {switchable.provider}, the best that this ONNX Runtime offers")
+        terminal.say(f"measured on {switchable.provider}")
     return 0
 
 
@@ -198,7 +211,7 @@ def _sensitivity(options: argparse.Namespace) -> int:
     model = artifact.load(options.folder / f"{ERROR}.json", ERROR, ErrorModel, model_sha256=work.model.sha256)
     rows = sensitivity(work.graph, measured, model)
     if options.json:
-        return emit({"sensitivity": rows})
+        return emit(terminal.sensitivity_object(rows, model))
     terminal.sensitivity(rows, model, options.by)
     return 0
 
@@ -222,7 +235,7 @@ def _plan(options: argparse.Namespace) -> int:
             progress=progress,
         )
     if options.json:
-        return emit(result)
+        return emit(terminal.plan_object(result))
     terminal.plan(result)
     return 0
 
@@ -241,6 +254,10 @@ def _build(options: argparse.Namespace) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
+    if options.cluster is not None:
+        return run_on_cluster(options)
+    if options.stream or options.scenario:
+        raise BadOption("--stream and --scenario are about several machines: give a cluster file with --cluster")
     from taglio.report import terminal
     from taglio.report.progress import bar
     from taglio.stages import run

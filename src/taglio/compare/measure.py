@@ -1,18 +1,24 @@
 """Compare: read the model and data, write what back ends read, run each in its own process, collect the rows."""
 
+import hashlib
 import os
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from taglio import artifact
 from taglio.compare import environments, origin, supervise, table, variants
-from taglio.compare.layers import onnxruntime_layers, write_blocks
+from taglio.compare.bench import Bench
+from taglio.compare.drift import drift
+from taglio.compare.kept import Notebook, Part
+from taglio.compare.layers import write_blocks
 from taglio.compare.recommend import recommend
+from taglio.compare.reference import Reference
 from taglio.compare.request import Request
 from taglio.compare.result import Comparison
-from taglio.compare.row import Layer, Row, Support, Wanted
+from taglio.compare.row import Row, Wanted
 from taglio.compare.supervise import Limits
 from taglio.compare.table_keras import keras_rows, qkeras_rows
 from taglio.compare.table_litert import litert_rows
@@ -57,7 +63,11 @@ class Question:
 
 
 def compare(question: Question, tell: Tell | None = None) -> Comparison:
-    """Measure every row. Raises BadModel, BadData or BadOption for a model or data that no back end could use."""
+    """Measure every row. Raises BadModel, BadData or BadOption for a model or data that no back end could use.
+
+    Finished rows are on the disk at once. Ctrl-C ends the measuring, not the comparison: it comes back `stopped`, and
+    the same question goes on with what was kept, as it does after a death.
+    """
     start = time.perf_counter()
     unknown = [name for name in question.backends if name not in environments.BACKENDS]
     if unknown:
@@ -84,33 +94,19 @@ def compare(question: Question, tell: Tell | None = None) -> Comparison:
     distance = origin.write_arrays(request, source, limits)
     conversions = tuple(replace(each, distance=distance) for each in conversions)
     written = _write(question, source, tell)
-    rows: list[Row] = []
-    layers: list[Layer] = []
-    support: list[Support] = []
-    versions: dict[str, dict[str, str]] = {"taglio": {"onnxruntime": version()}}
-    absent: dict[str, str] = {}
-    for backend in question.backends:
-        wanted = tuple(
-            each
-            for each in _wanted(backend, written, question)
-            if not question.rows or each.baseline or each.id.partition("/")[2] in question.rows
-        )
-        folder = question.out / "work" / backend
-        job = replace(request, backend=backend, rows=wanted, folder=str(folder.resolve()))
-        step, reason = origin.converted_for(job, limits)
-        conversions += (step,) if step else ()
-        job = replace(job, converted=step.path if step else "")
-        if reason:
-            rows += [Row(each, "failed", reason, None, None) for each in wanted]
-            versions[backend] = {}
-            continue
-        found, versions[backend] = _rows(job, limits, tell)
-        rows += _annotated(found, written)
-        if question.layers:
-            more, why = _layers(job, source, found, limits, tell)
-            layers += more
-            absent.update({backend: why} if why else {})
-            support += _support(job, found, limits)
+    asked = {backend: _asked(backend, written, question) for backend in question.backends}
+    notebook = Notebook(question.out, model.sha256, _identity(question, Path(request.arrays)))
+    bench = Bench(request, source, written, limits, notebook, Reference(source), question.layers, tell)
+    stopped = False
+    try:
+        for backend in question.backends:
+            bench.measure(backend, asked[backend])
+        notebook.finish()
+    except KeyboardInterrupt:
+        stopped = True
+        notebook.save()  # the last row may be in memory alone
+    parts = {backend: notebook.parts[backend] for backend in question.backends if backend in notebook.parts}
+    rows = tuple(_row(parts.get(each.backend), each) for backend in question.backends for each in asked[backend])
     return Comparison(
         question.model.name,
         model.sha256,
@@ -121,16 +117,48 @@ def compare(question: Question, tell: Tell | None = None) -> Comparison:
         len(data.calibration.samples),
         len(data.held_out.samples),
         question.max_error,
+        question.silence_s,
+        limits.memory_bytes if supervise.limits_memory() else None,
         question.backends,
-        versions,
-        conversions,
-        tuple(rows),
-        tuple(layers),
-        absent,
-        tuple(support),
+        {"taglio": {"onnxruntime": version()}} | {backend: part.told for backend, part in parts.items()},
+        conversions + tuple(part.conversion for part in parts.values() if part.conversion),
+        rows,
+        tuple(layer for part in parts.values() for layer in part.layers or ()),
+        {backend: part.absent for backend, part in parts.items() if part.absent},
+        tuple(each for part in parts.values() for each in part.support or ()),
+        drift(rows),
         recommend(rows, question.max_error),
+        notebook.found,
+        stopped,
         time.perf_counter() - start,
     )
+
+
+def _row(part: Part | None, wanted: Wanted) -> Row:
+    if part is None or wanted.id not in part.rows:
+        return Row(
+            wanted, "stopped", "the comparison was stopped before this row: the same command goes on", None, None
+        )
+    return part.rows[wanted.id]
+
+
+def _asked(backend: str, written: Written, question: Question) -> tuple[Wanted, ...]:
+    every = _wanted(backend, written, question)
+    return tuple(
+        each for each in every if not question.rows or each.baseline or each.id.partition("/")[2] in question.rows
+    )
+
+
+def _identity(question: Question, arrays: Path) -> dict[str, object]:
+    """What kept rows hang on, beside the model and the back end's versions."""
+    return {
+        "machine": str(describe()),
+        "samples": hashlib.sha256(arrays.read_bytes()).hexdigest(),
+        "threads": question.threads,
+        "seed": question.seed,
+        "effort": question.effort,
+        "taglio": artifact.tools(),
+    }
 
 
 def _request(question: Question, source: Source) -> Request:
@@ -187,54 +215,6 @@ def _wanted(backend: str, written: Written, question: Question) -> tuple[Wanted,
             return qkeras_rows()
         case other:
             raise BadOption(f"no rows for {other}")
-
-
-def _rows(job: Request, limits: Limits, tell: Tell | None) -> tuple[list[Row], dict[str, str]]:
-    """Rows in the table's order; those with a refusal never reach the worker."""
-    refused = {each.id: Row(each, "impossible", each.refusal, None, None) for each in job.rows if each.refusal}
-    asked = tuple(each for each in job.rows if not each.refusal)
-    place = environments.find(job.backend)
-    if place.interpreter is None:
-        return [refused.get(each.id, Row(each, place.status, place.reason, None, None)) for each in job.rows], {}
-    measured, versions = supervise.measure_rows(place.interpreter, replace(job, rows=asked), limits, tell)
-    by_id = {row.wanted.id: row for row in measured} | refused
-    return [by_id[each.id] for each in job.rows], versions
-
-
-def _support(job: Request, rows: Sequence[Row], limits: Limits) -> tuple[Support, ...]:
-    if job.backend != "pytorch" or not any(row.status == "measured" for row in rows):
-        return ()
-    place = environments.find(job.backend)
-    assert place.interpreter is not None
-    return supervise.try_operators(place.interpreter, replace(job, task="support"), limits)
-
-
-def _annotated(rows: Sequence[Row], written: Written) -> list[Row]:
-    """Rows with what their ONNX form had to leave out."""
-    notes = {written.files[key]: note for key, note in written.notes.items()}
-    return [
-        replace(row, checked=replace(row.checked, notes=(*row.checked.notes, notes[row.wanted.file])))
-        if row.checked is not None and row.wanted.file in notes
-        else row
-        for row in rows
-    ]
-
-
-def _layers(
-    job: Request, source: Source, rows: Sequence[Row], limits: Limits, tell: Tell | None
-) -> tuple[tuple[Layer, ...], str]:
-    if not any(row.status == "measured" for row in rows):
-        return (), "none of its rows could be measured"
-    if job.backend == "onnxruntime":
-        return onnxruntime_layers(source, tell), ""
-    place = environments.find(job.backend)
-    assert place.interpreter is not None
-    if tell:
-        tell(f"layers of {job.backend}", 0, 1)
-    found = supervise.measure_layers(place.interpreter, replace(job, task="layers"), limits)
-    if tell:
-        tell(f"layers of {job.backend}", 1, 1)
-    return found
 
 
 def _free_bytes() -> int:

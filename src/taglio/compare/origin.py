@@ -14,7 +14,7 @@ from taglio.compare.request import Request
 from taglio.compare.result import Conversion
 from taglio.compare.supervise import Limits
 from taglio.compare.variants import Source
-from taglio.error.metric import RelativeL2
+from taglio.error.loss import Tally
 from taglio.errors import BadModel
 from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session, run_session
 
@@ -98,7 +98,7 @@ def write_arrays(request: Request, source: Source, limits: Limits) -> float | No
     converted = _onnx_outputs(Path(request.onnx), source, Optimization.BASIC)
     with np.load(answer["path"]) as own:
         reference = [own[f"reference_{index}"] for index in range(len(request.outputs))]
-    meter = RelativeL2(request.outputs)
+    meter = Tally(request.outputs)
     meter.add(reference, [np.reshape(c, r.shape) for c, r in zip(converted, reference, strict=True)])
     arrays |= {f"reference_{index}": column for index, column in enumerate(reference)}
     np.savez(request.arrays, **arrays)  # type: ignore[arg-type]

@@ -7,6 +7,7 @@ A worker reads one JSON file, the `Request`, and writes one JSON object a line:
     {"event": "checked", "row": ID, ...}         the fields of `Checked`
     {"event": "refused", "row": ID, "status": …, "reason": …}
     {"event": "run", "row": ID}                  about to run a row for its time, first round
+    {"event": "round", "first": …}               waits for a line on standard input: the reference has its turn
     {"event": "timed", "row": ID, ...}           the fields of `Latency`
     {"event": "layer", ...}                      the fields of `Layer`
     {"event": "support", ...}                    the fields of `Support`

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from taglio.compare.drift import Drift
 from taglio.compare.row import Layer, Row, Support
 from taglio.profile.machine import Machine
 
@@ -24,7 +25,9 @@ class Conversion:
 class Comparison:
     """One model on one machine in every back end that was asked for.
 
-    `versions` are by back end. `absent` holds, by back end, why it has no layers.
+    `silence_s` is the limit of a row, `memory_limit_bytes` that of a back end's process (None: this system does not say
+    what a process holds, and nothing is limited). `versions` are by back end. `absent` holds, by back end, why it has
+    no layers. `kept` rows come from the same comparison, stopped before; `stopped` says that this one was, too.
     """
 
     model: str
@@ -36,6 +39,8 @@ class Comparison:
     calibration_samples: int
     held_out_samples: int
     max_error: float
+    silence_s: float
+    memory_limit_bytes: int | None
     backends: tuple[str, ...]
     versions: dict[str, dict[str, str]]
     conversions: tuple[Conversion, ...]
@@ -43,5 +48,8 @@ class Comparison:
     layers: tuple[Layer, ...]
     absent: dict[str, str]
     support: tuple[Support, ...]
+    drift: Drift | None
     recommendation: str
+    kept: int
+    stopped: bool
     wall_s: float

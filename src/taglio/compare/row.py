@@ -15,6 +15,7 @@ Status = Literal[
     "stuck",  # it said nothing for longer than the limit
     "missing",  # the back end is not installed
     "wrong version",
+    "stopped",  # the user stopped the comparison before it came to this row
 ]
 
 
@@ -48,18 +49,25 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """Seconds of one inference. `baseline_s` is the median of the same back end's float row, run in the same rounds."""
+    """Seconds of one inference. `baseline_s` is the median of the same back end's float row, run in the same rounds;
+    `reference_s` that of ONNX Runtime's float model, which has a turn between the rounds of every back end."""
 
     median_s: float
     deviation_s: float
     p95_s: float
     runs: int
     baseline_s: float | None
+    reference_s: float | None = None
 
     @property
     def speedup(self) -> float | None:
         """Float seconds over these, from the same rounds."""
         return None if self.baseline_s is None or self.median_s <= 0.0 else self.baseline_s / self.median_s
+
+    @property
+    def against_reference(self) -> float | None:
+        """Seconds of ONNX Runtime's float model over these: what rows of different back ends are compared by."""
+        return None if self.reference_s is None or self.median_s <= 0.0 else self.reference_s / self.median_s
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from taglio.compare.request import Request
@@ -23,7 +24,10 @@ from taglio.compare.workers.marker import Marker
 
 MAIN = Path(__file__).parent / "workers" / "__main__.py"
 _POLL_S = 0.2
+_STATM = Path("/proc/self/statm")
 Tell = Callable[[str, int, int], None]
+Keep = Callable[[Row], None]
+Reference = Callable[[], list[float]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +47,21 @@ class Ended:
 
 
 def measure_rows(
-    interpreter: Path, request: Request, limits: Limits, tell: Tell | None = None, main: Path = MAIN
+    interpreter: Path,
+    request: Request,
+    limits: Limits,
+    tell: Tell | None = None,
+    main: Path = MAIN,
+    *,
+    keep: Keep | None = None,
+    reference: Reference | None = None,
 ) -> tuple[tuple[Row, ...], dict[str, str]]:
     """Every row of `request`, in its order, and the versions that the back end told.
 
     The worker is started anew without a row that ended it; rows that were checked by then keep what they showed.
+    `keep` gets every row as soon as it is finished; `reference` runs between the rounds and gives its seconds.
     """
-    desk = _Desk(request, tell)
+    desk = _Desk(request, tell, keep, reference)
     waiting = list(request.rows)
     while waiting:
         known = tuple(wanted.id for wanted in waiting if wanted.id in desk.checked)
@@ -65,9 +77,9 @@ def measure_rows(
         culprit = waiting[index].id if 0 <= index < len(waiting) else desk.current
         if culprit not in {wanted.id for wanted in left}:
             for wanted in left:
-                desk.refused[wanted.id] = (ended.status, ended.reason)
+                desk.refuse(wanted.id, ended.status, ended.reason)
             break
-        desk.refused[culprit] = (ended.status, ended.reason)
+        desk.refuse(culprit, ended.status, ended.reason)
         waiting = [wanted for wanted in left if wanted.id != culprit]
     return tuple(desk.row(wanted) for wanted in request.rows), desk.versions
 
@@ -90,7 +102,7 @@ def measure_layers(interpreter: Path, request: Request, limits: Limits) -> tuple
 
 def try_operators(interpreter: Path, request: Request, limits: Limits) -> tuple[Support, ...]:
     """What the back end found by trying each operator in each of its ways."""
-    desk = _Desk(request, None)
+    desk = _Desk(request)
     run_worker(interpreter, request, limits, desk.hear)
     return tuple(desk.support.values())
 
@@ -114,14 +126,21 @@ def convert(interpreter: Path, request: Request, limits: Limits) -> tuple[dict[s
 class _Desk:
     """What a back end's workers have said so far."""
 
-    def __init__(self, request: Request, tell: Tell | None) -> None:
+    def __init__(
+        self,
+        request: Request,
+        tell: Tell | None = None,
+        keep: Keep | None = None,
+        reference: Reference | None = None,
+    ) -> None:
         self.checked: dict[str, Checked] = {}
         self.timed: dict[str, Latency] = {}
         self.refused: dict[str, tuple[str, str]] = {}
         self.versions: dict[str, str] = {}
         self.support: dict[tuple[str, str], Support] = {}
         self.current = ""
-        self._request, self._tell = request, tell
+        self._request, self._tell, self._keep, self._reference = request, tell, keep, reference
+        self._reference_s: list[float] = []
 
     def hear(self, event: dict[str, Any]) -> None:
         """Take one event."""
@@ -135,16 +154,29 @@ class _Desk:
         elif kind == "checked":
             event["notes"] = tuple(event["notes"])
             self.checked[row] = Checked(**event)
+        elif kind == "round" and self._reference is not None:
+            self._reference_s = ([] if event["first"] else self._reference_s) + self._reference()
         elif kind == "timed":
-            self.timed[row] = Latency(**event)
+            beside = median(self._reference_s) if self._reference_s else None
+            self.timed[row] = Latency(**(event | {"reference_s": beside}))
+            self._finished(row)
         elif kind == "refused":
-            self.refused[row] = (event["status"], event["reason"])
+            self.refuse(row, event["status"], event["reason"])
         elif kind == "failed":
             for wanted in self._request.rows:
                 self.refused.setdefault(wanted.id, (event["status"], event["reason"]))
         if self._tell and kind in ("checked", "timed", "refused"):
             done = len(self.checked.keys() | self.refused.keys()) + len(self.timed)
             self._tell(self._request.backend, min(done, 2 * len(self._request.rows)), 2 * len(self._request.rows))
+
+    def refuse(self, row: str, status: str, reason: str) -> None:
+        """A row that will not be measured."""
+        self.refused[row] = (status, reason)
+        self._finished(row)
+
+    def _finished(self, row: str) -> None:
+        if self._keep is not None:
+            self._keep(self.row(next(each for each in self._request.rows if each.id == row)))
 
     def row(self, wanted: Wanted) -> Row:
         """The finished row."""
@@ -168,7 +200,7 @@ def run_worker(
     with log.open("w") as errors:
         process = subprocess.Popen(
             [str(interpreter), "-P", str(main), str(path)],
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,
             cwd=folder,
@@ -192,31 +224,39 @@ def _listen(
     assert process.stdout is not None
     lines: queue.Queue[str | None] = queue.Queue()
     threading.Thread(target=_pump, args=(process.stdout, lines), daemon=True).start()
-    marker, seen, since = Marker(folder / "marker"), -1, time.monotonic()
+    marker, seen, quiet_s = Marker(folder / "marker"), -1, 0.0
     while True:
+        asked = time.monotonic()
         try:
             line = lines.get(timeout=_POLL_S)
         except queue.Empty:
+            # Time in which this process was itself held up is not the worker's silence.
+            quiet_s += min(time.monotonic() - asked, 5 * _POLL_S)
             _, count = marker.read()
             if count != seen:
-                seen, since = count, time.monotonic()
+                seen, quiet_s = count, 0.0
             if (held := _resident_bytes(process.pid)) > limits.memory_bytes:
                 return Ended(
                     "out of memory", f"held {held / 2**30:.1f} GiB, the limit is {limits.memory_bytes / 2**30:.1f}"
                 )
-            if time.monotonic() - since > limits.silence_s:
+            if quiet_s > limits.silence_s:
                 return Ended("stuck", f"said nothing for {limits.silence_s:.0f} s and was stopped")
             continue
         if line is None:
             return None
-        since = time.monotonic()
+        quiet_s = 0.0
         try:
             event = json.loads(line)
         except ValueError:
             return Ended("failed", f"the worker wrote what is no event: {line[:80]!r}")
         if event.get("event") == "done":
             return Ended("", "")
+        waits = event.get("event") == "round"
         hear(event)
+        if waits and process.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.write("\n")
+                process.stdin.flush()
 
 
 def _pump(stream: Any, lines: "queue.Queue[str | None]") -> None:
@@ -232,8 +272,10 @@ def _kill(process: "subprocess.Popen[str]") -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-    if process.stdout is not None:
-        process.stdout.close()
+    for stream in (process.stdin, process.stdout):
+        if stream is not None:
+            with contextlib.suppress(BrokenPipeError):
+                stream.close()
 
 
 def _post_mortem(code: int, log: Path, kills_before: int) -> Ended:
@@ -261,9 +303,14 @@ def _kernel_kills() -> int:
     return next((int(line.split()[1]) for line in path.read_text().splitlines() if line.startswith("oom_kill ")), 0)
 
 
+def limits_memory() -> bool:
+    """Whether this system says how much memory a process holds; where it does not, `memory_bytes` has no effect."""
+    return _STATM.exists()
+
+
 def _resident_bytes(pid: int) -> int:
     try:
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        return int((_STATM.parents[1] / str(pid) / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, IndexError, ValueError):
         return 0
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import ceil, log
+from math import exp, lgamma, log
 
 import numpy as np
 
@@ -22,6 +22,8 @@ _FOLDS = 6
 # An output whose error never reached this share of the largest cannot break a bound.
 _NEAR = 0.5
 _TINY = 1e-9
+# How sure it is that the stated share of subsets is covered.
+_ASSURED = 0.9
 # Stands for an error that is no number: far beyond any bound, and its logarithm still a number.
 _RUINED = 1e3
 
@@ -62,13 +64,13 @@ def fit_model(
     everything = [*measured.single_readings, *measured.subset_readings]
     if metric.smooth:
         ratios = [log(e / p) for e, p in zip(truth, predicted, strict=True) if e > _TINY and p > _TINY]
-        upper_log = conformal(ratios, confidence, log(2.0))
+        upper_log = upper_miss(ratios, confidence, log(2.0))
     else:
         losses_l2 = [(float(finite(each.l2).max()), float(finite(each.loss).max())) for each in everything]
         steps = monotone([each[0] for each in losses_l2], [each[1] for each in losses_l2])
         noises, losses = [each[0] for each in steps], [each[1] for each in steps]
         predicted = np.interp(predicted, noises, losses)
-        upper_add = conformal([float(each) for each in truth - predicted], confidence, 1.0)
+        upper_add = upper_miss([float(each) for each in truth - predicted], confidence, 1.0)
     alone: dict[tuple[str, str], float] = {}
     for single, reading in zip(measured.singles, measured.single_readings, strict=True):
         for block, precision in single.items():
@@ -78,7 +80,7 @@ def fit_model(
         model.sha256,
         held_out.sha256,
         scheme,
-        metric.name,
+        metric,
         outputs,
         upper_log,
         confidence,
@@ -154,8 +156,19 @@ def _output(name: str, columns: Design, terms: Terms) -> OutputModel:
     )
 
 
-def conformal(misses: Sequence[float], confidence: float, unknown: float) -> float:
-    """One-sided conformal quantile of how much more was measured than predicted, not below 0; `unknown` without any."""
-    ordered = sorted(misses)
-    rank = min(len(ordered), ceil((len(ordered) + 1) * confidence))
-    return max(0.0, ordered[rank - 1]) if ordered else unknown
+def upper_miss(misses: Sequence[float], confidence: float, unknown: float) -> float:
+    """What a share `confidence` of new misses (how much more is measured than predicted) stays under, not below 0;
+    `unknown` without any.
+
+    The conformal quantile keeps its promise on average over the subsets that happened to be measured: with 96 of them
+    one draw in ten covers less than 87 % where 90 % are stated. So the rank is that of a tolerance limit (Wilks 1941;
+    Vovk 2012): the lowest that covers the share with assurance `_ASSURED`, or the largest miss where all are too few.
+    """
+    ordered, count = sorted(misses), len(misses)
+    below = 0.0  # probability that at most rank − 1 of the misses are under the true quantile
+    for rank, miss in enumerate(ordered, 1):
+        ways = lgamma(count + 1) - lgamma(rank) - lgamma(count - rank + 2)
+        below += exp(ways + (rank - 1) * log(confidence) + (count - rank + 1) * log(1.0 - confidence))
+        if below >= _ASSURED or rank == count:
+            return max(0.0, miss)
+    return unknown

@@ -46,6 +46,11 @@ class Metric:
         return self.name in SMOOTH
 
     @property
+    def basis(self) -> "Metric":
+        """What the noise model is fitted to: the metric itself, or relative L2 where it moves in steps."""
+        return self if self.smooth else RELATIVE
+
+    @property
     def own(self) -> bool:
         """Whether it is a function of the user's."""
         return ":" in self.name
@@ -76,17 +81,45 @@ class Metric:
             return self.float_value - loss if self.larger_is_better else self.float_value + loss
         return loss
 
-    def text(self, loss: float) -> str:
-        """`loss` as the user reads it, in the metric's unit."""
+    @property
+    def title(self) -> str:
+        """What it is called before a value."""
+        return "error" if self.name == RELATIVE_L2 else self.name
+
+    @property
+    def axis(self) -> tuple[str, float]:
+        """How losses are drawn, and differences of them said: a title with the unit, and units in a loss of 1."""
+        match self.name:
+            case "relative-l2":
+                return "error, %", 100.0
+            case "sqnr":
+                return "noise ÷ signal, %", 100.0
+            case "cosine":
+                return "angle between outputs, rad", 1.0
+            case "top1":
+                return "answers that change, %", 100.0
+        return f"{self.name}, {'worse than float by' if self.own else 'root mean square'}", 1.0
+
+    def text(self, loss: float, digits: int = 4) -> str:
+        """`loss` as the user reads it, in the metric's unit; `digits` behind the point of a relative error in %."""
         value = self.value(loss)
         match self.name:
             case "relative-l2":
-                return f"{value:.4%}"
+                return f"{value:.{digits}%}"
             case "sqnr":
                 return f"{value:.2f} dB"
             case "top1":
                 return f"{value:.2%} agree"
         return f"{value:.5g}"
+
+    def limit(self, loss: float, digits: int = 4) -> str:
+        """The bound `loss` as the user reads it: which side of it is allowed is said."""
+        return f"at {'least' if self.larger_is_better else 'most'} {self.text(loss, digits)}"
+
+    def difference(self, loss: float) -> str:
+        """A difference of two losses of a metric that moves in steps."""
+        scale = self.axis[1]
+        return f"{loss * scale:.3g}{'%' if scale == 100.0 else ''}"
 
     def bound(self, value: float) -> float:
         """The largest loss that the bound `value`, in the metric's unit, allows. Raises BadOption for one that even the
@@ -105,11 +138,7 @@ class Metric:
         return self.loss(value)
 
 
-def shown_loss(metric: str, loss: float, digits: int = 4) -> str:
-    """A loss in the unit of `metric`; of a user's function, how much worse than the float model's value it is."""
-    if metric == RELATIVE_L2:
-        return f"{loss:.{digits}%}"
-    return f"{loss:.4g} worse" if ":" in metric else Metric(metric).text(loss)
+RELATIVE = Metric()
 
 
 def parse_metric(text: str) -> Metric:
@@ -165,11 +194,12 @@ class Tally:
     Only sums are kept, but for a user's function, which sees all outputs at once.
     """
 
-    def __init__(self, metric: Metric, names: Sequence[str]) -> None:
-        self._metric = metric
+    def __init__(self, names: Sequence[str], metric: Metric | None = None) -> None:
+        """`names` of the outputs; `metric` is relative L2 where None."""
+        self._metric = metric or RELATIVE
         self._names = tuple(names)
         count = len(self._names)
-        self._difference, self._reference, self._changed, self._product = (np.zeros(count) for _ in range(4))
+        self._difference, self._reference, self._along = (np.zeros(count) for _ in range(3))
         self._sizes = np.zeros(count)
         self._samples = 0
         self._agree = self._rows = 0
@@ -187,8 +217,7 @@ class Tally:
             self._difference[index] += float(np.dot(difference, difference))
             self._reference[index] += float(np.dot(a, a))
             if self._metric.name == COSINE:
-                self._changed[index] += float(np.dot(b, b))
-                self._product[index] += float(np.dot(a, b))
+                self._along[index] += float(np.dot(a, difference))
             self._sizes[index] = a.size
         if self._metric.name == TOP1:
             rows, agree = _agreement(self._names[0], reference[0], changed[0])
@@ -232,17 +261,28 @@ class Tally:
         """Loss per output; of a metric that looks at all outputs together, the same for each."""
         name = self._metric.name
         if name == COSINE:
-            self.l2()
-            scale = np.sqrt(self._reference * self._changed)
-            safe = np.where(scale > 0.0, scale, 1.0)
-            distance = np.where(scale > 0.0, 1.0 - self._product / safe, 0.0)
-            return np.sqrt(2.0 * np.maximum(0.0, np.where(np.isfinite(distance), distance, 2.0)))
+            return np.array([self._angle(index, l2) for index, l2 in enumerate(self.l2())])
         if name == TOP1:
             return np.full(len(self._names), 1.0 - self._agree / max(1, self._rows))
         if self._metric.own:
             value = call_user(name, self.outputs(), labels)
             return np.full(len(self._names), self._metric.loss(value))
         return self.l2()
+
+    def _angle(self, output: int, l2: float) -> float:
+        """√(2 · cosine distance), from y · (ŷ − y) and ‖ŷ − y‖: 1 − cos of the sums themselves loses small angles."""
+        if not isfinite(l2):
+            return 2.0
+        y, along, square = sqrt(self._reference[output]), self._along[output], self._difference[output]
+        longer = 2.0 * along + square  # ‖ŷ‖² − ‖y‖²
+        z = sqrt(max(0.0, y * y + longer))
+        if y == 0.0 or z == 0.0:
+            return 0.0 if square == 0.0 else sqrt(2.0)
+        return sqrt(max(0.0, square - (longer / (y + z)) ** 2) / (y * z))
+
+    def value(self, labels: np.ndarray | None = None) -> float:
+        """The largest loss over outputs."""
+        return float(self.losses(labels).max())
 
     def outputs(self) -> dict[str, np.ndarray]:
         """The changed outputs of all samples, stacked along the first axis (kept for a user's function alone)."""

@@ -1,11 +1,11 @@
 """Measure the output error of assignments on the switchable graph. Fits nothing."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from taglio.error.loss import Metric, Tally, call_user
+from taglio.error.loss import Metric, Outputs, Tally, call_user
 from taglio.error.sketch import Sketcher
 from taglio.error.switchable import Switchable
 from taglio.errors import BadData
@@ -39,7 +39,6 @@ class ErrorMeter:
         self._labels = labels[: len(self._samples)] if labels is not None else None
         self.names = tuple(names)
         self._reference = [*switchable.run_all({}, self._samples)]
-        self.evaluations = 0
         for outputs in self._reference:
             for name, value in zip(self.names, outputs, strict=True):
                 if not np.isfinite(np.asarray(value, np.float64)).all():
@@ -66,60 +65,45 @@ class ErrorMeter:
 
     def error(self, assignment: Assignment) -> float:
         """Loss of the model with `assignment` quantised, the largest over outputs."""
-        return max(self.per_output(assignment).values())
-
-    def per_output(self, assignment: Assignment, wires: Collection[str] = ()) -> dict[str, float]:
-        """The same by output."""
-        tally, _ = self._tally(assignment, wires, sketch=False)
-        losses = tally.losses(self._labels)
-        return dict(zip(self.names, (float(each) for each in losses), strict=True))
+        return self.loss_of(self._switchable.run_all(assignment, self._samples))
 
     def read(self, assignment: Assignment, wires: Collection[str] = (), *, sketch: bool = True) -> Reading:
         """Everything that the study keeps of one evaluation; `wires` travel as int8 besides."""
-        tally, sums = self._tally(assignment, wires, sketch=sketch)
+        tally, sums = self._tally(self._switchable.run_all(assignment, self._samples, wires), sketch=sketch)
         l2 = tally.l2()
         raw = np.sqrt(tally.squares())
         scale = np.divide(l2, raw, out=np.zeros_like(l2), where=(raw > 0.0) & np.isfinite(l2))
         finite = np.isfinite(sums).all(axis=1) & np.isfinite(l2)
         return Reading(l2, tally.losses(self._labels), np.where(finite[:, None], sums, 0.0) * scale[:, None])
 
-    def table(
-        self, assignments: Sequence[Assignment], progress: Callable[[int, int], None] | None = None
-    ) -> np.ndarray:
-        """Losses of several assignments by output, shape [assignments, outputs]."""
-        rows = []
-        for index, assignment in enumerate(assignments):
-            rows.append([*self.per_output(assignment).values()])
-            if progress:
-                progress(index + 1, len(assignments))
-        return np.array(rows).reshape(len(assignments), len(self.names))
+    def loss_of(self, changed: Iterable[Outputs]) -> float:
+        """Loss of the outputs that another model has on the same samples."""
+        return self._tally(changed, sketch=False)[0].value(self._labels)
 
     def sample_errors(self, assignment: Assignment) -> np.ndarray:
         """‖ŷ − y‖² and ‖y‖² by sample and output, shape [2, samples, outputs]."""
         rows = []
         changed = self._switchable.run_all(assignment, self._samples)
         for outputs, reference in zip(changed, self._reference, strict=True):
-            tally = Tally(Metric(), self.names)
+            tally = Tally(self.names)
             tally.add(reference, outputs)
             rows.append((tally.squares(), tally.references()))
         return np.array(rows).transpose(1, 0, 2)
 
-    def _tally(self, assignment: Assignment, wires: Collection[str], *, sketch: bool) -> tuple[Tally, np.ndarray]:
-        tally = Tally(self.metric, self.names)
+    def _tally(self, changed: Iterable[Outputs], *, sketch: bool) -> tuple[Tally, np.ndarray]:
+        tally = Tally(self.names, self.metric)
         sums = np.zeros((len(self.names), self._sketcher.size if sketch else 0))
-        changed = self._switchable.run_all(assignment, self._samples, wires)
         for index, (outputs, reference) in enumerate(zip(changed, self._reference, strict=True)):
             differences = tally.add(reference, outputs)
             if sketch:
                 self._sketcher.add(sums, index, differences)
-        self.evaluations += 1
         return tally, sums.astype(np.float32)
 
     def _anchored(self, metric: Metric) -> Metric:
         """A user's metric with the float model's own value on these samples."""
         if not metric.own:
             return metric
-        tally = Tally(metric, self.names)
+        tally = Tally(self.names, metric)
         for reference in self._reference:
             tally.add(reference, reference)
         return replace(metric, float_value=call_user(metric.name, tally.outputs(), self._labels))

@@ -19,6 +19,7 @@ from math import exp, log
 
 import numpy as np
 
+from taglio.error.loss import Metric
 from taglio.graph import Graph, flows
 from taglio.profile.result import reads, writes
 from taglio.quantize.precision import Assignment
@@ -101,8 +102,8 @@ class Subset:
 class ErrorModel:
     """Predicts the error of any assignment.
 
-    With probability `confidence` the measured error of a new subset is at most predicted × exp(`upper_log`) +
-    `upper_add`: the conformal quantile of cross-validated log ratios, or of differences where the metric is a step.
+    The measured error of a share `confidence` of new subsets is at most predicted × exp(`upper_log`) + `upper_add`: a
+    tolerance limit of cross-validated log ratios, or of differences where the metric is a step (combine.py).
     `samples` inputs not used for calibration were measured. Outputs that never came near being the largest have no
     model. `steps` are knots (relative L2, loss), rising in both; empty for a smooth metric. `notes` say what of the
     data makes these figures less sure.
@@ -111,7 +112,7 @@ class ErrorModel:
     model_sha256: str
     data_sha256: str
     scheme: Scheme
-    metric: str
+    metric: Metric
     outputs: tuple[OutputModel, ...]
     upper_log: float
     confidence: float
@@ -137,6 +138,15 @@ class ErrorModel:
     def upper(self, error: float) -> float:
         """Upper end, at `confidence`, of a predicted `error`."""
         return error * exp(self.upper_log) + self.upper_add
+
+    def typical_miss(self) -> float:
+        """Median error of the predictions of subsets unseen: a share of the measured one, or a loss where the metric
+        moves in steps; 0 without any."""
+        if self.metric.smooth:
+            misses = [abs(each.predicted / each.error - 1.0) for each in self.subsets if each.error > 0.0]
+        else:
+            misses = [abs(each.predicted - each.error) for each in self.subsets]
+        return float(np.median(misses)) if misses else 0.0
 
     def noise_target(self, bound: float) -> float:
         """The largest L2 noise of any output whose upper end keeps the error `bound`.

@@ -119,7 +119,7 @@ def _loosened(
         limits, name = work.limits, f" of {work.name}" if len(workloads) > 1 else ""
         changed_to: list[tuple[str, str, Workload]] = []
         if limits.max_error is not None:
-            text = f"{limits.max_error * _LOOSER:.3%}"
+            text = limits.metric.text(limits.max_error * _LOOSER, 3)
             changed_to.append(("the error bound", text, loosen_error(work, _LOOSER)))
         if limits.max_energy_joules is not None:
             looser = replace(limits, max_energy_joules=limits.max_energy_joules * _LOOSER)

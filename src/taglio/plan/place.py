@@ -320,7 +320,8 @@ def _drops(workloads: Sequence[Workload], cluster: Cluster) -> list[_Drop]:
         name = f" of {work.name}" if len(workloads) > 1 else ""
         limits = work.limits
         if work.noise_limits:
-            found.append((f"the error bound of {limits.max_error:.4%}{name}", _on(index, noise_limits=None)))
+            bound = f"the error bound, {limits.metric.limit(limits.max_error or 0.0)}{name}"
+            found.append((bound, _on(index, noise_limits=None)))
         fields: list[tuple[str, str, object]] = [
             ("max_latency_s", f"the latency limit of {(limits.max_latency_s or 0.0) * 1e3:g} ms", None),
             ("max_energy_joules", f"the energy limit of {limits.max_energy_joules} J", None),

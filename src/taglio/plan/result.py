@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from taglio.error.loss import RELATIVE, Metric
 from taglio.graph import Graph
 from taglio.plan.simulate import Span
 from taglio.quantize.precision import FLOAT32, Precision
@@ -26,7 +27,7 @@ class Limits:
     max_error: float | None
     float_blocks: tuple[str, ...] = ()
     int8_blocks: tuple[str, ...] = ()
-    metric: str = "relative-l2"
+    metric: Metric = RELATIVE
     device_pins: tuple[tuple[str, str], ...] = ()
     device_exclusions: tuple[tuple[str, str], ...] = ()
     max_latency_s: float | None = None

@@ -44,14 +44,14 @@ def _one(cluster: Cluster, part: str, text: str) -> Cluster:
             cluster.device(name)
             cluster = _with(cluster, name, int8=False)
         return cluster
-    raise BadOption(f'--what-if "{text}": write {HOW}')
+    raise BadOption(f'change "{text}": write {HOW}')
 
 
 def _link(cluster: Cluster, found: re.Match[str], text: str) -> Cluster:
     source, target = cluster.device(found[1]).name, cluster.device(found[2]).name
     link = cluster.link(source, target)
     if link is None:
-        raise BadOption(f'--what-if "{text}": {source} and {target} are not connected that way')
+        raise BadOption(f'change "{text}": {source} and {target} are not connected that way')
     if found[5]:
         kept = tuple(each for each in cluster.links if (each.source, each.target) != (source, target))
         return replace(cluster, links=kept)
@@ -67,7 +67,7 @@ def _factor(word: str, text: str) -> float:
     except ValueError:
         value = 0.0
     if not isfinite(value) or value <= 0.0:
-        raise BadOption(f'--what-if "{text}": "x{word}" is no factor above 0')
+        raise BadOption(f'change "{text}": "x{word}" is no factor above 0')
     return value
 
 

@@ -1,13 +1,16 @@
 """A comparison as one self-contained HTML page: recommendation, plots, every row and layer. Measures nothing."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 
 from taglio import artifact
+from taglio.compare.drift import Drift, even_s
 from taglio.compare.recommend import best
 from taglio.compare.result import COMPARISON, Comparison
 from taglio.compare.row import Layer, Row
+from taglio.report.comparison_table import conditions
 from taglio.report.page_charts import Bar, Chart, logarithmic, waterfall
 from taglio.report.page_markup import MISSING, Html, join, ms, percent, plural, size, table, tag, times
 
@@ -34,10 +37,11 @@ def render(result: Comparison) -> str:
         tag("title", f"{result.model} compared – taglio"),
         tag("style", Html((files("taglio.report") / "page_style.css").read_text() + _colors(result))),
     )
+    latency = partial(_milliseconds, drift=result.drift)
     sections = [
         tag("header", tag("p", tag("b", "taglio"), tag("span", result.model), class_="brand"),
             tag("h1", "Every back end, measured"), tag("p", result.recommendation, class_="lede"), _conditions(result)),
-        _section("Error against latency", _scatter(result, "latency of one inference, ms", _milliseconds)),
+        _section("Error against latency", _scatter(result, "latency of one inference, ms", latency)),
         _section("Error against size", _scatter(result, "size of the model, MB", _megabytes)),
         *(_backend(result, backend) for backend in result.backends),
     ]  # fmt: skip
@@ -62,15 +66,16 @@ def _conditions(result: Comparison) -> Html:
     lines = [
         str(result.machine),
         f"{plural(result.threads, 'thread')}; rows of one back end ran in turns after a warm-up; medians",
+        *conditions(result),
         f"{result.data}: {result.calibration_samples} samples calibrated, {result.held_out_samples} held out",
         *steps,
     ]
     return tag("p", *(join(line, tag("br")) for line in lines), class_="small")
 
 
-def _milliseconds(row: Row) -> float:
+def _milliseconds(row: Row, drift: Drift | None) -> float:
     assert row.latency is not None
-    return row.latency.median_s * 1e3
+    return even_s(row.latency, drift) * 1e3
 
 
 def _megabytes(row: Row) -> float:
@@ -95,7 +100,7 @@ def _scatter(result: Comparison, title: str, value: Callable[[Row], float]) -> H
     for row, error in zip(rows, errors, strict=True):
         index = result.backends.index(row.wanted.backend)
         shape = "ring" if row is chosen else _SHAPES[index % len(_SHAPES)]
-        what = f"{row.wanted.id}: {_milliseconds(row):.2f} ms, {error:.3f} %, {_megabytes(row):.2f} MB"
+        what = f"{row.wanted.id}: {_milliseconds(row, result.drift):.2f} ms, {error:.3f} %, {_megabytes(row):.2f} MB"
         chart.mark(shape, value(row), error, f"b{index}", what)
     for row, error in zip(rows, errors, strict=True):
         if row is chosen or row.wanted.baseline:
@@ -127,8 +132,17 @@ def _backend(result: Comparison, backend: str) -> Html:
 
 def _rows(rows: Sequence[Row]) -> Html:
     head = ("row", "types", "symmetric", "per channel", "engine", "latency", "spread")
-    more = ("× float", "error from its float", "from the original", "top-1", "size", "in int8", "what happened")
-    return table((*head, *more), [_cells(row) for row in rows], words=frozenset({1, 4, 13}))
+    more = (
+        "× float",
+        "× ORT",
+        "error from its float",
+        "from the original",
+        "top-1",
+        "size",
+        "in int8",
+        "what happened",
+    )
+    return table((*head, *more), [_cells(row) for row in rows], words=frozenset({1, 4, 14}))
 
 
 def _cells(row: Row) -> tuple[object, ...]:
@@ -136,7 +150,7 @@ def _cells(row: Row) -> tuple[object, ...]:
     facts = (_yes(wanted.symmetric), _yes(wanted.per_channel), wanted.engine)
     name = wanted.id.partition("/")[2]
     if latency is None or checked is None:
-        return (name, wanted.types, *facts, *[MISSING] * 8, f"{row.status}: {row.reason}")
+        return (name, wanted.types, *facts, *[MISSING] * 9, f"{row.status}: {row.reason}")
     int8 = ", ".join(f"{count} {kind}" for kind, count in checked.int8_operators.items())
     return (
         name,
@@ -145,6 +159,7 @@ def _cells(row: Row) -> tuple[object, ...]:
         ms(latency.median_s),
         ms(latency.deviation_s),
         MISSING if latency.speedup is None else times(latency.speedup),
+        MISSING if latency.against_reference is None else times(latency.against_reference),
         percent(checked.error_to_float),
         percent(checked.error_to_original),
         percent(checked.accuracy),

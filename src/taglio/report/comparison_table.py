@@ -12,10 +12,12 @@ from taglio.compare.row import Layer, Row
 _LAYERS_SHOWN = 15
 
 
-def show(result: Comparison, page: Path) -> None:
+def show(result: Comparison, page: Path | None) -> None:
     """All of it: the conditions, a table of rows, the layers that gain most, the recommendation."""
     _say(f"{result.model} ({result.kind}) on {result.machine}, {result.threads} threads")
     _say(f"{result.calibration_samples} samples calibrated, {result.held_out_samples} held out for the error")
+    for line in conditions(result):
+        _say(line)
     for step in result.conversions:
         distance = "" if step.distance is None else f": outputs differ by {step.distance:.2e}"
         _say(f"{step.source} → {step.target} by {step.tool}{distance}")
@@ -30,7 +32,27 @@ def show(result: Comparison, page: Path) -> None:
         if backend in result.absent:
             _say(f"layers: {result.absent[backend]}")
     _say(f"\n{result.recommendation}")
-    _say(f"took {result.wall_s:.0f} s; wrote {page} and {page.with_suffix('.json')}")
+    wrote = f"; wrote {page} and {page.with_suffix('.json')}" if page else ""
+    _say(f"took {result.wall_s:.0f} s{wrote}")
+
+
+def conditions(result: Comparison) -> list[str]:
+    """How rows were limited, what was kept, and how steady the machine was."""
+    stop = f"a row is stopped after {result.silence_s:.0f} s of silence"
+    if result.memory_limit_bytes is None:
+        memory = "; memory is not limited: this system does not say what a process holds"
+    else:
+        memory = f", or when its process holds {result.memory_limit_bytes / 2**30:.1f} GiB"
+    lines = [stop + memory]
+    if result.kept:
+        lines.append(f"{result.kept} rows were kept from when this comparison was stopped")
+    if result.drift is not None:
+        each = result.drift
+        lines.append(
+            f"beside every back end ONNX Runtime's float model took {each.fastest_s * 1e3:.2f} to "
+            f"{each.slowest_s * 1e3:.2f} ms: compare rows of different back ends by x ORT, which drift does not touch"
+        )
+    return lines
 
 
 def _rows(rows: list[Row]) -> None:
@@ -38,7 +60,18 @@ def _rows(rows: list[Row]) -> None:
         _say(f"  all {len(rows)} rows {rows[0].status}: {rows[0].reason}")
         return
     table = _table(
-        "row", "types", "engine", "latency", "±", "x float", "error", "of original", "top-1", "size", "int8 kernels"
+        "row",
+        "types",
+        "engine",
+        "latency",
+        "±",
+        "x float",
+        "x ORT",
+        "error",
+        "of original",
+        "top-1",
+        "size",
+        "int8 kernels",
     )
     for row in rows:
         table.add_row(*_cells(row))
@@ -60,7 +93,7 @@ def _rows(rows: list[Row]) -> None:
 def _cells(row: Row) -> list[str]:
     wanted, checked, latency = row.wanted, row.checked, row.latency
     if latency is None:
-        return [escape(_short(row)), wanted.types, escape(wanted.engine), row.status, *[""] * 7]
+        return [escape(_short(row)), wanted.types, escape(wanted.engine), row.status, *[""] * 8]
     assert checked is not None
     speedup = "" if latency.speedup is None else f"{latency.speedup:.2f}"
     int8, total = sum(checked.int8_operators.values()), sum(checked.operators.values())
@@ -71,6 +104,7 @@ def _cells(row: Row) -> list[str]:
         f"{latency.median_s * 1e3:.2f} ms",
         f"{latency.deviation_s * 1e3:.2f}",
         speedup,
+        "" if latency.against_reference is None else f"{latency.against_reference:.2f}",
         _percent(checked.error_to_float),
         _percent(checked.error_to_original),
         "" if checked.accuracy is None else f"{checked.accuracy:.1%}",

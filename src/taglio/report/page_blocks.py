@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from taglio.graph import Block
-from taglio.report.page_markup import MISSING, Html, breakable, figures, join, ms_decimals, percent, tag
+from taglio.report.page_markup import MISSING, Html, breakable, figures, join, ms_decimals, shown, tag
 from taglio.report.page_material import Material
 from taglio.report.page_network import block_class, swatch
 
@@ -80,21 +80,24 @@ def _written(material: Material, row: _Row, decimals: int, worst: float, most: f
         about = f"{about}; {block.refusal}"
     sample = swatch(block_class(block, assignment)) if block is not None else None
     chip = tag("span", sample, _NAMES.get(chosen, chosen), class_="chip") if material.plan is not None else MISSING
-    per_percent = None if row.worth is None else row.worth * 10.0  # ms for 1 %
+    basis = material.metric.basis
+    worth = None if row.worth is None else row.worth * 1e3 / basis.axis[1]  # ms for 1 % where losses are drawn in %
     return tag(
         "tr",
         tag("th", breakable(row.name), tag("small", about) if about else None, scope="row", data_v=row.name),
-        _cell(percent(row.error), row.error, worst, "amount harm"),
+        _cell(shown(basis, row.error), row.error, worst, "amount harm"),
         _cell(_milliseconds(row.float_s, decimals), row.float_s),
         _cell(_milliseconds(row.int8_s, decimals), row.int8_s),
         _cell(_milliseconds(row.saved_s, decimals), row.saved_s, most, "amount"),
-        _cell(MISSING if per_percent is None else figures(per_percent), per_percent),
+        _cell(MISSING if worth is None else figures(worth), worth),
         tag("td", chip, data_v=chosen),
     )
 
 
 def _lede(material: Material, measured: int) -> str:
-    text = "Times in ms; saved is float − int8; saved per error is ms for each 1 % of error alone."
+    basis = material.metric.basis
+    unit = "1 %" if basis.axis[1] == 100.0 else "unit"
+    text = f"Times in ms; saved is float − int8; saved per error is ms for each {unit} of {basis.title} alone."
     if material.error is None:
         return text
     return (

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from html import escape
 from math import floor, isfinite, log10
 
+from taglio.error.loss import RELATIVE_L2, Metric
+
 _VOID = frozenset({"br", "col", "link", "meta", "wbr"})
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _NBSP = "\u00a0"
@@ -104,6 +106,19 @@ def percent(share: float | None) -> str:
 def limit(share: float | None) -> str:
     """A share that somebody asked for, as a percentage without trailing zeros."""
     return MISSING if share is None else f"{share * 100:.6g}{_NBSP}%"
+
+
+def shown(metric: Metric, loss: float | None) -> str:
+    """A loss in the metric's unit."""
+    if loss is None or metric.name == RELATIVE_L2:
+        return percent(loss)
+    return metric.text(loss).replace(" ", _NBSP)
+
+
+def allowed(metric: Metric, loss: float) -> str:
+    """A bound that somebody asked for, in the metric's unit, and which side of it is meant."""
+    value = limit(loss) if metric.name == RELATIVE_L2 else shown(metric, loss)
+    return f"at {'least' if metric.larger_is_better else 'most'} {value}"
 
 
 def size(count: float) -> str:

@@ -10,6 +10,7 @@ import msgspec
 
 from taglio import artifact, workspace
 from taglio.components.build import MANIFEST, Manifest, read
+from taglio.error.loss import Metric
 from taglio.error.model import ErrorModel
 from taglio.errors import BadArtifact, BadModel
 from taglio.graph import Graph, build
@@ -53,6 +54,12 @@ class Material:
     absent: dict[str, Absent]
     tools: dict[str, str]
     pareto: Front | None = None
+
+    @property
+    def metric(self) -> Metric:
+        """What errors are losses of."""
+        known = self.plan.limits if self.plan is not None else self.outcome or self.error
+        return known.metric if known is not None else Metric()
 
     def profiled(self, name: str) -> WholeRun | None:
         """The profile's whole-model run called `name`."""

@@ -13,7 +13,7 @@ from taglio.graph import ANCHORS, Block
 from taglio.profile.result import reads, writes
 from taglio.quantize.precision import Assignment
 from taglio.report.page_layers import Arc, Box, Layout, layout
-from taglio.report.page_markup import Html, join, ms, percent, tag
+from taglio.report.page_markup import Html, join, ms, shown, tag
 from taglio.report.page_material import Material
 
 _PITCH, _NODE = 27.0, 14.0
@@ -245,7 +245,7 @@ def _title(material: Material, block: Block, device: str) -> str:
         lines += [f"{name}: {ms(times[block.name, name])}" for name in known]
     if material.error is not None:
         alone = {each.precision: each.error for each in material.error.alone if each.block == block.name}
-        lines += [f"error alone in {name}: {percent(error)}" for name, error in alone.items()]
+        lines += [f"error alone in {name}: {shown(material.metric.basis, error)}" for name, error in alone.items()]
     if block.refusal:
         lines.append(f"not int8: {block.refusal}")
     return "\n".join(lines)

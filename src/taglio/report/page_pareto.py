@@ -2,12 +2,12 @@
 
 from importlib.resources import files
 
-from taglio.plan.pareto import Axis, Front, FrontPoint
+from taglio.plan.pareto import Front, FrontPoint
 from taglio.report.page_charts import Chart, linear
-from taglio.report.page_markup import Html, join, ms, percent, plural, table, tag
+from taglio.report.page_markup import Html, join, ms, plural, shown, table, tag
 from taglio.report.page_material import Material
 
-_TITLES: dict[Axis, str] = {"error": "predicted error, %", "energy": "energy, J", "throughput": "requests/s"}
+_TITLES = {"energy": "energy, J", "throughput": "requests/s"}
 
 
 def part(material: Material) -> Html:
@@ -30,22 +30,23 @@ def draw(front: Front) -> Html:
     """The chart and the table of all points."""
     if not front.points:
         return tag("p", f"No plan under any of {front.infeasible} limits.")
-    scale = 100.0 if front.axis == "error" else 1.0
+    metric = front.points[0].plan.limits.metric
+    title, scale = metric.axis if front.axis == "error" else (_TITLES[front.axis], 1.0)
     xs, ys = [point.latency_s * 1e3 for point in front.points], [scale * point.other for point in front.points]
-    chart = Chart(linear("predicted latency, ms", xs), linear(_TITLES[front.axis], ys), f"latency and {front.axis}")
+    chart = Chart(linear("predicted latency, ms", xs), linear(title, ys), f"latency and {front.axis}")
     for point, x, y in zip(front.points, xs, ys, strict=True):
         chart.mark("circle", x, y, "dot", f"{x:.2f} ms, {y:.4g}: {_where(point)}")
     rows: list[list[object]] = [
         [
             ms(point.latency_s),
-            percent(point.other) if front.axis == "error" else f"{point.other:.4g}",
+            shown(metric, point.other) if front.axis == "error" else f"{point.other:.4g}",
             f"{point.gap:.2%}",
             len(point.plan.assignment()),
             _where(point),
         ]
         for point in front.points
     ]
-    head = ["latency", _TITLES[front.axis].split(",")[0], "gap", "int8 blocks", "devices"]
+    head = ["latency", title.split(",")[0], "gap", "int8 blocks", "devices"]
     lede = f"{plural(front.tried, 'plan')} made; {plural(len(front.points), 'plan')} no other beats in both."
     return join(tag("p", lede), tag("figure", chart.draw()), table(head, rows, words=frozenset({4})))
 

@@ -3,7 +3,7 @@
 from dataclasses import fields
 
 from taglio.components.build import Manifest, Port
-from taglio.report.page_markup import Html, join, limit, ms, percent, plural, size, table, tag
+from taglio.report.page_markup import MISSING, Html, allowed, join, ms, percent, plural, shown, size, table, tag
 from taglio.report.page_material import Absent, Material
 from taglio.run.in_process import RunReport
 
@@ -49,10 +49,12 @@ def configuration(material: Material) -> Html:
         seconds.append(["all", f"{total:.1f}\u00a0s, {size(outcome.peak_memory_bytes)} of memory at most"])
         parts.append(table([], seconds, class_="words", caption="What it took"))
     if outcome is not None and outcome.schemes:
+        basis = outcome.metric.basis
         rows: list[list[object]] = [
-            [str(each.scheme), ms(each.latency_s), percent(each.error), ms(each.score_s)] for each in outcome.schemes
+            [str(each.scheme), ms(each.latency_s), shown(basis, each.error), ms(each.score_s)]
+            for each in outcome.schemes
         ]
-        parts.append(table(["scheme", "all int8", "error", "score"], rows, caption="Schemes tried"))
+        parts.append(table(["scheme", "all int8", basis.title, "score"], rows, caption="Schemes tried"))
     return tag("div", tag("div", parts[0]), tag("div", *parts[1:]), class_="columns print")
 
 
@@ -115,9 +117,10 @@ def _settings(material: Material) -> list[tuple[str, object]]:
         ("dequantise", f"{profile.dequantize_s_per_element * 1e9:.3f} ns an element"),
     ]
     if plan is not None:
-        limits = plan.limits
+        limits, metric = plan.limits, plan.limits.metric
+        bound = MISSING if limits.max_error is None else f"{metric.title} {allowed(metric, limits.max_error)}"
         rows += [
-            ("error bound", limit(limits.max_error)),
+            ("bound", bound),
             ("held in float", ", ".join(limits.float_blocks) or "none"),
             ("held in int8", ", ".join(limits.int8_blocks) or "none"),
             ("solver", f"{plan.status}, gap {percent(plan.gap)}"),

@@ -1,7 +1,8 @@
 """What each block costs in error against what it gives in time, and which to leave out of quantisation."""
 
+from taglio.error.loss import Metric
 from taglio.report.page_charts import Chart, linear, logarithmic
-from taglio.report.page_markup import Html, join, percent, plural, table, tag
+from taglio.report.page_markup import Html, join, plural, shown, table, tag
 from taglio.report.page_material import Material
 from taglio.sensitivity import Sensitivity, sensitivity
 
@@ -17,25 +18,27 @@ def damage_and_gain(material: Material) -> Html:
     if not rows:
         return tag("p", "No block was measured alone.")
     x = linear("time saved by int8, ms", [row.saved_s * 1e3 for row in rows])
-    y = logarithmic("error alone, %", [(row.damage or 0.0) * 100 for row in rows])
+    basis = material.metric.basis
+    title, scale = basis.axis
+    y = logarithmic(f"alone: {title}", [(row.damage or 0.0) * scale for row in rows])
     chart = Chart(x, y, "error alone against time saved, by block")
     for row in rows:
         class_ = "k-float hollow" if row.leave_out else "k-int8"
-        chart.mark("circle", row.saved_s * 1e3, (row.damage or 0.0) * 100, class_, _describe(row))
+        chart.mark("circle", row.saved_s * 1e3, (row.damage or 0.0) * scale, class_, _describe(row, basis))
     out = sorted((row for row in rows if row.leave_out), key=lambda row: -row.noise_share)
     for row in out[:_NAMED]:
-        chart.label(row.saved_s * 1e3, (row.damage or 0.0) * 100, row.block.strip("/").split("/")[-1])
+        chart.label(row.saved_s * 1e3, (row.damage or 0.0) * scale, row.block.strip("/").split("/")[-1])
     caption = "Right: int8 pays. Up: int8 hurts. Hollow: better left out."
     figure = tag("figure", chart.draw(), tag("figcaption", caption))
     lede = f"{len(out)} of {plural(len(rows), 'block')} are out of proportion, or slower in int8."
-    reasons: list[list[object]] = [[row.block, percent(row.damage), row.leave_out] for row in out[:_REASONS]]
+    reasons: list[list[object]] = [[row.block, shown(basis, row.damage), row.leave_out] for row in out[:_REASONS]]
     listed = table(["leave out", "error alone", "why"], reasons, class_="dense") if reasons else None
     return join(tag("p", lede), tag("div", figure, listed, class_="columns"))
 
 
-def _describe(row: Sensitivity) -> str:
+def _describe(row: Sensitivity, basis: Metric) -> str:
     verdict = f"leave out: {row.leave_out}" if row.leave_out else "quantise"
     return (
-        f"{row.block}\nerror alone {percent(row.damage)}, {row.noise_share:.1%} of all noise\n"
+        f"{row.block}\n{basis.title} alone {shown(basis, row.damage)}, {row.noise_share:.1%} of all noise\n"
         f"saves {row.saved_s * 1e6:.0f} us\n{verdict}"
     )

@@ -4,7 +4,20 @@ from dataclasses import dataclass
 
 from taglio.profile.measure import FLOAT_RUN
 from taglio.profile.result import predict
-from taglio.report.page_markup import MISSING, Html, join, limit, ms, ms_decimals, percent, size, table, tag, times
+from taglio.report.page_markup import (
+    MISSING,
+    Html,
+    allowed,
+    join,
+    ms,
+    ms_decimals,
+    percent,
+    shown,
+    size,
+    table,
+    tag,
+    times,
+)
 from taglio.report.page_material import Material
 
 # Below this the machine is taken to have kept its speed.
@@ -30,20 +43,20 @@ def headline(material: Material) -> str:
     """The result in one sentence."""
     columns = {column.name: column for column in _columns(material)}
     base, plan = columns["float"], columns.get("plan")
-    outcome = material.outcome
+    outcome, metric = material.outcome, material.metric
     if outcome is not None and outcome.plan.int8_blocks == 0:
-        return f"Float stays: no int8 plan was faster with at most {limit(outcome.max_error)} error"
+        return f"Float stays: no int8 plan was faster with {metric.title} {allowed(metric, outcome.max_error)}"
     if outcome is not None:
         gain = outcome.float32.latency.median_s / outcome.plan.latency.median_s
-        allowed = limit(outcome.max_error)
-        return f"{times(gain)} as fast as float, error {percent(outcome.plan.error)} of {allowed} allowed"
+        told = f"{metric.title} {shown(metric, outcome.plan.error)}, {allowed(metric, outcome.max_error)} asked for"
+        return f"{times(gain)} as fast as float, {told}"
     if plan is not None and plan.predicted_s and base.predicted_s:
         bound = _bound(material)
-        ceiling = "" if bound is None else f" of {limit(bound)} allowed"
+        ceiling = "" if bound is None else f", {allowed(metric, bound)} asked for"
         error = plan.error if plan.error is not None else plan.predicted_error
-        how = "error" if plan.error is not None else "predicted error"
+        how = metric.title if plan.error is not None else f"predicted {metric.title}"
         gain = base.predicted_s / plan.predicted_s
-        return f"Predicted {times(gain)} as fast as float, {how} {percent(error)}{ceiling}"
+        return f"Predicted {times(gain)} as fast as float, {how} {shown(metric, error)}{ceiling}"
     int8 = columns["all int8"]
     if base.measured_s and int8.measured_s:
         return f"All int8 is {times(base.measured_s / int8.measured_s)} as fast as float, before any limit on its error"
@@ -52,22 +65,22 @@ def headline(material: Material) -> str:
 
 def lede(material: Material) -> Html | None:
     """What all-int8 does instead, and how sure the plan is."""
-    outcome = material.outcome
+    outcome, metric = material.outcome, material.metric
     if outcome is None:
         return None
     gain = outcome.float32.latency.median_s / outcome.int8.latency.median_s
     verdict = "keeps to the bound too" if outcome.int8.error <= outcome.max_error else "breaks the bound"
     text = (
         f"Quantising all {outcome.int8.int8_blocks} blocks that can be int8 is {times(gain)} as fast as float, and "
-        f"with an error of {percent(outcome.int8.error)} it {verdict}. The plan has {outcome.plan.int8_blocks} of "
-        f"{outcome.blocks} blocks in int8; {_status(outcome.status, outcome.gap)}."
+        f"with {metric.title} {shown(metric, outcome.int8.error)} it {verdict}. The plan has "
+        f"{outcome.plan.int8_blocks} of {outcome.blocks} blocks in int8; {_status(outcome.status, outcome.gap)}."
     )
     return tag("p", text, class_="lede")
 
 
 def tiles(material: Material) -> Html | None:
     """The plan's speed, error, size and accuracy at a glance."""
-    outcome = material.outcome
+    outcome, metric = material.outcome, material.metric
     if outcome is None:
         return None
     base, plan = outcome.float32, outcome.plan
@@ -75,7 +88,11 @@ def tiles(material: Material) -> Html | None:
     fill = tag("i", style=f"width:{min(1.0, share) * 100:.1f}%", class_="over" if share > 1.0 else None)
     parts = [
         _tile(ms(plan.latency.median_s), f"an inference; float {ms(base.latency.median_s)}"),
-        _tile(percent(plan.error), f"error of {limit(outcome.max_error)} allowed", tag("span", fill, class_="meter")),
+        _tile(
+            shown(metric, plan.error),
+            f"{metric.title}; {allowed(metric, outcome.max_error)} asked for",
+            tag("span", fill, class_="meter"),
+        ),
         _tile(size(plan.size_bytes), f"on disk; float {size(base.size_bytes)}"),
     ]
     if plan.accuracy is not None and base.accuracy is not None:
@@ -87,7 +104,7 @@ def side_by_side(material: Material) -> Html:
     """Float, all int8 and the plan in columns, predicted beside measured."""
     columns = _columns(material)
     decimals = ms_decimals(max((column.measured_s or column.predicted_s or 0.0 for column in columns), default=0.0))
-    drift, bound = material.drift(), _bound(material)
+    drift, bound, metric = material.drift(), _bound(material), material.metric
 
     def seconds(value: float | None) -> str:
         return MISSING if value is None else ms(value, decimals)
@@ -99,7 +116,7 @@ def side_by_side(material: Material) -> Html:
 
     def error(value: float | None) -> object:
         broken = value is not None and bound is not None and value > bound
-        return tag("span", percent(value), class_="bad") if broken else percent(value)
+        return tag("span", shown(metric, value), class_="bad") if broken else shown(metric, value)
 
     rows: list[list[object]] = [
         ["latency measured", *(seconds(column.measured_s) for column in columns)],
@@ -110,8 +127,8 @@ def side_by_side(material: Material) -> Html:
         rows.append(["… with drift taken out", *(ratio(column, drift) for column in columns)])
     rows += [
         ["p95 measured", *(seconds(column.p95_s) for column in columns)],
-        ["error measured", *(error(column.error) for column in columns)],
-        ["error predicted", *(percent(column.predicted_error) for column in columns)],
+        [f"{metric.title} measured", *(error(column.error) for column in columns)],
+        [f"{metric.title} predicted", *(shown(metric, column.predicted_error) for column in columns)],
         ["accuracy, top-1", *(percent(column.accuracy) for column in columns)],
         ["size", *(MISSING if column.size_bytes is None else size(column.size_bytes) for column in columns)],
         ["int8 blocks", *(MISSING if column.int8_blocks is None else column.int8_blocks for column in columns)],

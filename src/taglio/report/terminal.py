@@ -1,10 +1,11 @@
 """Terminal tables. Rounds and aligns; computes nothing that the artifacts do not hold."""
 
 from collections.abc import Sequence
-from functools import partial
+from math import exp
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -12,7 +13,7 @@ from rich.table import Table
 from taglio import workspace
 from taglio.components.build import Manifest
 from taglio.components.prove import Proof
-from taglio.error.loss import RELATIVE_L2, Metric, shown_loss
+from taglio.error.loss import Metric
 from taglio.error.model import ErrorModel
 from taglio.graph import Graph
 from taglio.model import Model
@@ -33,16 +34,16 @@ def say(text: str) -> None:
 
 def summary(folder: Path, outcome: Outcome) -> dict[str, Any]:
     """The object that `taglio optimize --json` prints."""
-    plan = outcome.plan
+    plan, metric = outcome.plan, outcome.metric
     return {
-        "float32": _variant(outcome.float32),
-        "int8": _variant(outcome.int8),
+        "float32": _variant(outcome.float32, metric),
+        "int8": _variant(outcome.int8, metric),
+        "metric": {"name": metric.name, "bound": metric.value(outcome.max_error)},
         "plan": {
-            **_variant(plan),
+            **_variant(plan, metric),
             "predicted_latency_s": plan.predicted_latency_s,
             "predicted_error": plan.predicted_error,
             "max_error": outcome.max_error,
-            "metric": outcome.metric,
             "status": outcome.status,
             "gap": outcome.gap,
             "int8_blocks": plan.int8_blocks,
@@ -65,19 +66,18 @@ def outcome(folder: Path, result: Outcome) -> None:
     """Float, all-int8 and the plan side by side, and one sentence that says what it means."""
     say(f"{result.model}: {result.blocks} blocks, {result.candidates} can be int8; scheme {result.scheme}")
     where = result.conditions
-    say(f"on {where.machine}, {where.threads} threads, ONNX Runtime {where.runtime_version}")
+    say(f"on {where.machine}, {where.threads} threads, {where.runtime} {where.runtime_version}")
     say(f"{result.calibration_samples} samples calibrated, {result.held_out_samples} held out for the error")
-    shown = partial(shown_loss, result.metric, digits=3)
-    name = "error" if result.metric == RELATIVE_L2 else result.metric
-    table = _table("", "latency", "predicted", name, "predicted", "accuracy", "size", "int8 blocks")
+    metric = result.metric
+    table = _table("", "latency", "predicted", metric.title, "predicted", "accuracy", "size", "int8 blocks")
     for each in (result.float32, result.int8, result.plan):
         accuracy = "" if each.accuracy is None else f"{each.accuracy:.2%}"
         table.add_row(
             each.name,
             _ms(each.latency.median_s),
             _ms(each.predicted_latency_s),
-            shown(each.error),
-            shown(each.predicted_error),
+            metric.text(each.error, 3),
+            metric.text(each.predicted_error, 3),
             accuracy,
             _bytes(each.size_bytes),
             str(each.int8_blocks),
@@ -88,7 +88,7 @@ def outcome(folder: Path, result: Outcome) -> None:
     held = "holds the bound" if result.int8.error <= result.max_error else "breaks the bound"
     say(
         f"The plan is {gain:.2f} x as fast as float and {against:.2f} x as fast as all-int8, which {held}; "
-        f"its error is {shown(result.plan.error)} of {shown(result.max_error)} "
+        f"its {metric.title} is {metric.text(result.plan.error, 3)}, {metric.limit(result.max_error, 3)} asked for "
         f"({result.status}, gap {result.gap:.2%})."
     )
     say(f"took {sum(result.stage_seconds.values()):.0f} s, {_bytes(result.peak_memory_bytes)} of memory at most")
@@ -163,39 +163,43 @@ def profile(graph: Graph, result: Profile, layers: LayerTimes | None = None) -> 
 def error(graph: Graph, result: ErrorModel) -> None:
     """The blocks that hurt most alone, and how well unseen subsets were predicted."""
     kinds = {block.name: block.kind for block in graph.blocks}
-    metric = Metric(result.metric)
-    table = _table("block alone in int8", "operators", "error" if metric.smooth else "relative L2")
+    metric, alone = result.metric, result.metric.basis
+    table = _table("block alone in int8", "operators", _alone_title(metric))
     worst = sorted((each for each in result.alone if each.precision == "int8"), key=lambda each: -each.error)
     for each in worst[:_SHOWN]:
-        table.add_row(escape(each.block), kinds[each.block], _damage(metric, each.error))
+        table.add_row(escape(each.block), kinds[each.block], alone.text(each.error))
     _print(table)
-    ratios = sorted(abs(each.predicted / each.error - 1.0) for each in result.subsets if each.error > 0.0)
-    middle = ratios[len(ratios) // 2] if ratios else 0.0
-    sure = f"errors are at most {result.upper(1.0):.2f} x the predicted"
-    if not metric.smooth:
-        sure = f"losses are at most {result.upper_add:.4g} above the predicted"
+    if metric.smooth:
+        middle = f"{result.typical_miss():.1%}"
+        sure = f"errors are at most {exp(result.upper_log):.2f} x the predicted"
+    else:
+        middle = metric.difference(result.typical_miss())
+        sure = f"are at most {metric.difference(result.upper_add)} worse than predicted"
     say(
-        f"{result.metric}: {result.evaluations} evaluations on {result.samples} samples; unseen subsets predicted "
-        f"within {middle:.1%} (median); {result.confidence:.0%} of {sure}"
+        f"{metric.name}: {result.evaluations} evaluations on {result.samples} samples; unseen subsets predicted "
+        f"within {middle} (median); {result.confidence:.0%} of {sure}"
     )
+    if metric.own:
+        say(f"the float model has {metric.name} = {metric.text(0.0)}")
     for note in result.notes:
         say(f"note: {note}")
 
 
 def sensitivity(rows: Sequence[Sensitivity], result: ErrorModel, by: str) -> None:
     """Blocks by damage, by time saved or by time saved per damage, and which to leave out."""
-    metric = Metric(result.metric)
-    order = ranks(rows)
-    table = _table("block", "damage", "rank", "saved us", "rank", "us per 1 %", "rank", "in int8")
+    alone = result.metric.basis
+    scale = alone.axis[1]
+    order, per = ranks(rows), "us per 1 %" if scale == 100.0 else "us per unit"
+    table = _table("block", _alone_title(result.metric), "rank", "saved us", "rank", per, "rank", "in int8")
     for row in sorted(rows, key=lambda each: order[by][each.block]):
         worth = row.saved_per_damage_s
         table.add_row(
             escape(row.block),
-            "" if row.damage is None else _damage(metric, row.damage),
+            "" if row.damage is None else alone.text(row.damage),
             str(order["damage"][row.block]),
             f"{row.saved_s * 1e6:.1f}",
             str(order["saved"][row.block]),
-            "" if worth is None else f"{worth * 1e4:.1f}",
+            "" if worth is None else f"{worth * 1e6 / scale:.1f}",
             str(order["worth"][row.block]),
             "leave out" if row.leave_out else "yes",
         )
@@ -206,8 +210,8 @@ def sensitivity(rows: Sequence[Sensitivity], result: ErrorModel, by: str) -> Non
         say(f"  {row.block}: {row.leave_out}")
 
 
-def _damage(metric: Metric, loss: float) -> str:
-    return metric.text(loss) if metric.smooth else f"{loss:.4%}"
+def _alone_title(metric: Metric) -> str:
+    return metric.title if metric.smooth else "relative L2"
 
 
 def plan(result: Plan) -> None:
@@ -219,14 +223,36 @@ def plan(result: Plan) -> None:
     for (device, precision), count in sorted(counts.items()):
         table.add_row(device, precision, str(count))
     _print(table)
-    latency, guess = result.predicted_latency_s, result.predicted_error
+    latency = result.predicted_latency_s
     between = f"{_ms(latency.low)} … {_ms(latency.high)}"
     say(f"{result.status}, gap {result.gap:.2%}; latency {_ms(latency.value)} ({between})")
-    shown = partial(shown_loss, result.limits.metric)
-    bound = "" if result.limits.max_error is None else f", bound {shown(result.limits.max_error)}"
-    measured = "" if result.measured_error is None else f", measured {shown(result.measured_error)}"
-    name = "error" if result.limits.metric == RELATIVE_L2 else result.limits.metric
-    say(f"{name} predicted {shown(guess.value)} (at worst {shown(guess.high)}){measured}{bound}")
+    say(error_line(result))
+
+
+def error_line(result: Plan) -> str:
+    """A plan's error in the metric's unit: predicted, measured, allowed."""
+    metric, guess = result.limits.metric, result.predicted_error
+    measured = "" if result.measured_error is None else f", measured {metric.text(result.measured_error)}"
+    bound = "" if result.limits.max_error is None else f", {metric.limit(result.limits.max_error)} asked for"
+    return f"{metric.title} predicted {metric.text(guess.value)} (at worst {metric.text(guess.high)}){measured}{bound}"
+
+
+def plan_object(result: Plan) -> dict[str, Any]:
+    """The object that `taglio plan --json` prints: the plan, and its losses in the metric's own unit."""
+    limits, guess = result.limits, result.predicted_error
+    losses = {"predicted": guess.value, "at_worst": guess.high, "measured": result.measured_error}
+    known = {**losses, "bound": limits.max_error}
+    values = {name: None if loss is None else limits.metric.value(loss) for name, loss in known.items()}
+    return {**msgspec.to_builtins(result), "in_unit": {"metric": limits.metric.name, **values}}
+
+
+def sensitivity_object(rows: Sequence[Sensitivity], result: ErrorModel) -> dict[str, Any]:
+    """The object that `taglio sensitivity --json` prints; `damage` is a loss, `value` the same in its metric's unit."""
+    basis = result.metric.basis
+    listed = [
+        {**msgspec.to_builtins(row), "value": None if row.damage is None else basis.value(row.damage)} for row in rows
+    ]
+    return {"metric": basis.name, "sensitivity": listed}
 
 
 def build(folder: Path, manifest: Manifest, proof: Proof) -> None:
@@ -260,7 +286,7 @@ def run(result: RunReport) -> None:
     ):
         table.add_row(name, _ms(wall.median_s), _ms(wall.mean_s), _ms(wall.p95_s), str(wall.runs))
     _print(table)
-    elsewhere = "" if result.runtime == "onnxruntime" else f" for ONNX Runtime, run by {result.runtime}"
+    elsewhere = "" if result.runtime == result.profiled_in else f" for {result.profiled_in}, run by {result.runtime}"
     if result.here:
         elsewhere = " for one process on this machine, without the cluster's devices and links"
     say(
@@ -279,8 +305,9 @@ def quantized(result: Quantized) -> None:
     say(f"wrote {result.path}")
 
 
-def _variant(each: Variant) -> dict[str, Any]:
+def _variant(each: Variant, metric: Metric) -> dict[str, Any]:
     return {
+        "value": metric.value(each.error),
         "latency_s": each.latency.median_s,
         "latency_p95_s": each.latency.p95_s,
         "error": each.error,

@@ -12,6 +12,7 @@ from taglio.plan.objective import Objective
 from taglio.plan.pareto import Front
 from taglio.plan.place import Answer
 from taglio.plan.result import Plan
+from taglio.report.terminal import error_line
 
 _MEGA = 1e6
 
@@ -21,12 +22,17 @@ def plans(answer: Answer, names: Sequence[str], objective: Objective, told: Sequ
     for name, plan in zip(names, answer.plans, strict=True):
         if len(names) > 1:
             _say(f"{name}:")
-        _devices(plan)
-        _crossings(plan)
-        _totals(plan)
+        one(plan)
     _say(f"{objective}: {amount(objective, answer.value)}, proven within {answer.gap:.2%} of the best")
     for each in told:
         _say(each.words)
+
+
+def one(plan: Plan) -> None:
+    """One plan's devices, crossings and totals."""
+    _devices(plan)
+    _crossings(plan)
+    _totals(plan)
 
 
 def front(result: Front, path: Path) -> None:
@@ -35,7 +41,7 @@ def front(result: Front, path: Path) -> None:
     table = _table("latency", unit, "gap", "int8 blocks", "devices")
     for point in result.points:
         other = {
-            "error": f"{point.other:.4%}",
+            "error": point.plan.limits.metric.text(point.other),
             "energy": f"{point.other:.4g} J",
             "throughput": f"{point.other:.4g}",
         }[result.axis]
@@ -76,7 +82,7 @@ def _crossings(plan: Plan) -> None:
 
 
 def _totals(plan: Plan) -> None:
-    latency, guess = plan.predicted_latency_s, plan.predicted_error
+    latency = plan.predicted_latency_s
     summed = "" if plan.summed_s is None else f"; its seconds add up to {_ms(plan.summed_s)}"
     between = f"{_ms(latency.low)} … {_ms(latency.high)}"
     _say(f"{plan.status}, gap {plan.gap:.2%}; latency {_ms(latency.value)} ({between}){summed}")
@@ -84,9 +90,7 @@ def _totals(plan: Plan) -> None:
         _say(f"room for {plan.predicted_rate_per_s.value:.4g} requests a second")
     if plan.predicted_joules is not None:
         _say(f"energy {plan.predicted_joules.value:.4g} J a request")
-    measured = "" if plan.measured_error is None else f", measured {plan.measured_error:.4%}"
-    bound = "" if plan.limits.max_error is None else f", bound {plan.limits.max_error:.4%}"
-    _say(f"error predicted {guess.value:.4%} (at most {guess.high:.4%}){measured}{bound}")
+    _say(error_line(plan))
     for line in (*plan.binding, *plan.notes):
         _say(line)
 

@@ -1,14 +1,16 @@
 """Run one job of one back end: `python -P .../workers/__main__.py REQUEST.json`, in that back end's environment.
 
 Shares taglio's source by path, without putting the packages beside it on the path. What libraries print goes to
-standard error; standard output carries the events alone.
+standard error; standard output carries the events alone. A line on standard input ends a wait between rounds.
 """
 
 import importlib
 import importlib.util
 import json
 import os
+import queue
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,8 @@ def main() -> int:
     """Answer the request named on the command line."""
     events = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
+    turns: queue.Queue[str] = queue.Queue()
+    threading.Thread(target=_follow, args=(turns,), daemon=True).start()
     _volunteer()
     _share_source()
     value: dict[str, Any] = json.loads(Path(sys.argv[1]).read_text())
@@ -36,6 +40,10 @@ def main() -> int:
     def tell(event: str, **fields: object) -> None:
         events.write(json.dumps({"event": event, **fields}) + "\n")
         events.flush()
+
+    def wait(first: bool) -> None:
+        tell("round", first=first)
+        turns.get()
 
     contract = importlib.import_module("taglio.compare.workers.contract")
     loop = importlib.import_module("taglio.compare.workers.loop")
@@ -49,7 +57,7 @@ def main() -> int:
             data = contract.load_data(request)
             backend = module.make(request, data)
             if request.task == "rows":
-                loop.rows(request, data, backend, tell)
+                loop.rows(request, data, backend, tell, wait)
             elif request.task == "support":
                 for support in backend.support():
                     tell("support", **loop.as_fields(support))
@@ -64,6 +72,13 @@ def main() -> int:
     tell("done")
     sys.stdout.flush()
     os._exit(0)  # some back ends crash while they shut down, when all is said
+
+
+def _follow(turns: "queue.Queue[str]") -> None:
+    """Pass on the lines of standard input; its end is the end of who asked, and of this process."""
+    for line in sys.stdin:
+        turns.put(line)
+    os._exit(0)
 
 
 def _volunteer() -> None:

@@ -16,12 +16,15 @@ from taglio.compare.row import Checked, Latency, Layer, Support, Wanted
 from taglio.compare.workers.binding import Binding, bind
 from taglio.compare.workers.contract import Array, Backend, Data, Opened, Refused
 from taglio.compare.workers.marker import Marker
-from taglio.error.metric import RelativeL2
+from taglio.error.loss import Tally
 
 Tell = Callable[..., None]
+Wait = Callable[[bool], None]
 WARMUP = 1
 COUNTED = 2
 MOST_ROUNDS = 60
+# Rows that are open at once, and so the most that are lost when a comparison is stopped.
+MOST_OPEN = 16
 # What a converted float model may differ from the original by; beyond it every row of the back end says so.
 CONVERSION_TOLERANCE = 1e-3
 _MEMORY_WORDS = ("bad_alloc", "out of memory", "can't allocate memory", "cannot allocate memory", "failed to allocate")
@@ -36,11 +39,12 @@ class _State:
     warning: str = ""
 
 
-def rows(request: Request, data: Data, backend: Backend, tell: Tell) -> None:
+def rows(request: Request, data: Data, backend: Backend, tell: Tell, wait: Wait = lambda _: None) -> None:
     """Open and check every row, then time them in rounds, the float row among them.
 
-    Rows stay open until they are timed; where they fill `request.memory_bytes`, those that are open are timed first,
-    and the float row goes on to the next group.
+    Rows stay open until they are timed; where they fill `request.memory_bytes`, or are MOST_OPEN, those that are open
+    are timed first, and the float row goes on to the next group. `wait` is called before each round that counts, with
+    whether it is the first of its group.
     """
     state, marker = _State(), Marker(Path(request.folder) / "marker")
     order = {wanted.id: index for index, wanted in enumerate(request.rows)}
@@ -64,12 +68,12 @@ def rows(request: Request, data: Data, backend: Backend, tell: Tell) -> None:
         group[wanted.id] = opened
         fresh += 1
         baseline = (wanted.id, opened) if wanted.baseline else baseline
-        if resident_bytes() > request.memory_bytes and len(group) > 1:
-            _time(request, data, group, baseline, marker, order, tell)
+        if (resident_bytes() > request.memory_bytes and len(group) > 1) or len(group) >= MOST_OPEN:
+            _time(request, data, group, baseline, marker, order, tell=tell, wait=wait)
             group, fresh = (dict([baseline]) if baseline else {}), 0
             gc.collect()
     if fresh:
-        _time(request, data, group, baseline, marker, order, tell)
+        _time(request, data, group, baseline, marker, order, tell=tell, wait=wait)
 
 
 def describe(error: BaseException) -> dict[str, str]:
@@ -120,7 +124,7 @@ def _check(wanted: Wanted, opened: Opened, data: Data, state: _State) -> Checked
 
 def distance(reference: Sequence[Sequence[Array]], outputs: Sequence[Sequence[Array]]) -> float:
     """Relative L2 pooled over samples, the largest over outputs; infinite where an output is not finite."""
-    meter = RelativeL2([str(index) for index in range(len(reference[0]))])
+    meter = Tally([str(index) for index in range(len(reference[0]))])
     for expected, found in zip(reference, outputs, strict=True):
         meter.add(expected, found)
     return meter.value()
@@ -142,7 +146,9 @@ def _time(
     baseline: tuple[str, Opened] | None,
     marker: Marker,
     order: dict[str, int],
+    *,
     tell: Tell,
+    wait: Wait,
 ) -> None:
     """Wall seconds of rounds in which every row of `group` has a turn, in a fresh order."""
     sample, shuffle = data.held_out[0], random.Random(request.seed)
@@ -150,6 +156,9 @@ def _time(
     rounds, total = WARMUP + request.minimum_rounds, 0.0
     done = 0
     while done < rounds:
+        if done >= WARMUP:
+            marker.set(-1)
+            wait(done == WARMUP)
         shuffle.shuffle(names)
         total = 0.0
         for name in names:
@@ -180,12 +189,16 @@ def _time(
 
 
 def _turn(opened: Opened, sample: Sequence[Array]) -> list[float]:
+    return timed(lambda: opened.run(sample))
+
+
+def timed(run: Callable[[], object]) -> list[float]:
     """Seconds of three runs in a row. The first finds its weights and code pushed out by the other rows: it is not what
     a model that is served pays, and is not counted."""
     taken = []
     for _ in range(1 + COUNTED):
         start = time.perf_counter()
-        opened.run(sample)
+        run()
         taken.append(time.perf_counter() - start)
     return taken
 

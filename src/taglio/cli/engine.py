@@ -1,0 +1,190 @@
+"""Commands about running devices: device, cluster; and what run does with --cluster."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from taglio.cli.clusters import cluster_argument, objective_argument
+from taglio.cli.options import command, emit, json_argument, positive
+
+_NAME = "the device's name in the cluster file"
+_CLUSTER = "the cluster file (TOML) that names the devices"
+
+
+def add(commands: Any) -> None:
+    """Add the commands of this file to the parser."""
+    group = commands.add_parser(
+        "device", help="make this machine a device of a cluster", description="Make this machine a device of a cluster."
+    )
+    inner = group.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    each = command(
+        inner, "start", "start a device here, the first one with --head, and wait until it is a member", _start
+    )
+    each.add_argument("--name", required=True, help=_NAME)
+    each.add_argument("--head", action="store_true", help="the first device, which the others join")
+    each.add_argument("--address", metavar="HOST:PORT", help="of the head, to join it")
+    each.add_argument("--host", help="this machine's address for the others (default 127.0.0.1: this machine only)")
+    each.add_argument("--port", type=positive, default=6379, help="where the head listens (default 6379)")
+    each.add_argument("--threads", type=positive, help="threads of a session (default: all cores)")
+    each.add_argument(
+        "--memory-mb", type=positive, default=200, help="for tensors on their way, at least 80 (default 200)"
+    )
+    _lock_arguments(each)
+    json_argument(each)
+    each = command(inner, "stop", "stop the devices that run here, or one of them", _stop)
+    each.add_argument("--name", help=_NAME)
+    json_argument(each)
+
+    group = commands.add_parser("cluster", help="look at a running cluster", description="Look at a running cluster.")
+    inner = group.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    each = command(
+        inner, "status", "devices of the running cluster: alive or not, versions, runtimes, threads", _status
+    )
+    json_argument(each)
+
+    each = command(inner, "probe", "measure every link with real tensors, beside what the file says", _probe)
+    each.add_argument("file", type=Path, metavar="CLUSTER", help=_CLUSTER)
+    each.add_argument("--scenario", help="a scenario of the cluster file")
+    each.add_argument("--write", type=Path, metavar="FILE", help="write a cluster file with the links as measured")
+    json_argument(each)
+
+
+def _lock_arguments(each: argparse.ArgumentParser) -> None:
+    each.add_argument(
+        "--token", type=Path, metavar="FILE",
+        help="the secret that all devices share (default ~/.ray/auth_token; the head makes one)",
+    )  # fmt: skip
+    each.add_argument(
+        "--tls", type=Path, metavar="FOLDER", help="encrypt everything, with tls.crt, tls.key and ca.crt in FOLDER"
+    )
+
+
+def optimize_arguments(each: argparse.ArgumentParser) -> None:
+    """What `taglio optimize` takes for several machines."""
+    cluster_argument(each)
+    objective_argument(each)
+
+
+def run_arguments(each: argparse.ArgumentParser) -> None:
+    """What `taglio run` takes for several machines."""
+    cluster_argument(each)
+    each.add_argument("--stream", action="store_true", help="with --cluster: several requests at once, for throughput")
+
+
+def _start(options: argparse.Namespace) -> int:
+    from taglio.engine import device
+    from taglio.engine.lock import Lock, default_token
+    from taglio.profile.machine import available_cores
+    from taglio.report import terminal
+    from taglio.report.progress import bar
+
+    with bar(options.json) as progress:
+        started = device.start(
+            options.name,
+            head=options.head,
+            address=options.address,
+            host=options.host or device.LOOPBACK,
+            port=options.port,
+            threads=options.threads or available_cores(),
+            memory_mb=options.memory_mb,
+            lock=Lock(options.token or default_token(), options.tls),
+            progress=progress,
+        )
+    if options.json:
+        return emit(started)
+    terminal.say(f'device "{started.name}" is up in the cluster at {started.address}, {started.threads} threads')
+    if started.head:
+        only = "; it listens on this machine only, --host opens it" if started.host == device.LOOPBACK else ""
+        terminal.say(f"others join with: taglio device start --name NAME --address {started.address}{only}")
+        terminal.say(f"they need the secret in {started.token}: copy the file to the same place there")
+    return 0
+
+
+def _stop(options: argparse.Namespace) -> int:
+    from taglio.engine import local
+    from taglio.report import terminal
+
+    devices = [local.one(options.name)] if options.name else local.known()
+    for each in devices:
+        local.stop(each)
+    if options.json:
+        return emit({"stopped": [each.name for each in devices]})
+    names = ", ".join(each.name for each in devices)
+    terminal.say(f"stopped {names}" if names else "no device runs on this machine")
+    return 0
+
+
+def _status(options: argparse.Namespace) -> int:
+    from taglio.cli import engine_tables
+    from taglio.engine.connect import connect, gather
+
+    with connect() as connection:
+        alive, found = connection.alive(), gather(connection)
+    if options.json:
+        return emit({"address": connection.here.address, "alive": alive, "devices": found})
+    engine_tables.status(connection.here.address, alive, found)
+    return 0
+
+
+def _probe(options: argparse.Namespace) -> int:
+    from taglio import artifact
+    from taglio import cluster as clusters
+    from taglio.cli import engine_tables
+    from taglio.engine.connect import connect
+    from taglio.engine.probe import probe, written
+    from taglio.report import terminal
+    from taglio.report.progress import bar
+
+    cluster = clusters.load(options.file, options.scenario)
+    with bar(options.json) as progress, connect(cluster.start) as connection:
+        found = probe(connection, cluster, progress)
+    text = written(cluster, found)
+    clusters.parse(text)
+    if options.write is not None:
+        artifact.write_bytes(options.write, text.encode())
+    if options.json:
+        return emit({"links": found, "cluster": text})
+    engine_tables.links(found)
+    if options.write is not None:
+        terminal.say(f"wrote {options.write}")
+    return 0
+
+
+def optimize_on_cluster(options: argparse.Namespace, setup: Any, limits: Any) -> int:
+    """`taglio optimize MODEL --cluster FILE`."""
+    from taglio import cluster as clusters
+    from taglio.cli import engine_tables
+    from taglio.engine.optimize import optimize_on_cluster as optimize
+    from taglio.place_models import ClusterFile
+    from taglio.plan.objective import parse_objective
+    from taglio.report import page
+    from taglio.report.progress import bar
+
+    cluster = clusters.load(options.cluster, options.scenario)
+    used = ClusterFile(str(options.cluster), options.cluster.read_text(encoding="utf-8"), options.scenario)
+    objective = parse_objective(options.objective)
+    with bar(options.json) as progress:
+        outcome = optimize(
+            options.out, setup, limits, cluster, objective, used, effort=options.effort, progress=progress
+        )
+    page.write(options.out)
+    if options.json:
+        return emit(outcome)
+    engine_tables.cluster_outcome(outcome)
+    return 0
+
+
+def run_on_cluster(options: argparse.Namespace) -> int:
+    """`taglio run OUT --cluster FILE`."""
+    from taglio import cluster as clusters
+    from taglio.cli import engine_tables
+    from taglio.engine.run import run_on_cluster as run
+    from taglio.report.progress import bar
+
+    cluster = clusters.load(options.cluster, options.scenario)
+    with bar(options.json) as progress:
+        result = run(options.folder, cluster, options.runs, stream=options.stream, progress=progress)
+    if options.json:
+        return emit(result)
+    engine_tables.cluster_run(result)
+    return 0

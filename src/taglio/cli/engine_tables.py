@@ -1,0 +1,117 @@
+"""Terminal tables of running devices and of runs on them. Rounds and aligns; computes nothing."""
+
+from collections.abc import Mapping, Sequence
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from taglio.engine.host import Facts
+from taglio.engine.optimize import ClusterOutcome
+from taglio.engine.probe import LinkProbe
+from taglio.engine.result import ClusterRun
+from taglio.report import terminal_cluster
+from taglio.report.terminal import say
+
+_MBIT = 8e-6
+
+
+def status(address: str, alive: Mapping[str, bool], found: Mapping[str, Facts]) -> None:
+    """A row for each device."""
+    table = _table("device", "state", "threads", "taglio", "ray", "runtimes", "machine")
+    for name, up in alive.items():
+        if name in found:
+            each = found[name]
+            runtimes = ", ".join(f"{runtime} {each.versions[runtime]}" for runtime in each.runtimes)
+            versions = (each.versions["taglio"], each.versions["ray"])
+            table.add_row(name, "alive", str(each.threads), *versions, runtimes, escape(str(each.machine)))
+        else:
+            table.add_row(name, "alive" if up else "gone", *[""] * 5)
+    Console(highlight=False).print(table)
+    say(f"the cluster at {address}: {sum(alive.values())} of {len(alive)} devices alive")
+
+
+def links(found: Sequence[LinkProbe]) -> None:
+    """What the file says beside what was measured, and what a tensor takes by either."""
+    table = _table("from", "to", "file: latency", "measured", "(5 … 95 %)", "file: Mbit/s", "measured", "(5 … 95 %)")
+    for each in found:
+        latency, speed, known = each.latency_s, each.bandwidth_bytes_per_s, each.planned
+        table.add_row(
+            each.source,
+            each.target,
+            "" if known is None else _ms(known.latency_s),
+            _ms(latency.value),
+            f"{_ms(latency.low)} … {_ms(latency.high)}",
+            "" if known is None else f"{known.bandwidth_bytes_per_s * _MBIT:.4g}",
+            f"{speed.value * _MBIT:.4g}",
+            f"{speed.low * _MBIT:.4g} … {speed.high * _MBIT:.4g}",
+        )
+    Console(highlight=False).print(table)
+
+
+def cluster_outcome(outcome: ClusterOutcome) -> None:
+    """The plan, the proof and the run."""
+    terminal_cluster.one(outcome.plan)
+    say(f"scheme {outcome.scheme} for all devices, chosen on {outcome.scheme_from}: a plan has one scheme")
+    same = "bit for bit" if outcome.proof.identical else f"within {outcome.proof.distance:.1e}"
+    say(f"in one process the components equal the whole quantised model {same}; on the cluster:")
+    cluster_run(outcome.run)
+
+
+def cluster_run(run: ClusterRun) -> None:
+    """Predicted beside measured: components, crossings, the request, energy; and what was proven."""
+    table = _table("component", "device", "predicted", "measured", "±", "predicted / measured")
+    for each in run.components:
+        table.add_row(
+            each.component, each.device, _ms(each.predicted_s), _ms(each.measured.median_s),
+            _ms(each.measured.deviation_s), f"{each.ratio:.3f}",
+        )  # fmt: skip
+    Console(highlight=False).print(table)
+    if run.crossings:
+        table = _table("from", "to", "bytes", "predicted", "measured", "±", "tensors")
+        for hop in run.crossings:
+            names = ", ".join(hop.tensors[:2]) + (f" and {len(hop.tensors) - 2} more" if len(hop.tensors) > 2 else "")
+            table.add_row(
+                hop.source, hop.target, str(hop.bytes), _ms(hop.predicted_s), _ms(hop.measured.median_s),
+                _ms(hop.measured.deviation_s + hop.uncertain_s), escape(names),
+            )  # fmt: skip
+        Console(highlight=False).print(table)
+    if run.streamed:
+        wanted = "" if run.predicted_rate_per_s is None else f", predicted {run.predicted_rate_per_s:.4g}"
+        say(f"{run.requests} requests, {run.lanes} on their way: {run.rate_per_s:.4g} a second{wanted}")
+    say(
+        f"latency: predicted {_ms(run.predicted_s)}, measured {_ms(run.latency.median_s)} "
+        f"(95 % within {_ms(run.latency.p95_s)}), predicted / measured {run.ratio:.3f}"
+    )
+    for use in run.energy:
+        counted = "no counters there" if use.counted_joules is None else f"counted {use.counted_joules:.3g} J"
+        computing, sending = f"{use.modelled_joules:.3g} J computing", f"{use.sent_joules:.3g} J sending"
+        say(f"energy of {use.device}: {computing}, {sending}, by its watts ({counted})")
+    for opened in run.loaded:
+        say(
+            f"{opened.device} ran {opened.component} {opened.sha256[:12]}, as planned, in {opened.runtime} "
+            f"{opened.version} with {opened.threads} threads"
+        )
+    same = "bit for bit" if run.identical == run.requests else f"within {run.distance:.1e} (relative L2)"
+    say(f"{run.requests} answers, in order, each equal to the one-process answer {same}")
+    for broke in run.interruptions:
+        say(f"request {broke.request} broke ({broke.reason}): {broke.resent} sent again after {broke.recovery_s:.2f} s")
+    for switch in run.switches:
+        before, after = _ms(switch.before_s), _ms(switch.after_s)
+        say(
+            f"from request {switch.request} on another plan ({switch.reason}): predicted {before} before, {after} after"
+        )
+    for note in run.notes:
+        say(note)
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for index, name in enumerate(columns):
+        left = index == 0 or name in ("device", "state", "to", "taglio", "ray", "runtimes", "machine", "tensors")
+        table.add_column(name, justify="left" if left else "right", overflow="fold")
+    return table
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.2f} ms" if seconds >= 1e-4 else f"{seconds * 1e6:.1f} us"

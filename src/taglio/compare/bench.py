@@ -1,0 +1,105 @@
+"""Measure one back end: its rows, its layers and what it supports, less what is kept of them already."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from taglio.compare import environments, origin, supervise
+from taglio.compare.environments import Found
+from taglio.compare.kept import Notebook, Part
+from taglio.compare.layers import onnxruntime_layers
+from taglio.compare.request import Request
+from taglio.compare.row import Layer, Row, Wanted
+from taglio.compare.supervise import Limits, Reference
+from taglio.compare.variants import Source, Written
+
+Tell = Callable[[str, int, int], None]
+_NOTHING = "none of its rows could be measured"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Bench:
+    """What all back ends share. `layers`: whether layers are asked for."""
+
+    request: Request
+    source: Source
+    written: Written
+    limits: Limits
+    notebook: Notebook
+    reference: Reference
+    layers: bool
+    tell: Tell | None
+
+    def measure(self, backend: str, asked: Sequence[Wanted]) -> None:
+        """Finish what is not kept. Rows that cannot exist, or whose back end is not there, never reach a worker."""
+        place = environments.find(backend)
+        part = self.notebook.part(backend, place.versions)
+        for each in asked:
+            if each.refusal:
+                part.rows[each.id] = Row(each, "impossible", each.refusal, None, None)
+            elif place.interpreter is None:
+                part.rows[each.id] = Row(each, place.status, place.reason, None, None)
+        left = [each for each in asked if each.id not in part.rows or part.rows[each.id].wanted != each]
+        if left:
+            left = [each for each in asked if each in left or (each.baseline and not each.refusal)]
+        if place.interpreter is None or not (left or self._waits(part)):
+            if self._waits(part):
+                part.absent = _NOTHING
+            self.notebook.save()
+            return
+        folder = Path(self.request.folder) / backend
+        job = replace(self.request, backend=backend, rows=tuple(asked), folder=str(folder))
+        part.conversion, reason = origin.converted_for(job, self.limits)
+        job = replace(job, converted=part.conversion.path if part.conversion else "")
+        if reason:
+            part.rows |= {each.id: Row(each, "failed", reason, None, None) for each in left}
+        elif left:
+            self._rows(place, part, replace(job, rows=tuple(left)))
+        if self.layers:
+            self._layers(place, part, job)
+        self.notebook.save()
+
+    def _waits(self, part: Part) -> bool:
+        return self.layers and part.layers is None
+
+    def _rows(self, place: Found, part: Part, job: Request) -> None:
+        def keep(row: Row) -> None:
+            part.rows[row.wanted.id] = self._annotated(row)
+            self.notebook.save()
+
+        assert place.interpreter is not None
+        rows, told = supervise.measure_rows(
+            place.interpreter, job, self.limits, self.tell, keep=keep, reference=self.reference
+        )
+        part.rows |= {row.wanted.id: self._annotated(row) for row in rows}
+        part.told = told or part.told
+
+    def _annotated(self, row: Row) -> Row:
+        """The row with what its ONNX form had to leave out."""
+        note = next(
+            (text for key, text in self.written.notes.items() if self.written.files[key] == row.wanted.file), ""
+        )
+        if not note or row.checked is None or note in row.checked.notes:
+            return row
+        return replace(row, checked=replace(row.checked, notes=(*row.checked.notes, note)))
+
+    def _layers(self, place: Found, part: Part, job: Request) -> None:
+        if not any(row.status == "measured" for row in part.rows.values()):
+            part.layers, part.absent = (), _NOTHING
+            return
+        assert place.interpreter is not None
+        if part.layers is None:
+            part.layers, part.absent = self._measure_layers(place.interpreter, job)
+        if job.backend == "pytorch" and part.support is None:
+            part.support = supervise.try_operators(place.interpreter, replace(job, task="support"), self.limits)
+
+    def _measure_layers(self, interpreter: Path, job: Request) -> tuple[tuple[Layer, ...], str]:
+        if job.backend == "onnxruntime":
+            return onnxruntime_layers(self.source, self.tell), ""
+        what = f"layers of {job.backend}"
+        if self.tell:
+            self.tell(what, 0, 1)
+        found = supervise.measure_layers(interpreter, replace(job, task="layers"), self.limits)
+        if self.tell:
+            self.tell(what, 1, 1)
+        return found

@@ -1,0 +1,76 @@
+"""Rows as they are finished, in a file, so that a comparison that is stopped goes on where it was. Measures nothing."""
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from taglio import artifact
+from taglio.compare.result import Conversion
+from taglio.compare.row import Layer, Row, Support
+from taglio.errors import BadArtifact
+
+FILE = "rows.json"
+_KIND = "unfinished comparison"
+# What another try would not change. The others may have had reasons outside of the back end.
+_LASTING = frozenset({"measured", "impossible", "failed", "crashed", "out of memory"})
+
+
+@dataclass(slots=True)
+class Part:
+    """What is finished of one back end. `versions` are of its environment when the rows were measured, `told` those
+    that the back end itself gave; `layers` and `support` are None until they were asked for and are finished."""
+
+    versions: dict[str, str]
+    told: dict[str, str] = field(default_factory=dict)
+    conversion: Conversion | None = None
+    rows: dict[str, Row] = field(default_factory=dict)
+    layers: tuple[Layer, ...] | None = None
+    absent: str = ""
+    support: tuple[Support, ...] | None = None
+
+
+@dataclass(slots=True)
+class _Content:
+    key: str
+    parts: dict[str, Part]
+    finished: bool = False
+
+
+class Notebook:
+    """The finished rows of one question. Every change is on the disk when the call returns; see `artifact.save`."""
+
+    def __init__(self, folder: Path, model_sha256: str, question: dict[str, object]) -> None:
+        self._path, self._sha256 = folder / FILE, model_sha256
+        key = hashlib.sha256(json.dumps(question, sort_keys=True).encode()).hexdigest()
+        self._content = _Content(key, {})
+        try:
+            found = artifact.load(self._path, _KIND, _Content, model_sha256=model_sha256)
+        except BadArtifact:  # none, or of another model
+            found = self._content
+        if found.key == key and not found.finished:
+            self._content = found
+        for part in self._content.parts.values():
+            part.rows = {name: row for name, row in part.rows.items() if row.status in _LASTING}
+        self.found = sum(len(part.rows) for part in self._content.parts.values())
+
+    @property
+    def parts(self) -> dict[str, Part]:
+        """By back end."""
+        return self._content.parts
+
+    def part(self, backend: str, versions: dict[str, str]) -> Part:
+        """What is kept of a back end; nothing where it was of other versions."""
+        part = self._content.parts.setdefault(backend, Part(versions))
+        if part.versions != versions:
+            part = self._content.parts[backend] = Part(versions)
+        return part
+
+    def finish(self) -> None:
+        """All rows are there: the same question measures again."""
+        self._content.finished = True
+        self.save()
+
+    def save(self) -> None:
+        """Write all of it. Raises BadArtifact where the disk refuses."""
+        artifact.save(self._path, _KIND, self._sha256, self._content)

@@ -1,0 +1,18 @@
+"""ONNX Runtime's float model in this process, timed between the rounds of every back end: see drift.py."""
+
+from taglio.compare.variants import Source
+from taglio.compare.workers.loop import COUNTED, timed
+from taglio.runtimes.onnxruntime import open_session
+
+
+class Reference:
+    """A session that a call runs as a row is run in its turn."""
+
+    def __init__(self, source: Source) -> None:
+        self._session = open_session(source.model.proto, source.options, label="the reference")
+        self._names = list(source.model.outputs)
+        self._feed = dict(source.data.held_out.samples[0])
+
+    def __call__(self) -> list[float]:
+        """Seconds of the runs that count."""
+        return timed(lambda: self._session.run(self._names, self._feed))[-COUNTED:]

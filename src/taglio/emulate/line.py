@@ -1,0 +1,199 @@
+"""The links: one process that reads every device's packets and hands each on when its link would have. A program.
+
+Every directed link is a queue. A packet starts when the link is free, occupies it for bytes / bandwidth, and arrives
+`latency` later. There is no bucket: not one byte passes faster than the link. Bytes are those of IP packets, headers
+included. Devices without a link of their own reach each other over those that have one, as routers would carry them;
+the links on the way are occupied like any other.
+
+Why no tc: netem, which delays, is missing from many kernels, while a token bucket must be as large as one packet of
+offloaded TCP (64 kB), which then passes at once.
+"""
+
+import gc
+import heapq
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+import msgspec
+
+# A link's queue. Deep enough that TCP meets its own window first (the kernel's largest is 6 MB): a lost packet would be
+# measured as the engine's time.
+QUEUE_BYTES = 16_000_000
+LARGEST_PACKET = 65_535
+AT_ONCE = 16  # packets read from one device before others have their turn
+VERSION_4 = 4
+
+
+class Way(msgspec.Struct, frozen=True):
+    """A directed link between two devices by index, as it is now. One that is cut drops everything."""
+
+    source: int
+    target: int
+    bandwidth_bytes_per_s: float
+    latency_s: float
+    cut: bool = False
+
+
+class Order(msgspec.Struct, frozen=True):
+    """What the process is told: links that replace those of the same ends."""
+
+    ways: tuple[Way, ...] = ()
+
+
+class Passed(msgspec.Struct, frozen=True):
+    """What a link has carried and dropped since the start."""
+
+    source: int
+    target: int
+    passed_bytes: int
+    dropped_packets: int
+
+
+class Counts(msgspec.Struct, frozen=True):
+    """The process's answer: every link's counts, and the processor seconds it used itself."""
+
+    links: tuple[Passed, ...]
+    cpu_s: float
+
+
+@dataclass(slots=True)
+class _Queue:
+    bandwidth_bytes_per_s: float
+    latency_s: float
+    cut: bool
+    free_s: float = 0.0
+    passed_bytes: int = 0
+    dropped: int = 0
+
+
+def routes(ways: Sequence[Way], devices: int) -> dict[tuple[int, int], tuple[tuple[int, int], ...]]:
+    """The links from each device to each other: its own where there is one, else the way of least delay for a packet
+    of 1,500 bytes (Dijkstra). Pairs that cannot be reached are left out."""
+    cost = {(way.source, way.target): way.latency_s + 1500 / way.bandwidth_bytes_per_s for way in ways}
+    found: dict[tuple[int, int], tuple[tuple[int, int], ...]] = {}
+    for start in range(devices):
+        todo: list[tuple[float, int, tuple[tuple[int, int], ...]]] = [(0.0, start, ())]
+        seen: set[int] = set()
+        while todo:
+            delay, here, path = heapq.heappop(todo)
+            if here in seen:
+                continue
+            seen.add(here)
+            if here != start:
+                found[start, here] = ((start, here),) if (start, here) in cost else path
+            for (source, target), more in cost.items():
+                if source == here and target not in seen:
+                    heapq.heappush(todo, (delay + more, target, (*path, (source, target))))
+    return found
+
+
+class Line:
+    """The queues and what is in them. Times are of time.monotonic()."""
+
+    def __init__(self, devices: Sequence[int], ways: Sequence[Way]) -> None:
+        self.devices = devices  # file descriptors of the devices' interfaces, in the order of their addresses
+        self.queues: dict[tuple[int, int], _Queue] = {}
+        self.set(ways)
+        self.paths = {
+            ends: tuple((self.queues[hop], hop[1]) for hop in path) for ends, path in routes(ways, len(devices)).items()
+        }
+        self.waiting: list[tuple[float, int, bytes, tuple[tuple[_Queue, int], ...], int]] = []
+        self.number = 0
+
+    def set(self, ways: Sequence[Way]) -> None:
+        """Take on new figures; what is queued already keeps its time."""
+        for way in ways:
+            queue = self.queues.setdefault((way.source, way.target), _Queue(1.0, 0.0, False))
+            queue.bandwidth_bytes_per_s = way.bandwidth_bytes_per_s
+            queue.latency_s = way.latency_s
+            queue.cut = way.cut
+
+    def counts(self) -> Counts:
+        """What has passed."""
+        links = tuple(Passed(*ends, each.passed_bytes, each.dropped) for ends, each in self.queues.items())
+        return Counts(links, time.process_time())
+
+    def take(self, index: int) -> None:
+        """Read what device `index` has sent, and queue it."""
+        descriptor = self.devices[index]
+        for _ in range(AT_ONCE):
+            try:
+                packet = os.read(descriptor, LARGEST_PACKET)
+            except OSError:  # nothing more, or the interface is not up yet
+                return
+            if packet[0] >> 4 == VERSION_4:
+                path = self.paths.get((index, packet[19] - 1))  # the last byte of its destination
+                if path is not None:
+                    self.queue(time.monotonic(), packet, path, 0)
+
+    def queue(self, now_s: float, packet: bytes, path: tuple[tuple[_Queue, int], ...], hop: int) -> None:
+        """Put a packet on link number `hop` of its path."""
+        link = path[hop][0]
+        start_s = max(now_s, link.free_s)
+        if link.cut or (start_s - now_s) * link.bandwidth_bytes_per_s > QUEUE_BYTES:
+            link.dropped += 1
+            return
+        link.passed_bytes += len(packet)
+        link.free_s = start_s + len(packet) / link.bandwidth_bytes_per_s
+        self.number += 1
+        heapq.heappush(self.waiting, (link.free_s + link.latency_s, self.number, packet, path, hop))
+
+    def hand_on(self) -> float | None:
+        """Deliver what is due; seconds until the next is, None when nothing waits."""
+        while self.waiting:
+            now_s = time.monotonic()
+            due_s, _, packet, path, hop = self.waiting[0]
+            if due_s > now_s:
+                return due_s - now_s
+            heapq.heappop(self.waiting)
+            if hop + 1 < len(path):
+                self.queue(due_s, packet, path, hop + 1)
+                continue
+            with suppress(OSError):  # the device's own queue is full, or it is gone
+                os.write(self.devices[path[hop][1]], packet)
+        return None
+
+    def run(self, control: socket.socket, owner: int) -> None:
+        """Carry packets until the pipe `owner` is closed at its other end. A connection to `control` is an order."""
+        inner = {descriptor: index for index, descriptor in enumerate(self.devices)}
+        everything = [owner, control.fileno(), *inner]
+        while True:
+            wait_s = self.hand_on()
+            for descriptor in select.select(everything, [], [], wait_s)[0]:
+                if descriptor == owner:
+                    return
+                if descriptor in inner:
+                    self.take(inner[descriptor])
+                else:
+                    self.obey(control)
+
+    def obey(self, control: socket.socket) -> None:
+        """Take one order and answer with what has passed. A customer that says nothing is left after a moment."""
+        connection, _ = control.accept()
+        with connection, suppress(OSError, msgspec.MsgspecError):
+            connection.settimeout(0.05)
+            self.set(msgspec.json.decode(connection.recv(LARGEST_PACKET), type=Order).ways)
+            connection.send(msgspec.json.encode(self.counts()))
+
+
+def main() -> None:
+    """Standard input: a pipe that the owner holds open. Arguments: the descriptor of the listening control socket, the
+    first order, and the devices' descriptors."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the owner, who needs the line until the end
+    control = socket.socket(fileno=int(sys.argv[1]))
+    line = Line([int(word) for word in sys.argv[3:]], msgspec.json.decode(sys.argv[2], type=Order).ways)
+    with suppress(OSError):  # before all that computes; without the right to it the line is only less punctual
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+    gc.disable()  # packets make no cycles
+    line.run(control, sys.stdin.fileno())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,206 @@
+"""What runs on a device: an actor that stores components, opens their sessions and runs them. Knows no other device.
+
+Several requests may be in it at once, each in a thread of its own; components run one at a time, the oldest request's
+first, as the planner assumes.
+"""
+
+import heapq
+import os
+import resource
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from taglio import artifact
+from taglio.components.build import Piece
+from taglio.engine import counters
+from taglio.engine.device import DEVICE, STORE, THREADS
+from taglio.engine.library import part
+from taglio.engine.parcel import Hop, Parcel, Step
+from taglio.engine.store import Store
+from taglio.engine.wiring import Message
+from taglio.errors import BadData, BadDevice
+from taglio.profile.machine import Machine, describe
+from taglio.runtimes.onnxruntime import SessionOptions
+from taglio.runtimes.session import RUNTIMES, Session, opener
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a device says of itself. `clock_s` is its monotonic clock as it answered."""
+
+    device: str
+    machine: Machine
+    versions: dict[str, str]
+    runtimes: tuple[str, ...]
+    threads: int
+    pid: int
+    memory_bytes: int
+    clock_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What a device has opened and will run: the hash of the very bytes that the session was made from."""
+
+    device: str
+    component: str
+    sha256: str
+    runtime: str
+    version: str
+    threads: int
+    load_s: float
+    memory_bytes: int
+
+
+class Host:
+    """One device's components. Made an actor by deploy.py."""
+
+    def __init__(self) -> None:
+        self.device = os.environ.get(DEVICE, "")
+        self._store = Store(Path(os.environ[STORE]))
+        self._sessions: dict[str, tuple[Piece, Session]] = {}
+        self._sends: dict[str, list[tuple[int, Message]]] = {}
+        self._turn = _Turn()
+
+    def facts(self) -> Facts:
+        """What this device is."""
+        return facts()
+
+    def counters(self) -> dict[str, tuple[float, float]] | None:
+        """What this machine's energy counters show."""
+        return counters.read()
+
+    def clock(self) -> float:
+        """This device's monotonic clock."""
+        return time.monotonic()
+
+    def missing(self, wanted: list[str]) -> list[str]:
+        """Hashes of components that must be sent."""
+        return self._store.missing(wanted)
+
+    def begin(self, sha256: str, size_bytes: int) -> None:
+        """A component is about to arrive."""
+        self._store.begin(sha256, size_bytes)
+
+    def append(self, sha256: str, chunk: bytes) -> None:
+        """Some of its bytes."""
+        self._store.append(sha256, chunk)
+
+    def finish(self, sha256: str) -> None:
+        """All have been sent."""
+        self._store.finish(sha256)
+
+    def load(
+        self, pieces: list[tuple[Piece, list[tuple[int, Message]]]], runtime: str, threads: int, buffer_bytes: int
+    ) -> list[Loaded]:
+        """Open the sessions of `pieces`, each with what it sends, and run each once on zeros.
+
+        Raises BadModel where the runtime refuses a component, BadArtifact where its file was changed.
+        """
+        part("ray.dag").DAGContext.get_current().buffer_size_bytes = buffer_bytes
+        self._sessions, self._sends = {}, {}
+        found = []
+        for piece, sends in pieces:
+            begun = time.monotonic()
+            data = self._store.read(piece.sha256)
+            # A session that is opened by path reads the file again: what it reads is what was hashed.
+            path = self._store.path(piece.sha256)
+            session = opener(runtime)(path, SessionOptions(threads))
+            zeros = {port.name: np.zeros(port.shape, port.dtype) for port in piece.inputs}
+            session.run([port.name for port in piece.outputs], zeros)
+            if self._store.read(piece.sha256) != data:
+                raise BadDevice(f"{path}: changed while it was opened")
+            self._sessions[piece.name] = (piece, session)
+            self._sends[piece.name] = sends
+            took = time.monotonic() - begun
+            version = artifact.version_of(runtime)
+            found.append(
+                Loaded(self.device, piece.name, piece.sha256, runtime, version, threads, took, _resident_bytes())
+            )
+        return found
+
+    def step(self, component: str, *parcels: Parcel) -> Parcel | tuple[Parcel, ...]:
+        """Run a component on what its messages hold; a message for each device that reads it."""
+        ready = time.monotonic()
+        piece, session = self._sessions[component]
+        request = parcels[0].request
+        tensors: dict[str, np.ndarray] = {}
+        steps: dict[str, Step] = {}
+        hops: dict[tuple[int, str], Hop] = {}
+        for parcel in parcels:
+            if parcel.request != request:
+                raise BadData(f"{component}: got parts of requests {request} and {parcel.request} together")
+            tensors.update(parcel.tensors)
+            steps.update((each.component, each) for each in parcel.steps)
+            for each in parcel.hops:
+                hop = each if each.target else replace(each, target=self.device)
+                hops[hop.message, hop.target] = hop
+        feed = {port.name: tensors[port.name] for port in piece.inputs}
+        names = [port.name for port in piece.outputs]
+        with self._turn.of(request):
+            start = time.monotonic()
+            values = session.run(names, feed)
+            end = time.monotonic()
+        steps[component] = Step(component, self.device, ready, start, end)
+        made = dict(zip(names, values, strict=True))
+        past = tuple(steps.values())
+        way = tuple(hops.values())
+        sent = tuple(
+            Parcel(request, index, self.device, {name: made[name] for name in message.names}, past, way)
+            for index, message in self._sends[component]
+        )
+        return sent if len(sent) != 1 else sent[0]
+
+
+def facts() -> Facts:
+    """What the device of this process is."""
+    runtimes = tuple(name for name in RUNTIMES if artifact.version_of(name) != "not installed")
+    return Facts(
+        os.environ.get(DEVICE, ""),
+        describe(),
+        {**artifact.tools(), "ray": artifact.version_of("ray"), "openvino": artifact.version_of("openvino")},
+        runtimes,
+        int(os.environ.get(THREADS, "1")),
+        os.getpid(),
+        _resident_bytes(),
+        time.monotonic(),
+    )
+
+
+class _Turn:
+    """Lets one thread at a time work, of those that wait the one with the oldest request."""
+
+    def __init__(self) -> None:
+        self._waiting: list[int] = []
+        self._busy = False
+        self._free = threading.Condition()
+
+    @contextmanager
+    def of(self, request: int) -> Iterator[None]:
+        with self._free:
+            heapq.heappush(self._waiting, request)
+            while self._busy or self._waiting[0] != request:
+                self._free.wait()
+            heapq.heappop(self._waiting)
+            self._busy = True
+        try:
+            yield
+        finally:
+            with self._free:
+                self._busy = False
+                self._free.notify_all()
+
+
+def _resident_bytes() -> int:
+    """Memory that this process holds; where the system does not tell, the most that it ever held."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except OSError:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return pages * resource.getpagesize()

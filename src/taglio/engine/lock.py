@@ -1,0 +1,73 @@
+"""Who may join and call: Ray's token, which is always required, and its TLS. Checks no request itself.
+
+A token is a file with a secret that is the same on every device. The head's first start makes one; it is copied to the
+other devices by hand. With a folder of certificates every connection is encrypted and both ends show one that the same
+authority has signed.
+"""
+
+import os
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from taglio.errors import BadOption
+
+CERTIFICATE, KEY, AUTHORITY = "tls.crt", "tls.key", "ca.crt"
+_SHORTEST = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Lock:
+    """The token's file, and the folder of certificates (None: not encrypted)."""
+
+    token: Path
+    tls: Path | None = None
+
+    def environment(self) -> dict[str, str]:
+        """What Ray's processes read. Raises BadOption for a missing or weak token and missing certificates."""
+        found = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(_token(self.token))}
+        if self.tls is None:
+            return found
+        files = {name: self.tls / name for name in (CERTIFICATE, KEY, AUTHORITY)}
+        for path in files.values():
+            if not path.is_file():
+                raise BadOption(
+                    f"--tls {self.tls}: {path.name} is missing: the folder holds {CERTIFICATE}, {KEY} and {AUTHORITY}"
+                )
+        return found | {
+            "RAY_USE_TLS": "1",
+            "RAY_TLS_SERVER_CERT": str(files[CERTIFICATE].resolve()),
+            "RAY_TLS_SERVER_KEY": str(files[KEY].resolve()),
+            "RAY_TLS_CA_CERT": str(files[AUTHORITY].resolve()),
+        }
+
+
+def default_token(environment: Mapping[str, str] = os.environ) -> Path:
+    """Where the token lies unless --token says otherwise; Ray's own places."""
+    given = environment.get("RAY_AUTH_TOKEN_PATH")
+    return Path(given) if given else Path.home() / ".ray" / "auth_token"
+
+
+def make_token(path: Path) -> bool:
+    """Write a new token, readable by its owner only, unless there is one. Whether it was written."""
+    if path.exists():
+        return False
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(handle, "w") as file:
+        file.write(secrets.token_hex(32))
+    return True
+
+
+def _token(path: Path) -> Path:
+    try:
+        text = path.read_text().strip()
+    except OSError:
+        raise BadOption(
+            f"{path}: no token there: copy the file from the head, where taglio device start --head wrote it, "
+            "or name another with --token"
+        ) from None
+    if len(text) < _SHORTEST:
+        raise BadOption(f"{path}: a token of {len(text)} characters is guessed: use at least {_SHORTEST}")
+    return path.resolve()

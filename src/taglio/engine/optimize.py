@@ -1,0 +1,71 @@
+"""The whole flow on a running cluster: every device profiles, then error, plan, build, deploy, run. Decides nothing."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from taglio import artifact, workspace
+from taglio.choose_scheme import choose
+from taglio.cluster import Cluster
+from taglio.components.prove import Proof
+from taglio.engine.connect import connect
+from taglio.engine.remote_profile import profile_devices
+from taglio.engine.result import ClusterRun
+from taglio.engine.run import run_on_cluster
+from taglio.error_stage import error_stage, loss_limits, open_switchable
+from taglio.place_models import ClusterFile, candidate, place_models
+from taglio.plan.objective import Objective
+from taglio.plan.result import Limits, Plan
+from taglio.profile.stopwatch import Progress
+from taglio.stages import build
+from taglio.workspace import PROFILE, SETUP, Setup
+
+_RUNS = 30
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterOutcome:
+    """The plan, the proof that its components equal the whole, and the run that was held against its predictions.
+
+    `scheme_from` is the device whose clock chose the scheme that all of them use.
+    """
+
+    plan: Plan
+    proof: Proof
+    run: ClusterRun
+    scheme: str
+    scheme_from: str
+
+
+def optimize_on_cluster(
+    folder: Path,
+    setup: Setup,
+    limits: Limits,
+    cluster: Cluster,
+    objective: Objective,
+    used: ClusterFile,
+    *,
+    effort: float = 1.0,
+    progress: Progress | None = None,
+) -> ClusterOutcome:
+    """The best plan under `limits` on the devices that run, built into `folder` and run on them."""
+    work = workspace.open_only(folder, setup)
+    losses = loss_limits(work, limits)  # a bound that cannot be kept is refused before anything is written
+    workspace.keep(work)
+    with connect(cluster.start) as connection:
+        connection.need([device.name for device in cluster.devices])
+        here = connection.here.name
+        scheme = setup.scheme
+        if scheme is None:
+            timed = replace(work, setup=replace(setup, threads=cluster.device(here).threads))
+            scheme, _ = choose(timed, losses.max_error or 0.0, losses.metric, progress=progress)
+        profiles = profile_devices(connection, work, cluster, scheme, effort, progress)
+    # The stages that follow read the profile of the start device as their own.
+    own = profiles.get(cluster.start) or next(iter(profiles.values()))
+    artifact.save(folder / f"{PROFILE}.json", PROFILE, work.model.sha256, own)
+    artifact.save(folder / f"{SETUP}.json", SETUP, work.model.sha256, replace(setup, scheme=scheme))
+    switchable = open_switchable(work, work.builder(scheme, progress), scheme)
+    error_stage(work, scheme, switchable, effort=effort, progress=progress)
+    answer = place_models([candidate(folder, lambda _graph: limits)], cluster, objective, used=used, progress=progress)
+    _, proof = build(folder, progress)
+    run = run_on_cluster(folder, cluster, _RUNS, progress=progress)
+    return ClusterOutcome(answer.plans[0], proof, run, str(scheme), here)

@@ -1,0 +1,63 @@
+"""Tensors on their way, and what the request met so far. Times are seconds of each machine's own monotonic clock."""
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A component ran on `device` from `start_s` to `end_s`, after it had waited its turn from `ready_s`."""
+
+    component: str
+    device: str
+    ready_s: float
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Hop:
+    """A message was packed at `sent_s` by the clock of `source` and unpacked at `read_s` by that of `target`."""
+
+    message: int
+    source: str
+    target: str
+    sent_s: float
+    read_s: float
+
+
+class Parcel:
+    """One message: tensors by name, with the steps and hops of all that led to it. Stamped as it is sent and read."""
+
+    __slots__ = ("hops", "message", "request", "source", "steps", "tensors")
+
+    def __init__(
+        self,
+        request: int,
+        message: int,
+        source: str,
+        tensors: dict[str, np.ndarray],
+        steps: tuple[Step, ...] = (),
+        hops: tuple[Hop, ...] = (),
+    ) -> None:
+        self.request, self.message, self.source = request, message, source
+        self.tensors, self.steps, self.hops = tensors, steps, hops
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        sent = (self.request, self.message, self.source, self.tensors, self.steps, self.hops)
+        return _arrive, (*sent, time.monotonic())
+
+
+def _arrive(
+    request: int,
+    message: int,
+    source: str,
+    tensors: dict[str, np.ndarray],
+    steps: tuple[Step, ...],
+    hops: tuple[Hop, ...],
+    sent_s: float,
+) -> Parcel:
+    return Parcel(request, message, source, tensors, steps, (*hops, Hop(message, source, "", sent_s, time.monotonic())))

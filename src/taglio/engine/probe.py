@@ -1,0 +1,194 @@
+"""Measure links with real tensors over the data path that requests take. Plans nothing.
+
+A tensor goes from a device to another and eight bytes come back, timed by the sender's clock, so no two clocks are
+compared: what grows with the size is the way there, and the two latencies are taken to be equal. Latency includes what
+the engine itself takes for a hop.
+"""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from taglio.cluster import Cluster, Link
+from taglio.engine.connect import Connection, on, refusal
+from taglio.engine.echo import SIZE, Echo
+from taglio.engine.library import part, ray
+from taglio.engine.parcel import Parcel
+from taglio.profile.stopwatch import Progress
+
+SIZES = (1_000, 10_000, 100_000, 400_000, 1_600_000, 4_000_000)
+_RUNS, _FEWEST, _WARMUP = 15, 4, 3
+_BUDGET_S = 4.0
+_PATIENCE_S = 60.0
+_RESAMPLES = 200
+# What a copy within a process cannot be told from.
+_FASTEST_BYTES_PER_S = 1.25e11
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """A fitted value between the 5th and the 95th percentile of fits to resampled measurements."""
+
+    low: float
+    value: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class LinkProbe:
+    """One direction. `planned` is the cluster file's link (None: it has none); `seconds` are medians by size in bytes,
+    the eight bytes' way back included."""
+
+    source: str
+    target: str
+    latency_s: Spread
+    bandwidth_bytes_per_s: Spread
+    seconds: Mapping[int, float]
+    planned: Link | None
+
+    def link(self) -> Link:
+        """The link as measured, with the energy that the file gives it."""
+        joules = self.planned.joules_per_byte if self.planned is not None else 0.0
+        return Link(self.source, self.target, self.bandwidth_bytes_per_s.value, self.latency_s.value, joules)
+
+
+def probe(connection: Connection, cluster: Cluster, progress: Progress | None = None) -> list[LinkProbe]:
+    """Every link of `cluster`, and each device's loopback. Raises BadDevice for a device that is not there."""
+    library = ray()
+    names = [device.name for device in cluster.devices]
+    connection.need(names)
+    room = max(SIZES) + 64_000
+    part("ray.dag").DAGContext.get_current().buffer_size_bytes = room
+    pairs = [(a, b) for a, b in itertools.product(names, names) if a == b or cluster.link(a, b) is not None]
+    actor = library.remote(num_cpus=0, max_restarts=0)(Echo)
+    found = []
+    for done, (a, b) in enumerate(pairs):
+        if progress:
+            progress("probing", done, len(pairs))
+        ends = {name: actor.options(**on(name)).remote(room) for name in dict.fromkeys((a, b))}
+        graph = None
+        try:
+            graph = _graph(ends[a], ends[b])
+            samples = _measure(graph)
+        except Exception as error:
+            raise refusal(b, error) from None
+        finally:
+            if graph is not None:
+                graph.teardown(kill_actors=True)
+        given = next((each for each in cluster.links if (each.source, each.target) == (a, b)), None)
+        found.append(fitted(a, b, samples, given))
+    if progress:
+        progress("probing", len(pairs), len(pairs))
+    return found
+
+
+def _graph(source: Any, target: Any) -> Any:
+    dag = part("ray.dag")
+    with dag.InputNode() as asked:
+        landed = source.land.bind(target.bounce.bind(source.send.bind(asked)))
+    return landed.experimental_compile(_max_inflight_executions=1)
+
+
+def _measure(graph: Any) -> dict[int, list[float]]:
+    """Seconds by size, of as many sizes and runs as the budget allows."""
+    found: dict[int, list[float]] = {}
+    spent = 0.0
+    for size in SIZES:
+        runs = _RUNS if not found else int(min(_RUNS, (_BUDGET_S - spent) / max(_guess(found, size), 1e-9)))
+        if runs < _FEWEST and len(found) >= 2:
+            break
+        runs = max(runs, _FEWEST)
+        samples = []
+        for index in range(runs + _WARMUP * (not found)):
+            asked = Parcel(index, 0, "", {SIZE: np.array([size])})
+            landed = ray().get(graph.execute(asked), timeout=_PATIENCE_S)
+            samples.append(float(landed.tensors["seconds"][0]))
+            del landed
+        found[size] = samples[-runs:]
+        spent += sum(samples)
+    return found
+
+
+def _guess(found: Mapping[int, Sequence[float]], size: int) -> float:
+    """Seconds that a larger tensor will take."""
+    if len(found) < 2:
+        return median(found[max(found)])
+    latency_s, byte_s = _line({known: median(each) for known, each in found.items()})
+    return latency_s + size * byte_s
+
+
+def fitted(source: str, target: str, samples: Mapping[int, Sequence[float]], planned: Link | None) -> LinkProbe:
+    """Latency and bandwidth from seconds by size: a line, each size weighted by its own relative error."""
+    medians = {size: median(each) for size, each in samples.items()}
+    draw = np.random.default_rng(0)
+    again = [
+        {size: float(np.median(draw.choice(each, len(each)))) for size, each in samples.items()}
+        for _ in range(_RESAMPLES)
+    ]
+    lines = [_line(each) for each in (medians, *again)]
+    back = 1.0 if source == target else 0.5  # within one process nothing comes back over a wire
+    latencies = [back * each[0] for each in lines]
+    speeds = [_speed(each[1]) for each in lines]
+    return LinkProbe(source, target, _spread(latencies), _spread(speeds), medians, planned)
+
+
+def _line(seconds: Mapping[int, float]) -> tuple[float, float]:
+    """Seconds at no bytes, and seconds a byte, neither negative."""
+    sizes, times = np.array(list(seconds), float), np.array(list(seconds.values()))
+    if len(sizes) < 2:
+        return float(times[0]), 0.0
+    slope, intercept = np.polyfit(sizes, times, 1, w=1.0 / times)
+    return max(float(intercept), 0.0), max(float(slope), 0.0)
+
+
+def _speed(byte_s: float) -> float:
+    return min(1.0 / byte_s if byte_s > 0.0 else inf, _FASTEST_BYTES_PER_S)
+
+
+def _spread(values: Sequence[float]) -> Spread:
+    low, high = np.quantile(values[1:], (0.05, 0.95))
+    return Spread(float(low), values[0], float(high))
+
+
+def written(cluster: Cluster, probes: Sequence[LinkProbe]) -> str:
+    """A cluster file with the links as measured."""
+    for each in probes:
+        cluster = cluster.with_link(each.link())
+    lines = ["# links measured by taglio cluster probe", f'start = "{cluster.start}"']
+    for device in cluster.devices:
+        lines += ["", f'[device."{device.name}"]', f'runtime = "{device.runtime}"', f"threads = {device.threads}"]
+        if device.memory_bytes < inf:
+            lines.append(f"memory_mb = {device.memory_bytes / 1e6:.9g}")
+        lines += [f"idle_watts = {device.idle_watts:.9g}", f"active_watts = {device.active_watts:.9g}"]
+        if device.energy_cap_joules < inf:
+            lines.append(f"energy_cap_joules = {device.energy_cap_joules:.9g}")
+        if device.cpus < inf:
+            lines.append(f"cpus = {device.cpus:.9g}")
+        if device.never:
+            lines.append(f"never = [{', '.join(repr(each) for each in device.never)}]")
+        if not device.int8:
+            lines.append("int8 = false")
+        if device.scale_of is not None:
+            lines.append(f'scale = {{ of = "{device.scale_of}", factor = {device.scale_factor:.9g} }}')
+        elif device.profile is not None:
+            lines.append(f'profile = "{device.profile}"')
+        own = next((each for each in cluster.links if each.source == each.target == device.name), None)
+        if own is not None:
+            lines.append(f"loopback = {{ {', '.join(_numbers(own))} }}")
+    for link in cluster.links:
+        if link.source != link.target:
+            lines += ["", "[[link]]", f'from = "{link.source}"', f'to = "{link.target}"', *_numbers(link)]
+    return "\n".join(lines) + "\n"
+
+
+def _numbers(link: Link) -> list[str]:
+    found = [
+        f"bandwidth_mbit_s = {link.bandwidth_bytes_per_s * 8e-6:.6g}",
+        f"latency_ms = {link.latency_s * 1e3:.6g}",
+    ]
+    return found + ([f"joules_per_mb = {link.joules_per_byte * 1e6:.9g}"] if link.joules_per_byte else [])

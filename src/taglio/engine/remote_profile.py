@@ -1,0 +1,144 @@
+"""Every device profiles the model itself: its runtime, its threads. Sends the model once, plans nothing.
+
+The stage is the same as on one machine. A device gets the model by content hash, one input, and the calibrated ranges;
+what comes back is the profile that `taglio profile` would have written there.
+"""
+
+import hashlib
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from taglio import artifact
+from taglio.cluster import Cluster
+from taglio.engine.connect import Connection, on, refusal, same_version
+from taglio.engine.deploy import send
+from taglio.engine.device import STORE
+from taglio.engine.host import Facts, facts
+from taglio.engine.library import ray
+from taglio.engine.store import Store
+from taglio.errors import BadDevice
+from taglio.graph import build
+from taglio.model import load
+from taglio.place_models import source
+from taglio.profile.measure import profile
+from taglio.profile.result import Profile
+from taglio.profile.stopwatch import Effort, Progress
+from taglio.quantize.qdq import QdqBuilder
+from taglio.quantize.ranges import Ranges
+from taglio.runtimes.onnxruntime import NAME, SessionOptions
+from taglio.scheme import Scheme
+from taglio.workspace import PROFILE, Work
+
+_EFFORT_S = 16.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Job:
+    """What a device is to measure: the model by hash, and everything that `taglio profile` would be told."""
+
+    sha256: str
+    name: str
+    shapes: dict[str, tuple[int, ...]]
+    ranges: Ranges
+    scheme: Scheme
+    feed: dict[str, np.ndarray]
+    options: SessionOptions
+    effort: float
+    seed: int
+
+
+class Profiler:
+    """The profile stage on a device. Made an actor below."""
+
+    def __init__(self) -> None:
+        self._store = Store(Path(os.environ[STORE]))
+
+    def missing(self, wanted: list[str]) -> list[str]:
+        """Hashes that must be sent."""
+        return self._store.missing(wanted)
+
+    def begin(self, sha256: str, size_bytes: int) -> None:
+        """The model is about to arrive."""
+        self._store.begin(sha256, size_bytes)
+
+    def append(self, sha256: str, chunk: bytes) -> None:
+        """Some of its bytes."""
+        self._store.append(sha256, chunk)
+
+    def finish(self, sha256: str) -> None:
+        """All have been sent."""
+        self._store.finish(sha256)
+
+    def facts(self) -> Facts:
+        """What this device is."""
+        return facts()
+
+    def profile(self, job: Job) -> Profile:
+        """Measure the model that was sent."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / job.name
+            path.write_bytes(self._store.read(job.sha256))
+            model = load(path, job.shapes)
+        graph = build(model)
+        builder = QdqBuilder(model, graph, {job.scheme.calibration: job.ranges})
+        budget = Effort(budget_s=_EFFORT_S * job.effort)
+        return profile(model, graph, builder, job.scheme, job.feed, job.options, budget, seed=job.seed)
+
+
+def profile_devices(
+    connection: Connection,
+    work: Work,
+    cluster: Cluster,
+    scheme: Scheme,
+    effort: float = 1.0,
+    progress: Progress | None = None,
+) -> dict[str, Profile]:
+    """Profiles by device, kept where the cluster file says, of all whose times are not another's, scaled.
+
+    Devices measure at the same time. Raises BadDevice for one that cannot.
+    """
+    library = ray()
+    devices = [device for device in cluster.devices if not device.assumed]
+    connection.need([device.name for device in devices])
+    ranges = work.ranges(scheme, progress)
+    model = Path(work.setup.model)
+    data = model.read_bytes()
+    sha256 = hashlib.sha256(data).hexdigest()
+    running: dict[Any, str] = {}
+    actors = []  # they end with their handles
+    for device in devices:
+        if device.runtime != NAME:
+            raise BadDevice(
+                f'device "{device.name}": profiles are taken with {NAME}, the cluster file says {device.runtime}: '
+                "profile it there by hand or leave runtime out"
+            )
+        actor = library.remote(num_cpus=0, max_restarts=0)(Profiler).options(**on(device.name)).remote()
+        try:
+            same_version(library.get(actor.facts.remote(), timeout=60.0))
+            send(actor, {sha256: (model, len(data))}, progress)
+        except Exception as error:
+            raise refusal(device.name, error) from None
+        options = SessionOptions(device.threads, work.setup.options().optimization, work.setup.spinning)
+        feed = dict(work.data.held_out.samples[0])
+        job = Job(sha256, model.name, work.setup.shapes, ranges, scheme, feed, options, effort, work.setup.seed)
+        running[actor.profile.remote(job)] = device.name
+        actors.append(actor)
+    found: dict[str, Profile] = {}
+    while running:
+        done, _ = library.wait(list(running), timeout=1.0)
+        for answer in done:
+            name = running.pop(answer)
+            try:
+                found[name] = library.get(answer)
+            except Exception as error:
+                raise refusal(name, error) from None
+            file, _factor = source(cluster, cluster.device(name))
+            artifact.save(work.folder / file, PROFILE, work.model.sha256, found[name])
+        if progress:
+            progress("profiling devices", len(found), len(devices))
+    return found

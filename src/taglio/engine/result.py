@@ -1,0 +1,75 @@
+"""What a run on several devices is: predicted beside measured. Values only."""
+
+from dataclasses import dataclass
+
+from taglio.engine.host import Loaded
+from taglio.engine.recover import Switch
+from taglio.engine.serve import Interruption
+from taglio.profile.stopwatch import WallTime
+
+
+@dataclass(frozen=True, slots=True)
+class ComponentTime:
+    """Seconds of one component on its device, without waiting for its turn. `ratio` = predicted / measured."""
+
+    component: str
+    device: str
+    predicted_s: float
+    measured: WallTime
+    ratio: float
+
+
+@dataclass(frozen=True, slots=True)
+class CrossingTime:
+    """Seconds from packing a message to unpacking it at the other end; `uncertain_s` is what the clocks of the two
+    devices may differ by."""
+
+    source: str
+    target: str
+    tensors: tuple[str, ...]
+    bytes: int
+    predicted_s: float
+    measured: WallTime
+    uncertain_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceEnergy:
+    """Joules of one request on a device: its watts times measured busy seconds, its links' joules for the bytes that it
+    sent, and what its counters said over the whole run, all processes included, divided by the requests (None: no
+    counters)."""
+
+    device: str
+    modelled_joules: float
+    sent_joules: float
+    counted_joules: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterRun:
+    """`requests` answered in order on several devices. The distance is the largest relative L2 from the same components
+    run in one process. `rate_per_s` is over the whole run, and predicted only where requests were streamed. `resent`
+    requests were sent more than once; each `interruption` is a loss, each `switch` a change of plan without one.
+    """
+
+    requests: int
+    streamed: bool
+    lanes: int
+    latency: WallTime
+    predicted_s: float
+    ratio: float
+    rate_per_s: float
+    predicted_rate_per_s: float | None
+    components: tuple[ComponentTime, ...]
+    crossings: tuple[CrossingTime, ...]
+    energy: tuple[DeviceEnergy, ...]
+    predicted_joules: float | None
+    loaded: tuple[Loaded, ...]
+    sent_bytes: int
+    distance: float
+    identical: int
+    resent: int
+    interruptions: tuple[Interruption, ...]
+    switches: tuple[Switch, ...]
+    plan_sha256: str
+    notes: tuple[str, ...] = ()

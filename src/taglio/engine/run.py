@@ -1,0 +1,270 @@
+"""Run a plan on its devices, hold every answer against the same components in one process, and say what was measured.
+
+Plans nothing; what happens when a device is lost is in recover.py.
+"""
+
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from taglio import artifact
+from taglio.cluster import Cluster, parse
+from taglio.components.build import read
+from taglio.components.prove import TOLERANCE
+from taglio.engine.connect import connect
+from taglio.engine.counters import between
+from taglio.engine.deploy import LANES, Deployment
+from taglio.engine.library import ray
+from taglio.engine.pipeline import Answer
+from taglio.engine.recover import Recovery
+from taglio.engine.replan import Planned
+from taglio.engine.result import ClusterRun, ComponentTime, CrossingTime, DeviceEnergy
+from taglio.engine.serve import Feed, Server
+from taglio.errors import BadArtifact, MeasurementFailed
+from taglio.place_models import CLUSTER, ClusterFile
+from taglio.plan.result import Plan
+from taglio.profile.stopwatch import Progress, summarize
+from taglio.run.in_process import Executor
+from taglio.runtimes.onnxruntime import SessionOptions
+from taglio.workspace import COMPONENTS, PLAN, Work, reopen
+
+CLUSTER_RUN = "cluster-run"
+# Longest wait for an answer: at least this, and at least so many times what was predicted.
+_PATIENCE_S = 15.0
+_PATIENCE = 20.0
+_WARMUP = 3
+_CHECKED = 8
+_COUNTERS_S = 10.0
+# Two plans within a bound may be twice the bound apart, and single inputs more than the pooled error.
+_OTHER = 4.0
+
+
+def planned(folder: Path, cluster: Cluster) -> tuple[Work, Planned]:
+    """The workspace in `folder`, its plan and components. Raises BadArtifact where they do not belong together."""
+    work = reopen(folder)
+    plan = artifact.load(folder / f"{PLAN}.json", PLAN, Plan, model_sha256=work.model.sha256)
+    manifest = read(folder / COMPONENTS, model_sha256=work.model.sha256)
+    if manifest.plan_sha256 != plan.fingerprint():
+        raise BadArtifact(f"{folder / COMPONENTS}: was built from another plan: run taglio build {folder} again")
+    if not plan.usage:
+        raise BadArtifact(
+            f"{folder / PLAN}.json: is a plan for one machine: run taglio plan {folder} --cluster FILE first"
+        )
+    for piece in manifest.pieces:
+        cluster.device(piece.device)
+    if plan.start != cluster.start:
+        raise BadArtifact(
+            f'{folder / PLAN}.json: starts at "{plan.start}", the cluster file at "{cluster.start}": plan again'
+        )
+    return work, Planned(folder / COMPONENTS, plan, cluster)
+
+
+def lanes_for(plan: Plan) -> int:
+    """Requests on their way that keep the busiest device or link busy: latency times rate (Little), and one more."""
+    if plan.predicted_rate_per_s is None:
+        return 2
+    needed = math.ceil(plan.predicted_latency_s.value * plan.predicted_rate_per_s.value) + 1
+    return max(2, min(LANES, needed))
+
+
+def run_on_cluster(
+    folder: Path, cluster: Cluster, runs: int, *, stream: bool = False, progress: Progress | None = None
+) -> ClusterRun:
+    """Answer `runs` requests on the devices of `cluster`, in turn, or with `stream` as many at once as pay."""
+    work, ready = planned(folder, cluster)
+    feeds = work.data.held_out.samples[:_CHECKED]
+    wanted = references(ready, feeds)
+    with connect(cluster.start) as connection:
+        recovery = Recovery(connection, work, ready, lambda each: lanes_for(each.plan) if stream else 1)
+        server = Server(recovery, max(_PATIENCE_S, _PATIENCE * ready.plan.predicted_latency_s.value))
+        try:
+            for _ in server.answers([feeds[0]] * (_WARMUP * server.pipeline.lanes)):
+                pass
+            first = recovery.deployment
+            assert first is not None
+            before = counted(first)
+            run = _Run(ready, replace(first, hosts={}), server.pipeline.lanes)  # actors end with their handles
+            begun = time.monotonic()
+            for answer in server.answers(_take(feeds, runs)):
+                run.check(answer, wanted[answer.request % len(feeds)], recovery.running)
+                if progress:
+                    progress("running", len(run.answers), runs)
+            took = time.monotonic() - begun
+            assert recovery.deployment is not None
+            after = counted(recovery.deployment)
+        finally:
+            server.pipeline.close()
+        joules = {name: between(before.get(name), after.get(name)) for name in before}
+        result = _result(run, took, server, recovery, joules, stream=stream)
+        if connection.here.name != cluster.start:
+            note = f'inputs were sent from "{connection.here.name}", not from "{cluster.start}", where they start'
+            result = replace(result, notes=(*result.notes, note))
+        if planned_for(folder, work) not in (None, cluster):
+            note = "the cluster file is another than the plan was made for: its prediction is of that one"
+            result = replace(result, notes=(*result.notes, note))
+    artifact.save(folder / f"{CLUSTER_RUN}.json", CLUSTER_RUN, work.model.sha256, result)
+    return result
+
+
+def planned_for(folder: Path, work: Work) -> Cluster | None:
+    """The cluster that the plan in `folder` was made for, where that was kept."""
+    path = folder / f"{CLUSTER}.json"
+    if not path.exists():
+        return None
+    kept = artifact.load(path, CLUSTER, ClusterFile, model_sha256=work.model.sha256)
+    return parse(kept.text, kept.file, kept.scenario)
+
+
+@dataclass(slots=True)
+class _Run:
+    """A run as it goes: answers through the plan itself are kept for its figures, the outputs of none are."""
+
+    planned: Planned
+    deployment: Deployment
+    lanes: int
+    answers: list[Answer] = field(default_factory=list)
+    distance: float = 0.0
+    identical: int = 0
+    resent: int = 0
+
+    def check(self, answer: Answer, wanted: Sequence[np.ndarray], running: Planned) -> None:
+        """Hold an answer against what one process answers. Raises MeasurementFailed where it is another.
+
+        A plan that took over may have other precisions: its answers are held to the bound on the error instead.
+        """
+        if len(self.answers) != answer.request:
+            raise MeasurementFailed(f"request {answer.request} was answered in the place of {len(self.answers)}")
+        off = apart(answer.outputs, wanted)
+        same = running.plan.fingerprint() == self.planned.plan.fingerprint()
+        bound = running.plan.limits.max_error
+        limit = TOLERANCE if same else max(TOLERANCE, _OTHER * (bound or 0.0))
+        if off > limit:
+            raise MeasurementFailed(
+                f"request {answer.request} was answered {off:.2e} off what one process answers (limit {limit:.0e}): "
+                "this is a fault of taglio, please report the model"
+            )
+        self.distance, self.identical = max(self.distance, off), self.identical + (off == 0.0)
+        self.resent += answer.attempts > 1
+        self.answers.append(replace(answer, outputs=[]))
+
+
+def references(ready: Planned, feeds: Sequence[Feed]) -> list[list[np.ndarray]]:
+    """What the components answer in one process."""
+    threads = ready.cluster.device(ready.cluster.start).threads
+    manifest = read(ready.folder, model_sha256=ready.plan.model_sha256)
+    here = Executor(ready.folder, manifest, SessionOptions(threads))
+    return [[np.array(each) for each in here.run(feed)] for feed in feeds]
+
+
+def apart(found: Sequence[np.ndarray], wanted: Sequence[np.ndarray]) -> float:
+    """The largest relative L2 distance of an output; 0 where all are the same bits."""
+    largest = 0.0
+    for a, b in zip(found, wanted, strict=True):
+        if a.shape != b.shape or a.dtype != b.dtype:
+            return math.inf
+        if not np.array_equal(a, b):
+            x, y = np.asarray(a, np.float64), np.asarray(b, np.float64)
+            largest = max(largest, float(np.linalg.norm(x - y) / max(float(np.linalg.norm(y)), 1e-30)))
+    return largest
+
+
+def _take(feeds: Sequence[Feed], runs: int) -> Iterator[Feed]:
+    for index in range(runs):
+        yield feeds[index % len(feeds)]
+
+
+def counted(deployment: Deployment) -> dict[str, dict[str, tuple[float, float]] | None]:
+    """What the energy counters of each device's machine show; None without counters, or where it does not answer."""
+    found = {}
+    for name, host in deployment.hosts.items():
+        try:
+            found[name] = ray().get(host.counters.remote(), timeout=_COUNTERS_S)
+        except Exception:
+            found[name] = None
+    return found
+
+
+def _result(
+    run: _Run,
+    took_s: float,
+    server: Server,
+    recovery: Recovery,
+    joules: Mapping[str, float | None],
+    *,
+    stream: bool,
+) -> ClusterRun:
+    plan, names = run.planned.plan, {each.name for each in run.deployment.manifest.pieces}
+    answers = run.answers
+    latency = summarize([each.latency_s for each in answers])
+    good = [each for each in answers if each.attempts == 1 and {step.component for step in each.steps} == names]
+    components = _components(run, good)
+    rate = plan.predicted_rate_per_s
+    return ClusterRun(
+        requests=len(answers),
+        streamed=stream,
+        lanes=run.lanes,
+        latency=latency,
+        predicted_s=plan.predicted_latency_s.value,
+        ratio=plan.predicted_latency_s.value / latency.median_s,
+        rate_per_s=len(answers) / took_s,
+        predicted_rate_per_s=rate.value if stream and rate is not None else None,
+        components=components,
+        crossings=_crossings(run, good),
+        energy=_energy(run, components, joules, len(answers)),
+        predicted_joules=None if plan.predicted_joules is None else plan.predicted_joules.value,
+        loaded=run.deployment.loaded,
+        sent_bytes=run.deployment.sent_bytes,
+        distance=run.distance,
+        identical=run.identical,
+        resent=run.resent,
+        interruptions=tuple(server.interruptions),
+        switches=tuple(recovery.switches),
+        plan_sha256=plan.fingerprint(),
+    )
+
+
+def _components(run: _Run, answers: Sequence[Answer]) -> tuple[ComponentTime, ...]:
+    expected = {each.component: each.predicted_s for each in run.planned.plan.pieces}
+    found = []
+    for piece in run.deployment.manifest.pieces:
+        times = [step.end_s - step.start_s for each in answers for step in each.steps if step.component == piece.name]
+        if times:
+            measured, predicted = summarize(times), expected.get(piece.name, math.nan)
+            found.append(ComponentTime(piece.name, piece.device, predicted, measured, predicted / measured.median_s))
+    return tuple(found)
+
+
+def _crossings(run: _Run, answers: Sequence[Answer]) -> tuple[CrossingTime, ...]:
+    cluster, clocks = run.planned.cluster, run.deployment.clocks
+    found = []
+    for index, message in enumerate(run.deployment.wiring.messages):
+        source, target = message.source_device or cluster.start, message.device or cluster.start
+        times = [hop.read_s - hop.sent_s for each in answers for hop in each.hops if hop.message == index]
+        if not times:  # within one process
+            continue
+        link = cluster.link(source, target)
+        predicted = math.inf if link is None else link.seconds(message.bytes)
+        uncertain = sum(clocks[name].uncertain_s for name in {message.source_device, message.device} if name in clocks)
+        found.append(CrossingTime(source, target, message.names, message.bytes, predicted, summarize(times), uncertain))
+    return tuple(found)
+
+
+def _energy(
+    run: _Run, components: Sequence[ComponentTime], joules: Mapping[str, float | None], requests: int
+) -> tuple[DeviceEnergy, ...]:
+    cluster, found = run.planned.cluster, []
+    for name in dict.fromkeys(each.device for each in components):
+        busy = sum(each.measured.mean_s for each in components if each.device == name)
+        sent = 0.0
+        for message in run.deployment.wiring.messages:
+            link = cluster.link(message.source_device or cluster.start, message.device or cluster.start)
+            if (message.source_device or cluster.start) == name and link is not None:
+                sent += message.bytes * link.joules_per_byte
+        seen = joules.get(name)
+        share = None if seen is None else seen / requests
+        found.append(DeviceEnergy(name, busy * cluster.device(name).active_watts, sent, share))
+    return tuple(found)

@@ -1,0 +1,38 @@
+"""A link's latency and bandwidth come back from times that were made with them."""
+
+import numpy as np
+import pytest
+
+from taglio.cluster import Link, parse
+from taglio.engine.probe import SIZES, fitted, written
+from tests.engine.devices import CLUSTER
+
+
+def test_the_fit_gives_back_what_the_times_were_made_with() -> None:
+    draw = np.random.default_rng(1)
+    link = Link("a", "b", 1e6, 0.02)
+    samples = {size: [2 * 0.02 + size / 1e6 + abs(draw.normal(0, 2e-4)) for _ in range(9)] for size in SIZES}
+    found = fitted("a", "b", samples, link)
+    assert found.link().latency_s == pytest.approx(0.02, rel=0.02)
+    assert found.link().bandwidth_bytes_per_s == pytest.approx(1e6, rel=0.02)
+    assert found.latency_s.low <= found.latency_s.value <= found.latency_s.high
+    assert found.bandwidth_bytes_per_s.high / found.bandwidth_bytes_per_s.low < 1.05
+
+
+def test_a_link_that_no_size_slows_has_a_bandwidth_all_the_same() -> None:
+    found = fitted("a", "a", {size: [1e-4] * 5 for size in SIZES}, None)
+    assert found.link().bandwidth_bytes_per_s > 1e9 and found.link().latency_s == pytest.approx(1e-4)
+
+
+def test_what_was_measured_is_a_cluster_file() -> None:
+    cluster = parse(CLUSTER)
+    samples = {size: [0.01 + size / 5e6] * 5 for size in SIZES}
+    ends = [("camera", "server"), ("server", "camera"), ("camera", "camera")]
+    probes = [fitted(a, b, samples, cluster.link(a, b)) for a, b in ends]
+    again = parse(written(cluster, probes))
+    assert again.devices == cluster.devices and again.start == cluster.start
+    for each in probes:
+        link = again.link(each.source, each.target)
+        assert link is not None
+        assert link.latency_s == pytest.approx(each.latency_s.value, rel=1e-4)
+        assert link.joules_per_byte == (each.planned.joules_per_byte if each.planned else 0.0)

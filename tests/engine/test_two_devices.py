@@ -1,0 +1,149 @@
+"""Two devices on this machine's loopback: started, looked at, measured, run on, killed, and back."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from taglio.cluster import parse
+from tests.conftest import Staged
+from tests.end_to_end.command import refused
+from tests.engine.devices import CLUSTER, Bench, bench, last_json, needs_ray, planned, until
+
+pytestmark = [needs_ray, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[Bench]:
+    here = bench()
+    try:
+        for name in ("camera", "server"):
+            assert here.start(name).json()["name"] == name
+        yield here
+    finally:
+        here.stop()
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Path:
+    path = tmp_path / "cluster.toml"
+    path.write_text(CLUSTER)
+    return path
+
+
+@pytest.fixture
+def out(digits_staged: Staged, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(digits_staged.folder, tmp_path / "out"))
+
+
+def test_status_says_what_each_device_is(running: Bench) -> None:
+    found = running.command("cluster", "status", "--json").json()
+    assert found["alive"] == {"camera": True, "server": True}
+    assert {each["threads"] for each in found["devices"].values()} == {1}
+    assert len({each["versions"]["taglio"] for each in found["devices"].values()}) == 1
+    shown = running.command("cluster", "status")
+    assert "2 of 2 devices alive" in shown.out and shown.err == ""
+
+
+def test_requests_are_answered_as_one_process_answers(running: Bench, out: Path, cluster: Path) -> None:
+    plan = planned(running, out, cluster)
+    assert {each["device"] for each in plan["placements"]} == {"camera", "server"}
+    ran = running.command("run", out, "--cluster", cluster, "--runs", 30, "--json").json()
+    assert (ran["requests"], ran["identical"], ran["resent"]) == (30, 30, 0)
+    manifest = {each["name"]: each for each in last_manifest(out)}
+    assert {each["component"]: each["sha256"] for each in ran["loaded"]} == {
+        name: each["sha256"] for name, each in manifest.items()
+    }
+    assert {each["component"]: each["device"] for each in ran["loaded"]} == {
+        name: each["device"] for name, each in manifest.items()
+    }
+    assert ran["sent_bytes"] == sum(each["size_bytes"] for each in manifest.values())
+    assert {(each["source"], each["target"]) for each in ran["crossings"]} >= {
+        ("camera", "server"), ("server", "camera"),
+    }  # fmt: skip
+    for each in (*ran["components"], *ran["crossings"]):
+        assert each["measured"]["median_s"] > 0.0 and each["predicted_s"] >= 0.0
+    again = running.command("run", out, "--cluster", cluster, "--runs", 60, "--stream", "--json").json()
+    assert again["sent_bytes"] == 0  # by content hash, once
+    assert (again["identical"], again["resent"]) == (60, 0) and again["lanes"] >= 2
+    assert "in order" in running.command("run", out, "--cluster", cluster, "--runs", 3).out
+
+
+def test_a_changed_component_is_logged_and_sent_again(running: Bench, out: Path, cluster: Path) -> None:
+    planned(running, out, cluster)
+    running.command("run", out, "--cluster", cluster, "--runs", 1, "--json").json()
+    kept = next((running.folder / "d" / "server" / "components").glob("*.onnx"))
+    kept.write_bytes(kept.read_bytes() + b"x")
+    ran = running.command("run", out, "--cluster", cluster, "--runs", 1, "--json").json()
+    assert ran["sent_bytes"] > 0 and ran["identical"] == 1
+    logs = (running.folder / "d" / "server" / "session_latest" / "logs").glob("worker-*.err")
+    assert any("refused" in path.read_text() and "was changed" in path.read_text() for path in logs)
+    ours = next(out.glob("components/*server*.onnx"))
+    ours.write_bytes(ours.read_bytes() + b"x")
+    refused(running.command("run", out, "--cluster", cluster), "was changed", "build again")
+
+
+def test_links_are_measured_in_the_form_of_a_cluster_file(running: Bench, cluster: Path, tmp_path: Path) -> None:
+    path = tmp_path / "measured.toml"
+    found = running.command("cluster", "probe", cluster, "--write", path, "--json").json()
+    ends = {(each["source"], each["target"]) for each in found["links"]}
+    assert ends == {(a, b) for a in ("camera", "server") for b in ("camera", "server")}
+    measured = parse(path.read_text())
+    link = measured.link("camera", "server")
+    assert link is not None and 1e-5 < link.latency_s < 0.1 and link.bandwidth_bytes_per_s > 1e7
+    assert link.joules_per_byte == pytest.approx(5e-7)
+    for each in found["links"]:
+        for part in (each["latency_s"], each["bandwidth_bytes_per_s"]):
+            assert part["low"] <= part["high"]
+
+
+def test_wrong_commands_are_refused_in_one_line(running: Bench, cluster: Path) -> None:
+    refused(running.start("server"), "runs on this machine already", "device stop", code=4)
+    elsewhere = running.folder / "e"
+    taken = ("device", "start", "--name", "server", "--address", running.address)
+    refused(running.command(*taken, devices=elsewhere), 'has a device "server" already', code=4)
+    nobody = ("device", "start", "--name", "x", "--address", "127.0.0.1:9")
+    refused(running.command(*nobody), "nothing answers at 127.0.0.1:9", code=4)
+    refused(running.command("device", "start", "--name", "x", "--address", "here"), "HOST:PORT")
+    refused(running.command("device", "start", "--name", "x"), "--head")
+    refused(running.command("device", "stop", "--name", "servr"), 'did you mean "server"', code=4)
+    refused(running.command("cluster", "status", devices=elsewhere), "no device runs on this machine", code=4)
+    cluster.write_text(CLUSTER.replace("server", "cloud"))
+    refused(running.command("cluster", "probe", cluster), 'device "cloud" is not in the cluster', code=4)
+
+
+def test_a_killed_device_costs_no_request_and_comes_back(running: Bench, out: Path, cluster: Path) -> None:
+    planned(running, out, cluster)
+    running.command("run", out, "--cluster", cluster, "--runs", 1, "--json").json()
+    process = running.begin("run", out, "--cluster", cluster, "--runs", 6000, "--json")
+    try:
+        until(lambda: len(running.processes("server")) > 3, 60.0, "a host on the server")
+        until(lambda: process.poll() is not None or _answering(running), 60.0, "requests under way")
+        running.kill("server")
+        assert running.start("server").json()["name"] == "server"
+        said, error = process.communicate(timeout=240.0)
+    finally:
+        process.kill()
+    assert process.returncode == 0, error
+    ran = last_json(said)
+    assert ran["requests"] == 6000 and ran["resent"] >= 1
+    assert ran["interruptions"] and ran["interruptions"][0]["recovery_s"] < 60.0
+    assert any("back" in each["reason"] for each in ran["switches"])
+
+
+def _answering(running: Bench) -> bool:
+    """Whether the server's host has used processor time since it loaded its component."""
+    return any(
+        int(text.rpartition(")")[2].split()[11]) > 300
+        for pid in running.processes("server")
+        if "ray::Host" in (text := Path(f"/proc/{pid}/stat").read_text())
+    )
+
+
+def last_manifest(out: Path) -> list[dict[str, Any]]:
+
+    found: list[dict[str, Any]] = json.loads((out / "components" / "manifest.json").read_text())["body"]["pieces"]
+    return found
