@@ -2,8 +2,8 @@
 
 The devices of cluster.py, 10 ms between all of them. Rivals: all on the camera; all on the server with a float input
 sent, and with an int8 input sent (each in the best precisions for it, within the same bound); Neurosurgeon's way
-(float, one cut in the order of blocks between camera and server, the best of ten by prediction); the best float placement over
-all devices. Times are medians over the engine, one request after another.
+(float, one cut in the order of blocks between camera and server, the best of ten by prediction); the best float
+placement over all devices. Times are medians over the engine, one request after another.
 
     python benchmarks/cluster_worth.py [--case ultraface-rfb-320] [--bandwidths 5,20,100] [--runs 15]  (root, Linux)
 """
