@@ -47,7 +47,8 @@ clean: ## remove .venv, caches and built packages; results in out/ stay
 
 core: ; @$(call install,core,.)
 
-dev: ; @$(call install,dev,.[dev,cluster])
+EXTRAS := .[dev,cluster]
+dev: ; @$(call install,dev,$(EXTRAS))
 
 # $(call install,STAMP,WHAT). A leftover .venv that cannot run pip is made again, as is one of another interpreter than the
 # PYTHON asked for. The stamp holds what was installed and where, so a copied or moved repository does not go on running the

@@ -93,7 +93,7 @@ def write(what: str, figures: dict[str, Any], table: str) -> Path:
     body = json.dumps(config, indent=1, default=_plain)
     path.write_text(
         f"# {what}\n\n{machine}, {machine.system}, {date.today().isoformat()}.\n"
-        f"Command: `{shlex.join(['python', f'benchmarks/{Path(sys.argv[0]).name}', *sys.argv[1:]])}`\n\n"
+        f"Command: `{shlex.join(['python', str(Path(sys.argv[0]).resolve().relative_to(ROOT)), *sys.argv[1:]])}`\n\n"
         f"{table}\n\n<details><summary>configuration and raw figures</summary>\n\n```json\n{body}\n```\n\n</details>\n"
     )
     return path

@@ -18,6 +18,7 @@ import gzip
 import runpy
 import tempfile
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -104,6 +105,7 @@ def random(blocks: int, rng: np.random.Generator) -> Network:
     return net
 
 
+@cache
 def yolo11x() -> Graph:
     """The block graph of yolo11x-seg, from its topology and random weights."""
     models = ROOT.parent / "shared" / "models"

@@ -8,12 +8,13 @@ import subprocess
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from cases import CACHE, CASES, RESULTS, markdown, paths, write
+from cases import CACHE, CASES, RESULTS, ROOT, markdown, paths, write
 from taglio.compare.environments import find
 from taglio.compare.measure import Question, compare
 from taglio.compare.result import Comparison
@@ -154,5 +155,14 @@ def report(what: str, claims: list[Claim], results: list[Comparison]) -> int:
         [[each.what, each.theirs, each.ours, f"**{each.verdict}**", each.why] for each in claims],
     )
     (RESULTS / "notes").mkdir(parents=True, exist_ok=True)
-    print(f"wrote {write(f'notes/{what}', {'comparisons': [asdict(each) for each in results]}, table)}")
+    print(f"wrote {write(f'notes/{what}', {'comparisons': [_portable(asdict(each)) for each in results]}, table)}")
     return 0
+
+
+def _portable(value: Any) -> Any:
+    """`value` with paths below this repository told from its root."""
+    if isinstance(value, dict):
+        return {name: _portable(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_portable(each) for each in value]
+    return value.replace(f"{ROOT}/", "") if isinstance(value, str) else value

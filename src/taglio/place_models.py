@@ -67,7 +67,8 @@ def candidate(folder: Path, limits_of: Callable[[Graph], Limits], rate_per_s: fl
 
 
 def device_profiles(folder: Path, work: Work, cluster: Cluster, measured: Profile) -> dict[str, Profile]:
-    """A profile for every device, measured or scaled. Raises BadArtifact for a missing or unfit one."""
+    """A profile for every device, measured or scaled. Raises BadArtifact for a missing or unfit one, or one taken in
+    another runtime than the device's; seconds that are another device's, scaled, are an assumption and may be."""
     found = {}
     for device in cluster.devices:
         file, factor = source(cluster, device)
@@ -85,6 +86,11 @@ def device_profiles(folder: Path, work: Work, cluster: Cluster, measured: Profil
             raise BadArtifact(
                 f"{folder / file}: is of scheme {known.scheme}, that of this machine of {measured.scheme}: "
                 "profile both under one --scheme"
+            )
+        if device.scale_of is None and known.conditions.runtime != device.runtime:
+            raise BadArtifact(
+                f'{folder / file}: was taken in {known.conditions.runtime}, device "{device.name}" runs '
+                f"{device.runtime}: profile it with --runtime {device.runtime}, or change runtime in the cluster file"
             )
         found[device.name] = known if factor == 1.0 else scaled(known, factor)
     return found

@@ -36,3 +36,29 @@ def test_the_whole_flow_decides_by_openvinos_clock(tmp_path: Path) -> None:
 
 def test_layers_alone_are_onnx_runtimes(tmp_path: Path) -> None:
     refused(taglio("profile", *ASKED, "--layers", "upstream", "-o", tmp_path), "--layers times ONNX Runtime")
+
+
+def test_a_device_of_a_cluster_is_planned_with_times_of_its_own_runtime(tmp_path: Path) -> None:
+    out, cluster = tmp_path / "out", tmp_path / "cluster.toml"
+    taglio("profile", *ASKED, "--effort", 0.1, "-o", out, "--json").json()
+    taglio("error", out, "--effort", 0.05, "--json").json()
+    text = """
+start = "here"
+[device.here]
+profile = "profile.json"
+{runtime}
+[device.there]
+scale = {{ of = "here", factor = 0.5 }}
+[[link]]
+from = "here"
+to = "there"
+both = true
+bandwidth_mbit_s = 1000
+latency_ms = 1
+"""
+    cluster.write_text(text.format(runtime='runtime = "openvino"'))
+    plan = taglio("plan", out, "--cluster", cluster, "--max-error", "10%", "--time-limit", 1, "--json").json()
+    assert plan["plans"][0]["usage"]
+    cluster.write_text(text.format(runtime=""))
+    ran = taglio("plan", out, "--cluster", cluster, "--max-error", "10%", "--time-limit", 1)
+    refused(ran, 'was taken in openvino, device "here" runs onnxruntime', "--runtime onnxruntime")

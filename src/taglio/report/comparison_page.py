@@ -131,31 +131,20 @@ def _backend(result: Comparison, backend: str) -> Html:
 
 
 def _rows(rows: Sequence[Row]) -> Html:
-    head = ("row", "types", "symmetric", "per channel", "engine", "latency", "spread")
-    more = (
-        "× float",
-        "× ORT",
-        "error from its float",
-        "from the original",
-        "top-1",
-        "size",
-        "in int8",
-        "what happened",
-    )
-    return table((*head, *more), [_cells(row) for row in rows], words=frozenset({1, 4, 14}))
+    head = ("row", "latency", "spread", "× float", "× ORT", "error from its float", "from the original", "top-1")
+    more = ("size", "in int8", "types", "symmetric", "per channel", "engine", "what happened")
+    return table((*head, *more), [_cells(row) for row in rows], words=frozenset({10, 11, 12, 13, 14}))
 
 
 def _cells(row: Row) -> tuple[object, ...]:
     wanted, checked, latency = row.wanted, row.checked, row.latency
-    facts = (_yes(wanted.symmetric), _yes(wanted.per_channel), wanted.engine)
+    facts = (wanted.types, _yes(wanted.symmetric), _yes(wanted.per_channel), wanted.engine)
     name = wanted.id.partition("/")[2]
     if latency is None or checked is None:
-        return (name, wanted.types, *facts, *[MISSING] * 9, f"{row.status}: {row.reason}")
+        return (name, *[MISSING] * 9, *facts, f"{row.status}: {row.reason}")
     int8 = ", ".join(f"{count} {kind}" for kind, count in checked.int8_operators.items())
     return (
         name,
-        wanted.types,
-        *facts,
         ms(latency.median_s),
         ms(latency.deviation_s),
         MISSING if latency.speedup is None else times(latency.speedup),
@@ -165,6 +154,7 @@ def _cells(row: Row) -> tuple[object, ...]:
         percent(checked.accuracy),
         size(checked.size_bytes),
         f"{sum(checked.int8_operators.values())} of {sum(checked.operators.values())}",
+        *facts,
         "; ".join([each for each in (int8, *checked.notes) if each]),
     )
 

@@ -7,7 +7,7 @@ from math import ceil, floor, log10
 from taglio.report.page_markup import Html, figures, join, tag
 
 _WIDTH, _HEIGHT = 480.0, 372.0
-_LEFT, _RIGHT, _TOP, _BOTTOM = 62.0, 14.0, 14.0, 50.0
+_LEFT, _RIGHT, _TOP, _BOTTOM = 74.0, 14.0, 14.0, 50.0
 # Room at the foot of a logarithmic axis for exact zeros.
 _ZERO_LANE = 0.1
 _LETTER = 7.0

@@ -1,0 +1,233 @@
+"""Plans within the limits, near the Lagrangian's bound: each way to find them in turn, until the gap is small."""
+
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from taglio.plan.branching import branch
+from taglio.plan.crossover import cross
+from taglio.plan.descent import Descent
+from taglio.plan.dive import dive
+from taglio.plan.known import Known
+from taglio.plan.ledger import Ledger
+from taglio.plan.multipliers import Prices
+from taglio.plan.prices import Account
+from taglio.plan.program import Program
+from taglio.plan.relaxation import Relaxation
+
+# Plans within this many gaps of the bound are bettered by HiGHS, for so long at most.
+_NEAR, _MIXING_S = 7.0, 0.6
+# And so many nodes.
+_MIXED = 220
+# And what branching gets.
+_BRANCHING_SHARE = 0.4
+# Gaps above the bound up to which branching looks for plans, in turn.
+_AIMS = (0.9, 3.0, 9.0)
+# (share of the rest fixed in a round, chunks it is fixed in, from the back): tried in turn until the gap is small.
+_DIVES = ((0.5, 4, False), (0.5, 8, True), (0.5, 1, False), (0.7, 16, True), (0.3, 4, False), (0.3, 8, True))
+# Prices around the best ones at which more answers are asked for: factors for one limit at a time.
+_AROUND = (0.85, 1.15)
+# Answers that are crossed with each other.
+_CROSSED = 20
+
+
+class Finder:
+    """Betters what is known."""
+
+    def __init__(self, known: Known) -> None:
+        self.known = known
+
+    def run(self, relaxation: Relaxation, pool: list[Account], prices: Prices) -> None:
+        """Plans within the limits from the answers near the best prices."""
+        market = self.known.market
+        relaxation.run(market.price(prices.multipliers))
+        marginals = relaxation.marginals()
+        offered = [labels.copy() for labels in self.known.alive]
+        near = self.known.bound + 3.0 * self.known.gap * abs(self.known.bound)
+        for node, labels, line in marginals:
+            kept = np.unique(labels[line <= near])
+            offered[node] = kept if len(kept) else labels[[int(line.argmin())]]
+        ledger = Ledger(market)
+        descent = Descent(market, ledger)
+        good = self.known.bound / (1.0 - self.known.gap) if self.known.bound > 0 else self.known.bound
+        answers = Answers(self.known.worth)
+        answers.add(pool)
+        if self.known.labels is not None:
+            answers.add([market.account(market.price(prices.multipliers), self.known.labels)])
+        self._near(descent, offered, answers, prices.multipliers, good, 4, crossing=False)
+        self._mix(marginals, good)
+        self._near(descent, offered, answers, prices.multipliers, good, 1, crossing=True)
+        self._mix(marginals, good)
+        for turn, factor in enumerate(_AIMS):
+            if self.known.done() or time.perf_counter() > self.known.deadline:
+                return
+            if turn == 1:
+                answers.add(self._around(relaxation, prices.multipliers))
+                self._near(descent, offered, answers, prices.multipliers, good, 3, crossing=True)
+                self._mix(marginals, good)
+            self._branch(
+                descent,
+                marginals,
+                offered,
+                answers,
+                prices.multipliers,
+                self.known.bound + factor * self.known.gap * abs(self.known.bound),
+                good,
+            )
+            self._mix(marginals, good)
+        for share, chunks, backwards in _DIVES:
+            if self.known.done() or time.perf_counter() > self.known.deadline:
+                break
+            found, last = dive(
+                market,
+                ledger,
+                offered,
+                pool,
+                prices.shares,
+                prices.multipliers,
+                scale=abs(self.known.bound),
+                share=share,
+                chunks=chunks,
+                arity=relaxation.arity,
+                backwards=backwards,
+            )
+            for account in found:
+                self.known.offer(account)
+            answers.add(found)
+            self._near(descent, offered, answers, last, good, 3, crossing=False)
+            self._mix(marginals, good)
+        if np.isfinite(self.known.objective) and not self.known.done():
+            self.known.keep(marginals, self.known.cutoff())
+
+    def _around(self, relaxation: Relaxation, multipliers: np.ndarray) -> list[Account]:
+        """Answers at prices around the best ones: each leans towards one limit, or away from it."""
+        found = []
+        for row in np.flatnonzero(multipliers > 1e-9 * (1.0 + abs(self.known.bound))):
+            for factor in _AROUND:
+                point = multipliers.copy()
+                point[row] *= factor
+                priced = self.known.market.price(point)
+                found.append(self.known.market.account(priced, relaxation.run(priced)[1]))
+                self.known.offer(found[-1])
+        return found
+
+    def _branch(
+        self,
+        descent: Descent,
+        marginals: Sequence[tuple[int, np.ndarray, np.ndarray]],
+        offered: list[np.ndarray],
+        answers: "Answers",
+        multipliers: np.ndarray,
+        aim: float,
+        good: float,
+    ) -> None:
+        """Look for plans up to `aim` by branching; where there is none, that is a bound."""
+        aim = min(aim, self.known.floor)
+        alive = list(self.known.alive)
+        for node, labels, line in marginals:
+            alive[node] = np.intersect1d(alive[node], labels[line <= min(aim, self.known.cutoff())])
+            if not len(alive[node]):
+                self.known.bound = max(self.known.bound, min(aim, self.known.cutoff()))
+                return
+        market = self.known.market
+        seen = 0
+
+        def show(account: Account, multipliers: np.ndarray) -> None:
+            nonlocal seen
+            self.known.offer(account)
+            seen += 1
+            answers.add([account])
+            if seen % 2 == 1:
+                self._better(descent, offered, answers, multipliers, account.labels, good, crossing=seen % 4 == 1)
+
+        now = time.perf_counter()
+        until = now + _BRANCHING_SHARE * (self.known.deadline - now)
+        bound = branch(
+            market,
+            alive,
+            multipliers,
+            cutoff=lambda: min(aim, self.known.cutoff()),
+            show=show,
+            deadline=until,
+        )
+        self.known.bound = max(self.known.bound, bound)
+
+    def _mix(self, marginals: Sequence[tuple[int, np.ndarray, np.ndarray]], good: float) -> None:
+        """Better the best plan by HiGHS, where it is near the bound: the nodes of which a second label raises the bound
+        least may change, the others stay."""
+        near = self.known.objective - self.known.bound <= _NEAR * self.known.gap * abs(self.known.bound)
+        if self.known.done() or self.known.labels is None or not near or self.known.objective >= self.known.mixed:
+            return
+        self.known.mixed = self.known.objective
+        seconds = np.sort([np.partition(np.unique(line), 1)[1] for _, _, line in marginals if np.ptp(line) > 0.0])
+        reach = self.known.bound + 0.4 * self.known.gap * abs(self.known.bound)
+        reach = min(reach, seconds[_MIXED]) if len(seconds) > _MIXED else reach
+        offered = [self.known.labels[[node]] for node in range(len(self.known.alive))]
+        for node, labels, line in marginals:
+            offered[node] = np.union1d(labels[line <= reach], offered[node])
+        limit = min(_MIXING_S, self.known.deadline - time.perf_counter())
+        program = Program(self.known.market, offered)
+        self.known.improve(
+            program.solve(time_limit_s=limit, gap=0.2 * self.known.gap, cutoff=self.known.objective, target=good)
+        )
+
+    def _near(
+        self,
+        descent: Descent,
+        offered: list[np.ndarray],
+        answers: "Answers",
+        multipliers: np.ndarray,
+        good: float,
+        starts: int,
+        *,
+        crossing: bool,
+    ) -> None:
+        """Better the few answers that are nearest to a plan, then the best plan."""
+        for labels in answers.nearest()[:starts]:
+            if self.known.done():
+                return
+            self._better(descent, offered, answers, multipliers, labels, good, crossing=crossing)
+        if crossing and self.known.labels is not None and not self.known.done():
+            self._better(descent, offered, answers, multipliers, self.known.labels, good, crossing=True)
+
+    def _better(
+        self,
+        descent: Descent,
+        offered: list[np.ndarray],
+        answers: "Answers",
+        multipliers: np.ndarray,
+        labels: np.ndarray,
+        good: float,
+        *,
+        crossing: bool,
+    ) -> None:
+        """Take regions of other answers if `crossing`, then single nodes, from `labels` on."""
+        market, priced = self.known.market, self.known.market.price(multipliers)
+        if crossing:
+            labels = cross(market, descent.ledger, descent.near, priced, multipliers, labels, answers.nearest())
+        objective, labels = descent.improve(priced, multipliers, labels, offered, good_enough=good)
+        if objective < self.known.objective:
+            self.known.offer(self.known.market.account(priced, labels))
+
+
+class Answers:
+    """Labellings of the Lagrangian, those first that are nearest to a plan."""
+
+    def __init__(self, worth: Callable[[Account], float]) -> None:
+        self.worth = worth
+        self.known: set[bytes] = set()
+        self.kept: list[tuple[float, int, np.ndarray]] = []
+
+    def add(self, accounts: Sequence[Account]) -> None:
+        """Take the new ones in; the worst are forgotten."""
+        for account in accounts:
+            key = account.labels.tobytes()
+            if key not in self.known:
+                self.known.add(key)
+                self.kept.append((self.worth(account), len(self.known), account.labels))
+        self.kept = sorted(self.kept, key=lambda each: each[:2])[:_CROSSED]
+
+    def nearest(self) -> list[np.ndarray]:
+        """Labels, the nearest first."""
+        return [labels for _, _, labels in self.kept]
