@@ -29,8 +29,8 @@ from taglio.workspace import Work
 _ANSWER_S = 5.0
 _LOOK_S = 2.0
 _WINDOW = 15
-# A device or link has drifted when the median of the window is off by this factor, and by so many seconds and so large a
-# share of a request that another plan could pay.
+# A device or link has drifted when the median of the window is off by this factor, and by so many seconds and so large
+# a share of a request that another plan could pay.
 _DRIFT = 1.5
 _DRIFT_S = 0.002
 _SHARE = 0.2

@@ -96,9 +96,7 @@ def replan_apart(
     return found
 
 
-def _answer(
-    there: Connection, job: tuple[Path, Plan, Cluster, Mapping[str, float] | None, float | None]
-) -> None:
+def _answer(there: Connection, job: tuple[Path, Plan, Cluster, Mapping[str, float] | None, float | None]) -> None:
     os.nice(10)
     try:
         there.send(replan(*job))
