@@ -33,7 +33,7 @@ from taglio.workspace import COMPONENTS, PLAN, PROFILE, Setup, Work
 OUTCOME = "outcome"
 LAYERS = "layers"
 # Relative L2 by which schemes are compared where the bound is on a metric that moves in steps.
-_SCHEME_ERROR = 0.01
+SCHEME_ERROR = 0.01
 # The whole quantised model, with the placement in its own metadata, beside the components of several devices.
 PLACED = "placed.onnx"
 
@@ -61,7 +61,7 @@ def optimize(
     clock.lap("load")
     scheme, schemes = setup.scheme, tuple[SchemeResult, ...]()
     if scheme is None:
-        bound = limits.max_error if limits.metric.smooth else _SCHEME_ERROR
+        bound = limits.max_error if limits.metric.smooth else SCHEME_ERROR
         scheme, schemes = choose(work, bound, limits.metric.basis, progress=progress)
         clock.lap("scheme")
     builder = work.builder(scheme, progress)
