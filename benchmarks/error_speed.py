@@ -5,7 +5,7 @@ Every subset is evaluated on one held-out input, as the notes did. The slow way 
 quantised once and kept, which flatters it), saves it, loads it and runs it. 1,100 evaluations are made on the
 switchable graph; the slow way is timed on every 25th of them, interleaved, and multiplied: "extrapolated" says so.
 
-    python benchmarks/error_speed.py [--cases a,b] [--stages yolo11n-seg,yolo11x-seg]
+    python benchmarks/error_speed.py [--cases a,b] [--stages yolo11n-seg,yolo11x-seg]    ("" for none of either)
 """
 
 import argparse
@@ -38,7 +38,7 @@ def measure(name: str) -> dict[str, Any]:
     network = open_network(name, views=1)
     work = network.work
     sample, names = work.data.held_out.samples[0], work.model.outputs
-    options = SessionOptions(work.setup.threads, spinning=True)
+    options = SessionOptions(work.setup.threads, spinning=work.setup.spinning)
     reference = run_session(open_session(work.model.proto, options), names, sample, name)
 
     def slowly(assignment: Any, folder: Path) -> float:
@@ -134,12 +134,14 @@ def main() -> int:
         cells = [name, str(each["blocks"]), str(each["evaluations"]), str(each["samples"])]
         stage_rows.append([*cells, f"{each['stage_s']:.1f}", f"{each['median_relative_error']:.1%}"])
         print(" | ".join(stage_rows[-1]), flush=True)
-    header = ["network", "median relative difference", "largest", "Spearman", f"{EVALUATIONS} evaluations s"]
-    table = markdown([*header, "quantise, save, load, run s (extrapolated)", "times faster"], rows)
-    header = ["network", "blocks", "evaluations", "inputs", "error stage s", "unseen subsets within (median)"]
-    table += "\n\nThe error stage:\n\n" + markdown(header, stage_rows)
-    figures = {"options": vars(options), "cases": results, "stages": stages}
-    print(f"wrote {write('error_speed', figures, table)}")
+    if results:
+        header = ["network", "median relative difference", "largest", "Spearman", f"{EVALUATIONS} evaluations s"]
+        table = markdown([*header, "quantise, save, load, run s (extrapolated)", "times faster"], rows)
+        print(f"wrote {write('error_speed', {'options': vars(options), 'cases': results}, table)}")
+    if stages:
+        header = ["network", "blocks", "evaluations", "inputs", "error stage s", "unseen subsets within (median)"]
+        figures = {"options": vars(options), "cases": stages}
+        print(f"wrote {write('error_stage', figures, markdown(header, stage_rows))}")
     return 0
 
 

@@ -23,6 +23,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("profile",),
     ("error",),
     ("plan",),
+    ("emulate",),
     ("components",),
     ("run",),
     ("workspace",),

@@ -107,6 +107,22 @@ def speedup(result: Comparison, key: str) -> float:
     return latency.speedup
 
 
+def level(result: Comparison, first: str, second: str) -> bool:
+    """Whether two rows of one back end cannot be told apart: within a tenth, or within their deviations."""
+    one, other = row(result, first).latency, row(result, second).latency
+    assert one is not None
+    assert other is not None
+    apart = abs(one.median_s - other.median_s)
+    return apart <= max(0.1 * other.median_s, one.deviation_s + other.deviation_s)
+
+
+def spread(result: Comparison, key: str) -> str:
+    """Milliseconds of a row with their deviation."""
+    latency = row(result, key).latency
+    assert latency is not None
+    return f"{latency.median_s * 1e3:.2f} ± {latency.deviation_s * 1e3:.2f} ms"
+
+
 def decided(condition: bool) -> str:
     """Confirmed or refuted."""
     return CONFIRMED if condition else REFUTED

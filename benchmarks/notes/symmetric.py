@@ -26,9 +26,12 @@ def main() -> int:
         assert second.latency is not None
         assert first.checked is not None
         assert second.checked is not None
-        kinds = sorted(first.checked.operators.keys() | second.checked.operators.keys())
-        counts = [(kind, *(each.checked.operators.get(kind, 0) for each in (first, second))) for kind in kinds]
-        differ = ", ".join(f"{kind} {one} / {other}" for kind, one, other in counts if one != other)
+        one, other = first.checked.operators, second.checked.operators
+        differ = ", ".join(
+            f"{kind} {one.get(kind, 0)} / {other.get(kind, 0)}"
+            for kind in sorted(one.keys() | other.keys())
+            if one.get(kind) != other.get(kind)
+        )
         claims.append(
             Claim(
                 f"symmetric activations are faster than asymmetric ones ({form})",

@@ -20,6 +20,8 @@ _EFFORT = Effort(maximum=400, budget_s=6.0)
 _ERROR_S, _FEWEST, _MOST = 0.5, 2, 32
 # Schemes whose scores are closer than this are equally fast as far as a short timing can tell.
 _NOISE = 1.02
+# Relative L2 by which schemes are compared where the bound is on a metric that moves in steps.
+_STEPS_ERROR = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +41,15 @@ def choose(
     schemes: Sequence[Scheme] = AUTO_SCHEMES,
     progress: Progress | None = None,
 ) -> tuple[Scheme, tuple[SchemeResult, ...]]:
-    """The best scheme for a bound on the loss of a smooth `metric`, and what all of them did.
+    """The best scheme for a bound on the loss of `metric`, and what all of them did.
 
     The score assumes that a bound of half the all-int8 error lets half of the time be saved: a faster scheme with
     twice the error is not better under a tight bound.
     """
     if not schemes:
         raise BadOption("no scheme to choose from")
+    if not metric.smooth:
+        metric, max_loss = metric.basis, _STEPS_ERROR
 
     def everything(scheme: Scheme) -> Callable[[], onnx.ModelProto]:
         return partial(work.builder(scheme).build, pure_assignments(work.graph, precisions(scheme))["int8"])

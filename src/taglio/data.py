@@ -17,6 +17,7 @@ from PIL import Image, ImageOps
 from taglio.errors import BadData, BadOption
 
 DEFAULT_LIMIT = 512
+MAX_CALIBRATION = 128
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp")
 LABEL_KEYS = ("label", "labels")
 PAD_PIXEL = 114
@@ -150,7 +151,7 @@ def split(
     dataset: Dataset,
     calibration_fraction: float = 0.5,
     seed: int = 0,
-    max_calibration: int = 128,
+    max_calibration: int = MAX_CALIBRATION,
     max_held_out: int | None = None,
 ) -> Split:
     """Draw disjoint, non-empty calibration and held-out parts, the same for the same seed.

@@ -8,19 +8,20 @@ import numpy as np
 
 from taglio import artifact
 from taglio.data import Dataset
-from taglio.error.doubts import constant_outputs, too_few_inputs, unlike_calibration
+from taglio.error.doubts import coarse_metric, constant_outputs, too_few_inputs, unlike_calibration
 from taglio.error.loss import Metric, Tally, call_user, parse_metric
 from taglio.error.measure import ErrorMeter
 from taglio.error.model import ErrorModel
 from taglio.error.study import Budget, study
 from taglio.error.switchable import Switchable, quantizable_flows
+from taglio.errors import BadOption
 from taglio.plan.result import Limits
 from taglio.profile.measure import pure_assignments
 from taglio.profile.stopwatch import Progress
 from taglio.quantize.precision import precisions
 from taglio.quantize.qdq import QdqBuilder
 from taglio.quantize.ranges import calibrate
-from taglio.runtimes.onnxruntime import PROVIDERS, SessionOptions, open_session, providers_for, run_session
+from taglio.runtimes.onnxruntime import CUDA, PROVIDERS, SessionOptions, open_session, providers_for, run_session
 from taglio.scheme import Scheme
 from taglio.workspace import ERROR, Work
 
@@ -40,7 +41,10 @@ def open_switchable(work: Work, builder: QdqBuilder, scheme: Scheme, provider: s
     wires = dict.fromkeys(quantizable_flows(work.graph), scheme)
     small = sum(block.weight_float_bytes for block in work.graph.blocks) < _SMALL_BYTES
     together = work.data.held_out.samples[:_TOGETHER] if small else ()
-    return Switchable(work.model, work.graph, builder, precisions(scheme), options, wires=wires, together=together)
+    result = Switchable(work.model, work.graph, builder, precisions(scheme), options, wires=wires, together=together)
+    if provider == "cuda" and result.provider != CUDA:  # offered, but without a GPU, a driver or its libraries
+        raise BadOption(f"--provider cuda: ONNX Runtime offers {CUDA} but could not start it here: use auto or cpu")
+    return result
 
 
 def error_stage(
@@ -95,6 +99,7 @@ def doubts(work: Work, scheme: Scheme, meter: ErrorMeter, progress: Progress | N
     squares, references = meter.sample_errors(everything)
     lines = [
         too_few_inputs(squares, references, meter.names),
+        coarse_metric(meter.metric, len(work.data.held_out.samples)),
         unlike_calibration(work.ranges(scheme, progress).low_high, _held_out_ranges(work), work.graph),
         constant_outputs(meter.references, meter.names),
     ]

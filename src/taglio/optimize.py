@@ -27,13 +27,12 @@ from taglio.profile.result import Profile
 from taglio.profile.stopwatch import Effort, Progress, Timed
 from taglio.quantize.precision import Assignment, precisions
 from taglio.quantize.qdq import QdqBuilder
+from taglio.runtimes.onnxruntime import NAME
 from taglio.scheme import Scheme
 from taglio.workspace import COMPONENTS, PLAN, PROFILE, Setup, Work
 
 OUTCOME = "outcome"
 LAYERS = "layers"
-# Relative L2 by which schemes are compared where the bound is on a metric that moves in steps.
-SCHEME_ERROR = 0.01
 # The whole quantised model, with the placement in its own metadata, beside the components of several devices.
 PLACED = "placed.onnx"
 
@@ -61,8 +60,7 @@ def optimize(
     clock.lap("load")
     scheme, schemes = setup.scheme, tuple[SchemeResult, ...]()
     if scheme is None:
-        bound = limits.max_error if limits.metric.smooth else SCHEME_ERROR
-        scheme, schemes = choose(work, bound, limits.metric.basis, progress=progress)
+        scheme, schemes = choose(work, limits.max_error, limits.metric, progress=progress)
         clock.lap("scheme")
     builder = work.builder(scheme, progress)
     clock.lap("calibrate")
@@ -107,8 +105,14 @@ def profile_stage(
     return result
 
 
+def refuse_layers(setup: Setup) -> None:
+    """Raises BadOption where layers alone would not be what runs: `taglio compare --layers` tells OpenVINO's parts."""
+    if setup.runtime != NAME:
+        raise BadOption(f"--layers times ONNX Runtime, not {setup.runtime}: leave --layers or --runtime out")
+
+
 def layers_stage(work: Work, scheme: Scheme, cut_at: Cut, progress: Progress | None = None) -> LayerTimes:
-    """Time every layer alone, the notes' way, and keep the times in the folder."""
+    """Time every layer alone, the notes' way, and keep the times in the folder. See `refuse_layers`."""
     builder = work.builder(scheme, progress)
     result = layer_times(
         work.model, work.graph, builder, precisions(scheme), work.setup.options(), cut=cut_at, progress=progress

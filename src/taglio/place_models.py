@@ -60,7 +60,7 @@ class Candidate:
 
 
 def candidate(folder: Path, limits_of: Callable[[Graph], Limits], rate_per_s: float | None = None) -> Candidate:
-    """A model from its folder."""
+    """A model from its folder; an error bound comes in the metric's unit and becomes a loss."""
     work, measured = reopen_profiled(folder)
     error, limits = error_model(work, measured), loss_limits(work, limits_of(work.graph))
     return Candidate(folder, work, measured, error, limits, rate_per_s)

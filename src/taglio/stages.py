@@ -153,8 +153,8 @@ def build(folder: Path, progress: Progress | None = None) -> tuple[Manifest, Pro
     return manifest, proof
 
 
-def run(folder: Path, runs: int, progress: Progress | None = None, runtime: str = "onnxruntime") -> RunReport:
-    """Time the built components beside the float model, both in `runtime`."""
+def run(folder: Path, runs: int, progress: Progress | None = None, runtime: str | None = None) -> RunReport:
+    """Time the built components beside the float model, both in `runtime` (None: in that of the profile)."""
     work, measured = reopen_profiled(folder)
     known = _known_plan(folder, work, measured)
     manifest = read(folder / COMPONENTS, model_sha256=work.model.sha256)
@@ -167,7 +167,7 @@ def run(folder: Path, runs: int, progress: Progress | None = None, runtime: str 
         predict(measured, work.graph, known.assignment()).total_s if known.usage else known.predicted_latency_s.value
     )
     result = time_plan(
-        Executor(folder / COMPONENTS, manifest, options, runtime),
+        Executor(folder / COMPONENTS, manifest, options, runtime or measured.conditions.runtime),
         folder / FLOAT_MODEL,
         work.data.held_out.samples,
         options,
@@ -176,7 +176,7 @@ def run(folder: Path, runs: int, progress: Progress | None = None, runtime: str 
         profiled_float_s=profiled,
         progress=progress,
     )
-    result = replace(result, here=bool(known.usage))
+    result = replace(result, here=bool(known.usage), profiled_in=measured.conditions.runtime)
     artifact.save(folder / f"{RUN}.json", RUN, work.model.sha256, result)
     return result
 

@@ -4,18 +4,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from taglio import artifact
-from taglio.data import Split, load, parse_preprocess, split
+from taglio.data import MAX_CALIBRATION, Split, load, parse_preprocess, split
 from taglio.error.loss import RELATIVE_L2, parse_metric
 from taglio.error.measure import ErrorMeter
 from taglio.error.switchable import Switchable
-from taglio.errors import BadArtifact
+from taglio.errors import BadArtifact, BadOption
 from taglio.graph import Graph, build
 from taglio.model import Model
 from taglio.model import load as load_model
 from taglio.profile.stopwatch import Progress
 from taglio.quantize.qdq import QdqBuilder
 from taglio.quantize.ranges import Ranges, calibrate
-from taglio.runtimes.onnxruntime import Optimization, SessionOptions
+from taglio.runtimes.onnxruntime import NAME, Optimization, SessionOptions
 from taglio.scheme import Calibration, Scheme
 
 SETUP, RANGES, PROFILE, ERROR, PLAN, RUN = "setup", "ranges", "profile", "error", "plan", "run"
@@ -26,7 +26,10 @@ REPORT = "report.html"
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """Everything that must be the same from stage to stage."""
+    """Everything that must be the same from stage to stage.
+
+    `calibration` is data to calibrate on where that is no part of `data`; "" takes a part of `data`.
+    """
 
     model: str
     shapes: dict[str, tuple[int, ...]]
@@ -38,10 +41,12 @@ class Setup:
     optimization: str
     scheme: Scheme | None = None
     metric: str = RELATIVE_L2
+    calibration: str = ""
+    runtime: str = NAME
 
     def options(self) -> SessionOptions:
         """How sessions that are timed are opened."""
-        return SessionOptions(self.threads, Optimization(self.optimization), self.spinning)
+        return SessionOptions(self.threads, Optimization(self.optimization), self.spinning, runtime=self.runtime)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -114,4 +119,10 @@ def _open(folder: Path, setup: Setup) -> Work:
     model = load_model(Path(setup.model), setup.shapes)
     preprocess = parse_preprocess(setup.preprocess) if setup.preprocess else None
     dataset = load(Path(setup.data), model.inputs, preprocess)
-    return Work(folder, setup, model, build(model), split(dataset, seed=setup.seed))
+    data = split(dataset, seed=setup.seed) if not setup.calibration else None
+    if data is None:
+        if Path(setup.calibration) == Path(setup.data):
+            raise BadOption("--calibration is --data: leave it out, and taglio holds a part of the data out")
+        calibration = load(Path(setup.calibration), model.inputs, preprocess, MAX_CALIBRATION)
+        data = Split(calibration, dataset, setup.seed)
+    return Work(folder, setup, model, build(model), data)

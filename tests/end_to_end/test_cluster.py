@@ -106,3 +106,14 @@ def test_refusals_are_one_line(out: Path, cluster: Path) -> None:
     refused(taglio("plan", out, "--cluster", cluster, *QUICK, "--max-latency-ms", 1e-6), "latency", code=3)
     cluster.write_text(TEXT.replace('profile = "profile.json"', ""))
     refused(taglio("plan", out, "--cluster", cluster, *QUICK), "has no profile", "scale =")
+
+
+def test_a_bound_in_another_unit_holds_on_a_cluster_too(out: Path, cluster: Path) -> None:
+    taglio("error", out, "--metric", "sqnr", "--effort", 0.02, "--json").json()
+    bound = ("--cluster", cluster, "--max-error", 36, "--time-limit", 1)
+    plan = taglio("plan", out, *bound, "--json").json()["plans"][0]
+    assert plan["limits"]["max_error"] == pytest.approx(10 ** (-36 / 20))
+    assert plan["measured_error"] <= plan["limits"]["max_error"]
+    ran = taglio("plan", out, *bound, "--explain")
+    assert ran.code == 0, ran.err
+    assert "at least 36.00 dB asked for" in ran.out

@@ -1,11 +1,16 @@
 """A bound on something else than relative L2: kept in its own unit, from the command line to the plan."""
 
+import re
 import sys
 from pathlib import Path
 
+import numpy as np
+import onnxruntime as ort
 import pytest
 
-from tests.end_to_end.command import SCHEME, Case, refused, taglio
+from taglio import error_stage
+from taglio.runtimes.onnxruntime import CUDA, PROVIDERS
+from tests.end_to_end.command import SCHEME, Case, quick, refused, snapshot, taglio
 
 
 @pytest.fixture
@@ -57,3 +62,57 @@ def test_the_sensitivity_report_ranks_every_block(workspace: Path) -> None:
     for by in ("damage", "saved", "worth"):
         ran = taglio("sensitivity", workspace, "--by", by)
         assert ran.code == 0 and "leave out" in ran.out
+
+
+def test_a_gpu_that_is_not_there_is_refused_and_auto_says_what_it_took(
+    profiled: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if CUDA in ort.get_available_providers():
+        pytest.skip("this ONNX Runtime offers CUDA")
+    before = snapshot(profiled)
+    refused(taglio("error", profiled, "--provider", "cuda"), "--provider cuda", "CPUExecutionProvider", "use cpu")
+    with monkeypatch.context() as patched:
+        # Offered, but not to be started: ONNX Runtime then goes on without a word on the CPU.
+        patched.setattr(error_stage, "providers_for", lambda _: PROVIDERS)
+        refused(taglio("error", profiled, "--provider", "cuda"), f"offers {CUDA} but could not start it here")
+    assert snapshot(profiled) == before
+    ran = taglio("error", profiled, "--provider", "auto", "--effort", 0.02)
+    assert ran.code == 0 and "measured on CPUExecutionProvider" in ran.out
+
+
+def test_a_plan_is_bounded_and_told_in_the_users_metric(
+    few_digits: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own_metric.py").write_text(
+        "def right(outputs, labels):\n    return 100 * (outputs['logits'].argmax(1) == labels).mean()\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    sys.modules.pop("own_metric", None)
+    out = tmp_path / "out"
+    ran = quick(few_digits, out, "--metric", "own_metric:right", "--max-error", 90)
+    assert ran.code == 0, ran.err
+    assert re.search(r"its own_metric:right is \d+(\.\d+)?, at least 90 asked for", ran.out)
+    told = quick(few_digits, out, "--metric", "own_metric:right", "--max-error", 90, "--json").json()
+    assert told["metric"] == {"name": "own_metric:right", "bound": 90.0}
+    assert told["float32"]["value"] >= told["plan"]["value"] >= 90.0
+    page = (out / "report.html").read_text()
+    assert "own_metric:right" in page and "at least 90 asked for" in page
+    before = snapshot(out)
+    refused(
+        quick(few_digits, out, "--metric", "own_metric:right", "--max-error", 100.5),
+        "the float model itself has own_metric:right",
+    )
+    assert snapshot(out) == before
+
+
+def test_inputs_unlike_the_calibration_are_told_with_how_far(few_digits: Case, tmp_path: Path) -> None:
+    dark = tmp_path / "dark.npz"
+    with np.load(few_digits.data) as arrays:
+        np.savez(dark, image=arrays["image"][:12] * 0.2, label=arrays["label"][:12])
+    arguments = (*few_digits.arguments(), "--scheme", SCHEME, "--effort", 0.02)
+    same = taglio("profile", *arguments, "--calibration", few_digits.data, "-o", tmp_path / "same")
+    refused(same, "--calibration is --data")
+    out = tmp_path / "out"
+    taglio("profile", *arguments, "--calibration", dark, "-o", out, "--json").json()
+    notes = " ".join(taglio("error", out, "--effort", 0.02, "--json").json()["notes"])
+    assert "held-out inputs are unlike the calibration inputs: image leaves its calibrated range by 400%" in notes

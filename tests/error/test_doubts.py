@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from taglio.error.doubts import constant_outputs, too_few_inputs, unlike_calibration
+from taglio.error.doubts import coarse_metric, constant_outputs, too_few_inputs, unlike_calibration
+from taglio.error.loss import RELATIVE, TOP1, Metric
 from tests.components.cases import digits
 
 
@@ -31,6 +32,12 @@ def test_the_standard_error_is_that_of_repeated_draws() -> None:
     spread = float(np.std(errors) / np.mean(errors))
     assert len(named) > 200
     assert 0.6 * spread < float(np.median(named)) < 1.5 * spread
+
+
+def test_a_metric_that_counts_answers_needs_many() -> None:
+    assert coarse_metric(RELATIVE, 2) == "" == coarse_metric(Metric(TOP1, True), 100)
+    line = coarse_metric(Metric(TOP1, True), 8)
+    assert line.startswith("top1 on 8 held-out inputs: where it counts answers, one of them is 12.5%")
 
 
 def test_values_beyond_the_calibrated_range_are_told_with_how_far() -> None:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from taglio.cli import clusters, compare, engine, flow, models
+from taglio.cli import clusters, compare, emulate, engine, flow, models
 from taglio.cli.options import INTERRUPTED
 from taglio.errors import BadOption, TaglioError
 
@@ -15,7 +15,8 @@ from taglio.errors import BadOption, TaglioError
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code (0 only on success)."""
     try:
-        options = build_parser().parse_args(arguments)
+        own, after = _split(list(sys.argv[1:] if arguments is None else arguments))
+        options = build_parser().parse_args(own, argparse.Namespace(after=after))
         code = options.command(options)
     except TaglioError as error:
         sys.stderr.write(f"taglio: {type(error).__name__}: {error}\n")
@@ -36,6 +37,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return int(code or 0)
 
 
+def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
+    """What stands before and after the first "--", for emulate: the command to run, which argparse would mix up."""
+    if arguments[:1] != ["emulate"] or "--" not in arguments:
+        return arguments, []
+    at = arguments.index("--")
+    return arguments[:at], arguments[at + 1 :]
+
+
 class _Parser(argparse.ArgumentParser):
     """Refuses a wrong command line as everything else is refused: in one line, with the fix."""
 
@@ -51,7 +60,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"taglio {_version()}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for group in (models, flow, clusters, engine, compare):
+    for group in (models, flow, clusters, engine, emulate, compare):
         group.add(commands)
     return parser
 

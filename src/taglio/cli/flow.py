@@ -8,6 +8,7 @@ from taglio.cli.clusters import cluster_arguments, plan_on_cluster, refuse_witho
 from taglio.cli.engine import optimize_arguments, optimize_on_cluster, run_arguments, run_on_cluster
 from taglio.cli.options import (
     bound_argument,
+    calibration_argument,
     command,
     data_arguments,
     effort_argument,
@@ -22,6 +23,7 @@ from taglio.cli.options import (
     provider_argument,
     read_limits,
     read_setup,
+    runtime_argument,
 )
 from taglio.errors import BadOption
 
@@ -39,6 +41,7 @@ def add(commands: Any) -> None:
     each = command(commands, "profile", "measure seconds per block and precision, by whole-model runs", _profile)
     model_argument(each)
     data_arguments(each)
+    calibration_argument(each)
     measuring_arguments(each)
     each.add_argument(
         "--layers",
@@ -87,9 +90,7 @@ def add(commands: Any) -> None:
     each = command(commands, "run", "run the built components; predicted beside measured", _run)
     folder_argument(each)
     each.add_argument("--runs", type=positive, default=100, help="inferences to time (default 100)")
-    each.add_argument(
-        "--runtime", default="onnxruntime", choices=("onnxruntime", "openvino"), help="what runs the components"
-    )
+    runtime_argument(each, None)
     run_arguments(each)
     json_argument(each)
 
@@ -101,6 +102,7 @@ def add(commands: Any) -> None:
 def _optimize_arguments(each: argparse.ArgumentParser) -> None:
     model_argument(each)
     data_arguments(each)
+    calibration_argument(each)
     bound_argument(each, None)
     metric_argument(each, "relative-l2")
     pin_arguments(each)
@@ -149,11 +151,13 @@ def _profile(options: argparse.Namespace) -> int:
     from taglio import artifact, workspace
     from taglio.choose_scheme import choose
     from taglio.error.loss import Metric
-    from taglio.optimize import layers_stage, profile_stage
+    from taglio.optimize import layers_stage, profile_stage, refuse_layers
     from taglio.report import terminal
     from taglio.report.progress import bar
 
     setup = read_setup(options)
+    if options.layers:
+        refuse_layers(setup)
     with bar(options.json) as progress:
         work = workspace.create(options.out, setup)
         scheme = setup.scheme or choose(work, 0.01, Metric(), progress=progress)[0]
@@ -191,7 +195,7 @@ def _error(options: argparse.Namespace) -> int:
         return emit(result)
     terminal.error(work.graph, result)
     if options.provider != "cpu":
-        terminal.say(f"measured on {switchable.provider}, the best that this ONNX Runtime offers")
+        terminal.say(f"measured on {switchable.provider}")
     return 0
 
 

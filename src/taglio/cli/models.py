@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from taglio.cli.options import (
+    calibration_argument,
     command,
     data_arguments,
     emit,
@@ -27,6 +28,7 @@ def add(commands: Any) -> None:
     each = command(commands, "quantize", "quantise chosen blocks under one scheme, without a plan", _quantize)
     model_argument(each)
     data_arguments(each)
+    calibration_argument(each)
     each.add_argument(
         "--method", choices=("static", "dynamic", "float16"), default="static", help="how (default static)"
     )

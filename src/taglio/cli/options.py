@@ -42,6 +42,16 @@ def data_arguments(each: argparse.ArgumentParser) -> None:
     each.add_argument("--seed", type=int, default=0, help="of the calibration / held-out split and of all sampling")
 
 
+def calibration_argument(each: argparse.ArgumentParser) -> None:
+    """--calibration."""
+    each.add_argument(
+        "--calibration",
+        type=Path,
+        metavar="DATA",
+        help="data to calibrate on, like --data, all of which is then held out (default: a part of --data)",
+    )
+
+
 def bound_argument(each: argparse.ArgumentParser, default: float | None) -> None:
     """--max-error; required where `default` is None."""
     each.add_argument(
@@ -94,7 +104,18 @@ def measuring_arguments(each: argparse.ArgumentParser) -> None:
         default="all",
         help="graph optimisation level (default all)",
     )
+    runtime_argument(each, "onnxruntime")
     effort_argument(each)
+
+
+def runtime_argument(each: argparse.ArgumentParser, default: str | None) -> None:
+    """--runtime; None for the profile's own."""
+    each.add_argument(
+        "--runtime",
+        default=default,
+        choices=("onnxruntime", "openvino"),
+        help="what runs the model; the components run in what the profile was taken in",
+    )
 
 
 def effort_argument(each: argparse.ArgumentParser) -> None:
@@ -162,6 +183,7 @@ def read_setup(options: argparse.Namespace) -> Any:
     from taglio.scheme import parse_scheme
     from taglio.workspace import Setup
 
+    calibration = getattr(options, "calibration", None)
     return Setup(
         str(options.model.resolve()),
         shapes(options.shape),
@@ -173,6 +195,8 @@ def read_setup(options: argparse.Namespace) -> Any:
         options.optimization,
         None if options.scheme == "auto" else parse_scheme(options.scheme),
         getattr(options, "metric", RELATIVE_L2),
+        str(calibration.resolve()) if calibration else "",
+        getattr(options, "runtime", "onnxruntime"),
     )
 
 

@@ -4,12 +4,13 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
-from math import isinf
+from math import inf
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import msgspec
 
@@ -49,7 +50,9 @@ class Emulation:
             raise
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def _make(self) -> None:
@@ -82,16 +85,28 @@ class Emulation:
         """Address by device."""
         return {each.device: each.address for each in self.record.places}
 
-
     def start(
-        self, device: str, command: Sequence[str], environment: Mapping[str, str] | None = None, **options: object
-    ) -> "subprocess.Popen[bytes]":
+        self, device: str, command: Sequence[str], environment: Mapping[str, str] | None = None, **options: Any
+    ) -> "subprocess.Popen[Any]":
         """Start a command in a device; `options` are subprocess.Popen's."""
         return start(self.record, device, command, environment, **options)
+
+    @contextmanager
+    def without_quotas(self) -> Iterator[None]:
+        """Let devices use all of the machine for a while, to be set up."""
+        for each in self.record.places:
+            quota.limit(each.group, inf)
+        yield
+        for each, device in zip(self.record.places, self.cluster.devices, strict=True):
+            quota.limit(each.group, device.cpus)
 
     def change(self, text: str) -> None:
         """Change links and quotas while it runs: see `change`."""
         change(self.record, text)
+
+    def become(self, cluster: Cluster) -> None:
+        """Change to another cluster of the same devices: see `become`."""
+        become(self.record, cluster)
 
     def counts(self) -> line.Counts:
         """What the links have carried."""
@@ -103,8 +118,8 @@ def start(
     device: str,
     command: Sequence[str],
     environment: Mapping[str, str] | None = None,
-    **options: object,
-) -> "subprocess.Popen[bytes]":
+    **options: Any,
+) -> "subprocess.Popen[Any]":
     """Start a command in a device of an emulation. It is told where it is by TAGLIO_EMULATION (the emulation's folder),
     TAGLIO_DEVICE and TAGLIO_ADDRESSES ("camera=10.77.0.1 server=10.77.0.2"). Raises BadOption for no such device."""
     names = [each.device for each in made.places]
@@ -114,10 +129,11 @@ def start(
     told = {
         record.ENVIRONMENT: str(made.folder),
         "TAGLIO_DEVICE": device,
+        "TAGLIO_DEVICES": str(made.folder / str(names.index(device))),  # where a device of taglio's keeps its files
         "TAGLIO_ADDRESSES": " ".join(f"{each.device}={each.address}" for each in made.places),
     }
     words = [sys.executable, "-m", "taglio.emulate.enter", place.namespace, str(place.group), *command]
-    return subprocess.Popen(words, env={**(environment or os.environ), **told}, **options)  # type: ignore[call-overload,no-any-return]
+    return subprocess.Popen(words, env={**(environment or os.environ), **told}, **options)
 
 
 def joined(folder: str | None) -> Record:
@@ -127,7 +143,9 @@ def joined(folder: str | None) -> Record:
         there = [each for each in there if each.folder == Path(folder)]
     if len(there) != 1:
         what = f"{len(there)} emulations are" if there else "no emulation is"
-        raise BadOption(f"{what} running: start one with taglio emulate CLUSTER, or name one of them by {record.ENVIRONMENT}")
+        raise BadOption(
+            f"{what} running: start one with taglio emulate CLUSTER, or name one of them by {record.ENVIRONMENT}"
+        )
     return there[0]
 
 
@@ -136,15 +154,22 @@ def change(made: Record, text: str) -> None:
     separated by ";"; none: the file again). "link A->B bandwidth x0.1" and "link A->B cut" are about one direction;
     "device A x10" makes A take ten times as long by its quota; "without A" cuts its links. Raises BadOption."""
     base = clusters.parse(made.cluster_text, made.cluster_file, made.scenario)
-    now = changed(base, text) if text.strip() else base
+    become(made, changed(base, text) if text.strip() else base)
+
+
+def become(made: Record, now: Cluster) -> None:
+    """Change links and quotas to those of `now`, such as another scenario of the file. Links that the emulation was not
+    started with are not added, and packets take the same ways as before; what `now` lacks is cut."""
+    base = clusters.parse(made.cluster_text, made.cluster_file, made.scenario)
     kept = {(way.source, way.target): way for way in ways(now, base)}
-    _order(made, tuple(kept.get((way.source, way.target), msgspec.structs.replace(way, cut=True)) for way in ways(base)))
+    links = tuple(kept.get((way.source, way.target), msgspec.structs.replace(way, cut=True)) for way in ways(base))
+    _order(made, links)
     for before in base.devices:
         after = next((each for each in now.devices if each.name == before.name), before)
         slower = after.scale_factor / before.scale_factor
-        cpus = before.cpus
+        cpus = after.cpus
         if slower != 1.0:
-            cpus = min(before.cpus, before.threads, os.cpu_count() or 1) / slower
+            cpus = min(after.cpus, after.threads, os.cpu_count() or 1) / slower
         quota.limit(made.place(before.name).group, cpus)
 
 

@@ -161,7 +161,7 @@ class Line:
         return None
 
     def run(self, control: socket.socket, owner: int) -> None:
-        """Carry packets until the pipe `owner` is closed at its other end. Each connection to `control` is one order."""
+        """Carry packets until the pipe `owner` is closed at its other end. A connection to `control` is an order."""
         inner = {descriptor: index for index, descriptor in enumerate(self.devices)}
         everything = [owner, control.fileno(), *inner]
         while True:

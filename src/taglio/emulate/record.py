@@ -68,7 +68,9 @@ def save(record: Record) -> None:
 
 def load(folder: Path) -> Record:
     """The record in a folder. Raises OSError or msgspec.MsgspecError."""
-    return msgspec.json.decode((folder / "record.json").read_bytes(), type=Record, dec_hook=lambda kind, text: kind(text))
+    return msgspec.json.decode(
+        (folder / "record.json").read_bytes(), type=Record, dec_hook=lambda kind, text: kind(text)
+    )
 
 
 def running() -> list[Record]:

@@ -12,7 +12,6 @@ from taglio.engine.remote_profile import profile_devices
 from taglio.engine.result import ClusterRun
 from taglio.engine.run import run_on_cluster
 from taglio.error_stage import error_stage, loss_limits, open_switchable
-from taglio.optimize import SCHEME_ERROR
 from taglio.place_models import ClusterFile, candidate, place_models
 from taglio.plan.objective import Objective
 from taglio.plan.result import Limits, Plan
@@ -49,16 +48,16 @@ def optimize_on_cluster(
     progress: Progress | None = None,
 ) -> ClusterOutcome:
     """The best plan under `limits` on the devices that run, built into `folder` and run on them."""
-    work = workspace.create(folder, setup)
-    limits = loss_limits(work, limits)
+    work = workspace.open_only(folder, setup)
+    losses = loss_limits(work, limits)  # a bound that cannot be kept is refused before anything is written
+    workspace.keep(work)
     with connect(cluster.start) as connection:
         connection.need([device.name for device in cluster.devices])
         here = connection.here.name
         scheme = setup.scheme
         if scheme is None:
             timed = replace(work, setup=replace(setup, threads=cluster.device(here).threads))
-            bound = limits.max_error if limits.metric.smooth and limits.max_error is not None else SCHEME_ERROR
-            scheme, _ = choose(timed, bound, limits.metric.basis, progress=progress)
+            scheme, _ = choose(timed, losses.max_error or 0.0, losses.metric, progress=progress)
         profiles = profile_devices(connection, work, cluster, scheme, effort, progress)
     # The stages that follow read the profile of the start device as their own.
     own = profiles.get(cluster.start) or next(iter(profiles.values()))

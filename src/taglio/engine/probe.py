@@ -167,6 +167,8 @@ def written(cluster: Cluster, probes: Sequence[LinkProbe]) -> str:
         lines += [f"idle_watts = {device.idle_watts:.9g}", f"active_watts = {device.active_watts:.9g}"]
         if device.energy_cap_joules < inf:
             lines.append(f"energy_cap_joules = {device.energy_cap_joules:.9g}")
+        if device.cpus < inf:
+            lines.append(f"cpus = {device.cpus:.9g}")
         if device.never:
             lines.append(f"never = [{', '.join(repr(each) for each in device.never)}]")
         if not device.int8:

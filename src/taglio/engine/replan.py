@@ -48,7 +48,8 @@ def replan(
     """
     names = {device.name for device in cluster.devices}
     limits = _without(before.limits, names)
-    each: Candidate = candidate(out, lambda _graph: limits)
+    # A plan's own bound is a loss already; candidates take it in the metric's unit.
+    each: Candidate = replace(candidate(out, lambda _graph: Limits(None)), limits=limits)
     work = each.work
     workload = each.workload(cluster)
     if factors:

@@ -7,10 +7,13 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from taglio.error.loss import Metric
 from taglio.graph import Graph
 
 # An error whose own relative standard error is above this is not worth three digits.
 _UNSURE = 0.15
+# Held-out inputs below which one answer is more than 1 % of a metric that counts them.
+_COUNTED = 100
 # Held-out values beyond the calibrated range are clipped. Measured between halves of one folder of photographs, half of
 # the tensors leave their range by less than a tenth of it.
 _OVERFLOW = 0.25
@@ -40,6 +43,16 @@ def too_few_inputs(squares: np.ndarray, references: np.ndarray, names: Sequence[
     return (
         f"measured on {count} inputs: others may change the error of {names[worst]} ({errors[worst]:.2%} with all "
         f"blocks in int8) by {spread:.0%} (one standard error); give more in --data"
+    )
+
+
+def coarse_metric(metric: Metric, inputs: int) -> str:
+    """A line where a metric that counts answers has too few of them to count, or ""."""
+    if metric.smooth or inputs >= _COUNTED:
+        return ""
+    return (
+        f"{metric.name} on {inputs} held-out inputs: where it counts answers, one of them is {1 / inputs:.1%}; "
+        "give more in --data"
     )
 
 

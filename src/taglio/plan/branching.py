@@ -17,17 +17,20 @@ from taglio.plan.prices import Account, Market
 from taglio.plan.relaxation import Relaxation
 
 _WIDEST = 3e6
+# Answers that a half takes over from the whole.
+_KNOWN = 16
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Half:
-    """Labels that are left, the bound there, and what to branch on: two sets of labels of a node."""
+    """Labels that are left, the bound there, what to branch on (two sets of labels of a node), and the answers."""
 
     bound: float
     alive: list[np.ndarray]
     multipliers: np.ndarray
     node: int
     sides: tuple[np.ndarray, np.ndarray]
+    pool: list[Account]
 
 
 def branch(
@@ -45,11 +48,11 @@ def branch(
     """
     waiting: list[Half] = []
 
-    def look(labels: list[np.ndarray], prices: np.ndarray) -> list[Half]:
-        half = _look(market, labels, prices, cutoff, show, deadline)
+    def look(labels: list[np.ndarray], prices: np.ndarray, known: list[Account]) -> list[Half]:
+        half = _look(market, labels, prices, known, cutoff, show, deadline)
         return [half] if half is not None else []
 
-    waiting += look(list(alive), multipliers)
+    waiting += look(list(alive), multipliers, [])
     while waiting:
         half = waiting.pop()
         if half.bound >= cutoff():
@@ -60,7 +63,8 @@ def branch(
         for side in half.sides:
             labels = list(half.alive)
             labels[half.node] = side
-            found += look(labels, half.multipliers)
+            known = [each for each in half.pool if each.labels[half.node] in side]
+            found += look(labels, half.multipliers, known[-_KNOWN:])
         # The better half comes last, and so is the next.
         waiting += sorted(found, key=lambda each: -each.bound)
     return cutoff()
@@ -70,16 +74,18 @@ def _look(
     market: Market,
     alive: list[np.ndarray],
     multipliers: np.ndarray,
+    known: list[Account],
     cutoff: Callable[[], float],
     show: Callable[[Account, np.ndarray], None],
     deadline: float,
 ) -> Half | None:
-    """The bound of these labels and where to branch; None where no plan is below the cutoff."""
+    """The bound of these labels and where to branch; None where no plan is below the cutoff. `known` are answers of a
+    larger set of labels that are in this one too."""
     try:
         relaxation = Relaxation(market, alive, arity=3, limit=_WIDEST)
     except TooWide:
         relaxation = Relaxation(market, alive, arity=1)
-    pool: list[Account] = []
+    pool = list(known)
 
     def oracle(point: np.ndarray) -> Answer:
         priced = market.price(point)
@@ -96,6 +102,7 @@ def _look(
         calls=15,
         reach=0.03,
         stop=lambda bound: bound >= cutoff() or time.perf_counter() > deadline,
+        known=[(each.objective, each.rows - market.uppers) for each in known],
     )
     bound = found.bound
     if bound >= cutoff():
@@ -112,7 +119,7 @@ def _look(
         if not len(kept[node]):
             return None
     node, sides = _where(market, kept, pool, found.shares)
-    return None if node < 0 else Half(bound, kept, found.multipliers, node, sides)
+    return None if node < 0 else Half(bound, kept, found.multipliers, node, sides, pool)
 
 
 def _over(market: Market, account: Account) -> float:

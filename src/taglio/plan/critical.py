@@ -4,7 +4,9 @@ Bottlenecks are blocks that everything before leads to and everything behind com
 region. In each a request takes at least as long as any path of blocks and transfers through it, as any device is busy
 with it, as any link; hence at least as long as every weighted mean of those. With such weights fixed, the least of it
 over all placements is a problem that adds up, and its bound holds for the critical path. The weights are bettered by
-cutting planes (weights.py), a plane for each placement that answered. Each of those is simulated; the best is kept.
+cutting planes (weights.py), a plane for each placement that answered. Each of those is simulated; the best is kept. At
+the last, the limits' own gap is closed: the problem with the best weights is solved as any sum is. On a chain there are
+no weights to choose, and that proves the critical path itself.
 """
 
 import time
@@ -17,6 +19,7 @@ from taglio.plan.assemble import Assembled
 from taglio.plan.elimination import TooWide
 from taglio.plan.evaluate import evaluate
 from taglio.plan.multipliers import Answer, maximise
+from taglio.plan.placement import solve
 from taglio.plan.prices import Market
 from taglio.plan.problem import CALLER, SOURCE, Copies, Kind, Memory, Problem, Resource, Totals
 from taglio.plan.relaxation import Relaxation
@@ -28,6 +31,8 @@ from taglio.plan.workload import Goal
 
 # Rounds in which neither the bound nor the placement got better before the search gives up.
 _PATIENCE = 12
+# Of the time there is, what choosing weights gets; the rest closes the gap of the best ones.
+_WEIGHING_SHARE = 0.7
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,6 +61,7 @@ def shorten(
     assert search.best is not None, "give at least one placement"
     search.move_pieces(time.perf_counter() + 0.3 * time_limit_s)
     deadline = time.perf_counter() + time_limit_s
+    until = time.perf_counter() + _WEIGHING_SHARE * time_limit_s
     try:
         lower = _Lower(weigh(assembled, goal, search.master().best()[0]))
     except TooWide:  # the bound of the sum's own kind is all there is
@@ -63,13 +69,13 @@ def shorten(
     master = search.master()
     master.add(search.taken(search.best))
     inner, worth, ceiling, stalled = master.best()[0], -np.inf, np.inf, 0
-    while search.value - bound > gap * search.value and time.perf_counter() < deadline and stalled < _PATIENCE:
+    while search.value - bound > gap * search.value and time.perf_counter() < until and stalled < _PATIENCE:
         outer, ceiling = master.best()
         if ceiling <= bound + 0.1 * gap * search.value:
             break
         weights = inner.mixed(outer, 0.5)
         problem = weigh(assembled, goal, weights)
-        lower.ask(problem, deadline)
+        lower.ask(problem, until)
         stalled = 0 if lower.bound > bound + 0.05 * gap * search.value else stalled + 1
         bound = max(bound, lower.bound)
         if lower.bound > worth:
@@ -77,6 +83,12 @@ def shorten(
         totals = evaluate(assembled.problem, lower.labels)
         stalled = 0 if search.offer(totals) else stalled
         master.add(search.taken(totals))
+    left = deadline - time.perf_counter()
+    if search.value - bound > gap * search.value and left > 0.0:
+        placed = solve(weigh(assembled, goal, inner), gap=0.5 * gap, time_limit_s=left, incumbent=search.best.labels)
+        bound = max(bound, placed.bound)
+        if placed.labels:
+            search.offer(evaluate(assembled.problem, placed.labels))
     return Shortest(search.best, search.value, min(bound, search.value), search.tried)
 
 
@@ -89,6 +101,12 @@ def weigh(assembled: Assembled, goal: Goal, weights: Weights) -> Problem:
     part = 1.0 / np.diff(values.start)[of]
     node = shares[problem.model][:, None] * (weights.node[:, None] + weights.load)
     extra = problem.seconds * node[:, :, None]
+    # Who reads an input is the first on its path, and waits for its component's overhead wherever it is; the least of
+    # all devices' is in the constant.
+    fed = (values.producer[of] == SOURCE) & (values.readers != CALLER)
+    first = np.zeros(len(problem.nodes))
+    np.add.at(first, values.readers[fed], (shares[values.model[of]] * weights.edge)[fed])
+    extra = extra + (first[:, None] * _more_overhead(assembled)[problem.model])[:, :, None]
     if problem.extra is not None:
         extra = extra + problem.extra
     kept = [each for each in problem.resources if not each.name.startswith("latency")]
@@ -129,6 +147,12 @@ def weigh(assembled: Assembled, goal: Goal, weights: Weights) -> Problem:
         memory=Memory(memory.capacity, memory.weights) if memory is not None else None,
         extra=extra,
     )
+
+
+def _more_overhead(assembled: Assembled) -> np.ndarray:
+    """What a component's overhead is more than the least of all devices', (model, device)."""
+    result: np.ndarray = assembled.overhead_s - assembled.overhead_s.min(axis=1, keepdims=True)
+    return result
 
 
 class _Lower:
@@ -238,12 +262,14 @@ class _Search:
         timed = next(each for each in problem.resources if each.name.startswith("latency"))
         at = [problem.split(label) for label in totals.labels]
         edge_s, link_s = np.zeros(edges), np.zeros((edges, count, count))
-        begin = self.assembled.overhead_s.min(axis=0).clip(0.0)
+        begin, more = self.assembled.overhead_s.min(axis=0).clip(0.0), _more_overhead(self.assembled)
         for edge, value in enumerate(of.tolist()):
             source, reader = int(values.producer[value]), int(values.readers[edge])
             written = (int(values.home[value]), Kind.FLOAT) if source == SOURCE else _written(problem, at, source)
             read = (int(values.home[value]), Kind.FLOAT) if reader == CALLER else _read(problem, at, reader)
             edge_s[edge] = _edge_seconds(problem, timed, value, written, read, totals.wires[value])
+            if source == SOURCE and reader != CALLER:
+                edge_s[edge] += more[problem.model[reader], read[0]]
             if written[0] != read[0]:
                 if source != SOURCE and reader != CALLER:
                     edge_s[edge] += begin[read[0]]

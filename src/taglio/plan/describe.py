@@ -11,7 +11,7 @@ from taglio.graph import flows
 from taglio.plan.assemble import Assembled, behind_tensor
 from taglio.plan.labels import placements_of
 from taglio.plan.problem import Totals
-from taglio.plan.result import Crossing, DeviceUse, Interval, PieceTime, Plan, Status
+from taglio.plan.result import Crossing, DeviceUse, Interval, Plan, PlannedPiece, Status
 from taglio.plan.schedule import Schedule, Scheduler
 from taglio.plan.simulate import Timeline, simulate
 from taglio.plan.workload import Workload
@@ -78,7 +78,7 @@ def _plan(
         scenario=cluster.scenario,
         crossings=_crossings(schedule),
         pieces=tuple(
-            PieceTime(piece.name, schedule.devices[piece.device], len(piece.nodes), piece.seconds)
+            PlannedPiece(piece.name, schedule.devices[piece.device], len(piece.nodes), piece.seconds)
             for piece in schedule.pieces
         ),
         usage=usage,

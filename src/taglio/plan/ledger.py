@@ -43,7 +43,8 @@ class Ledger:
     def totals(self, priced: Priced, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Sums over the whole problem, and by value, with copies chosen at these prices."""
         every = np.arange(len(self.fan_out))
-        use = self._use(priced, labels, every, np.full(len(every), -2), np.zeros(len(every), dtype=np.intp))
+        owner, edge, producer, reader = self._ends(every)
+        use = self._use(priced, every, owner, edge, labels[producer], labels[reader])
         total = self.unary[np.arange(len(labels)), labels].sum(axis=0) + use.sum(axis=0)
         total[0] += self.market.problem.constant
         return total, use
@@ -52,27 +53,65 @@ class Ledger:
         self, priced: Priced, labels: np.ndarray, use: np.ndarray, nodes: np.ndarray, to: np.ndarray
     ) -> np.ndarray:
         """What giving node nodes[m] the label to[m], alone, adds to every sum; `use` is by value, from `totals`."""
-        counts = self.touches[nodes + 1] - self.touches[nodes]
-        move = np.repeat(np.arange(len(nodes)), counts)
-        value = self.touched[np.repeat(self.touches[nodes], counts) + _ramp(counts)]
-        new = self._use(priced, labels, value, nodes[move], to[move]) - use[value]
+        value, move = self._touched(nodes)
+        owner, edge, producer, reader = self._ends(value)
+        moved, taken = nodes[move], to[move]
+        written = np.where(producer == moved, taken, labels[producer])
+        read = np.where(reader == moved[owner], taken[owner], labels[reader])
+        new = self._use(priced, value, owner, edge, written, read) - use[value]
         result: np.ndarray = self.unary[nodes, to] - self.unary[nodes, labels[nodes]]
         np.add.at(result, move, new)
         return result
 
-    def _use(
-        self, priced: Priced, labels: np.ndarray, value: np.ndarray, moved: np.ndarray, to: np.ndarray
-    ) -> np.ndarray:
-        """What each of a list of values counts, node moved[i] having label to[i] in place of its own."""
-        market = self.market
-        values = market.problem.values
+    def regions(
+        self, priced: Priced, labels: np.ndarray, use: np.ndarray, move: np.ndarray, nodes: np.ndarray, to: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """As `changes`, where move move[i] gives node nodes[i] the label to[i], each move many at once.
+
+        Beside it, which values each move touches, as (move, value) pairs.
+        """
+        count, width = int(move.max(initial=-1)) + 1, len(self.fan_out)
+        value, index = self._touched(nodes)
+        pairs = np.unique(move[index] * width + value)
+        which, value = np.divmod(pairs, width)
+        after = np.repeat(labels[None, :], count, axis=0)
+        after[move, nodes] = to
+        owner, edge, producer, reader = self._ends(value)
+        new = self._use(priced, value, owner, edge, after[which, producer], after[which[owner], reader]) - use[value]
+        result = np.zeros((count, self.width))
+        np.add.at(result, move, self.unary[nodes, to] - self.unary[nodes, labels[nodes]])
+        for column in range(self.width):
+            result[:, column] += np.bincount(which, new[:, column], count)
+        return result, which, value
+
+    def _touched(self, nodes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Values that each of a list of nodes writes or reads, and whose they are."""
+        counts = self.touches[nodes + 1] - self.touches[nodes]
+        return self.touched[np.repeat(self.touches[nodes], counts) + _ramp(counts)], np.repeat(
+            np.arange(len(nodes)), counts
+        )
+
+    def _ends(self, value: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Edges of a list of values with their owners in the list, and producers and readers (0 where outside)."""
+        values = self.market.problem.values
         counts = self.fan_out[value]
         owner = np.repeat(np.arange(len(value)), counts)
         edge = np.repeat(values.start[value], counts) + _ramp(counts)
-        producer, reader = values.producer[value], values.readers[edge]
-        written = np.where(producer == moved, to, labels[np.maximum(producer, 0)])
-        read = np.where(reader == moved[owner], to[owner], labels[np.maximum(reader, 0)])
-        home = values.home[value]
+        return owner, edge, np.maximum(values.producer[value], 0), np.maximum(values.readers[edge], 0)
+
+    def _use(
+        self,
+        priced: Priced,
+        value: np.ndarray,
+        owner: np.ndarray,
+        edge: np.ndarray,
+        written: np.ndarray,
+        read: np.ndarray,
+    ) -> np.ndarray:
+        """What each of a list of values counts, given its producer's label and its readers'."""
+        market = self.market
+        values = market.problem.values
+        producer, reader, home = values.producer[value], values.readers[edge], values.home[value]
         place = np.where(producer < 0, home, market.label_device[written])
         kind = np.where(producer < 0, 0, market.label_writes[written])
         device = np.where(reader < 0, home[owner], market.label_device[read])

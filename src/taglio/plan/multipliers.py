@@ -5,7 +5,7 @@ point of all planes within the box; the box grows where the planes were right an
 (Marsten, Hogan and Blankenship, 1975). Knows nothing of labels.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import highspy
@@ -43,13 +43,17 @@ def maximise(
     calls: int,
     reach: float = 0.25,
     stop: Callable[[float], bool] = lambda _: False,
+    known: Sequence[tuple[float, np.ndarray]] = (),
 ) -> Prices:
     """Raise the bound from `start` until the planes promise less than a share `tolerance` more, or `stop`, or `calls`.
 
-    `reach` is the first half-width of the box, as a share of the first value.
+    `reach` is the first half-width of the box, as a share of the first value; `known` are planes (objective, slope) of
+    earlier answers, whose shares come first.
     """
     best, here = -np.inf, start
     planes = _Planes(len(start))
+    for objective, slope in known:
+        planes.add(objective, slope)
     scale, radius = 1.0, 1.0
     made, ceiling = 0, np.inf
     point = start
@@ -74,7 +78,7 @@ def maximise(
         point, ceiling = planes.highest(here, radius)
         if ceiling - best <= tolerance * scale:
             break
-    return Prices(here, best, ceiling, made, planes.shares(made))
+    return Prices(here, best, ceiling, made, planes.shares(len(known) + made))
 
 
 class _Planes:

@@ -2,8 +2,8 @@
 
 1. The limits are priced (multipliers.py); elimination (relaxation.py) gives the Lagrangian exactly, so its maximum is a
    proven lower bound. Labels whose min-marginal lies above what is known to be reachable can be in no better plan.
-2. Labellings within the limits come from fixing part of the network and pricing the rest again (dive.py), and from
-   moves and pairs of moves (descent.py).
+2. Labellings within the limits come from crossing the priced answers, region by region (crossover.py), and from moves
+   and pairs of moves (descent.py).
 3. Branching (branching.py) looks for plans barely above the bound, then further up, and proves where there are none.
 4. What the gap still allows goes to HiGHS (program.py), over the labels that are left.
 
@@ -12,15 +12,15 @@ graph too wide to eliminate even so, edges are cut and priced (loosened.py).
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
 from taglio.plan.branching import branch
+from taglio.plan.crossover import cross
 from taglio.plan.descent import Descent
-from taglio.plan.dive import Pool, dive
 from taglio.plan.elimination import TooWide
 from taglio.plan.evaluate import evaluate
 from taglio.plan.ledger import Ledger
@@ -47,8 +47,10 @@ _LOOSENING_SHARE = 0.8
 _BRANCHING_SHARE = 0.4
 # Gaps above the bound up to which branching looks for plans, in turn.
 _AIMS = (0.9, 3.0, 9.0)
-# (share of the rest fixed in a round, chunks it is fixed in, from the back): tried in turn until the gap is small.
-_DIVES = ((0.5, 4, False), (0.5, 8, True), (0.5, 1, False), (0.7, 16, True), (0.3, 4, False), (0.3, 8, True))
+# Prices around the best ones at which more answers are asked for: factors for one limit at a time.
+_AROUND = (0.85, 1.15)
+# Answers that are crossed with each other.
+_CROSSED = 20
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -216,15 +218,16 @@ class _Search:
         except TooWide:
             return Relaxation(self.market, self.alive, arity=1, limit=np.inf)
 
-    def _price(self, relaxation: Relaxation, tolerance: float) -> tuple[Pool, Prices]:
+    def _price(self, relaxation: Relaxation, tolerance: float) -> tuple[list[Account], Prices]:
         """Raise the bound until no more than `tolerance` of the gap can be won."""
-        market, pool = self.market, Pool()
+        market = self.market
+        pool: list[Account] = []
 
         def oracle(point: np.ndarray) -> Answer:
             priced = market.price(point)
             value, labels = relaxation.run(priced)
             account = market.account(priced, labels)
-            pool.accounts.append(account)
+            pool.append(account)
             self.bound = max(self.bound, min(value, self.floor))
             self._offer(account)
             slope = account.rows - market.uppers
@@ -250,7 +253,7 @@ class _Search:
         total += (np.diff(values.start) * ledger_free.dequantize.max(axis=1, initial=0.0)).sum()
         return float(total + ledger_free.constant) * (1.0 + 1e-9) + 1e-9
 
-    def _plans(self, relaxation: Relaxation, pool: Pool, prices: Prices) -> None:
+    def _plans(self, relaxation: Relaxation, pool: list[Account], prices: Prices) -> None:
         """Plans within the limits from the answers near the best prices."""
         market = self.market
         relaxation.run(market.price(prices.multipliers))
@@ -263,34 +266,37 @@ class _Search:
         ledger = Ledger(market)
         descent = Descent(market, ledger)
         good = self.bound / (1.0 - self.gap) if self.bound > 0 else self.bound
-        self._descend(descent, offered, pool, prices.multipliers, good, 4)
+        answers = _Answers(self._worth)
+        answers.add(pool)
+        if self.labels is not None:
+            answers.add([market.account(market.price(prices.multipliers), self.labels)])
+        self._near(descent, offered, answers, prices.multipliers, good, 4, crossing=False)
         self._mix(marginals, good)
-        for factor in _AIMS:
+        self._near(descent, offered, answers, prices.multipliers, good, 1, crossing=True)
+        self._mix(marginals, good)
+        for turn, factor in enumerate(_AIMS):
             if self._done() or time.perf_counter() > self.deadline:
                 return
-            self._branch(descent, marginals, offered, self.bound + factor * self.gap * abs(self.bound), good)
-        for share, chunks, backwards in _DIVES:
-            if self._done() or time.perf_counter() > self.deadline:
-                break
-            found, last = dive(
-                market,
-                ledger,
-                offered,
-                pool,
-                prices.shares,
-                prices.multipliers,
-                scale=abs(self.bound),
-                share=share,
-                chunks=chunks,
-                arity=relaxation.arity,
-                backwards=backwards,
-            )
-            for account in found.accounts:
-                self._offer(account)
-            self._descend(descent, offered, found, last, good, 3)
+            if turn == 1:
+                answers.add(self._around(relaxation, prices.multipliers))
+                self._near(descent, offered, answers, prices.multipliers, good, 3, crossing=True)
+                self._mix(marginals, good)
+            self._branch(descent, marginals, offered, answers, self.bound + factor * self.gap * abs(self.bound), good)
             self._mix(marginals, good)
         if np.isfinite(self.objective) and not self._done():
             self._keep(marginals, self._cutoff())
+
+    def _around(self, relaxation: Relaxation, multipliers: np.ndarray) -> list[Account]:
+        """Answers at prices around the best ones: each leans towards one limit, or away from it."""
+        found = []
+        for row in np.flatnonzero(multipliers > 1e-9 * (1.0 + abs(self.bound))):
+            for factor in _AROUND:
+                point = multipliers.copy()
+                point[row] *= factor
+                priced = self.market.price(point)
+                found.append(self.market.account(priced, relaxation.run(priced)[1]))
+                self._offer(found[-1])
+        return found
 
     def _cutoff(self) -> float:
         """Plans that cost more do not count: they better the best one by less than the gap."""
@@ -301,6 +307,7 @@ class _Search:
         descent: Descent,
         marginals: Sequence[tuple[int, np.ndarray, np.ndarray]],
         offered: list[np.ndarray],
+        answers: "_Answers",
         aim: float,
         good: float,
     ) -> None:
@@ -319,11 +326,9 @@ class _Search:
             nonlocal seen
             self._offer(account)
             seen += 1
+            answers.add([account])
             if seen % 2 == 1:
-                priced = market.price(multipliers)
-                objective, labels = descent.improve(priced, multipliers, account.labels, offered, good_enough=good)
-                if objective < self.objective:
-                    self._offer(market.account(priced, labels))
+                self._better(descent, offered, answers, multipliers, account.labels, good, crossing=seen % 4 == 1)
 
         now = time.perf_counter()
         until = now + _BRANCHING_SHARE * (self.deadline - now)
@@ -365,19 +370,43 @@ class _Search:
         over = float(np.maximum(0.0, account.rows - self.market.uppers).sum())
         return account.objective + abs(self.bound) * over
 
-    def _descend(
-        self, descent: Descent, offered: list[np.ndarray], pool: Pool, multipliers: np.ndarray, good: float, starts: int
+    def _near(
+        self,
+        descent: Descent,
+        offered: list[np.ndarray],
+        answers: "_Answers",
+        multipliers: np.ndarray,
+        good: float,
+        starts: int,
+        *,
+        crossing: bool,
     ) -> None:
-        """Better the few answers that are nearest to a plan."""
-        market = self.market
-
-        priced = market.price(multipliers)
-        for account in sorted(pool.accounts, key=self._worth)[:starts]:
+        """Better the few answers that are nearest to a plan, then the best plan."""
+        for labels in answers.nearest()[:starts]:
             if self._done():
                 return
-            objective, labels = descent.improve(priced, multipliers, account.labels, offered, good_enough=good)
-            if objective < self.objective:
-                self._offer(market.account(priced, labels))
+            self._better(descent, offered, answers, multipliers, labels, good, crossing=crossing)
+        if crossing and self.labels is not None and not self._done():
+            self._better(descent, offered, answers, multipliers, self.labels, good, crossing=True)
+
+    def _better(
+        self,
+        descent: Descent,
+        offered: list[np.ndarray],
+        answers: "_Answers",
+        multipliers: np.ndarray,
+        labels: np.ndarray,
+        good: float,
+        *,
+        crossing: bool,
+    ) -> None:
+        """Take regions of other answers if `crossing`, then single nodes, from `labels` on."""
+        market, priced = self.market, self.market.price(multipliers)
+        if crossing:
+            labels = cross(market, descent.ledger, descent.near, priced, multipliers, labels, answers.nearest())
+        objective, labels = descent.improve(priced, multipliers, labels, offered, good_enough=good)
+        if objective < self.objective:
+            self._offer(self.market.account(priced, labels))
 
     def _keep(self, marginals: Sequence[tuple[int, np.ndarray, np.ndarray]], threshold: float) -> None:
         """Drop labels that every plan up to `threshold` does without."""
@@ -419,3 +448,25 @@ class _Search:
             now - self.built,
             self.how,
         )
+
+
+class _Answers:
+    """Labellings of the Lagrangian, those first that are nearest to a plan."""
+
+    def __init__(self, worth: Callable[[Account], float]) -> None:
+        self.worth = worth
+        self.known: set[bytes] = set()
+        self.kept: list[tuple[float, int, np.ndarray]] = []
+
+    def add(self, accounts: Sequence[Account]) -> None:
+        """Take the new ones in; the worst are forgotten."""
+        for account in accounts:
+            key = account.labels.tobytes()
+            if key not in self.known:
+                self.known.add(key)
+                self.kept.append((self.worth(account), len(self.known), account.labels))
+        self.kept = sorted(self.kept, key=lambda each: each[:2])[:_CROSSED]
+
+    def nearest(self) -> list[np.ndarray]:
+        """Labels, the nearest first."""
+        return [labels for _, _, labels in self.kept]

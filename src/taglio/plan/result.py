@@ -68,7 +68,7 @@ class Crossing:
 
 
 @dataclass(frozen=True, slots=True)
-class PieceTime:
+class PlannedPiece:
     """A component's device, blocks and predicted seconds."""
 
     component: str
@@ -119,7 +119,7 @@ class Plan:
     start: str = LOCAL
     scenario: str = ""
     crossings: tuple[Crossing, ...] = ()
-    pieces: tuple[PieceTime, ...] = ()
+    pieces: tuple[PlannedPiece, ...] = ()
     usage: tuple[DeviceUse, ...] = ()
     summed_s: float | None = None
     predicted_joules: Interval | None = None

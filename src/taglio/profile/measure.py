@@ -23,8 +23,8 @@ from taglio.profile.stopwatch import Effort, Progress, Timed, WallTime, time_mod
 from taglio.quantize.effective import effective
 from taglio.quantize.precision import Assignment, Precision, precisions
 from taglio.quantize.qdq import QdqBuilder
-from taglio.runtimes import onnxruntime
 from taglio.runtimes.onnxruntime import SessionOptions
+from taglio.runtimes.session import runtime_version
 from taglio.scheme import Scheme
 
 # Nine would do for a 90 % interval (the largest of nine errors bounds a tenth); more show more states.
@@ -63,8 +63,8 @@ def profile(
     )
     conditions = Conditions(
         describe(),
-        onnxruntime.NAME,
-        onnxruntime.version(),
+        options.runtime,
+        runtime_version(options.runtime),
         options.threads,
         options.spinning,
         options.optimization.value,

@@ -15,10 +15,12 @@ from statistics import median
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 
 from taglio.errors import MeasurementFailed
+from taglio.profile import openvino_clock
+from taglio.runtimes import openvino
 from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session
+from taglio.runtimes.session import Session
 
 Progress = Callable[[str, int, int], None]
 _KERNEL_SUFFIX = "_kernel_time"
@@ -83,8 +85,11 @@ def time_models(
     Each model is built when it is needed and optimised once, offline, at `options.optimization`; that saved graph is
     what runs and what the kernel names refer to. All models are live at once, since interleaving needs that; kernels
     are timed after the walls, in sessions of their own, because profiling slows the run. Raises MeasurementFailed when
-    a model fails while running.
+    a model fails while running. Under another runtime than ONNX Runtime its own compiled graphs are timed, and
+    `Timed.optimized` is the graph that was compiled.
     """
+    if options.runtime == openvino.NAME:
+        return _in_openvino(models, feed, options, effort, kernels=kernels, progress=progress)
     with tempfile.TemporaryDirectory() as folder:
         ready = SessionOptions(options.threads, Optimization.NONE, options.spinning)
         paths = {name: Path(folder) / f"{index}.onnx" for index, name in enumerate(models)}
@@ -110,8 +115,33 @@ def time_models(
         return {name: Timed(_skeleton(paths[name]), summarize(samples[name]), events.get(name, {})) for name in models}
 
 
+def _in_openvino(
+    models: Mapping[str, Callable[[], onnx.ModelProto]],
+    feed: Mapping[str, np.ndarray],
+    options: SessionOptions,
+    effort: Effort,
+    *,
+    kernels: bool,
+    progress: Progress | None,
+) -> dict[str, Timed]:
+    with tempfile.TemporaryDirectory() as folder:
+        loading = lambda done: progress and progress("loading", done, len(models))  # noqa: E731
+        graphs, sessions, paths = openvino_clock.compile_models(models, Path(folder), options, loading)
+        rounds = _rounds(sessions, feed, effort)
+        samples = _interleave(sessions, feed, rounds, lambda done: progress and progress("timing", done, rounds))
+        sessions.clear()
+        seconds: dict[str, dict[str, float]] = {}
+        if kernels:
+            counting = {name: openvino_clock.Counting(path, options) for name, path in paths.items()}
+            again = effort.warmup + max(effort.minimum, rounds // 2)
+            _interleave(counting, feed, again, lambda done: progress and progress("timing kernels", done, again))
+            for name, each in counting.items():
+                seconds[name] = openvino_clock.join(graphs[name], each.parts, each.seconds(effort.warmup))
+        return {name: Timed(graphs[name], summarize(samples[name]), seconds.get(name, {})) for name in models}
+
+
 def _interleave(
-    sessions: Mapping[str, ort.InferenceSession],
+    sessions: Mapping[str, Session],
     feed: Mapping[str, np.ndarray],
     rounds: int,
     tell: Callable[[int], object],
@@ -128,7 +158,7 @@ def _interleave(
     return samples
 
 
-def run_once(name: str, session: ort.InferenceSession, feed: Mapping[str, np.ndarray]) -> float:
+def run_once(name: str, session: Session, feed: Mapping[str, np.ndarray]) -> float:
     """Wall seconds of one inference. Raises MeasurementFailed, naming `name`."""
     start = time.perf_counter()
     try:
@@ -145,7 +175,7 @@ def _skeleton(path: Path) -> onnx.ModelProto:
     return proto
 
 
-def _rounds(sessions: Mapping[str, ort.InferenceSession], feed: Mapping[str, np.ndarray], effort: Effort) -> int:
+def _rounds(sessions: Mapping[str, Session], feed: Mapping[str, np.ndarray], effort: Effort) -> int:
     total = 0.0
     for _ in range(effort.warmup):
         total = sum(run_once(name, session, feed) for name, session in sessions.items())

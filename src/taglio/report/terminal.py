@@ -66,7 +66,7 @@ def outcome(folder: Path, result: Outcome) -> None:
     """Float, all-int8 and the plan side by side, and one sentence that says what it means."""
     say(f"{result.model}: {result.blocks} blocks, {result.candidates} can be int8; scheme {result.scheme}")
     where = result.conditions
-    say(f"on {where.machine}, {where.threads} threads, ONNX Runtime {where.runtime_version}")
+    say(f"on {where.machine}, {where.threads} threads, {where.runtime} {where.runtime_version}")
     say(f"{result.calibration_samples} samples calibrated, {result.held_out_samples} held out for the error")
     metric = result.metric
     table = _table("", "latency", "predicted", metric.title, "predicted", "accuracy", "size", "int8 blocks")
@@ -286,7 +286,7 @@ def run(result: RunReport) -> None:
     ):
         table.add_row(name, _ms(wall.median_s), _ms(wall.mean_s), _ms(wall.p95_s), str(wall.runs))
     _print(table)
-    elsewhere = "" if result.runtime == "onnxruntime" else f" for ONNX Runtime, run by {result.runtime}"
+    elsewhere = "" if result.runtime == result.profiled_in else f" for {result.profiled_in}, run by {result.runtime}"
     if result.here:
         elsewhere = " for one process on this machine, without the cluster's devices and links"
     say(

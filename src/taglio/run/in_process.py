@@ -33,7 +33,7 @@ class RunReport:
     `predicted_s` is the plan's, or for one process `here`, without links, where the plan is for a cluster; `drift` is
     the float model's time now over its time in the profile, so the machine's own change of speed can be told from a
     wrong prediction: `ratio` = predicted / measured, `steady_ratio` the same with the drift taken out. The prediction
-    is of ONNX Runtime: under another `runtime` the ratios compare the two.
+    is of the runtime that the profile was taken in (`profiled_in`): under another `runtime` the ratios compare the two.
     """
 
     plan: WallTime
@@ -46,6 +46,7 @@ class RunReport:
     plan_sha256: str = ""
     runtime: str = NAME
     here: bool = False
+    profiled_in: str = NAME
 
 
 class Executor:

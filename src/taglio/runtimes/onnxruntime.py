@@ -37,13 +37,15 @@ _LEVELS = {
 class SessionOptions:
     """How a session is opened. `spinning` keeps idle threads busy-waiting: faster alone, ruinous in company.
 
-    `providers` are ONNX Runtime's, the first that can run an operator gets it.
+    `providers` are ONNX Runtime's, the first that can run an operator gets it. `runtime` is what sessions that are
+    timed are of (see session.py); this module opens ONNX Runtime's whatever it says.
     """
 
     threads: int
     optimization: Optimization = Optimization.ALL
     spinning: bool = False
     providers: tuple[str, ...] = PROVIDERS
+    runtime: str = NAME
 
 
 def providers_for(device: str) -> tuple[str, ...]:

@@ -34,3 +34,9 @@ def opener(runtime: str) -> Open:
     if runtime not in RUNTIMES:
         raise BadOption(f"no runtime {runtime}: choose {' or '.join(RUNTIMES)}")
     return RUNTIMES[runtime]
+
+
+def runtime_version(runtime: str) -> str:
+    """Version of a runtime. Raises BadOption for one that is unknown or not installed."""
+    opener(runtime)
+    return openvino.version() if runtime == openvino.NAME else onnxruntime.version()

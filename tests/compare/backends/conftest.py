@@ -49,6 +49,15 @@ def sound(found: dict[str, Any], exact: float = 1e-3) -> None:
     assert found["float32"]["checked"]["error_to_original"] < exact
 
 
+def told(found: dict[str, Any], measured: tuple[str, ...], absent: dict[str, str]) -> None:
+    """Every row of `measured` ran; every row of `absent` did not, and its reason holds the words given."""
+    for key in measured:
+        assert found[key]["status"] == "measured", (key, shown(found[key]))
+    for key, words in absent.items():
+        assert found[key]["status"] != "measured", key
+        assert words in found[key]["reason"], (key, shown(found[key]))
+
+
 @pytest.fixture(scope="session")
 def few(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """The embedded digits model with 24 of its pictures."""

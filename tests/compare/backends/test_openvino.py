@@ -2,7 +2,9 @@
 
 from pathlib import Path
 
-from tests.compare.backends.conftest import compare, need, rows, shown, sound
+from tests.compare.backends.conftest import compare, need, rows, shown, sound, told
+
+TYPES = ("u8u8", "u8s8", "s8s8")
 
 
 def test_native(few: tuple[Path, Path], tmp_path: Path) -> None:
@@ -15,6 +17,8 @@ def test_native(few: tuple[Path, Path], tmp_path: Path) -> None:
     for key in ("qdq-u8s8-asym-pc", "qdq-s8s8-sym-pc"):
         assert sum(found[key]["checked"]["int8_operators"].values()) > 10
         assert 0 < found[key]["checked"]["error_to_float"] < 0.1
+    forms = [f"qdq-{types}-{sym}-{channel}" for types in TYPES for sym in ("sym", "asym") for channel in ("pc", "pt")]
+    told(found, (*forms, "bfloat16", "dynamic-u8s8-pt", "qdq-s8s8-sym-pc + bf16"), {})
     layers = {layer["name"]: layer for layer in result["layers"]}
     timed = [layer for layer in layers.values() if layer["float_s"] and layer["int8_s"] and layer["error"]]
     assert len(timed) >= 5  # compiled parts found again by their operators' names

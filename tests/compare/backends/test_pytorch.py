@@ -1,5 +1,6 @@
 """PyTorch from ONNX through onnx2torch, and a module of its own."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ from msgspec import to_builtins
 
 from taglio.compare.measure import Question
 from taglio.compare.measure import compare as compare_rows
-from tests.compare.backends.conftest import compare, need, rows, shown, sound
+from tests.compare.backends.conftest import compare, need, rows, shown, sound, told
 
 MODULE = """
 from torch import nn
@@ -45,7 +46,24 @@ def test_every_way_on_every_engine(own: tuple[Any, Path]) -> None:
                 assert sum(found[key]["checked"]["int8_operators"].values()) > 0, key
                 assert found[key]["checked"]["error_to_float"] < 0.1, key
     assert found["pt2e-static reference"]["status"] == "measured", shown(found["pt2e-static reference"])
-    assert "X86InductorQuantizer alone" in found["pt2e qnnpack"]["reason"]
+    elsewhere = ("onednn", "fbgemm", "qnnpack", "per tensor", "symmetric")
+    told(found, ("bfloat16",), {f"pt2e {each}": "X86InductorQuantizer alone" for each in elsewhere})
+
+
+def test_compiled_forms_need_a_compiler(own: tuple[Any, Path]) -> None:
+    found = rows(own[0], "pytorch")
+    keys = ("float32 compiled", "bfloat16 compiled", "pt2e-static-asym-pc", "pt2e-qat-asym-pc")
+    if shutil.which("g++"):
+        told(found, keys, {})
+    else:
+        told(found, (), dict.fromkeys(keys, "C++ compiler"))
+
+
+def test_gpu_rows_run_or_say_that_there_is_no_gpu(own: tuple[Any, Path]) -> None:
+    found = rows(own[0], "pytorch")
+    for key in ("float32 cuda", "float16 cuda"):
+        if found[key]["status"] != "measured":
+            told(found, (), {key: "no CUDA device here"})
 
 
 def test_operators_are_tried(own: tuple[Any, Path]) -> None:

@@ -8,7 +8,9 @@ import importlib
 import importlib.util
 import json
 import os
+import queue
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,8 @@ def main() -> int:
     """Answer the request named on the command line."""
     events = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
+    turns: queue.Queue[str] = queue.Queue()
+    threading.Thread(target=_follow, args=(turns,), daemon=True).start()
     _volunteer()
     _share_source()
     value: dict[str, Any] = json.loads(Path(sys.argv[1]).read_text())
@@ -39,7 +43,7 @@ def main() -> int:
 
     def wait(first: bool) -> None:
         tell("round", first=first)
-        sys.stdin.readline()
+        turns.get()
 
     contract = importlib.import_module("taglio.compare.workers.contract")
     loop = importlib.import_module("taglio.compare.workers.loop")
@@ -68,6 +72,13 @@ def main() -> int:
     tell("done")
     sys.stdout.flush()
     os._exit(0)  # some back ends crash while they shut down, when all is said
+
+
+def _follow(turns: "queue.Queue[str]") -> None:
+    """Pass on the lines of standard input; its end is the end of who asked, and of this process."""
+    for line in sys.stdin:
+        turns.put(line)
+    os._exit(0)
 
 
 def _volunteer() -> None:

@@ -1,0 +1,351 @@
+"""Does a cluster do what its plan said? An emulated camera, gateway and server, with taglio's devices running in them.
+
+The devices are namespaces of this machine with processor quotas, the links hold packets back (taglio emulate): half a
+core, one core, all there is; 5 to 100 Mbit/s; 5 to 50 ms. Every device profiles each network itself, under its quota.
+Then, for plans over one, two and three devices:
+
+* prediction: predicted latency beside the median of measured requests, one at a time;
+* throughput: requests a second with several on their way, beside the predicted rate of the busiest device or link.
+
+    python benchmarks/cluster.py [--cases a,b] [--parts prediction,throughput] [--runs 20] [--json]
+
+It takes root, Linux, and taglio[cluster].
+"""
+
+import argparse
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from cases import CACHE, CASES, markdown, paths, write
+from taglio import artifact, stages
+from taglio import cluster as clusters
+from taglio.cluster import Cluster
+from taglio.emulate.devices import start_devices
+from taglio.emulate.emulation import Emulation
+from taglio.engine.run import run_on_cluster
+from taglio.errors import Infeasible, TaglioError
+from taglio.graph import Graph
+from taglio.place_models import ClusterFile, candidate, place_models
+from taglio.plan.objective import parse_objective
+from taglio.plan.result import Limits, Plan
+from taglio.workspace import PLAN
+
+SCHEME = "qdq-u8s8-asym-pc"
+DEVICES = ("camera", "gateway", "server")
+# (name, camera-gateway Mbit/s, ms; gateway-server and camera-server the same but for the last two)
+SCENARIOS = {"lan": (100, 5), "wifi": (20, 10), "field": (5, 50)}
+TOML = """start = "camera"
+[device.camera]
+cpus = 0.5
+threads = 1
+[device.gateway]
+cpus = 1
+threads = 1
+[device.server]
+threads = 2
+"""
+LINK = """[[{0}link]]
+from = "{1}"
+to = "{2}"
+both = true
+bandwidth_mbit_s = {3}
+latency_ms = {4}
+"""
+PAIRS = (("camera", "gateway"), ("gateway", "server"), ("camera", "server"))
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A plan to be made: the share of blocks, in order, that ends on each device; none: where the planner likes."""
+
+    name: str
+    scenario: str
+    ends: tuple[tuple[str, float], ...]
+    max_error: float
+    objective: str = "latency"
+    float_input: bool = False  # blocks that read the model's input stay in float
+
+
+def cluster_file(folder: Path) -> Path:
+    """The cluster with its scenarios."""
+    text = TOML + "".join(LINK.format("", *pair, *SCENARIOS["lan"]) for pair in PAIRS)
+    for name, figures in SCENARIOS.items():
+        if name != "lan":
+            text += "".join(LINK.format(f"scenario.{name}.", *pair, *figures) for pair in PAIRS)
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "cluster.toml"
+    path.write_text(text)
+    return path
+
+
+def probed(made: Emulation, file: Path, name: str) -> Path:
+    """The cluster as its links were measured over the engine, in one scenario."""
+    path = file.parent / f"probed-{name}.toml"
+    key = path.with_suffix(".json")
+    now = [made.record.cluster_text, name, artifact.tools()]
+    if not (key.exists() and json.loads(key.read_text()) == json.loads(json.dumps(now))):
+        made.become(scenario(file, name))
+        run(made, "camera", "cluster", "probe", file, "-o", path)
+        key.write_text(json.dumps(now))
+    return path
+
+
+def scenario(file: Path, name: str) -> Cluster:
+    return clusters.load(file, None if name == "lan" else name)
+
+
+def command(*words: object) -> list[str]:
+    return [sys.executable, "-m", "taglio.cli", *(str(each) for each in words)]
+
+
+def run(made: Emulation | None, device: str, *words: object) -> str:
+    """Run one of taglio's commands, on an emulated device or (None) beside them. Raises where it fails."""
+    if made is None:
+        done = subprocess.run(command(*words), capture_output=True, text=True, check=False)
+        code, out, err = done.returncode, done.stdout, done.stderr
+    else:
+        process = made.start(device, command(*words), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        out, err = process.communicate()
+        code = process.returncode
+    if code != 0:
+        raise RuntimeError(f"{' '.join(str(each) for each in words)} on {device}: {err[-800:]}")
+    return out
+
+
+def prepare(made: Emulation, name: str, effort: float) -> Path:
+    """The workspace of a network: profiled by every device itself, errors studied once beside them."""
+    model, data = paths(CASES[name])
+    home = CACHE / "cluster" / name
+    given = ["--data", data, "--preprocess", CASES[name].preprocess, "--scheme", SCHEME]
+    done = home / "prepared.json"
+    key = {"cluster": made.record.cluster_text, "effort": effort, "tools": artifact.tools()}
+    if done.exists() and json.loads(done.read_text()) == key:
+        return home / "work"
+    shutil.rmtree(home, ignore_errors=True)
+    (home / "work").mkdir(parents=True)
+    for device in made.cluster.devices:
+        begun = time.monotonic()
+        out = home / "work" if device.name == "server" else home / device.name
+        run(made, device.name, "profile", model, *given, "--threads", device.threads, "--effort", effort, "-o", out)
+        (home / "work" / "profiles").mkdir(exist_ok=True)
+        shutil.copy(out / "profile.json", home / "work" / "profiles" / f"{device.name}.json")
+        print(f"{name}: {device.name} profiled in {time.monotonic() - begun:.0f} s", flush=True)
+    run(None, "", "error", home / "work", "--effort", 0.2)
+    done.write_text(json.dumps(key))
+    return home / "work"
+
+
+def pins(graph: Graph, ends: tuple[tuple[str, float], ...]) -> tuple[tuple[str, str], ...]:
+    """Blocks in order, the first share on the first device and so on."""
+    names = [block.name for block in graph.blocks]
+    found, begin = [], 0
+    for device, share in ends:
+        end = round(share * len(names))
+        found += [(name, device) for name in names[begin:end]]
+        begin = end
+    return tuple(found)
+
+
+def limits(graph: Graph, variant: Variant) -> Limits:
+    """What a variant asks of the planner."""
+    first = tuple(block.name for block in graph.blocks if set(block.inputs) & set(graph.inputs))
+    held = first if variant.float_input else ()
+    return Limits(variant.max_error, float_blocks=held, device_pins=pins(graph, variant.ends))
+
+
+def variants(network: str) -> Iterator[Variant]:
+    """Twelve for each network: every device alone, pairs, all three, and where the planner likes."""
+    del network
+    for each in SCENARIOS:
+        yield Variant("free", each, (), 0.05)
+    yield Variant("camera", "lan", (("camera", 1.0),), 0.05)
+    yield Variant("gateway", "lan", (("gateway", 1.0),), 0.05)
+    yield Variant("server", "wifi", (("server", 1.0),), 0.05)
+    yield Variant("server-float", "field", (("server", 1.0),), 0.0)
+    yield Variant("camera|server", "wifi", (("camera", 0.3), ("server", 1.0)), 0.05)
+    yield Variant("camera|gateway", "lan", (("camera", 0.2), ("gateway", 1.0)), 0.05)
+    yield Variant("gateway|server", "wifi", (("gateway", 0.5), ("server", 1.0)), 0.05)
+    yield Variant("three", "lan", (("camera", 0.2), ("gateway", 0.6), ("server", 1.0)), 0.05)
+    yield Variant("three-float", "wifi", (("camera", 0.1), ("gateway", 0.4), ("server", 1.0)), 0.0)
+    yield Variant("three-slow", "field", (("camera", 0.3), ("gateway", 0.7), ("server", 1.0)), 0.05)
+
+
+def make(work: Path, file: Path, variant: Variant) -> Path:
+    """Plan and build a variant in a folder of its own, for the links as they were measured."""
+    folder = work.parent / "plans" / f"{variant.name.replace('|', '-')}-{variant.scenario}-{variant.objective}"
+    done = folder / "made.json"
+    key = json.dumps([asdict(variant), file.read_text(), (work.parent / "prepared.json").read_text()])
+    if done.exists() and done.read_text() == key:
+        return folder
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(work, folder, symlinks=True)
+    used = ClusterFile(str(file), file.read_text(), None)
+    asked = candidate(folder, lambda graph: limits(graph, variant))
+    place_models([asked], clusters.load(file), parse_objective(variant.objective), time_limit_s=6.0, used=used)
+    stages.build(folder)
+    done.write_text(key)
+    return folder
+
+
+def inside(words: list[str]) -> int:
+    """On the start device: run the plans in these folders, a line of JSON for each."""
+    file, runs, stream, *folders = words
+    cluster = clusters.load(Path(file))
+    for folder in folders:
+        try:
+            result = run_on_cluster(Path(folder), cluster, int(runs), stream=stream == "stream")
+        except TaglioError as error:
+            print(json.dumps({"folder": folder, "error": f"{type(error).__name__}: {error}"}), flush=True)
+            continue
+        print(json.dumps({"folder": folder, "run": json.loads(msgspec.json.encode(result))}), flush=True)
+    return 0
+
+
+def measured(made: Emulation, file: Path, runs: int, stream: bool, folders: list[Path]) -> dict[str, Any]:
+    """What `inside` said of each folder."""
+    words = [sys.executable, __file__, "--inside", str(file), str(runs), "stream" if stream else "single"]
+    process = made.start("camera", [*words, *(str(each) for each in folders)], stdout=subprocess.PIPE, text=True)
+    told = process.communicate()[0]
+    return {each["folder"]: each for each in map(json.loads, told.splitlines())}
+
+
+def study(made: Emulation, file: Path, name: str, options: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
+    """Add the rows of one network: prediction and throughput of its variants."""
+    work = prepare(made, name, options.effort)
+    for chosen in SCENARIOS:
+        links = probed(made, file, chosen)
+        ready: dict[str, tuple[Variant, Path]] = {}
+        for variant in variants(name):
+            if variant.scenario != chosen:
+                continue
+            try:
+                folder = make(work, links, variant)
+            except Infeasible as error:
+                print(f"{name} {variant.name}: {error}")
+                continue
+            ready[str(folder)] = (variant, folder)
+        made.become(scenario(file, chosen))
+        for stream in (False, True) if "throughput" in options.parts else (False,):
+            runs = options.runs * (3 if stream else 1)
+            found = measured(made, links, runs, stream, [folder for _, folder in ready.values()])
+            for key, (variant, folder) in ready.items():
+                plan = artifact.load(folder / f"{PLAN}.json", PLAN, Plan)
+                row = {"case": name, **asdict(variant), "stream": stream, **found.get(key, {"error": "no answer"})}
+                row["devices"] = sorted({each.device for each in plan.placements})
+                rows.append(row)
+                tell(row)
+
+
+def tell(row: dict[str, Any]) -> None:
+    head = f"{row['case']} {row['name']} {row['scenario']}"
+    if "run" not in row:
+        print(f"{head}: {row.get('error')}", flush=True)
+        return
+    result = row["run"]
+    if row["stream"]:
+        print(f"{head}: {result['rate_per_s']:.2f} of {result['predicted_rate_per_s']:.2f} a second", flush=True)
+        return
+    print(
+        f"{head}: predicted {result['predicted_s'] * 1e3:.1f} measured {result['latency']['median_s'] * 1e3:.1f} ms, "
+        f"ratio {result['ratio']:.3f}; "
+        + ", ".join(f"{c['device']} {c['ratio']:.3f}" for c in result["components"])
+        + "; "
+        + ", ".join(
+            f"{c['source']}>{c['target']} {c['bytes']} B "
+            f"{c['predicted_s'] * 1e3:.1f}/{c['measured']['median_s'] * 1e3:.1f}"
+            for c in result["crossings"]
+        ),
+        flush=True,
+    )
+
+
+def main() -> int:
+    if sys.argv[1:2] == ["--inside"]:
+        return inside(sys.argv[2:])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", default="ultraface-rfb-320,yunet-n-640,yolo11n-seg")
+    parser.add_argument("--parts", default="prediction,throughput")
+    parser.add_argument("--runs", type=int, default=20)
+    parser.add_argument("--effort", type=float, default=0.3)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    file = cluster_file(CACHE / "cluster")
+    rows: list[dict[str, Any]] = []
+    names = options.cases.split(",")
+    for name in names:
+        if name not in CASES:
+            parser.error(f"{name} is none of {', '.join(CASES)}")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what is emulated goes, what was measured is written
+    begun = time.monotonic()
+    try:
+        with Emulation(file) as made:
+            start_devices(made)
+            print(f"devices up after {time.monotonic() - begun:.0f} s", flush=True)
+            for name in names:
+                try:
+                    study(made, file, name, options, rows)
+                except FileNotFoundError as error:
+                    print(f"skipped {error}")
+    finally:
+        report(rows, options)
+    return 0
+
+
+def report(rows: list[dict[str, Any]], options: argparse.Namespace) -> None:
+    """Write what was measured, also of a run that was stopped."""
+    figures = summary(rows)
+    table = markdown(["network", "plan", "scenario", "devices", "predicted", "measured", "ratio"], table_rows(rows))
+    path = write("cluster", {"options": vars(options), "summary": figures, "rows": rows}, table)
+    print(json.dumps(figures) if options.json else f"{figures}\nwrote {path}")
+
+
+def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Mean and largest |predicted / measured - 1|, and the least share of the predicted rate."""
+    off = [abs(row["run"]["ratio"] - 1.0) for row in rows if not row["stream"] and "run" in row]
+    share = [
+        row["run"]["rate_per_s"] / row["run"]["predicted_rate_per_s"]
+        for row in rows
+        if row["stream"] and row.get("run", {}).get("predicted_rate_per_s")
+    ]
+    return {
+        "plans": len(off),
+        "mean_off": float(np.mean(off)) if off else None,
+        "largest_off": max(off, default=None),
+        "streams": len(share),
+        "least_share": min(share, default=None),
+        "median_share": float(np.median(share)) if share else None,
+        "failed": [f"{row['case']} {row['name']}: {row.get('error')}" for row in rows if "run" not in row],
+    }
+
+
+def table_rows(rows: list[dict[str, Any]]) -> list[list[str]]:
+    found = []
+    for row in rows:
+        start = [row["case"], row["name"] + (" (stream)" if row["stream"] else ""), row["scenario"]]
+        start.append(" ".join(row["devices"]))
+        if "run" not in row:
+            found.append([*start, "", "", str(row.get("error"))])
+            continue
+        result = row["run"]
+        if row["stream"]:
+            wanted, got = result["predicted_rate_per_s"], result["rate_per_s"]
+            found.append([*start, f"{wanted:.2f} /s", f"{got:.2f} /s", f"{got / wanted:.3f}"])
+        else:
+            wanted, got = result["predicted_s"] * 1e3, result["latency"]["median_s"] * 1e3
+            found.append([*start, f"{wanted:.1f} ms", f"{got:.1f} ms", f"{result['ratio']:.3f}"])
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())

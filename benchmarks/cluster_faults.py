@@ -1,0 +1,155 @@
+"""What is lost when a device or a link is? Faults in an emulated cluster under load.
+
+The devices and links of cluster.py (100 Mbit/s, 5 ms), one plan over all three devices, one request after another,
+every answer held against the same components in one process (a wrong one ends the run with an error). While they run:
+each device but the start device is killed with signal 9, all its processes, and started again ten seconds later; a
+link is cut for five seconds; a link carries a tenth for fifteen; a device has a tenth of its processor for fifteen;
+the head's own process is killed.
+
+    python benchmarks/cluster_faults.py [--case ultraface-rfb-320] [--runs 800] [--faults kill-server,cut]
+"""
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import cluster as study
+from cases import CACHE, markdown, write
+from taglio.emulate import quota
+from taglio.emulate.devices import start_device, start_devices
+from taglio.emulate.emulation import Emulation
+
+BOTH = "link {0}->{1} {2}; link {1}->{0} {2}"
+THREE = study.Variant("three", "lan", (("camera", 0.2), ("gateway", 0.6), ("server", 1.0)), 0.05)
+
+
+def kill(made: Emulation, device: str) -> None:
+    """All its processes at once; started again ten seconds later."""
+    while found := quota.processes(made.record.place(device).group):
+        for pid in found:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.01)
+    time.sleep(10.0)
+    start_device(made, device).wait()
+
+
+def kill_head(made: Emulation) -> None:
+    """The process that keeps the cluster's members; it is not started again by anybody but the engine."""
+    for pid in quota.processes(made.record.place(made.cluster.start).group):
+        with suppress(OSError):
+            if b"gcs_server" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                os.kill(pid, signal.SIGKILL)
+
+
+def changed(made: Emulation, text: str, seconds: float) -> None:
+    made.change(text)
+    time.sleep(seconds)
+    made.change("")
+
+
+FAULTS: dict[str, Callable[[Emulation], None]] = {
+    "none": lambda _: None,
+    "kill-gateway": lambda made: kill(made, "gateway"),
+    "kill-server": lambda made: kill(made, "server"),
+    "cut": lambda made: changed(made, BOTH.format("gateway", "server", "cut"), 5.0),
+    "slow-link": lambda made: changed(made, BOTH.format("gateway", "server", "bandwidth x0.1"), 15.0),
+    "slow-device": lambda made: changed(made, "device gateway x10", 15.0),
+    "kill-head": kill_head,
+}
+
+
+def one(made: Emulation, links: Path, folder: Path, fault: str, runs: int, limit_s: float) -> dict[str, Any]:
+    """Run the requests, let the fault happen after five seconds, and say what came of them."""
+    words = [sys.executable, study.__file__, "--inside", str(links), str(runs), "single", str(folder)]
+    begun = time.monotonic()
+    with made.start("camera", words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        time.sleep(8.0)
+        early = process.poll() is not None
+        FAULTS[fault](made)
+        try:
+            out, err = process.communicate(timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            out, err = process.communicate()
+            err += f"not done after {limit_s:.0f} s"
+    told = json.loads(out.splitlines()[-1]) if out.strip() else {"error": err.strip()[-300:]}
+    row: dict[str, Any] = {"fault": fault, "asked": runs, "took_s": time.monotonic() - begun, "too_late": early}
+    if "run" not in told:
+        return {**row, "answered": None, "error": told["error"]}
+    result = told["run"]
+    return {**row, "answered": result["requests"], "error": None, "run": result}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--case", default="ultraface-rfb-320")
+    parser.add_argument("--runs", type=int, default=800)
+    parser.add_argument("--limit-s", type=float, default=120.0)
+    parser.add_argument("--effort", type=float, default=0.3)
+    parser.add_argument("--faults", default=",".join(FAULTS))
+    options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    file = study.cluster_file(CACHE / "cluster")
+    rows: list[dict[str, Any]] = []
+    try:
+        for fault in options.faults.split(","):
+            with Emulation(file) as made:  # anew for each: one fault's remains are not another's
+                start_devices(made)
+                work = study.prepare(made, options.case, options.effort)
+                links = study.probed(made, file, "lan")
+                folder = study.make(work, links, THREE)
+                made.become(made.cluster)
+                row = one(made, links, folder, fault, options.runs, options.limit_s)
+            rows.append(row)
+            short = {key: value for key, value in row.items() if key != "run"}
+            more = {key: row["run"][key] for key in ("interruptions", "switches", "distance")} if "run" in row else {}
+            print(json.dumps({**short, **more}), flush=True)
+    finally:
+        table = markdown(
+            [
+                "fault",
+                "asked",
+                "answered",
+                "same bits",
+                "largest distance",
+                "interruptions",
+                "recovered in",
+                "changes of plan",
+                "error",
+            ],
+            [cells(row) for row in rows],
+        )
+        print(f"{table}\nwrote {write('cluster_faults', {'options': vars(options), 'rows': rows}, table)}")
+    return 0
+
+
+def cells(row: dict[str, Any]) -> list[str]:
+    start = [row["fault"], str(row["asked"])]
+    if "run" not in row:
+        return [*start, "", "", "", "", "", "", str(row["error"])]
+    result = row["run"]
+    stops = result["interruptions"]
+    recovered = ", ".join(f"{each['recovery_s']:.1f} s" for each in stops)
+    reasons = "; ".join(each["reason"] for each in result["switches"])
+    return [
+        *start,
+        str(row["answered"]),
+        "0",
+        str(len(stops)),
+        recovered,
+        reasons,
+        "too late" if row["too_late"] else "",
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,83 @@
+"""The command emulate: a cluster file's devices and links on this machine."""
+
+import argparse
+import os
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn
+
+from taglio.cli.options import command
+from taglio.errors import BadOption
+
+
+def add(commands: Any) -> None:
+    """Add the command to the parser."""
+    each = command(
+        commands,
+        "emulate",
+        "run a command on a cluster that is emulated on this Linux machine (as root): a network namespace and a CPU "
+        "quota (cpus in the cluster file) for each device, links with their bandwidth and latency, a device running "
+        "in each",
+        _emulate,
+    )
+    each.add_argument("cluster", nargs="?", metavar="CLUSTER", help="the cluster file (TOML)")
+    each.epilog = "What stands after -- is the command; without one the emulation stands until Ctrl-C."
+    each.add_argument("--scenario", help="a scenario of the cluster file")
+    each.add_argument("--bare", action="store_true", help="only the network and the quotas: start no device in them")
+    each.add_argument(
+        "--on",
+        metavar="DEVICE",
+        help="run the command in this device instead of the start device; without CLUSTER in the emulation that runs",
+    )
+    each.add_argument(
+        "--set",
+        dest="change",
+        metavar="CHANGE",
+        help='change the emulation that runs to the cluster file with "link A->B bandwidth x0.1", "link A->B cut", '
+        '"device A x10" (its times), "without A", several separated by ";", or "" for the file as it is',
+    )
+
+
+def _emulate(options: argparse.Namespace) -> int:
+    from taglio.emulate import devices, emulation, record
+    from taglio.report.progress import bar
+
+    here = os.environ.get(record.ENVIRONMENT)
+    if options.change is not None:
+        if options.cluster or options.after or options.on or options.scenario:
+            raise BadOption("--set changes the emulation that runs: give nothing else with it")
+        emulation.change(emulation.joined(here), options.change)
+        return 0
+    if options.cluster is None:
+        if not options.on or not options.after:
+            raise BadOption("give a cluster file, or --on DEVICE -- COMMAND for the emulation that runs")
+        return emulation.start(emulation.joined(here), options.on, options.after).wait()
+    signal.signal(signal.SIGTERM, _stop)
+    signal.signal(signal.SIGHUP, _stop)
+    with emulation.Emulation(Path(options.cluster), options.scenario) as made:
+        for old in made.removed:
+            sys.stderr.write(f"removed what an emulation of {old.cluster_file} had left, which was killed\n")
+        for there, back in emulation.one_way(made.cluster):
+            sys.stderr.write(
+                f"{there} cannot reach {back}, though it is reached: no connection will open between them\n"
+            )
+        try:
+            if not options.bare:
+                with bar() as progress:
+                    devices.start_devices(made, progress)
+            if options.after:
+                return made.start(options.on or made.cluster.start, options.after).wait()
+            sys.stderr.write(f"emulating {', '.join(f'{a} {b}' for a, b in made.addresses.items())}; Ctrl-C ends it\n")
+            while True:
+                signal.pause()
+        finally:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # what was made is removed in peace
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+def _stop(number: int, frame: FrameType | None) -> NoReturn:
+    """Leave as the system's own way of ending a process would be reported."""
+    del frame
+    sys.exit(128 + number)

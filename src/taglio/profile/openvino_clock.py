@@ -1,0 +1,109 @@
+"""Time several models side by side in OpenVINO: what `stopwatch.time_models` gives, from compiled graphs.
+
+OpenVINO runs parts of a compiled graph. Each names the operators it was made of, so its seconds go to one node of the
+ONNX graph that was compiled: the Conv or MatMul among them, else the last that computes. A part that OpenVINO put in
+itself (Reorder) stands behind its producer's tensor, as ONNX Runtime's layout changes do.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from taglio.errors import MeasurementFailed
+from taglio.runtimes import openvino
+from taglio.runtimes.onnxruntime import SessionOptions
+from taglio.runtimes.openvino import OpenVinoSession, Part
+
+_ANCHORS = frozenset({"Conv", "ConvTranspose", "MatMul", "Gemm"})
+_PAIRS = frozenset({"QuantizeLinear", "DequantizeLinear"})
+_PUT_IN = "ReorderOutput"
+
+
+class Counting:
+    """A session that also keeps what every inference took in each part."""
+
+    def __init__(self, path: Path, options: SessionOptions) -> None:
+        self._session = openvino.open_session(path, options, counters=True)
+        self.parts = self._session.parts()
+        self._runs: list[dict[str, float]] = []
+
+    def run(self, output_names: Sequence[str] | None, input_feed: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        """As a session."""
+        outputs = self._session.run(output_names, input_feed)
+        self._runs.append(self._session.seconds())
+        return outputs
+
+    def seconds(self, warmup: int) -> dict[str, float]:
+        """Median seconds of each part over all runs but the first `warmup`."""
+        runs = self._runs[warmup:] or self._runs
+        return {name: median(run.get(name, 0.0) for run in runs) for name in runs[0]}
+
+
+def compile_models(
+    models: Mapping[str, Callable[[], onnx.ModelProto]],
+    folder: Path,
+    options: SessionOptions,
+    tell: Callable[[int], object],
+) -> tuple[dict[str, onnx.ModelProto], dict[str, OpenVinoSession], dict[str, Path]]:
+    """The graphs without their weights, live sessions, and the files."""
+    graphs, sessions, paths = {}, {}, {}
+    for index, (name, build) in enumerate(models.items()):
+        proto = build()
+        paths[name] = folder / f"{index}.onnx"
+        onnx.save(proto, paths[name])
+        sessions[name] = openvino.open_session(paths[name], options)
+        skeleton = onnx.ModelProto()
+        skeleton.CopyFrom(proto)
+        del skeleton.graph.initializer[:]
+        graphs[name] = skeleton
+        tell(index + 1)
+    return graphs, sessions, paths
+
+
+def join(graph: onnx.ModelProto, parts: Sequence[Part], seconds: Mapping[str, float]) -> dict[str, float]:
+    """`seconds` of `parts` by node of `graph`, to which nodes are added for what OpenVINO put in between.
+
+    Raises MeasurementFailed where no part names an operator of the graph.
+    """
+    nodes = {name: node for node in graph.graph.node for name in (*node.output, node.name) if name}
+    made_of = {part.name: _main([nodes[name] for name in part.originals if name in nodes]) for part in parts}
+    sources = {part.name: part.source for part in parts}
+    if not any(node is not None for node in made_of.values()):
+        raise MeasurementFailed("OpenVINO's compiled graph names none of the model's operators: use onnxruntime")
+    found: dict[str, float] = {}
+    for part in parts:
+        taken = seconds.get(part.name, 0.0)
+        if taken <= 0.0:
+            continue
+        node = made_of[part.name]
+        if node is None:
+            node = _behind(part.name, made_of, sources)
+            if node is None:
+                continue  # at an input: the session's own cost
+            put_in = helper.make_node(_PUT_IN, [node.output[0]], [f"{part.name}/put in"], name=f"{part.name}/put in")
+            graph.graph.node.append(put_in)
+            node = put_in
+        found[node.name] = found.get(node.name, 0.0) + taken
+    return found
+
+
+def _main(nodes: Sequence[onnx.NodeProto]) -> onnx.NodeProto | None:
+    computing = [node for node in nodes if node.op_type not in _PAIRS]
+    anchors = [node for node in computing if node.op_type in _ANCHORS]
+    return next(iter([*anchors[:1], *computing[-1:], *nodes[-1:]]), None)
+
+
+def _behind(
+    name: str, made_of: Mapping[str, onnx.NodeProto | None], sources: Mapping[str, str]
+) -> onnx.NodeProto | None:
+    seen = set[str]()
+    while name and name not in seen:
+        seen.add(name)
+        name = sources.get(name, "")
+        if made_of.get(name) is not None:
+            return made_of[name]
+    return None

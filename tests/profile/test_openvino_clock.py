@@ -1,0 +1,49 @@
+"""Seconds of OpenVINO's compiled parts find the nodes that they were made of."""
+
+import onnx
+import pytest
+from onnx import helper
+
+from taglio.errors import MeasurementFailed
+from taglio.profile.openvino_clock import join
+from taglio.runtimes.openvino import Part
+
+
+def graph() -> onnx.ModelProto:
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["x_q"], name="x_q"),
+        helper.make_node("DequantizeLinear", ["x_q", "s", "z"], ["x_q_to_dq"], name="x_q_to_dq"),
+        helper.make_node("Conv", ["x_q_to_dq", "w"], ["c"], name="conv"),
+        helper.make_node("Relu", ["c"], ["y"], name="relu"),
+        helper.make_node("Softmax", ["y"], ["out"], name="soft"),
+    ]
+    return helper.make_model(helper.make_graph(nodes, "g", [], []))
+
+
+def test_a_fused_part_is_its_convs() -> None:
+    parts = [Part("relu", "Convolution", ("x_q_to_dq", "conv", "relu"), "x"), Part("out", "Softmax", ("out",), "relu")]
+    assert join(graph(), parts, {"relu": 2.0, "out": 1.0}) == {"conv": 2.0, "soft": 1.0}
+
+
+def test_a_part_of_a_pair_alone_is_the_pairs() -> None:
+    parts = [Part("x_q", "Subgraph", ("x_q",), "x"), Part("conv", "Convolution", ("conv",), "x_q")]
+    assert join(graph(), parts, {"x_q": 0.5, "conv": 2.0}) == {"x_q": 0.5, "conv": 2.0}
+
+
+def test_what_was_put_in_stands_behind_what_it_reads() -> None:
+    model = graph()
+    parts = [
+        Part("conv", "Convolution", ("conv",), "x"),
+        Part("r1", "Reorder", (), "conv"),
+        Part("r2", "Reorder", (), "r1"),
+        Part("start", "Reorder", (), "x"),
+    ]
+    found = join(model, parts, {"conv": 2.0, "r1": 0.25, "r2": 0.125, "start": 1.0})
+    assert found == {"conv": 2.0, "r1/put in": 0.25, "r2/put in": 0.125}
+    added = [node for node in model.graph.node if node.name.endswith("/put in")]
+    assert [(node.op_type, list(node.input)) for node in added] == [("ReorderOutput", ["c"])] * 2
+
+
+def test_a_graph_of_other_names_is_refused() -> None:
+    with pytest.raises(MeasurementFailed, match="names none of the model's operators"):
+        join(graph(), [Part("a", "Convolution", ("a",), "")], {"a": 1.0})
