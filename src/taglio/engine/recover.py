@@ -7,11 +7,13 @@ a prediction that was wrong from the start is reported, not chased. A new plan i
 where it beats the running one by more than switching costs.
 """
 
+import logging
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from multiprocessing.process import BaseProcess
 from statistics import median
 
 from taglio.cluster import Cluster, Link
@@ -21,17 +23,21 @@ from taglio.engine.host import facts
 from taglio.engine.library import ray
 from taglio.engine.pipeline import Answer, Pipeline
 from taglio.engine.replan import Planned, replan, replan_apart
-from taglio.errors import BadDevice, Infeasible, TaglioError
+from taglio.errors import BadDevice, Infeasible
 from taglio.workspace import Work
 
 _ANSWER_S = 5.0
 _LOOK_S = 2.0
 _WINDOW = 15
-# A device or link has drifted when the median of the window is off by this factor and by so many seconds.
+# A device or link has drifted when the median of the window is off by this factor, and by so many seconds and so large
+# a share of a request that another plan could pay.
 _DRIFT = 1.5
 _DRIFT_S = 0.002
+_SHARE = 0.2
 _REST_S = 10.0
 _SWITCHING_S = 1e-4
+_CLOSING_S = 10.0
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +64,9 @@ class Recovery:
         self._looked_s = 0.0
         self._rest_until_s = 0.0
         self._preparing: threading.Thread | None = None
+        self._planner: BaseProcess | None = None
+        self._closed = False
+        self._drifting = ""
         self._prepared: tuple[Planned, Deployment, Pipeline, str] | None = None
 
     def begin(self) -> Pipeline:
@@ -106,11 +115,29 @@ class Recovery:
             self._prepare(lambda: self._wanted, "its devices are back")
         elif now > self._rest_until_s:
             cluster, factors, said = self._drifted()
-            if said:
+            before, self._drifting = self._drifting, said
+            if said and before:  # seen twice, seconds apart
                 self._rest_until_s = now + _REST_S
                 running = self.running
                 folder = self._work.folder
-                self._prepare(lambda: replan_apart(folder, running.plan, cluster, factors, _SWITCHING_S), said)
+                self._prepare(
+                    lambda: replan_apart(folder, running.plan, cluster, factors, _SWITCHING_S, self._began), said
+                )
+
+    def close(self) -> None:
+        """Give up what is being prepared."""
+        self._closed = True
+        if self._planner is not None:
+            self._planner.kill()
+        if self._preparing is not None:
+            self._preparing.join(_CLOSING_S)
+        if self._prepared is not None:
+            self._prepared[2].close()
+
+    def _began(self, planner: BaseProcess) -> None:
+        self._planner = planner
+        if self._closed:
+            planner.kill()
 
     def ready(self) -> bool:
         """Whether another plan stands ready to take over."""
@@ -142,13 +169,13 @@ class Recovery:
         def work() -> None:
             try:
                 planned = make()
-                if planned.plan.fingerprint() == self.running.plan.fingerprint():
+                if self._closed or planned.plan.fingerprint() == self.running.plan.fingerprint():
                     return
                 deployment = deploy(self._connection, planned)
                 pipeline = Pipeline(deployment, self._lanes(planned), planned.cluster.start)
                 self._prepared = planned, deployment, pipeline, reason
-            except TaglioError:  # the running plan goes on; it is looked at again
-                return
+            except Exception as error:  # the running plan goes on; it is looked at again
+                _LOG.info("no other plan was prepared (%s): %s", reason, error)
 
         self._preparing = threading.Thread(target=work, daemon=True)
         self._preparing.start()
@@ -182,10 +209,11 @@ class Recovery:
         assert self.deployment is not None
         planned, said = self.running, []
         cluster, factors = planned.cluster, {}
+        matters_s = max(_DRIFT_S, _SHARE * median(each.latency_s for each in self._first))
         for name in self._devices(planned):
             planned_s = sum(each.predicted_s for each in planned.plan.pieces if each.device == name)
             before, now = (median(_busy_s(each, name) for each in window) for window in (self._first, self._answers))
-            if planned_s > 0.0 and _off(now, before):
+            if planned_s > 0.0 and _off(now, before, matters_s):
                 factors[name] = now / planned_s
                 said.append(f"{name} takes {now / before:.2f} times as long as at first")
         for index, message in enumerate(self.deployment.wiring.messages):
@@ -194,7 +222,7 @@ class Recovery:
             if link is None or ends[0] == ends[1]:
                 continue
             before, now = (median(_hop_s(each, index) for each in window) for window in (self._first, self._answers))
-            if _off(now, before):
+            if _off(now, before, matters_s):
                 cluster = cluster.with_link(_fitted(link, message.bytes, now))
                 said.append(f"{ends[0]} to {ends[1]} takes {now / before:.2f} times as long as at first")
         return cluster, factors, "; ".join(said)
@@ -208,9 +236,9 @@ def _hop_s(answer: Answer, message: int) -> float:
     return max((hop.read_s - hop.sent_s for hop in answer.hops if hop.message == message), default=0.0)
 
 
-def _off(found_s: float, planned_s: float) -> bool:
-    ratio = max(found_s / planned_s, planned_s / max(found_s, 1e-9))
-    return ratio > _DRIFT and abs(found_s - planned_s) > _DRIFT_S
+def _off(now_s: float, before_s: float, matters_s: float) -> bool:
+    ratio = max(now_s, 1e-9) / max(before_s, 1e-9)
+    return max(ratio, 1.0 / ratio) > _DRIFT and abs(now_s - before_s) > matters_s
 
 
 def _fitted(link: Link, count_bytes: int, found_s: float) -> Link:

@@ -2,16 +2,17 @@
 upper end of the predicted one, as every plan's first answer is."""
 
 import os
-from collections.abc import Mapping
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from taglio import artifact
 from taglio.cluster import Cluster
 from taglio.components.build import read
-from taglio.errors import BadArtifact
+from taglio.errors import BadArtifact, MeasurementFailed, TaglioError
 from taglio.optimize import build_stage
 from taglio.place_models import Candidate, candidate
 from taglio.plan.objective import parse_objective
@@ -47,7 +48,8 @@ def replan(
     """
     names = {device.name for device in cluster.devices}
     limits = _without(before.limits, names)
-    each: Candidate = candidate(out, lambda _graph: limits)
+    # A plan's own bound is a loss already; candidates take it in the metric's unit.
+    each: Candidate = replace(candidate(out, lambda _graph: Limits(None)), limits=limits)
     work = each.work
     workload = each.workload(cluster)
     if factors:
@@ -66,11 +68,41 @@ def replan(
 
 
 def replan_apart(
-    out: Path, before: Plan, cluster: Cluster, factors: Mapping[str, float], switching_cost_s: float
+    out: Path,
+    before: Plan,
+    cluster: Cluster,
+    factors: Mapping[str, float],
+    switching_cost_s: float,
+    started: Callable[[BaseProcess], None],
 ) -> Planned:
-    """The same in a process of its own, with what processor time nobody else wants."""
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=os.nice, initargs=(10,)) as pool:
-        return pool.submit(replan, out, before, cluster, factors, switching_cost_s).result()
+    """The same in a process of its own, with what processor time nobody else wants; `started` is told of it, to end it.
+
+    Raises MeasurementFailed where it was ended.
+    """
+    context = get_context("spawn")
+    here, there = context.Pipe(duplex=False)
+    job = (out, before, cluster, factors, switching_cost_s)
+    process = context.Process(target=_answer, args=(there, job), daemon=True)
+    process.start()
+    started(process)
+    there.close()
+    try:
+        found: Planned | TaglioError = here.recv()
+    except EOFError:
+        raise MeasurementFailed("planning was ended") from None
+    finally:
+        process.join()
+    if isinstance(found, TaglioError):
+        raise found
+    return found
+
+
+def _answer(there: Connection, job: tuple[Path, Plan, Cluster, Mapping[str, float] | None, float | None]) -> None:
+    os.nice(10)
+    try:
+        there.send(replan(*job))
+    except TaglioError as error:
+        there.send(error)
 
 
 def _built(folder: Path, plan: Plan, work: Work) -> bool:

@@ -97,6 +97,7 @@ def run_on_cluster(
             assert recovery.deployment is not None
             after = counted(recovery.deployment)
         finally:
+            recovery.close()
             server.pipeline.close()
         joules = {name: between(before.get(name), after.get(name)) for name in before}
         result = _result(run, took, server, recovery, joules, stream=stream)
