@@ -73,7 +73,7 @@ def test_a_command_explains_itself(name: str) -> None:
     ran = taglio(*name.split(), "--help")
     assert (ran.code, ran.err) == (0, "")
     assert f"usage: taglio {name}" in ran.out
-    assert "--json" in ran.out
+    assert "--json" in ran.out or name == "emulate"  # its output is that of the command it runs
 
 
 @pytest.mark.parametrize(("name", "action"), list(options()), ids=lambda each: getattr(each, "dest", each))
@@ -102,7 +102,7 @@ def test_one_name_means_one_thing() -> None:
 def test_help_and_version() -> None:
     ran = taglio("--help")
     assert ran.code == 0
-    assert all(name in ran.out for name in COMMANDS)
+    assert all(name.split()[0] in ran.out for name in COMMANDS)
     assert taglio("--version").out.startswith("taglio ")
     assert taglio("--version").code == 0
 
@@ -168,7 +168,7 @@ def every_refusal(kind: type[TaglioError] = TaglioError) -> Iterator[type[Taglio
 
 def test_no_refusal_exits_with_success() -> None:
     codes = {each.exit_code for each in every_refusal()}
-    assert codes == {2, 3}
+    assert codes == {2, 3, 4}
 
 
 def test_help_loads_no_runtime() -> None:

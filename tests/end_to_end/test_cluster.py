@@ -102,7 +102,7 @@ def test_refusals_are_one_line(out: Path, cluster: Path) -> None:
     refused(taglio("plan", out, "--cluster", cluster, *QUICK, "--objective", "speed"), "not known")
     refused(taglio("plan", out, "--cluster", cluster, *QUICK, "--cut", "x"), "--pin")
     refused(taglio("plan", out, "--cluster", cluster, *QUICK, "--with-model", "x,speed=3"), "rate=5")
-    refused(taglio("plan", out, "--cluster", cluster, *QUICK, "--what-if", "more"), "--what-if")
+    refused(taglio("plan", out, "--cluster", cluster, *QUICK, "--what-if", "more"), '"more"', "no int8")
     refused(taglio("plan", out, "--cluster", cluster, *QUICK, "--max-latency-ms", 1e-6), "latency", code=3)
     cluster.write_text(TEXT.replace('profile = "profile.json"', ""))
     refused(taglio("plan", out, "--cluster", cluster, *QUICK), "has no profile", "scale =")

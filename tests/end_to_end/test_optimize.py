@@ -181,7 +181,7 @@ def test_errors_are_of_every_held_out_sample(many: Case, tmp_path: Path) -> None
 
 
 def best_reachable(ran: Ran) -> float:
-    return float(refused(ran, "Infeasible", code=3).split("the best reaches ")[1].split("%")[0]) / 100
+    return float(refused(ran, "Infeasible", code=3).split("the best has ")[1].split("%")[0]) / 100
 
 
 def test_a_bound_on_the_brink_holds_or_is_refused(many: Case, tmp_path: Path) -> None:
