@@ -89,7 +89,8 @@ def test_every_artifact_says_what_made_it(optimized: Optimized) -> None:
 
 def test_an_optimisation_leaves_these_files_and_no_others(optimized: Optimized) -> None:
     expected = {*KINDS, "float32.onnx", "components/model.onnx", "report.html"} - {"run.json"}
-    assert set(snapshot(optimized.folder)) == expected
+    # Percentile ranges are tried only where the best scheme breaks the bound, and which one is best the clock says.
+    assert set(snapshot(optimized.folder)) - {"ranges-percentile.json"} == expected
 
 
 def test_numbers_come_back_bit_for_bit(kept: Path) -> None:
@@ -110,9 +111,9 @@ def test_another_kind_version_or_model_is_refused(kept: Path) -> None:
     with pytest.raises(BadArtifact, match=r"another model \(aaaaaaaaaaaa, wanted bbbbbbbbbbbb\)"):
         artifact.load(kept, "value", Value, model_sha256="b" * 64)
     whole = json.loads(kept.read_text())
-    for version in (0, 2, 10**6):
+    for version in (0, artifact.FORMAT_VERSION + 1, 10**6):
         kept.write_text(json.dumps(whole | {"format_version": version}))
-        with pytest.raises(BadArtifact, match=f"format version {version}, this taglio reads 1"):
+        with pytest.raises(BadArtifact, match=f"format version {version}, this taglio reads {artifact.FORMAT_VERSION}"):
             artifact.load(kept, "value", Value)
 
 

@@ -89,7 +89,8 @@ def quantize_weight(
 def quantize_values(values: np.ndarray, parameters: TensorParameters) -> np.ndarray:
     """Quantise a constant with an activation's parameters."""
     info = np.iinfo(parameters.zero_point.dtype)
-    stored = np.rint(values / parameters.scale) + float(parameters.zero_point)
+    with np.errstate(over="ignore"):  # what overflows is clipped, as every value beyond the range
+        stored = np.rint(values / parameters.scale) + float(parameters.zero_point)
     return np.clip(stored, info.min, info.max).astype(info.dtype)
 
 
