@@ -9,8 +9,6 @@ from taglio.errors import BadOption
 
 # The version that this was built against; others of the same minor version speak to each other.
 TESTED = "2.60"
-# A read with a timeout spins on the processor until it ends; without one it sleeps until something is there.
-PATIENT = {"RAY_CGRAPH_read_iteration_timeout_s": "-1"}
 _QUIET = {
     "RAY_DISABLE_IMPORT_WARNING": "1",
     "RAY_DEDUP_LOGS": "0",
@@ -22,7 +20,6 @@ _QUIET = {
     "RAY_CGRAPH_submit_timeout": "600",
     "RAY_CGRAPH_get_timeout": "600",
     "RAY_CGRAPH_teardown_timeout": "5",
-    **PATIENT,
 }
 
 

@@ -11,7 +11,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Mapping
-from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,7 +53,7 @@ class Answer:
 @dataclass(slots=True)
 class _Flight:
     lane: int
-    values: "Future[Any]"
+    refs: Any
     sent_s: float
 
 
@@ -96,15 +95,13 @@ class Pipeline:
             refs = self._lanes[lane].execute(*parcels)
         except Exception as error:
             raise Broken(_line(error)) from None
-        self._flights[request] = _Flight(lane, _later(refs), sent)
+        self._flights[request] = _Flight(lane, refs, sent)
 
     def wait(self, request: int, patience_s: float) -> Answer:
         """The answer to a request that was sent. Raises Broken where there is none, or none within `patience_s`."""
         flight = self._flights[request]
         try:
-            values = flight.values.result(patience_s)
-        except TimeoutError:
-            raise Broken(f"no answer within {patience_s:.0f} s") from None
+            values = ray().get(flight.refs, timeout=patience_s)
         except Exception as error:
             cause = getattr(error, "cause", None)
             if isinstance(cause, TaglioError):
@@ -163,20 +160,6 @@ class Pipeline:
         sent = hop.sent_s - (clocks[hop.source].offset_s if hop.source else 0.0)
         read = hop.read_s - (clocks[hop.target].offset_s if hop.target else 0.0)
         return Hop(hop.message, hop.source or self._start, hop.target or self._start, sent, read)
-
-
-def _later(refs: Any) -> "Future[Any]":
-    """What `refs` will give, waited for by a thread that nobody waits for: a read cannot be ended but by closing."""
-    future: Future[Any] = Future()
-
-    def wait() -> None:
-        try:
-            future.set_result(ray().get(refs))
-        except BaseException as error:
-            future.set_exception(error)
-
-    threading.Thread(target=wait, daemon=True).start()
-    return future
 
 
 def _teardown(lane: Any) -> None:
