@@ -118,7 +118,7 @@ def test_wrong_commands_are_refused_in_one_line(running: Bench, cluster: Path) -
 def test_a_killed_device_costs_no_request_and_comes_back(running: Bench, out: Path, cluster: Path) -> None:
     planned(running, out, cluster)
     running.command("run", out, "--cluster", cluster, "--runs", 1, "--json").json()
-    process = running.begin("run", out, "--cluster", cluster, "--runs", 1500, "--json")
+    process = running.begin("run", out, "--cluster", cluster, "--runs", 5000, "--json")
     try:
         until(lambda: len(running.processes("server")) > 3, 60.0, "a host on the server")
         until(lambda: process.poll() is not None or _answering(running), 60.0, "requests under way")
@@ -129,7 +129,7 @@ def test_a_killed_device_costs_no_request_and_comes_back(running: Bench, out: Pa
         process.kill()
     assert process.returncode == 0, error
     ran = last_json(said)
-    assert ran["requests"] == 1500 and ran["resent"] >= 1
+    assert ran["requests"] == 5000 and ran["resent"] >= 1
     assert ran["interruptions"] and ran["interruptions"][0]["recovery_s"] < 60.0
     assert any("back" in each["reason"] for each in ran["switches"])
 
