@@ -23,7 +23,7 @@ from taglio.compare.workers.contract import Array, Refused
 
 
 def load(request: Request) -> nn.Module:
-    """The float model in evaluation mode. Raises Refused, naming the operator, where the conversion cannot be made."""
+    """The float model in evaluation mode. Raises Refused, in onnx2torch's words, where it cannot convert."""
     if request.kind == "torch":
         return original(request.model)
     _stand_in_for_torchvision()
