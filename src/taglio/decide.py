@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from taglio.answers import Answers, answers
+from taglio.error.loss import Metric
 from taglio.error.measure import ErrorMeter
 from taglio.error.model import ErrorModel
 from taglio.error.switchable import Switchable
@@ -35,11 +37,15 @@ _NOISE = 1.015
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Decision:
-    """The finalists by name, timed side by side, which of them won, all plans tried, and the refined profile."""
+    """The finalists by name, timed side by side, which of them won, all plans tried, and the refined profile.
+
+    `answers` are of the float model, all-int8 and the winner as they are deployed; the others' errors are the search's.
+    """
 
     winner: str
     finalists: dict[str, Tried]
     timed: dict[str, Timed]
+    answers: dict[str, Answers]
     tried: tuple[Tried, ...]
     profile: Profile
 
@@ -76,13 +82,18 @@ def decide(
         known = refine(work.model, work.graph, known, runs, f" {index + 1}", near=leader.plan.assignment())
         tried = predicted_by(known, work.graph, tried)
         tried += search(work.graph, known, model, limits, meter.error, rounds=6, progress=progress)
-    final = _verified(_finalists(tried, leader), full, limits)
-    if full is not meter and not any(each.holds for name, each in final.items() if name not in (FLOAT_RUN, "int8")):
-        again = plan_stage(work, known, model, limits, full, progress)
-        final = _verified(_finalists(again, None), full, limits)
-        tried += again
+    final, answered = _finalists(tried, leader), dict[str, Answers]()
     timed = _time(work, builder, final, 8.0 * effort, progress, kernels=False)
-    return Decision(_winner(final, timed), final, timed, tuple(tried), known)
+    winner = _proven(work, builder, final, timed, answered, full.metric, limits)
+    if full is not meter and winner in (None, FLOAT_RUN, "int8") and _plans(final) and not _plans(final, holding=True):
+        again = plan_stage(work, known, model, limits, full, progress)
+        final, answered = _finalists(again, None), {}
+        timed = _time(work, builder, final, 8.0 * effort, progress, kernels=False)
+        winner = _proven(work, builder, final, timed, answered, full.metric, limits)
+        tried += again
+    if winner is None:
+        raise infeasible(limits, min(each.error for each in final.values()))
+    return Decision(winner, final, timed, answered, tuple(tried), known)
 
 
 def plan_stage(
@@ -110,7 +121,7 @@ def plan_stage(
         if full is not None and full is not meter:
             return plan_stage(work, measured, model, limits, full, progress)
         reached = min(each.error for each in tried)
-        raise _infeasible(limits, reached)
+        raise infeasible(limits, reached)
     return tried
 
 
@@ -169,17 +180,44 @@ def timing_of(name: str, timed: Mapping[str, Timed]) -> Timed:
     return timed[_label(name)]
 
 
-def _verified(finalists: dict[str, Tried], full: ErrorMeter, limits: Limits) -> dict[str, Tried]:
-    """The finalists with their error on all held-out inputs, and whether they hold there."""
-    result = {}
-    for name, each in finalists.items():
-        error = full.error(each.plan.assignment())
-        holds = each.holds and (limits.max_error is None or error <= limits.max_error)
-        result[name] = replace(each, error=error, holds=holds, plan=replace(each.plan, measured_error=error))
-    return result
+def _proven(
+    work: Work,
+    builder: QdqBuilder,
+    finalists: dict[str, Tried],
+    timed: Mapping[str, Timed],
+    answered: dict[str, Answers],
+    metric: Metric,
+    limits: Limits,
+) -> str | None:
+    """The fastest finalist that holds the bound as it is deployed, on all held-out inputs; None where none does.
+
+    `finalists` and `answered` learn what was measured: of all-int8 for the record, and of every winner until one holds.
+    """
+    while True:
+        holding = {name: each for name, each in finalists.items() if each.holds}
+        winner = _winner(holding, timed) if holding else None
+        asked = [name for name in dict.fromkeys(("int8", winner)) if name in finalists and name not in answered]
+        if asked:
+            models = {name: partial(builder.build, finalists[name].plan.assignment()) for name in asked}
+            answered |= answers(work, models, metric)
+            for name in {*asked, FLOAT_RUN} & set(finalists):
+                finalists[name] = _judged(finalists[name], answered[name].error, limits)
+        if winner is None or finalists[winner].holds:
+            return winner
 
 
-def _infeasible(limits: Limits, reached: float) -> Infeasible:
+def _judged(each: Tried, error: float, limits: Limits) -> Tried:
+    holds = each.holds and (limits.max_error is None or error <= limits.max_error)
+    return replace(each, error=error, holds=holds, plan=replace(each.plan, measured_error=error))
+
+
+def _plans(finalists: Mapping[str, Tried], *, holding: bool = False) -> list[str]:
+    """The finalists that are neither float nor all-int8, or those of them that hold."""
+    return [name for name, each in finalists.items() if name not in (FLOAT_RUN, "int8") and (each.holds or not holding)]
+
+
+def infeasible(limits: Limits, reached: float) -> Infeasible:
+    """The refusal where no plan holds; `reached` is the smallest error of those tried."""
     pins = f"with {len(limits.int8_blocks)} blocks held in int8 " if limits.int8_blocks else ""
     assert limits.max_error is not None
     metric = limits.metric

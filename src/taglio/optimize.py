@@ -7,15 +7,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-
 from taglio import artifact, workspace
+from taglio.answers import Answers
 from taglio.choose_scheme import SchemeResult, choose
 from taglio.components.build import Manifest, write
 from taglio.components.cut import Wires, cut
 from taglio.components.placed import placed
 from taglio.decide import Decision, decide, same_assignment, timing_of
-from taglio.error.switchable import Switchable
 from taglio.error_stage import error_stage, loss_limits, open_switchable
 from taglio.errors import BadOption
 from taglio.outcome import Outcome, Point, Variant
@@ -25,7 +23,7 @@ from taglio.profile.layerwise import Cut, LayerTimes, layer_times
 from taglio.profile.measure import FLOAT_RUN, profile
 from taglio.profile.result import Profile
 from taglio.profile.stopwatch import Effort, Progress, Timed
-from taglio.quantize.precision import Assignment, precisions
+from taglio.quantize.precision import precisions
 from taglio.quantize.qdq import QdqBuilder
 from taglio.runtimes.onnxruntime import NAME
 from taglio.scheme import Scheme
@@ -81,7 +79,7 @@ def optimize(
     artifact.save(folder / f"{PLAN}.json", PLAN, work.model.sha256, plan)
     manifest = build_stage(work, builder, plan)
     clock.lap("build")
-    outcome = _outcome(work, plan, schemes, builder, switchable, decision=decision, manifest=manifest, clock=clock)
+    outcome = _outcome(work, plan, schemes, builder, decision, manifest, clock)
     artifact.save(folder / f"{OUTCOME}.json", OUTCOME, work.model.sha256, outcome)
     return outcome
 
@@ -135,45 +133,28 @@ def build_stage(work: Work, builder: QdqBuilder, plan: Plan) -> Manifest:
     return write(folder, work.model.sha256, inputs, work.model.outputs, parts, plan.fingerprint())
 
 
-def top1(work: Work, switchable: Switchable, assignment: Assignment) -> float | None:
-    """Share of held-out samples whose first output is largest at the label; None without labels that fit."""
-    labels = work.data.held_out.labels
-    if labels is None or labels.ndim != 1:
-        return None
-    hits = 0
-    for sample, label in zip(work.data.held_out.samples, labels, strict=True):
-        scores = np.asarray(switchable.run(assignment, sample)[0])
-        if scores.ndim != 2 or scores.shape[0] != 1:
-            return None
-        hits += int(scores[0].argmax()) == int(label)
-    return hits / len(labels)
-
-
 def _outcome(
     work: Work,
     plan: Plan,
     schemes: tuple[SchemeResult, ...],
     builder: QdqBuilder,
-    switchable: Switchable,
-    *,
     decision: Decision,
     manifest: Manifest,
     clock: "_Clock",
 ) -> Outcome:
-    final, timed = decision.finalists, decision.timed
+    final, timed, answered = decision.finalists, decision.timed, decision.answers
 
     def variant(label: str, name: str, size_bytes: int) -> Variant:
         each = final[name]
-        assignment = each.plan.assignment()
         return Variant(
             label,
             timing_of(name, timed).wall,
             each.plan.predicted_latency_s.value,
-            each.error,
+            answered[name].error,
             each.plan.predicted_error.value,
             size_bytes,
-            len(assignment),
-            top1(work, switchable, assignment),
+            len(each.plan.assignment()),
+            answered[name].accuracy,
         )
 
     float_size = (work.folder / workspace.FLOAT_MODEL).stat().st_size
@@ -192,8 +173,6 @@ def _outcome(
             )
         )
     assert plan.limits.max_error is not None
-    chosen = variant("plan", decision.winner, sum(piece.size_bytes for piece in manifest.pieces))
-    clock.lap("accuracy")
     return Outcome(
         work.model.name,
         work.model.sha256,
@@ -207,9 +186,11 @@ def _outcome(
         len(work.graph.candidates()),
         len(work.data.calibration.samples),
         len(work.data.held_out.samples),
-        variant("float32", FLOAT_RUN, float_size) if FLOAT_RUN in final else _float_only(timed, float_size),
+        variant("float32", FLOAT_RUN, float_size)
+        if FLOAT_RUN in final
+        else _float_only(timed, answered[FLOAT_RUN], float_size),
         variant("int8", "int8", int8_size),
-        chosen,
+        variant("plan", decision.winner, sum(piece.size_bytes for piece in manifest.pieces)),
         tuple(points),
         dict(clock.laps),
         _peak_memory_bytes(),
@@ -218,9 +199,9 @@ def _outcome(
     )
 
 
-def _float_only(timed: Mapping[str, Timed], size_bytes: int) -> Variant:
+def _float_only(timed: Mapping[str, Timed], answered: Answers, size_bytes: int) -> Variant:
     wall = timed[FLOAT_RUN].wall
-    return Variant("float32", wall, wall.median_s, 0.0, 0.0, size_bytes, 0, None)
+    return Variant("float32", wall, wall.median_s, answered.error, 0.0, size_bytes, 0, answered.accuracy)
 
 
 def _peak_memory_bytes() -> int:

@@ -3,14 +3,16 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 
 from taglio import artifact, workspace
+from taglio.answers import answers
 from taglio.components.build import Manifest, read
 from taglio.components.cut import devices_after
 from taglio.components.prove import Proof, prove
-from taglio.decide import plan_stage, verifier, whole_meter
-from taglio.error.loss import Tally, parse_metric
+from taglio.decide import infeasible, plan_stage, verifier, whole_meter
+from taglio.error.loss import Metric, Tally, parse_metric
 from taglio.error.model import ErrorModel
 from taglio.error.switchable import Switchable
 from taglio.error_stage import loss_limits, open_switchable
@@ -19,7 +21,7 @@ from taglio.graph import Graph, match, select
 from taglio.optimize import build_stage
 from taglio.outcome import Quantized
 from taglio.plan.result import LOCAL, Limits, Plan, placements
-from taglio.plan.search import best
+from taglio.plan.search import Tried, best
 from taglio.profile.measure import FLOAT_RUN
 from taglio.profile.result import Profile, predict
 from taglio.profile.stopwatch import Progress
@@ -70,8 +72,9 @@ def plan(
     model = error_model(work, measured)
     limits = loss_limits(work, limits_of(work.graph))
     places = place(work.graph, pins, cuts, devices)
-    switchable = open_switchable(work, work.builder(measured.scheme, progress), measured.scheme)
-    chosen = _plan_that_holds(work, switchable, measured, model, limits, progress)
+    builder = work.builder(measured.scheme, progress)
+    switchable = open_switchable(work, builder, measured.scheme)
+    chosen = _plan_that_holds(work, builder, switchable, measured, model, limits, progress)
     result = replace(chosen, placements=placements(work.graph, chosen.assignment(), places))
     artifact.save(folder / f"{PLAN}.json", PLAN, work.model.sha256, result)
     return work, result
@@ -79,21 +82,35 @@ def plan(
 
 def _plan_that_holds(
     work: Work,
+    builder: QdqBuilder,
     switchable: Switchable,
     measured: Profile,
     model: ErrorModel,
     limits: Limits,
     progress: Progress | None,
 ) -> Plan:
-    """The fastest plan by prediction whose error holds on every held-out input."""
+    """The fastest plan by prediction whose error, as it is deployed, holds on every held-out input."""
     meter = verifier(work, switchable)
     full = whole_meter(work, switchable, meter)
     tried = plan_stage(work, measured, model, limits, meter, progress, full=full)
+    chosen = _first_that_holds(work, builder, tried, full.metric, limits)
+    if chosen is None and full is not meter:
+        tried = plan_stage(work, measured, model, limits, full, progress)
+        chosen = _first_that_holds(work, builder, tried, full.metric, limits)
+    if chosen is None:
+        raise infeasible(limits, min(each.error for each in tried))
+    return chosen
+
+
+def _first_that_holds(
+    work: Work, builder: QdqBuilder, tried: Sequence[Tried], metric: Metric, limits: Limits
+) -> Plan | None:
     for each in best(tried, len(tried)):
-        error = full.error(each.plan.assignment())
+        built = partial(builder.build, each.plan.assignment())
+        error = answers(work, {"plan": built}, metric)["plan"].error
         if limits.max_error is None or error <= limits.max_error:
             return replace(each.plan, measured_error=error)
-    return best(plan_stage(work, measured, model, limits, full, progress), 1)[0].plan
+    return None
 
 
 def place(graph: Graph, pins: Sequence[str], cuts: Sequence[str], devices: Sequence[str]) -> dict[str, str]:
