@@ -26,6 +26,7 @@ from taglio.emulate.emulation import Emulation
 
 LINKS = [(5, 50), (20, 20), (50, 10), (100, 5), (1000, 0)]  # Mbit/s, ms
 SIZE = 1_000_000
+SINK, SENDER = (Path(__file__).with_name(name) for name in ("link_sink.py", "link_sender.py"))
 CLUSTER = """start = "a"
 [device.a]
 [device.b]
@@ -35,33 +36,6 @@ to = "b"
 both = true
 bandwidth_mbit_s = 100
 latency_ms = 5
-"""
-SINK = """
-import socket
-with socket.create_server(("0.0.0.0", 5000)) as listening:
-    while True:
-        connection, _ = listening.accept()
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        while head := connection.recv(8):
-            left = int.from_bytes(head, "big")
-            while left:
-                left -= len(connection.recv(min(left, 1 << 20)))
-            connection.sendall(b"k")
-"""
-SENDER = """
-import json, socket, sys, time
-connection = socket.create_connection((sys.argv[1], 5000))
-connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-found = []
-for size in (1, int(sys.argv[3])):
-    took = []
-    for _ in range(int(sys.argv[2]) + 3):
-        start = time.perf_counter()
-        connection.sendall(size.to_bytes(8, "big") + bytes(size))
-        connection.recv(1)
-        took.append(time.perf_counter() - start)
-    found.append(took[3:])
-print(json.dumps(found))
 """
 WORK = """
 import json, sys, time
@@ -87,7 +61,7 @@ def links(made: Emulation, runs: int) -> list[dict[str, Any]]:
         both = [Link(*ends, megabits / 8e-6, milliseconds / 1e3) for ends in (("a", "b"), ("b", "a"))]
         made.become(Cluster("a", made.cluster.devices, tuple(both)))
         before, begun = made.counts(), time.monotonic()
-        words = [sys.executable, "-c", SENDER, made.addresses["b"], str(runs), str(SIZE)]
+        words = [sys.executable, str(SENDER), made.addresses["b"], str(runs), "1", str(SIZE)]
         with made.start("a", words, stdout=subprocess.PIPE) as process:
             short, long = (np.array(each) for each in json.loads(process.communicate()[0]))
         after, took = made.counts(), time.monotonic() - begun
@@ -144,8 +118,7 @@ def main() -> int:
         file = Path(folder) / "cluster.toml"
         file.write_text(CLUSTER)
         load(file)
-        with Emulation(file) as made, made.start("b", [sys.executable, "-c", SINK]) as sink:
-            time.sleep(1.0)
+        with Emulation(file) as made, made.start("b", [sys.executable, str(SINK)]) as sink:
             found = links(made, options.runs)
             held = quotas(made, options.runs)
             sink.kill()

@@ -4,8 +4,10 @@ Tolerances: a round trip within 2 ms above twice the latency, a megabyte within 
 take 0.6 %, copies on two cores the rest), medians of several; half a core at most 20 % more.
 """
 
+import json
 import os
 import signal
+import statistics
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,7 +19,7 @@ import pytest
 from taglio.emulate import emulation, needs, record
 from taglio.emulate.emulation import Emulation
 from taglio.errors import BadOption
-from tests.end_to_end.command import ENVIRONMENT
+from tests.end_to_end.command import ENVIRONMENT, ROOT
 
 pytestmark = pytest.mark.skipif(needs.missing() is not None, reason=f"cannot emulate here: {needs.missing()}")
 
@@ -43,36 +45,7 @@ latency_ms = 5
 [scenario.slow]
 link = [{from = "camera", to = "gateway", bandwidth_mbit_s = 5}]
 """
-SINK = """
-import socket
-with socket.create_server(("0.0.0.0", 5000)) as listening:
-    while True:
-        connection, _ = listening.accept()
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        while head := connection.recv(8):
-            left = int.from_bytes(head, "big")
-            while left:
-                left -= len(connection.recv(min(left, 1 << 20)))
-            connection.sendall(b"k")
-"""
-SENDER = """
-import socket, statistics, sys, time
-host, size, runs = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-for attempt in range(100):
-    try:
-        connection = socket.create_connection((host, 5000))
-        break
-    except OSError:
-        time.sleep(0.05)
-connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-took = []
-for _ in range(runs + 3):
-    start = time.perf_counter()
-    connection.sendall(size.to_bytes(8, "big") + bytes(size))
-    connection.recv(1)
-    took.append(time.perf_counter() - start)
-print(statistics.median(took[3:]))
-"""
+SINK, SENDER = (ROOT / "benchmarks" / name for name in ("link_sink.py", "link_sender.py"))
 BUSY = "import time; end = time.monotonic() + 2\nwhile time.monotonic() < end: pass\nprint(time.process_time())"
 
 
@@ -104,12 +77,12 @@ def traces() -> set[str]:
 
 def seconds(made: Emulation, source: str, target: str, size: int, runs: int = 5) -> float:
     """Median seconds from the first byte sent until the answer to the last."""
-    with made.start(target, [sys.executable, "-c", SINK]) as sink:
-        words = [sys.executable, "-c", SENDER, made.addresses[target], str(size), str(runs)]
+    with made.start(target, [sys.executable, str(SINK)]) as sink:
+        words = [sys.executable, str(SENDER), made.addresses[target], str(runs), str(size)]
         with made.start(source, words, stdout=subprocess.PIPE) as sender:
             told = sender.communicate(timeout=120)[0]
         sink.kill()
-    return float(told)
+    return float(statistics.median(json.loads(told)[0]))
 
 
 def test_a_round_trip_takes_both_latencies(made: Emulation) -> None:

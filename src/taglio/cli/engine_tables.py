@@ -6,9 +6,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from taglio.engine.host import Facts
 from taglio.engine.optimize import ClusterOutcome
 from taglio.engine.probe import LinkProbe
+from taglio.engine.resident import Facts
 from taglio.engine.result import ClusterRun
 from taglio.report import terminal_cluster
 from taglio.report.terminal import say

@@ -10,10 +10,10 @@ from typing import Any
 from taglio import artifact
 from taglio.engine import local
 from taglio.engine.device import LOOPBACK, RESOURCE
-from taglio.engine.host import Facts, facts
 from taglio.engine.library import part, ray
 from taglio.engine.local import LocalDevice
 from taglio.engine.members import devices
+from taglio.engine.resident import Facts, facts
 from taglio.errors import BadDevice, TaglioError
 
 _PATIENCE_S = 60.0

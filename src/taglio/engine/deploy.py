@@ -12,9 +12,10 @@ from typing import Any
 
 from taglio.components.build import Manifest, Piece, read
 from taglio.engine.connect import Connection, on, refusal, same_version
-from taglio.engine.host import Host, Loaded, clock_name
+from taglio.engine.host import Host, Loaded
 from taglio.engine.library import part, ray
 from taglio.engine.replan import Planned
+from taglio.engine.resident import clock_name
 from taglio.engine.store import CHUNK_BYTES
 from taglio.engine.wiring import Wiring, wire
 from taglio.errors import BadDevice

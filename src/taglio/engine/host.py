@@ -6,43 +6,25 @@ first, as the planner assumes.
 
 import heapq
 import os
-import resource
 import threading
 import time
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 
 from taglio import artifact
 from taglio.components.build import Piece
 from taglio.engine import counters
-from taglio.engine.device import DEVICE, STORE, THREADS
+from taglio.engine.device import DEVICE
 from taglio.engine.library import part
 from taglio.engine.parcel import Hop, Parcel, Step
-from taglio.engine.store import Store
+from taglio.engine.resident import Resident, resident_bytes
 from taglio.engine.wiring import Message
 from taglio.errors import BadData, BadDevice
-from taglio.profile.machine import Machine, describe
 from taglio.runtimes.onnxruntime import SessionOptions
-from taglio.runtimes.session import RUNTIMES, Session, opener
-
-
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """What a device says of itself. `clock` is the same where the monotonic clock is (one kernel, since it started)."""
-
-    device: str
-    machine: Machine
-    versions: dict[str, str]
-    runtimes: tuple[str, ...]
-    threads: int
-    pid: int
-    memory_bytes: int
-    clock: str
+from taglio.runtimes.session import Session, opener
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,19 +41,15 @@ class Loaded:
     memory_bytes: int
 
 
-class Host:
+class Host(Resident):
     """One device's components. Made an actor by deploy.py."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.device = os.environ.get(DEVICE, "")
-        self._store = Store(Path(os.environ[STORE]))
         self._sessions: dict[str, tuple[Piece, Session]] = {}
         self._sends: dict[str, list[tuple[int, Message]]] = {}
         self._turn = _Turn()
-
-    def facts(self) -> Facts:
-        """What this device is."""
-        return facts()
 
     def counters(self) -> dict[str, tuple[float, float]] | None:
         """What this machine's energy counters show."""
@@ -80,22 +58,6 @@ class Host:
     def clock(self) -> float:
         """This device's monotonic clock."""
         return time.monotonic()
-
-    def missing(self, wanted: list[str]) -> list[str]:
-        """Hashes of components that must be sent."""
-        return self._store.missing(wanted)
-
-    def begin(self, sha256: str, size_bytes: int) -> None:
-        """A component is about to arrive."""
-        self._store.begin(sha256, size_bytes)
-
-    def append(self, sha256: str, chunk: bytes) -> None:
-        """Some of its bytes."""
-        self._store.append(sha256, chunk)
-
-    def finish(self, sha256: str) -> None:
-        """All have been sent."""
-        self._store.finish(sha256)
 
     def load(
         self, pieces: list[tuple[Piece, list[tuple[int, Message]]]], runtime: str, threads: int, buffer_bytes: int
@@ -109,20 +71,20 @@ class Host:
         found = []
         for piece, sends in pieces:
             begun = time.monotonic()
-            data = self._store.read(piece.sha256)
+            data = self.store.read(piece.sha256)
             # A session that is opened by path reads the file again: what it reads is what was hashed.
-            path = self._store.path(piece.sha256)
+            path = self.store.path(piece.sha256)
             session = opener(runtime)(path, SessionOptions(threads))
             zeros = {port.name: np.zeros(port.shape, port.dtype) for port in piece.inputs}
             session.run([port.name for port in piece.outputs], zeros)
-            if self._store.read(piece.sha256) != data:
+            if self.store.read(piece.sha256) != data:
                 raise BadDevice(f"{path}: changed while it was opened")
             self._sessions[piece.name] = (piece, session)
             self._sends[piece.name] = sends
             took = time.monotonic() - begun
             version = artifact.version_of(runtime)
             found.append(
-                Loaded(self.device, piece.name, piece.sha256, runtime, version, threads, took, _resident_bytes())
+                Loaded(self.device, piece.name, piece.sha256, runtime, version, threads, took, resident_bytes())
             )
         return found
 
@@ -159,29 +121,6 @@ class Host:
         return sent if len(sent) != 1 else sent[0]
 
 
-def facts() -> Facts:
-    """What the device of this process is."""
-    runtimes = tuple(name for name in RUNTIMES if artifact.version_of(name) != "not installed")
-    return Facts(
-        os.environ.get(DEVICE, ""),
-        describe(),
-        {**artifact.tools(), "ray": artifact.version_of("ray"), "openvino": artifact.version_of("openvino")},
-        runtimes,
-        int(os.environ.get(THREADS, "1")),
-        os.getpid(),
-        _resident_bytes(),
-        clock_name(),
-    )
-
-
-def clock_name() -> str:
-    """What tells this machine's monotonic clock from another's."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return f"{uuid.getnode():x}"
-
-
 class _Turn:
     """Lets one thread at a time work, of those that wait the one with the oldest request."""
 
@@ -204,12 +143,3 @@ class _Turn:
             with self._free:
                 self._busy = False
                 self._free.notify_all()
-
-
-def _resident_bytes() -> int:
-    """Memory that this process holds; where the system does not tell, the most that it ever held."""
-    try:
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
-    except OSError:
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return pages * resource.getpagesize()

@@ -19,10 +19,10 @@ from statistics import median
 from taglio.cluster import Cluster, Link
 from taglio.engine.connect import Connection, on
 from taglio.engine.deploy import Deployment, deploy
-from taglio.engine.host import facts
 from taglio.engine.library import ray
 from taglio.engine.pipeline import Answer, Pipeline
 from taglio.engine.replan import Planned, replan, replan_apart
+from taglio.engine.resident import facts
 from taglio.errors import BadDevice, Infeasible
 from taglio.workspace import Work
 

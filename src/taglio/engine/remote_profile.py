@@ -5,7 +5,6 @@ what comes back is the profile that `taglio profile` would have written there.
 """
 
 import hashlib
-import os
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,10 +16,8 @@ from taglio import artifact
 from taglio.cluster import Cluster
 from taglio.engine.connect import Connection, on, refusal, same_version
 from taglio.engine.deploy import send
-from taglio.engine.device import STORE
-from taglio.engine.host import Facts, facts
 from taglio.engine.library import ray
-from taglio.engine.store import Store
+from taglio.engine.resident import Resident
 from taglio.errors import BadDevice
 from taglio.graph import build
 from taglio.model import load
@@ -52,37 +49,14 @@ class Job:
     seed: int
 
 
-class Profiler:
+class Profiler(Resident):
     """The profile stage on a device. Made an actor below."""
-
-    def __init__(self) -> None:
-        self._store = Store(Path(os.environ[STORE]))
-
-    def missing(self, wanted: list[str]) -> list[str]:
-        """Hashes that must be sent."""
-        return self._store.missing(wanted)
-
-    def begin(self, sha256: str, size_bytes: int) -> None:
-        """The model is about to arrive."""
-        self._store.begin(sha256, size_bytes)
-
-    def append(self, sha256: str, chunk: bytes) -> None:
-        """Some of its bytes."""
-        self._store.append(sha256, chunk)
-
-    def finish(self, sha256: str) -> None:
-        """All have been sent."""
-        self._store.finish(sha256)
-
-    def facts(self) -> Facts:
-        """What this device is."""
-        return facts()
 
     def profile(self, job: Job) -> Profile:
         """Measure the model that was sent."""
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / job.name
-            path.write_bytes(self._store.read(job.sha256))
+            path.write_bytes(self.store.read(job.sha256))
             model = load(path, job.shapes)
         graph = build(model)
         builder = QdqBuilder(model, graph, {job.scheme.calibration: job.ranges})
