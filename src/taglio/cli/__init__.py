@@ -37,6 +37,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return int(code or 0)
 
 
+def entry() -> NoReturn:
+    """`taglio`: the command line as a process."""
+    code = main()
+    if "ray" in sys.modules:
+        # After Ctrl-C its threads may still be within a request, and would crash in the interpreter's own exit; its
+        # daemons see this process end, and end what it had started.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
+
+
 def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
     """What stands before and after the first "--", for emulate: the command to run, which argparse would mix up."""
     if arguments[:1] != ["emulate"] or "--" not in arguments:

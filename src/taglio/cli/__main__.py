@@ -1,8 +1,6 @@
 """`python -m taglio.cli`."""
 
-import sys
-
-from taglio.cli import main
+from taglio.cli import entry
 
 if __name__ == "__main__":
-    sys.exit(main())
+    entry()

@@ -70,8 +70,12 @@ def connect(prefer: str | None = None) -> Iterator[Connection]:
         raise BadDevice(f"the cluster at {here.address} cannot be reached through {here.name}: {why}") from None
     try:
         yield Connection(here)
-    finally:
+    except KeyboardInterrupt:  # a thread of Ray's may be within a request, and a shutdown under it crashes: see entry()
+        raise
+    except BaseException:
         library.shutdown()
+        raise
+    library.shutdown()
 
 
 def _log(data: dict[str, Any], **_options: bool) -> None:

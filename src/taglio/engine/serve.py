@@ -1,5 +1,6 @@
 """Answer requests in order, as many on their way as there are lanes; send again what broke. Plans nothing itself."""
 
+import logging
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,6 +14,8 @@ from taglio.errors import BadDevice
 
 Feed = Mapping[str, np.ndarray]
 _ATTEMPTS = 5
+# A line for whoever watches; the same is in the result.
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +62,9 @@ class Server:
                 if other is not None:
                     self.pipeline.close()
                     self.pipeline = other
+                    _LOG.warning(
+                        "request %d: another plan from here on: %s", request, self._recovery.switches[-1].reason
+                    )
             waiting.append(_Waiting(request, feed, time.monotonic(), 0))
             self._send(waiting, len(waiting) - 1)
         while waiting:
@@ -97,5 +103,9 @@ class Server:
         begun = time.monotonic()
         self.pipeline.close()
         self.pipeline = self._recovery.recover(reason)
-        self.interruptions.append(Interruption(reason, waiting[0].request, len(waiting), time.monotonic() - begun))
+        found = Interruption(reason, waiting[0].request, len(waiting), time.monotonic() - begun)
+        self.interruptions.append(found)
+        _LOG.warning(
+            "request %d: %s; %d sent again after %.1f s", found.request, reason, found.resent, found.recovery_s
+        )
         self._send(waiting, 0)
