@@ -143,19 +143,20 @@ def test_a_killed_device_comes_back(running: Bench, out: Path, cluster: Path) ->
         assert running.command("cluster", "status", "--json").json()["alive"] == {"camera": True, "server": True}
         process.send_signal(signal.SIGINT)
         assert process.wait(60.0) == 130
+        reader.join(10.0)
 
 
 @contextmanager
 def _killed(running: Bench, *command: object) -> Iterator["subprocess.Popen[str]"]:
     """The command, begun, with its server killed while requests are under way."""
-    process = running.begin(*command)
-    try:
-        until(lambda: len(running.processes("server")) > 3, 60.0, "a host on the server")
-        until(lambda: process.poll() is not None or _answering(running), 60.0, "requests under way")
-        running.kill("server")
-        yield process
-    finally:
-        process.kill()
+    with running.begin(*command) as process:
+        try:
+            until(lambda: len(running.processes("server")) > 3, 60.0, "a host on the server")
+            until(lambda: process.poll() is not None or _answering(running), 60.0, "requests under way")
+            running.kill("server")
+            yield process
+        finally:
+            process.kill()
 
 
 def _answering(running: Bench) -> bool:
