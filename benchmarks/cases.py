@@ -85,10 +85,12 @@ def open_case(name: str, threads: int | None = None, scheme: Scheme | None = DEF
 
 
 def write(what: str, figures: dict[str, Any], table: str) -> Path:
-    """Write results/<what>_<hardware>_<date>.md: the table, and the full configuration and raw figures as JSON."""
+    """Write results/<what>_<hardware>_<date>[_<cases>].md: the table, and the full configuration and raw figures as JSON."""
     machine = describe()
     hardware = "-".join(machine.processor.replace("(R)", "").replace("(TM)", "").split()).lower()
-    path = RESULTS / f"{what}_{hardware}-{machine.cores}c_{date.today().isoformat()}.md"
+    cases = sys.argv[sys.argv.index("--cases") + 1] if "--cases" in sys.argv else ""
+    named = f"_{cases.replace(',', '+')}" if cases else ""  # runs of other cases on one day keep apart
+    path = RESULTS / f"{what}_{hardware}-{machine.cores}c_{date.today().isoformat()}{named}.md"
     config = {"machine": asdict(machine), "tools": tools(), "figures": figures}
     body = json.dumps(config, indent=1, default=_plain)
     path.write_text(
