@@ -85,7 +85,7 @@ def open_case(name: str, threads: int | None = None, scheme: Scheme | None = DEF
 
 
 def write(what: str, figures: dict[str, Any], table: str) -> Path:
-    """Write results/<what>_<hardware>_<date>[_<cases>].md: the table, and the full configuration and raw figures as JSON."""
+    """Write results/<what>_<hardware>_<date>[_<cases>].md: the table, the full configuration, raw figures as JSON."""
     machine = describe()
     hardware = "-".join(machine.processor.replace("(R)", "").replace("(TM)", "").split()).lower()
     cases = sys.argv[sys.argv.index("--cases") + 1] if "--cases" in sys.argv else ""
