@@ -1,5 +1,7 @@
 """Without negative costs a profile predicts the same where a flow has one free end, and never less elsewhere."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 
@@ -51,3 +53,19 @@ def test_what_an_int8_writer_spares_for_readers_in_float_is_kept() -> None:
     steady = nonnegative(profile, graph)
     assert seconds(graph, steady, {conv: INT8}) == pytest.approx(seconds(graph, profile, {conv: INT8}))
     assert steady.block_times()[conv, "int8"] == pytest.approx(7e-6)
+
+
+def test_a_session_never_costs_less_than_nothing() -> None:
+    """Where the kernels explain more than a run, the float model is predicted as before, and no component below 0."""
+    sketch = Sketch()
+    graph = sketch.graph(sketch.conv(sketch.conv(sketch.input("x"))))
+    first, second = (block.name for block in graph.blocks)
+    times = {(first, "float32"): 50.0, (second, "float32"): 30.0, (first, "int8"): 20.0, (second, "int8"): 10.0}
+    profile = profile_of(graph, times, {tensor.name: (0.0, 0.0, 2.0, 3.0) for tensor in graph.tensors})
+    profile = replace(profile, overhead_s=-8e-6)
+    steady = nonnegative(profile, graph)
+    assert steady.overhead_s == 0.0
+    assert seconds(graph, steady, {}) == pytest.approx(seconds(graph, profile, {}))
+    assert steady.block_times()[first, "int8"] == pytest.approx(18e-6)
+    for chosen in assignments(graph, Limits(None)):
+        assert seconds(graph, steady, chosen) >= seconds(graph, profile, chosen) - 1e-12

@@ -39,8 +39,6 @@ _PATIENCE = 20.0
 _WARMUP = 3
 _CHECKED = 8
 _COUNTERS_S = 10.0
-# Two plans within a bound may be twice the bound apart, and single inputs more than the pooled error.
-_OTHER = 4.0
 
 
 def planned(folder: Path, cluster: Cluster) -> tuple[Work, Planned]:
@@ -77,7 +75,7 @@ def run_on_cluster(
     """Answer `runs` requests on the devices of `cluster`, in turn, or with `stream` as many at once as pay."""
     work, ready = planned(folder, cluster)
     feeds = work.data.held_out.samples[:_CHECKED]
-    wanted = references(ready, feeds)
+    wanted = {ready.plan.fingerprint(): references(ready, feeds)}
     with connect(cluster.start) as connection:
         recovery = Recovery(connection, work, ready, lambda each: lanes_for(each.plan) if stream else 1)
         server = Server(recovery, max(_PATIENCE_S, _PATIENCE * ready.plan.predicted_latency_s.value))
@@ -87,10 +85,10 @@ def run_on_cluster(
             first = recovery.deployment
             assert first is not None
             before = counted(first)
-            run = _Run(ready, replace(first, hosts={}), server.pipeline.lanes)  # actors end with their handles
+            run = _Run(ready, replace(first, hosts={}), server.pipeline.lanes, feeds, wanted)  # actors end with handles
             begun = time.monotonic()
             for answer in server.answers(_take(feeds, runs)):
-                run.check(answer, wanted[answer.request % len(feeds)], recovery.running)
+                run.check(answer, recovery.running)
                 if progress:
                     progress("running", len(run.answers), runs)
             took = time.monotonic() - begun
@@ -122,31 +120,34 @@ def planned_for(folder: Path, work: Work) -> Cluster | None:
 
 @dataclass(slots=True)
 class _Run:
-    """A run as it goes: answers through the plan itself are kept for its figures, the outputs of none are."""
+    """A run as it goes: answers are kept for its figures, their outputs are not.
+
+    `wanted` is what one process answers to `feeds`, by the fingerprint of the plan.
+    """
 
     planned: Planned
     deployment: Deployment
     lanes: int
+    feeds: Sequence[Feed]
+    wanted: dict[str, list[list[np.ndarray]]]
     answers: list[Answer] = field(default_factory=list)
     distance: float = 0.0
     identical: int = 0
     resent: int = 0
 
-    def check(self, answer: Answer, wanted: Sequence[np.ndarray], running: Planned) -> None:
-        """Hold an answer against what one process answers. Raises MeasurementFailed where it is another.
-
-        A plan that took over may have other precisions: its answers are held to the bound on the error instead.
-        """
+    def check(self, answer: Answer, running: Planned) -> None:
+        """Hold an answer against what the running plan answers in one process. Raises MeasurementFailed where it is
+        another. A plan that took over may have other precisions, and so answers of its own."""
         if len(self.answers) != answer.request:
             raise MeasurementFailed(f"request {answer.request} was answered in the place of {len(self.answers)}")
-        off = apart(answer.outputs, wanted)
-        same = running.plan.fingerprint() == self.planned.plan.fingerprint()
-        bound = running.plan.limits.max_error
-        limit = TOLERANCE if same else max(TOLERANCE, _OTHER * (bound or 0.0))
-        if off > limit:
+        plan = running.plan.fingerprint()
+        if plan not in self.wanted:
+            self.wanted[plan] = references(running, self.feeds)
+        off = apart(answer.outputs, self.wanted[plan][answer.request % len(self.feeds)])
+        if off > TOLERANCE:
             raise MeasurementFailed(
-                f"request {answer.request} was answered {off:.2e} off what one process answers (limit {limit:.0e}): "
-                "this is a fault of taglio, please report the model"
+                f"request {answer.request} was answered {off:.2e} off what one process answers (limit {TOLERANCE:.0e}):"
+                " this is a fault of taglio, please report the model"
             )
         self.distance, self.identical = max(self.distance, off), self.identical + (off == 0.0)
         self.resent += answer.attempts > 1

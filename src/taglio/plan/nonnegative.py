@@ -2,7 +2,9 @@
 
 A change of type may spare its writer time (profile/result.py). Where the other side of the flow can never change, the
 saving is said in another way, exactly: what is spared when the only reader turns to int8 is what a float reader costs
-more. Elsewhere the saving is left out, and the plan is a little faster than predicted.
+more. Elsewhere the saving is left out, and the plan is a little faster than predicted. A session's own cost is what the
+kernels leave of a run, and may come out below nothing where they explain too much: then all blocks take less, by the
+same share.
 """
 
 from collections.abc import Set
@@ -10,6 +12,7 @@ from dataclasses import replace
 
 from taglio.graph import Flow, Graph, flows
 from taglio.profile.result import Glue, Profile
+from taglio.quantize.precision import FLOAT32
 
 
 def nonnegative(profile: Profile, graph: Graph) -> Profile:
@@ -30,8 +33,11 @@ def nonnegative(profile: Profile, graph: Graph) -> Profile:
             dequantize_s=max(0.0, cost.dequantize_s),
             anchor_quantize_s=None if each is None else max(0.0, each),
         )
-    blocks = tuple(replace(entry, seconds=seconds[entry.block, entry.precision]) for entry in profile.blocks)
-    return replace(profile, blocks=blocks, glue=tuple(glue[entry.flow] for entry in profile.glue))
+    whole = sum(value for (_, precision), value in seconds.items() if precision == FLOAT32.name)
+    share = max(0.0, 1.0 + min(0.0, profile.overhead_s) / whole) if whole > 0.0 else 1.0
+    blocks = tuple(replace(entry, seconds=share * seconds[entry.block, entry.precision]) for entry in profile.blocks)
+    result = replace(profile, blocks=blocks, glue=tuple(glue[entry.flow] for entry in profile.glue))
+    return replace(result, overhead_s=max(0.0, profile.overhead_s))
 
 
 def _quantized_for_the_only_reader(
