@@ -103,7 +103,7 @@ def _guess(found: Mapping[int, Sequence[float]], size: int) -> float:
 
 
 def fitted(source: str, target: str, samples: Mapping[int, Sequence[float]], planned: Link | None) -> LinkProbe:
-    """Latency and bandwidth from seconds by size: a line, each size weighted by its own relative error."""
+    """Latency and bandwidth from seconds by size, a line through the medians."""
     medians = {size: median(each) for size, each in samples.items()}
     draw = np.random.default_rng(0)
     again = [
@@ -118,12 +118,15 @@ def fitted(source: str, target: str, samples: Mapping[int, Sequence[float]], pla
 
 
 def _line(seconds: Mapping[int, float]) -> tuple[float, float]:
-    """Seconds at no bytes, and seconds a byte, neither negative."""
-    sizes, times = np.array(list(seconds), float), np.array(list(seconds.values()))
-    if len(sizes) < 2:
-        return float(times[0]), 0.0
-    slope, intercept = np.polyfit(sizes, times, 1, w=1.0 / times)
-    return max(float(intercept), 0.0), max(float(slope), 0.0)
+    """Seconds at no bytes, and seconds a byte, neither negative: the line of least absolute relative errors, which one
+    size that was held up does not move. Such a line goes through two of the points, or through one along an axis."""
+    points = sorted(seconds.items())
+    lines = [(time_s, 0.0) for _, time_s in points] + [(0.0, time_s / size) for size, time_s in points]
+    for (size, time_s), (larger, longer_s) in itertools.combinations(points, 2):
+        slope = (longer_s - time_s) / (larger - size)
+        lines.append((time_s - slope * size, slope))
+    able = [each for each in lines if min(each) >= 0.0]
+    return min(able, key=lambda each: sum(abs((each[0] + each[1] * size) / time_s - 1.0) for size, time_s in points))
 
 
 def _speed(byte_s: float) -> float:
