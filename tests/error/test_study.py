@@ -163,7 +163,7 @@ def test_a_model_without_candidates_has_no_error(tmp_path: Path) -> None:
 
 
 def test_the_upper_end_covers_what_a_planner_picks(network: Case, meter: ErrorMeter) -> None:
-    """Picks of other bounds and times saved than the study's own. Of random subsets alone the upper end covers fewer."""
+    """Picks of other bounds and times saved than the study's own; with random subsets alone it covers fewer."""
     model = studied(network, meter)
     known = measure(network.graph, CHOICES, meter, BUDGET)
     seen = {tuple(each.assignment) for each in model.subsets}
