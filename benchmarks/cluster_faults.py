@@ -143,7 +143,8 @@ def cells(row: dict[str, Any]) -> list[str]:
     return [
         *start,
         str(row["answered"]),
-        "0",
+        str(result["identical"]),
+        f"{result['distance']:.1e}",
         str(len(stops)),
         recovered,
         reasons,
