@@ -44,6 +44,7 @@ def original(source: str) -> nn.Module:
         return exported
     with contextlib.suppress(ValueError):
         sys.path.insert(0, str(Path(path).parent.resolve()))
+    torch.manual_seed(0)  # each process builds the module anew: weights that are drawn must be the same in all of them
     module = importlib.import_module(Path(path).stem)
     built: nn.Module = getattr(module, name)()
     return built.eval()
