@@ -22,8 +22,8 @@ def build():
 
 @pytest.fixture(scope="module")
 def own(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
-    """A module with a linear layer, whose weights are drawn when it is built, compared. With fewer samples its ranges are
-    too narrow, and held-out outputs are clipped by far more than they are rounded."""
+    """A module with a linear layer, whose weights are drawn when it is built, compared. Fewer samples would give it
+    ranges so narrow that held-out outputs are clipped by far more than they are rounded."""
     need("torch")
     folder = tmp_path_factory.mktemp("torch")
     (folder / "small.py").write_text(MODULE)
@@ -92,4 +92,9 @@ def test_from_onnx(few: tuple[Path, Path], tmp_path: Path) -> None:
     sound(found)
     for key in asked[:3]:
         assert 0 < found[key]["checked"]["error_to_float"] < 0.1, (key, shown(found[key]))
-    assert len([layer for layer in result["layers"] if layer["int8_s"]]) > 5
+    timed = [layer for layer in result["layers"] if layer["int8_s"]]
+    assert len(timed) > 5
+    whole = found[asked[1]]["checked"]["error_to_float"]
+    alone = [layer["error"] for layer in timed if layer["error"] is not None]
+    assert len(alone) == min(len(timed), 24)
+    assert all(0 < error < 2 * whole for error in alone)

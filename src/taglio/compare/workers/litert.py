@@ -155,7 +155,13 @@ class LiteRt:
 
     def _compiled(self, path: Path, hardware: str) -> Run:
         """LiteRT's newer interface, which has accelerators in Python."""
-        model = CompiledModel.from_file(str(path), hardware_accel=_ACCELERATORS[hardware])
+        try:
+            model = CompiledModel.from_file(str(path), hardware_accel=_ACCELERATORS[hardware])
+        except RuntimeError as error:
+            if hardware == "CPU":
+                raise
+            said = " ".join(str(error).rpartition("ERROR: ")[2].split())[:160]
+            raise Refused(f"CompiledModel finds no {hardware} here that takes the model: {said}", "missing") from error
         inputs, outputs = model.create_input_buffers(0), model.create_output_buffers(0)
         interpreter = self._interpreter(path, "built-in kernels", 1)
         details = interpreter.get_output_details()

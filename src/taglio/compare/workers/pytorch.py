@@ -16,10 +16,12 @@ from taglio.compare.request import Request
 from taglio.compare.row import Layer, Support, Wanted
 from taglio.compare.workers import torch_model, torch_support
 from taglio.compare.workers.contract import Array, Data, Opened, Refused, Run
-from taglio.compare.workers.torch_forms import Int8Watch, quantize
+from taglio.compare.workers.loop import distance
+from taglio.compare.workers.torch_forms import Int8Watch, alone, quantize
 from taglio.compare.workers.torch_model import flat, tensors
 
 _RUNS = 10
+MOST_ALONE = 24
 
 
 def versions() -> dict[str, str]:
@@ -62,6 +64,7 @@ class PyTorch:
         torch.manual_seed(request.seed)
         self._model = torch_model.load(request)
         self._calibration = [tensors(sample) for sample in data.calibration]
+        self._held_out = data.held_out[:4]
         self._sample = data.held_out[0]
         cpuinfo = Path("/proc/cpuinfo")
         self._wide = not cpuinfo.exists() or "vnni" in cpuinfo.read_text() or "asimd" in cpuinfo.read_text()
@@ -98,23 +101,37 @@ class PyTorch:
         yield from torch_support.tried(self._wide)
 
     def layers(self) -> Iterator[Layer]:
-        """Every torch.nn layer of the module, timed by hooks inside one inference, float beside FX static (x86)."""
+        """Every torch.nn layer of the module, timed by hooks inside one inference, float beside FX static (x86), and
+        the output error of each of the largest alone in int8."""
         if not isinstance(self._model, torch.fx.GraphModule):
             raise Refused("the module is not a graph: layers are told for models that come through ONNX")
         wanted = Wanted("", "pytorch", "static", "fx", "u8s8", False, True, "x86")
         quantized = quantize(self._model, wanted, self._calibration, "x86", wide=self._wide)
         float_s, shapes = self._times(self._model)
         int8_s, _ = self._times(quantized)
-        for name, module in self._model.named_children():
-            if name not in float_s:
-                continue
-            shape = shapes[name]
-            elements = int(np.prod(shape))
+        children = {name: module for name, module in self._model.named_children() if name in float_s}
+        flops = {name: _flops(module, shapes[name]) for name, module in children.items()}
+        largest = sorted((name for name in children if name in int8_s), key=lambda each: -flops[each])[:MOST_ALONE]
+        reference = self._outputs(self._model)
+        for name, module in children.items():
+            error, note = None, ""
+            if name not in int8_s:
+                note = "fused into the layer before, or left in float"
+            elif name in largest:
+                error = distance(
+                    reference, self._outputs(alone(self._model, name, self._calibration, "x86", wide=self._wide))
+                )
+            else:
+                note = "its error alone was not measured: not among the largest"
+            elements = int(np.prod(shapes[name]))
             yield Layer(
-                "pytorch", name, type(module).__name__, _flops(module, shape), 4 * elements,
-                elements if name in int8_s else None, float_s[name], int8_s.get(name), None,
-                "" if name in int8_s else "fused into the layer before, or left in float",
+                "pytorch", name, type(module).__name__, flops[name], 4 * elements,
+                elements if name in int8_s else None, float_s[name], int8_s.get(name), error, note,
             )  # fmt: skip
+
+    def _outputs(self, model: nn.Module) -> list[list[Array]]:
+        run = _runner(model, "x86")
+        return [[np.array(each) for each in run(sample)] for sample in self._held_out]
 
     def _float(self, wanted: Wanted, device: str, compiled: bool) -> Opened:
         kind = {"bfloat16": torch.bfloat16, "float16": torch.float16}.get(wanted.method)
