@@ -203,3 +203,13 @@ def test_a_block_has_the_operations_of_its_operators() -> None:
     assert gated.flops == 64 * 16 * 16 * (2 * 9 * 64 + 1 + 4 + 1)
     assert blocks["/classify/Gemm"].flops == 10 * (2 * 80 + 1)
     assert blocks["/Flatten"].flops == 0
+
+
+@pytest.mark.parametrize(("kind", "gates"), [("LSTM", 4), ("GRU", 3), ("RNN", 1)])
+def test_a_recurrent_operator_counts_both_matrices_at_every_step(kind: str, gates: int) -> None:
+    """A step multiplies [1, 5] by [5, 7 gates] and [1, 7] by [7, 7 gates], and adds a bias for each."""
+    shapes = {"x": (6, 2, 5), "w": (1, 7 * gates, 5), "r": (1, 7 * gates, 7), "b": (1, 14 * gates), "y": (6, 1, 2, 7)}
+    matrices = 2 * 5 * 7 * gates + 2 * 7 * 7 * gates
+    with_bias = helper.make_node(kind, ["x", "w", "r", "b"], ["y"], hidden_size=7)
+    assert operator_flops(with_bias, shapes) == 6 * 2 * (matrices + 14 * gates)
+    assert operator_flops(helper.make_node(kind, ["x", "w", "r"], ["y"], hidden_size=7), shapes) == 6 * 2 * matrices

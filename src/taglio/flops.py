@@ -39,6 +39,10 @@ def operator_flops(node: onnx.NodeProto, shapes: Shapes) -> int:
             left = shapes.get(node.input[0], (0, 0))
             inner = left[0] if _attribute(node, "transA", 0) else left[1]
             return size * (2 * inner + _has_bias(node))
+        case "LSTM" | "GRU" | "RNN":  # both matrices at every step; what its gates do to their results is left out
+            weights = sum(prod(shapes.get(name, ())) for name in node.input[1:3] if shapes.get(name))
+            steps = prod(shapes.get(node.input[0], (0,))[:2])
+            return steps * (2 * weights + prod(shapes.get(node.input[3], (0,)) if len(node.input) > 3 else (0,)))
         case "MaxPool" | "AveragePool":
             kernel = next((tuple(a.ints) for a in node.attribute if a.name == "kernel_shape"), ())
             return size * prod(kernel)

@@ -19,6 +19,14 @@ def test_the_fit_gives_back_what_the_times_were_made_with() -> None:
     assert found.bandwidth_bytes_per_s.high / found.bandwidth_bytes_per_s.low < 1.05
 
 
+def test_a_size_that_was_held_up_does_not_move_the_line() -> None:
+    samples = {size: [0.01 + size / 12.5e6] * 9 for size in SIZES}
+    samples[SIZES[-1]] = [2.0] * 9
+    found = fitted("a", "b", samples, None).link()
+    assert found.bandwidth_bytes_per_s == pytest.approx(12.5e6)
+    assert found.latency_s == pytest.approx(0.005)
+
+
 def test_a_link_that_no_size_slows_has_a_bandwidth_all_the_same() -> None:
     found = fitted("a", "a", {size: [1e-4] * 5 for size in SIZES}, None)
     assert found.link().bandwidth_bytes_per_s > 1e9 and found.link().latency_s == pytest.approx(1e-4)

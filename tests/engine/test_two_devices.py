@@ -134,11 +134,12 @@ def test_a_killed_device_costs_no_request(running: Bench, out: Path, cluster: Pa
 def test_a_killed_device_comes_back(running: Bench, out: Path, cluster: Path) -> None:
     planned(running, out, cluster)
     with _killed(running, "run", out, "--cluster", cluster, "--runs", 1_000_000) as process:
-        assert running.start("server").json()["name"] == "server"
         assert process.stderr is not None
         said: list[str] = []
         reader = threading.Thread(target=lambda: said.extend(process.stderr or ()), daemon=True)
         reader.start()
+        until(lambda: "sent again after" in "".join(said), 60.0, "a plan without the server")
+        assert running.start("server").json()["name"] == "server"
         until(lambda: "its devices are back" in "".join(said), 120.0, "the plan of both devices again")
         assert running.command("cluster", "status", "--json").json()["alive"] == {"camera": True, "server": True}
         process.send_signal(signal.SIGINT)

@@ -48,7 +48,7 @@ def test_a_tensor_crosses_once_for_each_device_that_reads_it() -> None:
 
 def test_an_output_that_is_read_on_goes_to_both() -> None:
     manifest = replace(THERE_AND_BACK, outputs=("c", "y"))
-    sent = [(each.device, each.names) for each in wire(manifest).sent_by("1")]
+    sent = [(each.device, each.names) for _, each in wire(manifest).sends("1")]
     assert sent == [("camera", ("c",)), (CALLER, ("c",))]
 
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from taglio.components.build import Manifest, Piece, read
+from taglio.components.build import Manifest, read
 from taglio.engine.connect import Connection, on, refusal, same_version
-from taglio.engine.host import Host, Loaded
-from taglio.engine.library import part, ray
+from taglio.engine.host import ANSWERS, MESSAGES, WATCH, Host, Job, Loaded
+from taglio.engine.library import ray
 from taglio.engine.replan import Planned
 from taglio.engine.resident import clock_name
 from taglio.engine.store import CHUNK_BYTES
@@ -24,7 +24,6 @@ from taglio.profile.stopwatch import Progress
 LANES = 8
 _PATIENCE_S = 120.0
 _PINGS = 50
-_HEADER_BYTES = 64_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +44,6 @@ class Deployment:
     loaded: tuple[Loaded, ...]
     clocks: Mapping[str, Clock]
     sent_bytes: int
-    buffer_bytes: int
 
 
 def deploy(
@@ -60,10 +58,7 @@ def deploy(
     wiring = wire(manifest)
     names = list(dict.fromkeys(piece.device for piece in manifest.pieces))
     connection.need(names)
-    buffer_bytes = max(message.bytes for message in wiring.messages) + _HEADER_BYTES
-    part("ray.dag").DAGContext.get_current().buffer_size_bytes = buffer_bytes
-    # Each lane runs in a thread of its own of every actor, beside one for calls such as these.
-    groups = {"_ray_system": LANES + 1, "_ray_system_error": 1}
+    groups = {MESSAGES: LANES, ANSWERS: LANES, WATCH: 1}
     actor = library.remote(num_cpus=0, max_restarts=0, concurrency_groups=groups)(Host)
     hosts = {name: actor.options(**on(name)).remote() for name in names}
     clocks, sent, loaded = {}, 0, []
@@ -87,8 +82,9 @@ def deploy(
             clocks[name] = Clock(0.0, 0.0) if found.clock == clock_name() else _clock(host)
             files = {piece.sha256: (folder / piece.file, piece.size_bytes) for piece in pieces}
             sent += send(host, files, progress)
-            jobs = [(piece, _sends(wiring, piece)) for piece in pieces]
-            opening[name] = host.load.remote(jobs, device.runtime, device.threads, buffer_bytes)
+            jobs = [Job(piece, wiring.reads[piece.name], wiring.sends(piece.name)) for piece in pieces]
+            peers = {other: each for other, each in hosts.items() if other != name}
+            opening[name] = host.load.remote(jobs, device.runtime, device.threads, peers)
         except Exception as error:
             raise refusal(name, error) from None
         if progress:
@@ -101,11 +97,7 @@ def deploy(
         if progress:
             progress("deploying", len(names) + done + 1, 2 * len(names))
     _hold(manifest, loaded)
-    return Deployment(manifest, wiring, hosts, tuple(loaded), clocks, sent, buffer_bytes)
-
-
-def _sends(wiring: Wiring, piece: Piece) -> list[Any]:
-    return [(index, each) for index, each in enumerate(wiring.messages) if each.source == piece.name]
+    return Deployment(manifest, wiring, hosts, tuple(loaded), clocks, sent)
 
 
 def send(host: Any, files: Mapping[str, tuple[Path, int]], progress: Progress | None = None) -> int:

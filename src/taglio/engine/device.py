@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from taglio.engine import keeper, local
-from taglio.engine.library import ray
+from taglio.engine.library import INLINE, ray
 from taglio.engine.local import LocalDevice
 from taglio.engine.lock import Lock, make_token
 from taglio.errors import BadDevice, BadOption
@@ -31,6 +31,9 @@ _HEALTH = {
     "RAY_health_check_period_ms": "1000",
     "RAY_health_check_timeout_ms": "4000",
     "RAY_health_check_failure_threshold": "4",
+    # Components are what a device is for: they run before what it does at leisure, not behind it.
+    "RAY_worker_niceness": "0",
+    "RAY_task_events_report_interval_ms": "0",
     # What a restart of the head may take before the others give up and start anew.
     "RAY_gcs_rpc_server_reconnect_timeout_s": "120",
 }
@@ -65,7 +68,7 @@ def start(
         address = f"{host}:{port}"
         _free(host, port)
     assert address is not None
-    environment = {**os.environ, **lock.environment(), **_HEALTH}
+    environment = {**os.environ, **lock.environment(), **_HEALTH, **INLINE}
     environment.pop("RAY_AUTH_TOKEN", None)  # it would go before the file
     _reachable(address, head=head)
     if not head:

@@ -1,16 +1,18 @@
-"""What runs on a device: an actor that stores components, opens their sessions and runs them. Knows no other device.
+"""What runs on a device: an actor that opens components, runs each when its messages are there, and sends on what it
+writes, straight to the devices that read it.
 
-Several requests may be in it at once, each in a thread of its own; components run one at a time, the oldest request's
-first, as the planner assumes.
+Several requests may be in it at once, each message in a thread of its own; components run one at a time, the oldest
+request's first, as the planner assumes.
 """
 
 import heapq
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -18,13 +20,15 @@ from taglio import artifact
 from taglio.components.build import Piece
 from taglio.engine import counters
 from taglio.engine.device import DEVICE
-from taglio.engine.library import part
 from taglio.engine.parcel import Hop, Parcel, Step
 from taglio.engine.resident import Resident, resident_bytes
-from taglio.engine.wiring import Message
-from taglio.errors import BadData, BadDevice
+from taglio.engine.wiring import CALLER, Message
+from taglio.errors import BadDevice, TaglioError
 from taglio.runtimes.onnxruntime import SessionOptions
 from taglio.runtimes.session import Session, opener
+
+# Threads of an actor: for messages that arrive, callers that wait for an answer, and one that waits for its end.
+MESSAGES, ANSWERS, WATCH = "messages", "answers", "watch"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,15 +45,37 @@ class Loaded:
     memory_bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A component for a device: the messages that it reads, by index, and those that it sends."""
+
+    piece: Piece
+    reads: tuple[int, ...]
+    sends: tuple[tuple[int, Message], ...]
+
+
+@dataclass(slots=True)
+class _Request:
+    """What a request has brought so far, and the components that wait for more."""
+
+    left: set[str]
+    parcels: dict[int, Parcel] = field(default_factory=dict)
+
+
 class Host(Resident):
     """One device's components. Made an actor by deploy.py."""
 
     def __init__(self) -> None:
         super().__init__()
         self.device = os.environ.get(DEVICE, "")
-        self._sessions: dict[str, tuple[Piece, Session]] = {}
-        self._sends: dict[str, list[tuple[int, Message]]] = {}
+        self._jobs: dict[str, Job] = {}
+        self._sessions: dict[str, Session] = {}
+        self._peers: dict[str, Callable[[Parcel], object]] = {}
         self._turn = _Turn()
+        self._changed = threading.Condition()
+        self._requests: dict[int, _Request] = {}
+        self._given: dict[int, list[Parcel]] = {}
+        self._owed = 0
 
     def counters(self) -> dict[str, tuple[float, float]] | None:
         """What this machine's energy counters show."""
@@ -59,18 +85,14 @@ class Host(Resident):
         """This device's monotonic clock."""
         return time.monotonic()
 
-    def load(
-        self, pieces: list[tuple[Piece, list[tuple[int, Message]]]], runtime: str, threads: int, buffer_bytes: int
-    ) -> list[Loaded]:
-        """Open the sessions of `pieces`, each with what it sends, and run each once on zeros.
+    def load(self, jobs: list[Job], runtime: str, threads: int, peers: dict[str, Any]) -> list[Loaded]:
+        """Open the components of `jobs` and run each once on zeros; `peers` are the other devices' hosts.
 
         Raises BadModel where the runtime refuses a component, BadArtifact where its file was changed.
         """
-        part("ray.dag").DAGContext.get_current().buffer_size_bytes = buffer_bytes
-        self._sessions, self._sends = {}, {}
         found = []
-        for piece, sends in pieces:
-            begun = time.monotonic()
+        for job in jobs:
+            piece, begun = job.piece, time.monotonic()
             data = self.store.read(piece.sha256)
             # A session that is opened by path reads the file again: what it reads is what was hashed.
             path = self.store.path(piece.sha256)
@@ -79,26 +101,70 @@ class Host(Resident):
             session.run([port.name for port in piece.outputs], zeros)
             if self.store.read(piece.sha256) != data:
                 raise BadDevice(f"{path}: changed while it was opened")
-            self._sessions[piece.name] = (piece, session)
-            self._sends[piece.name] = sends
+            self._sessions[piece.name], self._jobs[piece.name] = session, job
             took = time.monotonic() - begun
             version = artifact.version_of(runtime)
             found.append(
                 Loaded(self.device, piece.name, piece.sha256, runtime, version, threads, took, resident_bytes())
             )
+        self._peers = {name: post(host) for name, host in peers.items()}
+        self._owed = sum(message.device == CALLER for job in jobs for _, message in job.sends)
         return found
 
-    def step(self, component: str, *parcels: Parcel) -> Parcel | tuple[Parcel, ...]:
-        """Run a component on what its messages hold; a message for each device that reads it."""
+    def take(self, parcel: Parcel) -> None:
+        """A message arrives: run the components that waited for it alone, and send on what they write."""
+        with self._changed:
+            request = self._requests.setdefault(parcel.request, _Request(set(self._jobs)))
+            request.parcels[parcel.message] = parcel
+            ready = [name for name in self._jobs if name in request.left and _all(request, self._jobs[name])]
+            request.left.difference_update(ready)
+            if not request.left:
+                del self._requests[parcel.request]
+        for name in ready:
+            here = self._send(name, [request.parcels[index] for index in self._jobs[name].reads])
+            for each in here:
+                self.take(each)
+
+    def answer(self, request: int) -> list[Parcel]:
+        """What this device has for the caller, once it has all of it."""
+        with self._changed:
+            self._changed.wait_for(lambda: len(self._given.get(request, ())) == self._owed)
+            return self._given.pop(request)
+
+    def stay(self) -> None:
+        """Never returns: whoever asked learns that this process ended."""
+        threading.Event().wait()
+
+    def _send(self, component: str, parcels: list[Parcel]) -> list[Parcel]:
+        """Run a component and send its messages; those to components of this device are given back."""
+        request, here = parcels[0].request, []
+        try:
+            made = self._run(component, parcels)
+        except Exception as error:  # whoever waits for the answer is told
+            known = error if isinstance(error, TaglioError) else BadDevice(f"{component} failed: {_line(error)}")
+            made = Made({}, (), (), known)
+        for index, message in self._jobs[component].sends:
+            tensors = {name: made.tensors[name] for name in message.names} if made.error is None else {}
+            parcel = Parcel(request, index, self.device, tensors, made.steps, made.hops, made.error)
+            if message.device == CALLER:
+                with self._changed:
+                    self._given.setdefault(request, []).append(parcel)
+                    self._changed.notify_all()
+            elif message.device == self.device:
+                here.append(parcel)
+            else:
+                self._peers[message.device](parcel)
+        return here
+
+    def _run(self, component: str, parcels: list[Parcel]) -> "Made":
         ready = time.monotonic()
-        piece, session = self._sessions[component]
-        request = parcels[0].request
+        piece, session = self._jobs[component].piece, self._sessions[component]
         tensors: dict[str, np.ndarray] = {}
         steps: dict[str, Step] = {}
         hops: dict[tuple[int, str], Hop] = {}
         for parcel in parcels:
-            if parcel.request != request:
-                raise BadData(f"{component}: got parts of requests {request} and {parcel.request} together")
+            if parcel.error is not None:
+                raise parcel.error
             tensors.update(parcel.tensors)
             steps.update((each.component, each) for each in parcel.steps)
             for each in parcel.hops:
@@ -106,19 +172,36 @@ class Host(Resident):
                 hops[hop.message, hop.target] = hop
         feed = {port.name: tensors[port.name] for port in piece.inputs}
         names = [port.name for port in piece.outputs]
-        with self._turn.of(request):
+        with self._turn.of(parcels[0].request):
             start = time.monotonic()
             values = session.run(names, feed)
             end = time.monotonic()
         steps[component] = Step(component, self.device, ready, start, end)
-        made = dict(zip(names, values, strict=True))
-        past = tuple(steps.values())
-        way = tuple(hops.values())
-        sent = tuple(
-            Parcel(request, index, self.device, {name: made[name] for name in message.names}, past, way)
-            for index, message in self._sends[component]
-        )
-        return sent if len(sent) != 1 else sent[0]
+        return Made(dict(zip(names, values, strict=True)), tuple(steps.values()), tuple(hops.values()), None)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Made:
+    """What a component wrote, what led to it, and what went wrong instead."""
+
+    tensors: dict[str, np.ndarray]
+    steps: tuple[Step, ...]
+    hops: tuple[Hop, ...]
+    error: TaglioError | None
+
+
+def post(host: Any) -> Callable[[Parcel], object]:
+    """How a message is sent to a host: nobody waits for it."""
+    sent: Callable[[Parcel], object] = host.take.options(concurrency_group=MESSAGES, num_returns=0).remote
+    return sent
+
+
+def _all(request: _Request, job: Job) -> bool:
+    return all(index in request.parcels for index in job.reads)
+
+
+def _line(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
 
 class _Turn:

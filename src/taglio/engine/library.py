@@ -9,6 +9,9 @@ from taglio.errors import BadOption
 
 # The version that this was built against; others of the same minor version speak to each other.
 TESTED = "2.60"
+# A message travels in the call that brings it, whatever its size: else its receiver would have to ask for it, which
+# takes two more ways over the link.
+INLINE = {"RAY_max_direct_call_object_size": str(2**28), "RAY_task_rpc_inlined_bytes_limit": str(2**29)}
 _QUIET = {
     "RAY_DISABLE_IMPORT_WARNING": "1",
     "RAY_DEDUP_LOGS": "0",
@@ -16,10 +19,9 @@ _QUIET = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_USAGE_STATS_PROMPT_ENABLED": "0",
-    # Compiled graphs wait for as long as they are told to; how long is decided in pipeline.py.
-    "RAY_CGRAPH_submit_timeout": "600",
-    "RAY_CGRAPH_get_timeout": "600",
-    "RAY_CGRAPH_teardown_timeout": "5",
+    # Nobody looks at what Ray records of each message.
+    "RAY_task_events_report_interval_ms": "0",
+    **INLINE,
 }
 
 

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from taglio.errors import TaglioError
+
 
 @dataclass(frozen=True, slots=True)
 class Step:
@@ -30,9 +32,12 @@ class Hop:
 
 
 class Parcel:
-    """One message: tensors by name, with the steps and hops of all that led to it. Stamped as it is sent and read."""
+    """One message: tensors by name, or the error that kept them from being made, and the steps and hops behind it.
 
-    __slots__ = ("hops", "message", "request", "source", "steps", "tensors")
+    Stamped as it is sent and read.
+    """
+
+    __slots__ = ("error", "hops", "message", "request", "source", "steps", "tensors")
 
     def __init__(
         self,
@@ -42,22 +47,17 @@ class Parcel:
         tensors: dict[str, np.ndarray],
         steps: tuple[Step, ...] = (),
         hops: tuple[Hop, ...] = (),
+        error: TaglioError | None = None,
     ) -> None:
         self.request, self.message, self.source = request, message, source
-        self.tensors, self.steps, self.hops = tensors, steps, hops
+        self.tensors, self.steps, self.hops, self.error = tensors, steps, hops, error
 
     def __reduce__(self) -> tuple[Any, ...]:
-        sent = (self.request, self.message, self.source, self.tensors, self.steps, self.hops)
-        return _arrive, (*sent, time.monotonic())
+        sent = (self.request, self.message, self.source, self.tensors, self.steps, self.hops, self.error)
+        return _arrive, (sent, time.monotonic())
 
 
-def _arrive(
-    request: int,
-    message: int,
-    source: str,
-    tensors: dict[str, np.ndarray],
-    steps: tuple[Step, ...],
-    hops: tuple[Hop, ...],
-    sent_s: float,
-) -> Parcel:
-    return Parcel(request, message, source, tensors, steps, (*hops, Hop(message, source, "", sent_s, time.monotonic())))
+def _arrive(sent: tuple[Any, ...], sent_s: float) -> Parcel:
+    request, message, source, tensors, steps, hops, error = sent
+    way = (*hops, Hop(message, source, "", sent_s, time.monotonic()))
+    return Parcel(request, message, source, tensors, steps, way, error)

@@ -1,28 +1,24 @@
-"""Requests through compiled graphs, one graph for each request that may be on its way. Chooses no device.
+"""Requests through a deployment: inputs go to the devices that read them, answers come from those that write outputs.
 
-A lane is a compiled graph over the devices' actors that holds one request at a time. A graph that held several would
-let a message arrive where the last was not yet read, and Ray's receiving node then stands still until it is. With lanes
-no message ever meets another, transfers and components of different requests overlap, and a device that is visited
-twice need not wait for itself.
+What components write goes from device to device and never through here. A device that ends is noticed by a call to it
+that never returns otherwise. Chooses no device.
 """
 
 import contextlib
-import threading
 import time
-from collections import deque
 from collections.abc import Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, InvalidStateError, wait
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from taglio.engine.deploy import Deployment
-from taglio.engine.library import part, ray
+from taglio.engine.host import ANSWERS, WATCH, post
+from taglio.engine.library import ray
 from taglio.engine.parcel import Hop, Parcel, Step
 from taglio.engine.wiring import CALLER
-from taglio.errors import BadData, TaglioError
-
-_CLOSING_S = 5.0
+from taglio.errors import BadData
 
 
 class Broken(Exception):
@@ -50,34 +46,32 @@ class Answer:
         return self.answered_s - self.sent_s
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Flight:
-    lane: int
-    refs: Any
+    answers: "tuple[Future[list[Parcel]], ...]"
     sent_s: float
 
 
 class Pipeline:
-    """Lanes over a deployment."""
+    """A deployment with up to `lanes` requests on their way."""
 
     def __init__(self, deployment: Deployment, lanes: int, start: str) -> None:
+        self.lanes = lanes
         self._deployment = deployment
         self._start = start
-        messages = deployment.wiring.messages
-        self._inputs = [index for index, each in enumerate(messages) if each.source == CALLER]
-        self._answers = deployment.wiring.answers()
-        self._lanes = [self._lane() for _ in range(lanes)]
-        self._free = deque(range(lanes))
+        hosts, messages = deployment.hosts, deployment.wiring.messages
+        to = {name: post(host) for name, host in hosts.items()}
+        self._inputs = [(index, each, to[each.device]) for index, each in enumerate(messages) if each.source == CALLER]
+        writing = dict.fromkeys(each.source_device for each in messages if each.device == CALLER)
+        self._asked = [hosts[name].answer.options(concurrency_group=ANSWERS) for name in writing]
         self._flights: dict[int, _Flight] = {}
-
-    @property
-    def lanes(self) -> int:
-        """Requests that may be on their way."""
-        return len(self._lanes)
+        self._gone: Future[str] = Future()
+        for name, host in hosts.items():
+            self._watch(name, host)
 
     def room(self) -> bool:
         """Whether another request may be sent."""
-        return bool(self._free)
+        return len(self._flights) < self.lanes
 
     def holds(self, request: int) -> bool:
         """Whether a request is on its way."""
@@ -85,70 +79,66 @@ class Pipeline:
 
     def send(self, request: int, feed: Mapping[str, np.ndarray]) -> None:
         """Send a request. Raises Broken where the engine refuses it."""
-        messages = self._deployment.wiring.messages
-        parcels = [
-            Parcel(request, index, "", {name: feed[name] for name in messages[index].names}) for index in self._inputs
-        ]
-        lane = self._free.popleft()
         sent = time.monotonic()
         try:
-            refs = self._lanes[lane].execute(*parcels)
+            answers = tuple(each.remote(request).future() for each in self._asked)
+            for index, message, post_to in self._inputs:
+                post_to(Parcel(request, index, "", {name: feed[name] for name in message.names}))
         except Exception as error:
             raise Broken(_line(error)) from None
-        self._flights[request] = _Flight(lane, refs, sent)
+        self._flights[request] = _Flight(answers, sent)
 
     def wait(self, request: int, patience_s: float) -> Answer:
-        """The answer to a request that was sent. Raises Broken where there is none, or none within `patience_s`."""
+        """The answer to a request that was sent. Raises Broken where there is none, or none within `patience_s`; what
+        went wrong in a component, as its device said it."""
         flight = self._flights[request]
-        try:
-            values = ray().get(flight.refs, timeout=patience_s)
-        except Exception as error:
-            cause = getattr(error, "cause", None)
-            if isinstance(cause, TaglioError):
-                raise cause from None
-            raise Broken(_line(error)) from None
+        parcels = [parcel for each in flight.answers for parcel in self._get(each, patience_s)]
         answered = time.monotonic()
         del self._flights[request]
         outputs: dict[str, np.ndarray] = {}
         steps: dict[str, Step] = {}
         hops: dict[tuple[int, str], Hop] = {}
-        for parcel in values:
+        for parcel in parcels:
+            if parcel.error is not None:
+                raise parcel.error
             if parcel.request != request:
                 raise BadData(f"request {request} was answered with request {parcel.request}")
-            outputs.update((name, np.array(value)) for name, value in parcel.tensors.items())
+            outputs.update(parcel.tensors)
             steps.update((each.component, each) for each in parcel.steps)
             hops.update(((each.message, each.target), each) for each in parcel.hops)
-        del values
-        self._free.append(flight.lane)
-        ordered = [outputs[name] for name in self._deployment.manifest.outputs]
+        ordered = [np.array(outputs[name]) for name in self._deployment.manifest.outputs]
         return Answer(
             request, ordered, flight.sent_s, answered,
             tuple(self._step(each) for each in steps.values()), tuple(self._hop(each) for each in hops.values()),
         )  # fmt: skip
 
-    def close(self) -> None:
-        """Take the graphs down. Never raises, and waits for nobody long: what is closed may be broken."""
-        threads = [threading.Thread(target=_teardown, args=(lane,), daemon=True) for lane in self._lanes]
-        for thread in threads:
-            thread.start()
-        end = time.monotonic() + _CLOSING_S
-        for thread in threads:
-            thread.join(max(0.0, end - time.monotonic()))
-        self._lanes = []
-        self._flights = {}
+    def _get(self, answer: "Future[list[Parcel]]", patience_s: float) -> list[Parcel]:
+        either: list[Future[Any]] = [answer, self._gone]
+        wait(either, timeout=patience_s, return_when=FIRST_COMPLETED)
+        if answer.done():
+            try:
+                return answer.result()
+            except Exception as error:
+                raise Broken(_line(error)) from None
+        if self._gone.done():
+            raise Broken(f'device "{self._gone.result()}" stopped answering')
+        raise Broken(f"no answer within {patience_s:.0f} s")
 
-    def _lane(self) -> Any:
-        dag = part("ray.dag")
-        wiring, manifest, hosts = self._deployment.wiring, self._deployment.manifest, self._deployment.hosts
-        with dag.InputNode() as caller:
-            nodes: dict[int, Any] = {index: caller[position] for position, index in enumerate(self._inputs)}
-            for piece in manifest.pieces:
-                sent = [index for index, each in enumerate(wiring.messages) if each.source == piece.name]
-                step = hosts[piece.device].step.options(num_returns=len(sent))
-                made = step.bind(piece.name, *(nodes[index] for index in wiring.reads[piece.name]))
-                nodes.update(zip(sent, made if len(sent) > 1 else [made], strict=True))
-            graph = dag.MultiOutputNode([nodes[index] for index in self._answers])
-        return graph.experimental_compile(_max_inflight_executions=1)
+    def _watch(self, name: str, host: Any) -> None:
+        """Learn when a host's process ends."""
+
+        def ended(_: object) -> None:
+            with contextlib.suppress(InvalidStateError):  # another one ended before
+                self._gone.set_result(name)
+
+        host.stay.options(concurrency_group=WATCH).remote().future().add_done_callback(ended)
+
+    def close(self) -> None:
+        """End the devices' hosts. Never raises, and waits for nobody: what is closed may be broken."""
+        for host in self._deployment.hosts.values():
+            with contextlib.suppress(Exception):
+                ray().kill(host)
+        self._flights = {}
 
     def _step(self, step: Step) -> Step:
         offset = self._deployment.clocks[step.device].offset_s
@@ -160,11 +150,6 @@ class Pipeline:
         sent = hop.sent_s - (clocks[hop.source].offset_s if hop.source else 0.0)
         read = hop.read_s - (clocks[hop.target].offset_s if hop.target else 0.0)
         return Hop(hop.message, hop.source or self._start, hop.target or self._start, sent, read)
-
-
-def _teardown(lane: Any) -> None:
-    with contextlib.suppress(Exception):
-        lane.teardown()
 
 
 def _line(error: Exception) -> str:

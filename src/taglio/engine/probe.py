@@ -1,6 +1,6 @@
 """Measure links with real tensors over the data path that requests take. Plans nothing.
 
-A tensor goes from a device to another and eight bytes come back, timed by the sender's clock, so no two clocks are
+A tensor goes from a device to another and a few bytes come back, timed by the sender's clock, so no two clocks are
 compared: what grows with the size is the way there, and the two latencies are taken to be equal. Latency includes what
 the engine itself takes for a hop.
 """
@@ -16,9 +16,8 @@ import numpy as np
 
 from taglio.cluster import Cluster, Link
 from taglio.engine.connect import Connection, on, refusal
-from taglio.engine.echo import SIZE, Echo
-from taglio.engine.library import part, ray
-from taglio.engine.parcel import Parcel
+from taglio.engine.echo import Echo
+from taglio.engine.library import ray
 from taglio.profile.stopwatch import Progress
 
 SIZES = (1_000, 10_000, 100_000, 400_000, 1_600_000, 4_000_000)
@@ -42,7 +41,7 @@ class Spread:
 @dataclass(frozen=True, slots=True)
 class LinkProbe:
     """One direction. `planned` is the cluster file's link (None: it has none); `seconds` are medians by size in bytes,
-    the eight bytes' way back included."""
+    the answer's way back included."""
 
     source: str
     target: str
@@ -62,24 +61,17 @@ def probe(connection: Connection, cluster: Cluster, progress: Progress | None = 
     library = ray()
     names = [device.name for device in cluster.devices]
     connection.need(names)
-    room = max(SIZES) + 64_000
-    part("ray.dag").DAGContext.get_current().buffer_size_bytes = room
     pairs = [(a, b) for a, b in itertools.product(names, names) if a == b or cluster.link(a, b) is not None]
     actor = library.remote(num_cpus=0, max_restarts=0)(Echo)
     found = []
     for done, (a, b) in enumerate(pairs):
         if progress:
             progress("probing", done, len(pairs))
-        ends = {name: actor.options(**on(name)).remote(room) for name in dict.fromkeys((a, b))}
-        graph = None
+        ends = {name: actor.options(**on(name)).remote() for name in dict.fromkeys((a, b))}
         try:
-            graph = _graph(ends[a], ends[b])
-            samples = _measure(graph)
+            samples = _measure(ends[a], ends[b] if a != b else None)
         except Exception as error:
             raise refusal(b, error) from None
-        finally:
-            if graph is not None:
-                graph.teardown(kill_actors=True)
         given = next((each for each in cluster.links if (each.source, each.target) == (a, b)), None)
         found.append(fitted(a, b, samples, given))
     if progress:
@@ -87,14 +79,7 @@ def probe(connection: Connection, cluster: Cluster, progress: Progress | None = 
     return found
 
 
-def _graph(source: Any, target: Any) -> Any:
-    dag = part("ray.dag")
-    with dag.InputNode() as asked:
-        landed = source.land.bind(target.bounce.bind(source.send.bind(asked)))
-    return landed.experimental_compile(_max_inflight_executions=1)
-
-
-def _measure(graph: Any) -> dict[int, list[float]]:
+def _measure(source: Any, target: Any) -> dict[int, list[float]]:
     """Seconds by size, of as many sizes and runs as the budget allows."""
     found: dict[int, list[float]] = {}
     spent = 0.0
@@ -103,14 +88,9 @@ def _measure(graph: Any) -> dict[int, list[float]]:
         if runs < _FEWEST and len(found) >= 2:
             break
         runs = max(runs, _FEWEST)
-        samples = []
-        for index in range(runs + _WARMUP * (not found)):
-            asked = Parcel(index, 0, "", {SIZE: np.array([size])})
-            landed = ray().get(graph.execute(asked), timeout=_PATIENCE_S)
-            samples.append(float(landed.tensors["seconds"][0]))
-            del landed
-        found[size] = samples[-runs:]
-        spent += sum(samples)
+        warmup = _WARMUP * (not found)
+        found[size] = ray().get(source.seconds.remote(target, size, runs + warmup), timeout=_PATIENCE_S)[warmup:]
+        spent += sum(found[size])
     return found
 
 
@@ -123,7 +103,7 @@ def _guess(found: Mapping[int, Sequence[float]], size: int) -> float:
 
 
 def fitted(source: str, target: str, samples: Mapping[int, Sequence[float]], planned: Link | None) -> LinkProbe:
-    """Latency and bandwidth from seconds by size: a line, each size weighted by its own relative error."""
+    """Latency and bandwidth from seconds by size, a line through the medians."""
     medians = {size: median(each) for size, each in samples.items()}
     draw = np.random.default_rng(0)
     again = [
@@ -138,12 +118,15 @@ def fitted(source: str, target: str, samples: Mapping[int, Sequence[float]], pla
 
 
 def _line(seconds: Mapping[int, float]) -> tuple[float, float]:
-    """Seconds at no bytes, and seconds a byte, neither negative."""
-    sizes, times = np.array(list(seconds), float), np.array(list(seconds.values()))
-    if len(sizes) < 2:
-        return float(times[0]), 0.0
-    slope, intercept = np.polyfit(sizes, times, 1, w=1.0 / times)
-    return max(float(intercept), 0.0), max(float(slope), 0.0)
+    """Seconds at no bytes, and seconds a byte, neither negative: the line of least absolute relative errors, which one
+    size that was held up does not move. Such a line goes through two of the points, or through one along an axis."""
+    points = sorted(seconds.items())
+    lines = [(time_s, 0.0) for _, time_s in points] + [(0.0, time_s / size) for size, time_s in points]
+    for (size, time_s), (larger, longer_s) in itertools.combinations(points, 2):
+        slope = (longer_s - time_s) / (larger - size)
+        lines.append((time_s - slope * size, slope))
+    able = [each for each in lines if min(each) >= 0.0]
+    return min(able, key=lambda each: sum(abs((each[0] + each[1] * size) / time_s - 1.0) for size, time_s in points))
 
 
 def _speed(byte_s: float) -> float:

@@ -193,16 +193,22 @@ class Recovery:
         try:
             ray().get(host.clock.remote(), timeout=_ANSWER_S)
         except Exception:
-            time.sleep(0.2)  # the node of a process that died may be dying too
-            return bool(self._connection.alive().get(name)) and self._answers_task(name)
+            return self._runs_tasks(name)
         return True
 
-    def _answers_task(self, name: str) -> bool:
-        try:
-            ray().get(ray().remote(facts).options(**on(name), max_retries=0).remote(), timeout=2 * _ANSWER_S)
-        except Exception:
-            return False
-        return True
+    def _runs_tasks(self, name: str) -> bool:
+        """Whether a node whose host does not answer still lives: a dead one is known as such only after a while."""
+        library = ray()
+        task = library.remote(facts).options(**on(name), max_retries=0).remote()
+        end = time.monotonic() + 2 * _ANSWER_S
+        while time.monotonic() < end and self._connection.alive().get(name):
+            if library.wait([task], timeout=0.2)[0]:
+                try:
+                    library.get(task)
+                except Exception:
+                    return False
+                return True
+        return False
 
     def _drifted(self) -> tuple[Cluster, dict[str, float], str]:
         """The cluster as the last answers show it, factors on devices' times, and what is said of it ("": nothing)."""

@@ -39,9 +39,9 @@ class Wiring:
     messages: tuple[Message, ...]
     reads: dict[str, tuple[int, ...]]
 
-    def sent_by(self, component: str) -> list[Message]:
-        """What a component sends, in order."""
-        return [each for each in self.messages if each.source == component]
+    def sends(self, component: str) -> tuple[tuple[int, Message], ...]:
+        """What a component sends, in order, each with its index."""
+        return tuple((index, each) for index, each in enumerate(self.messages) if each.source == component)
 
     def answers(self) -> list[int]:
         """Messages to the caller."""

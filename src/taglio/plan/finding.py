@@ -19,7 +19,7 @@ from taglio.plan.relaxation import Relaxation
 # Plans within this many gaps of the bound are bettered by HiGHS, for so long at most.
 _NEAR, _MIXING_S = 7.0, 0.6
 # And so many nodes.
-_MIXED = 220
+_MIXED = 60
 # And what branching gets.
 _BRANCHING_SHARE = 0.4
 # Gaps above the bound up to which branching looks for plans, in turn.
@@ -55,7 +55,7 @@ class Finder:
         answers.add(pool)
         if self.known.labels is not None:
             answers.add([market.account(market.price(prices.multipliers), self.known.labels)])
-        self._near(descent, offered, answers, prices.multipliers, good, 4, crossing=False)
+        self._near(descent, offered, answers, prices.multipliers, good, 2, crossing=False)
         self._mix(marginals, good)
         self._near(descent, offered, answers, prices.multipliers, good, 1, crossing=True)
         self._mix(marginals, good)
