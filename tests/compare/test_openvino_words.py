@@ -46,5 +46,12 @@ def test_nodes_that_follow_a_refused_one_are_not_blamed() -> None:
     )
 
 
+def test_an_operator_that_it_does_not_know() -> None:
+    said = (
+        "Model wasn't fully converted.\nSummary:\n-- No conversion rule found for operations: com.microsoft.QGemm\n\n"
+    )
+    assert complaint(RuntimeError(said)) == "OpenVINO has no conversion for com.microsoft.QGemm"
+
+
 def test_an_error_that_names_no_node_stays_as_it_is() -> None:
     assert complaint(RuntimeError("This is an invalid model. Error: the graph is not acyclic.")) == ""

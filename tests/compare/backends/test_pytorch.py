@@ -12,6 +12,7 @@ from taglio.compare.measure import Question
 from taglio.compare.measure import compare as compare_rows
 from tests.compare.backends.conftest import compare, need, rows, shown, sound, told
 
+PT2E = ("pt2e-static reference", "pt2e-static-asym-pc")  # the same graph, run as exported and compiled
 MODULE = """
 from torch import nn
 
@@ -85,13 +86,16 @@ def test_the_module_reaches_the_other_back_ends(own: tuple[Any, Path]) -> None:
 
 def test_from_onnx(few: tuple[Path, Path], tmp_path: Path) -> None:
     need("torch")
-    asked = ("eager-static-asym-pc x86", "fx-static-asym-pc x86", "fx-qat-asym-pc x86", "fx-dynamic-pc x86")
+    asked = ("eager-static-asym-pc x86", "fx-static-asym-pc x86", "fx-qat-asym-pc x86", "fx-dynamic-pc x86", *PT2E)
     question = Question(*few, tmp_path, {}, "", ("pytorch",), True, 1, 0, 0.01, 0.01, 240.0, asked)
     result = to_builtins(compare_rows(question))
     found = rows(result, "pytorch")
     sound(found)
     for key in asked[:3]:
         assert 0 < found[key]["checked"]["error_to_float"] < 0.1, (key, shown(found[key]))
+    if shutil.which("g++"):
+        as_exported, compiled = (found[key]["checked"]["error_to_float"] for key in PT2E)
+        assert compiled == pytest.approx(as_exported, rel=0.1)
     timed = [layer for layer in result["layers"] if layer["int8_s"]]
     assert len(timed) > 5
     whole = found[asked[1]]["checked"]["error_to_float"]

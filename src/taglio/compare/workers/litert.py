@@ -1,5 +1,6 @@
 """LiteRT's interpreter: with XNNPACK, with its built-in kernels, with its reference kernels; and its CompiledModel."""
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from importlib.metadata import version
@@ -160,8 +161,9 @@ class LiteRt:
         except RuntimeError as error:
             if hardware == "CPU":
                 raise
-            said = " ".join(str(error).rpartition("ERROR: ")[2].split())[:160]
-            raise Refused(f"CompiledModel finds no {hardware} here that takes the model: {said}", "missing") from error
+            said = " ".join(re.sub(r"ERROR: |\[\S+:\d+\]|└", " ", str(error)).split())[:160]
+            reason = f"CompiledModel finds no {hardware} here that takes the model{': ' if said else ''}{said}"
+            raise Refused(reason, "missing") from error
         inputs, outputs = model.create_input_buffers(0), model.create_output_buffers(0)
         interpreter = self._interpreter(path, "built-in kernels", 1)
         details = interpreter.get_output_details()

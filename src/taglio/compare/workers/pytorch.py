@@ -2,7 +2,7 @@
 
 import io
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -107,13 +107,13 @@ class PyTorch:
             raise Refused("the module is not a graph: layers are told for models that come through ONNX")
         wanted = Wanted("", "pytorch", "static", "fx", "u8s8", False, True, "x86")
         quantized = quantize(self._model, wanted, self._calibration, "x86", wide=self._wide)
-        float_s, shapes = self._times(self._model)
-        int8_s, _ = self._times(quantized)
-        children = {name: module for name, module in self._model.named_children() if name in float_s}
-        flops = {name: _flops(module, shapes[name]) for name, module in children.items()}
-        largest = sorted((name for name in children if name in int8_s), key=lambda each: -flops[each])[:MOST_ALONE]
+        leaves = {name: module for name, module in self._model.named_modules() if not list(module.children())}
+        float_s, shapes = self._times(self._model, leaves)
+        int8_s, _ = self._times(quantized, leaves)
+        flops = {name: _flops(leaves[name], shape) for name, shape in shapes.items()}
+        largest = sorted((name for name in float_s if name in int8_s), key=lambda each: -flops[each])[:MOST_ALONE]
         reference = self._outputs(self._model)
-        for name, module in children.items():
+        for name in float_s:
             error, note = None, ""
             if name not in int8_s:
                 note = "fused into the layer before, or left in float"
@@ -125,7 +125,7 @@ class PyTorch:
                 note = "its error alone was not measured: not among the largest"
             elements = int(np.prod(shapes[name]))
             yield Layer(
-                "pytorch", name, type(module).__name__, flops[name], 4 * elements,
+                "pytorch", name, type(leaves[name]).__name__, flops[name], 4 * elements,
                 elements if name in int8_s else None, float_s[name], int8_s.get(name), error, note,
             )  # fmt: skip
 
@@ -175,8 +175,8 @@ class PyTorch:
         note = f"{len(fed)} operators read dequantised values in the exported graph"
         return Opened(run, size, counts, lowered, (note,))
 
-    def _times(self, model: nn.Module) -> tuple[dict[str, float], dict[str, tuple[int, ...]]]:
-        """Median seconds and output shape of every child, by hooks around its call."""
+    def _times(self, model: nn.Module, names: Collection[str]) -> tuple[dict[str, float], dict[str, tuple[int, ...]]]:
+        """Median seconds and output shape of the modules of these names, by hooks around their calls, as they ran."""
         started: dict[str, float] = {}
         taken: dict[str, list[float]] = {}
         shapes: dict[str, tuple[int, ...]] = {}
@@ -192,7 +192,7 @@ class PyTorch:
 
             return [module.register_forward_pre_hook(before), module.register_forward_hook(after)]
 
-        handles = [handle for name, module in model.named_children() for handle in watch(name, module)]
+        handles = [handle for name, module in model.named_modules() if name in names for handle in watch(name, module)]
         with torch.no_grad():
             for _ in range(_RUNS + 1):
                 model(*tensors(self._sample))

@@ -33,7 +33,11 @@ def load(request: Request) -> nn.Module:
     except (NotImplementedError, ValueError, RuntimeError, KeyError) as error:
         raise Refused(f"onnx2torch cannot convert the model: {' '.join(str(error).split())[:300]}", "failed") from error
     examples = [torch.zeros(shape) for shape in request.shapes]
-    return static(converted, examples)
+    module = static(converted, examples)
+    # A Gemm's weight comes as a transposed view, and inductor's int8 linear reads it as if it were none.
+    for parameter in module.parameters():
+        parameter.data = parameter.data.contiguous()
+    return module
 
 
 def original(source: str) -> nn.Module:
