@@ -24,9 +24,10 @@ def recommend(rows: Sequence[Row], max_error: float) -> str:
     fit = [each for each in rows if each.latency is not None and within(each, max_error)]
     floats = [each for each in fit if each.wanted.method == "float32"]
     own_s, deviation_s = seconds(row, machine), _deviation_s(row, machine)
-    head = f"Use {name(row)}: {own_s * 1e3:.2f} ms (± {deviation_s * 1e3:.2f})"
-    if abs(own_s / row.latency.median_s - 1) > _SAME:
-        head += f" at the machine's usual speed ({row.latency.median_s * 1e3:.2f} ms when it was measured)"
+    shown, measured = f"{own_s * 1e3:.2f} ms", f"{row.latency.median_s * 1e3:.2f} ms"
+    head = f"Use {name(row)}: {shown} (± {deviation_s * 1e3:.2f})"
+    if shown != measured and abs(own_s / row.latency.median_s - 1) > _SAME:
+        head += f" at the machine's usual speed ({measured} when it was measured)"
     checked = row.checked
     error = (
         f"error {checked.error_to_original or 0.0:.3%} of {max_error:.2%} allowed, {checked.size_bytes / 1e6:.2f} MB"
