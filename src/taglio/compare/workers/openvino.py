@@ -82,6 +82,8 @@ class OpenVino:
             note = block.refusal or ("" if block.alone else "its error alone was not measured: not among the largest")
             if float_s is None:
                 note = "compiled into a neighbour"
+            elif int8_s is None and not note:
+                note = "in int8 compiled into a neighbour"
             yield Layer(
                 "openvino", block.name, block.kind, block.flops, block.float_bytes, block.int8_bytes,
                 float_s, int8_s if block.int8_bytes is not None else None, error, note,
