@@ -5,17 +5,19 @@ before any request.
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from taglio.cluster import Device
 from taglio.components.build import Manifest, read
 from taglio.engine.connect import Connection, on, refusal, same_version
-from taglio.engine.host import ANSWERS, MESSAGES, WATCH, Host, Job, Loaded
+from taglio.engine.host import FETCHES, MESSAGES, WATCH, Host, Job, Loaded
 from taglio.engine.library import ray
 from taglio.engine.replan import Planned
-from taglio.engine.resident import clock_name
+from taglio.engine.resident import Facts, clock_name
 from taglio.engine.store import CHUNK_BYTES
 from taglio.engine.wiring import Wiring, wire
 from taglio.errors import BadDevice
@@ -36,14 +38,34 @@ class Clock:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Deployment:
-    """Components that are ready to run: the actors by device, what each opened, and what was sent."""
+    """Components that are ready to run: the hosts by device, what each opened, and what was sent.
+
+    `actors` are the hosts in other processes; `here` is ours, where we are on the start device ourselves.
+    """
 
     manifest: Manifest
     wiring: Wiring
-    hosts: Mapping[str, Any]
+    actors: Mapping[str, Any]
+    here: Host | None
     loaded: tuple[Loaded, ...]
     clocks: Mapping[str, Clock]
     sent_bytes: int
+
+    def hosts(self) -> dict[str, Any]:
+        """All hosts by device, to be called and waited for."""
+        found: dict[str, Any] = {name: Calls(actor) for name, actor in self.actors.items()}
+        return found if self.here is None else {**found, self.here.device: self.here}
+
+
+class Calls:
+    """An actor's methods as plain ones that wait for the answer."""
+
+    def __init__(self, actor: Any, patience_s: float = _PATIENCE_S) -> None:
+        self._actor, self._patience_s = actor, patience_s
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        method = getattr(self._actor, name)
+        return lambda *given: ray().get(method.remote(*given), timeout=self._patience_s)
 
 
 def deploy(
@@ -51,69 +73,81 @@ def deploy(
     planned: Planned,
     progress: Progress | None = None,
 ) -> Deployment:
-    """Send and open the components of a plan. Raises BadDevice for a device that cannot run its own."""
+    """Send and open the components of a plan. Raises BadDevice for a device that cannot run its own.
+
+    Where we are on the start device, its components are opened in this process: inputs and outputs are here.
+    """
     library = ray()
     folder, cluster = planned.folder, planned.cluster
     manifest = read(folder, model_sha256=planned.plan.model_sha256)
     wiring = wire(manifest)
     names = list(dict.fromkeys(piece.device for piece in manifest.pieces))
     connection.need(names)
-    groups = {MESSAGES: LANES, ANSWERS: LANES, WATCH: 1}
+    own = connection.here
+    here = Host(own.name, own.threads, own.folder / "components") if own.name == cluster.start else None
+    groups = {MESSAGES: LANES, FETCHES: LANES * len(wiring.messages), WATCH: 1}
     actor = library.remote(num_cpus=0, max_restarts=0, concurrency_groups=groups)(Host)
-    hosts = {name: actor.options(**on(name)).remote() for name in names}
+    actors = {name: actor.options(**on(name)).remote() for name in names if here is None or name != here.device}
+    hosts: dict[str, Any] = {name: Calls(each) for name, each in actors.items()}
+    if here is not None and here.device in names:
+        hosts[here.device] = here
     clocks, sent, loaded = {}, 0, []
     opening = {}
-    for done, name in enumerate(names):
-        host, pieces = hosts[name], [piece for piece in manifest.pieces if piece.device == name]
-        device = cluster.device(name)
-        try:
-            found = library.get(host.facts.remote(), timeout=_PATIENCE_S)
-            same_version(found)
-            if found.threads < device.threads:
-                raise BadDevice(
-                    f'device "{name}" was started with {found.threads} threads, the cluster file gives it '
-                    f"{device.threads}: start it with --threads {device.threads}, or write threads = {found.threads}"
-                )
-            if device.runtime not in found.runtimes:
-                raise BadDevice(
-                    f'device "{name}" has no {device.runtime}, only {", ".join(found.runtimes)}: install it there or '
-                    "change runtime in the cluster file"
-                )
-            clocks[name] = Clock(0.0, 0.0) if found.clock == clock_name() else _clock(host)
-            files = {piece.sha256: (folder / piece.file, piece.size_bytes) for piece in pieces}
-            sent += send(host, files, progress)
+    with ThreadPoolExecutor(len(hosts)) as pool:
+        for done, (name, host) in enumerate(hosts.items()):
+            pieces = [piece for piece in manifest.pieces if piece.device == name]
+            device = cluster.device(name)
+            try:
+                _fits(device, host.facts())
+                clocks[name] = Clock(0.0, 0.0) if host is here else _clock(host)
+                files = {piece.sha256: (folder / piece.file, piece.size_bytes) for piece in pieces}
+                sent += send(host, files, progress)
+            except Exception as error:
+                raise refusal(name, error) from None
             jobs = [Job(piece, wiring.reads[piece.name], wiring.sends(piece.name)) for piece in pieces]
-            peers = {other: each for other, each in hosts.items() if other != name}
-            opening[name] = host.load.remote(jobs, device.runtime, device.threads, peers)
-        except Exception as error:
-            raise refusal(name, error) from None
-        if progress:
-            progress("deploying", done + 1, 2 * len(names))
-    for done, (name, answer) in enumerate(opening.items()):
-        try:
-            loaded += library.get(answer, timeout=_PATIENCE_S)
-        except Exception as error:
-            raise refusal(name, error) from None
-        if progress:
-            progress("deploying", len(names) + done + 1, 2 * len(names))
+            peers = {other: each for other, each in actors.items() if other != name}
+            opening[name] = pool.submit(host.load, jobs, device.runtime, device.threads, peers)
+            if progress:
+                progress("deploying", done + 1, 2 * len(names))
+        for done, (name, answer) in enumerate(opening.items()):
+            try:
+                loaded += answer.result()
+            except Exception as error:
+                raise refusal(name, error) from None
+            if progress:
+                progress("deploying", len(names) + done + 1, 2 * len(names))
     _hold(manifest, loaded)
-    return Deployment(manifest, wiring, hosts, tuple(loaded), clocks, sent)
+    return Deployment(manifest, wiring, actors, here, tuple(loaded), clocks, sent)
+
+
+def _fits(device: Device, found: Facts) -> None:
+    """Raise BadDevice where a device is not what the cluster file says."""
+    same_version(found)
+    if found.threads < device.threads:
+        raise BadDevice(
+            f'device "{device.name}" was started with {found.threads} threads, the cluster file gives it '
+            f"{device.threads}: start it with --threads {device.threads}, or write threads = {found.threads}"
+        )
+    if device.runtime not in found.runtimes:
+        raise BadDevice(
+            f'device "{device.name}" has no {device.runtime}, only {", ".join(found.runtimes)}: install it there or '
+            "change runtime in the cluster file"
+        )
 
 
 def send(host: Any, files: Mapping[str, tuple[Path, int]], progress: Progress | None = None) -> int:
-    """Send what the actor's device lacks of `files` (path and bytes by hash); the bytes sent."""
-    library = ray()
+    """Send what the host's device lacks of `files` (path and bytes by hash); the bytes sent."""
     total = 0
-    for sha256 in library.get(host.missing.remote(list(files)), timeout=_PATIENCE_S):
+    for sha256 in host.missing(list(files)):
         path, size_bytes = files[sha256]
-        library.get(host.begin.remote(sha256, size_bytes), timeout=_PATIENCE_S)
+        host.begin(sha256, size_bytes)
         with path.open("rb") as file:
             while chunk := file.read(CHUNK_BYTES):
-                library.get(host.append.remote(sha256, chunk), timeout=_PATIENCE_S)
+                host.append(sha256, chunk)
                 total += len(chunk)
                 if progress:
                     progress(f"sending {path.name}", file.tell(), size_bytes)
-        library.get(host.finish.remote(sha256), timeout=_PATIENCE_S)
+        host.finish(sha256)
     return total
 
 
@@ -130,11 +164,12 @@ def _hold(manifest: Manifest, loaded: list[Loaded]) -> None:
 
 
 def _clock(host: Any) -> Clock:
-    library = ray()
+    if host.facts().clock == clock_name():
+        return Clock(0.0, 0.0)
     trips = []
     for _ in range(_PINGS):
         before = time.monotonic()
-        there = library.get(host.clock.remote(), timeout=_PATIENCE_S)
+        there = host.clock()
         after = time.monotonic()
         trips.append((after - before, there - (before + after) / 2.0))
     trip, offset = min(trips)

@@ -6,12 +6,13 @@ request's first, as the planner assumes.
 """
 
 import heapq
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,16 +20,15 @@ import numpy as np
 from taglio import artifact
 from taglio.components.build import Piece
 from taglio.engine import counters
-from taglio.engine.device import DEVICE
 from taglio.engine.parcel import Hop, Parcel, Step
 from taglio.engine.resident import Resident, resident_bytes
-from taglio.engine.wiring import CALLER, Message
+from taglio.engine.wiring import Message
 from taglio.errors import BadDevice, TaglioError
 from taglio.runtimes.onnxruntime import SessionOptions
 from taglio.runtimes.session import Session, opener
 
-# Threads of an actor: for messages that arrive, callers that wait for an answer, and one that waits for its end.
-MESSAGES, ANSWERS, WATCH = "messages", "answers", "watch"
+# Threads of an actor: for messages that arrive, for those that are fetched, and one that waits for its end.
+MESSAGES, FETCHES, WATCH = "messages", "fetches", "watch"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,17 +65,15 @@ class _Request:
 class Host(Resident):
     """One device's components. Made an actor by deploy.py."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.device = os.environ.get(DEVICE, "")
+    def __init__(self, device: str = "", threads: int = 0, store: Path | None = None) -> None:
+        super().__init__(device, threads, store)
         self._jobs: dict[str, Job] = {}
         self._sessions: dict[str, Session] = {}
         self._peers: dict[str, Callable[[Parcel], object]] = {}
         self._turn = _Turn()
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
         self._requests: dict[int, _Request] = {}
-        self._given: dict[int, list[Parcel]] = {}
-        self._owed = 0
+        self._promised: dict[tuple[int, int], Future[Parcel]] = {}
 
     def counters(self) -> dict[str, tuple[float, float]] | None:
         """What this machine's energy counters show."""
@@ -86,7 +84,7 @@ class Host(Resident):
         return time.monotonic()
 
     def load(self, jobs: list[Job], runtime: str, threads: int, peers: dict[str, Any]) -> list[Loaded]:
-        """Open the components of `jobs` and run each once on zeros; `peers` are the other devices' hosts.
+        """Open the components of `jobs` and run each once on zeros; `peers` are the hosts that messages are posted to.
 
         Raises BadModel where the runtime refuses a component, BadArtifact where its file was changed.
         """
@@ -108,12 +106,11 @@ class Host(Resident):
                 Loaded(self.device, piece.name, piece.sha256, runtime, version, threads, took, resident_bytes())
             )
         self._peers = {name: post(host) for name, host in peers.items()}
-        self._owed = sum(message.device == CALLER for job in jobs for _, message in job.sends)
         return found
 
     def take(self, parcel: Parcel) -> None:
         """A message arrives: run the components that waited for it alone, and send on what they write."""
-        with self._changed:
+        with self._lock:
             request = self._requests.setdefault(parcel.request, _Request(set(self._jobs)))
             request.parcels[parcel.message] = parcel
             ready = [name for name in self._jobs if name in request.left and _all(request, self._jobs[name])]
@@ -125,11 +122,18 @@ class Host(Resident):
             for each in here:
                 self.take(each)
 
-    def answer(self, request: int) -> list[Parcel]:
-        """What this device has for the caller, once it has all of it."""
-        with self._changed:
-            self._changed.wait_for(lambda: len(self._given.get(request, ())) == self._owed)
-            return self._given.pop(request)
+    def promise(self, request: int, message: int) -> "Future[Parcel]":
+        """A message of a request to whoever fetches what it reads: the caller, and the device that it is on."""
+        with self._lock:
+            return self._promised.setdefault((request, message), Future())
+
+    def give(self, request: int, message: int) -> Parcel:
+        """The same once it is there, for good."""
+        try:
+            return self.promise(request, message).result()
+        finally:
+            with self._lock:
+                del self._promised[request, message]
 
     def stay(self) -> None:
         """Never returns: whoever asked learns that this process ended."""
@@ -146,14 +150,12 @@ class Host(Resident):
         for index, message in self._jobs[component].sends:
             tensors = {name: made.tensors[name] for name in message.names} if made.error is None else {}
             parcel = Parcel(request, index, self.device, tensors, made.steps, made.hops, made.error)
-            if message.device == CALLER:
-                with self._changed:
-                    self._given.setdefault(request, []).append(parcel)
-                    self._changed.notify_all()
-            elif message.device == self.device:
+            if message.device == self.device:
                 here.append(parcel)
-            else:
+            elif message.device in self._peers:
                 self._peers[message.device](parcel)
+            else:
+                self.promise(request, index).set_result(parcel)
         return here
 
     def _run(self, component: str, parcels: list[Parcel]) -> "Made":

@@ -1,20 +1,20 @@
 """Requests through a deployment: inputs go to the devices that read them, answers come from those that write outputs.
 
-What components write goes from device to device and never through here. A device that ends is noticed by a call to it
-that never returns otherwise. Chooses no device.
+What components write goes straight from device to device. Where this process is the start device's host, what it reads
+is fetched: nobody can call it. A device that ends is noticed by a call to it that never returns otherwise.
 """
 
 import contextlib
 import time
 from collections.abc import Mapping
-from concurrent.futures import FIRST_COMPLETED, Future, InvalidStateError, wait
+from concurrent.futures import FIRST_COMPLETED, Future, InvalidStateError, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from taglio.engine.deploy import Deployment
-from taglio.engine.host import ANSWERS, WATCH, post
+from taglio.engine.host import FETCHES, WATCH, post
 from taglio.engine.library import ray
 from taglio.engine.parcel import Hop, Parcel, Step
 from taglio.engine.wiring import CALLER
@@ -48,7 +48,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class _Flight:
-    answers: "tuple[Future[list[Parcel]], ...]"
+    answers: "list[Future[Parcel]]"
     sent_s: float
 
 
@@ -59,15 +59,25 @@ class Pipeline:
         self.lanes = lanes
         self._deployment = deployment
         self._start = start
-        hosts, messages = deployment.hosts, deployment.wiring.messages
-        to = {name: post(host) for name, host in hosts.items()}
-        self._inputs = [(index, each, to[each.device]) for index, each in enumerate(messages) if each.source == CALLER]
-        writing = dict.fromkeys(each.source_device for each in messages if each.device == CALLER)
-        self._asked = [hosts[name].answer.options(concurrency_group=ANSWERS) for name in writing]
+        actors, here, messages = deployment.actors, deployment.here, deployment.wiring.messages
+        self._here = here
+        self._pool = ThreadPoolExecutor(2 * lanes)  # a component of ours waits its turn in one
+        to = {name: post(actor) for name, actor in actors.items()}
+        self._inputs = [
+            (index, each, to.get(each.device)) for index, each in enumerate(messages) if each.source == CALLER
+        ]
+        ours = {CALLER} if here is None else {CALLER, here.device}
+        # What comes to us from others, and what our own host has for the caller.
+        self._fetched = [
+            (index, each.device == CALLER, actors[each.source_device].give.options(concurrency_group=FETCHES))
+            for index, each in enumerate(messages)
+            if each.device in ours and each.source_device in actors
+        ]
+        self._own = [i for i, each in enumerate(messages) if each.device == CALLER and each.source_device not in actors]
         self._flights: dict[int, _Flight] = {}
         self._gone: Future[str] = Future()
-        for name, host in hosts.items():
-            self._watch(name, host)
+        for name, actor in actors.items():
+            self._watch(name, actor)
 
     def room(self) -> bool:
         """Whether another request may be sent."""
@@ -80,10 +90,22 @@ class Pipeline:
     def send(self, request: int, feed: Mapping[str, np.ndarray]) -> None:
         """Send a request. Raises Broken where the engine refuses it."""
         sent = time.monotonic()
+        answers = []
         try:
-            answers = tuple(each.remote(request).future() for each in self._asked)
-            for index, message, post_to in self._inputs:
-                post_to(Parcel(request, index, "", {name: feed[name] for name in message.names}))
+            for index, last, give in self._fetched:
+                coming = give.remote(request, index).future()
+                if last:
+                    answers.append(coming)
+                else:
+                    coming.add_done_callback(self._arrived)
+            for index, message, to in self._inputs:
+                parcel = Parcel(request, index, "", {name: feed[name] for name in message.names})
+                if to is not None:
+                    to(parcel)
+                else:
+                    self._take(parcel)
+            if self._here is not None:
+                answers += [self._here.promise(request, index) for index in self._own]
         except Exception as error:
             raise Broken(_line(error)) from None
         self._flights[request] = _Flight(answers, sent)
@@ -92,9 +114,12 @@ class Pipeline:
         """The answer to a request that was sent. Raises Broken where there is none, or none within `patience_s`; what
         went wrong in a component, as its device said it."""
         flight = self._flights[request]
-        parcels = [parcel for each in flight.answers for parcel in self._get(each, patience_s)]
+        parcels = [self._get(each, patience_s) for each in flight.answers]
         answered = time.monotonic()
         del self._flights[request]
+        if self._here is not None:
+            for index in self._own:
+                self._here.give(request, index)  # and forget it
         outputs: dict[str, np.ndarray] = {}
         steps: dict[str, Step] = {}
         hops: dict[tuple[int, str], Hop] = {}
@@ -112,7 +137,17 @@ class Pipeline:
             tuple(self._step(each) for each in steps.values()), tuple(self._hop(each) for each in hops.values()),
         )  # fmt: skip
 
-    def _get(self, answer: "Future[list[Parcel]]", patience_s: float) -> list[Parcel]:
+    def _arrived(self, coming: "Future[Parcel]") -> None:
+        if not coming.cancelled() and coming.exception() is None:  # else its device has ended, which is watched
+            self._take(coming.result())
+
+    def _take(self, parcel: Parcel) -> None:
+        """A message to our own host."""
+        assert self._here is not None
+        with contextlib.suppress(RuntimeError):  # closed meanwhile
+            self._pool.submit(self._here.take, parcel)
+
+    def _get(self, answer: "Future[Parcel]", patience_s: float) -> Parcel:
         either: list[Future[Any]] = [answer, self._gone]
         wait(either, timeout=patience_s, return_when=FIRST_COMPLETED)
         if answer.done():
@@ -124,20 +159,21 @@ class Pipeline:
             raise Broken(f'device "{self._gone.result()}" stopped answering')
         raise Broken(f"no answer within {patience_s:.0f} s")
 
-    def _watch(self, name: str, host: Any) -> None:
+    def _watch(self, name: str, actor: Any) -> None:
         """Learn when a host's process ends."""
 
         def ended(_: object) -> None:
             with contextlib.suppress(InvalidStateError):  # another one ended before
                 self._gone.set_result(name)
 
-        host.stay.options(concurrency_group=WATCH).remote().future().add_done_callback(ended)
+        actor.stay.options(concurrency_group=WATCH).remote().future().add_done_callback(ended)
 
     def close(self) -> None:
         """End the devices' hosts. Never raises, and waits for nobody: what is closed may be broken."""
-        for host in self._deployment.hosts.values():
+        for actor in self._deployment.actors.values():
             with contextlib.suppress(Exception):
-                ray().kill(host)
+                ray().kill(actor)
+        self._pool.shutdown(wait=False, cancel_futures=True)
         self._flights = {}
 
     def _step(self, step: Step) -> Step:

@@ -18,7 +18,7 @@ from statistics import median
 
 from taglio.cluster import Cluster, Link
 from taglio.engine.connect import Connection, on
-from taglio.engine.deploy import Deployment, deploy
+from taglio.engine.deploy import Calls, Deployment, deploy
 from taglio.engine.library import ray
 from taglio.engine.pipeline import Answer, Pipeline
 from taglio.engine.replan import Planned, replan, replan_apart
@@ -187,11 +187,11 @@ class Recovery:
         """Whether a device's node lives, and its host answers where it has one."""
         if not self._connection.alive().get(name):
             return False
-        host = None if self.deployment is None else self.deployment.hosts.get(name)
-        if host is None:
+        actor = None if self.deployment is None else self.deployment.actors.get(name)
+        if actor is None:
             return True
         try:
-            ray().get(host.clock.remote(), timeout=_ANSWER_S)
+            Calls(actor, _ANSWER_S).clock()
         except Exception:
             return self._runs_tasks(name)
         return True

@@ -15,7 +15,7 @@ import numpy as np
 from taglio import artifact
 from taglio.cluster import Cluster
 from taglio.engine.connect import Connection, on, refusal, same_version
-from taglio.engine.deploy import send
+from taglio.engine.deploy import Calls, send
 from taglio.engine.library import ray
 from taglio.engine.resident import Resident
 from taglio.errors import BadDevice
@@ -93,8 +93,8 @@ def profile_devices(
             )
         actor = library.remote(num_cpus=0, max_restarts=0)(Profiler).options(**on(device.name)).remote()
         try:
-            same_version(library.get(actor.facts.remote(), timeout=60.0))
-            send(actor, {sha256: (model, len(data))}, progress)
+            same_version(Calls(actor).facts())
+            send(Calls(actor), {sha256: (model, len(data))}, progress)
         except Exception as error:
             raise refusal(device.name, error) from None
         options = SessionOptions(device.threads, work.setup.options().optimization, work.setup.spinning)

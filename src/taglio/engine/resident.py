@@ -1,9 +1,9 @@
-"""What every actor of ours on a device offers: what the device is, and a store to send files to by content hash."""
+"""What all that we run on a device offers: what the device is, and a store to send files to by content hash."""
 
 import os
 import resource
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from taglio import artifact
@@ -28,14 +28,17 @@ class Facts:
 
 
 class Resident:
-    """An actor on a device; deploy.py's `send` calls it."""
+    """What lives on a device: an actor there, or an object of ours where we are on it ourselves."""
 
-    def __init__(self) -> None:
-        self.store = Store(Path(os.environ[STORE]))
+    def __init__(self, device: str = "", threads: int = 0, store: Path | None = None) -> None:
+        """An actor learns who it is from its process, which the device started."""
+        self.device = device or os.environ.get(DEVICE, "")
+        self._threads = threads or int(os.environ.get(THREADS, "1"))
+        self.store = Store(store or Path(os.environ[STORE]))
 
     def facts(self) -> Facts:
         """What this device is."""
-        return facts()
+        return replace(facts(), device=self.device, threads=self._threads)
 
     def missing(self, wanted: list[str]) -> list[str]:
         """Hashes of files that must be sent."""

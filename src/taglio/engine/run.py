@@ -18,7 +18,6 @@ from taglio.components.prove import TOLERANCE
 from taglio.engine.connect import connect
 from taglio.engine.counters import between
 from taglio.engine.deploy import LANES, Deployment
-from taglio.engine.library import ray
 from taglio.engine.pipeline import Answer
 from taglio.engine.recover import Recovery
 from taglio.engine.replan import Planned
@@ -38,7 +37,6 @@ _PATIENCE_S = 15.0
 _PATIENCE = 20.0
 _WARMUP = 3
 _CHECKED = 8
-_COUNTERS_S = 10.0
 
 
 def planned(folder: Path, cluster: Cluster) -> tuple[Work, Planned]:
@@ -85,7 +83,9 @@ def run_on_cluster(
             first = recovery.deployment
             assert first is not None
             before = counted(first)
-            run = _Run(ready, replace(first, hosts={}), server.pipeline.lanes, feeds, wanted)  # actors end with handles
+            run = _Run(
+                ready, replace(first, actors={}, here=None), server.pipeline.lanes, feeds, wanted
+            )  # actors end with handles
             begun = time.monotonic()
             for answer in server.answers(_take(feeds, runs)):
                 run.check(answer, recovery.running)
@@ -182,9 +182,9 @@ def _take(feeds: Sequence[Feed], runs: int) -> Iterator[Feed]:
 def counted(deployment: Deployment) -> dict[str, dict[str, tuple[float, float]] | None]:
     """What the energy counters of each device's machine show; None without counters, or where it does not answer."""
     found = {}
-    for name, host in deployment.hosts.items():
+    for name, host in deployment.hosts().items():
         try:
-            found[name] = ray().get(host.counters.remote(), timeout=_COUNTERS_S)
+            found[name] = host.counters()
         except Exception:
             found[name] = None
     return found

@@ -31,7 +31,7 @@ _RUINED = 1e3
 @dataclass(frozen=True, slots=True, eq=False)
 class Measured:
     """Readings of blocks alone (`singles`; several neighbours at once on a large network), of flows alone by name, and
-    of random subsets."""
+    of subsets: random ones, and the last `picked` as a planner would."""
 
     columns: Design
     precisions: tuple[Precision, ...]
@@ -40,6 +40,7 @@ class Measured:
     flows: Mapping[str, Reading]
     subsets: Sequence[Assignment]
     subset_readings: Sequence[Reading]
+    picked: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,14 +64,14 @@ def fit_model(
     steps: tuple[tuple[float, float], ...] = ()
     everything = [*measured.single_readings, *measured.subset_readings]
     if metric.smooth:
-        ratios = [log(e / p) for e, p in zip(truth, predicted, strict=True) if e > _TINY and p > _TINY]
-        upper_log = upper_miss(ratios, confidence, log(2.0))
+        ratios = [log(e / p) if e > _TINY and p > _TINY else None for e, p in zip(truth, predicted, strict=True)]
+        upper_log = _upper(ratios, measured.picked, confidence, log(2.0))
     else:
         losses_l2 = [(float(finite(each.l2).max()), float(finite(each.loss).max())) for each in everything]
         steps = monotone([each[0] for each in losses_l2], [each[1] for each in losses_l2])
         noises, losses = [each[0] for each in steps], [each[1] for each in steps]
         predicted = np.interp(predicted, noises, losses)
-        upper_add = upper_miss([float(each) for each in truth - predicted], confidence, 1.0)
+        upper_add = _upper([float(each) for each in truth - predicted], measured.picked, confidence, 1.0)
     alone: dict[tuple[str, str], float] = {}
     for single, reading in zip(measured.singles, measured.single_readings, strict=True):
         for block, precision in single.items():
@@ -154,6 +155,17 @@ def _output(name: str, columns: Design, terms: Terms) -> OutputModel:
         terms.level,
         terms.exponent,
     )
+
+
+def _upper(misses: Sequence[float | None], picked: int, confidence: float, unknown: float) -> float:
+    """The larger of the upper ends over the subsets drawn at random and over those that a planner would pick."""
+    drawn = len(misses) - picked
+    ends = [
+        upper_miss([each for each in part if each is not None], confidence, unknown)
+        for part in (misses[:drawn], misses[drawn:])
+        if part
+    ]
+    return max(ends, default=unknown)
 
 
 def upper_miss(misses: Sequence[float], confidence: float, unknown: float) -> float:

@@ -3,15 +3,19 @@
 What is measured in which order follows from what it buys: blocks alone and flows alone give every term its starting
 value (terms.py), which predicts unseen subsets within a few per cent by itself; a few dozen random subsets correct the
 terms and say how far to trust them. More subsets than that buy almost nothing.
+
+A planner does not draw at random: it picks what the model takes to be harmless, and so what it underestimates. Some of
+the subsets are therefore picked as a planner would, after the others.
 """
 
+import math
 import random
 import time
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from taglio.data import Dataset
-from taglio.error.combine import Measured, fit_model
+from taglio.error.combine import Measured, fit_model, fit_outputs
 from taglio.error.measure import ErrorMeter, Reading
 from taglio.error.model import ErrorModel
 from taglio.error.terms import design
@@ -25,6 +29,8 @@ from taglio.scheme import Scheme
 # Shares of the budget that forms other than the first, and flows, may take.
 _FORMS_SHARE = 0.3
 _FLOWS_SHARE = 0.4
+# Of the subsets, how many are picked as a planner would.
+_PICKED_SHARE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,13 +112,59 @@ def measure(
                 progress("each tensor alone", index + 1, len(wires))
     left = budget.seconds - (time.perf_counter() - start)
     count = max(budget.minimum_subsets, min(budget.maximum_subsets, int(left / max(each_s, 1e-6))))
-    subsets: list[Assignment] = [*random_subsets(graph, precisions, count, seed, blocks)]
-    subset_readings = []
-    for index, subset in enumerate(subsets):
-        subset_readings.append(meter.read(subset, sketch=False))
-        if progress:
-            progress("random subsets", index + 1, len(subsets))
-    return Measured(columns, tuple(precisions), singles, readings, flows_alone, subsets, subset_readings)
+    subsets: list[Assignment] = []
+    subset_readings: list[Reading] = []
+
+    def together(wanted: Sequence[Assignment], what: str) -> Measured:
+        for index, subset in enumerate(wanted):
+            subset_readings.append(meter.read(subset, sketch=False))
+            subsets.append(subset)
+            if progress:
+                progress(what, index + 1, len(wanted))
+        return Measured(columns, tuple(precisions), singles, readings, flows_alone, subsets, subset_readings)
+
+    drawn = together(
+        random_subsets(graph, precisions, count - int(_PICKED_SHARE * count), seed, blocks), "random subsets"
+    )
+    picks = picked_subsets(graph, drawn, count - len(subsets), seed) if subsets else []
+    return replace(together(picks, "subsets as a planner picks them"), picked=len(picks))
+
+
+def picked_subsets(graph: Graph, known: Measured, count: int, seed: int) -> list[dict[str, Precision]]:
+    """Subsets that a planner would pick with what is known, each at a random bound and for random times saved.
+
+    Blocks are taken by noise for what they save, least first, while the predicted error keeps the bound. What a block
+    saves is drawn around its FLOPs.
+    """
+    rng = random.Random(seed + 2)
+    whole = next(each for each in known.precisions if each.form == "whole")
+    columns = known.columns
+    blocks = [graph.block(name) for name, form in columns.own if form == whole.name]
+    outputs = list(fit_outputs(known, unseen=False).terms.values())
+    noises = [[float(columns.row({block.name: whole}) @ each.noise) for block in blocks] for each in outputs]
+
+    def predicted(assignment: Assignment) -> float:
+        row = columns.row(assignment)[None]
+        return max(float(each.predict(row)[0]) for each in outputs)
+
+    largest = predicted(dict.fromkeys((block.name for block in blocks), whole)) if blocks and outputs else 0.0
+    result: dict[tuple[str, ...], dict[str, Precision]] = {}
+    for _ in range(4 * count):
+        if len(result) == count or largest <= 0.0:
+            break
+        bound = largest * math.exp(rng.uniform(math.log(0.05), math.log(0.95)))
+        saved = [rng.lognormvariate(0.0, 1.0) * (block.flops + 1) for block in blocks]
+        worst = [max(each) for each in zip(*noises, strict=True)]
+        order = sorted(range(len(blocks)), key=lambda index: worst[index] / saved[index])
+        fits, breaks = 0, len(order) + 1
+        while breaks - fits > 1:
+            middle = (fits + breaks) // 2
+            chosen = effective(graph, {blocks[index].name: whole for index in order[:middle]}, whole)
+            fits, breaks = (middle, breaks) if predicted(chosen) <= bound else (fits, middle)
+        chosen = effective(graph, {blocks[index].name: whole for index in order[:fits]}, whole)
+        if chosen:
+            result.setdefault(tuple(chosen), dict(chosen))
+    return list(result.values())
 
 
 def random_subsets(
