@@ -84,7 +84,7 @@ else \
 	rm -rf $$place; \
 	$(PYTHON) -m venv $$place && \
 	$$place/bin/python -m pip --disable-pip-version-check -qq install --retries 2 --timeout 60 -r $$wanted || { \
-		echo "$$place could not be built: its packages come from a package registry (see above)" >&2; exit 1; }; \
+		echo "$$place could not be built: a package registry did not give what it needs, or the disk is full (see above)" >&2; exit 1; }; \
 	mv $$wanted $$place/requirements.txt; \
 fi;
 endef

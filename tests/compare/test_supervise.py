@@ -133,7 +133,7 @@ def test_a_row_that_hangs_is_stopped_with_all_it_started(worker: Path, tmp_path:
     assert "2 s" in rows[name].reason
     child = int((tmp_path / "work" / "child").read_text())
     state = subprocess.run(["ps", "-o", "stat=", "-p", str(child)], capture_output=True, text=True, check=False)
-    assert state.stdout.strip() in ("", "Z", "Zs")
+    assert state.stdout.strip()[:1] in ("", "Z")  # flags follow: of a session, of nice
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is read from /proc")
@@ -182,7 +182,7 @@ def test_what_interrupts_leaves_no_worker(worker: Path, tmp_path: Path) -> None:
         )  # fmt: skip
     worker_id = (tmp_path / "work" / "process").read_text()
     state = subprocess.run(["ps", "-o", "stat=", "-p", worker_id], capture_output=True, text=True, check=False)
-    assert state.stdout.strip() in ("", "Z", "Zs")
+    assert state.stdout.strip()[:1] in ("", "Z")  # flags follow: of a session, of nice
 
 
 def test_a_refusal_is_a_row(worker: Path, tmp_path: Path) -> None:

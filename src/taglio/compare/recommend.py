@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from taglio.compare.drift import Drift, drift, even_s
 from taglio.compare.row import Row
 
+_SAME = 0.05  # of a latency: what drift changes by less is not worth words
+
 
 def best(rows: Sequence[Row], max_error: float) -> Row | None:
     """The fastest measured row whose error from the original is within `max_error`, the machine's drift taken out."""
@@ -22,7 +24,10 @@ def recommend(rows: Sequence[Row], max_error: float) -> str:
     fit = [each for each in rows if each.latency is not None and within(each, max_error)]
     floats = [each for each in fit if each.wanted.method == "float32"]
     own_s, deviation_s = seconds(row, machine), _deviation_s(row, machine)
-    head = f"Use {name(row)}: {own_s * 1e3:.2f} ms (± {deviation_s * 1e3:.2f})"
+    shown, measured = f"{own_s * 1e3:.2f} ms", f"{row.latency.median_s * 1e3:.2f} ms"
+    head = f"Use {name(row)}: {shown} (± {deviation_s * 1e3:.2f})"
+    if shown != measured and abs(own_s / row.latency.median_s - 1) > _SAME:
+        head += f" at the machine's usual speed ({measured} when it was measured)"
     checked = row.checked
     error = (
         f"error {checked.error_to_original or 0.0:.3%} of {max_error:.2%} allowed, {checked.size_bytes / 1e6:.2f} MB"

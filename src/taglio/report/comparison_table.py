@@ -10,6 +10,7 @@ from taglio.compare.result import Comparison
 from taglio.compare.row import Layer, Row
 
 _LAYERS_SHOWN = 15
+_NAME_SHOWN = 60  # TFLite's converter joins the names of all that it fused
 
 
 def show(result: Comparison, page: Path | None) -> None:
@@ -118,7 +119,7 @@ def _layers(layers: list[Layer]) -> None:
     shown = sorted(layers, key=lambda each: -(each.float_s or 0.0))[:_LAYERS_SHOWN]
     for layer in shown:
         table.add_row(
-            escape(layer.name),
+            escape(layer.name if len(layer.name) <= _NAME_SHOWN else f"{layer.name[: _NAME_SHOWN - 1]}…"),
             escape(layer.kind),
             "" if layer.flops is None else f"{layer.flops / 1e6:.2f}",
             "" if layer.float_bytes is None else f"{layer.float_bytes / 1e3:.1f} kB",

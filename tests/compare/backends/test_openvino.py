@@ -31,4 +31,8 @@ def test_provider(few: tuple[Path, Path], tmp_path: Path) -> None:
     sound(found)
     assert found["qdq-u8s8-asym-pc"]["status"] == "measured", shown(found["qdq-u8s8-asym-pc"])
     assert "partition" in found["float32"]["checked"]["notes"][0]
+    told(found, (), {"bfloat16": "float32's values", "mixed-sym-top-20": "OpenVINO cannot read FusedConv"})
+    assert found["qdq-u8s8-asym-pc"]["checked"]["int8_operators"] == {}
+    left = found["qoperator-u8s8-asym-pc"]["checked"]
+    assert left["int8_operators"]["QLinearConv"] == left["operators"]["QLinearConv"] > 0
     assert "one kernel per partition" in result["absent"]["openvino-ep"]

@@ -1,5 +1,6 @@
 """LiteRT's interpreter: with XNNPACK, with its built-in kernels, with its reference kernels; and its CompiledModel."""
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from importlib.metadata import version
@@ -155,7 +156,14 @@ class LiteRt:
 
     def _compiled(self, path: Path, hardware: str) -> Run:
         """LiteRT's newer interface, which has accelerators in Python."""
-        model = CompiledModel.from_file(str(path), hardware_accel=_ACCELERATORS[hardware])
+        try:
+            model = CompiledModel.from_file(str(path), hardware_accel=_ACCELERATORS[hardware])
+        except RuntimeError as error:
+            if hardware == "CPU":
+                raise
+            said = " ".join(re.sub(r"ERROR: |\[\S+:\d+\]|└", " ", str(error)).split())[:160]
+            reason = f"CompiledModel finds no {hardware} here that takes the model{': ' if said else ''}{said}"
+            raise Refused(reason, "missing") from error
         inputs, outputs = model.create_input_buffers(0), model.create_output_buffers(0)
         interpreter = self._interpreter(path, "built-in kernels", 1)
         details = interpreter.get_output_details()

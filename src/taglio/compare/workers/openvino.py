@@ -13,6 +13,7 @@ from taglio.compare.request import Known, Request, known_blocks
 from taglio.compare.row import Layer, Wanted
 from taglio.compare.workers.contract import Array, Data, Opened, Refused
 from taglio.compare.workers.loop import distance
+from taglio.compare.workers.openvino_words import complaint
 
 _HINTS = {"bfloat16": "bf16", "float16": "f16"}
 _INT8 = frozenset({"i8", "u8"})
@@ -45,7 +46,12 @@ class OpenVino:
     def open(self, wanted: Wanted) -> Opened:
         """Compile `wanted.file`; the rest of an int8 model computes in float32 unless the engine says bf16."""
         hint = _HINTS.get(wanted.method, "bf16" if wanted.engine.endswith("bf16") else "f32")
-        compiled = self._compile(Path(wanted.file), hint)
+        try:
+            compiled = self._compile(Path(wanted.file), hint)
+        except RuntimeError as error:
+            if said := complaint(error):
+                raise Refused(said, "failed") from error
+            raise
         request = compiled.create_infer_request()
 
         def run(sample: Sequence[Array]) -> list[Array]:
@@ -57,7 +63,8 @@ class OpenVino:
         int8 = Counter(part.kind for part in parts if part.precision in _INT8)
         notes = []
         if hint != "f32" and not any(part.precision == hint for part in parts):
-            notes.append(f"asked for {hint}, and no part of the compiled graph is in it")
+            ran = ", ".join(f"{count} in {each}" for each, count in Counter(part.precision for part in parts).items())
+            notes.append(f"asked for {hint}, and no part of the compiled graph is in it: {ran}")
         return Opened(run, Path(wanted.file).stat().st_size, dict(counts), dict(int8), tuple(notes))
 
     def layers(self) -> Iterator[Layer]:
@@ -75,6 +82,8 @@ class OpenVino:
             note = block.refusal or ("" if block.alone else "its error alone was not measured: not among the largest")
             if float_s is None:
                 note = "compiled into a neighbour"
+            elif int8_s is None and not note:
+                note = "in int8 compiled into a neighbour"
             yield Layer(
                 "openvino", block.name, block.kind, block.flops, block.float_bytes, block.int8_bytes,
                 float_s, int8_s if block.int8_bytes is not None else None, error, note,

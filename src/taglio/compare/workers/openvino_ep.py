@@ -1,16 +1,20 @@
 """ONNX Runtime with OpenVINO as its provider: how many partitions the provider took, and what was left to the CPU."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import onnxruntime as ort
 
 from taglio.compare.request import Request
 from taglio.compare.row import Layer, Wanted
 from taglio.compare.workers.contract import Data, Opened, Refused
+from taglio.compare.workers.loop import distance
 from taglio.compare.workers.onnxruntime import OnnxRuntime
+from taglio.compare.workers.openvino_words import complaint
 
 PROVIDER = "OpenVINOExecutionProvider"
+# bfloat16 keeps 8 bits: what differs by less than this was not computed in it.
+_LESS_THAN_BF16 = 1e-5
+_FUSED = "without an activation it keeps ONNX Runtime from quantising a Conv that the mix leaves in float"
 
 
 def versions() -> dict[str, str]:
@@ -30,6 +34,7 @@ class OpenVinoProvider:
 
     def __init__(self, request: Request, data: Data) -> None:
         cpu = "CPUExecutionProvider"
+        self._sample = data.held_out[0]
         self._cpu = OnnxRuntime(request, data, [cpu])
         self._by_precision = {
             precision: OnnxRuntime(request, data, [(PROVIDER, _options(request.threads, precision)), cpu])
@@ -41,13 +46,24 @@ class OpenVinoProvider:
         if wanted.engine.startswith("CPU"):
             return self._cpu.open(wanted)
         provider = self._by_precision["ACCURACY" if wanted.method == "bfloat16" else "FP32"]
-        opened = provider.open(wanted)
+        try:
+            opened = provider.open(wanted)
+        except Exception as error:  # ONNX Runtime's own, whose words are OpenVINO's
+            if said := complaint(error):
+                why = f" ({_FUSED})" if "FusedConv" in said else ""
+                raise Refused(said + why, "failed") from error
+            raise
+        if wanted.method == "bfloat16":
+            plain = self._by_precision["FP32"].open(wanted)
+            if distance([plain.run(self._sample)], [opened.run(self._sample)]) < _LESS_THAN_BF16:
+                raise Refused("on a CPU the provider takes FP32 and ACCURACY alone, and ACCURACY gave float32's values")
         partitions = {name: count for name, count in opened.operators.items() if "OpenVINO" in name}
         left = {name: count for name, count in opened.operators.items() if name not in partitions}
         count = sum(partitions.values())
-        note = f"{count} partition{'s' if count != 1 else ''} by the provider"
-        note += f", left to the CPU provider: {', '.join(f'{v} {k}' for k, v in left.items())}" if left else ""
-        return Opened(opened.run, Path(wanted.file).stat().st_size, opened.operators, {}, (note,))
+        note = f"{count} partition{'s' if count != 1 else ''} by the provider, which does not tell what runs inside"
+        note += f"; left to the CPU provider: {', '.join(f'{v} {k}' for k, v in left.items())}" if left else ""
+        int8 = {name: count for name, count in opened.int8_operators.items() if name in left}
+        return Opened(opened.run, opened.size_bytes, left, int8, (note,))
 
     def layers(self) -> Iterator[Layer]:
         """None: a compiled partition is one kernel."""

@@ -2,7 +2,7 @@
 
 import io
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -16,10 +16,12 @@ from taglio.compare.request import Request
 from taglio.compare.row import Layer, Support, Wanted
 from taglio.compare.workers import torch_model, torch_support
 from taglio.compare.workers.contract import Array, Data, Opened, Refused, Run
-from taglio.compare.workers.torch_forms import Int8Watch, quantize
+from taglio.compare.workers.loop import distance
+from taglio.compare.workers.torch_forms import Int8Watch, alone, quantize
 from taglio.compare.workers.torch_model import flat, tensors
 
 _RUNS = 10
+MOST_ALONE = 24
 
 
 def versions() -> dict[str, str]:
@@ -62,6 +64,7 @@ class PyTorch:
         torch.manual_seed(request.seed)
         self._model = torch_model.load(request)
         self._calibration = [tensors(sample) for sample in data.calibration]
+        self._held_out = data.held_out[:4]
         self._sample = data.held_out[0]
         cpuinfo = Path("/proc/cpuinfo")
         self._wide = not cpuinfo.exists() or "vnni" in cpuinfo.read_text() or "asimd" in cpuinfo.read_text()
@@ -98,23 +101,37 @@ class PyTorch:
         yield from torch_support.tried(self._wide)
 
     def layers(self) -> Iterator[Layer]:
-        """Every torch.nn layer of the module, timed by hooks inside one inference, float beside FX static (x86)."""
+        """Every torch.nn layer of the module, timed by hooks inside one inference, float beside FX static (x86), and
+        the output error of each of the largest alone in int8."""
         if not isinstance(self._model, torch.fx.GraphModule):
             raise Refused("the module is not a graph: layers are told for models that come through ONNX")
         wanted = Wanted("", "pytorch", "static", "fx", "u8s8", False, True, "x86")
         quantized = quantize(self._model, wanted, self._calibration, "x86", wide=self._wide)
-        float_s, shapes = self._times(self._model)
-        int8_s, _ = self._times(quantized)
-        for name, module in self._model.named_children():
-            if name not in float_s:
-                continue
-            shape = shapes[name]
-            elements = int(np.prod(shape))
+        leaves = {name: module for name, module in self._model.named_modules() if not list(module.children())}
+        float_s, shapes = self._times(self._model, leaves)
+        int8_s, _ = self._times(quantized, leaves)
+        flops = {name: _flops(leaves[name], shape) for name, shape in shapes.items()}
+        largest = sorted((name for name in float_s if name in int8_s), key=lambda each: -flops[each])[:MOST_ALONE]
+        reference = self._outputs(self._model)
+        for name in float_s:
+            error, note = None, ""
+            if name not in int8_s:
+                note = "fused into the layer before, or left in float"
+            elif name in largest:
+                error = distance(
+                    reference, self._outputs(alone(self._model, name, self._calibration, "x86", wide=self._wide))
+                )
+            else:
+                note = "its error alone was not measured: not among the largest"
+            elements = int(np.prod(shapes[name]))
             yield Layer(
-                "pytorch", name, type(module).__name__, _flops(module, shape), 4 * elements,
-                elements if name in int8_s else None, float_s[name], int8_s.get(name), None,
-                "" if name in int8_s else "fused into the layer before, or left in float",
+                "pytorch", name, type(leaves[name]).__name__, flops[name], 4 * elements,
+                elements if name in int8_s else None, float_s[name], int8_s.get(name), error, note,
             )  # fmt: skip
+
+    def _outputs(self, model: nn.Module) -> list[list[Array]]:
+        run = _runner(model, "x86")
+        return [[np.array(each) for each in run(sample)] for sample in self._held_out]
 
     def _float(self, wanted: Wanted, device: str, compiled: bool) -> Opened:
         kind = {"bfloat16": torch.bfloat16, "float16": torch.float16}.get(wanted.method)
@@ -158,8 +175,8 @@ class PyTorch:
         note = f"{len(fed)} operators read dequantised values in the exported graph"
         return Opened(run, size, counts, lowered, (note,))
 
-    def _times(self, model: nn.Module) -> tuple[dict[str, float], dict[str, tuple[int, ...]]]:
-        """Median seconds and output shape of every child, by hooks around its call."""
+    def _times(self, model: nn.Module, names: Collection[str]) -> tuple[dict[str, float], dict[str, tuple[int, ...]]]:
+        """Median seconds and output shape of the modules of these names, by hooks around their calls, as they ran."""
         started: dict[str, float] = {}
         taken: dict[str, list[float]] = {}
         shapes: dict[str, tuple[int, ...]] = {}
@@ -175,7 +192,7 @@ class PyTorch:
 
             return [module.register_forward_pre_hook(before), module.register_forward_hook(after)]
 
-        handles = [handle for name, module in model.named_children() for handle in watch(name, module)]
+        handles = [handle for name, module in model.named_modules() if name in names for handle in watch(name, module)]
         with torch.no_grad():
             for _ in range(_RUNS + 1):
                 model(*tensors(self._sample))

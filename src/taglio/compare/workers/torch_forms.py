@@ -39,6 +39,17 @@ def quantize(model: nn.Module, wanted: Wanted, calibration: Sequence[Tensors], e
     return _WAYS[wanted.format](copy.deepcopy(model), wanted.method, qconfig, calibration)
 
 
+def alone(model: nn.Module, layer: str, calibration: Sequence[Tensors], engine: str, *, wide: bool) -> nn.Module:
+    """`model` by FX with the child `layer` alone in static int8, affine and per channel."""
+    torch.backends.quantized.engine = engine
+    qconfig = static_qconfig(symmetric=False, per_channel=True, qat=False, wide=wide)
+    mapping = ao.QConfigMapping().set_module_name(layer, qconfig)
+    prepared = quantize_fx.prepare_fx(copy.deepcopy(model), mapping, calibration[0])
+    _observe(prepared, calibration)
+    converted: nn.Module = quantize_fx.convert_fx(prepared)
+    return converted
+
+
 def static_qconfig(symmetric: bool, per_channel: bool, *, qat: bool, wide: bool) -> Any:
     """u8 activations, affine or symmetric; s8 weights, symmetric, as every engine here wants them."""
     activation: dict[str, Any] = {

@@ -33,7 +33,11 @@ def load(request: Request) -> nn.Module:
     except (NotImplementedError, ValueError, RuntimeError, KeyError) as error:
         raise Refused(f"onnx2torch cannot convert the model: {' '.join(str(error).split())[:300]}", "failed") from error
     examples = [torch.zeros(shape) for shape in request.shapes]
-    return static(converted, examples)
+    module = static(converted, examples)
+    # A Gemm's weight comes as a transposed view, and inductor's int8 linear reads it as if it were none.
+    for parameter in module.parameters():
+        parameter.data = parameter.data.contiguous()
+    return module
 
 
 def original(source: str) -> nn.Module:
@@ -44,6 +48,7 @@ def original(source: str) -> nn.Module:
         return exported
     with contextlib.suppress(ValueError):
         sys.path.insert(0, str(Path(path).parent.resolve()))
+    torch.manual_seed(0)  # each process builds the module anew: weights that are drawn must be the same in all of them
     module = importlib.import_module(Path(path).stem)
     built: nn.Module = getattr(module, name)()
     return built.eval()
