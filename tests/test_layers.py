@@ -28,7 +28,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("run",),
     ("workspace",),
     ("choose_scheme",),
-    ("error_stage", "sensitivity"),
+    ("error_stage", "sensitivity", "answers"),
     ("outcome",),
     ("compare",),
     ("report",),
