@@ -2,7 +2,7 @@
 
 A tensor goes from a device to another and a few bytes come back, timed by the sender's clock, so no two clocks are
 compared: what grows with the size is the way there, and the two latencies are taken to be equal. Latency includes what
-the engine itself takes for a hop.
+the engine itself takes for a hop, and the smallest of components where it ends.
 """
 
 import itertools
