@@ -1,6 +1,7 @@
 """Models with data and finished workspaces, made once and copied by the tests that change them."""
 
 import shutil
+import signal
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,10 @@ import pytest
 from taglio.embedded import digits_data, digits_model
 from tests.end_to_end.command import SCHEME, Case, taglio
 from tests.models import pyramid, saved
+
+# Started in the background of a shell, tests would hand an ignored Ctrl-C down to the commands that they interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @dataclass(frozen=True)

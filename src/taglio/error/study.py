@@ -1,7 +1,7 @@
-"""What to measure, and in which order: blocks alone, flows alone, random subsets. Fits nothing (combine.py).
+"""What to measure, and in which order: blocks alone, flows alone, subsets. Fits nothing (combine.py).
 
 What is measured in which order follows from what it buys: blocks alone and flows alone give every term its starting
-value (terms.py), which predicts unseen subsets within a few per cent by itself; a few dozen random subsets correct the
+value (terms.py), which predicts unseen subsets within a few per cent by itself; a few dozen subsets correct the
 terms and say how far to trust them. More subsets than that buy almost nothing.
 
 A planner does not draw at random: it picks what the model takes to be harmless, and so what it underestimates. Some of
@@ -35,7 +35,7 @@ _PICKED_SHARE = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """How much to measure: seconds for the whole stage, and random subsets within it.
+    """How much to measure: seconds for the whole stage, and subsets within it.
 
     Blocks alone are measured whatever the seconds, one evaluation each, unless that takes over `alone_s`: then several
     neighbours share one (`Measured.groups`).

@@ -172,9 +172,7 @@ def _key_errors(outcome: Outcome | None) -> list[tuple[tuple[float, float], str,
 def _error_lede(known: ErrorModel, drawn: int) -> str:
     under = sum(each.error <= known.upper(each.predicted) for each in known.subsets)
     left = len(known.subsets) - drawn
-    text = (
-        f"{plural(len(known.subsets), 'random subset')} of blocks in int8, each predicted by a fit that did not see it"
-    )
+    text = f"{plural(len(known.subsets), 'subset')} of blocks in int8, each predicted by a fit that did not see it"
     miss = percent(known.typical_miss()) if known.metric.smooth else known.metric.difference(known.typical_miss())
     text += f": median error of the prediction {miss}" if drawn else ""
     text += f"; {under} of {len(known.subsets)} stay under the upper line." if known.subsets else "."
