@@ -23,6 +23,7 @@ KNOWN_DOMAINS = frozenset({"", "ai.onnx", "ai.onnx.ml", "com.microsoft"})
 # Rewrites reorder float sums; beyond this relative distance the simplified model is not the user's model.
 SIMPLIFY_TOLERANCE = 1e-3
 MODEL_FILE_LIMIT_BYTES = 2 * 1024**3
+_OTHER_KINDS = {".h5": "Keras", ".keras": "Keras", ".tflite": "TFLite", ".pt": "PyTorch", ".pt2": "PyTorch"}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -105,6 +106,8 @@ def _read(path: Path) -> tuple[onnx.ModelProto, "hashlib._Hash", int]:
     try:
         proto = onnx.load_model_from_string(data)
     except DecodeError:
+        if kind := _OTHER_KINDS.get(path.suffix):
+            raise BadModel(f"{path}: a {kind} model: convert it to ONNX (taglio compare takes it as it is)") from None
         raise BadModel(f"{path}: not an ONNX file, or cut short at {len(data):,} bytes: export it again") from None
     if not proto.graph.node or not proto.opset_import:
         raise BadModel(f"{path}: holds no ONNX graph ({len(data):,} bytes read): export it again")

@@ -177,6 +177,12 @@ def test_a_model_that_cannot_be_planned(
     assert snapshot(workspace) == before
 
 
+def test_a_model_of_another_kind_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "model.h5"
+    path.write_bytes(b"\x89HDF\r\n\x1a\n" + bytes(100))
+    refused(taglio("inspect", path), "BadModel", "model.h5", "Keras", "convert it to ONNX", "taglio compare")
+
+
 def test_a_fixed_shape_makes_a_dynamic_model_fit(tmp_path: Path, tiny: Case) -> None:
     path = tmp_path / "dynamic.onnx"
     dynamic(path)

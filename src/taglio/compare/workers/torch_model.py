@@ -28,8 +28,9 @@ def load(request: Request) -> nn.Module:
         return original(request.model)
     _stand_in_for_torchvision()
     onnx2torch = importlib.import_module("onnx2torch")
-    try:
-        converted = onnx2torch.convert(onnx.load(request.onnx)).eval()
+    proto = onnx.load(request.onnx)
+    try:  # the conversion alone: what fails before or after it is not onnx2torch's refusal
+        converted = onnx2torch.convert(proto).eval()
     except (NotImplementedError, ValueError, RuntimeError, KeyError) as error:
         raise Refused(f"onnx2torch cannot convert the model: {' '.join(str(error).split())[:300]}", "failed") from error
     examples = [torch.zeros(shape) for shape in request.shapes]
