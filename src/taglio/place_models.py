@@ -2,9 +2,11 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from taglio import artifact
+from taglio.answers import answers
 from taglio.cluster import Cluster, Device
 from taglio.decide import verifier, whole_meter
 from taglio.error.model import ErrorModel
@@ -21,7 +23,6 @@ from taglio.plan.workload import Workload, scaled
 from taglio.profile.result import Profile
 from taglio.profile.stopwatch import Progress
 from taglio.quantize.qdq import QdqBuilder
-from taglio.runtimes.onnxruntime import SessionOptions, open_session, run_session
 from taglio.stages import error_model, reopen_profiled
 from taglio.workspace import PLAN, PROFILE, Work
 
@@ -211,14 +212,10 @@ class _Meter:
     def error(self, plan: Plan) -> float:
         key = plan.fingerprint()
         if key not in self._known:
-            wired = bool(plan.wire_only(self._work.graph))
-            self._known[key] = self._run(plan) if wired else self._meter.error(plan.assignment())
+            wires = plan.wire_only(self._work.graph)
+            if wires:
+                built = partial(self._builder.build, plan.assignment(), wires)
+                self._known[key] = answers(self._work, {"plan": built}, self._meter.metric)["plan"].error
+            else:
+                self._known[key] = self._meter.error(plan.assignment())
         return self._known[key]
-
-    def _run(self, plan: Plan) -> float:
-        work, names = self._work, list(self._work.model.outputs)
-        options = SessionOptions(work.setup.threads)
-        whole = self._builder.build(plan.assignment(), plan.wire_only(work.graph))
-        after = open_session(whole, options, label=f"the plan of {work.model.name}")
-        samples = work.data.held_out.samples
-        return self._meter.loss_of(run_session(after, names, sample, work.setup.data) for sample in samples)

@@ -65,7 +65,7 @@ class ErrorMeter:
 
     def error(self, assignment: Assignment) -> float:
         """Loss of the model with `assignment` quantised, the largest over outputs."""
-        return self.loss_of(self._switchable.run_all(assignment, self._samples))
+        return self._tally(self._switchable.run_all(assignment, self._samples), sketch=False)[0].value(self._labels)
 
     def read(self, assignment: Assignment, wires: Collection[str] = (), *, sketch: bool = True) -> Reading:
         """Everything that the study keeps of one evaluation; `wires` travel as int8 besides."""
@@ -75,10 +75,6 @@ class ErrorMeter:
         scale = np.divide(l2, raw, out=np.zeros_like(l2), where=(raw > 0.0) & np.isfinite(l2))
         finite = np.isfinite(sums).all(axis=1) & np.isfinite(l2)
         return Reading(l2, tally.losses(self._labels), np.where(finite[:, None], sums, 0.0) * scale[:, None])
-
-    def loss_of(self, changed: Iterable[Outputs]) -> float:
-        """Loss of the outputs that another model has on the same samples."""
-        return self._tally(changed, sketch=False)[0].value(self._labels)
 
     def sample_errors(self, assignment: Assignment) -> np.ndarray:
         """‖ŷ − y‖² and ‖y‖² by sample and output, shape [2, samples, outputs]."""
