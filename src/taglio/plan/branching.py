@@ -19,13 +19,17 @@ from taglio.plan.relaxation import Relaxation
 _WIDEST = 3e6
 # Answers that a half takes over from the whole.
 _KNOWN = 16
+# A half whose nodes keep more than this share of their labels uses the whole's tables.
+_SAME_TABLES = 0.7
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Half:
-    """Labels that are left, the bound there, what to branch on (two sets of labels of a node), and the answers."""
+    """Labels that are left, the bound there, what to branch on (two sets of labels of a node; node −1 where no node has
+    two), and the answers."""
 
     bound: float
+    relaxation: Relaxation
     alive: list[np.ndarray]
     multipliers: np.ndarray
     node: int
@@ -40,34 +44,42 @@ def branch(
     *,
     cutoff: Callable[[], float],
     show: Callable[[Account, np.ndarray], None],
+    close: Callable[[list[np.ndarray]], bool],
     deadline: float,
 ) -> float:
     """A lower bound on every plan of these labels, up to what `cutoff()` says in the end.
 
-    `show` gets the answer nearest to a plan of every half, and the prices there.
+    `show` gets the answer nearest to a plan of every half, and the prices there; `close` gets the labels where one
+    is left to each node (copies may still differ), and says whether no plan of theirs is below the cutoff any more.
     """
     waiting: list[Half] = []
+    unsettled = np.inf
 
-    def look(labels: list[np.ndarray], prices: np.ndarray, known: list[Account]) -> list[Half]:
-        half = _look(market, labels, prices, known, cutoff, show, deadline)
+    def look(
+        labels: list[np.ndarray], prices: np.ndarray, known: list[Account], relaxation: Relaxation | None
+    ) -> list[Half]:
+        half = _look(market, labels, prices, known, relaxation, cutoff, show, close, deadline)
         return [half] if half is not None else []
 
-    waiting += look(list(alive), multipliers, [])
+    waiting += look(list(alive), multipliers, [], None)
     while waiting:
         half = waiting.pop()
         if half.bound >= cutoff():
             continue
         if time.perf_counter() > deadline:
-            return min([half.bound, *(each.bound for each in waiting)])
+            return min([unsettled, half.bound, *(each.bound for each in waiting)])
+        if half.node < 0:
+            unsettled = min(unsettled, half.bound)
+            continue
         found = []
         for side in half.sides:
             labels = list(half.alive)
             labels[half.node] = side
             known = [each for each in half.pool if each.labels[half.node] in side]
-            found += look(labels, half.multipliers, known[-_KNOWN:])
+            found += look(labels, half.multipliers, known[-_KNOWN:], half.relaxation)
         # The better half comes last, and so is the next.
         waiting += sorted(found, key=lambda each: -each.bound)
-    return cutoff()
+    return min(unsettled, cutoff())
 
 
 def _look(
@@ -75,16 +87,22 @@ def _look(
     alive: list[np.ndarray],
     multipliers: np.ndarray,
     known: list[Account],
+    relaxation: Relaxation | None,
     cutoff: Callable[[], float],
     show: Callable[[Account, np.ndarray], None],
+    close: Callable[[list[np.ndarray]], bool],
     deadline: float,
 ) -> Half | None:
     """The bound of these labels and where to branch; None where no plan is below the cutoff. `known` are answers of a
-    larger set of labels that are in this one too."""
-    try:
-        relaxation = Relaxation(market, alive, arity=3, limit=_WIDEST)
-    except TooWide:
-        relaxation = Relaxation(market, alive, arity=1)
+    larger set of labels that are in this one too, and `relaxation` is the larger set's."""
+    left = sum(map(len, alive))
+    if relaxation is None or left < _SAME_TABLES * relaxation.given:
+        try:
+            relaxation = Relaxation(market, alive, arity=3, limit=_WIDEST)
+        except TooWide:
+            relaxation = Relaxation(market, alive, arity=1)
+    else:
+        relaxation.restrict(alive)
     pool = list(known)
 
     def oracle(point: np.ndarray) -> Answer:
@@ -107,10 +125,6 @@ def _look(
     bound = found.bound
     if bound >= cutoff():
         return None
-    if not len(relaxation.free):
-        # One labelling is left: its cost is known, or it is no plan at all.
-        show(pool[-1], found.multipliers)
-        return None
     show(min(pool, key=lambda each: each.objective + abs(bound) * _over(market, each)), found.multipliers)
     relaxation.run(market.price(found.multipliers))
     kept = list(alive)
@@ -118,8 +132,10 @@ def _look(
         kept[node] = np.intersect1d(alive[node], labels[line < cutoff()])
         if not len(kept[node]):
             return None
+    if all(len(each) == 1 for each in kept) and close(kept):
+        return None
     node, sides = _where(market, kept, pool, found.shares)
-    return None if node < 0 else Half(bound, kept, found.multipliers, node, sides, pool)
+    return Half(bound, relaxation, kept, found.multipliers, node, sides, pool)
 
 
 def _over(market: Market, account: Account) -> float:
