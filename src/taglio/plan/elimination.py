@@ -88,8 +88,8 @@ class Input:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Step:
-    """Eliminations of one shape: their `nodes`, the sum of what speaks of them, (batch, node, *around), and the messages
-    (batch, *around) that are left, rows of `pool`, or None for nodes that have no neighbour left."""
+    """Eliminations of one shape: their `nodes`, the sum of what speaks of them, (batch, node, *around), and where the
+    messages (batch, *around) go that are left: rows of `pool`, None for nodes that have no neighbour left."""
 
     nodes: np.ndarray
     whole: np.ndarray

@@ -6,7 +6,7 @@ from itertools import count
 
 import numpy as np
 
-from taglio.plan.branching import branch
+from taglio.plan.branching import Branching
 from taglio.plan.crossover import cross
 from taglio.plan.descent import Descent
 from taglio.plan.dive import dive
@@ -25,7 +25,7 @@ _MIXED = 60
 _BETTERING_SHARE = 0.25
 # And what branching gets.
 _BRANCHING_SHARE = 0.8
-# Gaps above the bound up to which branching looks for plans at first, and how much further each time that it finds none.
+# Gaps above the bound up to which branching looks for plans at first, and how much further each time that none is.
 _AIM, _FURTHER = 0.9, 3.3
 # (share of the rest fixed in a round, chunks it is fixed in, from the back): tried in turn until the gap is small.
 _DIVES = ((0.5, 4, False), (0.5, 8, True), (0.5, 1, False), (0.7, 16, True), (0.3, 4, False), (0.3, 8, True))
@@ -160,15 +160,8 @@ class Finder:
             return found.infeasible or found.bound >= min(aim, self.known.cutoff())
 
         until = begun + _BRANCHING_SHARE * (self.known.deadline - begun)
-        bound = branch(
-            market,
-            alive,
-            multipliers,
-            cutoff=lambda: min(aim, self.known.cutoff()),
-            show=show,
-            close=close,
-            deadline=until,
-        )
+        branching = Branching(market, lambda: min(aim, self.known.cutoff()), show, close, until)
+        bound = branching.run(alive, multipliers)
         self.known.bound = max(self.known.bound, bound)
         return bound >= min(aim, self.known.cutoff())
 
@@ -178,12 +171,9 @@ class Finder:
     def _mix(self, marginals: Sequence[tuple[int, np.ndarray, np.ndarray]], good: float) -> None:
         """Better the best plan by HiGHS, where it is near the bound: the nodes of which a second label raises the bound
         least may change, the others stay."""
-        if (
-            self.known.done()
-            or self.known.labels is None
-            or not self._is_near()
-            or self.known.objective >= self.known.mixed
-        ):
+        if self.known.done() or self.known.labels is None or not self._is_near():
+            return
+        if self.known.objective >= self.known.mixed:
             return
         self.known.mixed = self.known.objective
         seconds = np.sort([np.partition(np.unique(line), 1)[1] for _, _, line in marginals if np.ptp(line) > 0.0])

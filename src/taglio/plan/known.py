@@ -13,7 +13,7 @@ from taglio.plan.program import Found
 
 class Known:
     """The best plan (no labels: none yet) and the proven bound. Labels not in `alive` are in no plan cheaper than
-    `floor`, and none at all costs more than `most`; `mixed` is the objective that HiGHS last tried to better by mixing."""
+    `floor`, and no plan costs more than `most`; `mixed` is the objective that HiGHS last tried to better by mixing."""
 
     def __init__(self, problem: Problem, gap: float, deadline: float) -> None:
         self.started = time.perf_counter()

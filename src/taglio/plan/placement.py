@@ -41,6 +41,9 @@ _ROUGH, _FINE = 3.0, 0.15
 _SLACKS = (0.015, 0.06, 0.25, np.inf)
 # Of the time there is, what a graph too wide for elimination gets before HiGHS has its turn.
 _LOOSENING_SHARE = 0.8
+# Pairs of labels at the two ends of an edge, over all edges, beyond which HiGHS's presolve alone takes minutes,
+# whatever time it is given.
+_MOST_PAIRS = 150_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -218,6 +221,15 @@ class _Search(Known):
 
     def _by_highs(self) -> bool:
         """HiGHS over the labels that are left; True where it proves that no plan is."""
+        pairs = sum(
+            len(self.alive[producer]) * len(self.alive[reader])
+            for producer, reader in zip(
+                self.market.producer[self.market.edge_value].tolist(), self.market.readers.tolist(), strict=True
+            )
+            if producer >= 0 and reader >= 0
+        )
+        if pairs > _MOST_PAIRS:
+            return False
         self.how = f"{self.how}, HiGHS" if self.how else "HiGHS"
         program = Program(self.market, self.alive)
         found = program.solve(

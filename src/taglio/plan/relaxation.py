@@ -58,7 +58,7 @@ class Relaxation:
         self._lay_out(axes, constant)
 
     def restrict(self, alive: Sequence[np.ndarray]) -> None:
-        """Leave each node no labels but `alive`, a part of those that the tables were made for, until told otherwise."""
+        """Leave each node no labels but `alive`, a part of those that the tables were made for, until called again."""
         gone = np.ones((self.market.nodes, self.market.labels), dtype=bool)
         gone[np.repeat(np.arange(len(alive)), [len(each) for each in alive]), np.concatenate(alive)] = False
         self.gone = np.flatnonzero(gone)
@@ -153,12 +153,12 @@ class Relaxation:
         for shape, members in shapes.items():
             chosen = np.array([self.factors[factor - len(self.free)] for factor in members])
             scopes = np.array([plan.scopes[factor] for factor in members]).reshape(len(members), len(shape))
-            cells = self._cells(shape, chosen, scopes, axes, base, strides, strict).reshape(len(members), -1)
-            self.positions[plan.starts[members][:, None] + np.arange(cells.shape[1])] = cells
-        for size in set(plan.sizes):
-            nodes = np.flatnonzero(np.array(plan.sizes) == size)
-            cells = self.cells + 1 + self.free[nodes][:, None] * market.labels + self.labels[nodes, :size]
-            self.positions[plan.starts[nodes][:, None] + np.arange(size)] = cells
+            laid = self._cells(shape, chosen, scopes, axes, base, strides, strict).reshape(len(members), -1)
+            self.positions[plan.starts[members][:, None] + np.arange(laid.shape[1])] = laid
+        for wide in set(plan.sizes):
+            nodes = np.flatnonzero(np.array(plan.sizes) == wide)
+            laid = self.cells + 1 + self.free[nodes][:, None] * market.labels + self.labels[nodes, :wide]
+            self.positions[plan.starts[nodes][:, None] + np.arange(wide)] = laid
 
     def _places(self) -> tuple[np.ndarray, np.ndarray]:
         """By part, each device's number among those that its ends can be on (−1 for others), and how many they are."""
