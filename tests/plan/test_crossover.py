@@ -50,7 +50,7 @@ def test_crossing_keeps_a_plan_a_plan_and_never_makes_it_dearer(problem: Problem
     multipliers = rng.exponential(5.0, len(market.rows))
     priced = market.price(multipliers)
     labels, answers = drawn(problem, rng), [drawn(problem, rng) for _ in range(4)]
-    crossed = cross(market, ledger, Descent(market, ledger).near, priced, multipliers, labels, answers)
+    crossed = cross(market, ledger, Descent(market, ledger).near, priced, multipliers, labels, answers, deadline=np.inf)
     offered = np.stack([labels, *answers])
     assert all(crossed[node] in offered[:, node] for node in range(len(labels)))
     before, after = (ledger.totals(priced, each)[0] for each in (labels, crossed))

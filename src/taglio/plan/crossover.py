@@ -5,6 +5,7 @@ of one, from another labelling is a move whose effect on every sum is known exac
 common add up. So large pieces of the network move as wholes, and their borders slide, where single moves would climb.
 """
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -36,12 +37,16 @@ def cross(
     labels: np.ndarray,
     answers: Sequence[np.ndarray],
     *,
+    deadline: float,
     rounds: int = 8,
 ) -> np.ndarray:
-    """The labels reached from `labels` by taking regions of `answers`; `near` lists who shares a value with a node."""
+    """The labels reached from `labels` by taking regions of `answers`; `near` lists who shares a value with a node. No
+    further round begins after `deadline`, on time.perf_counter."""
     labels = labels.copy()
     uppers = market.uppers
-    for _ in range(rounds):
+    for turn in range(rounds):
+        if turn and time.perf_counter() > deadline:
+            break
         total, use = ledger.totals(priced, labels)
         penalty, step = 4.0 * multipliers + 0.2 * abs(total[0]), 0.02 * abs(total[0])
 

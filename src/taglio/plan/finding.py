@@ -21,6 +21,8 @@ from taglio.plan.relaxation import Relaxation
 _NEAR, _MIXING_S, _MIXING_SHARE = 7.0, 0.6, 0.15
 # And so many nodes.
 _MIXED = 60
+# What bettering a few answers, and crossing one of them with others, may take: a share of the time up to then.
+_NEARING_SHARE = 0.25
 # Of the time of branching, what bettering its answers may take.
 _BETTERING_SHARE = 0.25
 # And what branching gets.
@@ -62,7 +64,8 @@ class Finder:
         self._mix(marginals, good)
         self._near(descent, offered, answers, prices.multipliers, good, 1, crossing=True)
         self._mix(marginals, good)
-        aim = _AIM
+        # A running plan that is still near the bound is likely the best: prove that in one go.
+        aim = np.inf if self.known.given is not None and self._is_near() else _AIM
         for turn in count():
             if self._ended():
                 return
@@ -201,8 +204,10 @@ class Finder:
         crossing: bool,
     ) -> None:
         """Better the few answers that are nearest to a plan, then the best plan."""
+        begun = time.perf_counter()
+        until = begun + _NEARING_SHARE * (begun - self.known.started)
         for labels in answers.nearest()[:starts]:
-            if self.known.done():
+            if self.known.done() or time.perf_counter() > until:
                 return
             self._better(descent, offered, answers, multipliers, labels, good, crossing=crossing)
         if crossing and self.known.labels is not None and not self.known.done():
@@ -222,7 +227,9 @@ class Finder:
         """Take regions of other answers if `crossing`, then single nodes, from `labels` on."""
         market, priced = self.known.market, self.known.market.price(multipliers)
         if crossing:
-            labels = cross(market, descent.ledger, descent.near, priced, multipliers, labels, answers.nearest())
+            until = time.perf_counter() + _NEARING_SHARE * (time.perf_counter() - self.known.started)
+            nearest = answers.nearest()
+            labels = cross(market, descent.ledger, descent.near, priced, multipliers, labels, nearest, deadline=until)
         objective, labels = descent.improve(priced, multipliers, labels, offered, good_enough=good)
         if objective < self.known.objective:
             self.known.offer(self.known.market.account(priced, labels))

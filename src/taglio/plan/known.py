@@ -12,8 +12,11 @@ from taglio.plan.program import Found
 
 
 class Known:
-    """The best plan (no labels: none yet) and the proven bound. Labels not in `alive` are in no plan cheaper than
-    `floor`, and no plan costs more than `most`; `mixed` is the objective that HiGHS last tried to better by mixing."""
+    """The best plan (no labels: none yet), the labels that were given, and the proven bound.
+
+    Labels not in `alive` are in no plan cheaper than `floor`, and no plan costs more than `most`; `mixed` is the
+    objective that HiGHS last tried to better by mixing.
+    """
 
     def __init__(self, problem: Problem, gap: float, deadline: float) -> None:
         self.started = time.perf_counter()
@@ -23,6 +26,7 @@ class Known:
         self.market = Market(problem)
         self.objective, self.bound = np.inf, -np.inf
         self.labels: np.ndarray | None = None
+        self.given: np.ndarray | None = None
         self.wires: tuple[dict[int, Copies], ...] = ()
         self.floor = self.most = np.inf
         self.mixed = np.inf

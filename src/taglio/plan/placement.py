@@ -27,7 +27,7 @@ from taglio.plan.ledger import Ledger
 from taglio.plan.loosened import Loosened
 from taglio.plan.multipliers import Answer, Prices, maximise
 from taglio.plan.prices import Account
-from taglio.plan.problem import Copies, Problem
+from taglio.plan.problem import Copies, Kind, Problem
 from taglio.plan.program import Program
 from taglio.plan.relaxation import Relaxation
 
@@ -108,6 +108,7 @@ class _Search(Known):
     def run(self, method: str) -> Placed:
         """The answer."""
         if method == "auto":
+            self._offer_given()
             try:
                 rough = Relaxation(self.market, self.alive, arity=1, limit=_WIDEST)
             except TooWide:
@@ -119,7 +120,27 @@ class _Search(Known):
                 return self._placed("infeasible")
         if not self.done() and time.perf_counter() < self.deadline and self._by_highs() and self.labels is None:
             return self._placed("infeasible")
+        if self.labels is None:
+            self._offer_simple()
         return self._placed("optimal" if self.done() else "time limit")
+
+    def _offer_given(self) -> None:
+        if self.given is not None and self._allowed(self.given):
+            self.offer(self.market.account(self.market.price(self.multipliers), self.given))
+
+    def _offer_simple(self) -> None:
+        """Everything in float on one device, or as near to it as is allowed: often a plan where the search found none."""
+        allowed, seconds = self.problem.allowed, self.problem.seconds
+        floats = [form.reads == Kind.FLOAT and form.writes == Kind.FLOAT for form in self.problem.forms]
+        for device in range(self.market.devices):
+            off = 2.0 * (np.arange(self.market.devices) != device)[:, None] + ~np.array(floats)
+            cost = np.where(allowed, seconds / max(1e-12, float(seconds.max())) + 2.0 * off, np.inf)
+            labels = cost.reshape(len(allowed), -1).argmin(axis=1)
+            self.offer(self.market.account(self.market.price(self.multipliers), labels))
+
+    def _allowed(self, labels: np.ndarray) -> bool:
+        table = self.problem.allowed.reshape(len(labels), -1)
+        return bool(table[np.arange(len(labels)), labels].all())
 
     def _start(self) -> np.ndarray:
         return np.array([float(self.warm.get(row.name, 0.0)) for row in self.market.rows])
@@ -127,11 +148,6 @@ class _Search(Known):
     def _by_prices(self, rough: Relaxation) -> bool:
         """Bound and plans by prices; True where the limits are proven to contradict each other."""
         self.how = "prices"
-        if (
-            self.given is not None
-            and self.problem.allowed.reshape(len(self.given), -1)[np.arange(len(self.given)), self.given].all()
-        ):
-            self.offer(self.market.account(self.market.price(self.multipliers), self.given))
         everything = self.alive
         pool, prices = self._price(rough, 1.0 if rough.exact else _ROUGH)
         for slack in _SLACKS:
