@@ -129,7 +129,7 @@ class _Search(Known):
             self.offer(self.market.account(self.market.price(self.multipliers), self.given))
 
     def _offer_simple(self) -> None:
-        """Everything in float on one device, or as near to it as is allowed: often a plan where the search found none."""
+        """Everything in float on one device, or as near to it as is allowed: a plan where the search found none."""
         allowed, seconds = self.problem.allowed, self.problem.seconds
         floats = [form.reads == Kind.FLOAT and form.writes == Kind.FLOAT for form in self.problem.forms]
         for device in range(self.market.devices):
@@ -177,6 +177,7 @@ class _Search(Known):
         loose = Loosened(market, self.alive)
         ledger = Ledger(market)
         descent = Descent(market, ledger)
+        self._offer_simple()
         until = min(self.deadline, time.perf_counter() + _LOOSENING_SHARE * (self.deadline - time.perf_counter()))
         while not self.done() and time.perf_counter() < until:
             priced, value, labels = loose.run(self.multipliers)
@@ -184,9 +185,12 @@ class _Search(Known):
             account = market.account(priced, labels)
             self.offer(account)
             if loose.calls % 20 == 1:
-                objective, better = descent.improve(priced, self.multipliers, labels, self.alive, good_enough=-np.inf)
-                if objective < self.objective:
-                    self.offer(market.account(priced, better))
+                for start in (labels, self.labels):
+                    if start is None:
+                        continue
+                    found, better = descent.improve(priced, self.multipliers, start, self.alive, good_enough=-np.inf)
+                    if found < self.objective:
+                        self.offer(market.account(priced, better))
             goal = self.objective if np.isfinite(self.objective) else value + 0.1 * abs(value)
             self.multipliers = loose.step(self.multipliers, account.rows - market.uppers, goal - value)
         self.multipliers = loose.best
