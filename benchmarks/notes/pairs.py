@@ -31,8 +31,8 @@ class Ratio:
         return f"{self.middle:.3f} ({self.low:.3f} to {self.high:.3f})"
 
     def below_one(self) -> str:
-        """Whether the first row is the faster one."""
-        return CONFIRMED if self.high < 1.0 else REFUTED if self.low > 1.0 else UNDECIDED
+        """Whether the first row is the faster one; refuted where it gains less than SAME, if anything."""
+        return CONFIRMED if self.high < 1.0 else REFUTED if self.low > 1.0 - SAME else UNDECIDED
 
     def near_one(self) -> str:
         """Whether both take the same time, within SAME."""

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from taglio import artifact
 from taglio.compare.drift import Drift, even_s
-from taglio.compare.recommend import best
+from taglio.compare.recommend import best, standings
 from taglio.compare.result import COMPARISON, Comparison
 from taglio.compare.row import Layer, Row
 from taglio.report.comparison_table import conditions
-from taglio.report.page_charts import Bar, Chart, logarithmic, waterfall
+from taglio.report.page_charts import Bar, Chart, drawn, logarithmic, waterfall
 from taglio.report.page_markup import MISSING, Html, join, ms, percent, plural, size, table, tag, times
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
@@ -41,8 +41,17 @@ def render(result: Comparison) -> str:
     sections = [
         tag("header", tag("p", tag("b", "taglio"), tag("span", result.model), class_="brand"),
             tag("h1", "Every back end, measured"), tag("p", result.recommendation, class_="lede"), _conditions(result)),
-        _section("Error against latency", _scatter(result, "latency of one inference, ms", latency)),
-        _section("Error against size", _scatter(result, "size of the model, MB", _megabytes)),
+        _section(
+            "Error against latency and size",
+            _legend(result),
+            tag(
+                "div",
+                _scatter(result, "latency of one inference, ms", latency),
+                _scatter(result, "size of the model, MB", _megabytes),
+                class_="columns",
+            ),
+        ),
+        _section(f"The fastest row of each back end within {percent(result.max_error)}", _standings(result)),
         *(_backend(result, backend) for backend in result.backends),
     ]  # fmt: skip
     body = tag("body", tag("main", *sections))
@@ -73,6 +82,52 @@ def _conditions(result: Comparison) -> Html:
     return tag("p", *(join(line, tag("br")) for line in lines), class_="small")
 
 
+def _legend(result: Comparison) -> Html:
+    """A swatch for each back end that has a row in the charts, and the ring of the recommended one."""
+    items = []
+    for index, backend in enumerate(result.backends):
+        rows = [row for row in result.rows if row.wanted.backend == backend]
+        count = sum(row.latency is not None for row in rows)
+        if count:
+            items.append(tag("li", _swatch(index, _SHAPES[index % len(_SHAPES)]), f"{backend}: {count} of {len(rows)}"))
+    chosen = best(result.rows, result.max_error)
+    if chosen is not None:
+        swatch = _swatch(result.backends.index(chosen.wanted.backend), "ring")
+        items.append(tag("li", swatch, f"recommended: {chosen.wanted.id}"))
+    return tag("ul", *items, class_="legend")
+
+
+def _swatch(index: int, shape: str) -> Html:
+    return tag("svg", drawn(shape, 10, 10, 4.5, f"b{index}"), width=20, height=20, aria_hidden="true")
+
+
+def _standings(result: Comparison) -> Html:
+    head = ("back end", "row", "latency", "× float", "× ORT", "from the original", "size", "rows measured")
+    rows = []
+    for each in standings(result.rows, result.backends, result.max_error):
+        counted = f"{each.measured} of {each.total}"
+        if each.row is None or each.row.latency is None or each.row.checked is None:
+            rows.append((each.backend, "none", *[MISSING] * 5, counted))
+            continue
+        latency, checked = each.row.latency, each.row.checked
+        rows.append(
+            (
+                each.backend,
+                each.row.wanted.id.partition("/")[2],
+                ms(each.seconds),
+                MISSING if latency.speedup is None else times(latency.speedup),
+                MISSING if latency.against_reference is None else times(latency.against_reference),
+                percent(checked.error_to_original),
+                size(checked.size_bytes),
+                counted,
+            )
+        )
+    words = (
+        "Latency at the machine's usual speed; × ORT is the speed over ONNX Runtime's float model in the same rounds."
+    )
+    return join(tag("p", words, class_="small"), table(head, rows, words=frozenset({1})))
+
+
 def _milliseconds(row: Row, drift: Drift | None) -> float:
     assert row.latency is not None
     return even_s(row.latency, drift) * 1e3
@@ -95,7 +150,7 @@ def _scatter(result: Comparison, title: str, value: Callable[[Row], float]) -> H
     )
     if 0.0 < result.max_error * 100 < max(errors, default=0.0):
         chart.area_above(result.max_error * 100, "forbidden")
-        chart.across(result.max_error * 100, "limit", f"{result.max_error:.3g} allowed")
+        chart.across(result.max_error * 100, "limit", f"{percent(result.max_error)} allowed")
     chosen = best(result.rows, result.max_error)
     for row, error in zip(rows, errors, strict=True):
         index = result.backends.index(row.wanted.backend)

@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from taglio.compare.recommend import standings
 from taglio.compare.result import Comparison
 from taglio.compare.row import Layer, Row
 
@@ -32,9 +33,33 @@ def show(result: Comparison, page: Path | None) -> None:
             _layers(layers)
         if backend in result.absent:
             _say(f"layers: {result.absent[backend]}")
+    if len(result.backends) > 1:
+        _standings(result)
     _say(f"\n{result.recommendation}")
     wrote = f"; wrote {page} and {page.with_suffix('.json')}" if page else ""
     _say(f"took {result.wall_s:.0f} s{wrote}")
+
+
+def _standings(result: Comparison) -> None:
+    _say(f"\nthe fastest row of each back end within {result.max_error:.2%}, latency at the machine's usual speed")
+    table = _table("back end", "row", "latency", "x float", "x ORT", "of original", "size", "rows measured")
+    for each in standings(result.rows, result.backends, result.max_error):
+        counted = f"{each.measured} of {each.total}"
+        if each.row is None or each.row.latency is None or each.row.checked is None or each.seconds is None:
+            table.add_row(each.backend, "none", *[""] * 5, counted)
+            continue
+        latency, checked = each.row.latency, each.row.checked
+        table.add_row(
+            each.backend,
+            escape(_short(each.row)),
+            f"{each.seconds * 1e3:.2f} ms",
+            "" if latency.speedup is None else f"{latency.speedup:.2f}",
+            "" if latency.against_reference is None else f"{latency.against_reference:.2f}",
+            _percent(checked.error_to_original),
+            f"{checked.size_bytes / 1e6:.2f} MB",
+            counted,
+        )
+    _print(table)
 
 
 def conditions(result: Comparison) -> list[str]:
