@@ -1,5 +1,6 @@
 """A comparison as terminal tables. Rounds and aligns; computes nothing that the comparison does not hold."""
 
+from collections import Counter
 from pathlib import Path
 
 from rich.console import Console
@@ -11,6 +12,7 @@ from taglio.compare.result import Comparison
 from taglio.compare.row import Layer, Row
 
 _LAYERS_SHOWN = 15
+_NAMES_SHOWN = 4  # of the rows that a note is about
 _NAME_SHOWN = 60  # TFLite's converter joins the names of all that it fused
 
 
@@ -82,25 +84,19 @@ def conditions(result: Comparison) -> list[str]:
 
 
 def _rows(rows: list[Row]) -> None:
-    if len({row.reason for row in rows}) == 1 and rows[0].status != "measured":
-        _say(f"  all {len(rows)} rows {rows[0].status}: {rows[0].reason}")
+    if all(row.status != "measured" for row in rows):
+        counts = Counter((row.status, row.reason) for row in rows)
+        for (ended, why), count in counts.items():
+            _say(f"  {f'all {count}' if count == len(rows) else count} row{'s' * (count > 1)} {ended}: {why}")
         return
+    labelled = any(row.checked is not None and row.checked.accuracy is not None for row in rows)
+    task = ("top-1",) if labelled else ()
     table = _table(
-        "row",
-        "types",
-        "engine",
-        "latency",
-        "±",
-        "x float",
-        "x ORT",
-        "error",
-        "of original",
-        "top-1",
-        "size",
-        "int8 kernels",
+        *("row", "types", "engine", "latency", "±", "x float", "x ORT", "error", "of original"),
+        *("size", "int8 kernels", *task),
     )
     for row in rows:
-        table.add_row(*_cells(row))
+        table.add_row(*_cells(row)[: len(table.columns)])
     _print(table)
     reasons: dict[tuple[str, str], list[str]] = {}
     for row in rows:
@@ -113,7 +109,10 @@ def _rows(rows: list[Row]) -> None:
         for note in row.checked.notes if row.checked else ():
             notes.setdefault(note, []).append(_short(row))
     for note, names in notes.items():
-        _say(f"  note: {', '.join(names) if len(names) < len(rows) else 'all'}: {note}")
+        whose = ", ".join(names[:_NAMES_SHOWN])
+        if len(names) > _NAMES_SHOWN:
+            whose = f"{whose} and {len(names) - _NAMES_SHOWN} more"
+        _say(f"  note: {whose if len(names) < len(rows) else 'all'}: {note}")
 
 
 def _cells(row: Row) -> list[str]:
@@ -133,9 +132,9 @@ def _cells(row: Row) -> list[str]:
         "" if latency.against_reference is None else f"{latency.against_reference:.2f}",
         _percent(checked.error_to_float),
         _percent(checked.error_to_original),
-        "" if checked.accuracy is None else f"{checked.accuracy:.1%}",
         f"{checked.size_bytes / 1e6:.2f} MB",
         f"{int8} of {total}" if total else "",
+        "" if checked.accuracy is None else f"{checked.accuracy:.1%}",
     ]
 
 
