@@ -15,7 +15,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from cases import CACHE, CASES, RESULTS, ROOT, markdown, paths, write
+from cases import CACHE, CASES, RESULTS, ROOT, SHARED, markdown, paths, write
 from taglio.compare.environments import find
 from taglio.compare.measure import Question, compare
 from taglio.compare.result import Comparison
@@ -86,6 +86,16 @@ def keras_network(name: str) -> tuple[Path, Path]:
         subprocess.run([place.interpreter, "-c", code], check=True, capture_output=True)
     np.save(data, np.random.default_rng(0).standard_normal((6, 224, 224, 3)).astype(np.float32))
     return model, data
+
+
+def trained_resnet() -> tuple[Path, Path]:
+    """The trained Keras classifier for pictures of 32 by 32, and pictures. Raises FileNotFoundError."""
+    model = SHARED / "models" / "mlperf-tiny-resnet8.h5"
+    if not model.exists():
+        raise FileNotFoundError(f"{model.name}: {model} is missing: benchmarks need ../shared")
+    if (place := find("litert")).interpreter is None:
+        raise FileNotFoundError(f"{model.name}: {place.reason}")
+    return model, SHARED / "images"
 
 
 def row(result: Comparison, key: str) -> Row:

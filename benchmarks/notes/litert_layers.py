@@ -5,25 +5,22 @@ python benchmarks/notes/litert_layers.py
 
 import sys
 
-from cases import SHARED
-from claims import Claim, decided, options, report, row, run
-from taglio.compare.environments import find
+from claims import Claim, decided, options, report, row, run, trained_resnet
 
-SOURCE, PREPROCESS = (
-    (SHARED / "models" / "mlperf-tiny-resnet8.h5", SHARED / "images"),
-    "rgb,mean=0,scale=1,stretch,nhwc",
-)
+PREPROCESS = "rgb,mean=0,scale=1,stretch,nhwc"
 NAME, MIXED = "mlperf-tiny-resnet8", "mixed-top-10"
 DELEGATES = ("GPU delegate", "Hexagon", "Edge TPU", "NNAPI", "Core ML", "stable delegates", "GPU", "NPU")
 
 
 def main() -> int:
     asked = options(__doc__)
-    if (place := find("litert")).interpreter is None or not SOURCE[0].exists():
-        print(f"skipped: {place.reason or f'{SOURCE[0]} is missing: benchmarks need ../shared'}")
+    try:
+        source = trained_resnet()
+    except FileNotFoundError as error:
+        print(f"skipped {error}")
         return 0
     keys = (MIXED, "int8-aeq", *(f"float32 {each}" for each in DELEGATES))
-    result = run(NAME, SOURCE, PREPROCESS, asked, "litert", keys, layers=True)
+    result = run(NAME, source, PREPROCESS, asked, "litert", keys, layers=True)
     checked = row(result, f"litert/{MIXED}").checked
     whole = row(result, "litert/int8-aeq").checked
     assert checked is not None
