@@ -19,13 +19,17 @@ from taglio.plan.relaxation import Relaxation
 _WIDEST = 3e6
 # Answers that a half takes over from the whole.
 _KNOWN = 16
+# A half whose nodes keep more than this share of their labels uses the whole's tables.
+_SAME_TABLES = 0.7
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Half:
-    """Labels that are left, the bound there, what to branch on (two sets of labels of a node), and the answers."""
+    """Labels that are left, the bound there, what to branch on (two sets of labels of a node; node −1 where no node has
+    two), and the answers."""
 
     bound: float
+    relaxation: Relaxation
     alive: list[np.ndarray]
     multipliers: np.ndarray
     node: int
@@ -33,93 +37,91 @@ class Half:
     pool: list[Account]
 
 
-def branch(
-    market: Market,
-    alive: Sequence[np.ndarray],
-    multipliers: np.ndarray,
-    *,
-    cutoff: Callable[[], float],
-    show: Callable[[Account, np.ndarray], None],
-    deadline: float,
-) -> float:
-    """A lower bound on every plan of these labels, up to what `cutoff()` says in the end.
+@dataclass(frozen=True, slots=True, eq=False)
+class Branching:
+    """The search. `cutoff()` is what a plan must be cheaper than; `show` gets the answer of every half that is nearest
+    to a plan and the prices there; `close` gets labels where each node has one left (copies may still differ), and says
+    whether no plan of theirs is below the cutoff any more."""
 
-    `show` gets the answer nearest to a plan of every half, and the prices there.
-    """
-    waiting: list[Half] = []
+    market: Market
+    cutoff: Callable[[], float]
+    show: Callable[[Account, np.ndarray], None]
+    close: Callable[[list[np.ndarray]], bool]
+    deadline: float
 
-    def look(labels: list[np.ndarray], prices: np.ndarray, known: list[Account]) -> list[Half]:
-        half = _look(market, labels, prices, known, cutoff, show, deadline)
-        return [half] if half is not None else []
+    def run(self, alive: Sequence[np.ndarray], multipliers: np.ndarray) -> float:
+        """A lower bound on every plan of these labels, up to what `cutoff()` says in the end."""
+        unsettled = np.inf
+        waiting = self._look(list(alive), multipliers, [], None)
+        while waiting:
+            half = waiting.pop()
+            if half.bound >= self.cutoff():
+                continue
+            if time.perf_counter() > self.deadline:
+                return min([unsettled, half.bound, *(each.bound for each in waiting)])
+            if half.node < 0:
+                unsettled = min(unsettled, half.bound)
+                continue
+            found = []
+            for side in half.sides:
+                labels = list(half.alive)
+                labels[half.node] = side
+                known = [each for each in half.pool if each.labels[half.node] in side]
+                found += self._look(labels, half.multipliers, known[-_KNOWN:], half.relaxation)
+            # The better half comes last, and so is the next.
+            waiting += sorted(found, key=lambda each: -each.bound)
+        return min(unsettled, self.cutoff())
 
-    waiting += look(list(alive), multipliers, [])
-    while waiting:
-        half = waiting.pop()
-        if half.bound >= cutoff():
-            continue
-        if time.perf_counter() > deadline:
-            return min([half.bound, *(each.bound for each in waiting)])
-        found = []
-        for side in half.sides:
-            labels = list(half.alive)
-            labels[half.node] = side
-            known = [each for each in half.pool if each.labels[half.node] in side]
-            found += look(labels, half.multipliers, known[-_KNOWN:])
-        # The better half comes last, and so is the next.
-        waiting += sorted(found, key=lambda each: -each.bound)
-    return cutoff()
+    def _look(
+        self,
+        alive: list[np.ndarray],
+        multipliers: np.ndarray,
+        known: list[Account],
+        relaxation: Relaxation | None,
+    ) -> list[Half]:
+        """The bound of these labels and where to branch; nothing where no plan is below the cutoff. `known` are answers
+        of a larger set of labels that are in this one too, and `relaxation` is the larger set's."""
+        market, cutoff = self.market, self.cutoff
+        if relaxation is None or sum(map(len, alive)) < _SAME_TABLES * relaxation.given:
+            try:
+                relaxation = Relaxation(market, alive, arity=3, limit=_WIDEST)
+            except TooWide:
+                relaxation = Relaxation(market, alive, arity=1)
+        else:
+            relaxation.restrict(alive)
+        pool = list(known)
 
+        def oracle(point: np.ndarray) -> Answer:
+            priced = market.price(point)
+            value, labels = relaxation.run(priced)
+            account = market.account(priced, labels)
+            pool.append(account)
+            slope = account.rows - market.uppers
+            return Answer(value, value - float(point @ slope), slope)
 
-def _look(
-    market: Market,
-    alive: list[np.ndarray],
-    multipliers: np.ndarray,
-    known: list[Account],
-    cutoff: Callable[[], float],
-    show: Callable[[Account, np.ndarray], None],
-    deadline: float,
-) -> Half | None:
-    """The bound of these labels and where to branch; None where no plan is below the cutoff. `known` are answers of a
-    larger set of labels that are in this one too."""
-    try:
-        relaxation = Relaxation(market, alive, arity=3, limit=_WIDEST)
-    except TooWide:
-        relaxation = Relaxation(market, alive, arity=1)
-    pool = list(known)
-
-    def oracle(point: np.ndarray) -> Answer:
-        priced = market.price(point)
-        value, labels = relaxation.run(priced)
-        account = market.account(priced, labels)
-        pool.append(account)
-        slope = account.rows - market.uppers
-        return Answer(value, value - float(point @ slope), slope)
-
-    found = maximise(
-        oracle,
-        multipliers,
-        tolerance=1e-4,
-        calls=15,
-        reach=0.03,
-        stop=lambda bound: bound >= cutoff() or time.perf_counter() > deadline,
-        known=[(each.objective, each.rows - market.uppers) for each in known],
-    )
-    bound = found.bound
-    if bound >= cutoff():
-        return None
-    if not len(relaxation.free):
-        # One labelling is left: its cost is known, or it is no plan at all.
-        show(pool[-1], found.multipliers)
-        return None
-    show(min(pool, key=lambda each: each.objective + abs(bound) * _over(market, each)), found.multipliers)
-    relaxation.run(market.price(found.multipliers))
-    kept = list(alive)
-    for node, labels, line in relaxation.marginals():
-        kept[node] = np.intersect1d(alive[node], labels[line < cutoff()])
-        if not len(kept[node]):
-            return None
-    node, sides = _where(market, kept, pool, found.shares)
-    return None if node < 0 else Half(bound, kept, found.multipliers, node, sides, pool)
+        found = maximise(
+            oracle,
+            multipliers,
+            tolerance=1e-4,
+            calls=15,
+            reach=0.03,
+            stop=lambda bound: bound >= cutoff() or time.perf_counter() > self.deadline,
+            known=[(each.objective, each.rows - market.uppers) for each in known],
+        )
+        bound = found.bound
+        if bound >= cutoff():
+            return []
+        self.show(min(pool, key=lambda each: each.objective + abs(bound) * _over(market, each)), found.multipliers)
+        relaxation.run(market.price(found.multipliers))
+        kept = list(alive)
+        for node, labels, line in relaxation.marginals():
+            kept[node] = np.intersect1d(alive[node], labels[line < cutoff()])
+            if not len(kept[node]):
+                return []
+        if all(len(each) == 1 for each in kept) and self.close(kept):
+            return []
+        node, sides = _where(market, kept, pool, found.shares)
+        return [Half(bound, relaxation, kept, found.multipliers, node, sides, pool)]
 
 
 def _over(market: Market, account: Account) -> float:

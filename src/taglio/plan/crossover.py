@@ -14,7 +14,7 @@ from taglio.plan.ledger import Ledger
 from taglio.plan.prices import Market, Priced
 
 # Places at which a region is split, pairs of moves that are looked at, and moves worked out at once.
-_BORDERS, _PAIRED, _MOST = 10, 240, 1200
+_BORDERS, _PAIRED, _MOST = 10, 120, 1200
 
 
 @dataclass(frozen=True, slots=True, eq=False)

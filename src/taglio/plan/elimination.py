@@ -8,33 +8,19 @@ Going back gives the best labelling, and the least total under every single labe
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
 
 import numpy as np
 
-# An elimination that builds more table entries than this is not tried.
+# A table of more entries is not built, nor are more than so many in all (half a gigabyte).
 LARGEST_TABLE = 4e7
-_CHUNK = 4_000_000
+_ALL_TABLES = 6e7
 
 
 class TooWide(Exception):
     """The graph needs tables that are too large: another method has to do it."""
-
-
-@dataclass(slots=True)
-class Step:
-    """Eliminations of one shape: `nodes` (batch), their kept neighbours `around` (batch, k), and where tables lie.
-
-    `inputs` are (shape, rows, positions of the axes in (node, *around), whether the table is a message).
-    """
-
-    nodes: np.ndarray
-    around: np.ndarray
-    sizes: tuple[int, ...]
-    inputs: list[tuple[tuple[int, ...], np.ndarray | slice, tuple[int, ...], bool]]
-    output: slice
 
 
 def order(neighbours: list[set[int]], sizes: Sequence[int], limit: float = LARGEST_TABLE) -> list[list[int]]:
@@ -58,7 +44,7 @@ def order(neighbours: list[set[int]], sizes: Sequence[int], limit: float = LARGE
             around = neighbours[node]
             size = sizes[node] * prod(sizes[each] for each in around)
             spent += size
-            if size > limit or spent > 10 * limit:
+            if size > limit or spent > min(10 * limit, _ALL_TABLES):
                 raise TooWide(f"{size:.2g} entries for a block with {len(around)} neighbours")
             for each in around:
                 neighbours[each] |= around
@@ -83,79 +69,104 @@ def _least_fill(neighbours: list[set[int]], left: set[int], sizes: Sequence[int]
     return sorted(best, key=fill)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
+class Input:
+    """Tables that are summed up in a step: a view of them, laid out for broadcasting, where they lie in a row, and else
+    `rows` of `pool`. `axes` are their places in (node, *around)."""
+
+    pool: np.ndarray
+    rows: np.ndarray | slice
+    axes: tuple[int, ...]
+    layout: tuple[int, ...]
+    view: np.ndarray | None
+    message: bool
+
+    def tables(self) -> np.ndarray:
+        """The tables, laid out."""
+        return self.pool[self.rows].reshape(self.layout) if self.view is None else self.view
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Step:
+    """Eliminations of one shape: their `nodes`, the sum of what speaks of them, (batch, node, *around), and where the
+    messages (batch, *around) go that are left: rows of `pool`, None for nodes that have no neighbour left."""
+
+    nodes: np.ndarray
+    whole: np.ndarray
+    inputs: tuple[Input, ...]
+    pool: np.ndarray | None
+    rows: slice
+
+    def run(self) -> float:
+        """Sum up and eliminate; what nodes without neighbours add to the total."""
+        whole = self.whole
+        first, *rest = self.inputs
+        if rest:
+            np.add(first.tables(), rest[0].tables(), out=whole)
+            for each in rest[1:]:
+                np.add(whole, each.tables(), out=whole)
+        else:
+            np.copyto(whole, first.tables())
+        if self.pool is None:
+            return float(np.minimum.reduce(whole, axis=1).sum())
+        np.minimum.reduce(whole, axis=1, out=self.pool[self.rows])
+        return 0.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Way:
+    """Nodes of one round on the way back: where their best label is read, given the labels of those around them."""
+
+    nodes: np.ndarray
+    base: np.ndarray
+    around: np.ndarray
+    strides: np.ndarray
+    line: np.ndarray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Elimination:
     """A schedule for factors with these scopes, and the tables while it runs.
 
-    `sizes` are labels by node. `scopes` are the factors' in elimination order; before each run the caller writes their
-    tables, so laid out, to `pools[shape][row]` as `places` says.
+    `sizes` are labels by node. `scopes` are the factors' in elimination order; before each run the caller writes factor
+    f's table, its axes in that order, to `factors`, from `starts[f]` on.
     """
 
     sizes: tuple[int, ...]
     scopes: list[tuple[int, ...]]
-    places: list[tuple[tuple[int, ...], int]]
+    factors: np.ndarray
+    starts: np.ndarray
+    tables: np.ndarray
     pools: dict[tuple[int, ...], np.ndarray]
-    steps: list[Step] = field(default_factory=list)
+    steps: list[Step]
+    ways: list[Way]
 
     def run(self) -> tuple[float, np.ndarray]:
         """The least sum of all factors and the label of each node."""
-        total = 0.0
-        for step in self.steps:
-            message = self._eliminate(step)
-            if step.around.shape[1]:
-                self.pools[message.shape[1:]][step.output] = message
-            else:
-                total += float(message.sum())
+        total = sum(step.run() for step in self.steps)
         labels = np.zeros(len(self.sizes), dtype=np.intp)
-        for step in reversed(self.steps):
-            chosen = labels[step.around]
-            line = np.zeros((len(step.nodes), step.sizes[0]))
-            for shape, rows, axes, _ in step.inputs:
-                table = self.pools[shape]
-                index = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
-                line += table[(index, slice(None), *(chosen[:, axis - 1] for axis in axes[1:]))]
-            labels[step.nodes] = line.argmin(axis=1)
+        for way in self.ways:
+            at = way.base + (labels[way.around] * way.strides).sum(axis=1)
+            labels[way.nodes] = self.tables.take(at[:, None] + way.line).argmin(axis=1)
         return total, labels
 
     def marginals(self, total: float) -> list[np.ndarray]:
         """After `run`: by node, the least sum under each label."""
         result: list[np.ndarray] = [np.zeros(0)] * len(self.sizes)
-        outside = {shape: np.zeros_like(pool) for shape, pool in self.pools.items()}
+        outside = {id(pool): np.zeros_like(pool) for pool in self.pools.values()}
         for step in reversed(self.steps):
-            count = len(step.around.T)
-            for begin, end in _chunks(len(step.nodes), prod(step.sizes)):
-                whole = self._sum(step, begin, end)
-                if count:
-                    beyond = outside[step.sizes[1:]][step.output.start + begin : step.output.start + end]
-                    whole += beyond[:, None]
-                else:
-                    whole += (total - whole.min(axis=1))[:, None]
-                own = whole.reshape(end - begin, step.sizes[0], -1).min(axis=2)
-                for node, line in zip(step.nodes[begin:end], own, strict=True):
-                    result[node] = line
-                for shape, rows, axes, message in step.inputs:
-                    if message:
-                        gone = tuple(axis + 1 for axis in range(count + 1) if axis not in axes)
-                        at = _part(rows, begin, end)
-                        outside[shape][at] = (whole.min(axis=gone) if gone else whole) - self.pools[shape][at]
-        return result
-
-    def _sum(self, step: Step, begin: int, end: int) -> np.ndarray:
-        whole = np.empty((end - begin, *step.sizes))
-        first = True
-        for shape, rows, axes, _ in sorted(step.inputs, key=lambda each: -len(each[2])):
-            table = self.pools[shape][_part(rows, begin, end)]
-            layout = [step.sizes[axis] if axis in axes else 1 for axis in range(len(step.sizes))]
-            if first:
-                whole[...] = table.reshape(end - begin, *layout)
-                first = False
+            if step.pool is None:
+                whole = step.whole + (total - step.whole.min(axis=1))[:, None]
             else:
-                whole += table.reshape(end - begin, *layout)
-        return whole
-
-    def _eliminate(self, step: Step) -> np.ndarray:
-        pieces = [self._sum(step, begin, end).min(axis=1) for begin, end in _chunks(len(step.nodes), prod(step.sizes))]
-        return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+                whole = step.whole + outside[id(step.pool)][step.rows][:, None]
+            own = whole.reshape(*whole.shape[:2], -1).min(axis=2)
+            for node, line in zip(step.nodes.tolist(), own, strict=True):
+                result[node] = line
+            for each in step.inputs:
+                if each.message:
+                    gone = tuple(axis for axis in range(1, whole.ndim) if axis - 1 not in each.axes)
+                    outside[id(each.pool)][each.rows] = whole.min(axis=gone) - each.pool[each.rows]
+        return result
 
 
 def schedule(sizes: Sequence[int], scopes: Sequence[tuple[int, ...]], limit: float = LARGEST_TABLE) -> Elimination:
@@ -173,77 +184,127 @@ def schedule(sizes: Sequence[int], scopes: Sequence[tuple[int, ...]], limit: flo
     rank = np.empty(len(sizes), dtype=np.intp)
     rank[[node for nodes in rounds for node in nodes]] = np.arange(len(sizes))
     by_rank: list[int] = rank.tolist()
-    return _assemble(sizes, [tuple(sorted(scope, key=by_rank.__getitem__)) for scope in scopes], rounds, by_rank)
+    return _Assembly(sizes, [tuple(sorted(scope, key=by_rank.__getitem__)) for scope in scopes], by_rank).build(rounds)
 
 
-# A node, its kept neighbours, and its tables: positions of their axes, whether they are messages, and rows.
-_Member = tuple[int, tuple[int, ...], list[tuple[tuple[int, ...], bool, int]]]
+@dataclass(slots=True, eq=False)
+class _Member:
+    """A node to be eliminated, its neighbours, and its tables: places of their axes, whether messages, and numbers."""
+
+    node: int
+    around: tuple[int, ...]
+    entries: list[tuple[tuple[int, ...], bool, int]]
 
 
-def _assemble(
-    sizes: Sequence[int], scopes: Sequence[tuple[int, ...]], rounds: list[list[int]], rank: list[int]
-) -> Elimination:
-    used: dict[tuple[int, ...], int] = {}
-    bucket: list[list[tuple[tuple[int, ...], tuple[int, ...], int, bool]]] = [[] for _ in sizes]
-    places = []
-    for scope in scopes:
-        shape = tuple(sizes[node] for node in scope)
-        row = used.get(shape, 0)
-        used[shape] = row + 1
-        places.append((shape, row))
-        bucket[scope[0]].append((scope, shape, row, False))
-    steps: list[Step] = []
-    for nodes in rounds:
-        groups: dict[tuple[object, ...], list[_Member]] = {}
+class _Assembly:
+    """From rounds to steps: nodes of a round that look alike are one step."""
+
+    def __init__(self, sizes: Sequence[int], scopes: list[tuple[int, ...]], rank: list[int]) -> None:
+        self.sizes, self.scopes, self.rank = sizes, scopes, rank
+        # Tables that wait for their first node: (scope, number, whether a message).
+        self.waiting: list[list[tuple[tuple[int, ...], int, bool]]] = [[] for _ in sizes]
+        for number, scope in enumerate(scopes):
+            self.waiting[scope[0]].append((scope, number, False))
+        self.used: dict[tuple[int, ...], int] = {}
+
+    def build(self, rounds: list[list[int]]) -> Elimination:
+        """Lay all tables out, factors in the order in which they are used."""
+        grouped = [self._groups(nodes) for nodes in rounds]
+        starts = np.zeros(len(self.scopes), dtype=np.intp)
+        end = entries = 0
+        for group in (group for groups in grouped for group in groups):
+            shape = self._shape(group[0])
+            entries += len(group) * prod(shape)
+            for place, (axes, message, _) in enumerate(group[0].entries):
+                if not message:
+                    cells = prod(shape[axis] for axis in axes)
+                    starts[[each.entries[place][2] for each in group]] = end + cells * np.arange(len(group))
+                    end += cells * len(group)
+        self.factors, self.starts, self.tables = np.zeros(end), starts, np.empty(entries)
+        self.pools = {shape: np.zeros((count, *shape)) for shape, count in self.used.items()}
+        self.taken = dict.fromkeys(self.used, 0)
+        self.base = 0
+        steps, ways = [], []
+        for groups in grouped:
+            begins = []
+            for group in groups:
+                begins.append(self.base)
+                steps.append(self._step(group))
+            ways.append(self._way(groups, begins))
+        return Elimination(
+            tuple(self.sizes), self.scopes, self.factors, starts, self.tables, self.pools, steps, ways[::-1]
+        )
+
+    def _shape(self, member: _Member) -> tuple[int, ...]:
+        return tuple(self.sizes[each] for each in (member.node, *member.around))
+
+    def _groups(self, nodes: list[int]) -> list[list[_Member]]:
+        groups: dict[object, list[_Member]] = {}
         for node in nodes:
-            kept = {each for scope, _, _, _ in bucket[node] for each in scope} - {node}
-            around = tuple(sorted(kept, key=rank.__getitem__))
+            kept = {each for scope, _, _ in self.waiting[node] for each in scope} - {node}
+            around = tuple(sorted(kept, key=self.rank.__getitem__))
             position = {each: index for index, each in enumerate((node, *around))}
+            # The widest first: what comes later is added to it.
             entries = sorted(
-                (tuple(position[each] for each in scope), message, row) for scope, _, row, message in bucket[node]
+                ((tuple(position[each] for each in scope), message, row) for scope, row, message in self.waiting[node]),
+                key=lambda each: (-len(each[0]), each),
             )
-            key = (
-                sizes[node],
-                *(sizes[each] for each in around),
-                tuple((axes, message) for axes, message, _ in entries),
-            )
-            groups.setdefault(key, []).append((node, around, entries))
-        steps += [_step(sizes, members, used, bucket) for members in groups.values()]
-    pools = {shape: np.zeros((count, *shape)) for shape, count in used.items()}
-    return Elimination(tuple(sizes), list(scopes), places, pools, steps)
+            member = _Member(node, around, entries)
+            key = (self._shape(member), tuple((axes, message) for axes, message, _ in entries))
+            groups.setdefault(key, []).append(member)
+        for group in groups.values():
+            group.sort(key=lambda each: [row for _, message, row in each.entries if message])
+            for member in group:
+                if member.around:
+                    shape = self._shape(member)[1:]
+                    row = self.used.get(shape, 0)
+                    self.used[shape] = row + 1
+                    self.waiting[member.around[0]].append((member.around, row, True))
+        return list(groups.values())
 
+    def _step(self, group: list[_Member]) -> Step:
+        shape, count = self._shape(group[0]), len(group)
+        whole = self.tables[self.base : self.base + count * prod(shape)].reshape(count, *shape)
+        self.base += whole.size
+        inputs = tuple(self._input(group, place, shape) for place in range(len(group[0].entries)))
+        nodes = np.array([each.node for each in group])
+        if len(shape) == 1:
+            return Step(nodes, whole, inputs, None, slice(0))
+        begin = self.taken[shape[1:]]
+        self.taken[shape[1:]] += count
+        return Step(nodes, whole, inputs, self.pools[shape[1:]], slice(begin, begin + count))
 
-def _step(
-    sizes: Sequence[int],
-    members: list[_Member],
-    used: dict[tuple[int, ...], int],
-    bucket: list[list[tuple[tuple[int, ...], tuple[int, ...], int, bool]]],
-) -> Step:
-    node, around, entries = members[0]
-    own = tuple(sizes[each] for each in (node, *around))
-    shape = own[1:]
-    begin = used.get(shape, 0)
-    if around:
-        used[shape] = begin + len(members)
-        for index, (_, others, _) in enumerate(members):
-            bucket[others[0]].append((others, shape, begin + index, True))
-    inputs: list[tuple[tuple[int, ...], np.ndarray | slice, tuple[int, ...], bool]] = []
-    for index, (axes, message, _) in enumerate(entries):
-        rows = [each[2][index][2] for each in members]
-        array: np.ndarray | slice = np.array(rows)
-        if rows[-1] - rows[0] == len(rows) - 1 and all(b - a == 1 for a, b in pairwise(rows)):
-            array = slice(rows[0], rows[-1] + 1)
-        inputs.append((tuple(own[axis] for axis in axes), array, axes, message))
-    nodes = np.array([each[0] for each in members])
-    kept = np.array([each[1] for each in members], dtype=np.intp).reshape(len(members), len(around))
-    return Step(nodes, kept, own, inputs, slice(begin, begin + len(members)))
+    def _input(self, group: list[_Member], place: int, shape: tuple[int, ...]) -> Input:
+        axes, message, number = group[0].entries[place]
+        own = tuple(shape[axis] for axis in axes)
+        layout = (len(group), *(size if axis in axes else 1 for axis, size in enumerate(shape)))
+        if not message:
+            begin = self.starts[number]
+            pool = self.factors[begin : begin + len(group) * prod(own)].reshape(len(group), *own)
+            return Input(pool, slice(0, len(group)), axes, layout, pool.reshape(layout), message)
+        rows = [each.entries[place][2] for each in group]
+        pool = self.pools[own]
+        if all(b - a == 1 for a, b in pairwise(rows)):
+            slice_ = slice(rows[0], rows[0] + len(rows))
+            return Input(pool, slice_, axes, layout, pool[slice_].reshape(layout), message)
+        return Input(pool, np.array(rows), axes, layout, None, message)
 
-
-def _chunks(count: int, size: int) -> list[tuple[int, int]]:
-    """Ranges of a batch of tables of `size` entries that stay within memory."""
-    each = max(1, int(_CHUNK // max(1, size)))
-    return [(begin, min(count, begin + each)) for begin in range(0, count, each)]
-
-
-def _part(rows: np.ndarray | slice, begin: int, end: int) -> np.ndarray | slice:
-    return slice(rows.start + begin, rows.start + end) if isinstance(rows, slice) else rows[begin:end]
+    def _way(self, groups: list[list[_Member]], begins: list[int]) -> Way:
+        """How the nodes of a round find their labels; neighbours and labels that a node has not are repeated."""
+        count = sum(map(len, groups))
+        degree = max(len(group[0].around) for group in groups)
+        longest = max(self.sizes[group[0].node] for group in groups)
+        nodes, base = np.zeros(count, dtype=np.intp), np.zeros(count, dtype=np.intp)
+        around, strides = np.zeros((2, count, degree), dtype=np.intp)
+        line = np.zeros((count, longest), dtype=np.intp)
+        row = 0
+        for group, begin in zip(groups, begins, strict=True):
+            shape, rows = self._shape(group[0]), slice(row, row + len(group))
+            row += len(group)
+            nodes[rows] = [each.node for each in group]
+            base[rows] = begin + prod(shape) * np.arange(len(group))
+            step = np.cumprod((1, *shape[:0:-1]))[::-1]
+            line[rows] = step[0] * np.minimum(np.arange(longest), shape[0] - 1)
+            around[rows, : len(shape) - 1] = [each.around for each in group]
+            strides[rows, : len(shape) - 1] = step[1:]
+        return Way(nodes, base, around, strides, line)

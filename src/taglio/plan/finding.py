@@ -2,10 +2,11 @@
 
 import time
 from collections.abc import Callable, Sequence
+from itertools import count
 
 import numpy as np
 
-from taglio.plan.branching import branch
+from taglio.plan.branching import Branching
 from taglio.plan.crossover import cross
 from taglio.plan.descent import Descent
 from taglio.plan.dive import dive
@@ -16,14 +17,16 @@ from taglio.plan.prices import Account
 from taglio.plan.program import Program
 from taglio.plan.relaxation import Relaxation
 
-# Plans within this many gaps of the bound are bettered by HiGHS, for so long at most.
-_NEAR, _MIXING_S = 7.0, 0.6
+# Plans within this many gaps of the bound are bettered by HiGHS, for so long at most: a share of the time up to then.
+_NEAR, _MIXING_S, _MIXING_SHARE = 7.0, 0.6, 0.15
 # And so many nodes.
 _MIXED = 60
+# Of the time of branching, what bettering its answers may take.
+_BETTERING_SHARE = 0.25
 # And what branching gets.
-_BRANCHING_SHARE = 0.4
-# Gaps above the bound up to which branching looks for plans, in turn.
-_AIMS = (0.9, 3.0, 9.0)
+_BRANCHING_SHARE = 0.8
+# Gaps above the bound up to which branching looks for plans at first, and how much further each time that none is.
+_AIM, _FURTHER = 0.9, 3.3
 # (share of the rest fixed in a round, chunks it is fixed in, from the back): tried in turn until the gap is small.
 _DIVES = ((0.5, 4, False), (0.5, 8, True), (0.5, 1, False), (0.7, 16, True), (0.3, 4, False), (0.3, 8, True))
 # Prices around the best ones at which more answers are asked for: factors for one limit at a time.
@@ -59,25 +62,23 @@ class Finder:
         self._mix(marginals, good)
         self._near(descent, offered, answers, prices.multipliers, good, 1, crossing=True)
         self._mix(marginals, good)
-        for turn, factor in enumerate(_AIMS):
-            if self.known.done() or time.perf_counter() > self.known.deadline:
+        aim = _AIM
+        for turn in count():
+            if self._ended():
                 return
-            if turn == 1:
+            # Branching betters what is near the bound; what is far from it lacks a labelling to be crossed with.
+            if turn == 2 or (turn == 1 and not self._is_near()):
                 answers.add(self._around(relaxation, prices.multipliers))
                 self._near(descent, offered, answers, prices.multipliers, good, 3, crossing=True)
                 self._mix(marginals, good)
-            self._branch(
-                descent,
-                marginals,
-                offered,
-                answers,
-                prices.multipliers,
-                self.known.bound + factor * self.known.gap * abs(self.known.bound),
-                good,
-            )
+            upto = self.known.bound + aim * self.known.gap * abs(self.known.bound)
+            proven = self._branch(descent, marginals, offered, answers, prices.multipliers, upto, good)
             self._mix(marginals, good)
+            if not proven:
+                break
+            aim *= _FURTHER
         for share, chunks, backwards in _DIVES:
-            if self.known.done() or time.perf_counter() > self.known.deadline:
+            if self._ended():
                 break
             found, last = dive(
                 market,
@@ -100,6 +101,12 @@ class Finder:
         if np.isfinite(self.known.objective) and not self.known.done():
             self.known.keep(marginals, self.known.cutoff())
 
+    def _ended(self) -> bool:
+        """Whether the gap is small enough, no plan is left among the labels that are alive, or time is up."""
+        known = self.known
+        proven = known.done() or known.bound >= known.floor or known.bound > known.most
+        return proven or time.perf_counter() > known.deadline
+
     def _around(self, relaxation: Relaxation, multipliers: np.ndarray) -> list[Account]:
         """Answers at prices around the best ones: each leans towards one limit, or away from it."""
         found = []
@@ -121,43 +128,52 @@ class Finder:
         multipliers: np.ndarray,
         aim: float,
         good: float,
-    ) -> None:
-        """Look for plans up to `aim` by branching; where there is none, that is a bound."""
+    ) -> bool:
+        """Look for plans up to `aim` by branching; where there is none, that is a bound. False where time ran out."""
         aim = min(aim, self.known.floor)
         alive = list(self.known.alive)
         for node, labels, line in marginals:
             alive[node] = np.intersect1d(alive[node], labels[line <= min(aim, self.known.cutoff())])
             if not len(alive[node]):
                 self.known.bound = max(self.known.bound, min(aim, self.known.cutoff()))
-                return
+                return True
         market = self.known.market
-        seen = 0
+        begun = time.perf_counter()
+        seen, spent = 0, 0.0
 
         def show(account: Account, multipliers: np.ndarray) -> None:
-            nonlocal seen
+            nonlocal seen, spent
             self.known.offer(account)
-            seen += 1
             answers.add([account])
-            if seen % 2 == 1:
-                self._better(descent, offered, answers, multipliers, account.labels, good, crossing=seen % 4 == 1)
+            now = time.perf_counter()
+            if spent <= _BETTERING_SHARE * (now - begun):
+                seen += 1
+                self._better(descent, offered, answers, multipliers, account.labels, good, crossing=seen % 2 == 1)
+                spent += time.perf_counter() - now
 
-        now = time.perf_counter()
-        until = now + _BRANCHING_SHARE * (self.known.deadline - now)
-        bound = branch(
-            market,
-            alive,
-            multipliers,
-            cutoff=lambda: min(aim, self.known.cutoff()),
-            show=show,
-            deadline=until,
-        )
+        def close(labels: list[np.ndarray]) -> bool:
+            cutoff = min(aim, self.known.cutoff())
+            limit = until - time.perf_counter()
+            program = Program(market, labels)
+            found = program.solve(time_limit_s=limit, gap=0.2 * self.known.gap, cutoff=cutoff)
+            self.known.improve(found)
+            return found.infeasible or found.bound >= min(aim, self.known.cutoff())
+
+        until = begun + _BRANCHING_SHARE * (self.known.deadline - begun)
+        branching = Branching(market, lambda: min(aim, self.known.cutoff()), show, close, until)
+        bound = branching.run(alive, multipliers)
         self.known.bound = max(self.known.bound, bound)
+        return bound >= min(aim, self.known.cutoff())
+
+    def _is_near(self) -> bool:
+        return self.known.objective - self.known.bound <= _NEAR * self.known.gap * abs(self.known.bound)
 
     def _mix(self, marginals: Sequence[tuple[int, np.ndarray, np.ndarray]], good: float) -> None:
         """Better the best plan by HiGHS, where it is near the bound: the nodes of which a second label raises the bound
         least may change, the others stay."""
-        near = self.known.objective - self.known.bound <= _NEAR * self.known.gap * abs(self.known.bound)
-        if self.known.done() or self.known.labels is None or not near or self.known.objective >= self.known.mixed:
+        if self.known.done() or self.known.labels is None or not self._is_near():
+            return
+        if self.known.objective >= self.known.mixed:
             return
         self.known.mixed = self.known.objective
         seconds = np.sort([np.partition(np.unique(line), 1)[1] for _, _, line in marginals if np.ptp(line) > 0.0])
@@ -166,7 +182,8 @@ class Finder:
         offered = [self.known.labels[[node]] for node in range(len(self.known.alive))]
         for node, labels, line in marginals:
             offered[node] = np.union1d(labels[line <= reach], offered[node])
-        limit = min(_MIXING_S, self.known.deadline - time.perf_counter())
+        now = time.perf_counter()
+        limit = min(_MIXING_S, _MIXING_SHARE * (now - self.known.started), self.known.deadline - now)
         program = Program(self.known.market, offered)
         self.known.improve(
             program.solve(time_limit_s=limit, gap=0.2 * self.known.gap, cutoff=self.known.objective, target=good)

@@ -1,5 +1,6 @@
 """What is known of a problem while it is solved: the best plan, the bound, the labels left. Searches nothing."""
 
+import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -12,9 +13,10 @@ from taglio.plan.program import Found
 
 class Known:
     """The best plan (no labels: none yet) and the proven bound. Labels not in `alive` are in no plan cheaper than
-    `floor`; `mixed` is the objective that HiGHS last tried to better by mixing."""
+    `floor`, and no plan costs more than `most`; `mixed` is the objective that HiGHS last tried to better by mixing."""
 
     def __init__(self, problem: Problem, gap: float, deadline: float) -> None:
+        self.started = time.perf_counter()
         problem.check()
         self.problem, self.gap, self.deadline = problem, gap, deadline
         self.alive = [np.flatnonzero(row) for row in problem.allowed.reshape(len(problem.nodes), -1)]
@@ -22,7 +24,7 @@ class Known:
         self.objective, self.bound = np.inf, -np.inf
         self.labels: np.ndarray | None = None
         self.wires: tuple[dict[int, Copies], ...] = ()
-        self.floor = np.inf
+        self.floor = self.most = np.inf
         self.mixed = np.inf
 
     def done(self) -> bool:

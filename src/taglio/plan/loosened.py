@@ -86,7 +86,7 @@ class Loosened:
 
     def _loose(self, priced: Priced) -> Priced:
         """The costs with every cut edge shared between its ends."""
-        table = tables(self.market, priced, self.parts, self.chosen, self.places, 1)
+        table = np.moveaxis(tables(self.market, priced, self.parts, self.chosen, self.places, 1), -1, 0)
         self.table = table + np.where(self.possible, self.prices, np.inf)[:, None, :]
         unary = priced.unary.copy()
         np.add.at(unary, self.producer, self.table.min(axis=2)[:, self.writes])

@@ -35,10 +35,15 @@ Outcome = Literal["optimal", "time limit", "infeasible"]
 GAP = 1e-3
 # Tables with more entries are not built.
 _WIDEST = 3e6
+# Prices are found until no more than so many gaps can be won: with split tables, with exact ones.
+_ROUGH, _FINE = 3.0, 0.15
 # How far above the bound of split tables a label may lie to be kept for exact ones.
-_SLACKS = (0.015, 0.06)
+_SLACKS = (0.015, 0.06, 0.25, np.inf)
 # Of the time there is, what a graph too wide for elimination gets before HiGHS has its turn.
 _LOOSENING_SHARE = 0.8
+# Pairs of labels at the two ends of an edge, over all edges, beyond which HiGHS's presolve alone takes minutes,
+# whatever time it is given.
+_MOST_PAIRS = 150_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -92,7 +97,6 @@ class _Search(Known):
         incumbent: Sequence[int] | None,
         multipliers: Mapping[str, float] | None,
     ) -> None:
-        self.started = time.perf_counter()
         super().__init__(problem, gap, deadline)
         self.warm = multipliers or {}
         self.given = None if incumbent is None else np.array(incumbent, dtype=np.intp)
@@ -129,7 +133,7 @@ class _Search(Known):
         ):
             self.offer(self.market.account(self.market.price(self.multipliers), self.given))
         everything = self.alive
-        pool, prices = self._price(rough, 1.0 if rough.exact else 0.3)
+        pool, prices = self._price(rough, 1.0 if rough.exact else _ROUGH)
         for slack in _SLACKS:
             if self.bound > self.most or self.done() or time.perf_counter() > self.deadline:
                 break
@@ -139,7 +143,7 @@ class _Search(Known):
             relaxation = rough
             if not rough.exact:
                 relaxation = self._narrowed()
-                pool, prices = self._price(relaxation, 0.05)
+                pool, prices = self._price(relaxation, _FINE)
             if self.done() or self.bound > self.most:
                 break
             if self.bound < threshold * (1.0 - 1e-6) or slack == _SLACKS[-1]:
@@ -217,6 +221,15 @@ class _Search(Known):
 
     def _by_highs(self) -> bool:
         """HiGHS over the labels that are left; True where it proves that no plan is."""
+        pairs = sum(
+            len(self.alive[producer]) * len(self.alive[reader])
+            for producer, reader in zip(
+                self.market.producer[self.market.edge_value].tolist(), self.market.readers.tolist(), strict=True
+            )
+            if producer >= 0 and reader >= 0
+        )
+        if pairs > _MOST_PAIRS:
+            return False
         self.how = f"{self.how}, HiGHS" if self.how else "HiGHS"
         program = Program(self.market, self.alive)
         found = program.solve(

@@ -28,6 +28,7 @@ class Relaxation:
         """Raises TooWide where a table would have more than `limit` entries. With an arity of 1, edges may be left out
         (`without`, a mask): the caller bounds what they cost."""
         self.market, self.arity, self.without = market, arity, without
+        self.given = sum(map(len, alive))
         self.free = np.flatnonzero([len(each) > 1 for each in alive])
         self.fixed = np.array([each[0] for each in alive], dtype=np.intp)
         self.index = np.full(market.nodes + 1, -1, dtype=np.intp)
@@ -53,7 +54,14 @@ class Relaxation:
             else:
                 constant.append(part)
         self.elimination = schedule(sizes, scopes, limit)
+        self.gone = np.zeros(0, dtype=np.intp)
         self._lay_out(axes, constant)
+
+    def restrict(self, alive: Sequence[np.ndarray]) -> None:
+        """Leave each node no labels but `alive`, a part of those that the tables were made for, until called again."""
+        gone = np.ones((self.market.nodes, self.market.labels), dtype=bool)
+        gone[np.repeat(np.arange(len(alive)), [len(each) for each in alive]), np.concatenate(alive)] = False
+        self.gone = np.flatnonzero(gone)
 
     @property
     def exact(self) -> bool:
@@ -116,13 +124,14 @@ class Relaxation:
                 chosen = np.flatnonzero((parts.count == arity) & (width == places))
                 sizes = (KINDS * places, *(2 * places,) * arity)
                 cells = int(np.prod(sizes))
-                base[chosen] = offset + cells * np.arange(len(chosen))
-                strides[chosen, : 1 + arity] = np.cumprod((1, *sizes[:0:-1]))[::-1]
+                base[chosen] = offset + np.arange(len(chosen))
+                strides[chosen, : 1 + arity] = len(chosen) * np.cumprod((1, *sizes[:0:-1]))[::-1]
                 offset += cells * len(chosen)
                 back = np.argsort(np.where(self.local[chosen] < 0, devices, self.local[chosen]), axis=1)[:, :places]
                 self.groups.append((arity, chosen, back))
         self.cells = offset
-        self.flat = np.full(offset + 1, BIG)
+        # State tables, then what is forbidden, then every label's own cost.
+        self.flat = np.full(offset + 1 + market.nodes * market.labels, BIG)
         # States of every label as a producer and as a reader; of what is no node, at the value's home.
         home = self.local[np.arange(count), values.home[parts.value]]
         strict = np.zeros((count, self.arity), dtype=bool)
@@ -136,24 +145,20 @@ class Relaxation:
             base += strides[:, slot] * np.where(fixed, states, 0)
             base += strides[:, slot] * np.where(node < 0, home if slot == 0 else 2 * home, 0)
         self.constant_cells = base[constant]
-        rows: dict[tuple[int, ...], list[int]] = {}
-        unary: dict[tuple[int, ...], list[int]] = {}
         plan = self.elimination
-        for factor, (shape, row) in enumerate(plan.places):
-            group = rows.setdefault(shape, []) if factor >= len(self.free) else unary.setdefault(shape, [])
-            group.append(factor)
-            if factor < len(self.free) and row != len(group) - 1:
-                raise AssertionError("unary tables come first")
-        self.fills: list[tuple[tuple[int, ...], int, np.ndarray]] = []
-        self.unaries: list[tuple[tuple[int, ...], np.ndarray, np.ndarray]] = []
-        for shape, members in unary.items():
-            nodes = np.array(members)
-            self.unaries.append((shape, self.free[nodes], self.labels[nodes, : shape[0]]))
-        for shape, members in rows.items():
+        self.positions = np.empty(plan.factors.size, dtype=np.intp)
+        shapes: dict[tuple[int, ...], list[int]] = {}
+        for factor, scope in enumerate(plan.scopes[len(self.free) :], len(self.free)):
+            shapes.setdefault(tuple(plan.sizes[node] for node in scope), []).append(factor)
+        for shape, members in shapes.items():
             chosen = np.array([self.factors[factor - len(self.free)] for factor in members])
-            scope = np.array([plan.scopes[factor] for factor in members]).reshape(len(members), len(shape))
-            begin = len(unary.get(shape, ()))
-            self.fills.append((shape, begin, self._cells(shape, chosen, scope, axes, base, strides, strict)))
+            scopes = np.array([plan.scopes[factor] for factor in members]).reshape(len(members), len(shape))
+            laid = self._cells(shape, chosen, scopes, axes, base, strides, strict).reshape(len(members), -1)
+            self.positions[plan.starts[members][:, None] + np.arange(laid.shape[1])] = laid
+        for wide in set(plan.sizes):
+            nodes = np.flatnonzero(np.array(plan.sizes) == wide)
+            laid = self.cells + 1 + self.free[nodes][:, None] * market.labels + self.labels[nodes, :wide]
+            self.positions[plan.starts[nodes][:, None] + np.arange(wide)] = laid
 
     def _places(self) -> tuple[np.ndarray, np.ndarray]:
         """By part, each device's number among those that its ends can be on (−1 for others), and how many they are."""
@@ -240,13 +245,16 @@ class Relaxation:
             table = tables(self.market, priced, self.parts, chosen, places, arity)
             self.flat[begin : begin + table.size] = table.ravel()
             begin += table.size
-        pools = self.elimination.pools
-        for shape, nodes, labels in self.unaries:
-            pools[shape][: len(nodes)] = priced.unary[nodes[:, None], labels]
-        for shape, begin, cells in self.fills:
-            np.take(self.flat, cells, out=pools[shape][begin : begin + len(cells)], mode="clip")
+        own = self.flat[self.cells + 1 :]
+        own[:] = priced.unary.ravel()
+        own[self.gone] = BIG
+        np.take(self.flat, self.positions, out=self.elimination.factors, mode="clip")
+
+
+# Few where tables are small and their number is what takes time; many where tables are large.
+_SIZES = (1, 3, 6, 8, 9, 10, 12, 14, 16, 18, 20, 24, 30, 36, 42, 48, 64, 96, 128, 256, 512, 1024)
 
 
 def _rounded(count: int) -> int:
     """The next size that tables come in."""
-    return next(size for size in (1, 2, 3, 4, 6, 8, 12, 18, 24, 36, 48, 64, 96, 128, 256, 512, 1024) if size >= count)
+    return next(size for size in _SIZES if size >= count)

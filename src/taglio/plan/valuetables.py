@@ -6,7 +6,6 @@ is one table, exact. One with more is split into parts of at most `arity` edges,
 paid once: the sum of the parts is then a lower bound (a maximum is at least any convex combination).
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -53,47 +52,34 @@ def tables(
     market: Market, priced: Priced, parts: Parts, chosen: np.ndarray, places: np.ndarray, arity: int
 ) -> np.ndarray:
     """Tables of the `chosen` parts, all of `arity` edges, over the devices `places` (part, d):
-    (part, producer state, reader state, …)."""
-    value, devices = parts.value[chosen], places.shape[1]
-    edges, share = parts.edges[chosen, :arity], parts.share[chosen]
-    diagonal = np.eye(devices, dtype=bool)
-    of, source, target = value[:, None, None], places[:, :, None], places[:, None, :]
-    quantize = priced.quantize[of, np.arange(2)[None, :, None], places[:, None, :]] * share[:, None, None]
+    (producer state, reader state, …, part). Parts are the last axis, so that inner loops are long."""
+    value, (count, devices) = parts.value[chosen], places.shape
+    edges, share = parts.edges[chosen, :arity].T, parts.share[chosen]
+    source, target = places.T[:, None], places.T[None]
+    quantize = priced.quantize[value, np.arange(2)[:, None, None], target] * share
     blocks = _Blocks(
-        priced.send_float[of, source, target] * share[:, None, None],
-        priced.send_int8[of, source, target] * share[:, None, None],
-        quantize[:, 0],
-        priced.dequantize[value[:, None], places],
+        priced.send_float[value, source, target] * share,
+        priced.send_int8[value, source, target] * share,
+        quantize[0],
+        priced.dequantize[value, places.T],
         priced.wire[edges] if market.problem.wire_only else np.full(edges.shape, BIG),
-        diagonal,
     )
-    count = len(value)
-    size = (devices, 2) * arity
+    result = blocks.spread(arity)
+    without, with_int8 = result[0], result[1]
+    paid = with_int8 + quantize.reshape(2, devices, *(1,) * (2 * arity), count)
+    np.minimum(without, paid, out=result[:2])
     # What int8 readers add wherever they are, in every float state of the producer.
-    noise = np.zeros((count, 1, *size))
     for slot in range(arity):
-        noise = noise + _along(np.stack([np.zeros(count), priced.edge[edges[:, slot]]], axis=1), slot, arity)
-    without = blocks.spread(arity, blocks.float_only)
-    with_int8 = blocks.spread(arity, blocks.with_int8)
-    result = np.empty((count, 3, devices, *size))
-    tail = (1,) * (2 * arity)
-    for kind in range(2):
-        paid = with_int8 + quantize[:, kind].reshape(count, devices, *tail)
-        np.minimum(without, paid, out=result[:, kind])
-        result[:, kind] += noise
-    result[:, 2] = blocks.spread(arity, blocks.from_int8)
-    return result.reshape(count, 3 * devices, *(2 * devices,) * arity)
-
-
-def _along(pair: np.ndarray, slot: int, arity: int) -> np.ndarray:
-    """A (part, reads int8) array laid along one reader's axis."""
-    shape = [len(pair), 1, *(1, 1) * arity]
-    shape[3 + 2 * slot] = 2
-    return pair.reshape(shape)
+        result[:2] += priced.edge[edges[slot]] * _reads(2 * slot + 1, 2 * arity)
+    return result.reshape(3 * devices, *(2 * devices,) * arity, count)
 
 
 class _Blocks:
-    """Costs of the readers that share a device, for one way that the producer wrote: (part, from, to, reads int8 …)."""
+    """Costs of the readers that share a device, for the ways that the producer can write: (way, from, to, reads int8,
+    …, part).
+
+    `send_float` and `send_int8` are (from, to, part), `again` and `dequantize` (device, part), `wire` (slot, part).
+    """
 
     def __init__(
         self,
@@ -102,83 +88,78 @@ class _Blocks:
         again: np.ndarray,
         dequantize: np.ndarray,
         wire: np.ndarray,
-        diagonal: np.ndarray,
     ) -> None:
-        self.count, self.devices = dequantize.shape
+        self.devices, self.count = dequantize.shape
         self.send_float, self.send_int8, self.again = send_float, send_int8, again
-        self.dequantize, self.wire, self.diagonal = dequantize, wire, diagonal
+        self.dequantize, self.wire = dequantize, wire
+        self.least = np.minimum(again, send_int8)
 
-    def float_only(self, slots: tuple[int, ...]) -> np.ndarray:
-        """No int8 copy exists: other devices quantise again, int8 readers at home are not served."""
-        result = np.empty((self.count, self.devices, self.devices, *(2,) * len(slots)))
-        result[...] = _lift(self.send_float, len(slots))
-        ints = _ints(len(slots)) > 0
-        result[..., ints] += self.again[:, None, :, None]
-        here = np.where(ints, BIG, 0.0)
-        result[:, self.diagonal] = here
-        return result
-
-    def with_int8(self, slots: tuple[int, ...]) -> np.ndarray:
-        """An int8 copy exists on the producer's device: each device takes what is cheapest."""
-        ints = _ints(len(slots))
-        some = ints > 0
-        result = np.empty((self.count, self.devices, self.devices, *(2,) * len(slots)))
-        result[...] = _lift(self.send_float, len(slots))
-        result[..., some] += np.minimum(self.again[:, None, :], self.send_int8)[..., None]
-        wired = self._dequantized(slots, self.wire) + _lift(self.send_int8, len(slots))
-        np.minimum(result, wired, out=result)
-        result[:, self.diagonal] = 0.0
-        return result
-
-    def from_int8(self, slots: tuple[int, ...]) -> np.ndarray:
-        """The producer wrote int8: float readers dequantise, other devices get the int8 copy."""
-        result: np.ndarray = self._dequantized(slots, np.zeros_like(self.wire)) + _lift(self.send_int8, len(slots))
-        return result
-
-    def _dequantized(self, slots: tuple[int, ...], extra: np.ndarray) -> np.ndarray:
-        result = np.zeros((self.count, 1, self.devices, *(2,) * len(slots)))
+    def ways(self, slots: tuple[int, ...]) -> np.ndarray:
+        """Readers of these slots: without an int8 copy, with one made at home, of a value written as int8."""
+        lifted = len(slots)
+        ones = (1,) * lifted
+        some = _ints(lifted)[..., None] > 0
+        result = np.empty((3, self.devices, self.devices, *(2,) * lifted, self.count))
+        float_only, with_int8, from_int8 = result
+        send_float, send_int8 = _lift(self.send_float, lifted), _lift(self.send_int8, lifted)
+        # No int8 copy exists: other devices quantise again, int8 readers at home are not served.
+        np.add(send_float, np.where(some, self.again.reshape(1, self.devices, *ones, self.count), 0.0), out=float_only)
+        _at_home(float_only)[...] = np.where(some, BIG, 0.0)
+        # The producer wrote int8: float readers dequantise, other devices get the int8 copy.
+        from_int8[...] = send_int8
+        wired = np.zeros((*(2,) * lifted, self.count))
         for place, slot in enumerate(slots):
-            shape = [self.count, 1, self.devices, *(1,) * len(slots)]
-            shape[3 + place] = 2
-            cost = self.dequantize + extra[:, slot, None]
-            result = result + np.stack([cost, np.zeros_like(cost)], axis=2).reshape(shape)
+            floats = 1.0 - _reads(place, lifted)
+            from_int8 += self.dequantize.reshape(1, self.devices, *ones, self.count) * floats
+            wired += self.wire[slot] * floats
+        # An int8 copy exists on the producer's device: each device takes what is cheapest.
+        np.add(send_float, np.where(some, _lift(self.least, lifted), 0.0), out=with_int8)
+        np.minimum(with_int8, from_int8 + wired, out=with_int8)
+        _at_home(with_int8)[...] = 0.0
         return result
 
-    def spread(self, arity: int, block: Callable[[tuple[int, ...]], np.ndarray]) -> np.ndarray:
-        """Costs for every state of every reader: (part, from, to, int8, to, int8, …)."""
-        shape = (self.count, self.devices, *(self.devices, 2) * arity)
-        result = np.zeros(shape)
-        single = [block((slot,)) for slot in range(arity)]
-        for slot, table in enumerate(single):
-            axes = [self.count, self.devices, *(1, 1) * arity]
-            axes[2 + 2 * slot], axes[3 + 2 * slot] = self.devices, 2
-            result += table.reshape(axes)
-        for groups in _partitions(arity):
-            joint = [block(group) for group in groups if len(group) > 1]
-            shared = [group for group in groups if len(group) > 1]
-            for device in range(self.devices):
-                where: list[slice | int] = [slice(None)] * len(shape)
-                group, table = shared[0], joint[0]
-                for slot in group:
-                    where[2 + 2 * slot] = device
-                rest = [slot for slot in range(arity) if slot not in group]
-                total = table[:, :, device]
-                axes, kept = [self.count, self.devices], [2] * len(group)
-                layout: list[int] = []
-                for slot in range(arity):
-                    layout += [2] if slot in group else [1, 1]
-                total = total.reshape(*axes, *layout) if rest else total.reshape(*axes, *kept)
-                for slot in rest:
-                    layout = []
-                    for other in range(arity):
-                        layout += [1] if other in group else ([self.devices, 2] if other == slot else [1, 1])
-                    total = total + single[slot].reshape(*axes, *layout)
-                result[tuple(where)] = total
+    def spread(self, arity: int) -> np.ndarray:
+        """Costs for every state of every reader: (way, from, to, int8, to, int8, …, part)."""
+        single = [self.ways((slot,)) for slot in range(arity)]
+        if arity == 1:
+            return single[0]
+        result = np.empty((3, self.devices, *(self.devices, 2) * arity, self.count))
+        np.add(_beside(single[0], 0, arity), _beside(single[1], 1, arity), out=result)
+        for slot in range(2, arity):
+            result += _beside(single[slot], slot, arity)
+        for shared, rest in _partitions(arity):
+            # Where the readers of `shared` are on one device: a view of the diagonal.
+            axes = "".join(("a" if slot in shared else "b") + "ijk"[slot] for slot in range(arity))
+            order = "a" + "".join("ijk"[slot] for slot in shared) + "".join("b" + "ijk"[slot] for slot in rest)
+            there = np.einsum(f"wf{axes}p->wf{order}p", result)
+            joint = self.ways(shared)
+            if rest:
+                joint = joint[..., None, None, :] + single[rest[0]][:, :, None, None, None]
+            there[...] = joint
         return result
+
+
+def _beside(table: np.ndarray, slot: int, arity: int) -> np.ndarray:
+    """One reader's (way, from, to, int8, part), laid along that reader's axes."""
+    before, after = (1, 1) * slot, (1, 1) * (arity - 1 - slot)
+    return table.reshape(*table.shape[:2], *before, *table.shape[2:4], *after, table.shape[4])
+
+
+def _at_home(table: np.ndarray) -> np.ndarray:
+    """The cells of a (from, to, …) table where a reader is where the producer is: a view."""
+    view: np.ndarray = np.einsum("ii...->i...", table)
+    return view
+
+
+@lru_cache
+def _reads(place: int, axes: int) -> np.ndarray:
+    """1 where axis `place` of `axes` is 1 (the reader reads int8), laid out for broadcasting before a last axis."""
+    return np.arange(2.0).reshape(*(2 if axis == place else 1 for axis in range(axes)), 1)
 
 
 def _lift(table: np.ndarray, axes: int) -> np.ndarray:
-    return table.reshape(*table.shape, *(1,) * axes)
+    """A (from, to, part) table with `axes` axes before the last."""
+    return table.reshape(*table.shape[:-1], *(1,) * axes, table.shape[-1])
 
 
 @lru_cache
@@ -189,10 +170,10 @@ def _ints(slots: int) -> np.ndarray:
 
 
 @lru_cache
-def _partitions(arity: int) -> tuple[tuple[tuple[int, ...], ...], ...]:
-    """Which readers share a device, the finer partitions first; those where none does are left out."""
+def _partitions(arity: int) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]:
+    """(readers that share a device, the others), fewer of them first."""
     if arity == 2:
-        return (((0, 1),),)
+        return (((0, 1), ()),)
     if arity == 3:
-        return (((0, 1), (2,)), ((0, 2), (1,)), ((1, 2), (0,)), ((0, 1, 2),))
+        return (((0, 1), (2,)), ((0, 2), (1,)), ((1, 2), (0,)), ((0, 1, 2), ()))
     return ()
