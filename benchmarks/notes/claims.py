@@ -164,9 +164,9 @@ def report(what: str, claims: list[Claim], results: list[Comparison]) -> int:
 
 
 def _portable(value: Any) -> Any:
-    """`value` with paths below this repository told from its root."""
+    """`value` with paths below this repository, or beside it, told from its root."""
     if isinstance(value, dict):
         return {name: _portable(each) for name, each in value.items()}
     if isinstance(value, list | tuple):
         return [_portable(each) for each in value]
-    return value.replace(f"{ROOT}/", "") if isinstance(value, str) else value
+    return value.replace(f"{ROOT}/", "").replace(f"{ROOT.parent}/", "../") if isinstance(value, str) else value
