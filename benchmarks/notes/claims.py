@@ -1,6 +1,7 @@
 """What the research notes found beside what is measured here. Holds no experiment: each has a file of its own.
 
-A claim is `confirmed`, `refuted`, or `not testable here`, and says what it was decided by.
+A claim is `confirmed`, `refuted`, `within the noise` (what was measured cannot tell), or `not testable here`, and says
+what it was decided by.
 """
 
 import argparse
@@ -14,7 +15,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from cases import CACHE, CASES, RESULTS, ROOT, markdown, paths, write
+from cases import CACHE, CASES, RESULTS, ROOT, SHARED, markdown, paths, write
 from taglio.compare.environments import find
 from taglio.compare.measure import Question, compare
 from taglio.compare.result import Comparison
@@ -22,7 +23,7 @@ from taglio.compare.row import Row
 from taglio.profile.machine import available_cores, describe
 
 FOLDER = CACHE / "notes"
-CONFIRMED, REFUTED, UNTESTABLE = "confirmed", "refuted", "not testable here"
+CONFIRMED, REFUTED, UNTESTABLE, UNDECIDED = "confirmed", "refuted", "not testable here", "within the noise"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +52,12 @@ def run(
     asked: argparse.Namespace,
     backends: str,
     rows: tuple[str, ...],
+    *,
+    layers: bool = False,
 ) -> Comparison:
     """Compare `rows` of `backends` on a model."""
     question = Question(
-        *source, FOLDER / name, {}, preprocess, tuple(backends.split(",")), False, asked.threads, 0,
+        *source, FOLDER / name, {}, preprocess, tuple(backends.split(",")), layers, asked.threads, 0,
         asked.effort, 1.0, 600.0, rows,
     )  # fmt: skip
     return compare(question)
@@ -85,6 +88,16 @@ def keras_network(name: str) -> tuple[Path, Path]:
     return model, data
 
 
+def trained_resnet() -> tuple[Path, Path]:
+    """The trained Keras classifier for pictures of 32 by 32, and pictures. Raises FileNotFoundError."""
+    model = SHARED / "models" / "mlperf-tiny-resnet8.h5"
+    if not model.exists():
+        raise FileNotFoundError(f"{model.name}: {model} is missing: benchmarks need ../shared")
+    if (place := find("litert")).interpreter is None:
+        raise FileNotFoundError(f"{model.name}: {place.reason}")
+    return model, SHARED / "images"
+
+
 def row(result: Comparison, key: str) -> Row:
     """The row `backend/key`. Raises LookupError, with the reason, where it was not measured."""
     found = next(each for each in result.rows if each.wanted.id == key)
@@ -108,20 +121,11 @@ def speedup(result: Comparison, key: str) -> float:
     return latency.speedup
 
 
-def level(result: Comparison, first: str, second: str) -> bool:
-    """Whether two rows of one back end cannot be told apart: within a tenth, or within their deviations."""
-    one, other = row(result, first).latency, row(result, second).latency
-    assert one is not None
-    assert other is not None
-    apart = abs(one.median_s - other.median_s)
-    return apart <= max(0.1 * other.median_s, one.deviation_s + other.deviation_s)
-
-
-def spread(result: Comparison, key: str) -> str:
-    """Milliseconds of a row with their deviation."""
-    latency = row(result, key).latency
-    assert latency is not None
-    return f"{latency.median_s * 1e3:.2f} ± {latency.deviation_s * 1e3:.2f} ms"
+def megabytes(result: Comparison, key: str) -> float:
+    """Size of a row's file."""
+    checked = row(result, key).checked
+    assert checked is not None
+    return checked.size_bytes / 1e6
 
 
 def decided(condition: bool) -> str:
@@ -160,9 +164,9 @@ def report(what: str, claims: list[Claim], results: list[Comparison]) -> int:
 
 
 def _portable(value: Any) -> Any:
-    """`value` with paths below this repository told from its root."""
+    """`value` with paths below this repository, or beside it, told from its root."""
     if isinstance(value, dict):
         return {name: _portable(each) for name, each in value.items()}
     if isinstance(value, list | tuple):
         return [_portable(each) for each in value]
-    return value.replace(f"{ROOT}/", "") if isinstance(value, str) else value
+    return value.replace(f"{ROOT}/", "").replace(f"{ROOT.parent}/", "../") if isinstance(value, str) else value

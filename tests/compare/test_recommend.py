@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from taglio.compare.recommend import best, recommend
+from taglio.compare.recommend import best, recommend, standings
 from taglio.compare.row import Row
 from tests.compare.made_up import measured, wanted
 
@@ -38,3 +38,11 @@ def test_float_is_kept_where_nothing_is_faster() -> None:
 def test_no_row_within_the_bound_says_so() -> None:
     row = Row(wanted("qdq-a"), "crashed", "its process died of SIGSEGV", None, None)
     assert "No row was measured within an error of 1.00%" in recommend([row, WRONG], 0.01)
+
+
+def test_every_back_end_stands_with_its_fastest_row_within_the_bound() -> None:
+    other = measured("float32", 8.0, 0.0, backend="openvino")
+    found = standings([FLOAT, FAST, WRONG, other], ("pytorch", "openvino", "onnxruntime"), 0.01)
+    assert [each.backend for each in found] == ["onnxruntime", "openvino", "pytorch"]
+    assert [each.row for each in found] == [FAST, other, None]
+    assert [(each.measured, each.total) for each in found] == [(3, 3), (1, 1), (0, 0)]

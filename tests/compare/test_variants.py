@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import pytest
 
-from taglio.compare.table import FASTER, FLOAT, Form, forms
+from taglio.compare.table import FASTER, FLOAT, PROVIDER, Form, forms, onnxruntime_rows, openvino_provider_rows
 from taglio.compare.variants import Source, Written, write
 from taglio.data import split
 from taglio.graph import build
@@ -31,7 +31,7 @@ def pyramid(tmp_path_factory: pytest.TempPathFactory) -> tuple[Source, Written]:
 def test_every_form_is_written_or_refused_with_a_reason(pyramid: tuple[Source, Written]) -> None:
     _, written = pyramid
     keys = {form.key for form in forms()}
-    assert written.files.keys() | written.refusals.keys() == keys
+    assert {key.removesuffix(PROVIDER) for key in written.files} | written.refusals.keys() == keys
     assert not written.files.keys() & written.refusals.keys()
     assert all(written.refusals.values())
     assert {FLOAT, "float16", "qdq-u8s8-sym-pc", "mixed-asym-top-10"} <= written.files.keys()
@@ -47,6 +47,23 @@ def test_every_form_computes_nearly_what_the_model_computes(pyramid: tuple[Sourc
         error = np.linalg.norm(found - wanted) / np.linalg.norm(wanted)
         assert error < 0.08, key
         assert (error == 0) == (key == FLOAT), key
+
+
+def test_the_provider_reads_files_in_which_every_fused_convolution_has_an_activation(
+    pyramid: tuple[Source, Written],
+) -> None:
+    made, written = pyramid
+    own = {row.id.partition("/")[2]: row.file for row in openvino_provider_rows(written.files, written.refusals)}
+    plain = {row.id.partition("/")[2]: row.file for row in onnxruntime_rows(written.files, written.refusals)}
+    other = [key for key in own if own[key] != plain.get(key, own[key])]
+    assert other
+    feed = made.data.held_out.samples[0]
+    for key in other:
+        fused = [node for node in onnx.load(own[key]).graph.node if node.op_type == "FusedConv"]
+        assert fused
+        assert all(any(each.name == "activation" for each in node.attribute) for node in fused)
+        first, second = (open_session(Path(path), SessionOptions(1)).run(None, feed) for path in (own[key], plain[key]))
+        assert all(np.array_equal(*pair) for pair in zip(first, second, strict=True))
 
 
 def test_what_a_form_leaves_in_float_is_noted(pyramid: tuple[Source, Written]) -> None:

@@ -195,6 +195,9 @@ def test_dynamic_convolutions(scheme: str, tmp_path: Path) -> None:
     model, graph, _ = case(conv_relu_chain(), tmp_path)
     made = dynamic(model, graph, ["conv0", "conv5"], parse_scheme(scheme))
     assert (kinds(made)["ConvInteger"], kinds(made)["Conv"]) == (2, 2)
+    order = {node.name: index for index, node in enumerate(made.graph.node)}
+    for name in ("conv0", "conv5"):  # what ONNX Runtime's OpenVINO provider needs
+        assert order[f"{name}_quant"] < order[f"{name}_quant_scales_mul"]
     assert 0 < distance(run(model.proto, model), run(made, model)) < 0.05
 
 

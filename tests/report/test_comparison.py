@@ -34,7 +34,9 @@ def test_the_page_has_every_row_layer_and_reason() -> None:
                  "no graph", "fx static x86", "tf2onnx 1.17", "avx512_vnni", "Use onnxruntime/qdq-a."):  # fmt: skip
         assert text in page, text
     assert "<here>" not in page
-    assert page.count("<svg") == 2
+    assert page.count('class="chart"') == 2
+    assert "onnxruntime: 2 of 3" in page  # the legend
+    assert "recommended: onnxruntime/qdq-a" in page
     assert "default-src 'none'" in page.replace("&#x27;", "'")
 
 
@@ -59,6 +61,16 @@ def test_the_table_gives_each_reason_once(capsys: pytest.CaptureFixture[str]) ->
     assert "out/comparison.json" in out
 
 
+def test_back_ends_stand_side_by_side(capsys: pytest.CaptureFixture[str]) -> None:
+    comparison_table.show(RESULT, None)
+    lines = capsys.readouterr().out.splitlines()
+    start = next(index for index, line in enumerate(lines) if "fastest row of each back end within 1.00%" in line)
+    first, second = (line.split() for line in lines[start + 2 : start + 4])
+    assert first[:4] == ["onnxruntime", "qdq-a", "4.00", "ms"]
+    assert first[-3:] == ["2", "of", "3"]
+    assert second == ["pytorch", "none", "0", "of", "0"]
+
+
 def test_limits_drift_and_what_was_kept_are_said(capsys: pytest.CaptureFixture[str]) -> None:
     comparison_table.show(replace(RESULT, kept=7), None)
     out = capsys.readouterr().out
@@ -74,4 +86,10 @@ def test_limits_drift_and_what_was_kept_are_said(capsys: pytest.CaptureFixture[s
 def test_a_back_end_that_is_missing_takes_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     rows = tuple(Row(wanted(key), "missing", "openvino not installed: run make backends", None, None) for key in "ab")
     comparison_table.show(replace(RESULT, rows=rows), Path("out/comparison.html"))
-    assert "all 2 rows missing: openvino not installed: run make backends" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "all 2 rows missing: openvino not installed: run make backends" in out
+    other = Row(wanted("c"), "impossible", "no such kernel", None, None)
+    comparison_table.show(replace(RESULT, rows=(*rows, other)), Path("out/comparison.html"))
+    out = capsys.readouterr().out
+    assert "  2 rows missing: openvino not installed" in out
+    assert "  1 row impossible: no such kernel" in out

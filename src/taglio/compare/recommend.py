@@ -1,11 +1,37 @@
-"""One sentence that says which row to use, with the figures that carry it. Pure."""
+"""One sentence that says which row to use, with the figures that carry it, and the best of each back end. Pure."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from taglio.compare.drift import Drift, drift, even_s
 from taglio.compare.row import Row
 
 _SAME = 0.05  # of a latency: what drift changes by less is not worth words
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A back end's fastest row within the bound, if it has one, and its seconds as comparable with those of others.
+    `measured` of `total` rows were measured."""
+
+    backend: str
+    row: Row | None
+    seconds: float | None
+    measured: int
+    total: int
+
+
+def standings(rows: Sequence[Row], backends: Sequence[str], max_error: float) -> tuple[Standing, ...]:
+    """One for each of `backends`, the fastest first."""
+    machine = drift(rows)
+    found = []
+    for backend in backends:
+        own = [row for row in rows if row.wanted.backend == backend]
+        fit = [row for row in own if row.latency is not None and within(row, max_error)]
+        row = min(fit, key=lambda each: seconds(each, machine), default=None)
+        value = None if row is None else seconds(row, machine)
+        found.append(Standing(backend, row, value, sum(each.latency is not None for each in own), len(own)))
+    return tuple(sorted(found, key=lambda each: float("inf") if each.seconds is None else each.seconds))
 
 
 def best(rows: Sequence[Row], max_error: float) -> Row | None:

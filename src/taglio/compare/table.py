@@ -12,6 +12,7 @@ from taglio.scheme import ActivationType, Format, Scheme
 FLOAT = "float32"
 TOP_FLOPS = (10, 20)
 FASTER = "speed-up > 1"
+PROVIDER = " for the provider"
 _S8U8 = "ONNX Runtime has no kernel for s8 activations with u8 weights: use s8s8"
 _TYPES: tuple[tuple[ActivationType, ActivationType], ...] = (("u8", "u8"), ("u8", "s8"), ("s8", "s8"))
 _FORMATS: tuple[Format, ...] = ("qdq", "qoperator")
@@ -98,12 +99,13 @@ def openvino_rows(files: dict[str, str], refusals: dict[str, str]) -> tuple[Want
 
 
 def openvino_provider_rows(files: dict[str, str], refusals: dict[str, str]) -> tuple[Wanted, ...]:
-    """OpenVINO as ONNX Runtime's provider."""
+    """OpenVINO as ONNX Runtime's provider; some forms have a file of their own for it."""
     backend = "openvino-ep"
+    own_files = files | {key.removesuffix(PROVIDER): path for key, path in files.items() if key.endswith(PROVIDER)}
     bf16 = Wanted(f"{backend}/bfloat16", backend, "bfloat16", "onnx", "bf16", engine="OpenVINO all", file=files[FLOAT])
     own = Wanted(f"{backend}/float32 CPU provider", backend, FLOAT, "onnx", "f32", engine="CPU all", file=files[FLOAT])
     quantized = [form for form in forms() if form.method in ("dynamic", "static", "mixed")]
-    rows = [_onnx_row(backend, form, files, refusals, "OpenVINO all") for form in quantized]
+    rows = [_onnx_row(backend, form, own_files, refusals, "OpenVINO all") for form in quantized]
     return (_onnx_row(backend, forms()[0], files, refusals, "OpenVINO all"), own, bf16, *rows)
 
 

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import onnx
 
-from taglio.compare.table import FASTER, Form
+from taglio.compare.table import FASTER, PROVIDER, Form
 from taglio.data import Split
 from taglio.errors import CannotQuantize, TaglioError
 from taglio.graph import Graph, select
 from taglio.model import Model
 from taglio.profile.layerwise import layer_times, speedups
 from taglio.quantize.effective import effective
+from taglio.quantize.keep_float import with_activation
 from taglio.quantize.library import DYNAMIC, dynamic, float16, qoperator
 from taglio.quantize.precision import FLOAT32, Precision
 from taglio.quantize.qdq import QdqBuilder
@@ -37,7 +38,8 @@ class Source:
 
 @dataclass(slots=True)
 class Written:
-    """By the form's key: the file, or why there is none. `notes` say what a form had to leave out."""
+    """By the form's key: the file, or why there is none. `notes` say what a form had to leave out. Where ONNX Runtime's
+    OpenVINO provider needs another file, its key ends in PROVIDER."""
 
     files: dict[str, str] = field(default_factory=dict)
     refusals: dict[str, str] = field(default_factory=dict)
@@ -60,6 +62,10 @@ def write(source: Source, forms: tuple[Form, ...], folder: Path, tell: Tell | No
             done.files[form.key] = str(path.resolve())
             if note:
                 done.notes[form.key] = note
+            if (other := with_activation(proto)) is not None:
+                path = folder / f"{form.key}{PROVIDER}.onnx"
+                onnx.save(other, path)
+                done.files[form.key + PROVIDER] = str(path.resolve())
         if tell:
             tell("writing models", index + 1, len(forms))
     return done

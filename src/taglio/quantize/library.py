@@ -44,6 +44,7 @@ _TYPES = {"u8": QuantType.QUInt8, "s8": QuantType.QInt8}
 _CLIPS = frozenset({"Relu", "Clip"})
 DYNAMIC = frozenset({"Conv", "MatMul", "Gemm"})
 _LARGEST_FLOAT16 = float(np.finfo(np.float16).max)
+_SCALES = "_scales_mul"  # the name of the tool's product of an activation's scale and the weights'
 _ADDED = "_cast_to_fp16"  # what the converter appends to the name of a float32 tensor
 
 
@@ -129,6 +130,7 @@ def dynamic(model: Model, graph: Graph, blocks: Sequence[str], scheme: Scheme) -
         made = onnx.load(target)
     integer = {node.name.removesuffix("_quant") for node in made.graph.node if node.op_type.endswith("Integer")}
     _compare(asked, integer, "dynamic int8")
+    _scales_last(made)
     _check_loads(made, chosen, "dynamic int8")
     return made
 
@@ -315,6 +317,21 @@ def _keep_float(made: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) ->
     known = {tensor.name for tensor in made.graph.initializer}
     made.graph.initializer.extend(tensor for name, tensor in initializers.items() if name not in known)
     import_domains(made)
+
+
+def _scales_last(made: onnx.ModelProto) -> None:
+    """Put the product of two scales, which the tool writes before the integer operator, just before its reader.
+
+    ONNX Runtime's OpenVINO provider does not take the integer operators, groups the others in the order of the file,
+    would put this product into one group with what comes after, and refuse the cycle.
+    """
+    products = {node.output[0]: node for node in made.graph.node if node.name.endswith(_SCALES)}
+    nodes = []
+    for node in made.graph.node:
+        if node.output[0] not in products:
+            nodes += [_copy_of(products[name]) for name in node.input if name in products] + [_copy_of(node)]
+    del made.graph.node[:]
+    made.graph.node.extend(nodes)
 
 
 def _dynamic_refusal(node: onnx.NodeProto, initializers: Mapping[str, onnx.TensorProto], scheme: Scheme) -> str:

@@ -7,17 +7,18 @@ from pathlib import Path
 
 from taglio import artifact
 from taglio.compare.drift import Drift, even_s
-from taglio.compare.recommend import best
+from taglio.compare.recommend import best, standings
 from taglio.compare.result import COMPARISON, Comparison
 from taglio.compare.row import Layer, Row
 from taglio.report.comparison_table import conditions
-from taglio.report.page_charts import Bar, Chart, logarithmic, waterfall
+from taglio.report.page_charts import Bar, Chart, drawn, logarithmic, waterfall
 from taglio.report.page_markup import MISSING, Html, join, ms, percent, plural, size, table, tag, times
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 _SHAPES = ("circle", "square", "diamond")
 _COLORS = ("#2f6f4f", "#a8481e", "#2a5ca8", "#8a3f8f", "#8f7a14", "#147a85", "#6b6b6b")
 _BARS = 30
+_NOTHING = 1e-3  # per cent: an error below it is float's rounding, and drawn as none
 
 
 def write(folder: Path, result: Comparison) -> Path:
@@ -41,8 +42,17 @@ def render(result: Comparison) -> str:
     sections = [
         tag("header", tag("p", tag("b", "taglio"), tag("span", result.model), class_="brand"),
             tag("h1", "Every back end, measured"), tag("p", result.recommendation, class_="lede"), _conditions(result)),
-        _section("Error against latency", _scatter(result, "latency of one inference, ms", latency)),
-        _section("Error against size", _scatter(result, "size of the model, MB", _megabytes)),
+        _section(
+            "Error against latency and size",
+            _legend(result),
+            tag(
+                "div",
+                _scatter(result, "latency of one inference, ms", latency),
+                _scatter(result, "size of the model, MB", _megabytes),
+                class_="columns",
+            ),
+        ),
+        _section(f"The fastest row of each back end within {percent(result.max_error)}", _standings(result)),
         *(_backend(result, backend) for backend in result.backends),
     ]  # fmt: skip
     body = tag("body", tag("main", *sections))
@@ -73,6 +83,53 @@ def _conditions(result: Comparison) -> Html:
     return tag("p", *(join(line, tag("br")) for line in lines), class_="small")
 
 
+def _legend(result: Comparison) -> Html:
+    """A swatch for each back end that has a row in the charts, and the ring of the recommended one."""
+    items = []
+    for index, backend in enumerate(result.backends):
+        rows = [row for row in result.rows if row.wanted.backend == backend]
+        count = sum(row.latency is not None for row in rows)
+        if count:
+            items.append(tag("li", _swatch(index, _SHAPES[index % len(_SHAPES)]), f"{backend}: {count} of {len(rows)}"))
+    chosen = best(result.rows, result.max_error)
+    if chosen is not None:
+        swatch = _swatch(result.backends.index(chosen.wanted.backend), "ring")
+        items.append(tag("li", swatch, f"recommended: {chosen.wanted.id}"))
+    words = f"Point at a mark for its row. Errors below {_NOTHING:g} % are drawn at 0."
+    return join(tag("ul", *items, class_="legend"), tag("p", words, class_="small"))
+
+
+def _swatch(index: int, shape: str) -> Html:
+    return tag("svg", drawn(shape, 10, 10, 4.5, f"b{index}"), width=20, height=20, aria_hidden="true")
+
+
+def _standings(result: Comparison) -> Html:
+    head = ("back end", "row", "latency", "× float", "× ORT", "from the original", "size", "rows measured")
+    rows = []
+    for each in standings(result.rows, result.backends, result.max_error):
+        counted = f"{each.measured} of {each.total}"
+        if each.row is None or each.row.latency is None or each.row.checked is None:
+            rows.append((each.backend, "none", *[MISSING] * 5, counted))
+            continue
+        latency, checked = each.row.latency, each.row.checked
+        rows.append(
+            (
+                each.backend,
+                each.row.wanted.id.partition("/")[2],
+                ms(each.seconds),
+                MISSING if latency.speedup is None else times(latency.speedup),
+                MISSING if latency.against_reference is None else times(latency.against_reference),
+                percent(checked.error_to_original),
+                size(checked.size_bytes),
+                counted,
+            )
+        )
+    words = (
+        "Latency at the machine's usual speed; × ORT is the speed over ONNX Runtime's float model in the same rounds."
+    )
+    return join(tag("p", words, class_="small"), table(head, rows, words=frozenset({1})))
+
+
 def _milliseconds(row: Row, drift: Drift | None) -> float:
     assert row.latency is not None
     return even_s(row.latency, drift) * 1e3
@@ -88,14 +145,15 @@ def _scatter(result: Comparison, title: str, value: Callable[[Row], float]) -> H
     if not rows:
         return tag("p", "No row was measured.", class_="absent")
     errors = [(row.checked.error_to_original or 0.0) * 100 if row.checked else 0.0 for row in rows]
+    errors = [error if error >= _NOTHING else 0.0 for error in errors]
     chart = Chart(
         logarithmic(title, [value(row) for row in rows]),
         logarithmic("error from the original, %", errors, zero=True),
         f"{title} and error of {plural(len(rows), 'row')}",
     )
     if 0.0 < result.max_error * 100 < max(errors, default=0.0):
-        chart.area_above(result.max_error * 100, "forbidden")
-        chart.across(result.max_error * 100, "limit", f"{result.max_error:.3g} allowed")
+        chart.area_above(result.max_error * 100, "beyond")
+        chart.across(result.max_error * 100, "upper", f"{percent(result.max_error)} allowed")
     chosen = best(result.rows, result.max_error)
     for row, error in zip(rows, errors, strict=True):
         index = result.backends.index(row.wanted.backend)
@@ -103,7 +161,7 @@ def _scatter(result: Comparison, title: str, value: Callable[[Row], float]) -> H
         what = f"{row.wanted.id}: {_milliseconds(row, result.drift):.2f} ms, {error:.3f} %, {_megabytes(row):.2f} MB"
         chart.mark(shape, value(row), error, f"b{index}", what)
     for row, error in zip(rows, errors, strict=True):
-        if row is chosen or row.wanted.baseline:
+        if row is chosen:
             chart.label(value(row), error, row.wanted.id)
     return tag("figure", chart.draw())
 
@@ -113,7 +171,7 @@ def _backend(result: Comparison, backend: str) -> Html:
     layers = [layer for layer in result.layers if layer.backend == backend]
     versions = ", ".join(f"{name} {version}" for name, version in result.versions.get(backend, {}).items())
     support = [each for each in result.support if each.backend == backend]
-    parts = [tag("p", versions, class_="small"), _rows(rows)]
+    parts = [tag("p", versions, class_="small"), _rows(rows), *_reasons(rows)]
     if support:
         parts.append(
             table(
@@ -131,9 +189,16 @@ def _backend(result: Comparison, backend: str) -> Html:
 
 
 def _rows(rows: Sequence[Row]) -> Html:
-    head = ("row", "latency", "spread", "× float", "× ORT", "error from its float", "from the original", "top-1")
-    more = ("size", "in int8", "types", "symmetric", "per channel", "engine", "what happened")
-    return table((*head, *more), [_cells(row) for row in rows], words=frozenset({10, 11, 12, 13, 14}))
+    head = ["row", "latency", "spread", "× float", "× ORT", "error from its float", "from the original", "top-1"]
+    head += ["size", "in int8", "types", "symmetric", "per channel", "engine", "operators in int8"]
+    labelled = any(row.checked is not None and row.checked.accuracy is not None for row in rows)
+    kept = [index for index, name in enumerate(head) if labelled or name != "top-1"]
+    cells = [_cells(row) for row in rows]
+    return table(
+        [head[index] for index in kept],
+        [[each[index] for index in kept] for each in cells],
+        words=frozenset(range(len(kept) - 5, len(kept))),
+    )
 
 
 def _cells(row: Row) -> tuple[object, ...]:
@@ -141,7 +206,7 @@ def _cells(row: Row) -> tuple[object, ...]:
     facts = (wanted.types, _yes(wanted.symmetric), _yes(wanted.per_channel), wanted.engine)
     name = wanted.id.partition("/")[2]
     if latency is None or checked is None:
-        return (name, *[MISSING] * 9, *facts, f"{row.status}: {row.reason}")
+        return (name, row.status, *[MISSING] * 8, *facts, "")
     int8 = ", ".join(f"{count} {kind}" for kind, count in checked.int8_operators.items())
     return (
         name,
@@ -155,8 +220,22 @@ def _cells(row: Row) -> tuple[object, ...]:
         size(checked.size_bytes),
         f"{sum(checked.int8_operators.values())} of {sum(checked.operators.values())}",
         *facts,
-        "; ".join([each for each in (int8, *checked.notes) if each]),
+        int8,
     )
+
+
+def _reasons(rows: Sequence[Row]) -> list[Html]:
+    """Why rows were not measured, and what is to be known of those that were: each once, with its rows."""
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        said = (f"{row.status}: {row.reason}",) if row.reason else row.checked.notes if row.checked else ()
+        for each in said:
+            found.setdefault(each, []).append(row.wanted.id.partition("/")[2])
+    items = [
+        tag("li", tag("b", "all rows" if len(names) == len(rows) else ", ".join(names)), f" – {text}")
+        for text, names in found.items()
+    ]
+    return [tag("ul", *items, class_="small")] if items else []
 
 
 def _yes(value: bool | None) -> str:

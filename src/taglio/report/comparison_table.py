@@ -1,15 +1,18 @@
 """A comparison as terminal tables. Rounds and aligns; computes nothing that the comparison does not hold."""
 
+from collections import Counter
 from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from taglio.compare.recommend import standings
 from taglio.compare.result import Comparison
 from taglio.compare.row import Layer, Row
 
 _LAYERS_SHOWN = 15
+_NAMES_SHOWN = 4  # of the rows that a note is about
 _NAME_SHOWN = 60  # TFLite's converter joins the names of all that it fused
 
 
@@ -32,9 +35,33 @@ def show(result: Comparison, page: Path | None) -> None:
             _layers(layers)
         if backend in result.absent:
             _say(f"layers: {result.absent[backend]}")
+    if len(result.backends) > 1:
+        _standings(result)
     _say(f"\n{result.recommendation}")
     wrote = f"; wrote {page} and {page.with_suffix('.json')}" if page else ""
     _say(f"took {result.wall_s:.0f} s{wrote}")
+
+
+def _standings(result: Comparison) -> None:
+    _say(f"\nthe fastest row of each back end within {result.max_error:.2%}, latency at the machine's usual speed")
+    table = _table("back end", "row", "latency", "x float", "x ORT", "of original", "size", "rows measured")
+    for each in standings(result.rows, result.backends, result.max_error):
+        counted = f"{each.measured} of {each.total}"
+        if each.row is None or each.row.latency is None or each.row.checked is None or each.seconds is None:
+            table.add_row(each.backend, "none", *[""] * 5, counted)
+            continue
+        latency, checked = each.row.latency, each.row.checked
+        table.add_row(
+            each.backend,
+            escape(_short(each.row)),
+            f"{each.seconds * 1e3:.2f} ms",
+            "" if latency.speedup is None else f"{latency.speedup:.2f}",
+            "" if latency.against_reference is None else f"{latency.against_reference:.2f}",
+            _percent(checked.error_to_original),
+            f"{checked.size_bytes / 1e6:.2f} MB",
+            counted,
+        )
+    _print(table)
 
 
 def conditions(result: Comparison) -> list[str]:
@@ -57,25 +84,19 @@ def conditions(result: Comparison) -> list[str]:
 
 
 def _rows(rows: list[Row]) -> None:
-    if len({row.reason for row in rows}) == 1 and rows[0].status != "measured":
-        _say(f"  all {len(rows)} rows {rows[0].status}: {rows[0].reason}")
+    if all(row.status != "measured" for row in rows):
+        counts = Counter((row.status, row.reason) for row in rows)
+        for (ended, why), count in counts.items():
+            _say(f"  {f'all {count}' if count == len(rows) else count} row{'s' * (count > 1)} {ended}: {why}")
         return
+    labelled = any(row.checked is not None and row.checked.accuracy is not None for row in rows)
+    task = ("top-1",) if labelled else ()
     table = _table(
-        "row",
-        "types",
-        "engine",
-        "latency",
-        "±",
-        "x float",
-        "x ORT",
-        "error",
-        "of original",
-        "top-1",
-        "size",
-        "int8 kernels",
+        *("row", "types", "engine", "latency", "±", "x float", "x ORT", "error", "of original"),
+        *("size", "int8 kernels", *task),
     )
     for row in rows:
-        table.add_row(*_cells(row))
+        table.add_row(*_cells(row)[: len(table.columns)])
     _print(table)
     reasons: dict[tuple[str, str], list[str]] = {}
     for row in rows:
@@ -88,7 +109,10 @@ def _rows(rows: list[Row]) -> None:
         for note in row.checked.notes if row.checked else ():
             notes.setdefault(note, []).append(_short(row))
     for note, names in notes.items():
-        _say(f"  note: {', '.join(names) if len(names) < len(rows) else 'all'}: {note}")
+        whose = ", ".join(names[:_NAMES_SHOWN])
+        if len(names) > _NAMES_SHOWN:
+            whose = f"{whose} and {len(names) - _NAMES_SHOWN} more"
+        _say(f"  note: {whose if len(names) < len(rows) else 'all'}: {note}")
 
 
 def _cells(row: Row) -> list[str]:
@@ -108,9 +132,9 @@ def _cells(row: Row) -> list[str]:
         "" if latency.against_reference is None else f"{latency.against_reference:.2f}",
         _percent(checked.error_to_float),
         _percent(checked.error_to_original),
-        "" if checked.accuracy is None else f"{checked.accuracy:.1%}",
         f"{checked.size_bytes / 1e6:.2f} MB",
         f"{int8} of {total}" if total else "",
+        "" if checked.accuracy is None else f"{checked.accuracy:.1%}",
     ]
 
 

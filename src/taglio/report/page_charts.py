@@ -113,7 +113,7 @@ class Chart:
         """A point, with what it says when pointed at."""
         px, py = self.x(x), self.y(y)
         reach = tag("circle", cx=px, cy=py, r=radius + 5, class_="reach")
-        self._parts.append(tag("g", tag("title", title), reach, _shape(shape, px, py, radius, class_), class_="mark"))
+        self._parts.append(tag("g", tag("title", title), reach, drawn(shape, px, py, radius, class_), class_="mark"))
         self._taken.append((px - radius, py - radius, px + radius, py + radius))
 
     def label(self, x: float, y: float, text: str, class_: str = "") -> None:
@@ -171,7 +171,8 @@ class Chart:
         return 50.0 * outside + sum(_overlap(box, other) for other in self._taken)
 
 
-def _shape(shape: str, x: float, y: float, radius: float, class_: str) -> Html:
+def drawn(shape: str, x: float, y: float, radius: float, class_: str) -> Html:
+    """One mark around a point: circle, square, diamond or ring."""
     if shape == "square":
         side = radius * 1.8
         return tag("rect", x=x - side / 2, y=y - side / 2, width=side, height=side, class_=class_)

@@ -1,6 +1,7 @@
 """Keras with TensorFlow: ways to call a model, operations and seconds of every layer; and Keras or TFLite → ONNX."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from math import prod
 from pathlib import Path
 from statistics import median
@@ -48,7 +49,8 @@ def convert(request: Request) -> dict[str, str]:
             tf.TensorSpec(_fixed(each.shape, shape), each.dtype, name=f"input_{index}" if index else "input")
             for index, (each, shape) in enumerate(_pairs(model.inputs, request.shapes))
         ]
-        tf2onnx.convert.from_function(_function(model), signature, opset=OPSET, output_path=str(path))
+        with _scoped(model):
+            tf2onnx.convert.from_function(_function(model), signature, opset=OPSET, output_path=str(path))
     return {"path": str(path), "tool": f"tf2onnx {tf2onnx.__version__}"}
 
 
@@ -116,7 +118,7 @@ class Keras:
             if isinstance(layer, keras.layers.InputLayer):
                 continue
             own, alone = self._flops(layer), self._alone(layer)
-            block = _block_of(layer.name, blocks)
+            block = _block_of(layer, blocks)
             elements = prod(int(each or 1) for each in _list(layer.output)[0].shape)
             yield Layer(
                 "keras", layer.name, type(layer).__name__, own, 4 * elements, None, wrapped.get(layer.name), None, None,
@@ -181,11 +183,33 @@ def _function(model: Any) -> Any:
     return tf.function(lambda *inputs: model(list(inputs), training=False))
 
 
-def _block_of(layer: str, blocks: Sequence[Known]) -> Known | None:
-    """The block one of whose operators or tensors carries the layer's name."""
-    for block in blocks:
-        if any(layer in part for name in (*block.operators, *block.outputs) for part in [name.split("/")]):
-            return block
+@contextmanager
+def _scoped(model: Any) -> Iterator[None]:
+    """Every operator is named after its layer while this lasts: in a graph of its own Keras numbers layers anew."""
+    originals = {layer: layer.call for layer in model.layers}
+    for layer, call in originals.items():
+
+        def named(*args: Any, _name: str = layer.name, _call: Any = call, **kwargs: Any) -> Any:
+            with tf.name_scope(f"{_name}/"):  # the stroke at the end keeps TensorFlow from numbering the scope
+                return _call(*args, **kwargs)
+
+        layer.call = named
+    try:
+        yield
+    finally:
+        for layer, call in originals.items():
+            layer.call = call
+
+
+def _block_of(layer: Any, blocks: Sequence[Known]) -> Known | None:
+    """The block that holds most operations of those with an operator or tensor of the layer; for a layer without one,
+    of the BatchNormalization behind it, whose name the converter gives to the convolution that it is folded into."""
+    behind = [node.operation for node in layer._outbound_nodes]  # noqa: SLF001
+    norms = [each for each in behind if type(each).__name__ == "BatchNormalization"]
+    for name in (layer.name, *(each.name for each in norms)):
+        found = [block for block in blocks if any(n.startswith(f"{name}/") for n in (*block.operators, *block.outputs))]
+        if found:
+            return max(found, key=lambda block: block.flops)
     return None
 
 
@@ -193,16 +217,33 @@ def _beside(layer: Any, own: int, block: Known | None) -> str:
     """What the ONNX form counts for the same layer, and why that differs."""
     kind = type(layer).__name__
     if block is None:
-        folded = "BatchNormalization is folded into the convolution before it" if kind == "BatchNormalization" else ""
-        return f"no ONNX block has its name{': ' + folded if folded else ''}"
+        gone = "no ONNX block has its name"
+        if kind == "BatchNormalization":
+            return f"{gone}: it is folded into the convolution before it"
+        return f"{gone}: the operator behind it pads" if kind.startswith("ZeroPadding") else gone
     said = f"ONNX block {block.name} ({block.kind}): {block.flops} operations"
-    if block.flops == own:
+    convolution = kind.endswith("Conv2D")
+    if block.flops == own and not (convolution and "Relu" in block.kind):  # a ReLU may make up for a bias
         return said
     reasons = []
-    if "Relu" in block.kind and kind in ("ReLU", "Activation", "Conv2D"):
+    if kind in ("ReLU", "Activation") and "Relu" in block.kind:
         reasons.append("TensorFlow counts no operations for ReLU, taglio one an element")
-    if "Conv" in block.kind and kind.endswith("Conv2D"):
-        reasons.append("the folded BatchNormalization is counted by TensorFlow in a layer of its own")
+    if kind == "BatchNormalization":
+        reasons.append(
+            "folded into this convolution" if "Conv" in block.kind else "TensorFlow counts its preparation too"
+        )
+    if kind == "Dense" and "Softmax" not in block.kind and layer.activation.__name__ == "softmax":
+        reasons.append("its softmax is a block of its own")
+    if convolution:
+        elements = prod(int(each or 1) for each in _list(layer.output)[0].shape)
+        more = block.flops - own
+        if "Relu" in block.kind:
+            reasons.append("the ReLU is in the block")
+            more -= elements
+        if more == elements:
+            reasons.append("the folded BatchNormalization gave the convolution a bias")
+        elif more == -elements:
+            reasons.append("TensorFlow counts a bias, which the ONNX form left out because it is zero")
     return said + (f"; {', '.join(reasons)}" if reasons else "")
 
 

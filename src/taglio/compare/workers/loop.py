@@ -50,7 +50,7 @@ def rows(request: Request, data: Data, backend: Backend, tell: Tell, wait: Wait 
     order = {wanted.id: index for index, wanted in enumerate(request.rows)}
     group: dict[str, Opened] = {}
     baseline: tuple[str, Opened] | None = None
-    fresh = 0
+    fresh, again = 0, False
     for wanted in sorted(request.rows, key=lambda each: not each.baseline):
         tell("start", row=wanted.id)
         try:
@@ -69,11 +69,11 @@ def rows(request: Request, data: Data, backend: Backend, tell: Tell, wait: Wait 
         fresh += 1
         baseline = (wanted.id, opened) if wanted.baseline else baseline
         if (resident_bytes() > request.memory_bytes and len(group) > 1) or len(group) >= MOST_OPEN:
-            _time(request, data, group, baseline, marker, order, tell=tell, wait=wait)
-            group, fresh = (dict([baseline]) if baseline else {}), 0
+            _time(request, data, group, baseline, marker, order, again=again, tell=tell, wait=wait)
+            group, fresh, again = (dict([baseline]) if baseline else {}), 0, True
             gc.collect()
     if fresh:
-        _time(request, data, group, baseline, marker, order, tell=tell, wait=wait)
+        _time(request, data, group, baseline, marker, order, again=again, tell=tell, wait=wait)
 
 
 def describe(error: BaseException) -> dict[str, str]:
@@ -147,10 +147,12 @@ def _time(
     marker: Marker,
     order: dict[str, int],
     *,
+    again: bool,
     tell: Tell,
     wait: Wait,
 ) -> None:
-    """Wall seconds of rounds in which every row of `group` has a turn, in a fresh order."""
+    """Wall seconds of rounds in which every row of `group` has a turn, in a fresh order. `again`: the baseline had its
+    own turn with a group before."""
     sample, shuffle = data.held_out[0], random.Random(request.seed)
     names, seconds = list(group), {name: list[float]() for name in group}
     rounds, total = WARMUP + request.minimum_rounds, 0.0
@@ -182,6 +184,8 @@ def _time(
     marker.set(-1)
     middle = median(seconds[baseline[0]]) if baseline and baseline[0] in seconds else None
     for name, taken_s in seconds.items():
+        if baseline and name == baseline[0] and again:
+            continue  # its row is of the first group; in the others it is what their rows are compared with
         centre = median(taken_s)
         spread = median(abs(each - centre) for each in taken_s)
         latency = Latency(centre, spread, float(np.percentile(taken_s, 95)), len(taken_s), middle)

@@ -23,7 +23,7 @@ def make(_: Request, __: Data) -> None:
 
 
 def convert(request: Request) -> dict[str, str]:
-    """Write the SavedModel of `request.onnx` below the folder. What onnx2tf raises names the operator."""
+    """Write the SavedModel of `request.onnx` below the folder. Raises Refused, which names the operator."""
     target = Path(request.folder) / "saved_model"
     with np.errstate(all="ignore"):
         np.save(Path.cwd() / _SAMPLE, np.random.default_rng(0).random((20, 128, 128, 3), dtype=np.float32))
@@ -40,4 +40,15 @@ def convert(request: Request) -> dict[str, str]:
             raise Refused(
                 f"onnx2tf gave up with exit code {end.code}: see {request.folder}/log.txt", "failed"
             ) from None
+        except Exception as error:
+            if not (name := getattr(error, "onnx_op_name", "")):
+                raise
+            raise Refused(_complaint(name, error), "failed") from error
     return {"path": str(target), "tool": f"onnx2tf {onnx2tf.__version__}"}
+
+
+def _complaint(name: str, error: Exception) -> str:
+    """Which node it does not convert; an operator that it does not know is a module that it does not have."""
+    if isinstance(error, ModuleNotFoundError) and error.name and error.name.startswith("onnx2tf.ops."):
+        return f"it has no conversion for {error.name.rpartition('.')[2]}, node {name}"
+    return f"node {name}: {type(error).__name__}: {' '.join(str(error).split())[:300]}"

@@ -14,7 +14,6 @@ from taglio.compare.workers.openvino_words import complaint
 PROVIDER = "OpenVINOExecutionProvider"
 # bfloat16 keeps 8 bits: what differs by less than this was not computed in it.
 _LESS_THAN_BF16 = 1e-5
-_FUSED = "without an activation it keeps ONNX Runtime from quantising a Conv that the mix leaves in float"
 
 
 def versions() -> dict[str, str]:
@@ -50,8 +49,7 @@ class OpenVinoProvider:
             opened = provider.open(wanted)
         except Exception as error:  # ONNX Runtime's own, whose words are OpenVINO's
             if said := complaint(error):
-                why = f" ({_FUSED})" if "FusedConv" in said else ""
-                raise Refused(said + why, "failed") from error
+                raise Refused(said, "failed") from error
             raise
         if wanted.method == "bfloat16":
             plain = self._by_precision["FP32"].open(wanted)

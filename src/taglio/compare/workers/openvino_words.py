@@ -10,6 +10,8 @@ _UNKNOWN = re.compile(r"No conversion rule found for operations: (?P<kinds>[^\n]
 # A node whose input comes from a node that was refused.
 _FOLLOWS = ("must be static", "has to be known (static)", "Got A: dynamic")
 
+_AXIS = "it takes one weight scale per input channel where ONNX means one per output channel: write pt, or use qdq"
+
 
 def complaint(error: Exception) -> str:
     """What it does not know, or which node it refuses and why, leaving out nodes that only follow it; empty where
@@ -20,5 +22,6 @@ def complaint(error: Exception) -> str:
     for found in _NODE.finditer(text):
         words = " ".join(_NOISE.sub(" ", _END.split(text[found.end() :], maxsplit=1)[0]).split())
         if words and not any(each in words for each in _FOLLOWS):
-            return f"OpenVINO cannot read {found['kind']} {found['name']}: {words[:200]}"
+            why = f" ({_AXIS})" if found["kind"] == "QLinearConv" and "dequantization scale elements" in words else ""
+            return f"OpenVINO cannot read {found['kind']} {found['name']}: {words[:200]}{why}"
     return ""

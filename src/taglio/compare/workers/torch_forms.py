@@ -104,9 +104,9 @@ def _fx(model: nn.Module, method: str, qconfig: Any, calibration: Sequence[Tenso
         for kind, observer in _FIXED_QPARAMS_OP_TO_OBSERVER.items():
             activation = ao.FixedQParamsFakeQuantize.with_args(observer=observer) if method == "qat" else observer
             mapping.set_object_type(kind, ao.QConfig(activation, qconfig.weight))
-        if qconfig.weight().qscheme == torch.per_channel_symmetric:  # which PyTorch refuses for these
-            for transposed in (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d):
-                mapping.set_object_type(transposed, None)
+    if qconfig.weight().qscheme == torch.per_channel_symmetric:  # which PyTorch refuses for these
+        for transposed in (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d):
+            mapping.set_object_type(transposed, None)
     if method == "qat":
         plain = copy.deepcopy(model)
         prepared = quantize_fx.prepare_qat_fx(model.train(), mapping, examples)
