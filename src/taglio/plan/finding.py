@@ -21,8 +21,8 @@ from taglio.plan.relaxation import Relaxation
 _NEAR, _MIXING_S, _MIXING_SHARE = 7.0, 0.6, 0.15
 # And so many nodes.
 _MIXED = 60
-# What bettering a few answers, and crossing one of them with others, may take: a share of the time up to then.
-_NEARING_SHARE = 0.25
+# What bettering a few answers, and crossing one of them with others, may take: shares of the time up to then.
+_NEARING_SHARE, _CROSSING_SHARE = 0.5, 0.5
 # Of the time of branching, what bettering its answers may take.
 _BETTERING_SHARE = 0.25
 # And what branching gets.
@@ -205,7 +205,7 @@ class Finder:
     ) -> None:
         """Better the few answers that are nearest to a plan, then the best plan."""
         begun = time.perf_counter()
-        until = begun + _NEARING_SHARE * (begun - self.known.started)
+        until = min(self.known.deadline, begun + _NEARING_SHARE * (begun - self.known.started))
         for labels in answers.nearest()[:starts]:
             if self.known.done() or time.perf_counter() > until:
                 return
@@ -227,7 +227,8 @@ class Finder:
         """Take regions of other answers if `crossing`, then single nodes, from `labels` on."""
         market, priced = self.known.market, self.known.market.price(multipliers)
         if crossing:
-            until = time.perf_counter() + _NEARING_SHARE * (time.perf_counter() - self.known.started)
+            now = time.perf_counter()
+            until = min(self.known.deadline, now + _CROSSING_SHARE * (now - self.known.started))
             nearest = answers.nearest()
             labels = cross(market, descent.ledger, descent.near, priced, multipliers, labels, nearest, deadline=until)
         objective, labels = descent.improve(priced, multipliers, labels, offered, good_enough=good)
