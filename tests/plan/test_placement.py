@@ -63,6 +63,35 @@ def test_min_marginals_equal_brute_force_with_the_label_pinned(problem: Problem,
 
 
 @slowly
+@given(problems(limits=False), st.integers(0, 2**16))
+def test_tables_restricted_to_fewer_labels_equal_those_made_for_them(problem: Problem, seed: int) -> None:
+    rng, market, all_ = np.random.default_rng(seed), Market(problem), alive(problem)
+    fewer = [np.sort(rng.permutation(labels)[: rng.integers(1, len(labels) + 1)]) for labels in all_]
+    priced = market.price(np.zeros(len(market.rows)))
+    whole = Relaxation(market, all_, arity=3)
+    for labels in (fewer, all_):
+        whole.restrict(labels)
+        value, chosen = whole.run(priced)
+        expected, _ = Relaxation(market, labels, arity=3).run(priced)
+        if expected < 1e8:  # else strict edges leave no labelling at all
+            assert value == pytest.approx(expected, abs=CLOSE)
+            assert all(label in some for label, some in zip(chosen, labels))
+
+
+@slowly
+@given(problems(peak=False))
+def test_without_time_what_is_on_one_device_in_float_is_a_plan(problem: Problem) -> None:
+    forms = len(problem.forms)
+    simple = [evaluate(problem, [device * forms] * len(problem.nodes)) for device in range(len(problem.devices))]
+    held = [each for each in simple if not each.broken]
+    placed = solve(problem, time_limit_s=0.0)
+    if held:
+        assert placed.labels
+        assert evaluate(problem, placed.labels, placed.wires).broken == ()
+        assert placed.bound <= placed.objective
+
+
+@slowly
 @given(problems(), st.integers(0, 2**16))
 def test_no_prices_give_a_bound_above_the_best(problem: Problem, seed: int) -> None:
     best, market = brute_force(problem), Market(problem)
