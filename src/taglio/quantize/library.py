@@ -22,10 +22,9 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from onnx import TensorProto, numpy_helper, shape_inference
+from onnx import TensorProto, numpy_helper
 from onnxruntime.quantization import CalibrationMethod, QuantizationMode, QuantType, quantize_dynamic
 from onnxruntime.quantization.calibrate import TensorData, TensorsData
-from onnxruntime.quantization.onnx_model import ONNXModel
 from onnxruntime.quantization.onnx_quantizer import ONNXQuantizer
 from onnxruntime.quantization.registry import QLinearOpsRegistry
 from onnxruntime.transformers.float16 import DEFAULT_OP_BLOCK_LIST, convert_float_to_float16
@@ -33,6 +32,7 @@ from onnxruntime.transformers.float16 import DEFAULT_OP_BLOCK_LIST, convert_floa
 from taglio.errors import BadModel, BadOption, CannotQuantize
 from taglio.graph import Block, Graph, flows, node_inputs, tensor_shapes
 from taglio.model import Model
+from taglio.quantize.casts import copy_of, in_float16, tidy_casts
 from taglio.quantize.keep_float import import_domains, keep_float
 from taglio.quantize.parameters import TensorParameters, activation_parameters
 from taglio.quantize.ranges import Ranges
@@ -45,7 +45,6 @@ _CLIPS = frozenset({"Relu", "Clip"})
 DYNAMIC = frozenset({"Conv", "MatMul", "Gemm"})
 _LARGEST_FLOAT16 = float(np.finfo(np.float16).max)
 _SCALES = "_scales_mul"  # the name of the tool's product of an activation's scale and the weights'
-_ADDED = "_cast_to_fp16"  # what the converter appends to the name of a float32 tensor
 
 
 def qoperator(model: Model, graph: Graph, blocks: Sequence[str], scheme: Scheme, ranges: Ranges) -> onnx.ModelProto:
@@ -164,8 +163,8 @@ def float16(model: Model, graph: Graph, blocks: Sequence[str]) -> onnx.ModelProt
             keep_io_types=True,
             node_block_list=[node.name for node in proto.graph.node if node.name not in asked],
         )
-    made = _tidy_casts(made, nodes)
-    _compare(asked, _in_float16(made), "float16")
+    made = tidy_casts(made, nodes)
+    _compare(asked, in_float16(made), "float16")
     _check_loads(made, chosen, "float16")
     return made
 
@@ -311,7 +310,7 @@ def _keep_float(made: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) ->
     nodes = list(made.graph.node)
     initializers = {tensor.name: tensor for tensor in made.graph.initializer}
     keep_float(nodes, initializers, shapes)
-    copies = [_copy_of(node) for node in nodes]
+    copies = [copy_of(node) for node in nodes]
     del made.graph.node[:]
     made.graph.node.extend(copies)
     known = {tensor.name for tensor in made.graph.initializer}
@@ -329,7 +328,7 @@ def _scales_last(made: onnx.ModelProto) -> None:
     nodes = []
     for node in made.graph.node:
         if node.output[0] not in products:
-            nodes += [_copy_of(products[name]) for name in node.input if name in products] + [_copy_of(node)]
+            nodes += [copy_of(products[name]) for name in node.input if name in products] + [copy_of(node)]
     del made.graph.node[:]
     made.graph.node.extend(nodes)
 
@@ -347,66 +346,6 @@ def _dynamic_refusal(node: onnx.NodeProto, initializers: Mapping[str, onnx.Tenso
     if node.op_type == "Conv" and scheme.per_channel:
         return f"scheme {scheme} has a weight scale per channel, ConvInteger one per tensor: write pt"
     return ""
-
-
-def _tidy_casts(proto: onnx.ModelProto, own: Collection[str]) -> onnx.ModelProto:
-    """Sorted, and with float32 operators reading each other in float32.
-
-    The converter casts to float16 and back between any two operators that it leaves alone, appends its casts at the
-    end, and writes one twice where two such operators read the same tensor. Operators named in `own` are not its.
-    """
-    nodes = [node for node in proto.graph.node if node.op_type != "Cast" or node.name in own]
-    produced = {name for node in nodes for name in node.output}
-    casts = {node.output[0]: node for node in proto.graph.node if node.op_type == "Cast" and node.name not in own}
-    outputs = {value.name for value in proto.graph.output}
-    names = _straight(casts, outputs, produced)
-    nodes += [node for name, node in casts.items() if name not in names and name not in names.values()]
-    for node in nodes:
-        node.input[:] = [names.get(name, name) for name in node.input]
-        node.output[:] = [names.get(name, name) for name in node.output]
-    read = {name for node in nodes for name in node.input} | outputs
-    nodes = [_copy_of(node) for node in nodes if node.name in own or node.output[0] in read]
-    written = {name for node in nodes for name in node.output}
-    back = {n: n.removesuffix(_ADDED) for n in written if n.endswith(_ADDED) and n.removesuffix(_ADDED) not in written}
-    for node in nodes:
-        node.input[:] = [back.get(name, name) for name in node.input]
-        node.output[:] = [back.get(name, name) for name in node.output]
-    del proto.graph.node[:], proto.graph.value_info[:]
-    proto.graph.node.extend(nodes)
-    tool = ONNXModel(proto)
-    tool.topological_sort()
-    return shape_inference.infer_shapes(tool.model, data_prop=True)
-
-
-def _straight(casts: Mapping[str, onnx.NodeProto], outputs: set[str], produced: set[str]) -> dict[str, str]:
-    """New names that skip casts to float16 and back: a tensor's of its float32 source, or the source's of an output."""
-    names: dict[str, str] = {}
-    for name, back in casts.items():
-        there = casts.get(back.input[0])
-        if there is None or _target(back) != TensorProto.FLOAT or _target(there) != TensorProto.FLOAT16:
-            continue
-        source = there.input[0]
-        if name not in outputs:
-            names[name] = source
-        elif source in produced and source not in outputs and source not in names:
-            names[source] = name
-    return {name: names.get(target, target) for name, target in names.items()}
-
-
-def _target(cast: onnx.NodeProto) -> int:
-    return next(int(attribute.i) for attribute in cast.attribute if attribute.name == "to")
-
-
-def _copy_of(node: onnx.NodeProto) -> onnx.NodeProto:
-    copy = onnx.NodeProto()
-    copy.CopyFrom(node)
-    return copy
-
-
-def _in_float16(proto: onnx.ModelProto) -> set[str]:
-    """Names of the operators that write a float16 tensor, by ONNX's own type inference."""
-    half = {v.name for v in proto.graph.value_info if v.type.tensor_type.elem_type == TensorProto.FLOAT16}
-    return {node.name for node in proto.graph.node if node.op_type != "Cast" and any(n in half for n in node.output)}
 
 
 def _compare(asked: Mapping[str, Block], done: set[str], form: str, reason: str = "") -> None:

@@ -1,0 +1,70 @@
+"""The casts that the float16 converter leaves in a model: tidied up, so that float32 stays so. Converts nothing."""
+
+from collections.abc import Collection, Mapping
+
+import onnx
+from onnx import TensorProto, shape_inference
+from onnxruntime.quantization.onnx_model import ONNXModel
+
+_ADDED = "_cast_to_fp16"  # what the converter appends to the name of a float32 tensor
+
+
+def tidy_casts(proto: onnx.ModelProto, own: Collection[str]) -> onnx.ModelProto:
+    """Sorted, and with float32 operators reading each other in float32.
+
+    The converter casts to float16 and back between any two operators that it leaves alone, appends its casts at the
+    end, and writes one twice where two such operators read the same tensor. Operators named in `own` are not its.
+    """
+    nodes = [node for node in proto.graph.node if node.op_type != "Cast" or node.name in own]
+    produced = {name for node in nodes for name in node.output}
+    casts = {node.output[0]: node for node in proto.graph.node if node.op_type == "Cast" and node.name not in own}
+    outputs = {value.name for value in proto.graph.output}
+    names = _straight(casts, outputs, produced)
+    nodes += [node for name, node in casts.items() if name not in names and name not in names.values()]
+    for node in nodes:
+        node.input[:] = [names.get(name, name) for name in node.input]
+        node.output[:] = [names.get(name, name) for name in node.output]
+    read = {name for node in nodes for name in node.input} | outputs
+    nodes = [copy_of(node) for node in nodes if node.name in own or node.output[0] in read]
+    written = {name for node in nodes for name in node.output}
+    back = {n: n.removesuffix(_ADDED) for n in written if n.endswith(_ADDED) and n.removesuffix(_ADDED) not in written}
+    for node in nodes:
+        node.input[:] = [back.get(name, name) for name in node.input]
+        node.output[:] = [back.get(name, name) for name in node.output]
+    del proto.graph.node[:], proto.graph.value_info[:]
+    proto.graph.node.extend(nodes)
+    tool = ONNXModel(proto)
+    tool.topological_sort()
+    return shape_inference.infer_shapes(tool.model, data_prop=True)
+
+
+def _straight(casts: Mapping[str, onnx.NodeProto], outputs: set[str], produced: set[str]) -> dict[str, str]:
+    """New names that skip casts to float16 and back: a tensor's of its float32 source, or the source's of an output."""
+    names: dict[str, str] = {}
+    for name, back in casts.items():
+        there = casts.get(back.input[0])
+        if there is None or _target(back) != TensorProto.FLOAT or _target(there) != TensorProto.FLOAT16:
+            continue
+        source = there.input[0]
+        if name not in outputs:
+            names[name] = source
+        elif source in produced and source not in outputs and source not in names:
+            names[source] = name
+    return {name: names.get(target, target) for name, target in names.items()}
+
+
+def _target(cast: onnx.NodeProto) -> int:
+    return next(int(attribute.i) for attribute in cast.attribute if attribute.name == "to")
+
+
+def copy_of(node: onnx.NodeProto) -> onnx.NodeProto:
+    """A node that stays when those of its graph are deleted."""
+    copy = onnx.NodeProto()
+    copy.CopyFrom(node)
+    return copy
+
+
+def in_float16(proto: onnx.ModelProto) -> set[str]:
+    """Names of the operators that write a float16 tensor, by ONNX's own type inference."""
+    half = {v.name for v in proto.graph.value_info if v.type.tensor_type.elem_type == TensorProto.FLOAT16}
+    return {node.name for node in proto.graph.node if node.op_type != "Cast" and any(n in half for n in node.output)}
