@@ -1,12 +1,14 @@
 """Two devices on this machine's loopback: started, looked at, measured, run on, killed, and back."""
 
 import json
+import os
 import shutil
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -145,6 +147,50 @@ def test_a_killed_device_comes_back(running: Bench, out: Path, cluster: Path) ->
         process.send_signal(signal.SIGINT)
         assert process.wait(60.0) == 130
         reader.join(10.0)
+
+
+def test_a_device_that_slows_down_loses_its_blocks_for_good(running: Bench, out: Path, tmp_path: Path) -> None:
+    """Blocks are on the server because the camera is said to be four times as slow; then the server is slower still."""
+    cluster = tmp_path / "cluster.toml"
+    cluster.write_text(CLUSTER.replace('profile = "profile.json"', 'scale = { of = "profile.json", factor = 4.0 }', 1))
+    found = running.command("plan", out, "--cluster", cluster, "--max-error", "5%", "--time-limit", 1, "--json").json()
+    assert {each["device"] for each in found["plans"][0]["placements"]} == {"server"}
+    running.command("build", out, "--json").json()
+    with running.begin("run", out, "--cluster", cluster, "--runs", 4000, "--json") as process:
+        try:
+            until(lambda: process.poll() is not None or _answering(running), 60.0, "requests under way")
+            with _slowed(running, "server"):
+                said, error = process.communicate(timeout=240.0)
+        finally:
+            process.kill()
+    assert process.returncode == 0, error
+    ran = last_json(said)
+    assert (ran["requests"], ran["resent"], ran["interruptions"]) == (4000, 0, [])
+    assert len(ran["switches"]) == 1, ran["switches"]
+    assert "times as long as at first" in ran["switches"][0]["reason"]
+
+
+@contextmanager
+def _slowed(running: Bench, device: str) -> Iterator[None]:
+    """The device's host stands still nine tenths of the time."""
+    ended = threading.Event()
+    pids = [pid for pid in running.processes(device) if "ray::Host" in Path(f"/proc/{pid}/stat").read_text()]
+
+    def hold() -> None:
+        while not ended.is_set():
+            for sign, rest_s in ((signal.SIGSTOP, 0.018), (signal.SIGCONT, 0.002)):
+                for pid in pids:
+                    with suppress(ProcessLookupError):
+                        os.kill(pid, sign)
+                time.sleep(rest_s)
+
+    holding = threading.Thread(target=hold, daemon=True)
+    holding.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        holding.join()
 
 
 @contextmanager
