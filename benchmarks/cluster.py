@@ -75,7 +75,6 @@ class Variant:
     ends: tuple[tuple[str, float], ...]
     max_error: float
     objective: str = "latency"
-    float_input: bool = False  # blocks that read the model's input stay in float
 
 
 def cluster_file(folder: Path) -> Path:
@@ -179,9 +178,7 @@ def pins(graph: Graph, ends: tuple[tuple[str, float], ...]) -> tuple[tuple[str, 
 
 def limits(graph: Graph, variant: Variant) -> Limits:
     """What a variant asks of the planner."""
-    first = tuple(block.name for block in graph.blocks if set(block.inputs) & set(graph.inputs))
-    held = first if variant.float_input else ()
-    return Limits(variant.max_error, float_blocks=held, device_pins=pins(graph, variant.ends))
+    return Limits(variant.max_error, device_pins=pins(graph, variant.ends))
 
 
 def variants(network: str) -> Iterator[Variant]:
