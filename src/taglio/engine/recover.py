@@ -154,8 +154,9 @@ class Recovery:
         before = self.running.plan.predicted_latency_s.value
         self.switches.append(Switch(reason, request, before, planned.plan.predicted_latency_s.value))
         self.running, self.deployment = planned, deployment
-        # The plan wanted all along, or after a drift a better one: to that a device that is lost and back returns.
-        self._wanted = planned
+        # A plan for all devices stays; one made while a device was lost does not keep it from coming back.
+        if len(planned.cluster.devices) >= len(self._wanted.cluster.devices):
+            self._wanted = planned
         self._answers.clear()
         self._first.clear()
         return pipeline
