@@ -1,8 +1,12 @@
 """Planning problems of any size for plan_scale.py: made-up costs on a fixed, a random or a real block graph.
 
-Graphs. `static`: stages of residual and cross-stage-partial modules as in YOLO (fan-out 1 to 3, splits, skip joins).
-`random`: block i reads 1 to 3 earlier blocks (1.75 on average), half of them among the last four, half anywhere before,
-so that the tree-width is high. `yolo11x`: the blocks of yolo11x-seg with their own work, weights and tensor sizes.
+Graphs. `chain`: block after block, as the peer's static networks are. `static`: stages of residual and
+cross-stage-partial modules as in YOLO (fan-out 1 to 3, splits, skip joins). `random`: as the peer's (src/Test/Scripts
+of github.com/SimoneNicosanti/Dissertation): a main branch and four others, each of which leaves the main branch at a
+random block of its first half and comes back at one of its second half; every block is also read two blocks later with
+a probability of 0.15; of 1,032 blocks, 652 are the main branch's. `dense`: block i reads 1 to 3 earlier blocks (1.75 on
+average), half of them among the last four, half anywhere before, so that the tree-width is high; no network looks like
+that. `yolo11x`: the blocks of yolo11x-seg with their own work, weights and tensor sizes.
 
 Costs, all from one seed. Work: log-normal, σ = 1 (yolo11x: its FLOPs). A device computes 1 (the first) to 12 times as
 fast as the first, each block 0.7 to 1.4 times as fast again. int8 takes 0.3 to 1.1 of float, with its anchor alone 0.4
@@ -61,6 +65,14 @@ class Network:
         return len(self.values) - 1
 
 
+def chain(blocks: int, rng: np.random.Generator) -> Network:
+    net = Network()
+    here = net.value(SOURCE)
+    for _ in range(blocks):
+        here = _skipping(net, rng, [here])
+    return net
+
+
 def static(blocks: int) -> Network:
     """Modules one after another until there are `blocks` blocks."""
     net = Network()
@@ -90,6 +102,40 @@ def static(blocks: int) -> Network:
 
 
 def random(blocks: int, rng: np.random.Generator) -> Network:
+    side = round(blocks * 95 / 1030)
+    main = blocks - 4 * side
+    leaves, meets = rng.integers(0, main // 2, 4), rng.integers(main // 2 + 1, main, 4)
+    # By place in the main branch: the values that blocks there read beside the block before.
+    more: dict[int, list[int]] = {}
+    net = Network()
+    here = net.value(SOURCE)
+    for place in range(main):
+        here = _skipping(net, rng, [here, *more.pop(place, [])])
+        if rng.random() < 0.15 and place + 2 < main:
+            more.setdefault(place + 2, []).append(here)
+        for leave, meet in zip(leaves, meets, strict=True):
+            if leave == place:
+                more.setdefault(int(meet), []).append(_branch(net, rng, here, side))
+    return net
+
+
+def _branch(net: Network, rng: np.random.Generator, here: int, blocks: int) -> int:
+    """The last value of a chain of blocks with skips."""
+    skipped: dict[int, int] = {}
+    for place in range(blocks):
+        here = _skipping(net, rng, [here, *([skipped.pop(place)] if place in skipped else [])])
+        if rng.random() < 0.15 and place + 2 < blocks:
+            skipped[place + 2] = here
+    return here
+
+
+def _skipping(net: Network, rng: np.random.Generator, reads: list[int]) -> int:
+    reads = sorted(set(reads))
+    plain = str(rng.choice(["soft", "conv", "move", "refused"], p=[0.5, 0.2, 0.2, 0.1]))
+    return net.block("join" if len(reads) > 1 else plain, *reads)
+
+
+def dense(blocks: int, rng: np.random.Generator) -> Network:
     net = Network()
     first = [net.value(SOURCE)]
     for node in range(blocks):
@@ -244,5 +290,6 @@ def instance(
     if graph == "yolo11x":
         net = tiled(yolo11x(), blocks)
     else:
-        net = static(blocks or 652) if graph == "static" else random(blocks or 1032, rng)
+        made = {"chain": chain, "random": random, "dense": dense}
+        net = static(blocks or 652) if graph == "static" else made[graph](blocks or 1032, rng)
     return problem(net, devices, rng, quantize=quantize, limits=limits)

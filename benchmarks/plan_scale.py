@@ -1,6 +1,6 @@
 """How fast is the planner on large problems, with a proof, and how good are its plans?
 
-python benchmarks/plan_scale.py --blocks 652 --devices 3 [--graph static|random|yolo11x] [--seed 0] [--json]
+python benchmarks/plan_scale.py --blocks 652 --devices 3 [--graph chain|static|random|dense|yolo11x] [--seed 0] [--json]
 python benchmarks/plan_scale.py --table       every row of the table, and how time grows, as an SVG
 python benchmarks/plan_scale.py --quality     200 random instances against four simple ways to place
 
@@ -28,12 +28,17 @@ from taglio.plan.problem import SOURCE, Problem
 from taglio.plan.program import Expression, Program, State
 from taglio.report.page_charts import Chart, linear, logarithmic
 
-# Blocks, devices, graph, whether precision and limits are in it, seconds allowed by the target.
+# Blocks, devices, graph, whether precision and limits are in it, seconds allowed by the target (None: it has none). The
+# peer's own networks are chains and `random`.
 ROWS = (
+    (652, 3, "chain", True, 0.3),
     (652, 3, "static", True, 0.3),
+    (652, 6, "chain", True, 1.0),
     (652, 6, "static", True, 1.0),
+    (1852, 6, "chain", True, 4.0),
     (1852, 6, "static", True, 4.0),
     (1032, 6, "random", True, 15.0),
+    (1032, 6, "dense", True, None),
     (5000, 6, "static", True, 15.0),
     (660, 2, "static", False, 0.05),
 )
@@ -214,7 +219,7 @@ def quality(options: argparse.Namespace) -> int:
     better: dict[str, list[float]] = {"one device": [], "single cut": [], "minimum cut": [], "greedy": []}
     for seed in range(options.instances):
         rng = np.random.default_rng(seed)
-        graph, devices = str(rng.choice(["static", "random"])), int(rng.integers(2, 5))
+        graph, devices = str(rng.choice(["static", "random", "dense"])), int(rng.integers(2, 5))
         problem = instance(graph, int(rng.integers(20, 60)), devices, seed, quantize=False, limits=False)
         placed = solve(problem, gap=1e-6, time_limit_s=30.0)
         for name, objective in simple(problem).items():
@@ -286,7 +291,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--blocks", type=int)
     parser.add_argument("--devices", type=int, default=3)
-    parser.add_argument("--graph", choices=("static", "random", "yolo11x"), default="static")
+    parser.add_argument("--graph", choices=("chain", "static", "random", "dense", "yolo11x"), default="static")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seeds", type=int, default=3, help="instances of each case, with --table")
     parser.add_argument("--float-only", action="store_true", help="no quantisation and no limits")

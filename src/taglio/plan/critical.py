@@ -1,12 +1,12 @@
 """The critical path: the shortest simulated latency that is found, and a proven bound on any.
 
-Bottlenecks are blocks that everything before leads to and everything behind comes from; between two of them lies a
-region. In each a request takes at least as long as any path of blocks and transfers through it, as any device is busy
-with it, as any link; hence at least as long as every weighted mean of those. With such weights fixed, the least of it
-over all placements is a problem that adds up, and its bound holds for the critical path. The weights are bettered by
-cutting planes (weights.py), a plane for each placement that answered. Each of those is simulated; the best is kept. At
-the last, the limits' own gap is closed: the problem with the best weights is solved as any sum is. On a chain there are
-no weights to choose, and that proves the critical path itself.
+A request takes at least as long as any path of blocks and transfers. Of what lies between two blocks (windows.py) it
+takes at least as long as any device is busy with it, or any link; a path may leap over a window that way. Hence a
+request takes at least as long as every weighted mean of such paths. With the weights fixed, the least of it over all
+placements is a problem that adds up, and its bound holds for the critical path. The weights are bettered by cutting
+planes (weights.py), a plane for each placement that answered. Each of those is simulated; the best is kept. At the
+last, the limits' own gap is closed: the problem with the best weights is solved as any sum is. On a chain there are no
+weights to choose, and that proves the critical path itself.
 """
 
 import time
@@ -26,7 +26,8 @@ from taglio.plan.relaxation import Relaxation
 from taglio.plan.resources import request_shares
 from taglio.plan.schedule import Scheduler
 from taglio.plan.simulate import simulate
-from taglio.plan.weights import Master, Region, Taken, Weights
+from taglio.plan.weights import Flow, Master, Taken, Weights
+from taglio.plan.windows import END, START, windows
 from taglio.plan.workload import Goal
 
 # Rounds in which neither the bound nor the placement got better before the search gives up.
@@ -246,13 +247,10 @@ class _Search:
     def master(self) -> Master:
         """The program over weights, for all models at once."""
         problem, values = self.assembled.problem, self.assembled.problem.values
-        of = values.edge_value()
-        ends = [(int(values.producer[of[e]]), int(values.readers[e])) for e in range(len(of))]
-        counts = (len(problem.nodes), len(of), len(problem.devices))
+        counts = (len(problem.nodes), len(values.readers), len(problem.devices))
         shares = self.shares * self.goal.latency
-        share = np.concatenate([shares[problem.model], shares[values.model[of]]])
-        nodes = [self.assembled.nodes(model) for model in range(len(self.schedulers))]
-        return Master([region for each in nodes for region in regions(problem, each)], ends, counts, share)
+        share = np.concatenate([shares[problem.model], shares[values.model[values.edge_value()]]])
+        return Master([flow(problem, self.assembled.nodes(model)) for model in range(len(shares))], counts, share)
 
     def taken(self, totals: Totals) -> Taken:
         """What a placement takes, as `weigh` counts it."""
@@ -287,50 +285,19 @@ class _Search:
         return [simulate([each.schedule(totals.labels, totals.wires).pipeline()]).end_s for each in self.schedulers]
 
 
-def regions(problem: Problem, nodes: range) -> tuple[Region, ...]:
-    """The regions of one model, in order."""
+def flow(problem: Problem, nodes: range) -> Flow:
+    """One model's graph, as paths go through it."""
     values, of = problem.values, problem.values.edge_value()
-    edges = [e for e in range(len(of)) if int(values.model[of[e]]) == int(problem.model[nodes.start])]
-    ends = [(int(values.producer[of[e]]), int(values.readers[e])) for e in edges]
-    # A node is a bottleneck if no edge passes it by in execution order; an output goes past all that follows it.
-    passed = np.zeros(len(nodes) + 2)
-    for source, reader in ends:
-        first = 0 if source == SOURCE else source - nodes.start + 1
-        passed[first] += 1
-        passed[len(nodes) if reader == CALLER else reader - nodes.start] -= 1
-    fed = {reader for _, reader in ends}
-    lone = [n for n in nodes if n not in fed]  # reads nothing: it waits for no bottleneck
-    narrow = [n for n in nodes if np.cumsum(passed)[n - nodes.start] == 0 and not any(each >= n for each in lone)]
-    leads: set[int] = set()  # nodes from which a path leads on to the next bottleneck
-    onward: dict[int, list[int]] = {}
-    for source, reader in ends:
-        if source != SOURCE and reader != CALLER:
-            onward.setdefault(source, []).append(reader)
-    marks = set(narrow)
-    for node in reversed(nodes):
-        if any(reader in marks or reader in leads for reader in onward.get(node, ())):
-            leads.add(node)
-    found = []
-    start = nodes.start
-    for index, stop in enumerate([*narrow, nodes.stop]):
-        inside = frozenset(range(start, stop))
-        final = stop == nodes.stop
-        loads = tuple(n for n in sorted(inside) if final or n in leads)
-        within = []
-        for edge, (source, reader) in zip(edges, ends, strict=True):
-            after = source == SOURCE if index == 0 else source in inside or source == start - 1
-            after = after or source in inside
-            before = reader != CALLER and (reader in inside or reader == stop)
-            if after and (before or (final and reader == CALLER)):
-                within.append(edge)
-        keep = tuple(e for e in within if final or _leads_on(int(values.readers[e]), stop, leads))
-        found.append(Region(index, inside, loads, keep, () if final else (stop,)))
-        start = stop + 1
-    return tuple(found)
-
-
-def _leads_on(reader: int, stop: int, leads: set[int]) -> bool:
-    return reader == stop or reader in leads
+    edges = tuple(
+        (
+            edge,
+            START if values.producer[value] == SOURCE else int(values.producer[value]),
+            END if values.readers[edge] == CALLER else int(values.readers[edge]),
+        )
+        for edge, value in enumerate(of.tolist())
+        if values.model[value] == problem.model[nodes.start]
+    )
+    return Flow(nodes, edges, windows(nodes, edges))
 
 
 def _written(problem: Problem, at: Sequence[tuple[int, int]], node: int) -> tuple[int, Kind]:

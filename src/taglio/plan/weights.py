@@ -1,9 +1,10 @@
 """The best weights on paths, devices and links, given the placements that answered so far: a linear program.
 
-A placement is known by what each edge, node, device and link takes under it. Weights are a flow of one unit through
-each region of the graph, any part of which may lie on the region's devices or links instead. The highest value that no
-known placement undercuts bounds how far the weights can still be bettered (Kelley, 1960); half way from the best
-weights to that point is where the next placement is asked for (in-out separation, Ben-Ameur and Neto, 2007).
+A placement is known by what each edge, node, device and link takes under it. Weights are a flow of one unit from the
+start of each model's graph to its end, any part of which may leap over a window, on one of its devices or links. The
+highest value that no known placement undercuts bounds how far the weights can still be bettered (Kelley, 1960); half
+way from the best weights to that point is where the next placement is asked for (in-out separation, Ben-Ameur and Neto,
+2007).
 """
 
 from collections.abc import Sequence
@@ -12,23 +13,22 @@ from dataclasses import dataclass
 import highspy
 import numpy as np
 
+from taglio.plan.windows import END, START, Window
+
 
 @dataclass(frozen=True, slots=True)
-class Region:
-    """What lies between two bottlenecks: all its nodes, those that must be done before the next bottleneck (all of them
-    behind the last), the edges in it, and the bottleneck that ends it (none behind the last)."""
+class Flow:
+    """A model's graph: its nodes, its edges as (index, producer or START, reader or END), and its windows."""
 
-    index: int
-    nodes: frozenset[int]
-    loads: tuple[int, ...]
-    edges: tuple[int, ...]
-    bottleneck: tuple[int, ...]
+    nodes: range
+    edges: tuple[tuple[int, int, int], ...]
+    windows: tuple[Window, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Weights:
     """How much each node and edge counts on a path, each node in the load of each device, and each edge in that of
-    each link (from, to): in each region a unit of paths and loads together."""
+    each link (from, to): wherever a graph is cut, a unit of paths and loads together."""
 
     node: np.ndarray
     edge: np.ndarray
@@ -64,110 +64,92 @@ class Taken:
 class Master:
     """The linear program over weights, a row longer with every placement."""
 
-    def __init__(
-        self,
-        regions: Sequence[Region],
-        ends: Sequence[tuple[int, int]],
-        counts: tuple[int, int, int],
-        share: np.ndarray,
-    ) -> None:
-        """`ends` are producer and reader of every edge (negative outside), `counts` nodes, edges and devices."""
-        self.regions, self.share = regions, share
+    def __init__(self, flows: Sequence[Flow], counts: tuple[int, int, int], share: np.ndarray) -> None:
+        """`counts` are all models' nodes and edges, and the devices."""
+        self.windows, self.share = [window for flow in flows for window in flow.windows], share
         self.nodes, self.edges, self.devices = counts
         self.highs = highspy.Highs()
         self.highs.setOptionValue("output_flag", False)
         self.highs.setOptionValue("threads", 1)
         infinity = highspy.kHighsInf
-        self.columns: dict[tuple[object, ...], int] = {}
-        self.fixed = np.zeros(self.nodes)
-        entering: dict[int, list[int]] = {}
-        for region in regions:
-            self.fixed[list(region.bottleneck)] = 1.0
-            inside, unit = region.nodes, []
-            for edge in region.edges:
-                column = self._column(("edge", edge))
-                if ends[edge][0] not in inside:
-                    unit.append(column)
-                if ends[edge][1] in inside:
-                    entering.setdefault(ends[edge][1], []).append(column)
-            for node in inside:
-                if node not in entering:
-                    column = self._column(("start", node))
-                    entering[node] = [column]
-                    unit.append(column)
-            unit += [self._column(("load", region.index, region.bottleneck, d)) for d in range(self.devices)]
-            if region.edges:
-                unit += [
-                    self._column(("link", region.index, region.bottleneck, a, b))
-                    for a in range(self.devices)
-                    for b in range(self.devices)
-                    if a != b
+        self.width = 0
+        self.edge = np.full(self.edges, -1)
+        self.load = np.full((len(self.windows), self.devices), -1)
+        self.link = np.full((len(self.windows), self.devices, self.devices), -1)
+        arrivals: list[tuple[int, int]] = []
+        index = 0
+        for flow in flows:
+            entering: dict[int, list[int]] = {node: [] for node in flow.nodes}
+            leaving: dict[int, list[int]] = {node: [] for node in (START, *flow.nodes)}
+            for edge, source, reader in flow.edges:
+                column = self.edge[edge] = self._column()
+                leaving[source].append(column)
+                if reader != END:
+                    entering[reader].append(column)
+            for window in flow.windows:
+                for one in range(self.devices):
+                    self.load[index, one] = self._column()
+                    self.link[index, one] = [self._column() if one != other else -1 for other in range(self.devices)]
+                columns = [
+                    *self.load[index].tolist(),
+                    *(each for each in self.link[index].ravel().tolist() if each >= 0),
                 ]
-            self._row(1.0, 1.0, [(column, 1.0) for column in unit])
-            for node in inside:
-                leaving = [(self.columns["edge", e], 1.0) for e in region.edges if ends[e][0] == node]
-                low = 0.0 if region.bottleneck and leaving else -infinity
-                self._row(low, 0.0, leaving + [(column, -1.0) for column in entering[node]])
-        self.entering = entering
-        self.value = self._column(("value",), low=-infinity, upper=infinity)
+                leaving[window.first] += columns
+                if window.last != END:
+                    entering[window.last] += columns
+                index += 1
+            for node, columns in entering.items():
+                if not columns:  # reads nothing
+                    columns.append(self._column())
+                    leaving[START].append(columns[0])
+                # A path may end anywhere.
+                self._row(-infinity, 0.0, [(each, 1.0) for each in leaving[node]] + [(each, -1.0) for each in columns])
+                arrivals += [(node, column) for column in columns]
+            self._row(1.0, 1.0, [(each, 1.0) for each in leaving[START]])
+        self.arrivals = np.array(arrivals).reshape(-1, 2).T
+        self.value = self._column(low=-infinity, upper=infinity)
         self.highs.changeColCost(self.value, -1.0)
 
     def add(self, taken: Taken) -> None:
         """No weights are worth more than this placement takes under them."""
-        terms: dict[int, float] = {}
         size = self.nodes
-
-        def count(column: int, seconds: float) -> None:
-            terms[column] = terms.get(column, 0.0) - seconds
-
-        constant = taken.constant + float((self.share[:size] * self.fixed * taken.node_s).sum())
-        for node, columns in self.entering.items():
-            for column in columns:
-                count(column, float(self.share[node] * taken.node_s[node]))
-        for region in self.regions:
-            for edge in region.edges:
-                count(self.columns["edge", edge], float(self.share[size + edge] * taken.edge_s[edge]))
-            key = (region.index, region.bottleneck)
-            for node in region.loads:
-                column = self.columns[("load", *key, int(taken.device[node]))]
-                count(column, float(self.share[node] * taken.node_s[node]))
-            if region.edges:
-                busy = (
-                    self.share[size + np.array(region.edges)][:, None, None] * taken.link_s[list(region.edges)]
-                ).sum(0)
-                for a, b in np.argwhere(busy).tolist():
-                    if a != b:
-                        count(self.columns[("link", *key, a, b)], float(busy[a, b]))
-        self._row(-highspy.kHighsInf, constant, [(self.value, 1.0), *terms.items()])
+        seconds = np.zeros(self.width)
+        node_s = self.share[:size] * taken.node_s
+        np.add.at(seconds, self.arrivals[1], node_s[self.arrivals[0]])
+        used = np.flatnonzero(self.edge >= 0)
+        seconds[self.edge[used]] += self.share[size + used] * taken.edge_s[used]
+        link_s = self.share[size:, None, None] * taken.link_s
+        for index, window in enumerate(self.windows):
+            nodes = list(window.nodes)
+            seconds[self.load[index]] += np.bincount(taken.device[nodes], node_s[nodes], self.devices)
+            busy = link_s[list(window.edges)].sum(axis=0)
+            between = self.link[index] >= 0
+            seconds[self.link[index][between]] += busy[between]
+        terms = np.flatnonzero(seconds).tolist()
+        row = [(self.value, 1.0), *((column, -float(seconds[column])) for column in terms)]
+        self._row(-highspy.kHighsInf, taken.constant, row)
 
     def best(self) -> tuple[Weights, float]:
         """The weights that no known placement undercuts by most, and their value: no bound is above it."""
         self.highs.run()
         found = np.array(self.highs.getSolution().col_value)
         weights = Weights(
-            self.fixed.copy(),
-            np.zeros(self.edges),
+            np.zeros(self.nodes),
+            np.where(self.edge >= 0, found[self.edge], 0.0),
             np.zeros((self.nodes, self.devices)),
             np.zeros((self.edges, self.devices, self.devices)),
         )
-        for node, columns in self.entering.items():
-            weights.node[node] = found[columns].sum()
-        for region in self.regions:
-            weights.edge[list(region.edges)] = [found[self.columns["edge", edge]] for edge in region.edges]
-            key = (region.index, region.bottleneck)
-            for d in range(self.devices):
-                weights.load[list(region.loads), d] = found[self.columns[("load", *key, d)]]
-            for a in range(self.devices):
-                for b in range(self.devices):
-                    if a != b and region.edges:
-                        weights.link[list(region.edges), a, b] = found[self.columns[("link", *key, a, b)]]
+        np.add.at(weights.node, self.arrivals[0], found[self.arrivals[1]])
+        for index, window in enumerate(self.windows):
+            weights.load[list(window.nodes)] += found[self.load[index]]
+            weights.link[list(window.edges)] += np.where(self.link[index] >= 0, found[self.link[index]], 0.0)
         parts = (weights.node, weights.edge, weights.load, weights.link)
         return Weights(*(np.clip(each, 0.0, 1.0) for each in parts)), float(found[self.value])
 
-    def _column(self, key: tuple[object, ...], low: float = 0.0, upper: float = 1.0) -> int:
+    def _column(self, low: float = 0.0, upper: float = 1.0) -> int:
         self.highs.addVar(low, upper)
-        self.columns[key] = len(self.columns)
-        return self.columns[key]
+        self.width += 1
+        return self.width - 1
 
     def _row(self, low: float, high: float, terms: Sequence[tuple[int, float]]) -> None:
         columns = np.array([column for column, _ in terms], dtype=np.int32)
