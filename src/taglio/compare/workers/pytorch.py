@@ -202,7 +202,6 @@ class PyTorch:
 
 
 def _compiled(module: nn.Module) -> Any:
-    torch._dynamo.reset()  # noqa: SLF001
     torch._inductor.config.freezing = True  # noqa: SLF001 – weights must be constants for int8 kernels to be chosen
     return torch.compile(module)
 
