@@ -63,8 +63,9 @@ both = true
 bandwidth_mbit_s = {3}
 latency_ms = {4}
 """
-# Requests of a plan fill so many seconds, but are no more than so many.
-LEAST_S, MOST_RUNS = 4.0, 1000
+# Requests of a plan fill as many seconds, if they are not more than so many.
+LEAST_S, MOST_S = 4.0, 30.0
+FEWEST_RUNS, MOST_RUNS = 6, 1000
 PAIRS = (("camera", "gateway"), ("gateway", "server"), ("camera", "server"))
 
 
@@ -225,8 +226,10 @@ def inside(words: list[str]) -> int:
         try:
             plan = artifact.load(Path(folder) / f"{PLAN}.json", PLAN, Plan)
             # A device with half a core stands still for half of each period of 10 ms: one period says little.
-            enough = min(MOST_RUNS, int(LEAST_S / max(plan.predicted_latency_s.value, 1e-4)))
-            result = run_on_cluster(Path(folder), cluster, max(int(runs), enough), stream=stream == "stream")
+            each_s = max(plan.predicted_latency_s.value, 1e-4)
+            most_s = MOST_S * (3 if stream == "stream" else 1)
+            count = min(max(int(runs), int(LEAST_S / each_s)), max(FEWEST_RUNS, int(most_s / each_s)), MOST_RUNS)
+            result = run_on_cluster(Path(folder), cluster, count, stream=stream == "stream")
         except TaglioError as error:
             print(json.dumps({"folder": folder, "error": f"{type(error).__name__}: {error}"}), flush=True)
             continue

@@ -23,6 +23,9 @@ from taglio.plan.schedule import Scheduler
 from taglio.plan.simulate import simulate
 from taglio.plan.solve import noise_limits
 from taglio.plan.workload import Goal, Workload
+from taglio.profile.attribution import Attribution
+from taglio.profile.result import WholeRun
+from taglio.profile.stopwatch import WallTime
 from tests.plan import made_up
 from tests.plan.made_up import Problem
 from tests.plan.test_assemble import PAIR, chain
@@ -34,14 +37,21 @@ LATENCY, ENERGY, STREAM, SUM = map(parse_objective, ("latency", "energy", "throu
 
 
 def workload(problem: Problem, cluster: Cluster = CLUSTER) -> Workload:
-    """Each device with times of its own: the profile, ever quicker."""
+    """Each device with times of its own: the profile, ever quicker, and the mean further from the median."""
     bound = problem.limits.max_error
     bounds = None if bound is None else noise_limits(problem.error, bound, 1.0)
     profiles = {}
     for index, device in enumerate(cluster.devices):
         blocks = tuple(replace(each, seconds=each.seconds / (1 + index)) for each in problem.profile.blocks)
-        profiles[device.name] = replace(problem.profile, blocks=blocks)
+        wall = WallTime(1.0, 0.0, 1.0, in_mean(index), 1)
+        run = WholeRun("float", {}, wall, Attribution({}, {}, {}, {}, 0.0, ()), mixed=False, predicted_s=1.0)
+        profiles[device.name] = replace(problem.profile, blocks=blocks, runs=(run,))
     return Workload("m", problem.graph, profiles, problem.error, problem.limits, noise_limits=bounds)
+
+
+def in_mean(device: int) -> float:
+    """Of a run whose median is 1, by the device's place in the cluster."""
+    return 1.0 + 0.5 * device
 
 
 def every(assembled: Assembled) -> Iterator[Totals]:
@@ -64,7 +74,9 @@ def seconds(assembled: Assembled, totals: Totals) -> float:
 def period(assembled: Assembled, totals: Totals) -> float:
     """Of the busiest, seconds added up device by device and link by link from the schedule."""
     schedule = Scheduler(assembled, 0).schedule(totals.labels, totals.wires)
-    return max(simulate([schedule.pipeline()]).busy_s.values())
+    means = {device.name: in_mean(index) for index, device in enumerate(assembled.cluster.devices)}
+    busy = simulate([schedule.pipeline()]).busy_s
+    return max(seconds * means.get(on, 1.0) for on, seconds in busy.items())
 
 
 def placed(problem: Problem, objective: Objective, cluster: Cluster = CLUSTER) -> Answer | None:

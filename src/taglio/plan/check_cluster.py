@@ -261,6 +261,8 @@ class _Checks(Facts):
         joules, claimed = sum(spent.values()), plan.predicted_joules
         if not _close(joules, claimed.value if claimed is not None else 0.0):
             raise PlanIsWrong(f"a request takes {joules:.6g} J by the tables, the plan says {claimed}")
+        for name in {*self.pieces_of().values()}:
+            busy[name] *= self.profiles[name].sustained()
         rate, said = 1.0 / max(busy.values()), plan.predicted_rate_per_s
         if said is not None and not _close(rate, said.value):
             raise PlanIsWrong(

@@ -54,7 +54,8 @@ def _plan(
     places = placements_of(assembled, model, totals.labels)
     width = max(work.profiles[name].interval_ratio for name in {each.device for each in places})
     joules = _joules(assembled, schedule)
-    busiest = max(timeline.busy_s.values(), default=0.0)
+    in_mean = {name: profile.sustained() for name, profile in work.profiles.items()}
+    busiest = max((seconds * in_mean.get(on, 1.0) for on, seconds in timeline.busy_s.items()), default=0.0)
     rate = 1.0 / busiest if busiest > 0.0 else inf
     usage = _usage(assembled, totals, timeline, schedule)
     assumed = [each.device for each in usage if each.assumed and each.predicted_busy_s > 0.0]

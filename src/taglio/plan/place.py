@@ -199,7 +199,7 @@ def _fastest_stream(assembled: Assembled, start: list[int] | None, gap: float, t
     period = _period(assembled, best)
     while low < (1.0 - gap) * period and time.perf_counter() < deadline:
         middle = np.sqrt(low * period) if low > 0.0 else 0.5 * period
-        caps = busy_times(assembled.cluster, shares, float(middle), "period")
+        caps = busy_times(assembled.workloads, assembled.cluster, shares, float(middle), "period")
         problem = replace(assembled.problem, resources=(*assembled.problem.resources, *caps))
         placed = solve(problem, gap=0.5, time_limit_s=deadline - time.perf_counter(), incumbent=best.labels)
         totals = _totals(replace(assembled, problem=problem), placed)
@@ -216,7 +216,7 @@ def _fastest_stream(assembled: Assembled, start: list[int] | None, gap: float, t
 def _period(assembled: Assembled, totals: Totals) -> float:
     """Busy seconds of the busiest device or link, a request of the mix of all models."""
     shares = request_shares(assembled.workloads)
-    caps = busy_times(assembled.cluster, shares, inf, "period")
+    caps = busy_times(assembled.workloads, assembled.cluster, shares, inf, "period")
     problem = replace(assembled.problem, resources=caps)
     return float(evaluate(problem, totals.labels, totals.wires).resources.max())
 
@@ -226,7 +226,8 @@ def _better(answer: Answer, first: Objective, later: Objective, gap: float, time
     assembled, room = answer.assembled, 1.0 + _GIVE
     held = list(assembled.problem.resources)
     if first.kind == "throughput":
-        held += busy_times(assembled.cluster, request_shares(assembled.workloads), answer.value * room, "period")
+        works = assembled.workloads
+        held += busy_times(works, assembled.cluster, request_shares(works), answer.value * room, "period")
     name = "energy" if first.kind == "energy" else "latency"
     for index, each in enumerate(assembled.problem.resources):
         if first.kind != "throughput" and each.name.startswith(name):

@@ -63,16 +63,26 @@ def resources(workloads: Sequence[Workload], cluster: Cluster, goal: Goal) -> tu
                     Resource(f"energy of {device.name}{name}", cap, no_links, sent, one, 0.0, device.energy_cap_joules)
                 )
     rates, floor = _rates(workloads)
-    return (*found, *(busy_times(cluster, rates, floor) if floor < inf else ()))
+    return (*found, *(busy_times(workloads, cluster, rates, floor) if floor < inf else ()))
 
 
-def busy_times(cluster: Cluster, models: np.ndarray, upper: float, what: str = "time") -> tuple[Resource, ...]:
-    """Busy seconds of each device and each link, `models` being how often each model's request counts."""
+def busy_times(
+    workloads: Sequence[Workload], cluster: Cluster, models: np.ndarray, upper: float, what: str = "time"
+) -> tuple[Resource, ...]:
+    """Busy seconds of each device (in the mean) and each link, `models` being how often each model's request counts."""
     count = len(cluster.devices)
     _, per_byte, _ = _links(cluster)
     none, no_links = np.zeros(count), np.zeros((count, count))
     found = [
-        Resource(f"{what} of {device.name}", np.eye(count)[d], no_links, no_links, models, 0.0, upper)
+        Resource(
+            f"{what} of {device.name}",
+            np.eye(count)[d],
+            no_links,
+            no_links,
+            models * np.array([each.profiles[device.name].sustained() for each in workloads]),
+            0.0,
+            upper,
+        )
         for d, device in enumerate(cluster.devices)
     ]
     for a, source in enumerate(cluster.devices):

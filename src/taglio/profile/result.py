@@ -15,6 +15,7 @@ fifth of its time when its reader, in int8, wants its values in another order.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from statistics import median
 
 from taglio.graph import Flow, Graph, flows
 from taglio.profile.attribution import Attribution
@@ -104,6 +105,14 @@ class Profile:
     def block_times(self) -> dict[tuple[str, str], float]:
         """Seconds by (block, precision name)."""
         return {(entry.block, entry.precision): entry.seconds for entry in self.blocks}
+
+    def sustained(self) -> float:
+        """How many times a run's median it takes in the mean, at least 1; the median over the runs.
+
+        Latencies are told from medians, rates from means: a device that has half a processor's time runs most short
+        requests at full speed, and stands still for as long before the next.
+        """
+        return max(1.0, median(run.wall.mean_s / run.wall.median_s for run in self.runs)) if self.runs else 1.0
 
     def glue_map(self) -> dict[str, Glue]:
         """Glue by flow name."""
