@@ -29,7 +29,7 @@ from taglio.plan.program import Expression, Program, State
 from taglio.report.page_charts import Chart, linear, logarithmic
 
 # Blocks, devices, graph, whether precision and limits are in it, seconds allowed by the target (None: it has none). The
-# peer's own networks are chains and `random`.
+# peer's own networks are chains and `random`, in float and without limits that bind.
 ROWS = (
     (652, 3, "chain", True, 0.3),
     (652, 3, "static", True, 0.3),
@@ -41,6 +41,9 @@ ROWS = (
     (1032, 6, "dense", True, None),
     (5000, 6, "static", True, 15.0),
     (660, 2, "static", False, 0.05),
+    (652, 6, "chain", False, 1.0),
+    (1852, 6, "chain", False, 4.0),
+    (1032, 6, "random", False, 15.0),
 )
 # The peer's formulation of more blocks takes minutes and gigabytes to write down.
 _LARGEST_PEER = 1100
