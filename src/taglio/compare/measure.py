@@ -35,6 +35,7 @@ from taglio.runtimes.onnxruntime import SessionOptions, version
 Tell = Callable[[str, int, int], None]
 READS_ONNX = frozenset({"onnxruntime", "openvino", "openvino-ep"})
 MOST_CALIBRATION, MOST_HELD_OUT = 64, 16
+_MODELS = "models"
 _MINIMUM_ROUNDS = 3
 # A worker times what is open when it holds this share of the memory that is free, and is stopped at the other.
 _TIME_AT, _STOP_AT = 0.4, 0.85
@@ -73,8 +74,9 @@ def compare(question: Question, tell: Tell | None = None) -> Comparison:
     if unknown:
         raise BadOption(f"no back end {unknown[0]}: choose among {', '.join(environments.BACKENDS)}")
     question.out.mkdir(parents=True, exist_ok=True)
-    if (question.out / "work").exists():  # of a comparison before: its files may be of another model
-        shutil.rmtree(question.out / "work")
+    for old in (question.out / "work").glob("*"):  # of a comparison before: its files may be of another model
+        if old.name != _MODELS:  # what these are of is written beside them
+            shutil.rmtree(old) if old.is_dir() else old.unlink()
     limits = Limits(question.silence_s, int(_STOP_AT * _free_bytes()))
     onnx_path, conversions = origin.as_onnx(question.model, question.out, question.shapes, question.threads, limits)
     model = load_model(onnx_path, question.shapes)
@@ -93,9 +95,10 @@ def compare(question: Question, tell: Tell | None = None) -> Comparison:
         write_blocks(source, Path(request.blocks), alone=alone)
     distance = origin.write_arrays(request, source, limits)
     conversions = tuple(replace(each, distance=distance) for each in conversions)
-    written = _write(question, source, tell)
+    identity = _identity(question, Path(request.arrays))
+    written = _write(question, source, identity, tell)
     asked = {backend: _asked(backend, written, question) for backend in question.backends}
-    notebook = Notebook(question.out, model.sha256, _identity(question, Path(request.arrays)))
+    notebook = Notebook(question.out, model.sha256, identity)
     bench = Bench(request, source, written, limits, notebook, Reference(source), question.layers, tell)
     stopped = False
     try:
@@ -189,12 +192,12 @@ def _request(question: Question, source: Source) -> Request:
     )
 
 
-def _write(question: Question, source: Source, tell: Tell | None) -> Written:
+def _write(question: Question, source: Source, identity: dict[str, object], tell: Tell | None) -> Written:
     if not READS_ONNX & set(question.backends):
         return Written()
     keys = {name.partition(" ")[0] for name in question.rows}
     forms = tuple(each for each in table.forms() if not keys or each.key in keys or each.key == table.FLOAT)
-    return variants.write(source, forms, question.out / "work" / "models", tell)
+    return variants.write(source, forms, question.out / "work" / _MODELS, str(identity), tell)
 
 
 def _wanted(backend: str, written: Written, question: Question) -> tuple[Wanted, ...]:

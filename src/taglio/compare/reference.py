@@ -1,7 +1,7 @@
 """ONNX Runtime's float model in this process, timed between the rounds of every back end: see drift.py."""
 
 from taglio.compare.variants import Source
-from taglio.compare.workers.loop import COUNTED, timed
+from taglio.compare.workers.loop import timed
 from taglio.runtimes.onnxruntime import open_session
 
 
@@ -15,4 +15,4 @@ class Reference:
 
     def __call__(self) -> list[float]:
         """Seconds of the runs that count."""
-        return timed(lambda: self._session.run(self._names, self._feed))[-COUNTED:]
+        return timed(lambda: self._session.run(self._names, self._feed))

@@ -1,15 +1,18 @@
 """Write the ONNX forms that the table asks for, once for every back end that reads ONNX. Runs no back end."""
 
+import hashlib
 import re
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import onnx
 
+from taglio import artifact
 from taglio.compare.table import FASTER, PROVIDER, Form
 from taglio.data import Split
-from taglio.errors import CannotQuantize, TaglioError
+from taglio.errors import BadArtifact, CannotQuantize, TaglioError
 from taglio.graph import Graph, select
 from taglio.model import Model
 from taglio.profile.layerwise import layer_times, speedups
@@ -23,6 +26,7 @@ from taglio.runtimes.onnxruntime import SessionOptions
 from taglio.scheme import Scheme
 
 Tell = Callable[[str, int, int], None]
+_WRITTEN, _KIND = "written.json", "forms of a model"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,18 +43,30 @@ class Source:
 @dataclass(slots=True)
 class Written:
     """By the form's key: the file, or why there is none. `notes` say what a form had to leave out. Where ONNX Runtime's
-    OpenVINO provider needs another file, its key ends in PROVIDER."""
+    OpenVINO provider needs another file, its key ends in PROVIDER. `key` tells what they were written from."""
 
+    key: str = ""
     files: dict[str, str] = field(default_factory=dict)
     refusals: dict[str, str] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
 
 
-def write(source: Source, forms: tuple[Form, ...], folder: Path, tell: Tell | None = None) -> Written:
-    """Write every form below `folder`."""
-    folder.mkdir(parents=True, exist_ok=True)
+def write(
+    source: Source, forms: tuple[Form, ...], folder: Path, identity: str = "", tell: Tell | None = None
+) -> Written:
+    """Write every form below `folder`; what lies there already is kept if it is these, of this model and `identity`
+    (data, machine, versions)."""
+    key = hashlib.sha256(f"{identity} {forms} {folder.resolve()}".encode()).hexdigest()
+    try:
+        kept = artifact.load(folder / _WRITTEN, _KIND, Written, model_sha256=source.model.sha256)
+        if kept.key == key and all(Path(path).exists() for path in kept.files.values()):
+            return kept
+    except BadArtifact:  # none, or of another model
+        pass
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
     builder = QdqBuilder(source.model, source.graph, {source.ranges.method: source.ranges})
-    done = Written()
+    done = Written(key)
     for index, form in enumerate(forms):
         try:
             proto, note = _build(source, builder, form)
@@ -68,6 +84,7 @@ def write(source: Source, forms: tuple[Form, ...], folder: Path, tell: Tell | No
                 done.files[form.key + PROVIDER] = str(path.resolve())
         if tell:
             tell("writing models", index + 1, len(forms))
+    artifact.save(folder / _WRITTEN, _KIND, source.model.sha256, done)
     return done
 
 
