@@ -2,7 +2,7 @@
 
     python benchmarks/compare.py --cases ultraface-rfb-320,yolo11n-seg [--backends a,b] [--effort 0.1]
 
-Each comparison is `taglio compare MODEL --data DATA --layers`, kept under out/ with its page, and is not repeated while
+Each comparison is `taglio compare MODEL --data DATA`, kept under out/ with its page, and is not repeated while
 it is there. Rows that could not be measured say why in the table that the command prints, and below.
 """
 
@@ -24,7 +24,7 @@ def compared(name: str, options: argparse.Namespace) -> Comparison:
     path = out / f"{COMPARISON}.json"
     if not path.exists():
         model, data = paths(CASES[name])
-        words: list[Any] = ["compare", model, "--data", data, "--effort", options.effort, "--layers", "-o", out]
+        words: list[Any] = ["compare", model, "--data", data, "--effort", options.effort, "-o", out]
         words += ["--preprocess", CASES[name].preprocess] if CASES[name].preprocess else []
         words += ["--backends", options.backends] if options.backends else []
         subprocess.run([sys.executable, "-m", "taglio.cli", *map(str, words)], check=True)
@@ -35,8 +35,7 @@ def rows_of(name: str, result: Comparison) -> list[list[str]]:
     """A line for each back end."""
     found = []
     for each in standings(result.rows, result.backends, result.max_error):
-        layers = sum(layer.backend == each.backend for layer in result.layers)
-        line = [name, each.backend, f"{each.measured} of {each.total}", str(layers)]
+        line = [name, each.backend, f"{each.measured} of {each.total}"]
         if each.row is None or each.row.latency is None or each.row.checked is None or each.seconds is None:
             found.append([*line, "none", "", "", "", ""])
             continue
@@ -78,7 +77,7 @@ def main() -> int:
             "not_measured": dict(reasons),
         }
         print(f"{name}: {result.wall_s:.0f} s; {result.recommendation}", flush=True)
-    header = ["network", "back end", "rows measured", "layers", "fastest within 1 %", "latency", "× own float"]
+    header = ["network", "back end", "rows measured", "fastest within 1 %", "latency", "× own float"]
     header += ["× ONNX Runtime's float", "error"]
     text = markdown(header, rows)
     print(f"{text}\nwrote {write('compare', figures, text)}")

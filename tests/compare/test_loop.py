@@ -134,3 +134,12 @@ def test_a_conversion_that_is_not_the_original_is_said_on_every_row(tmp_path: Pa
     loop.rows(request(tmp_path, rows), data, Doubler(), tell)
     for each in of(heard, "checked").values():
         assert "differs from the original by 4.76%" in " ".join(each["notes"])
+
+
+def test_a_long_run_is_alone_in_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs: list[int] = []
+    assert len(loop.timed(lambda: runs.append(0))) == 2
+    assert len(runs) == 3
+    monkeypatch.setattr(loop, "LONG_S", -1.0)
+    assert len(loop.timed(lambda: runs.append(0))) == 1
+    assert len(runs) == 4

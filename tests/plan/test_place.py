@@ -81,7 +81,7 @@ def period(assembled: Assembled, totals: Totals) -> float:
 
 def placed(problem: Problem, objective: Objective, cluster: Cluster = CLUSTER) -> Answer | None:
     try:
-        return place([workload(problem, cluster)], cluster, objective, time_limit_s=2.0)
+        return place([workload(problem, cluster)], cluster, objective, time_limit_s=20.0)
     except (Infeasible, BadOption):
         return None
 

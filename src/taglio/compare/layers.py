@@ -1,6 +1,7 @@
 """A row per block for ONNX Runtime, from what the rest of taglio measures: each block alone in time, alone in error."""
 
 import json
+import time
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -20,8 +21,11 @@ from taglio.scheme import Scheme
 
 SCHEME = Scheme(activation_symmetry="symmetric")
 _MOST_SAMPLES = 4
-# Blocks whose files alone in int8 are written for other back ends: those with most operations.
+# Blocks whose files alone in int8 are written for other back ends, and whose error is measured however long it takes:
+# those with most operations. The other errors get so much time.
 MOST_ALONE = 24
+_ERRORS_S = 120.0
+_NOT_ALONE = "its error alone was not measured: not among the largest"
 Tell = Callable[[str, int, int], None]
 
 
@@ -57,16 +61,25 @@ def write_blocks(source: Source, path: Path, *, alone: bool) -> None:
 
 def onnxruntime_layers(source: Source, tell: Tell | None = None) -> tuple[Layer, ...]:
     """Every block: its time as a model of its own in float32 and in int8 under SCHEME, and the model's error with it
-    alone in int8, on at most four held-out samples."""
+    alone in int8, on at most four held-out samples; of a slow model that of the largest blocks alone."""
     model, graph = source.model, source.graph
     builder = QdqBuilder(model, graph, {source.ranges.method: source.ranges})
     precision = int8(SCHEME)
     times = layer_times(model, graph, builder, (FLOAT32, precision), source.options, progress=tell).seconds()
     switchable = Switchable(model, graph, builder, (precision,), SessionOptions(source.options.threads, spinning=True))
     meter = ErrorMeter(switchable, source.data.held_out.samples[:_MOST_SAMPLES], model.outputs)
+    errors: dict[str, float] = {}
+    asked = sorted((block for block in graph.blocks if block.quantizable), key=lambda each: -each.flops)
+    begun = time.perf_counter()
+    for index, block in enumerate(asked):
+        if index >= MOST_ALONE and time.perf_counter() - begun > _ERRORS_S:
+            break
+        errors[block.name] = meter.error({block.name: precision})
+        if tell:
+            tell("each block alone in int8", index + 1, len(asked))
     tensors = graph.tensor_map()
     layers = []
-    for index, block in enumerate(graph.blocks):
+    for block in graph.blocks:
         outputs = [tensors[name] for name in block.outputs]
         layers.append(
             Layer(
@@ -78,10 +91,8 @@ def onnxruntime_layers(source: Source, tell: Tell | None = None) -> tuple[Layer,
                 sum(tensor.int8_bytes for tensor in outputs) if block.quantizable else None,
                 times.get((block.name, FLOAT32.name)),
                 times.get((block.name, precision.name)),
-                meter.error({block.name: precision}) if block.quantizable else None,
-                block.refusal,
+                errors.get(block.name),
+                block.refusal or ("" if block.name in errors else _NOT_ALONE),
             )
         )
-        if tell:
-            tell("each block alone in int8", index + 1, len(graph.blocks))
     return tuple(layers)

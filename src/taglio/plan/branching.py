@@ -107,6 +107,7 @@ class Branching:
             reach=0.03,
             stop=lambda bound: bound >= cutoff() or time.perf_counter() > self.deadline,
             known=[(each.objective, each.rows - market.uppers) for each in known],
+            goal=cutoff,
         )
         bound = found.bound
         if bound >= cutoff():

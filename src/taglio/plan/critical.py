@@ -63,13 +63,13 @@ def shorten(
     search.move_pieces(time.perf_counter() + 0.3 * time_limit_s)
     deadline = time.perf_counter() + time_limit_s
     until = time.perf_counter() + _WEIGHING_SHARE * time_limit_s
-    try:
-        lower = _Lower(weigh(assembled, goal, search.master().best()[0]))
-    except TooWide:  # the bound of the sum's own kind is all there is
-        return Shortest(search.best, search.value, min(bound, search.value), search.tried)
     master = search.master()
     master.add(search.taken(search.best))
     inner, worth, ceiling, stalled = master.best()[0], -np.inf, np.inf, 0
+    try:
+        lower = _Lower(weigh(assembled, goal, inner))
+    except TooWide:  # the bound of the sum's own kind is all there is
+        return Shortest(search.best, search.value, min(bound, search.value), search.tried)
     while search.value - bound > gap * search.value and time.perf_counter() < until and stalled < _PATIENCE:
         outer, ceiling = master.best()
         if ceiling <= bound + 0.1 * gap * search.value:

@@ -18,9 +18,11 @@ from taglio.plan.program import Program
 from taglio.plan.relaxation import Relaxation
 
 # Plans within this many gaps of the bound are bettered by HiGHS, for so long at most: a share of the time up to then.
-_NEAR, _MIXING_S, _MIXING_SHARE = 7.0, 0.6, 0.15
+_NEAR, _MIXING_S, _MIXING_SHARE = 7.0, 0.3, 0.1
 # And so many nodes.
 _MIXED = 60
+# A given plan within so many gaps of the bound is proven rather than another looked for.
+_GIVEN = 30.0
 # What bettering a few answers, and crossing one of them with others, may take: shares of the time up to then.
 _NEARING_SHARE, _CROSSING_SHARE = 0.5, 0.5
 # Of the time of branching, what bettering its answers may take.
@@ -60,12 +62,12 @@ class Finder:
         answers.add(pool)
         if self.known.labels is not None:
             answers.add([market.account(market.price(prices.multipliers), self.known.labels)])
-        self._near(descent, offered, answers, prices.multipliers, good, 2, crossing=False)
-        self._mix(marginals, good)
-        self._near(descent, offered, answers, prices.multipliers, good, 1, crossing=True)
-        self._mix(marginals, good)
-        # A running plan that is still near the bound is likely the best: prove that in one go.
-        aim = np.inf if self.known.given is not None and self._is_near() else _AIM
+        # A running plan that is not far from the bound is likely the best: prove that in one go.
+        given = self.known.given is not None and self._is_near(_GIVEN)
+        aim = np.inf if given else _AIM
+        for starts, crossing in () if given else ((2, False), (1, True)):
+            self._near(descent, offered, answers, prices.multipliers, good, starts, crossing=crossing)
+            self._mix(marginals, good)
         for turn in count():
             if self._ended():
                 return
@@ -168,8 +170,8 @@ class Finder:
         self.known.bound = max(self.known.bound, bound)
         return bound >= min(aim, self.known.cutoff())
 
-    def _is_near(self) -> bool:
-        return self.known.objective - self.known.bound <= _NEAR * self.known.gap * abs(self.known.bound)
+    def _is_near(self, gaps: float = _NEAR) -> bool:
+        return self.known.objective - self.known.bound <= gaps * self.known.gap * abs(self.known.bound)
 
     def _mix(self, marginals: Sequence[tuple[int, np.ndarray, np.ndarray]], good: float) -> None:
         """Better the best plan by HiGHS, where it is near the bound: the nodes of which a second label raises the bound

@@ -11,6 +11,9 @@ from dataclasses import dataclass
 import highspy
 import numpy as np
 
+# Where a goal is out of the planes' reach, the search ends at this share of the way that is missing.
+_HOPELESS = 0.15
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Answer:
@@ -44,11 +47,13 @@ def maximise(
     reach: float = 0.25,
     stop: Callable[[float], bool] = lambda _: False,
     known: Sequence[tuple[float, np.ndarray]] = (),
+    goal: Callable[[], float] = lambda: -np.inf,
 ) -> Prices:
     """Raise the bound from `start` until the planes promise less than a share `tolerance` more, or `stop`, or `calls`.
 
     `reach` is the first half-width of the box, as a share of the first value; `known` are planes (objective, slope) of
-    earlier answers, whose shares come first.
+    earlier answers, whose shares come first. `goal()` is a bound that would be enough: where the planes stay below it,
+    what they still promise matters less.
     """
     best, here = -np.inf, start
     planes = _Planes(len(start))
@@ -76,7 +81,7 @@ def maximise(
         if len(start) == 0 or stop(best):
             break
         point, ceiling = planes.highest(here, radius)
-        if ceiling - best <= tolerance * scale:
+        if ceiling - best <= max(tolerance * scale, _HOPELESS * (goal() - ceiling)):
             break
     return Prices(here, best, ceiling, made, planes.shares(len(known) + made))
 

@@ -151,6 +151,8 @@ class _Search(Known):
         everything = self.alive
         pool, prices = self._price(rough, 1.0 if rough.exact else _ROUGH)
         for slack in _SLACKS:
+            if self._given_beyond(slack):
+                continue
             if self.bound > self.most or self.done() or time.perf_counter() > self.deadline:
                 break
             threshold = self.bound + slack * abs(self.bound)
@@ -169,6 +171,11 @@ class _Search(Known):
                 break
             self.alive, self.floor = everything, np.inf
         return self.bound > self.most
+
+    def _given_beyond(self, slack: float) -> bool:
+        """Whether a given plan lies beyond this slack and not far: then the labels that it needs are kept at once."""
+        above = self.objective * (1.0 - self.gap) - self.bound
+        return self.given is not None and slack * abs(self.bound) < above < _SLACKS[1] * abs(self.bound)
 
     def _by_loosening(self) -> None:
         """Bound and plans for a graph too wide to eliminate: some edges are cut and priced instead."""
