@@ -31,7 +31,7 @@ from taglio.plan.windows import END, START, windows
 from taglio.plan.workload import Goal
 
 # Rounds in which neither the bound nor the placement got better before the search gives up.
-_PATIENCE = 12
+_PATIENCE = 40
 # Of the time there is, what choosing weights gets; the rest closes the gap of the best ones.
 _WEIGHING_SHARE = 0.7
 
