@@ -8,6 +8,7 @@ import gzip
 import json
 import runpy
 import shlex
+import signal
 import sys
 from dataclasses import asdict, dataclass, is_dataclass
 from datetime import date
@@ -99,6 +100,17 @@ def write(what: str, figures: dict[str, Any], table: str) -> Path:
         f"{table}\n\n<details><summary>configuration and raw figures</summary>\n\n```json\n{body}\n```\n\n</details>\n"
     )
     return path
+
+
+def end_once() -> None:
+    """On SIGTERM unwind, so that what is emulated goes and what was measured is written; a second one does not cut that
+    short."""
+
+    def end(*_: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        sys.exit(143)
+
+    signal.signal(signal.SIGTERM, end)
 
 
 def markdown(header: list[str], rows: list[list[str]]) -> str:

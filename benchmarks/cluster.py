@@ -15,7 +15,6 @@ It takes root, Linux, and taglio[cluster].
 import argparse
 import json
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -27,7 +26,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from cases import CACHE, CASES, markdown, paths, write
+from cases import CACHE, CASES, end_once, markdown, paths, write
 from taglio import artifact, stages
 from taglio import cluster as clusters
 from taglio.cluster import Cluster
@@ -324,7 +323,7 @@ def main() -> int:
     for name in names:
         if name not in CASES:
             parser.error(f"{name} is none of {', '.join(CASES)}")
-    signal.signal(signal.SIGTERM, stop)
+    end_once()
     if options.until == "plan":
         for name in names:
             print(f"{name}: {len(plans(None, file, name, options))} plans", flush=True)
@@ -343,12 +342,6 @@ def main() -> int:
         if rows:
             report(rows, options)
     return 0
-
-
-def stop(*_: object) -> None:
-    """What is emulated goes, what was measured is written; a second signal must not cut that short."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    sys.exit(143)
 
 
 def report(rows: list[dict[str, Any]], options: argparse.Namespace) -> None:

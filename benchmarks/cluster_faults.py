@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import cluster as study
-from cases import CACHE, markdown, write
+from cases import CACHE, end_once, markdown, write
 from taglio.emulate import quota
 from taglio.emulate.devices import start_device, start_devices
 from taglio.emulate.emulation import Emulation
@@ -97,7 +97,7 @@ def main() -> int:
     parser.add_argument("--effort", type=float, default=0.3)
     parser.add_argument("--faults", default=",".join(FAULTS))
     options = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    end_once()
     file = study.cluster_file(CACHE / "cluster")
     rows: list[dict[str, Any]] = []
     try:

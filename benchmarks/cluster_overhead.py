@@ -11,7 +11,6 @@ and the cluster file's links.
 import argparse
 import importlib
 import json
-import signal
 import subprocess
 import sys
 import time
@@ -23,7 +22,7 @@ import msgspec
 import numpy as np
 
 import cluster as study
-from cases import CACHE, markdown, write
+from cases import CACHE, end_once, markdown, write
 from taglio.components.build import Manifest, Piece, read
 from taglio.emulate.devices import start_devices
 from taglio.emulate.emulation import Emulation
@@ -172,7 +171,7 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=40)
     parser.add_argument("--effort", type=float, default=0.3)
     options = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    end_once()
     rows: list[dict[str, Any]] = []
     try:
         with Emulation(study.cluster_file(CACHE / "cluster")) as made:

@@ -9,7 +9,6 @@ placement over all devices. Times are medians over the engine, one request after
 """
 
 import argparse
-import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import Any
 import numpy as np
 
 import cluster as study
-from cases import CACHE, RESULTS, markdown, write
+from cases import CACHE, RESULTS, end_once, markdown, write
 from error_plots import Series, curves
 from taglio import artifact
 from taglio.cluster import load
@@ -70,7 +69,7 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=15)
     parser.add_argument("--effort", type=float, default=0.3)
     options = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    end_once()
     rows: list[dict[str, Any]] = []
     speeds = [int(word) for word in options.bandwidths.split(",")]
     for speed in speeds:
