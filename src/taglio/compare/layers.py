@@ -9,7 +9,7 @@ from pathlib import Path
 import onnx
 
 from taglio.compare.request import Known
-from taglio.compare.row import Layer
+from taglio.compare.row import NOT_ALONE, Layer
 from taglio.compare.variants import Source, int8
 from taglio.error.measure import ErrorMeter
 from taglio.error.switchable import Switchable
@@ -25,7 +25,6 @@ _MOST_SAMPLES = 4
 # those with most operations. The other errors get so much time.
 MOST_ALONE = 24
 _ERRORS_S = 120.0
-_NOT_ALONE = "its error alone was not measured: not among the largest"
 Tell = Callable[[str, int, int], None]
 
 
@@ -92,7 +91,7 @@ def onnxruntime_layers(source: Source, tell: Tell | None = None) -> tuple[Layer,
                 times.get((block.name, FLOAT32.name)),
                 times.get((block.name, precision.name)),
                 errors.get(block.name),
-                block.refusal or ("" if block.name in errors else _NOT_ALONE),
+                block.refusal or ("" if block.name in errors else NOT_ALONE),
             )
         )
     return tuple(layers)

@@ -19,6 +19,10 @@ Status = Literal[
 ]
 
 
+# Of a layer whose error alone would take too long to measure.
+NOT_ALONE = "its error alone was not measured: not among the largest"
+
+
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """A row before it is measured.

@@ -52,14 +52,6 @@ class Taken:
     link_s: np.ndarray
     constant: float
 
-    def under(self, weights: Weights, share: np.ndarray) -> float:
-        """Its weighted mean; `share` scales every node and edge (nodes, edges)."""
-        nodes = np.arange(len(self.node_s))
-        counted = weights.node + weights.load[nodes, self.device]
-        edges = weights.edge * self.edge_s + (weights.link * self.link_s).sum(axis=(1, 2))
-        size = len(nodes)
-        return float((share[:size] * counted * self.node_s).sum() + (share[size:] * edges).sum() + self.constant)
-
 
 class Master:
     """The linear program over weights, a row longer with every placement."""

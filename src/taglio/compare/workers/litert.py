@@ -14,7 +14,7 @@ from ai_edge_litert.compiled_model import CompiledModel, HardwareAccelerator
 from ai_edge_litert.interpreter import Interpreter, OpResolverType, load_delegate
 
 from taglio.compare.request import Request
-from taglio.compare.row import Layer, Wanted
+from taglio.compare.row import NOT_ALONE, Layer, Wanted
 from taglio.compare.workers.binding import arrange
 from taglio.compare.workers.contract import Array, Data, Opened, Refused, Run
 from taglio.compare.workers.loop import distance
@@ -92,7 +92,7 @@ class LiteRt:
                 path.write_bytes(self._forms.selected("static", [each.name]))
                 error = distance(reference, self._outputs(path))
             else:
-                note = "its error alone was not measured: not among the largest"
+                note = NOT_ALONE
             yield Layer(
                 "litert", each.name, each.kind, each.flops, each.output_bytes, twin.output_bytes if twin else None,
                 self._seconds(plain, each), self._seconds(static, twin) if twin else None, error, note,

@@ -10,7 +10,7 @@ import numpy as np
 import openvino as ov
 
 from taglio.compare.request import Known, Request, known_blocks
-from taglio.compare.row import Layer, Wanted
+from taglio.compare.row import NOT_ALONE, Layer, Wanted
 from taglio.compare.workers.contract import Array, Data, Opened, Refused
 from taglio.compare.workers.loop import distance
 from taglio.compare.workers.openvino_words import complaint
@@ -79,7 +79,7 @@ class OpenVino:
         for block in blocks:
             error = distance(reference, self._outputs(Path(block.alone))) if block.alone else None
             float_s, int8_s = in_float.get(block.name), in_int8.get(block.name)
-            note = block.refusal or ("" if block.alone else "its error alone was not measured: not among the largest")
+            note = block.refusal or ("" if block.alone else NOT_ALONE)
             if float_s is None:
                 note = "compiled into a neighbour"
             elif int8_s is None and not note:

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from taglio.compare.request import Request
-from taglio.compare.row import Layer, Support, Wanted
+from taglio.compare.row import NOT_ALONE, Layer, Support, Wanted
 from taglio.compare.workers import torch_model, torch_support
 from taglio.compare.workers.contract import Array, Data, Opened, Refused, Run
 from taglio.compare.workers.loop import distance
@@ -122,7 +122,7 @@ class PyTorch:
                     reference, self._outputs(alone(self._model, name, self._calibration, "x86", wide=self._wide))
                 )
             else:
-                note = "its error alone was not measured: not among the largest"
+                note = NOT_ALONE
             elements = int(np.prod(shapes[name]))
             yield Layer(
                 "pytorch", name, type(leaves[name]).__name__, flops[name], 4 * elements,
