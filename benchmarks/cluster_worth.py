@@ -3,7 +3,7 @@
 The devices of cluster.py, 10 ms between all of them. Rivals: all on the camera; all on the server in float, its input
 sent in float, and with an int8 input sent (in the best precisions within the same bound); Neurosurgeon's way
 (float, one cut in the order of blocks between camera and server, the best of ten by prediction); the best float
-placement over all devices. Times are medians over the engine, one request after another.
+placement over all devices. Times are over the engine, one request after another, in the long run.
 
     python benchmarks/cluster_worth.py [--case ultraface-rfb-320] [--bandwidths 5,20,100] [--runs 15]  (root, Linux)
 """
@@ -89,7 +89,7 @@ def main() -> int:
                     run = told.get(str(folder), {}).get("run")
                     row = {"case": options.case, "mbit_s": speed, "plan": name, "input": input_sent(folder)}
                     row["predicted_s"] = predicted_s(folder)
-                    rows.append({**row, "measured_s": run["latency"]["median_s"] if run else None})
+                    rows.append({**row, "measured_s": run["latency"]["steady_s"] if run else None})
                     print(rows[-1], flush=True)
     finally:
         report(rows, options)

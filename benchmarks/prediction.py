@@ -20,7 +20,7 @@ from taglio.optimize import profile_stage
 from taglio.profile.layerwise import layer_times, predict_sum
 from taglio.profile.measure import FLOAT_RUN, random_mixes
 from taglio.profile.result import predict
-from taglio.profile.stopwatch import Effort, time_models
+from taglio.profile.stopwatch import FEEDS, Effort, time_models
 from taglio.quantize.precision import precisions
 from taglio.scheme import DEFAULT_SCHEME
 
@@ -41,8 +41,8 @@ def measure(name: str, subsets: int, threads: int | None, effort: float) -> dict
     layers_s = time.perf_counter() - start
     mixes = random_mixes(work.graph, precisions(scheme), subsets, SEED)
     models = {key: partial(builder.build, mix) for key, mix in {FLOAT_RUN: {}, **mixes}.items()}
-    feed = work.data.held_out.samples[0]
-    timed = time_models(models, feed, work.setup.options(), Effort(budget_s=30.0 * effort), kernels=False)
+    feeds = work.data.held_out.samples[:FEEDS]
+    timed = time_models(models, feeds, work.setup.options(), Effort(budget_s=30.0 * effort), kernels=False)
     profiled = next(run for run in profile.runs if run.name == FLOAT_RUN).wall.median_s
     drift = timed[FLOAT_RUN].wall.median_s / profiled
     rows = []

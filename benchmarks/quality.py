@@ -30,7 +30,7 @@ from taglio.plan.result import Limits
 from taglio.profile.layerwise import layer_times, speedups
 from taglio.profile.measure import FLOAT_RUN, pure_assignments
 from taglio.profile.result import Profile
-from taglio.profile.stopwatch import Effort, time_models
+from taglio.profile.stopwatch import FEEDS, Effort, time_models
 from taglio.quantize.precision import Precision, precisions
 from taglio.quantize.qdq import QdqBuilder
 from taglio.scheme import DEFAULT_SCHEME, Scheme
@@ -148,7 +148,7 @@ def measure(name: str, bounds: list[float], effort: float, auto: bool) -> dict[s
     keys = {each: FLOAT_RUN if each.name == "float" else f"{index} {each.name}" for index, each in enumerate(useful)}
     timed = time_models(
         {key: each.build for each, key in keys.items()},
-        work.data.held_out.samples[0],
+        work.data.held_out.samples[:FEEDS],
         work.setup.options(),
         Effort(minimum=9, maximum=60, budget_s=60.0 * effort),
         kernels=False,

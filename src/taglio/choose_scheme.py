@@ -9,7 +9,7 @@ import onnx
 from taglio.error.loss import Metric, Tally
 from taglio.errors import BadOption
 from taglio.profile.measure import FLOAT_RUN, pure_assignments
-from taglio.profile.stopwatch import Effort, Progress, time_models
+from taglio.profile.stopwatch import FEEDS, Effort, Progress, time_models
 from taglio.quantize.precision import precisions
 from taglio.runtimes.onnxruntime import SessionOptions, open_session, run_session
 from taglio.scheme import AUTO_SCHEMES, Scheme
@@ -57,7 +57,7 @@ def choose(
     models: dict[str, Callable[[], onnx.ModelProto]] = {FLOAT_RUN: lambda: work.model.proto}
     models |= {str(scheme): everything(scheme) for scheme in schemes}
     held_out = work.data.held_out.samples
-    timed = time_models(models, held_out[0], work.setup.options(), _EFFORT, kernels=False, progress=progress)
+    timed = time_models(models, held_out[:FEEDS], work.setup.options(), _EFFORT, kernels=False, progress=progress)
     options = SessionOptions(work.setup.threads, spinning=True)
     float_s = timed[FLOAT_RUN].wall.median_s
     samples = held_out[: min(_MOST, max(_FEWEST, int(_ERROR_S / float_s)))]

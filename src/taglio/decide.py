@@ -19,7 +19,7 @@ from taglio.plan.result import Limits
 from taglio.plan.search import Tried, best, damage_first, exclude, predicted_by, search, unsolved
 from taglio.profile.measure import FLOAT_RUN, pure_assignments, refine
 from taglio.profile.result import Profile
-from taglio.profile.stopwatch import Effort, Progress, Timed, time_models
+from taglio.profile.stopwatch import FEEDS, Effort, Progress, Timed, time_models
 from taglio.quantize.effective import effective
 from taglio.quantize.precision import Assignment, Precision
 from taglio.quantize.qdq import QdqBuilder
@@ -263,7 +263,7 @@ def _time(
     assignments |= {_label(name): each.plan.assignment() for name, each in finalists.items()}
     return time_models(
         {name: partial(builder.build, assignment) for name, assignment in assignments.items()},
-        work.data.held_out.samples[0],
+        work.data.held_out.samples[:FEEDS],
         work.setup.options(),
         Effort(budget_s=budget_s),
         kernels=kernels,

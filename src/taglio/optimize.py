@@ -22,7 +22,7 @@ from taglio.plan.search import best
 from taglio.profile.layerwise import Cut, LayerTimes, layer_times
 from taglio.profile.measure import FLOAT_RUN, profile
 from taglio.profile.result import Profile
-from taglio.profile.stopwatch import Effort, Progress, Timed
+from taglio.profile.stopwatch import FEEDS, Effort, Progress, Timed
 from taglio.quantize.precision import precisions
 from taglio.quantize.qdq import QdqBuilder
 from taglio.runtimes.onnxruntime import NAME
@@ -93,7 +93,7 @@ def profile_stage(
         work.graph,
         builder,
         scheme,
-        work.data.held_out.samples[0],
+        work.data.held_out.samples[:FEEDS],
         work.setup.options(),
         Effort(budget_s=16.0 * effort),
         seed=work.setup.seed,

@@ -76,7 +76,7 @@ def read(path: Path) -> Read:
 
 
 def wall(seconds: float) -> WallTime:
-    return WallTime(seconds, seconds / 50, seconds * 1.1, seconds * 1.01, 30)
+    return WallTime(seconds, seconds / 50, seconds * 1.1, seconds * 1.01, 30, seconds)
 
 
 def made_up_profile(model: Model, graph: Graph) -> Profile:

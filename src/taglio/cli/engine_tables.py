@@ -49,6 +49,10 @@ def links(found: Sequence[LinkProbe]) -> None:
     Console(highlight=False).print(table)
 
 
+# From here on a machine that is not as fast as it was is told of.
+_OTHER_SPEED = 0.1
+
+
 def cluster_outcome(outcome: ClusterOutcome) -> None:
     """The plan, the proof and the run."""
     terminal_cluster.one(outcome.plan)
@@ -63,7 +67,7 @@ def cluster_run(run: ClusterRun) -> None:
     table = _table("component", "device", "predicted", "measured", "±", "predicted / measured")
     for each in run.components:
         table.add_row(
-            each.component, each.device, _ms(each.predicted_s), _ms(each.measured.median_s),
+            each.component, each.device, _ms(each.predicted_s), _ms(each.measured.steady_s),
             _ms(each.measured.deviation_s), f"{each.ratio:.3f}",
         )  # fmt: skip
     Console(highlight=False).print(table)
@@ -80,9 +84,16 @@ def cluster_run(run: ClusterRun) -> None:
         wanted = "" if run.predicted_rate_per_s is None else f", predicted {run.predicted_rate_per_s:.4g}"
         say(f"{run.requests} requests, {run.lanes} on their way: {run.rate_per_s:.4g} a second{wanted}")
     say(
-        f"latency: predicted {_ms(run.predicted_s)}, measured {_ms(run.latency.median_s)} "
-        f"(95 % within {_ms(run.latency.p95_s)}), predicted / measured {run.ratio:.3f}"
+        f"latency: predicted {_ms(run.predicted_s)}, measured {_ms(run.latency.steady_s)} "
+        f"(median {_ms(run.latency.median_s)}, 95 % within {_ms(run.latency.p95_s)}), predicted / measured "
+        f"{run.ratio:.3f}, {run.steady_ratio:.3f} with the devices' change of speed since they were profiled taken out"
     )
+    for now in run.speeds:
+        if now.slower is not None and abs(now.slower - 1.0) > _OTHER_SPEED:
+            say(
+                f"{now.device} takes {now.slower:.2f} times as long for one fixed computation as when it was profiled: "
+                "what was predicted of it is off by as much"
+            )
     for use in run.energy:
         counted = "no counters there" if use.counted_joules is None else f"counted {use.counted_joules:.3g} J"
         computing, sending = f"{use.modelled_joules:.3g} J computing", f"{use.sent_joules:.3g} J sending"

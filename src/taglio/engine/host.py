@@ -24,6 +24,7 @@ from taglio.engine.parcel import Hop, Parcel, Step
 from taglio.engine.resident import Resident, resident_bytes
 from taglio.engine.wiring import Message
 from taglio.errors import BadDevice, TaglioError
+from taglio.profile.speed import reference_seconds
 from taglio.runtimes.onnxruntime import SessionOptions
 from taglio.runtimes.session import Session, opener
 
@@ -78,6 +79,10 @@ class Host(Resident):
     def counters(self) -> dict[str, tuple[float, float]] | None:
         """What this machine's energy counters show."""
         return counters.read()
+
+    def speed(self, threads: int) -> float:
+        """Seconds that the reference computation takes on this device now."""
+        return reference_seconds(threads)
 
     def clock(self) -> float:
         """This device's monotonic clock."""

@@ -1,19 +1,20 @@
 """Every device profiles the model itself: its runtime, its threads. Sends the model once, plans nothing.
 
-The stage is the same as on one machine. A device gets the model by content hash, one input, and the calibrated ranges;
-what comes back is the profile that `taglio profile` would have written there.
+The stage is the same as on one machine. A device gets the model by content hash, a few inputs, and the calibrated
+ranges; what comes back is the profile that `taglio profile` would have written there.
 """
 
 import hashlib
 import tempfile
-from dataclasses import dataclass
+from collections import deque
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from taglio import artifact
-from taglio.cluster import Cluster
+from taglio.cluster import Cluster, Device
 from taglio.engine.connect import Connection, on, refusal, same_version
 from taglio.engine.deploy import Calls, send
 from taglio.engine.library import ray
@@ -24,7 +25,7 @@ from taglio.model import load
 from taglio.place_models import source
 from taglio.profile.measure import profile
 from taglio.profile.result import Profile
-from taglio.profile.stopwatch import Effort, Progress
+from taglio.profile.stopwatch import FEEDS, Effort, Progress
 from taglio.quantize.qdq import QdqBuilder
 from taglio.quantize.ranges import Ranges
 from taglio.runtimes.onnxruntime import NAME, SessionOptions
@@ -43,7 +44,7 @@ class Job:
     shapes: dict[str, tuple[int, ...]]
     ranges: Ranges
     scheme: Scheme
-    feed: dict[str, np.ndarray]
+    feeds: list[dict[str, np.ndarray]]
     options: SessionOptions
     effort: float
     seed: int
@@ -61,7 +62,7 @@ class Profiler(Resident):
         graph = build(model)
         builder = QdqBuilder(model, graph, {job.scheme.calibration: job.ranges})
         budget = Effort(budget_s=_EFFORT_S * job.effort)
-        return profile(model, graph, builder, job.scheme, job.feed, job.options, budget, seed=job.seed)
+        return profile(model, graph, builder, job.scheme, job.feeds, job.options, budget, seed=job.seed)
 
 
 def profile_devices(
@@ -74,45 +75,61 @@ def profile_devices(
 ) -> dict[str, Profile]:
     """Profiles by device, kept where the cluster file says, of all whose times are not another's, scaled.
 
-    Devices measure at the same time. Raises BadDevice for one that cannot.
+    Machines measure at the same time, devices of one machine in turn. Raises BadDevice for one that cannot.
     """
     library = ray()
     devices = [device for device in cluster.devices if not device.assumed]
     connection.need([device.name for device in devices])
-    ranges = work.ranges(scheme, progress)
-    model = Path(work.setup.model)
-    data = model.read_bytes()
-    sha256 = hashlib.sha256(data).hexdigest()
-    running: dict[Any, str] = {}
-    actors = []  # they end with their handles
+    asked = _asked(work, scheme, effort, progress)
+    waiting: dict[str, deque[tuple[str, Any, Job]]] = {}  # by machine
     for device in devices:
-        if device.runtime != NAME:
-            raise BadDevice(
-                f'device "{device.name}": profiles are taken with {NAME}, the cluster file says {device.runtime}: '
-                "profile it there by hand or leave runtime out"
-            )
-        actor = library.remote(num_cpus=0, max_restarts=0)(Profiler).options(**on(device.name)).remote()
-        try:
-            same_version(Calls(actor).facts())
-            send(Calls(actor), {sha256: (model, len(data))}, progress)
-        except Exception as error:
-            raise refusal(device.name, error) from None
-        options = SessionOptions(device.threads, work.setup.options().optimization, work.setup.spinning)
-        feed = dict(work.data.held_out.samples[0])
-        job = Job(sha256, model.name, work.setup.shapes, ranges, scheme, feed, options, effort, work.setup.seed)
-        running[actor.profile.remote(job)] = device.name
-        actors.append(actor)
+        actor, machine = _profiler(device, Path(work.setup.model), asked.sha256, progress)
+        job = replace(asked, options=replace(asked.options, threads=device.threads))
+        waiting.setdefault(machine, deque()).append((device.name, actor, job))
+    running: dict[Any, tuple[str, str, Any]] = {}  # with the actor, which ends with its handle
     found: dict[str, Profile] = {}
-    while running:
+    while running or any(waiting.values()):
+        for machine, queue in waiting.items():
+            if queue and all(machine != each for _, each, _ in running.values()):
+                name, actor, job = queue.popleft()
+                running[actor.profile.remote(job)] = name, machine, actor
         done, _ = library.wait(list(running), timeout=1.0)
         for answer in done:
-            name = running.pop(answer)
+            name = running[answer][0]
             try:
                 found[name] = library.get(answer)
             except Exception as error:
                 raise refusal(name, error) from None
+            del running[answer]
             file, _factor = source(cluster, cluster.device(name))
             artifact.save(work.folder / file, PROFILE, work.model.sha256, found[name])
         if progress:
             progress("profiling devices", len(found), len(devices))
     return found
+
+
+def _asked(work: Work, scheme: Scheme, effort: float, progress: Progress | None) -> Job:
+    """What every device is asked, but for its threads."""
+    model = Path(work.setup.model)
+    feeds = [dict(each) for each in work.data.held_out.samples[:FEEDS]]
+    ranges = work.ranges(scheme, progress)
+    options = SessionOptions(1, work.setup.options().optimization, work.setup.spinning)
+    sha256 = hashlib.sha256(model.read_bytes()).hexdigest()
+    return Job(sha256, model.name, work.setup.shapes, ranges, scheme, feeds, options, effort, work.setup.seed)
+
+
+def _profiler(device: Device, model: Path, sha256: str, progress: Progress | None) -> tuple[Any, str]:
+    """A profiler on the device that has the model, and the machine that it is on. Raises BadDevice."""
+    if device.runtime != NAME:
+        raise BadDevice(
+            f'device "{device.name}": profiles are taken with {NAME}, the cluster file says {device.runtime}: '
+            "profile it there by hand or leave runtime out"
+        )
+    actor = ray().remote(num_cpus=0, max_restarts=0)(Profiler).options(**on(device.name)).remote()
+    try:
+        told = Calls(actor).facts()
+        same_version(told)
+        send(Calls(actor), {sha256: (model, model.stat().st_size)}, progress)
+    except Exception as error:
+        raise refusal(device.name, error) from None
+    return actor, told.clock

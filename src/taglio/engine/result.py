@@ -10,7 +10,8 @@ from taglio.profile.stopwatch import WallTime
 
 @dataclass(frozen=True, slots=True)
 class ComponentTime:
-    """Seconds of one component on its device, without waiting for its turn. `ratio` = predicted / measured."""
+    """Seconds of one component on its device, without waiting for its turn. `ratio` = predicted / measured in the
+    long run."""
 
     component: str
     device: str
@@ -46,10 +47,29 @@ class DeviceEnergy:
 
 
 @dataclass(frozen=True, slots=True)
+class DeviceSpeed:
+    """Seconds of one fixed computation on a device when it was profiled (None: not known), before the requests and
+    after them (None: it did not answer any more)."""
+
+    device: str
+    profiled_s: float | None
+    before_s: float
+    after_s: float | None
+
+    @property
+    def slower(self) -> float | None:
+        """How many times as long as in its profile it takes."""
+        found = [each for each in (self.before_s, self.after_s) if each is not None]
+        return None if self.profiled_s is None else sum(found) / len(found) / self.profiled_s
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterRun:
     """`requests` answered in order on several devices. The distance is the largest relative L2 from the same components
-    run in one process. `rate_per_s` is over the whole run, and predicted only where requests were streamed. `resent`
-    requests were sent more than once; each `interruption` is a loss, each `switch` a change of plan without one.
+    run in one process. `ratio` = predicted / measured in the long run, `steady_ratio` the same with each component's
+    prediction at the speed that its device had during the run. `rate_per_s` is over the whole run, and predicted only
+    where requests were streamed. `resent` requests were sent more than once; each `interruption` is a loss, each
+    `switch` a change of plan without one.
     """
 
     requests: int
@@ -58,10 +78,12 @@ class ClusterRun:
     latency: WallTime
     predicted_s: float
     ratio: float
+    steady_ratio: float
     rate_per_s: float
     predicted_rate_per_s: float | None
     components: tuple[ComponentTime, ...]
     crossings: tuple[CrossingTime, ...]
+    speeds: tuple[DeviceSpeed, ...]
     energy: tuple[DeviceEnergy, ...]
     predicted_joules: float | None
     loaded: tuple[Loaded, ...]

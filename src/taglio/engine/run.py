@@ -6,6 +6,7 @@ Plans nothing; what happens when a device is lost is in recover.py.
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -21,15 +22,16 @@ from taglio.engine.deploy import LANES, Deployment
 from taglio.engine.pipeline import Answer
 from taglio.engine.recover import Recovery
 from taglio.engine.replan import Planned
-from taglio.engine.result import ClusterRun, ComponentTime, CrossingTime, DeviceEnergy
+from taglio.engine.result import ClusterRun, ComponentTime, CrossingTime, DeviceEnergy, DeviceSpeed
 from taglio.engine.serve import Feed, Server
 from taglio.errors import BadArtifact, MeasurementFailed
-from taglio.place_models import CLUSTER, ClusterFile
+from taglio.place_models import CLUSTER, ClusterFile, source
 from taglio.plan.result import Plan
+from taglio.profile.result import Profile
 from taglio.profile.stopwatch import Progress, summarize
 from taglio.run.in_process import Executor
 from taglio.runtimes.onnxruntime import SessionOptions
-from taglio.workspace import COMPONENTS, PLAN, Work, reopen
+from taglio.workspace import COMPONENTS, PLAN, PROFILE, Work, reopen
 
 CLUSTER_RUN = "cluster-run"
 # Longest wait for an answer: at least this, and at least so many times what was predicted.
@@ -82,6 +84,7 @@ def run_on_cluster(
                 pass
             first = recovery.deployment
             assert first is not None
+            fast = _speeds(first, cluster)
             before = counted(first)
             run = _Run(
                 ready, replace(first, actors={}, here=None), server.pipeline.lanes, feeds, wanted
@@ -94,11 +97,13 @@ def run_on_cluster(
             took = time.monotonic() - begun
             assert recovery.deployment is not None
             after = counted(recovery.deployment)
+            slow = _speeds(recovery.deployment, cluster)
         finally:
             recovery.close()
             server.pipeline.close()
         joules = {name: between(before.get(name), after.get(name)) for name in before}
-        result = _result(run, took, server, recovery, joules, stream=stream)
+        speeds = _beside(work, cluster, fast, slow)
+        result = _result(run, took, server, recovery, joules, speeds, stream=stream)
         if connection.here.name != cluster.start:
             note = f'inputs were sent from "{connection.here.name}", not from "{cluster.start}", where they start'
             result = replace(result, notes=(*result.notes, note))
@@ -190,12 +195,36 @@ def counted(deployment: Deployment) -> dict[str, dict[str, tuple[float, float]] 
     return found
 
 
+def _speeds(deployment: Deployment, cluster: Cluster) -> dict[str, float]:
+    """What the reference computation takes on each device, one after another: they may share a machine."""
+    found = {}
+    for name, host in deployment.hosts().items():
+        with suppress(Exception):  # a device that was lost is told of elsewhere
+            found[name] = host.speed(cluster.device(name).threads)
+    return found
+
+
+def _beside(
+    work: Work, cluster: Cluster, before: Mapping[str, float], after: Mapping[str, float]
+) -> tuple[DeviceSpeed, ...]:
+    found = []
+    for name, seconds in before.items():
+        file, _ = source(cluster, cluster.device(name))
+        profiled_s = None
+        if not cluster.device(name).assumed and (work.folder / file).exists():
+            known = artifact.load(work.folder / file, PROFILE, Profile, model_sha256=work.model.sha256)
+            profiled_s = known.conditions.reference_s
+        found.append(DeviceSpeed(name, profiled_s, seconds, after.get(name)))
+    return tuple(found)
+
+
 def _result(
     run: _Run,
     took_s: float,
     server: Server,
     recovery: Recovery,
     joules: Mapping[str, float | None],
+    speeds: tuple[DeviceSpeed, ...],
     *,
     stream: bool,
 ) -> ClusterRun:
@@ -211,11 +240,13 @@ def _result(
         lanes=run.lanes,
         latency=latency,
         predicted_s=plan.predicted_latency_s.value,
-        ratio=plan.predicted_latency_s.value / latency.median_s,
+        ratio=plan.predicted_latency_s.value / latency.steady_s,
+        steady_ratio=(plan.predicted_latency_s.value + _drift_s(components, speeds)) / latency.steady_s,
         rate_per_s=len(answers) / took_s,
         predicted_rate_per_s=rate.value if stream and rate is not None else None,
         components=components,
         crossings=_crossings(run, good),
+        speeds=speeds,
         energy=_energy(run, components, joules, len(answers)),
         predicted_joules=None if plan.predicted_joules is None else plan.predicted_joules.value,
         loaded=run.deployment.loaded,
@@ -231,13 +262,21 @@ def _result(
 
 def _components(run: _Run, answers: Sequence[Answer]) -> tuple[ComponentTime, ...]:
     expected = {each.component: each.predicted_s for each in run.planned.plan.pieces}
+    apart = [each.latency_s for each in answers]
     found = []
     for piece in run.deployment.manifest.pieces:
         times = [step.end_s - step.start_s for each in answers for step in each.steps if step.component == piece.name]
         if times:
-            measured, predicted = summarize(times), expected.get(piece.name, math.nan)
-            found.append(ComponentTime(piece.name, piece.device, predicted, measured, predicted / measured.median_s))
+            predicted, measured = expected.get(piece.name, math.nan), summarize(times, apart)
+            found.append(ComponentTime(piece.name, piece.device, predicted, measured, predicted / measured.steady_s))
     return tuple(found)
+
+
+def _drift_s(components: Sequence[ComponentTime], speeds: Sequence[DeviceSpeed]) -> float:
+    """How much longer a request is to take because its devices are not as fast as when they were profiled, where
+    components run one after another."""
+    slower = {each.device: each.slower or 1.0 for each in speeds}
+    return sum((slower.get(each.device, 1.0) - 1.0) * each.predicted_s for each in components)
 
 
 def _crossings(run: _Run, answers: Sequence[Answer]) -> tuple[CrossingTime, ...]:

@@ -10,8 +10,6 @@ from dataclasses import replace
 from functools import partial
 from math import exp
 
-import numpy as np
-
 from taglio.graph import Graph, flows
 from taglio.model import Model
 from taglio.profile.attribution import Attributor
@@ -19,7 +17,8 @@ from taglio.profile.calibrate import calibrate
 from taglio.profile.fit import Run, conformal_ratio
 from taglio.profile.machine import describe
 from taglio.profile.result import Conditions, Profile, WholeRun, changes, writes
-from taglio.profile.stopwatch import Effort, Progress, Timed, WallTime, time_models
+from taglio.profile.speed import Speeds
+from taglio.profile.stopwatch import Effort, Feed, Progress, Timed, WallTime, time_models
 from taglio.quantize.effective import effective
 from taglio.quantize.precision import Assignment, Precision, precisions
 from taglio.quantize.qdq import QdqBuilder
@@ -42,7 +41,7 @@ def profile(
     graph: Graph,
     builder: QdqBuilder,
     scheme: Scheme,
-    feed: Mapping[str, np.ndarray],
+    feeds: Sequence[Feed],
     options: SessionOptions,
     effort: Effort | None = None,
     *,
@@ -53,12 +52,14 @@ def profile(
     choices = precisions(scheme)
     mixes = covering_mixes(graph, choices, MIXES, seed)
     assignments = {FLOAT_RUN: {}, **pure_assignments(graph, choices), **mixes}
+    speeds = Speeds(options.threads)
     timed = time_models(
         {name: partial(builder.build, assignment) for name, assignment in assignments.items()},
-        feed,
+        feeds,
         options,
         effort or Effort(),
         kernels=True,
+        between=speeds.look,
         progress=progress,
     )
     conditions = Conditions(
@@ -68,6 +69,7 @@ def profile(
         options.threads,
         options.spinning,
         options.optimization.value,
+        speeds.typical(),
     )
     runs = _runs(model, graph, assignments, timed, set(mixes), 1.0)
     return _assemble(model.sha256, graph, conditions, scheme, choices, runs)
@@ -126,7 +128,14 @@ def _runs(
 
 def _steady(wall: WallTime, drift: float) -> WallTime:
     """Wall time at the speed that the machine had in the profile."""
-    return WallTime(wall.median_s * drift, wall.deviation_s * drift, wall.p95_s * drift, wall.mean_s * drift, wall.runs)
+    return replace(
+        wall,
+        median_s=wall.median_s * drift,
+        deviation_s=wall.deviation_s * drift,
+        p95_s=wall.p95_s * drift,
+        mean_s=wall.mean_s * drift,
+        steady_s=wall.steady_s * drift,
+    )
 
 
 def _run(profile: Profile, run: WholeRun) -> Run:

@@ -70,7 +70,7 @@ class WholeRun:
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """How the times were taken."""
+    """How the times were taken. `reference_s` is what the fixed computation of speed.py took then."""
 
     machine: Machine
     runtime: str
@@ -78,6 +78,7 @@ class Conditions:
     threads: int
     spinning: bool
     optimization: str
+    reference_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,15 +1,19 @@
 """Time several models side by side. Does not attribute: it gives wall seconds and seconds per kernel.
 
 Rounds are interleaved, each running every model once in a fresh order, so that a machine that changes speed
-changes it for all; medians are kept, and the spread beside them.
+changes it for all; medians are kept, and the spread beside them. Where single runs scatter, a round runs every model
+for a stretch and keeps the mean: a quota of processor time (half a core) lets most short runs through at full speed and
+then stops the process, and what it sustains is what counts.
 """
 
 import json
 import random
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import cycle
 from pathlib import Path
 from statistics import median
 
@@ -23,7 +27,14 @@ from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_sessi
 from taglio.runtimes.session import Session
 
 Progress = Callable[[str, int, int], None]
+Feed = Mapping[str, np.ndarray]
 _KERNEL_SUFFIX = "_kernel_time"
+# Runs scatter where the middle four fifths of them span this share of their median, or their mean is half as far off.
+# A stretch is twice the 0.1 s after which Linux's quotas begin anew where nobody asked for another period.
+_SCATTER = 0.2
+STRETCH_S = 0.2
+# A served model is given another input each time, which no cache holds: one and the same was measured 5 % too fast.
+FEEDS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +51,16 @@ class Effort:
 
 @dataclass(frozen=True, slots=True)
 class WallTime:
-    """Seconds of one inference: median, median absolute deviation, 95th percentile, mean, and the count."""
+    """Seconds of one inference: median, median absolute deviation, 95th percentile, mean, and the count; of stretches'
+    means where runs scatter. `steady_s` is what it takes in the long run: the median, or where samples scatter the
+    median over stretches of their means."""
 
     median_s: float
     deviation_s: float
     p95_s: float
     mean_s: float
     runs: int
+    steady_s: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,28 +73,53 @@ class Timed:
     kernels: dict[str, float]
 
 
-def summarize(samples: Sequence[float]) -> WallTime:
-    """Median, deviation, p95 and mean of wall seconds."""
+def summarize(samples: Sequence[float], apart: Sequence[float] | None = None) -> WallTime:
+    """Wall seconds that followed one another; `apart` are the seconds from each to the next, where something else ran
+    in between."""
     middle = median(samples)
+    steady_s = middle
+    if scatter(samples):
+        steady_s = median(float(np.mean(samples[each])) for each in stretches(apart or samples))
     return WallTime(
         middle,
         median(abs(sample - middle) for sample in samples),
         float(np.percentile(samples, 95)),
         float(np.mean(samples)),
         len(samples),
+        steady_s,
     )
+
+
+def stretches(seconds: Sequence[float], least_s: float = STRETCH_S) -> list[slice]:
+    """Neighbours that together take `least_s` or more, as slices; what is left over at the end belongs to the last."""
+    found: list[slice] = []
+    begin, total = 0, 0.0
+    for index, each in enumerate(seconds):
+        total += each
+        if total >= least_s:
+            found.append(slice(begin, index + 1))
+            begin, total = index + 1, 0.0
+    return [*found[:-1], slice(found[-1].start if found else 0, len(seconds))]
+
+
+def scatter(seconds: Sequence[float]) -> bool:
+    """Whether times of the same thing differ so much that their median does not tell what it takes in the long run."""
+    low, middle, high = np.percentile(seconds, (10, 50, 90))
+    return bool(max((high - low) / middle, 2.0 * (float(np.mean(seconds)) / middle - 1.0)) > _SCATTER)
 
 
 def time_models(
     models: Mapping[str, Callable[[], onnx.ModelProto]],
-    feed: Mapping[str, np.ndarray],
+    feeds: Sequence[Feed],
     options: SessionOptions,
     effort: Effort,
     *,
     kernels: bool,
+    between: Callable[[], object] | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Timed]:
-    """Time every model, interleaved; with `kernels` also each kernel.
+    """Time every model on `feeds` in turn, interleaved; with `kernels` also each kernel. `between` is called after each
+    round of wall times.
 
     Each model is built when it is needed and optimised once, offline, at `options.optimization`; that saved graph is
     what runs and what the kernel names refer to. All models are live at once, since interleaving needs that; kernels
@@ -89,7 +128,7 @@ def time_models(
     `Timed.optimized` is the graph that was compiled.
     """
     if options.runtime == openvino.NAME:
-        return _in_openvino(models, feed, options, effort, kernels=kernels, progress=progress)
+        return _in_openvino(models, feeds, options, effort, kernels=kernels, between=between, progress=progress)
     with tempfile.TemporaryDirectory() as folder:
         ready = SessionOptions(options.threads, Optimization.NONE, options.spinning)
         paths = {name: Path(folder) / f"{index}.onnx" for index, name in enumerate(models)}
@@ -99,16 +138,17 @@ def time_models(
             sessions[name] = open_session(paths[name], ready, label=name)
             if progress:
                 progress("loading", index + 1, len(models))
-        rounds = _rounds(sessions, feed, effort)
-        samples = _interleave(sessions, feed, rounds, lambda done: progress and progress("timing", done, rounds))
+        least_s = stretch_s(sessions, feeds)
+        rounds, again = _rounds(sessions, feeds, effort, least_s)
+        told = partial(_told, between, progress, rounds)
+        samples = _interleave(sessions, feeds, rounds, told, least_s)
         sessions.clear()
         events: dict[str, dict[str, float]] = {}
         if kernels:
             for index, name in enumerate(models):
                 prefix = Path(folder) / f"profile-{index}"
                 sessions[name] = open_session(paths[name], ready, profile_prefix=prefix, label=name)
-            again = effort.warmup + max(effort.minimum, rounds // 2)
-            _interleave(sessions, feed, again, lambda done: progress and progress("timing kernels", done, again))
+            _interleave(sessions, feeds, again, lambda done: progress and progress("timing kernels", done, again))
             for name, session in sessions.items():
                 events[name] = _kernel_seconds(Path(session.end_profiling()), effort.warmup)
             sessions.clear()
@@ -117,48 +157,75 @@ def time_models(
 
 def _in_openvino(
     models: Mapping[str, Callable[[], onnx.ModelProto]],
-    feed: Mapping[str, np.ndarray],
+    feeds: Sequence[Feed],
     options: SessionOptions,
     effort: Effort,
     *,
     kernels: bool,
+    between: Callable[[], object] | None,
     progress: Progress | None,
 ) -> dict[str, Timed]:
     with tempfile.TemporaryDirectory() as folder:
         loading = lambda done: progress and progress("loading", done, len(models))  # noqa: E731
         graphs, sessions, paths = openvino_clock.compile_models(models, Path(folder), options, loading)
-        rounds = _rounds(sessions, feed, effort)
-        samples = _interleave(sessions, feed, rounds, lambda done: progress and progress("timing", done, rounds))
+        least_s = stretch_s(sessions, feeds)
+        rounds, again = _rounds(sessions, feeds, effort, least_s)
+        told = partial(_told, between, progress, rounds)
+        samples = _interleave(sessions, feeds, rounds, told, least_s)
         sessions.clear()
         seconds: dict[str, dict[str, float]] = {}
         if kernels:
             counting = {name: openvino_clock.Counting(path, options) for name, path in paths.items()}
-            again = effort.warmup + max(effort.minimum, rounds // 2)
-            _interleave(counting, feed, again, lambda done: progress and progress("timing kernels", done, again))
+            _interleave(counting, feeds, again, lambda done: progress and progress("timing kernels", done, again))
             for name, each in counting.items():
                 seconds[name] = openvino_clock.join(graphs[name], each.parts, each.seconds(effort.warmup))
         return {name: Timed(graphs[name], summarize(samples[name]), seconds.get(name, {})) for name in models}
 
 
+def _told(between: Callable[[], object] | None, progress: Progress | None, rounds: int, done: int) -> None:
+    if between:
+        between()
+    if progress:
+        progress("timing", done, rounds)
+
+
 def _interleave(
     sessions: Mapping[str, Session],
-    feed: Mapping[str, np.ndarray],
+    feeds: Sequence[Feed],
     rounds: int,
     tell: Callable[[int], object],
+    least_s: float = 0.0,
 ) -> dict[str, list[float]]:
-    """Wall seconds of `rounds` rounds, each running every session once in a fresh order."""
+    """Wall seconds of `rounds` rounds, each running every session in a fresh order: once, or until `least_s` are full,
+    of which the mean counts."""
     samples: dict[str, list[float]] = {name: [] for name in sessions}
-    order = list(sessions)
+    order, given = list(sessions), cycle(feeds)
     shuffle = random.Random(0)
     for index in range(rounds):
         shuffle.shuffle(order)
         for name in order:
-            samples[name].append(run_once(name, sessions[name], feed))
+            samples[name].append(float(np.mean(run_for(least_s, name, sessions[name], given))))
         tell(index + 1)
     return samples
 
 
-def run_once(name: str, session: Session, feed: Mapping[str, np.ndarray]) -> float:
+def run_for(least_s: float, name: str, session: Session, feeds: Iterator[Feed]) -> list[float]:
+    """Wall seconds of one inference after another, one or more, until `least_s` have passed."""
+    found = [run_once(name, session, next(feeds))]
+    while sum(found) < least_s:
+        found.append(run_once(name, session, next(feeds)))
+    return found
+
+
+def stretch_s(sessions: Mapping[str, Session], feeds: Sequence[Feed]) -> float:
+    """How long a model must run for its mean to be steady: 0 where its runs hardly scatter."""
+    name, session = next(iter(sessions.items()))
+    run_once(name, session, feeds[0])
+    found = run_for(STRETCH_S, name, session, cycle(feeds))
+    return STRETCH_S if scatter(found) else 0.0
+
+
+def run_once(name: str, session: Session, feed: Feed) -> float:
     """Wall seconds of one inference. Raises MeasurementFailed, naming `name`."""
     start = time.perf_counter()
     try:
@@ -175,12 +242,17 @@ def _skeleton(path: Path) -> onnx.ModelProto:
     return proto
 
 
-def _rounds(sessions: Mapping[str, Session], feed: Mapping[str, np.ndarray], effort: Effort) -> int:
-    total = 0.0
+def _rounds(sessions: Mapping[str, Session], feeds: Sequence[Feed], effort: Effort, least_s: float) -> tuple[int, int]:
+    """Rounds of wall times, each of which takes a model `least_s` or more, and of kernels, where each runs once."""
+    once = [0.0]
     for _ in range(effort.warmup):
-        total = sum(run_once(name, session, feed) for name, session in sessions.items())
-    affordable = int(effort.budget_s / max(total, 1e-9))
-    return max(effort.minimum, min(effort.maximum, affordable))
+        once = [run_once(name, session, feeds[0]) for name, session in sessions.items()]
+
+    def within_budget(round_s: float) -> int:
+        return max(effort.minimum, min(effort.maximum, int(effort.budget_s / max(round_s, 1e-9))))
+
+    walls = within_budget(sum(max(each, least_s) for each in once))
+    return walls, effort.warmup + max(effort.minimum, within_budget(sum(once)) // 2)
 
 
 def _kernel_seconds(path: Path, warmup: int) -> dict[str, float]:

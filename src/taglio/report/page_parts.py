@@ -89,7 +89,7 @@ def _run_table(run: RunReport) -> Html:
 def _run_text(run: RunReport) -> str:
     drift = f"{(run.drift - 1.0) * 100:+.1f}\u00a0%".replace("-", "−")
     return (
-        f"Predicted {ms(run.predicted_s)}, measured {ms(run.plan.median_s)}, ratio {run.ratio:.3f}; "
+        f"Predicted {ms(run.predicted_s)}, measured {ms(run.plan.steady_s)}, ratio {run.ratio:.3f}; "
         f"{run.steady_ratio:.3f} with the machine's drift of {drift} since the profile taken out."
     )
 

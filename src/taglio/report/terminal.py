@@ -291,7 +291,7 @@ def run(result: RunReport) -> None:
         elsewhere = " for one process on this machine, without the cluster's devices and links"
     say(
         f"predicted {_ms(result.predicted_s)}{elsewhere}, "
-        f"measured {_ms(result.plan.median_s)}, ratio {result.ratio:.3f}; "
+        f"measured {_ms(result.plan.steady_s)}, ratio {result.ratio:.3f}; "
         f"{result.steady_ratio:.3f} with the machine's drift of {result.drift - 1.0:+.1%} taken out"
     )
 

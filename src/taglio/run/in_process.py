@@ -121,10 +121,11 @@ def time_plan(
                     parts.setdefault(name, []).append(value)
         if progress:
             progress("running", index + 1, runs + WARMUP)
-    plan, reference_time = summarize(plan_s), summarize(float_s)
-    drift = reference_time.median_s / profiled_float_s
+    both = [sum(each) for each in zip(plan_s, float_s, strict=True)]
+    plan, reference_time = summarize(plan_s, both), summarize(float_s, both)
+    drift = reference_time.steady_s / profiled_float_s
     times = tuple(PieceTime(piece.name, piece.device, summarize(parts[piece.name])) for piece in executor.pieces())
-    ratio = predicted_s / plan.median_s
+    ratio = predicted_s / plan.steady_s
     made_from = executor.plan_sha256
     return RunReport(plan, reference_time, times, predicted_s, drift, ratio, ratio * drift, made_from, executor.runtime)
 

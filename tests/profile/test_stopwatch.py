@@ -1,0 +1,82 @@
+"""What is timed on a machine that lets short runs through and then stops them is what the machine sustains."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import repeat
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from taglio.profile import stopwatch
+from taglio.profile.speed import reference_seconds
+from taglio.profile.stopwatch import STRETCH_S, Feed, run_for, stretch_s, stretches, summarize
+
+SECONDS = st.lists(st.floats(1e-4, 1.0), min_size=1, max_size=200)
+
+
+class Quota:
+    """A session, and the clock beside it, that may compute `share` of each 10 ms and stands still for the rest."""
+
+    PERIOD_NS = 10_000_000
+
+    def __init__(self, compute_s: float, share: float) -> None:
+        self.compute_ns, self.allowed_ns = round(compute_s * 1e9), round(share * self.PERIOD_NS)
+        self.now_ns = 0
+
+    def perf_counter(self) -> float:
+        return self.now_ns * 1e-9
+
+    def run(self, output_names: Sequence[str] | None, input_feed: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        del output_names, input_feed
+        left = self.compute_ns
+        while left > 0:
+            within = self.now_ns % self.PERIOD_NS
+            spent = min(left, max(0, self.allowed_ns - within))
+            left -= spent
+            self.now_ns += spent or self.PERIOD_NS - within
+        return []
+
+
+@pytest.fixture
+def forever() -> Iterator[Feed]:
+    return repeat({})
+
+
+def on(machine: Quota, monkeypatch: pytest.MonkeyPatch) -> Quota:
+    monkeypatch.setattr(stopwatch, "time", SimpleNamespace(perf_counter=machine.perf_counter))
+    return machine
+
+
+@pytest.mark.parametrize("compute_s", [0.0002, 0.0013, 0.0083])
+def test_a_device_with_half_a_processor_takes_twice_as_long_in_the_long_run(
+    monkeypatch: pytest.MonkeyPatch, forever: Iterator[Feed], compute_s: float
+) -> None:
+    machine = on(Quota(compute_s, 0.5), monkeypatch)
+    assert stretch_s({"model": machine}, [{}]) == STRETCH_S
+    found = [float(np.mean(run_for(STRETCH_S, "model", machine, forever))) for _ in range(5)]
+    assert np.median(found) == pytest.approx(2.0 * compute_s, rel=0.05)
+    alone = run_for(4.0, "model", machine, forever)
+    assert summarize(alone).steady_s == pytest.approx(2.0 * compute_s, rel=0.05)
+
+
+def test_a_device_that_nobody_stops_is_timed_run_by_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert stretch_s({"model": on(Quota(0.0013, 1.0), monkeypatch)}, [{}]) == 0.0
+
+
+@given(SECONDS, st.floats(1e-3, 0.5))
+def test_stretches_hold_every_sample_once_and_are_long_enough(seconds: list[float], least_s: float) -> None:
+    found = stretches(seconds, least_s)
+    assert [index for each in found for index in range(each.start, each.stop)] == list(range(len(seconds)))
+    if sum(seconds) > least_s * 1.001:
+        assert all(sum(seconds[each]) >= least_s for each in found)
+
+
+@given(st.lists(st.floats(0.21, 3.0), min_size=1, max_size=50))
+def test_of_long_runs_the_median_counts(seconds: list[float]) -> None:
+    assert summarize(seconds).steady_s == pytest.approx(float(np.median(seconds)))
+
+
+def test_the_reference_takes_a_believable_time() -> None:
+    assert 1e-5 < reference_seconds(1) < 1.0
