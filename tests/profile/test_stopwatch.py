@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from taglio.profile import stopwatch
 from taglio.profile.speed import reference_seconds
-from taglio.profile.stopwatch import STRETCH_S, Feed, run_for, stretch_s, stretches, summarize
+from taglio.profile.stopwatch import STRETCH_S, Effort, Feed, run_for, stretch_s, stretches, summarize
 
 SECONDS = st.lists(st.floats(1e-4, 1.0), min_size=1, max_size=200)
 
@@ -54,7 +54,7 @@ def test_a_device_with_half_a_processor_takes_twice_as_long_in_the_long_run(
     monkeypatch: pytest.MonkeyPatch, forever: Iterator[Feed], compute_s: float
 ) -> None:
     machine = on(Quota(compute_s, 0.5), monkeypatch)
-    assert stretch_s({"model": machine}, [{}]) == STRETCH_S
+    assert stretch_s({"model": machine}, [{}], Effort()) == STRETCH_S
     found = [float(np.mean(run_for(STRETCH_S, "model", machine, forever))) for _ in range(5)]
     assert np.median(found) == pytest.approx(2.0 * compute_s, rel=0.05)
     alone = run_for(4.0, "model", machine, forever)
@@ -62,7 +62,7 @@ def test_a_device_with_half_a_processor_takes_twice_as_long_in_the_long_run(
 
 
 def test_a_device_that_nobody_stops_is_timed_run_by_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert stretch_s({"model": on(Quota(0.0013, 1.0), monkeypatch)}, [{}]) == 0.0
+    assert stretch_s({"model": on(Quota(0.0013, 1.0), monkeypatch)}, [{}], Effort()) == 0.0
 
 
 @given(SECONDS, st.floats(1e-3, 0.5))

@@ -138,7 +138,7 @@ def time_models(
             sessions[name] = open_session(paths[name], ready, label=name)
             if progress:
                 progress("loading", index + 1, len(models))
-        least_s = stretch_s(sessions, feeds)
+        least_s = stretch_s(sessions, feeds, effort)
         rounds, again = _rounds(sessions, feeds, effort, least_s)
         told = partial(_told, between, progress, rounds)
         samples = _interleave(sessions, feeds, rounds, told, least_s)
@@ -168,7 +168,7 @@ def _in_openvino(
     with tempfile.TemporaryDirectory() as folder:
         loading = lambda done: progress and progress("loading", done, len(models))  # noqa: E731
         graphs, sessions, paths = openvino_clock.compile_models(models, Path(folder), options, loading)
-        least_s = stretch_s(sessions, feeds)
+        least_s = stretch_s(sessions, feeds, effort)
         rounds, again = _rounds(sessions, feeds, effort, least_s)
         told = partial(_told, between, progress, rounds)
         samples = _interleave(sessions, feeds, rounds, told, least_s)
@@ -212,17 +212,19 @@ def _interleave(
 def run_for(least_s: float, name: str, session: Session, feeds: Iterator[Feed]) -> list[float]:
     """Wall seconds of one inference after another, one or more, until `least_s` have passed."""
     found = [run_once(name, session, next(feeds))]
-    while sum(found) < least_s:
+    total = found[0]
+    while total < least_s:
         found.append(run_once(name, session, next(feeds)))
+        total += found[-1]
     return found
 
 
-def stretch_s(sessions: Mapping[str, Session], feeds: Sequence[Feed]) -> float:
-    """How long a model must run for its mean to be steady: 0 where its runs hardly scatter."""
+def stretch_s(sessions: Mapping[str, Session], feeds: Sequence[Feed], effort: Effort) -> float:
+    """How long each model is to run for its mean: 0 where runs hardly scatter, less where the budget asks for it."""
     name, session = next(iter(sessions.items()))
     run_once(name, session, feeds[0])
     found = run_for(STRETCH_S, name, session, cycle(feeds))
-    return STRETCH_S if scatter(found) else 0.0
+    return min(STRETCH_S, effort.budget_s / (effort.minimum * len(sessions))) if scatter(found) else 0.0
 
 
 def run_once(name: str, session: Session, feed: Feed) -> float:
