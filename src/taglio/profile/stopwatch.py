@@ -52,8 +52,8 @@ class Effort:
 @dataclass(frozen=True, slots=True)
 class WallTime:
     """Seconds of one inference: median, median absolute deviation, 95th percentile, mean, and the count; of stretches'
-    means where runs scatter. `steady_s` is what it takes in the long run: the median, or where samples scatter the
-    median over stretches of their means."""
+    means where runs scatter. `steady_s` is what it takes in the long run: the median, or where samples scatter and fill
+    a stretch the median over stretches of their means."""
 
     median_s: float
     deviation_s: float
@@ -77,9 +77,10 @@ def summarize(samples: Sequence[float], apart: Sequence[float] | None = None) ->
     """Wall seconds that followed one another; `apart` are the seconds from each to the next, where something else ran
     in between."""
     middle = median(samples)
-    steady_s = middle
-    if scatter(samples):
-        steady_s = median(float(np.mean(samples[each])) for each in stretches(apart or samples))
+    steady_s, lasted = middle, apart or samples
+    # A handful of short runs tells nothing of the long run: one that was interrupted would decide.
+    if sum(lasted) >= STRETCH_S and scatter(samples):
+        steady_s = median(float(np.mean(samples[each])) for each in stretches(lasted))
     return WallTime(
         middle,
         median(abs(sample - middle) for sample in samples),
