@@ -13,7 +13,7 @@ import msgspec
 
 from taglio.errors import BadArtifact
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 _TOOLS = ("taglio", "onnx", "onnxruntime", "numpy", "highspy")
 T = TypeVar("T")
 

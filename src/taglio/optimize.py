@@ -123,7 +123,7 @@ def build_stage(work: Work, builder: QdqBuilder, plan: Plan) -> Manifest:
     """Build the plan's components into the folder."""
     quantized = builder.build(plan.assignment(), plan.wire_only(work.graph))
     wires = Wires(plan.start, plan.copies()) if plan.crossings else None
-    parts = cut(work.model, work.graph, quantized, plan.devices(), wires)
+    parts = cut(work.model, work.graph, quantized, plan.devices(), wires, plan.stages())
     inputs = [spec.name for spec in work.model.inputs]
     folder = work.folder / COMPONENTS
     (folder / PLACED).unlink(missing_ok=True)

@@ -95,8 +95,10 @@ def equal(case: Case, parts: list[Component], assignment: Assignment) -> None:
             assert distance <= TOLERANCE * max(float(np.linalg.norm(whole)), 1e-30), name
 
 
-def pieces(case: Case, assignment: Assignment, devices: Mapping[str, str]) -> list[Component]:
-    parts = cut(case.model, case.graph, case.builder.build(assignment), devices)
+def pieces(
+    case: Case, assignment: Assignment, devices: Mapping[str, str], stages: Mapping[str, int] | None = None
+) -> list[Component]:
+    parts = cut(case.model, case.graph, case.builder.build(assignment), devices, stages=stages)
     in_order(case, parts, devices)
     return parts
 
@@ -131,6 +133,21 @@ def test_components_of_tiny_models_equal_the_whole(name: str, tmp_path: Path) ->
             equal(case, parts, chosen)
             for part, sent in zip(parts, crossing(case, parts)):
                 assert_int8_where_possible(case, part, parts, chosen, sent)
+
+
+@pytest.mark.parametrize("assignment", ASSIGNMENTS.values(), ids=ASSIGNMENTS)
+def test_stages_of_one_device_are_components_of_their_own(
+    network: Case, assignment: Callable[[Case], Assignment], tmp_path: Path
+) -> None:
+    """What a stage writes leaves before the next one runs; together they are still the whole."""
+    chosen, blocks = assignment(network), network.graph.blocks
+    devices = dict.fromkeys((block.name for block in blocks), "only")
+    stages = {block.name: 1 for block in blocks[len(blocks) // 2 :]}
+    parts = pieces(network, chosen, devices, stages)
+    assert [part.device for part in parts] == ["only", "only"]
+    assert {name for part in parts[1:] for name in part.blocks} == set(stages)
+    equal(network, parts, chosen)
+    prove(tmp_path, written(network, parts, tmp_path), network.builder.build(chosen), network.held_out.samples[:2])
 
 
 def crossing(case: Case, parts: list[Component]) -> list[dict[str, onnx.ValueInfoProto]]:

@@ -19,7 +19,7 @@ from taglio.plan.workload import Goal, Workload
 from tests.plan import made_up
 from tests.plan.made_up import INT8, Problem
 from tests.plan.test_assemble import PAIR, chain
-from tests.plan.test_schedule import STEADY, drawn
+from tests.plan.test_schedule import STEADY, drawn, some_stages
 
 THREE = parse(
     PAIR.replace("[device.far]", "[device.far]\nmemory_mb = 10")
@@ -53,6 +53,8 @@ def on_three(problem: Problem) -> Assembled:
 def test_every_labelling_is_described_as_the_checker_finds_it(problem: Problem, seed: int) -> None:
     assembled = on_three(problem)
     totals = evaluate(assembled.problem, drawn(assembled, seed))
+    if seed % 2:
+        totals = replace(totals, stages=some_stages(assembled, seed))
     (plan,) = describe(assembled, totals)
     check_cluster(problem.graph, assembled.workloads[0].profiles, problem.error, THREE, plan)
     noises = {
@@ -126,6 +128,19 @@ LIES: dict[str, tuple[Callable[[Plan], Plan], str]] = {
     "held in float": (lambda p: replace(p, limits=Limits(None, float_blocks=("conv0",))), "was to stay float"),
     "held in int8": (lambda p: replace(p, limits=Limits(None, int8_blocks=("conv2",))), "was to be int8"),
 }
+
+
+def test_stages_that_the_plan_was_not_described_with_are_caught() -> None:
+    graph, profiles = chain()
+    cluster = parse(PAIR)
+    assembled = assemble([Workload("m", graph, profiles, None, Limits(None))], cluster, Goal())
+    labels = labels_of(assembled, 0, dict.fromkeys((block.name for block in graph.blocks), "far"), {})
+    (plan,) = describe(assembled, evaluate(assembled.problem, labels))
+    check_cluster(graph, profiles, None, cluster, plan)
+    late = replace(plan, placements=(*plan.placements[:-1], replace(plan.placements[-1], stage=1)))
+    assert late.fingerprint() != plan.fingerprint()
+    with pytest.raises(PlanIsWrong, match="its placements make"):
+        check_cluster(graph, profiles, None, cluster, late)
 
 
 @pytest.mark.parametrize(("change", "words"), LIES.values(), ids=LIES)

@@ -1,5 +1,6 @@
 """Components and transfers of a labelling: hand-computed cases, and sums that must agree with the plain evaluation."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
 
@@ -56,8 +57,14 @@ def drawn(assembled: Assembled, seed: int) -> list[int]:
     return labels
 
 
-def made(assembled: Assembled, labels: list[int]) -> Schedule:
-    return Scheduler(assembled, 0).schedule(labels, evaluate(assembled.problem, labels).wires)
+def made(assembled: Assembled, labels: list[int], stages: Sequence[int] = ()) -> Schedule:
+    return Scheduler(assembled, 0).schedule(labels, evaluate(assembled.problem, labels).wires, stages)
+
+
+def some_stages(assembled: Assembled, seed: int) -> tuple[int, ...]:
+    """Stages at random."""
+    rng = Random(seed)
+    return tuple(rng.randrange(3) for _ in assembled.problem.nodes)
 
 
 def test_a_chain_across_the_link_and_back() -> None:
@@ -141,13 +148,15 @@ def test_components_are_those_that_are_cut(problem: Problem, seed: int) -> None:
     assembled = on_two(problem)
     labels = drawn(assembled, seed)
     blocks = problem.graph.blocks
+    stages = some_stages(assembled, seed)
     places = {b.name: assembled.problem.devices[assembled.problem.split(label)[0]] for b, label in zip(blocks, labels)}
     wanted: dict[str, list[str]] = {}
-    for block, name in components(problem.graph, places).items():
+    in_stages = {block.name: stage for block, stage in zip(blocks, stages) if stage}
+    for block, name in components(problem.graph, places, in_stages).items():
         wanted.setdefault(name, []).append(block)
     found = {
         piece.name: [blocks[node].name for node in piece.nodes]
-        for piece in made(assembled, labels).pieces
+        for piece in made(assembled, labels, stages).pieces
         if piece.nodes
     }
     assert {name: sorted(each) for name, each in found.items()} == {name: sorted(each) for name, each in wanted.items()}

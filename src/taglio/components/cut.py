@@ -48,17 +48,23 @@ class Wires:
 
 
 def cut(
-    model: Model, graph: Graph, quantized: onnx.ModelProto, devices: Mapping[str, str], wires: Wires | None = None
+    model: Model,
+    graph: Graph,
+    quantized: onnx.ModelProto,
+    devices: Mapping[str, str],
+    wires: Wires | None = None,
+    stages: Mapping[str, int] | None = None,
 ) -> list[Component]:
     """Components in an order in which they can run, each after those it reads from.
 
-    `devices` names the device of every block. Blocks on one device form one component unless a path between them
-    leaves the device and comes back. Raises BadOption for a block without a device.
+    `devices` names the device of every block, `stages` the stage of its device's work of those that are not in the
+    first. Blocks on one device form one component unless they are in different stages, or a path between them leaves
+    the device and comes back. Raises BadOption for a block without a device.
     """
     missing = [block.name for block in graph.blocks if block.name not in devices]
     if missing:
         raise BadOption(f"block {missing[0]} and {len(missing) - 1} more have no device: place every block")
-    names = components(graph, devices)
+    names = components(graph, devices, stages)
     ends = _ends(model, graph, devices, wires)
     if len(set(names.values())) == 1 and not ends:
         only = next(iter(names.values()))

@@ -18,20 +18,21 @@ import numpy as np
 from taglio.plan.assemble import Assembled
 from taglio.plan.elimination import TooWide
 from taglio.plan.evaluate import evaluate
+from taglio.plan.local_search import LocalSearch
 from taglio.plan.multipliers import Answer, maximise
 from taglio.plan.placement import solve
 from taglio.plan.prices import Market
 from taglio.plan.problem import CALLER, SOURCE, Copies, Kind, Memory, Problem, Resource, Totals
 from taglio.plan.relaxation import Relaxation
 from taglio.plan.resources import request_shares
-from taglio.plan.schedule import Scheduler
-from taglio.plan.simulate import simulate
 from taglio.plan.weights import Flow, Master, Taken, Weights
 from taglio.plan.windows import END, START, windows
 from taglio.plan.workload import Goal
 
 # Rounds in which neither the bound nor the placement got better before the search gives up.
-_PATIENCE = 40
+_PATIENCE = 200
+# Of the time there is, what moving parts of the first placement gets.
+_MOVING_SHARE = 0.3
 # Of the time there is, what choosing weights gets; the rest closes the gap of the best ones.
 _WEIGHING_SHARE = 0.7
 
@@ -56,15 +57,15 @@ def shorten(
 ) -> Shortest:
     """Better `start` (each within the limits) until the gap is proven or the time is up. `goal` weighs what the
     critical path takes and the joules; `bound` is what is known already."""
-    search = _Search(assembled, goal)
+    search = LocalSearch(assembled, goal)
     for totals in start:
         search.offer(totals)
     assert search.best is not None, "give at least one placement"
-    search.move_pieces(time.perf_counter() + 0.3 * time_limit_s)
+    search.move(time.perf_counter() + _MOVING_SHARE * time_limit_s)
     deadline = time.perf_counter() + time_limit_s
     until = time.perf_counter() + _WEIGHING_SHARE * time_limit_s
-    master = search.master()
-    master.add(search.taken(search.best))
+    master = _master(search)
+    master.add(_taken(search, search.best))
     inner, worth, ceiling, stalled = master.best()[0], -np.inf, np.inf, 0
     try:
         lower = _Lower(weigh(assembled, goal, inner))
@@ -83,7 +84,8 @@ def shorten(
             inner, worth = weights, lower.bound
         totals = evaluate(assembled.problem, lower.labels)
         stalled = 0 if search.offer(totals) else stalled
-        master.add(search.taken(totals))
+        master.add(_taken(search, totals))
+    search.move(time.perf_counter() + _MOVING_SHARE * (deadline - time.perf_counter()))
     left = deadline - time.perf_counter()
     if search.value - bound > gap * search.value and left > 0.0:
         placed = solve(weigh(assembled, goal, inner), gap=0.5 * gap, time_limit_s=left, incumbent=search.best.labels)
@@ -189,100 +191,42 @@ class _Lower:
         self.multipliers = found.multipliers
 
 
-class _Search:
-    """The best placement by simulation."""
+def _master(search: LocalSearch) -> Master:
+    """The program over weights, for all models at once."""
+    problem, values = search.assembled.problem, search.assembled.problem.values
+    counts = (len(problem.nodes), len(values.readers), len(problem.devices))
+    shares = search.shares * search.goal.latency
+    share = np.concatenate([shares[problem.model], shares[values.model[values.edge_value()]]])
+    return Master([flow(problem, search.assembled.nodes(model)) for model in range(len(shares))], counts, share)
 
-    def __init__(self, assembled: Assembled, goal: Goal) -> None:
-        self.assembled, self.goal = assembled, goal
-        self.shares = request_shares(assembled.workloads)
-        self.schedulers = [Scheduler(assembled, model) for model in range(len(assembled.workloads))]
-        self.energy = [
-            i for i, r in enumerate(assembled.problem.resources) if r.name.startswith(("energy", "energy of"))
-        ]
-        self.best: Totals | None = None
-        self.value, self.tried = np.inf, 0
 
-    def worth(self, totals: Totals) -> float:
-        """What a placement takes by simulation, as the goal weighs it."""
-        taken = float(self.shares @ np.array(self.simulated(totals)))
-        problem = self.assembled.problem
-        joules = sum(problem.resources[i].weight * float(totals.resources[i]) for i in self.energy)
-        extra = 0.0
-        if problem.extra is not None:
-            nodes = np.arange(len(problem.nodes))
-            extra = float(problem.extra.reshape(len(nodes), -1)[nodes, list(totals.labels)].sum())
-        return float(self.goal.latency * taken + joules + extra)
-
-    def offer(self, totals: Totals) -> bool:
-        """Keep a placement if it is within the limits and the best so far. Limits on latency are held against the
-        simulated one, so a broken sum of seconds is none."""
-        self.tried += 1
-        if any(not each.startswith("latency") for each in totals.broken):
-            return False
-        value = self.worth(totals)
-        if value < self.value:
-            self.best, self.value = totals, value
-            return True
-        return False
-
-    def move_pieces(self, deadline: float) -> None:
-        """Move whole components to other devices as long as that shortens the request."""
-        problem = self.assembled.problem
-        again = True
-        while again and self.best is not None:
-            again = False
-            for scheduler in self.schedulers:
-                for piece in scheduler.schedule(self.best.labels, self.best.wires).pieces:
-                    for device in range(len(problem.devices)):
-                        if time.perf_counter() > deadline:
-                            return
-                        if device == piece.device or not piece.nodes:
-                            continue
-                        labels = list(self.best.labels)
-                        for node in piece.nodes:
-                            labels[node] = problem.label(device, problem.split(labels[node])[1])
-                        if all(problem.allowed.reshape(len(labels), -1)[n, labels[n]] for n in piece.nodes):
-                            again |= self.offer(evaluate(problem, labels))
-
-    def master(self) -> Master:
-        """The program over weights, for all models at once."""
-        problem, values = self.assembled.problem, self.assembled.problem.values
-        counts = (len(problem.nodes), len(values.readers), len(problem.devices))
-        shares = self.shares * self.goal.latency
-        share = np.concatenate([shares[problem.model], shares[values.model[values.edge_value()]]])
-        return Master([flow(problem, self.assembled.nodes(model)) for model in range(len(shares))], counts, share)
-
-    def taken(self, totals: Totals) -> Taken:
-        """What a placement takes, as `weigh` counts it."""
-        problem = self.assembled.problem
-        values, of = problem.values, problem.values.edge_value()
-        count, edges = len(problem.devices), len(values.readers)
-        timed = next(each for each in problem.resources if each.name.startswith("latency"))
-        at = [problem.split(label) for label in totals.labels]
-        edge_s, link_s = np.zeros(edges), np.zeros((edges, count, count))
-        begin, more = self.assembled.overhead_s.min(axis=0).clip(0.0), _more_overhead(self.assembled)
-        for edge, value in enumerate(of.tolist()):
-            source, reader = int(values.producer[value]), int(values.readers[edge])
-            written = (int(values.home[value]), Kind.FLOAT) if source == SOURCE else _written(problem, at, source)
-            read = (int(values.home[value]), Kind.FLOAT) if reader == CALLER else _read(problem, at, reader)
-            edge_s[edge] = _edge_seconds(problem, timed, value, written, read, totals.wires[value])
-            if source == SOURCE and reader != CALLER:
-                edge_s[edge] += more[problem.model[reader], read[0]]
-            if written[0] != read[0]:
-                if source != SOURCE and reader != CALLER:
-                    edge_s[edge] += begin[read[0]]
-                copies = totals.wires[value].get(read[0], Copies(0))
-                int8 = not copies & Copies.FLOAT or (read[1] == Kind.INT8 and bool(copies & Copies.INT8))
-                size = float((values.int8_bytes if int8 else values.float_bytes)[value])
-                part = 1.0 / (int(values.start[value + 1]) - int(values.start[value]))
-                link_s[edge, written[0], read[0]] = part * size * float(timed.byte[written[0], read[0]])
-        seconds = problem.seconds.reshape(len(problem.nodes), -1)[np.arange(len(problem.nodes)), list(totals.labels)]
-        rest = self.worth(totals) - self.goal.latency * float(self.shares @ np.array(self.simulated(totals)))
-        return Taken(edge_s, seconds, np.array([each[0] for each in at]), link_s, rest + problem.constant)
-
-    def simulated(self, totals: Totals) -> list[float]:
-        """Seconds of a request of each model, alone."""
-        return [simulate([each.schedule(totals.labels, totals.wires).pipeline()]).end_s for each in self.schedulers]
+def _taken(search: LocalSearch, totals: Totals) -> Taken:
+    """What a placement takes, as `weigh` counts it."""
+    problem = search.assembled.problem
+    values, of = problem.values, problem.values.edge_value()
+    count, edges = len(problem.devices), len(values.readers)
+    timed = next(each for each in problem.resources if each.name.startswith("latency"))
+    at = [problem.split(label) for label in totals.labels]
+    edge_s, link_s = np.zeros(edges), np.zeros((edges, count, count))
+    begin, more = search.assembled.overhead_s.min(axis=0).clip(0.0), _more_overhead(search.assembled)
+    for edge, value in enumerate(of.tolist()):
+        source, reader = int(values.producer[value]), int(values.readers[edge])
+        written = (int(values.home[value]), Kind.FLOAT) if source == SOURCE else _written(problem, at, source)
+        read = (int(values.home[value]), Kind.FLOAT) if reader == CALLER else _read(problem, at, reader)
+        edge_s[edge] = _edge_seconds(problem, timed, value, written, read, totals.wires[value])
+        if source == SOURCE and reader != CALLER:
+            edge_s[edge] += more[problem.model[reader], read[0]]
+        if written[0] != read[0]:
+            if source != SOURCE and reader != CALLER:
+                edge_s[edge] += begin[read[0]]
+            copies = totals.wires[value].get(read[0], Copies(0))
+            int8 = not copies & Copies.FLOAT or (read[1] == Kind.INT8 and bool(copies & Copies.INT8))
+            size = float((values.int8_bytes if int8 else values.float_bytes)[value])
+            part = 1.0 / (int(values.start[value + 1]) - int(values.start[value]))
+            link_s[edge, written[0], read[0]] = part * size * float(timed.byte[written[0], read[0]])
+    seconds = problem.seconds.reshape(len(problem.nodes), -1)[np.arange(len(problem.nodes)), list(totals.labels)]
+    rest = search.besides(totals) + problem.constant
+    return Taken(edge_s, seconds, np.array([each[0] for each in at]), link_s, rest)
 
 
 def flow(problem: Problem, nodes: range) -> Flow:

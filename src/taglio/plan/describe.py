@@ -40,7 +40,7 @@ def describe(
 def latencies(assembled: Assembled, totals: Totals) -> tuple[float, ...]:
     """Simulated seconds of one request of each model, alone."""
     return tuple(
-        simulate([Scheduler(assembled, model).schedule(totals.labels, totals.wires).pipeline()]).end_s
+        simulate([Scheduler(assembled, model).schedule(totals.labels, totals.wires, totals.stages).pipeline()]).end_s
         for model in range(len(assembled.workloads))
     )
 
@@ -49,9 +49,9 @@ def _plan(
     assembled: Assembled, model: int, totals: Totals, status: Status, gap: float, objective: str, notes: tuple[str, ...]
 ) -> Plan:
     work, cluster = assembled.workloads[model], assembled.cluster
-    schedule = Scheduler(assembled, model).schedule(totals.labels, totals.wires)
+    schedule = Scheduler(assembled, model).schedule(totals.labels, totals.wires, totals.stages)
     timeline = simulate([schedule.pipeline()])
-    places = placements_of(assembled, model, totals.labels)
+    places = placements_of(assembled, model, totals.labels, totals.stages)
     width = max(work.profiles[name].interval_ratio for name in {each.device for each in places})
     joules = _joules(assembled, schedule)
     in_mean = {name: profile.sustained() for name, profile in work.profiles.items()}

@@ -29,6 +29,7 @@ class Facts:
         self.blocks = {block.name: block for block in graph.blocks}
         self.tensors = graph.tensor_map()
         self.place = {each.block: each.device for each in plan.placements}
+        self.stage = {each.block: each.stage for each in plan.placements}
         self.form = {each.block: each.precision for each in plan.placements}
         self.copies: dict[tuple[str, str], set[str]] = {}
         for each in plan.crossings:
@@ -61,7 +62,9 @@ class Facts:
                 yield Reading(tensor, "", self.plan.start, int8=False)
 
     def _components(self) -> dict[str, str]:
-        """Component of every block: a device and how often a path to it changed device, numbered in running order."""
+        """Component of every block: device, stage, and how often a path to it changed either, numbered in running
+        order."""
+        place = {name: (self.place[name], self.stage[name]) for name in self.blocks}
         changes = dict.fromkeys(self.blocks, 0)
         settled = False
         while not settled:  # until no path says more; a circle among blocks is refused when the graph is built
@@ -71,11 +74,11 @@ class Facts:
                     source = self.tensors[name].producer
                     if source is None:
                         continue
-                    least = changes[source] + (self.place[source] != self.place[block.name])
+                    least = changes[source] + (place[source] != place[block.name])
                     if changes[block.name] < least:
                         changes[block.name], settled = least, False
-        order = sorted({(changes[name], self.place[name]) for name in self.blocks})
-        return {name: f"{order.index((changes[name], self.place[name]))}-{self.place[name]}" for name in self.blocks}
+        order = sorted({(changes[name], *place[name]) for name in self.blocks})
+        return {name: f"{order.index((changes[name], *place[name]))}-{self.place[name]}" for name in self.blocks}
 
     def pieces_of(self) -> dict[str, str]:
         """Device of every component, those that only quantise an input or dequantise an output included."""

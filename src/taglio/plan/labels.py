@@ -32,14 +32,17 @@ def labels_of(assembled: Assembled, model: int, devices: Mapping[str, str], assi
     return labels
 
 
-def placements_of(assembled: Assembled, model: int, labels: Sequence[int]) -> tuple[Placement, ...]:
-    """Placements of one model's blocks; `labels` are those of all nodes."""
+def placements_of(
+    assembled: Assembled, model: int, labels: Sequence[int], stages: Sequence[int] = ()
+) -> tuple[Placement, ...]:
+    """Placements of one model's blocks; `labels` are those of all nodes, and so are `stages` where there are any."""
     problem = assembled.problem
     found = []
     for node, block in zip(assembled.nodes(model), assembled.workloads[model].graph.blocks, strict=True):
         device, form = problem.split(labels[node])
         name = problem.forms[form].name
-        found.append(Placement(block.name, problem.devices[device], FLOAT32.name if name == CARRY_ANCHOR else name))
+        name = FLOAT32.name if name == CARRY_ANCHOR else name
+        found.append(Placement(block.name, problem.devices[device], name, stages[node] if stages else 0))
     return tuple(found)
 
 

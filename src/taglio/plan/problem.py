@@ -218,7 +218,8 @@ Wires = tuple[Mapping[int, Copies], ...]
 class Totals:
     """What a labelling costs: the objective, each resource, each noise sum, weight and peak bytes per device.
 
-    `broken` names every limit that does not hold, and pairs and implications that are forbidden.
+    `broken` names every limit that does not hold, and pairs and implications that are forbidden. `stages` are those of
+    its device that nodes run in (partition.py), none where all run in the first; they cost nothing in here.
     """
 
     labels: tuple[int, ...]
@@ -229,6 +230,7 @@ class Totals:
     weight_bytes: Floats
     peak_bytes: Floats
     broken: tuple[str, ...]
+    stages: tuple[int, ...] = ()
 
 
 def switching(problem: Problem, labels: Sequence[int], costs: Floats) -> Floats:

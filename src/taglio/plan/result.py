@@ -37,11 +37,13 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """One block's device and precision name."""
+    """One block's device and precision name, and the stage of its device's work that it runs in: what one stage writes
+    leaves before the next one runs."""
 
     block: str
     device: str
     precision: str
+    stage: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,13 +136,17 @@ class Plan:
 
     def fingerprint(self) -> str:
         """SHA-256 of what decides the components: model, scheme and placements."""
-        rows = [f"{each.block}\t{each.device}\t{each.precision}" for each in self.placements]
+        rows = [f"{each.block}\t{each.device}\t{each.precision}\t{each.stage}" for each in self.placements]
         rows += [f"{each.tensor}\t{each.target}\t{each.precision}" for each in self.crossings]
         return hashlib.sha256("\n".join([self.model_sha256, str(self.scheme), *rows]).encode()).hexdigest()
 
     def devices(self) -> dict[str, str]:
         """Device by block."""
         return {each.block: each.device for each in self.placements}
+
+    def stages(self) -> dict[str, int]:
+        """Stage of its device's work by block, those in the first left out."""
+        return {each.block: each.stage for each in self.placements if each.stage}
 
     def copies(self) -> dict[tuple[str, str], frozenset[str]]:
         """The precisions in which each tensor travels to each other device, by (tensor, device)."""

@@ -105,9 +105,9 @@ class Scheduler:
         self.producer = [int(each) for each in values.producer]
         self.seconds = problem.seconds.reshape(len(problem.nodes), -1)
 
-    def schedule(self, labels: Sequence[int], wires: Wires) -> Schedule:
-        """The schedule of `labels` (of all nodes) with the copies `wires`."""
-        draft = _Draft(self, labels)
+    def schedule(self, labels: Sequence[int], wires: Wires, stages: Sequence[int] = ()) -> Schedule:
+        """The schedule of `labels` (of all nodes) with the copies `wires`; `stages` are all nodes', or none."""
+        draft = _Draft(self, labels, stages)
         for value in self.edges:
             draft.pass_on(value, wires[value])
         return draft.finish()
@@ -116,15 +116,15 @@ class Scheduler:
 class _Draft:
     """One schedule in the making."""
 
-    def __init__(self, scheduler: Scheduler, labels: Sequence[int]) -> None:
+    def __init__(self, scheduler: Scheduler, labels: Sequence[int], stages: Sequence[int]) -> None:
         self._s, nodes = scheduler, scheduler.nodes
         split = {node: scheduler.problem.split(int(labels[node])) for node in nodes}
         self._form = {node: scheduler.problem.forms[form] for node, (_, form) in split.items()}
-        level = levels(scheduler.sources, [split[node][0] for node in nodes])
-        key = {node: (level[node - nodes.start], scheduler.names[split[node][0]], split[node][0]) for node in nodes}
+        places = [(scheduler.names[split[node][0]], stages[node] if stages else 0, split[node][0]) for node in nodes]
+        key = dict(zip(nodes, zip(levels(scheduler.sources, places), places, strict=True), strict=True))
         order = {each: index for index, each in enumerate(sorted(set(key.values())))}
         self._piece = {node: order[key[node]] for node in nodes}
-        self._device = {index: device for (_, _, device), index in order.items()}
+        self._device = {index: device for (_, (_, _, device)), index in order.items()}
         self._device |= {_AT_INPUT: scheduler.home, _AT_OUTPUT: scheduler.home}
         self._time = {index: scheduler.overhead_s[device] for index, device in self._device.items()}
         self._members: dict[int, list[int]] = {index: [] for index in self._device}

@@ -1,0 +1,191 @@
+"""Placements by simulation: the best found, its components parted and moved about as long as that shortens a request.
+
+A component is parted into stages where something that it writes could leave before the rest has run, or the rest could
+run before something arrives. What is moved to another device is a component, or all that leads to a block, or all that
+comes of it. Proves nothing; see critical.py.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+
+from taglio.plan.assemble import Assembled
+from taglio.plan.evaluate import cheapest_copies, evaluate
+from taglio.plan.problem import CALLER, SOURCE, Totals, Wires
+from taglio.plan.resources import request_shares
+from taglio.plan.schedule import Schedule, Scheduler, Sent
+from taglio.plan.simulate import simulate
+from taglio.plan.workload import Goal
+
+# A component is parted where that shortens the request by so much of it.
+_WORTHWHILE = 0.01
+# Parting is tried where a request takes up to so many times what the best takes.
+_PARTED_UP_TO = 1.3
+# And after a move that is not far worse by itself.
+_MOVED_UP_TO = 1.05
+# Placements beside the best from which parts are moved too.
+_STARTS = 4
+
+
+class LocalSearch:
+    """The best placement by simulation, as a goal weighs it."""
+
+    def __init__(self, assembled: Assembled, goal: Goal) -> None:
+        self.assembled, self.goal = assembled, goal
+        problem, values = assembled.problem, assembled.problem.values
+        self.shares = request_shares(assembled.workloads)
+        self.schedulers = [Scheduler(assembled, model) for model in range(len(assembled.workloads))]
+        self.energy = [i for i, r in enumerate(problem.resources) if r.name.startswith("energy")]
+        self.labels_allowed = problem.allowed.reshape(len(problem.nodes), -1)
+        # The values that each node writes and reads.
+        self.around: list[list[int]] = [[] for _ in problem.nodes]
+        for value, producer in enumerate(values.producer.tolist()):
+            readers = values.readers[values.start[value] : values.start[value + 1]].tolist()
+            for node in {producer, *readers} - {SOURCE, CALLER}:
+                self.around[node].append(value)
+        self.sides = [side for each in self.schedulers for side in _sides(each)]
+        self.best: Totals | None = None
+        self.value, self.tried = np.inf, 0
+        # The best few, by value; and those that parts were moved from already.
+        self.near: list[tuple[float, int, Totals]] = []
+        self.climbed: set[tuple[int, ...]] = set()
+
+    def worth(self, totals: Totals) -> float:
+        """What a placement takes by simulation, as the goal weighs it."""
+        taken = float(self.shares @ np.array(self.simulated(totals.labels, totals.wires, totals.stages)))
+        return self.goal.latency * taken + self.besides(totals)
+
+    def besides(self, totals: Totals) -> float:
+        """What of it is no latency: joules, and what changing a running plan costs."""
+        problem = self.assembled.problem
+        joules = sum(problem.resources[i].weight * float(totals.resources[i]) for i in self.energy)
+        extra = 0.0
+        if problem.extra is not None:
+            nodes = np.arange(len(problem.nodes))
+            extra = float(problem.extra.reshape(len(nodes), -1)[nodes, list(totals.labels)].sum())
+        return float(joules + extra)
+
+    def simulated(self, labels: Sequence[int], wires: Wires, stages: Sequence[int] = ()) -> list[float]:
+        """Seconds of a request of each model, alone."""
+        return [simulate([each.schedule(labels, wires, stages).pipeline()]).end_s for each in self.schedulers]
+
+    def offer(self, totals: Totals) -> bool:
+        """Keep a placement if it is within the limits and, parted, the best so far."""
+        found = self._look(totals)
+        return found is not None and found[0] == self.value and found[1] is self.best
+
+    def move(self, deadline: float) -> None:
+        """Move parts of the best placement, then of those next to it, to other devices as long as that shortens the
+        request."""
+        while time.perf_counter() < deadline:
+            start = next((each for each in self.near if each[2].labels not in self.climbed), None)
+            if start is None:
+                return
+            self.climbed.add(start[2].labels)
+            self._climb(start[0], start[2], deadline)
+
+    def _look(self, totals: Totals) -> tuple[float, Totals] | None:
+        """A placement's value, and the placement parted; None if it is far from the best, or breaks a limit. Limits on
+        latency are held against the simulated one, so a broken sum of seconds is none."""
+        self.tried += 1
+        if any(not each.startswith("latency") for each in totals.broken):
+            return None
+        value = self.worth(totals)
+        if value > _PARTED_UP_TO * self.value:
+            return None
+        totals, value = self._parted(totals, value)
+        if value < self.value:
+            self.best, self.value = totals, value
+        if all(totals.labels != each.labels for _, _, each in self.near):
+            self.near = sorted([*self.near, (value, self.tried, totals)], key=lambda each: each[:2])[:_STARTS]
+        return value, totals
+
+    def _climb(self, value: float, here: Totals, deadline: float) -> None:
+        again = True
+        while again:
+            again = False
+            pieces = [
+                piece.nodes
+                for each in self.schedulers
+                for piece in each.schedule(here.labels, here.wires, here.stages).pieces
+            ]
+            for nodes, device in product([*pieces, *self.sides], range(len(self.assembled.problem.devices))):
+                if time.perf_counter() > deadline:
+                    return
+                moved = self._moved(value, here, nodes, device)
+                found = self._look(moved) if moved is not None else None
+                if found is not None and found[0] < value:
+                    (value, here), again = found, True
+                    self.climbed.add(here.labels)
+
+    def _moved(self, value: float, here: Totals, nodes: Sequence[int], device: int) -> Totals | None:
+        """`here` with nodes on another device, in the same precisions; None where that may not be, or is far worse."""
+        problem, labels = self.assembled.problem, list(here.labels)
+        moved = [node for node in nodes if problem.split(labels[node])[0] != device]
+        for node in moved:
+            labels[node] = problem.label(device, problem.split(labels[node])[1])
+        if not moved or not all(self.labels_allowed[node, labels[node]] for node in moved):
+            return None
+        wires = list(here.wires)
+        for each in {each for node in moved for each in self.around[node]}:
+            wires[each] = cheapest_copies(problem, labels, each)
+        taken = float(self.shares @ np.array(self.simulated(labels, tuple(wires), here.stages)))
+        if self.goal.latency * taken > _MOVED_UP_TO * value:
+            return None
+        return replace(evaluate(problem, labels, tuple(wires)), stages=here.stages)
+
+    def _parted(self, totals: Totals, value: float) -> tuple[Totals, float]:
+        """With components parted, each time the one that shortens the request most, as long as that is worthwhile."""
+        again = True
+        while again:
+            again = False
+            for scheduler in self.schedulers:
+                schedule = scheduler.schedule(totals.labels, totals.wires, totals.stages)
+                tried = []
+                for late in {late for sent in schedule.sent for late in _late(scheduler, schedule, sent)}:
+                    stages = np.array(totals.stages or [0] * len(totals.labels))
+                    stages[list(late)] = stages.max() + 1
+                    tried.append(replace(totals, stages=tuple(stages.tolist())))
+                found = min(((self.worth(each), each) for each in tried), key=lambda each: each[0], default=None)
+                if found is not None and found[0] < (1.0 - _WORTHWHILE) * value:
+                    (value, totals), again = found, True
+        return totals, value
+
+
+def _late(scheduler: Scheduler, schedule: Schedule, sent: Sent) -> list[tuple[int, ...]]:
+    """Nodes of a component that may run after the rest of it: of the one that sends a value away, those that the value
+    does not need, and of each that takes it, those that need it."""
+    if sent.ends[0] == sent.ends[1]:
+        return []
+    first, values, found = scheduler.nodes.start, scheduler.problem.values, []
+    if sent.source is not None and schedule.pieces[sent.source].nodes:
+        own = schedule.pieces[sent.source].nodes
+        needed = {int(values.producer[sent.value])}
+        for node in reversed(own):
+            if node in needed:
+                needed |= {first + each for each in scheduler.sources[node - first]}
+        found.append(tuple(node for node in own if node not in needed))
+    readers = {int(values.readers[edge]) for edge in scheduler.edges[sent.value]}
+    for target in sent.targets:
+        behind: set[int] = set()
+        for node in schedule.pieces[target].nodes:
+            if node in readers or any(first + each in behind for each in scheduler.sources[node - first]):
+                behind.add(node)
+        found.append(tuple(sorted(behind)))
+    return [late for late in found if late]
+
+
+def _sides(scheduler: Scheduler) -> list[tuple[int, ...]]:
+    """All that comes of a node and all that leads to it, itself included, for every node; the fewest first."""
+    ahead = [{node} for node in scheduler.nodes]
+    behind = [{node} for node in scheduler.nodes]
+    for index, sources in enumerate(scheduler.sources):
+        for each in sources:
+            ahead[index] |= ahead[each]
+    for index in reversed(range(len(ahead))):
+        for each in scheduler.sources[index]:
+            behind[each] |= behind[index]
+    return sorted({tuple(sorted(each)) for each in (*ahead, *behind)}, key=lambda each: (len(each), each))
