@@ -57,13 +57,13 @@ def shorten(
 ) -> Shortest:
     """Better `start` (each within the limits) until the gap is proven or the time is up. `goal` weighs what the
     critical path takes and the joules; `bound` is what is known already."""
+    begun = time.perf_counter()
+    deadline, until = begun + time_limit_s, begun + _WEIGHING_SHARE * time_limit_s
     search = LocalSearch(assembled, goal)
     for totals in start:
         search.offer(totals)
     assert search.best is not None, "give at least one placement"
-    search.move(time.perf_counter() + _MOVING_SHARE * time_limit_s)
-    deadline = time.perf_counter() + time_limit_s
-    until = time.perf_counter() + _WEIGHING_SHARE * time_limit_s
+    search.move(begun + _MOVING_SHARE * time_limit_s)
     master = _master(search)
     master.add(_taken(search, search.best))
     inner, worth, ceiling, stalled = master.best()[0], -np.inf, np.inf, 0

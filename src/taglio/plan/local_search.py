@@ -26,7 +26,7 @@ _WORTHWHILE = 0.01
 _PARTED_UP_TO = 1.3
 # And after a move that is not far worse by itself.
 _MOVED_UP_TO = 1.05
-# Placements beside the best from which parts are moved too.
+# Of the placements that are offered, so many wait for parts of them to be moved.
 _STARTS = 4
 
 
@@ -49,8 +49,8 @@ class LocalSearch:
         self.sides = [side for each in self.schedulers for side in _sides(each)]
         self.best: Totals | None = None
         self.value, self.tried = np.inf, 0
-        # The best few, by value; and those that parts were moved from already.
-        self.near: list[tuple[float, int, Totals]] = []
+        # The best few that were offered, by value; and the labels that parts were moved from already.
+        self.offered: list[tuple[float, int, Totals]] = []
         self.climbed: set[tuple[int, ...]] = set()
 
     def worth(self, totals: Totals) -> float:
@@ -75,17 +75,19 @@ class LocalSearch:
     def offer(self, totals: Totals) -> bool:
         """Keep a placement if it is within the limits and, parted, the best so far."""
         found = self._look(totals)
-        return found is not None and found[0] == self.value and found[1] is self.best
+        if found is None:
+            return False
+        value, totals = found
+        if totals.labels not in self.climbed and all(totals.labels != each.labels for _, _, each in self.offered):
+            self.offered = sorted([*self.offered, (value, self.tried, totals)], key=lambda each: each[:2])[:_STARTS]
+        return totals is self.best
 
     def move(self, deadline: float) -> None:
-        """Move parts of the best placement, then of those next to it, to other devices as long as that shortens the
-        request."""
-        while time.perf_counter() < deadline:
-            start = next((each for each in self.near if each[2].labels not in self.climbed), None)
-            if start is None:
-                return
-            self.climbed.add(start[2].labels)
-            self._climb(start[0], start[2], deadline)
+        """Move parts of the best of what was offered to other devices as long as that shortens the request."""
+        while self.offered and time.perf_counter() < deadline:
+            value, _, start = self.offered.pop(0)
+            self.climbed.add(start.labels)
+            self._climb(value, start, deadline)
 
     def _look(self, totals: Totals) -> tuple[float, Totals] | None:
         """A placement's value, and the placement parted; None if it is far from the best, or breaks a limit. Limits on
@@ -99,8 +101,6 @@ class LocalSearch:
         totals, value = self._parted(totals, value)
         if value < self.value:
             self.best, self.value = totals, value
-        if all(totals.labels != each.labels for _, _, each in self.near):
-            self.near = sorted([*self.near, (value, self.tried, totals)], key=lambda each: each[:2])[:_STARTS]
         return value, totals
 
     def _climb(self, value: float, here: Totals, deadline: float) -> None:
@@ -114,6 +114,7 @@ class LocalSearch:
             ]
             for nodes, device in product([*pieces, *self.sides], range(len(self.assembled.problem.devices))):
                 if time.perf_counter() > deadline:
+                    self.offered.insert(0, (value, 0, here))  # to go on from
                     return
                 moved = self._moved(value, here, nodes, device)
                 found = self._look(moved) if moved is not None else None
