@@ -92,18 +92,19 @@ class Pipeline:
         sent = time.monotonic()
         answers = []
         try:
-            for index, last, give in self._fetched:
-                coming = give.remote(request, index).future()
-                if last:
-                    answers.append(coming)
-                else:
-                    coming.add_done_callback(self._arrived)
             for index, message, to in self._inputs:
                 parcel = Parcel(request, index, "", {name: feed[name] for name in message.names})
                 if to is not None:
                     to(parcel)
                 else:
                     self._take(parcel)
+            # Asked for while the inputs are on their way: each call takes this processor half a millisecond.
+            for index, last, give in self._fetched:
+                coming = give.remote(request, index).future()
+                if last:
+                    answers.append(coming)
+                else:
+                    coming.add_done_callback(self._arrived)
             if self._here is not None:
                 answers += [self._here.promise(request, index) for index in self._own]
         except Exception as error:
