@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from taglio.profile import stopwatch
-from taglio.profile.speed import reference_seconds
+from taglio.profile.speed import reference_seconds, waking_seconds
 from taglio.profile.stopwatch import STRETCH_S, Effort, Feed, run_for, stretch_s, stretches, summarize
 
 SECONDS = st.lists(st.floats(1e-4, 1.0), min_size=1, max_size=200)
@@ -80,6 +80,10 @@ def test_of_long_runs_the_median_counts(seconds: list[float]) -> None:
 
 def test_the_reference_takes_a_believable_time() -> None:
     assert 1e-5 < reference_seconds(1) < 1.0
+
+
+def test_what_waiting_costs_is_small_and_not_negative() -> None:
+    assert 0.0 <= waking_seconds() < 0.05
 
 
 def test_one_interruption_among_a_handful_of_short_runs_does_not_decide() -> None:

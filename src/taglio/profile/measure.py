@@ -17,7 +17,7 @@ from taglio.profile.calibrate import calibrate
 from taglio.profile.fit import Run, conformal_ratio
 from taglio.profile.machine import describe
 from taglio.profile.result import Conditions, Profile, WholeRun, changes, writes
-from taglio.profile.speed import Speeds
+from taglio.profile.speed import Speeds, waking_seconds
 from taglio.profile.stopwatch import Effort, Feed, Progress, Timed, WallTime, time_models
 from taglio.quantize.effective import effective
 from taglio.quantize.precision import Assignment, Precision, precisions
@@ -70,6 +70,7 @@ def profile(
         options.spinning,
         options.optimization.value,
         speeds.typical(),
+        waking_seconds(),
     )
     runs = _runs(model, graph, assignments, timed, set(mixes), 1.0)
     return _assemble(model.sha256, graph, conditions, scheme, choices, runs)

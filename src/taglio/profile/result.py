@@ -70,7 +70,8 @@ class WholeRun:
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """How the times were taken. `reference_s` is what the fixed computation of speed.py took then."""
+    """How the times were taken. `reference_s` is what the fixed computation of speed.py took then, `waking_s` how much
+    longer a run takes where the device has waited before it."""
 
     machine: Machine
     runtime: str
@@ -79,6 +80,7 @@ class Conditions:
     spinning: bool
     optimization: str
     reference_s: float | None = None
+    waking_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

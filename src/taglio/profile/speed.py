@@ -1,15 +1,18 @@
-"""How fast a machine is at the moment: one fixed computation, timed. Knows no model of the user's.
+"""How fast a machine is at the moment: fixed computations, timed. Knows no model of the user's.
 
 A machine that others share is not always as fast as it was when a model was profiled on it. Then predictions are off
-by as much, and who reads them should be told so.
+by as much, and who reads them should be told so. And a device that waits for others finds its caches cold when its turn
+comes, unlike in a profile, where one run follows another.
 """
 
 import time
+from collections.abc import Sequence
 from functools import cache
 from itertools import repeat
 from statistics import fmean, median
 
 import numpy as np
+import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from taglio.profile.stopwatch import run_for
@@ -20,6 +23,8 @@ from taglio.runtimes.session import Session
 _CHANNELS, _SIZE = 32, 160
 _LEAST_S = 0.3
 _EVERY_S = 2.0
+# A device waits for others for milliseconds. The median of so many runs after that.
+_WAIT_S, _WAITS = 0.01, 25
 
 
 def reference_seconds(threads: int) -> float:
@@ -27,6 +32,18 @@ def reference_seconds(threads: int) -> float:
     session, feed = _session(threads)
     run_for(0.0, "reference", session, repeat(feed))
     return fmean(run_for(_LEAST_S, "reference", session, repeat(feed)))
+
+
+def waking_seconds() -> float:
+    """Seconds that a run takes longer after the process has waited than right after another: of a model of one small
+    operator, because it hardly depends on the model."""
+    session, feed = _small()
+    ready = median(run_for(_WAIT_S, "small", session, repeat(feed)))
+    waited = []
+    for _ in range(_WAITS):
+        time.sleep(_WAIT_S)
+        waited += run_for(0.0, "small", session, repeat(feed))
+    return max(0.0, median(waited) - ready)
 
 
 class Speeds:
@@ -60,15 +77,30 @@ def _session(threads: int) -> tuple[Session, dict[str, np.ndarray]]:
         helper.make_node("MaxPool", ["wide"], ["small"], name="pool", kernel_shape=[4, 4], strides=[4, 4]),
         helper.make_node("Conv", ["small", "full"], ["y"], name="full", pads=[1, 1, 1, 1]),
     ]
-    shape = [1, _CHANNELS, _SIZE, _SIZE]
+    shape = (1, _CHANNELS, _SIZE, _SIZE)
+    made = [numpy_helper.from_array(each, name) for name, each in weights.items()]
+    model = _model(nodes, shape, (1, _CHANNELS, _SIZE // 4, _SIZE // 4), made)
+    return open_session(model, SessionOptions(threads)), {"x": rng.standard_normal(shape).astype(np.float32)}
+
+
+@cache
+def _small() -> tuple[Session, dict[str, np.ndarray]]:
+    shape = (1, 1000)
+    model = _model([helper.make_node("Relu", ["x"], ["y"], name="relu")], shape, shape, [])
+    return open_session(model, SessionOptions(1)), {"x": np.ones(shape, np.float32)}
+
+
+def _model(
+    nodes: Sequence[onnx.NodeProto], given: Sequence[int], made: Sequence[int], weights: Sequence[onnx.TensorProto]
+) -> onnx.ModelProto:
+    """From x to y, in float."""
     graph = helper.make_graph(
         nodes,
         "reference",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, _CHANNELS, _SIZE // 4, _SIZE // 4])],
-        [numpy_helper.from_array(each, name) for name, each in weights.items()],
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, given)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, made)],
+        weights,
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
     model.ir_version = 8
-    feed = {"x": rng.standard_normal(shape).astype(np.float32)}
-    return open_session(model, SessionOptions(threads)), feed
+    return model
