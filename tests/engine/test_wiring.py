@@ -34,16 +34,19 @@ def test_a_tensor_crosses_once_for_each_device_that_reads_it() -> None:
     found = [(each.source, each.device, each.names) for each in wiring.messages]
     assert found == [
         (CALLER, "camera", ("x",)),
-        ("0", "server", ("a", "b")),
+        ("0", "server", ("a",)),
+        ("0", "server", ("b",)),
         ("0", "camera", ("b",)),
         ("1", "camera", ("c",)),
         ("1", CALLER, ("z",)),
         ("2", "camera", ("d",)),
         ("3", CALLER, ("y",)),
     ]
-    assert wiring.reads == {"0": (0,), "1": (1,), "2": (1,), "3": (3, 5, 2)}
+    assert wiring.reads == {"0": (0,), "1": (1, 2), "2": (2,), "3": (3, 4, 6)}
     assert [wiring.messages[index].names for index in wiring.answers()] == [("z",), ("y",)]
-    assert wiring.messages[1].bytes == 8
+    both = replace(THERE_AND_BACK, pieces=(*THERE_AND_BACK.pieces[:2], *THERE_AND_BACK.pieces[3:]))
+    together = wire(replace(both, pieces=(*both.pieces[:2], piece("3", "camera", "c b", "y"))))
+    assert [each.names for each in together.messages][1] == ("a", "b") and together.messages[1].bytes == 8
 
 
 def test_an_output_that_is_read_on_goes_to_both() -> None:

@@ -1,7 +1,8 @@
 """Which tensors go from which component to which device, from a manifest. Sends nothing.
 
-All that one component sends to one device goes as one message, read there by every component that wants some of it, and
-so crosses the link once. The caller is at the start device: it sends the model's inputs and reads its outputs.
+What one component sends to a device crosses the link once, however many components read it there. Tensors that the same
+components read go as one message; what only a later one of them reads has a message of its own and keeps nobody
+waiting. The caller is at the start device: it sends the model's inputs and reads its outputs.
 """
 
 from dataclasses import dataclass
@@ -58,21 +59,24 @@ def wire(manifest: Manifest) -> Wiring:
             ports[port.name] = port
         for port in piece.inputs:
             ports.setdefault(port.name, port)
-    wanted: dict[tuple[str, str, str], dict[str, None]] = {}
+    # By tensor and device, who reads it there, in running order.
+    readers: dict[tuple[str, str], tuple[str, ...]] = {}
     for piece in manifest.pieces:
         for port in piece.inputs:
             if port.name not in home:
                 raise BadArtifact(f"component {piece.name} reads {port.name}, which nothing writes: build again")
-            wanted.setdefault((*home[port.name], piece.device), {})[port.name] = None
+            readers[port.name, piece.device] = (*readers.get((port.name, piece.device), ()), piece.name)
     for name in manifest.outputs:
         if home.get(name, (CALLER,))[0] != CALLER:
-            wanted.setdefault((*home[name], CALLER), {})[name] = None
+            readers[name, CALLER] = ()
+    wanted: dict[tuple[str, str, str, tuple[str, ...]], list[str]] = {}
+    for (name, device), each in readers.items():
+        wanted.setdefault((*home[name], device, each), []).append(name)
     order = [CALLER, *(piece.name for piece in manifest.pieces)]
     keys = sorted(wanted, key=lambda key: order.index(key[0]))
-    messages = tuple(Message(*key, tuple(ports[name] for name in wanted[key])) for key in keys)
-    index = {key: position for position, key in enumerate(keys)}
-    reads = {
-        piece.name: tuple(dict.fromkeys(index[*home[port.name], piece.device] for port in piece.inputs))
-        for piece in manifest.pieces
-    }
-    return Wiring(messages, reads)
+    messages = tuple(Message(*key[:3], tuple(ports[name] for name in wanted[key])) for key in keys)
+    reads: dict[str, list[int]] = {piece.name: [] for piece in manifest.pieces}
+    for index, key in enumerate(keys):
+        for reader in key[3]:
+            reads[reader].append(index)
+    return Wiring(messages, {name: tuple(each) for name, each in reads.items()})

@@ -209,12 +209,14 @@ class _Draft:
             name = self._s.names[self._device[index]]
             label = {_AT_INPUT: f"{INPUT}-{name}", _AT_OUTPUT: f"{OUTPUT}-{name}"}.get(index, f"{index}-{name}")
             pieces.append(Piece(label, self._device[index], tuple(self._members[index]), self._time[index]))
-        sent = tuple(
+        found = [
             replace(
                 each,
                 source=None if each.source is None else place[each.source],
                 targets=tuple(place[target] for target in each.targets),
             )
             for each in self._sent
-        )
+        ]
+        # What is needed first leaves first, as the engine sends it.
+        sent = tuple(sorted(found, key=lambda each: min(each.targets, default=len(pieces))))
         return Schedule(tuple(pieces), sent, self._s.names, self._s.problem.values.names)
