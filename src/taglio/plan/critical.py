@@ -59,7 +59,7 @@ def shorten(
     critical path takes and the joules; `bound` is what is known already."""
     begun = time.perf_counter()
     deadline, until = begun + time_limit_s, begun + _WEIGHING_SHARE * time_limit_s
-    search = LocalSearch(assembled, goal)
+    search = LocalSearch(assembled, goal, deadline)
     for totals in start:
         search.offer(totals)
     assert search.best is not None, "give at least one placement"

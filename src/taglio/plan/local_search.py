@@ -8,7 +8,8 @@ comes of it. Proves nothing; see critical.py.
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import product
+from itertools import chain
+from math import inf
 
 import numpy as np
 
@@ -31,10 +32,10 @@ _STARTS = 4
 
 
 class LocalSearch:
-    """The best placement by simulation, as a goal weighs it."""
+    """The best placement by simulation, as a goal weighs it; nothing is parted any more after `deadline`."""
 
-    def __init__(self, assembled: Assembled, goal: Goal) -> None:
-        self.assembled, self.goal = assembled, goal
+    def __init__(self, assembled: Assembled, goal: Goal, deadline: float = inf) -> None:
+        self.assembled, self.goal, self.deadline = assembled, goal, deadline
         problem, values = assembled.problem, assembled.problem.values
         self.shares = request_shares(assembled.workloads)
         self.schedulers = [Scheduler(assembled, model) for model in range(len(assembled.workloads))]
@@ -46,9 +47,9 @@ class LocalSearch:
             readers = values.readers[values.start[value] : values.start[value + 1]].tolist()
             for node in {producer, *readers} - {SOURCE, CALLER}:
                 self.around[node].append(value)
-        self.sides = [side for each in self.schedulers for side in _sides(each)]
+        self.sides = [(each.nodes.start, side) for each in self.schedulers for side in _sides(each)]
         self.best: Totals | None = None
-        self.value, self.tried = np.inf, 0
+        self.value, self.tried = inf, 0
         # The best few that were offered, by value; and the labels that parts were moved from already.
         self.offered: list[tuple[float, int, Totals]] = []
         self.climbed: set[tuple[int, ...]] = set()
@@ -112,7 +113,9 @@ class LocalSearch:
                 for each in self.schedulers
                 for piece in each.schedule(here.labels, here.wires, here.stages).pieces
             ]
-            for nodes, device in product([*pieces, *self.sides], range(len(self.assembled.problem.devices))):
+            groups = chain(pieces, (_nodes(first, side) for first, side in self.sides))
+            devices = range(len(self.assembled.problem.devices))
+            for nodes, device in ((nodes, device) for nodes in groups for device in devices):
                 if time.perf_counter() > deadline:
                     self.offered.insert(0, (value, 0, here))  # to go on from
                     return
@@ -145,13 +148,15 @@ class LocalSearch:
             again = False
             for scheduler in self.schedulers:
                 schedule = scheduler.schedule(totals.labels, totals.wires, totals.stages)
-                tried = []
-                for late in {late for sent in schedule.sent for late in _late(scheduler, schedule, sent)}:
+                found = value, totals
+                for late in dict.fromkeys(late for sent in schedule.sent for late in _late(scheduler, schedule, sent)):
+                    if time.perf_counter() > self.deadline:
+                        return totals, value
                     stages = np.array(totals.stages or [0] * len(totals.labels))
                     stages[list(late)] = stages.max() + 1
-                    tried.append(replace(totals, stages=tuple(stages.tolist())))
-                found = min(((self.worth(each), each) for each in tried), key=lambda each: each[0], default=None)
-                if found is not None and found[0] < (1.0 - _WORTHWHILE) * value:
+                    tried = replace(totals, stages=tuple(stages.tolist()))
+                    found = min(found, (self.worth(tried), tried), key=lambda each: each[0])
+                if found[0] < (1.0 - _WORTHWHILE) * value:
                     (value, totals), again = found, True
         return totals, value
 
@@ -179,14 +184,18 @@ def _late(scheduler: Scheduler, schedule: Schedule, sent: Sent) -> list[tuple[in
     return [late for late in found if late]
 
 
-def _sides(scheduler: Scheduler) -> list[tuple[int, ...]]:
-    """All that comes of a node and all that leads to it, itself included, for every node; the fewest first."""
-    ahead = [{node} for node in scheduler.nodes]
-    behind = [{node} for node in scheduler.nodes]
+def _sides(scheduler: Scheduler) -> list[int]:
+    """All that comes of a node and all that leads to it, itself included, for every node, as bits; the fewest first."""
+    ahead = [1 << index for index in range(len(scheduler.nodes))]
+    behind = list(ahead)
     for index, sources in enumerate(scheduler.sources):
         for each in sources:
             ahead[index] |= ahead[each]
-    for index in reversed(range(len(ahead))):
+    for index in reversed(range(len(behind))):
         for each in scheduler.sources[index]:
             behind[each] |= behind[index]
-    return sorted({tuple(sorted(each)) for each in (*ahead, *behind)}, key=lambda each: (len(each), each))
+    return sorted({*ahead, *behind}, key=lambda each: (each.bit_count(), each))
+
+
+def _nodes(first: int, side: int) -> list[int]:
+    return [first + index for index, bit in enumerate(reversed(f"{side:b}")) if bit == "1"]
