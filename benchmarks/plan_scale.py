@@ -72,13 +72,9 @@ class OneByOne(Program):
         return pairs
 
 
-def labels_of(problem: Problem) -> list[np.ndarray]:
-    return [np.flatnonzero(row) for row in problem.allowed.reshape(len(problem.nodes), -1)]
-
-
 def peer(problem: Problem, seconds: float) -> dict[str, Any]:
     start = time.perf_counter()
-    program = OneByOne(Market(problem), labels_of(problem))
+    program = OneByOne(Market(problem), problem.allowed.reshape(len(problem.nodes), -1))
     built = time.perf_counter()
     found = program.solve(time_limit_s=seconds, gap=GAP)
     objective = None if found.labels is None else evaluate(problem, found.labels.tolist(), found.wires).objective

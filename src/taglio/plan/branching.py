@@ -6,7 +6,7 @@ no better plan. Decides nothing about plans: the caller is shown every answer.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,12 +25,12 @@ _SAME_TABLES = 0.7
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Half:
-    """Labels that are left, the bound there, what to branch on (two sets of labels of a node; node −1 where no node has
-    two), and the answers."""
+    """Labels that are left (a mask), the bound there, what to branch on (two sets of labels of a node; node −1 where no
+    node has two), and the answers."""
 
     bound: float
     relaxation: Relaxation
-    alive: list[np.ndarray]
+    alive: np.ndarray
     multipliers: np.ndarray
     node: int
     sides: tuple[np.ndarray, np.ndarray]
@@ -46,13 +46,13 @@ class Branching:
     market: Market
     cutoff: Callable[[], float]
     show: Callable[[Account, np.ndarray], None]
-    close: Callable[[list[np.ndarray]], bool]
+    close: Callable[[np.ndarray], bool]
     deadline: float
 
-    def run(self, alive: Sequence[np.ndarray], multipliers: np.ndarray) -> float:
+    def run(self, alive: np.ndarray, multipliers: np.ndarray) -> float:
         """A lower bound on every plan of these labels, up to what `cutoff()` says in the end."""
         unsettled = np.inf
-        waiting = self._look(list(alive), multipliers, [], None)
+        waiting = self._look(alive, multipliers, [], None)
         while waiting:
             half = waiting.pop()
             if half.bound >= self.cutoff():
@@ -64,8 +64,8 @@ class Branching:
                 continue
             found = []
             for side in half.sides:
-                labels = list(half.alive)
-                labels[half.node] = side
+                labels = half.alive.copy()
+                labels[half.node] = np.isin(np.arange(self.market.labels), side)
                 known = [each for each in half.pool if each.labels[half.node] in side]
                 found += self._look(labels, half.multipliers, known[-_KNOWN:], half.relaxation)
             # The better half comes last, and so is the next.
@@ -74,7 +74,7 @@ class Branching:
 
     def _look(
         self,
-        alive: list[np.ndarray],
+        alive: np.ndarray,
         multipliers: np.ndarray,
         known: list[Account],
         relaxation: Relaxation | None,
@@ -82,7 +82,7 @@ class Branching:
         """The bound of these labels and where to branch; nothing where no plan is below the cutoff. `known` are answers
         of a larger set of labels that are in this one too, and `relaxation` is the larger set's."""
         market, cutoff = self.market, self.cutoff
-        if relaxation is None or sum(map(len, alive)) < _SAME_TABLES * relaxation.given:
+        if relaxation is None or alive.sum() < _SAME_TABLES * relaxation.given:
             try:
                 relaxation = Relaxation(market, alive, arity=3, limit=_WIDEST)
             except TooWide:
@@ -114,12 +114,9 @@ class Branching:
             return []
         self.show(min(pool, key=lambda each: each.objective + abs(bound) * _over(market, each)), found.multipliers)
         relaxation.run(market.price(found.multipliers))
-        kept = list(alive)
-        for node, labels, line in relaxation.marginals():
-            kept[node] = np.intersect1d(alive[node], labels[line < cutoff()])
-            if not len(kept[node]):
-                return []
-        if all(len(each) == 1 for each in kept) and self.close(kept):
+        kept = alive & (relaxation.marginals() < cutoff())
+        counts = kept.sum(axis=1)
+        if not counts.all() or ((counts == 1).all() and self.close(kept)):
             return []
         node, sides = _where(market, kept, pool, found.shares)
         return [Half(bound, relaxation, kept, found.multipliers, node, sides, pool)]
@@ -130,17 +127,14 @@ def _over(market: Market, account: Account) -> float:
 
 
 def _where(
-    market: Market, alive: list[np.ndarray], pool: list[Account], shares: np.ndarray
+    market: Market, alive: np.ndarray, pool: list[Account], shares: np.ndarray
 ) -> tuple[int, tuple[np.ndarray, np.ndarray]]:
     """The node of most work about whose device, or else label, the answers disagree most; −1 where none is open."""
     rows = np.arange(market.nodes)
     fractions = np.zeros((market.nodes, market.labels))
     for share, account in zip(shares, pool, strict=False):
         fractions[rows, account.labels] += share
-    for each, labels in enumerate(alive):
-        mask = np.zeros(market.labels, dtype=bool)
-        mask[labels] = True
-        fractions[each, ~mask] = 0.0
+    fractions[~alive] = 0.0
     by_device = fractions.reshape(market.nodes, market.devices, market.forms).sum(axis=2)
     work = market.problem.seconds.max(axis=(1, 2))
     work = work / max(1e-12, work.max(initial=0.0))
@@ -148,10 +142,12 @@ def _where(
         open_ = np.minimum(scores, 1.0 - scores) * (0.2 + work)[:, None]
         for flat in np.argsort(-open_, axis=None)[:50].tolist():
             node, index = divmod(flat, scores.shape[1])
-            inside = (market.label_device[alive[node]] == index) if part else alive[node] == index
+            labels = np.flatnonzero(alive[node])
+            inside = (market.label_device[labels] == index) if part else labels == index
             if inside.any() and not inside.all():
-                return node, (alive[node][inside], alive[node][~inside])
-    for node, labels in enumerate(alive):
-        if len(labels) > 1:
-            return node, (labels[:1], labels[1:])
+                return node, (labels[inside], labels[~inside])
+    undecided = np.flatnonzero(alive.sum(axis=1) > 1)
+    if len(undecided):
+        labels = np.flatnonzero(alive[undecided[0]])
+        return int(undecided[0]), (labels[:1], labels[1:])
     return -1, (np.zeros(0, dtype=np.intp), np.zeros(0, dtype=np.intp))

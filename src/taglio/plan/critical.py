@@ -163,8 +163,9 @@ class _Lower:
 
     def __init__(self, problem: Problem) -> None:
         """Raises TooWide where the graph is."""
-        alive = [np.flatnonzero(row) for row in problem.allowed.reshape(len(problem.nodes), -1)]
-        self.relaxation = Relaxation(Market(problem), alive, arity=1, limit=3e6)
+        self.relaxation = Relaxation(
+            Market(problem), problem.allowed.reshape(len(problem.nodes), -1), arity=1, limit=3e6
+        )
         self.multipliers = np.zeros(len(self.relaxation.market.rows))
         self.bound, self.labels = -np.inf, [0] * len(problem.nodes)
 

@@ -5,7 +5,7 @@ of single nodes are worked out exactly; those that share no value add up, so tha
 then the best pairs, are exact too.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 
@@ -16,7 +16,7 @@ _MOST_PAIRED = 160
 
 
 class Descent:
-    """Local search over the labels that `offered` lists per node."""
+    """Local search over labels that are `offered`, a mask (nodes, labels)."""
 
     def __init__(self, market: Market, ledger: Ledger) -> None:
         self.market, self.ledger = market, ledger
@@ -33,7 +33,7 @@ class Descent:
         priced: Priced,
         multipliers: np.ndarray,
         labels: np.ndarray,
-        offered: Sequence[np.ndarray],
+        offered: np.ndarray,
         *,
         good_enough: float,
         rounds: int = 12,
@@ -44,8 +44,7 @@ class Descent:
         total, use = ledger.totals(priced, labels)
         uppers = market.uppers
         penalty, step = 4.0 * multipliers + 0.2 * abs(total[0]), 0.05 * abs(total[0])
-        nodes = np.repeat(np.arange(market.nodes), [len(each) for each in offered])
-        to = np.concatenate(list(offered)) if len(nodes) else np.zeros(0, dtype=np.intp)
+        nodes, to = np.nonzero(offered)
         first = np.searchsorted(nodes, np.arange(market.nodes + 1))
         change = ledger.changes(priced, labels, use, nodes, to)
 

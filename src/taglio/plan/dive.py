@@ -22,7 +22,7 @@ _SEAM = 4
 def dive(
     market: Market,
     ledger: Ledger,
-    offered: Sequence[np.ndarray],
+    offered: np.ndarray,
     pool: Sequence[Account],
     shares: np.ndarray,
     multipliers: np.ndarray,
@@ -34,7 +34,7 @@ def dive(
     backwards: bool,
 ) -> tuple[list[Account], np.ndarray]:
     """Answers of ever smaller remainders, and the last prices. Each round fixes `share` of what is open."""
-    alive = list(offered)
+    alive = offered.copy()
     found: list[Account] = []
     nodes = np.arange(market.nodes)
     if backwards:
@@ -67,7 +67,7 @@ def dive(
 
 
 def _share_out(
-    alive: list[np.ndarray],
+    alive: np.ndarray,
     nodes: np.ndarray,
     pool: Sequence[Account],
     shares: np.ndarray,
@@ -88,10 +88,11 @@ def _share_out(
         off = ahead + by_answer - weights @ by_answer
         chosen = int((np.maximum(off, 0.4 * -off) @ worth).argmin())
         ahead = off[chosen]
-        for node in piece:
-            alive[node] = answers[chosen][[node]]
+        alive[piece] = False
+        alive[piece, answers[chosen][piece]] = True
         if last not in (-1, chosen):
             seam = np.concatenate([pieces[number - 1][-_SEAM:], piece[:_SEAM]])
-            for node in seam:
-                alive[node] = np.unique([labels[node] for labels in answers])
+            alive[seam] = False
+            for labels in answers:
+                alive[seam, labels[seam]] = True
         last = chosen

@@ -150,18 +150,16 @@ class Elimination:
             labels[way.nodes] = self.tables.take(at[:, None] + way.line).argmin(axis=1)
         return total, labels
 
-    def marginals(self, total: float) -> list[np.ndarray]:
-        """After `run`: by node, the least sum under each label."""
-        result: list[np.ndarray] = [np.zeros(0)] * len(self.sizes)
+    def marginals(self, total: float) -> np.ndarray:
+        """After `run`: the least sum under each label of each node (nodes, most labels); infinite beyond its own."""
+        result = np.full((len(self.sizes), max(self.sizes, default=1)), np.inf)
         outside = {id(pool): np.zeros_like(pool) for pool in self.pools.values()}
         for step in reversed(self.steps):
             if step.pool is None:
                 whole = step.whole + (total - step.whole.min(axis=1))[:, None]
             else:
                 whole = step.whole + outside[id(step.pool)][step.rows][:, None]
-            own = whole.reshape(*whole.shape[:2], -1).min(axis=2)
-            for node, line in zip(step.nodes.tolist(), own, strict=True):
-                result[node] = line
+            result[step.nodes, : whole.shape[1]] = whole.reshape(*whole.shape[:2], -1).min(axis=2)
             for each in step.inputs:
                 if each.message:
                     gone = tuple(axis for axis in range(1, whole.ndim) if axis - 1 not in each.axes)

@@ -50,11 +50,8 @@ class Finder:
         market = self.known.market
         relaxation.run(market.price(prices.multipliers))
         marginals = relaxation.marginals()
-        offered = [labels.copy() for labels in self.known.alive]
         near = self.known.bound + 3.0 * self.known.gap * abs(self.known.bound)
-        for node, labels, line in marginals:
-            kept = np.unique(labels[line <= near])
-            offered[node] = kept if len(kept) else labels[[int(line.argmin())]]
+        offered = marginals <= np.maximum(near, marginals.min(axis=1))[:, None]
         ledger = Ledger(market)
         descent = Descent(market, ledger)
         good = self.known.bound / (1.0 - self.known.gap) if self.known.bound > 0 else self.known.bound
@@ -127,8 +124,8 @@ class Finder:
     def _branch(
         self,
         descent: Descent,
-        marginals: Sequence[tuple[int, np.ndarray, np.ndarray]],
-        offered: list[np.ndarray],
+        marginals: np.ndarray,
+        offered: np.ndarray,
         answers: "Answers",
         multipliers: np.ndarray,
         aim: float,
@@ -136,12 +133,11 @@ class Finder:
     ) -> bool:
         """Look for plans up to `aim` by branching; where there is none, that is a bound. False where time ran out."""
         aim = min(aim, self.known.floor)
-        alive = list(self.known.alive)
-        for node, labels, line in marginals:
-            alive[node] = np.intersect1d(alive[node], labels[line <= min(aim, self.known.cutoff())])
-            if not len(alive[node]):
-                self.known.bound = max(self.known.bound, min(aim, self.known.cutoff()))
-                return True
+        upto = min(aim, self.known.cutoff())
+        alive = self.known.alive & (marginals <= upto)
+        if not alive.any(axis=1).all():
+            self.known.bound = max(self.known.bound, upto)
+            return True
         market = self.known.market
         begun = time.perf_counter()
         seen, spent = 0, 0.0
@@ -156,7 +152,7 @@ class Finder:
                 self._better(descent, offered, answers, multipliers, account.labels, good, crossing=seen % 2 == 1)
                 spent += time.perf_counter() - now
 
-        def close(labels: list[np.ndarray]) -> bool:
+        def close(labels: np.ndarray) -> bool:
             cutoff = min(aim, self.known.cutoff())
             limit = until - time.perf_counter()
             program = Program(market, labels)
@@ -173,7 +169,7 @@ class Finder:
     def _is_near(self, gaps: float = _NEAR) -> bool:
         return self.known.objective - self.known.bound <= gaps * self.known.gap * abs(self.known.bound)
 
-    def _mix(self, marginals: Sequence[tuple[int, np.ndarray, np.ndarray]], good: float) -> None:
+    def _mix(self, marginals: np.ndarray, good: float) -> None:
         """Better the best plan by HiGHS, where it is near the bound: the nodes of which a second label raises the bound
         least may change, the others stay."""
         if self.known.done() or self.known.labels is None or not self._is_near():
@@ -181,12 +177,12 @@ class Finder:
         if self.known.objective >= self.known.mixed:
             return
         self.known.mixed = self.known.objective
-        seconds = np.sort([np.partition(np.unique(line), 1)[1] for _, _, line in marginals if np.ptp(line) > 0.0])
+        seconds = np.where(marginals > marginals.min(axis=1)[:, None], marginals, np.inf).min(axis=1)
+        seconds = np.sort(seconds[np.isfinite(seconds)])
         reach = self.known.bound + 0.4 * self.known.gap * abs(self.known.bound)
         reach = min(reach, seconds[_MIXED]) if len(seconds) > _MIXED else reach
-        offered = [self.known.labels[[node]] for node in range(len(self.known.alive))]
-        for node, labels, line in marginals:
-            offered[node] = np.union1d(labels[line <= reach], offered[node])
+        offered = marginals <= reach
+        offered[np.arange(len(offered)), self.known.labels] = True
         now = time.perf_counter()
         limit = min(_MIXING_S, _MIXING_SHARE * (now - self.known.started), self.known.deadline - now)
         program = Program(self.known.market, offered)
@@ -197,7 +193,7 @@ class Finder:
     def _near(
         self,
         descent: Descent,
-        offered: list[np.ndarray],
+        offered: np.ndarray,
         answers: "Answers",
         multipliers: np.ndarray,
         good: float,
@@ -218,7 +214,7 @@ class Finder:
     def _better(
         self,
         descent: Descent,
-        offered: list[np.ndarray],
+        offered: np.ndarray,
         answers: "Answers",
         multipliers: np.ndarray,
         labels: np.ndarray,

@@ -1,7 +1,6 @@
 """What is known of a problem while it is solved: the best plan, the bound, the labels left. Searches nothing."""
 
 import time
-from collections.abc import Sequence
 
 import numpy as np
 
@@ -14,15 +13,15 @@ from taglio.plan.program import Found
 class Known:
     """The best plan (no labels: none yet), the labels that were given, and the proven bound.
 
-    Labels not in `alive` are in no plan cheaper than `floor`, and no plan costs more than `most`; `mixed` is the
-    objective that HiGHS last tried to better by mixing.
+    Labels that are not `alive`, a mask (nodes, labels), are in no plan cheaper than `floor`, and no plan costs more
+    than `most`; `mixed` is the objective that HiGHS last tried to better by mixing.
     """
 
     def __init__(self, problem: Problem, gap: float, deadline: float) -> None:
         self.started = time.perf_counter()
         problem.check()
         self.problem, self.gap, self.deadline = problem, gap, deadline
-        self.alive = [np.flatnonzero(row) for row in problem.allowed.reshape(len(problem.nodes), -1)]
+        self.alive = problem.allowed.reshape(len(problem.nodes), -1)
         self.market = Market(problem)
         self.objective, self.bound = np.inf, -np.inf
         self.labels: np.ndarray | None = None
@@ -65,13 +64,11 @@ class Known:
         over = float(np.maximum(0.0, account.rows - self.market.uppers).sum())
         return account.objective + abs(self.bound) * over
 
-    def keep(self, marginals: Sequence[tuple[int, np.ndarray, np.ndarray]], threshold: float) -> None:
-        """Drop labels that every plan up to `threshold` does without."""
-        kept = list(self.alive)
-        for node, labels, line in marginals:
-            kept[node] = np.intersect1d(self.alive[node], labels[line <= threshold])
-            if not len(kept[node]):
-                # No plan is as cheap as the threshold: that is a bound as well.
-                self.bound = max(self.bound, min(threshold, self.floor))
-                return
+    def keep(self, marginals: np.ndarray, threshold: float) -> None:
+        """Drop labels that every plan up to `threshold` does without, by lower bounds (nodes, labels)."""
+        kept = self.alive & (marginals <= threshold)
+        if not kept.any(axis=1).all():
+            # No plan is as cheap as the threshold: that is a bound as well.
+            self.bound = max(self.bound, min(threshold, self.floor))
+            return
         self.alive, self.floor = kept, min(self.floor, threshold)

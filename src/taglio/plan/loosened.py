@@ -5,7 +5,6 @@ than f, whatever φ is. What is left is narrow. φ and the prices of the limits 
 end pulls towards the state that it took), with steps after Polyak (1969). Proves a bound, not a plan.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -22,7 +21,7 @@ _NARROW = 3e5
 class Loosened:
     """The relaxation, its cut edges and their prices φ (edge, reader state)."""
 
-    def __init__(self, market: Market, alive: Sequence[np.ndarray], narrow: float = _NARROW) -> None:
+    def __init__(self, market: Market, alive: np.ndarray, narrow: float = _NARROW) -> None:
         """Tables of more than `narrow` entries are only built where no edge can be cut."""
         self.market, self.alive = market, alive
         cut, self.relaxation = _cut(market, alive, narrow)
@@ -78,7 +77,7 @@ class Loosened:
         moved: np.ndarray = np.maximum(0.0, multipliers + length * weight * slope)
         return moved
 
-    def marginals(self) -> list[tuple[int, np.ndarray, np.ndarray]]:
+    def marginals(self) -> np.ndarray:
         """Lower bounds by label at the best prices."""
         self.prices = self.best_prices
         self.relaxation.run(self._loose(self.market.price(self.best)))
@@ -94,7 +93,7 @@ class Loosened:
         return replace(priced, unary=unary)
 
 
-def _cut(market: Market, alive: Sequence[np.ndarray], narrow: float) -> tuple[np.ndarray, Relaxation]:
+def _cut(market: Market, alive: np.ndarray, narrow: float) -> tuple[np.ndarray, Relaxation]:
     """Edges to cut so that what is left is narrow: a spanning forest stays, then what else fits, dear edges first."""
     values = market.problem.values
     priced = market.price(np.zeros(len(market.rows)))

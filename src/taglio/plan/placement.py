@@ -248,14 +248,10 @@ class _Search(Known):
 
     def _by_highs(self) -> bool:
         """HiGHS over the labels that are left; True where it proves that no plan is."""
-        pairs = sum(
-            len(self.alive[producer]) * len(self.alive[reader])
-            for producer, reader in zip(
-                self.market.producer[self.market.edge_value].tolist(), self.market.readers.tolist(), strict=True
-            )
-            if producer >= 0 and reader >= 0
-        )
-        if pairs > _MOST_PAIRS:
+        counts = self.alive.sum(axis=1)
+        producer, reader = self.market.producer[self.market.edge_value], self.market.readers
+        inner = (producer >= 0) & (reader >= 0)
+        if int((counts[producer[inner]] * counts[reader[inner]]).sum()) > _MOST_PAIRS:
             return False
         self.how = f"{self.how}, HiGHS" if self.how else "HiGHS"
         program = Program(self.market, self.alive)

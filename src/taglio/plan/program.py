@@ -72,10 +72,10 @@ Expression = tuple[float, list[tuple[int, float]]]
 
 
 class Program:
-    """The program of a market whose node n may take alive[n]."""
+    """The program of a market whose nodes may take labels that are alive, a mask (nodes, labels)."""
 
-    def __init__(self, market: Market, alive: Sequence[np.ndarray]) -> None:
-        self.market, self.alive = market, alive
+    def __init__(self, market: Market, alive: np.ndarray) -> None:
+        self.market, self.alive = market, [np.flatnonzero(row) for row in alive]
         ledger = Ledger(market)
         self.width, self.unary = ledger.width, ledger.unary
         self.send = {Copies.FLOAT: ledger.send_float, Copies.INT8: ledger.send_int8}

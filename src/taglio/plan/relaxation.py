@@ -3,8 +3,6 @@
 Its least sum is a lower bound at any prices; where no value had to be split it is the least priced cost itself.
 """
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from taglio.plan.elimination import LARGEST_TABLE, schedule
@@ -14,12 +12,13 @@ from taglio.plan.valuetables import Parts, split, tables
 
 
 class Relaxation:
-    """The factors of a problem whose node n may only take the labels alive[n]; fixed nodes are in no factor."""
+    """The factors of a problem whose nodes may only take labels that are alive, a mask (nodes, labels); fixed nodes are
+    in no factor."""
 
     def __init__(
         self,
         market: Market,
-        alive: Sequence[np.ndarray],
+        alive: np.ndarray,
         *,
         arity: int = 3,
         limit: float = LARGEST_TABLE,
@@ -28,19 +27,19 @@ class Relaxation:
         """Raises TooWide where a table would have more than `limit` entries. With an arity of 1, edges may be left out
         (`without`, a mask): the caller bounds what they cost."""
         self.market, self.arity, self.without = market, arity, without
-        self.given = sum(map(len, alive))
-        self.free = np.flatnonzero([len(each) > 1 for each in alive])
-        self.fixed = np.array([each[0] for each in alive], dtype=np.intp)
+        counts = alive.sum(axis=1)
+        self.given = int(counts.sum())
+        self.free = np.flatnonzero(counts > 1)
+        self.fixed = alive.argmax(axis=1)
         self.index = np.full(market.nodes + 1, -1, dtype=np.intp)
         self.index[self.free] = np.arange(len(self.free))
         self.settled, self.parts = self._split()
-        sizes = [_rounded(len(alive[node])) for node in self.free.tolist()]
+        own = counts[self.free]
+        sizes = [_rounded(count) for count in own.tolist()]
         # Rounding up repeats the last label: a copy changes no minimum and makes more shapes alike.
-        self.labels = np.zeros((len(sizes), max(sizes, default=1)), dtype=np.intp)
-        for row, node in enumerate(self.free.tolist()):
-            own = alive[node]
-            self.labels[row, : len(own)] = own
-            self.labels[row, len(own) :] = own[-1]
+        ordered = np.argsort(~alive[self.free], axis=1, kind="stable")
+        place = np.minimum(np.arange(max(sizes, default=1)), own[:, None] - 1)
+        self.labels = np.take_along_axis(ordered, place, axis=1)
         self.ends = self._ends()
         axes = self.index[np.where(self.ends >= 0, self.ends, market.nodes)]
         scopes: list[tuple[int, ...]] = [(node,) for node in range(len(sizes))]
@@ -57,11 +56,9 @@ class Relaxation:
         self.gone = np.zeros(0, dtype=np.intp)
         self._lay_out(axes, constant)
 
-    def restrict(self, alive: Sequence[np.ndarray]) -> None:
+    def restrict(self, alive: np.ndarray) -> None:
         """Leave each node no labels but `alive`, a part of those that the tables were made for, until called again."""
-        gone = np.ones((self.market.nodes, self.market.labels), dtype=bool)
-        gone[np.repeat(np.arange(len(alive)), [len(each) for each in alive]), np.concatenate(alive)] = False
-        self.gone = np.flatnonzero(gone)
+        self.gone = np.flatnonzero(~alive)
 
     @property
     def exact(self) -> bool:
@@ -81,13 +78,15 @@ class Relaxation:
         self.base, self.total = float(base), total
         return total + self.base, labels
 
-    def marginals(self) -> list[tuple[int, np.ndarray, np.ndarray]]:
-        """After `run`: for every free node its labels and a lower bound on the priced cost with each."""
-        found = self.elimination.marginals(self.total)
-        return [
-            (int(node), self.labels[row, : len(line)], line + self.base)
-            for row, (node, line) in enumerate(zip(self.free, found, strict=True))
-        ]
+    def marginals(self) -> np.ndarray:
+        """After `run`: a lower bound on the priced cost with each label of each node (nodes, labels); infinite where
+        the node has no such label."""
+        result = np.full((self.market.nodes, self.market.labels), np.inf)
+        result[np.arange(self.market.nodes), self.fixed] = self.total + self.base
+        found = self.elimination.marginals(self.total) + self.base
+        rows, columns = np.nonzero(np.isfinite(found))
+        result[self.free[rows], self.labels[rows, columns]] = found[rows, columns]
+        return result
 
     def _split(self) -> tuple[np.ndarray, Parts]:
         """Values between fixed nodes alone, and the parts of the others."""
