@@ -14,6 +14,7 @@ from taglio.plan.prices import Market
 from taglio.plan.problem import CALLER, SOURCE, Form, Kind, Problem, Resource, Values, switching
 from taglio.plan.program import Program
 from taglio.plan.relaxation import Relaxation
+from taglio.plan.valuetables import Tables, split
 from tests.plan.small_problems import made, problems
 
 CLOSE = 1e-5
@@ -91,6 +92,20 @@ def test_tables_restricted_to_fewer_labels_equal_brute_force(problem: Problem, s
         assert value <= best.objective + CLOSE
         if relaxation.exact:
             assert value == pytest.approx(best.objective, abs=CLOSE)
+
+
+@slowly
+@given(problems(), st.integers(0, 2**16), st.sampled_from([1, 2, 3]))
+def test_tables_that_are_kept_between_prices_equal_new_ones(problem: Problem, seed: int, arity: int) -> None:
+    rng, market = np.random.default_rng(seed), Market(problem)
+    parts = split(market, arity, np.arange(len(problem.values)))
+    chosen = np.flatnonzero(parts.count == arity)
+    places = np.tile(np.arange(market.devices), (len(chosen), 1))
+    kept, objective = Tables(market, parts, chosen, places, arity), 1.0
+    for turn in range(4):
+        objective = objective if turn == 1 else float(rng.uniform())
+        priced = market.price(rng.exponential(5.0, len(market.rows)), objective)
+        np.testing.assert_array_equal(kept.at(priced), Tables(market, parts, chosen, places, arity).at(priced))
 
 
 @slowly

@@ -13,7 +13,7 @@ from taglio.plan.elimination import TooWide
 from taglio.plan.prices import Market, Priced
 from taglio.plan.problem import Kind
 from taglio.plan.relaxation import Relaxation
-from taglio.plan.valuetables import split, tables
+from taglio.plan.valuetables import Tables, split
 
 _NARROW = 3e5
 
@@ -28,10 +28,9 @@ class Loosened:
         values, devices = market.problem.values, market.devices
         parts = split(market, 1, np.arange(len(values)))
         chosen = np.flatnonzero(cut[parts.edges[:, 0]])
-        self.parts, self.chosen = parts, chosen
         self.edges = parts.edges[chosen, 0]
         self.producer, self.reader = values.producer[parts.value[chosen]], values.readers[self.edges]
-        self.places = np.tile(np.arange(devices), (len(chosen), 1))
+        self.tables = Tables(market, parts, chosen, np.tile(np.arange(devices), (len(chosen), 1)), 1)
         self.writes = market.label_writes * devices + market.label_device
         self.reads = market.label_device * 2 + (market.label_reads == Kind.INT8)
         self.prices = np.zeros((len(chosen), 2 * devices))
@@ -85,7 +84,7 @@ class Loosened:
 
     def _loose(self, priced: Priced) -> Priced:
         """The costs with every cut edge shared between its ends."""
-        table = np.moveaxis(tables(self.market, priced, self.parts, self.chosen, self.places, 1), -1, 0)
+        table = np.moveaxis(self.tables.at(priced), -1, 0)
         self.table = table + np.where(self.possible, self.prices, np.inf)[:, None, :]
         unary = priced.unary.copy()
         np.add.at(unary, self.producer, self.table.min(axis=2)[:, self.writes])

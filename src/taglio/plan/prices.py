@@ -71,6 +71,8 @@ class Market:
         self.models = np.array([each.models for each in resources]).reshape(len(resources), -1)
         self.weight = np.array([each.weight for each in resources])
         self.uppers = np.array([row.upper for row in self.rows])
+        self.sent_at = self.weight
+        self.sent: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray] | None = None
 
     def _rows(self) -> tuple[Row, ...]:
         problem, found = self.problem, []
@@ -118,13 +120,19 @@ class Market:
         edges = len(values.readers)
         edge = sum((each * bound.edge for each, bound in zip(noise, problem.noises, strict=True)), np.zeros(edges))
         wire = sum((each * bound.wire for each, bound in zip(noise, problem.noises, strict=True)), np.zeros(edges))
-        rates, links, bytes_ = rate[values.model], link[values.model], byte[values.model]
+        # The same arrays as before where the resources have the same prices, so that what comes of them can be kept.
+        if self.sent is None or not np.array_equal(weight, self.sent_at):
+            rates, links, bytes_ = rate[values.model], link[values.model], byte[values.model]
+            self.sent_at = weight
+            self.sent = (
+                links + bytes_ * values.float_bytes[:, None, None],
+                links + bytes_ * values.int8_bytes[:, None, None],
+                values.quantize_s * rates[:, None, :],
+                values.dequantize_s * rates,
+            )
         return Priced(
             unary,
-            links + bytes_ * values.float_bytes[:, None, None],
-            links + bytes_ * values.int8_bytes[:, None, None],
-            values.quantize_s * rates[:, None, :],
-            values.dequantize_s * rates,
+            *self.sent,
             edge,
             wire,
             objective * problem.constant - float(multipliers @ self.uppers),

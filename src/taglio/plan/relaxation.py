@@ -8,7 +8,7 @@ import numpy as np
 from taglio.plan.elimination import LARGEST_TABLE, schedule
 from taglio.plan.prices import BIG, KINDS, Market, Priced
 from taglio.plan.problem import CALLER, SOURCE, Kind
-from taglio.plan.valuetables import Parts, split, tables
+from taglio.plan.valuetables import Parts, Tables, split
 
 
 class Relaxation:
@@ -116,7 +116,7 @@ class Relaxation:
         base = np.zeros(count, dtype=np.intp)
         self.local, width = self._places()
         self.width = width
-        self.groups: list[tuple[int, np.ndarray, np.ndarray]] = []
+        self.groups: list[Tables] = []
         offset = 0
         for arity in range(1, self.arity + 1):
             for places in np.unique(width[parts.count == arity]).tolist():
@@ -127,7 +127,7 @@ class Relaxation:
                 strides[chosen, : 1 + arity] = len(chosen) * np.cumprod((1, *sizes[:0:-1]))[::-1]
                 offset += cells * len(chosen)
                 back = np.argsort(np.where(self.local[chosen] < 0, devices, self.local[chosen]), axis=1)[:, :places]
-                self.groups.append((arity, chosen, back))
+                self.groups.append(Tables(market, parts, chosen, back, arity))
         self.cells = offset
         # State tables, then what is forbidden, then every label's own cost.
         self.flat = np.full(offset + 1 + market.nodes * market.labels, BIG)
@@ -240,8 +240,8 @@ class Relaxation:
     def _fill(self, priced: Priced) -> None:
         """Write every factor's table at these prices."""
         begin = 0
-        for arity, chosen, places in self.groups:
-            table = tables(self.market, priced, self.parts, chosen, places, arity)
+        for group in self.groups:
+            table = group.at(priced)
             self.flat[begin : begin + table.size] = table.ravel()
             begin += table.size
         own = self.flat[self.cells + 1 :]

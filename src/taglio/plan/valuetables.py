@@ -6,8 +6,9 @@ is one table, exact. One with more is split into parts of at most `arity` edges,
 paid once: the sum of the parts is then a lower bound (a maximum is at least any convex combination).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 
@@ -48,95 +49,121 @@ def split(market: Market, arity: int, chosen: np.ndarray) -> Parts:
     return Parts(value[keep], edges[keep], count[keep], share[keep])
 
 
-def tables(
-    market: Market, priced: Priced, parts: Parts, chosen: np.ndarray, places: np.ndarray, arity: int
-) -> np.ndarray:
-    """Tables of the `chosen` parts, all of `arity` edges, over the devices `places` (part, d):
-    (producer state, reader state, …, part). Parts are the last axis, so that inner loops are long."""
-    value, (count, devices) = parts.value[chosen], places.shape
-    edges, share = parts.edges[chosen, :arity].T, parts.share[chosen]
-    source, target = places.T[:, None], places.T[None]
-    quantize = priced.quantize[value, np.arange(2)[:, None, None], target] * share
-    blocks = _Blocks(
-        priced.send_float[value, source, target] * share,
-        priced.send_int8[value, source, target] * share,
-        quantize[0],
-        priced.dequantize[value, places.T],
-        priced.wire[edges] if market.problem.wire_only else np.full(edges.shape, BIG),
-    )
-    result = blocks.spread(arity)
-    without, with_int8 = result[0], result[1]
-    paid = with_int8 + quantize.reshape(2, devices, *(1,) * (2 * arity), count)
-    np.minimum(without, paid, out=result[:2])
-    # What int8 readers add wherever they are, in every float state of the producer.
-    for slot in range(arity):
-        result[:2] += priced.edge[edges[slot]] * _reads(2 * slot + 1, 2 * arity)
-    return result.reshape(3 * devices, *(2 * devices,) * arity, count)
+class Tables:
+    """Tables of the `chosen` parts, all of `arity` edges, over the devices `places` (part, d): (producer state, reader
+    state, …, part). Parts are the last axis, so that inner loops are long.
+
+    Prices of noise change from call to call, those of the resources seldom: what hangs on the latter alone is kept.
+    """
+
+    def __init__(self, market: Market, parts: Parts, chosen: np.ndarray, places: np.ndarray, arity: int) -> None:
+        self.market, self.arity, self.places = market, arity, places
+        self.value, self.share = parts.value[chosen], parts.share[chosen]
+        self.edges = parts.edges[chosen, :arity].T
+        self.settled_at: np.ndarray | None = None
+
+    def at(self, priced: Priced) -> np.ndarray:
+        """The tables at these prices."""
+        if priced.send_float is not self.settled_at:
+            self._settle(priced)
+        arity, (count, devices) = self.arity, self.places.shape
+        blocks = self.blocks
+        wire = priced.wire[self.edges] if self.market.problem.wire_only else np.full(self.edges.shape, BIG)
+        result = np.empty((3, *self.without.shape))
+        # Written in float or float behind an anchor: all without int8 copies, or all that pay to make one at home.
+        np.add(_spread(partial(blocks.with_int8, wire=wire), arity), self.paid, out=result[:2])
+        np.minimum(self.without, result[:2], out=result[:2])
+        result[2] = self.from_int8
+        # What int8 readers add wherever they are, in every float state of the producer.
+        for slot in range(arity):
+            result[:2] += priced.edge[self.edges[slot]] * _reads(2 * slot + 1, 2 * arity)
+        return result.reshape(3 * devices, *(2 * devices,) * arity, count)
+
+    def _settle(self, priced: Priced) -> None:
+        """Work out what the prices of the resources decide."""
+        value, share, (count, devices) = self.value, self.share, self.places.shape
+        source, target = self.places.T[:, None], self.places.T[None]
+        quantize = priced.quantize[value, np.arange(2)[:, None, None], target] * share
+        self.blocks = _Blocks(
+            priced.send_float[value, source, target] * share,
+            priced.send_int8[value, source, target] * share,
+            quantize[0],
+            priced.dequantize[value, self.places.T],
+        )
+        self.paid = quantize.reshape(2, devices, *(1,) * (2 * self.arity), count)
+        self.without, self.from_int8 = _spread(self.blocks.settled, self.arity)
+        self.settled_at = priced.send_float
 
 
 class _Blocks:
-    """Costs of the readers that share a device, for the ways that the producer can write: (way, from, to, reads int8,
-    …, part).
+    """Costs of the readers that share a device, by the way that the producer writes: (way, from, to, reads int8, …,
+    part).
 
-    `send_float` and `send_int8` are (from, to, part), `again` and `dequantize` (device, part), `wire` (slot, part).
+    `send_float` and `send_int8` are (from, to, part), `again` and `dequantize` (device, part).
     """
 
     def __init__(
-        self,
-        send_float: np.ndarray,
-        send_int8: np.ndarray,
-        again: np.ndarray,
-        dequantize: np.ndarray,
-        wire: np.ndarray,
+        self, send_float: np.ndarray, send_int8: np.ndarray, again: np.ndarray, dequantize: np.ndarray
     ) -> None:
         self.devices, self.count = dequantize.shape
-        self.send_float, self.send_int8, self.again = send_float, send_int8, again
-        self.dequantize, self.wire = dequantize, wire
-        self.least = np.minimum(again, send_int8)
+        self.send_float, self.send_int8, self.again, self.dequantize = send_float, send_int8, again, dequantize
+        self.kept: dict[tuple[int, ...], tuple[np.ndarray, np.ndarray]] = {}
 
-    def ways(self, slots: tuple[int, ...]) -> np.ndarray:
-        """Readers of these slots: without an int8 copy, with one made at home, of a value written as int8."""
+    def settled(self, slots: tuple[int, ...]) -> np.ndarray:
+        """Readers of these slots: without an int8 copy, and of a value written as int8."""
         lifted = len(slots)
         ones = (1,) * lifted
         some = _ints(lifted)[..., None] > 0
-        result = np.empty((3, self.devices, self.devices, *(2,) * lifted, self.count))
-        float_only, with_int8, from_int8 = result
+        result = np.empty((2, self.devices, self.devices, *(2,) * lifted, self.count))
+        float_only, from_int8 = result
         send_float, send_int8 = _lift(self.send_float, lifted), _lift(self.send_int8, lifted)
         # No int8 copy exists: other devices quantise again, int8 readers at home are not served.
         np.add(send_float, np.where(some, self.again.reshape(1, self.devices, *ones, self.count), 0.0), out=float_only)
         _at_home(float_only)[...] = np.where(some, BIG, 0.0)
         # The producer wrote int8: float readers dequantise, other devices get the int8 copy.
         from_int8[...] = send_int8
-        wired = np.zeros((*(2,) * lifted, self.count))
-        for place, slot in enumerate(slots):
+        for place in range(lifted):
             floats = 1.0 - _reads(place, lifted)
             from_int8 += self.dequantize.reshape(1, self.devices, *ones, self.count) * floats
-            wired += self.wire[slot] * floats
-        # An int8 copy exists on the producer's device: each device takes what is cheapest.
-        np.add(send_float, np.where(some, _lift(self.least, lifted), 0.0), out=with_int8)
-        np.minimum(with_int8, from_int8 + wired, out=with_int8)
-        _at_home(with_int8)[...] = 0.0
+        least = _lift(np.minimum(self.again, self.send_int8), lifted)
+        self.kept[slots] = send_float + np.where(some, least, 0.0), from_int8
         return result
 
-    def spread(self, arity: int) -> np.ndarray:
-        """Costs for every state of every reader: (way, from, to, int8, to, int8, …, part)."""
-        single = [self.ways((slot,)) for slot in range(arity)]
-        if arity == 1:
-            return single[0]
-        result = np.empty((3, self.devices, *(self.devices, 2) * arity, self.count))
-        np.add(_beside(single[0], 0, arity), _beside(single[1], 1, arity), out=result)
-        for slot in range(2, arity):
-            result += _beside(single[slot], slot, arity)
-        for shared, rest in _partitions(arity):
-            # Where the readers of `shared` are on one device: a view of the diagonal.
-            axes = "".join(("a" if slot in shared else "b") + "ijk"[slot] for slot in range(arity))
-            order = "a" + "".join("ijk"[slot] for slot in shared) + "".join("b" + "ijk"[slot] for slot in rest)
-            there = np.einsum(f"wf{axes}p->wf{order}p", result)
-            joint = self.ways(shared)
-            if rest:
-                joint = joint[..., None, None, :] + single[rest[0]][:, :, None, None, None]
-            there[...] = joint
+    def with_int8(self, slots: tuple[int, ...], *, wire: np.ndarray) -> np.ndarray:
+        """The same with an int8 copy made on the producer's device, after `settled`: each device takes what is
+        cheapest. `wire` (slot, part) is what a float reader of the int8 copy costs in noise."""
+        both, from_int8 = self.kept[slots]
+        wired = np.zeros((*(2,) * len(slots), self.count))
+        for place, slot in enumerate(slots):
+            wired += wire[slot] * (1.0 - _reads(place, len(slots)))
+        result = np.empty((1, *both.shape))
+        np.add(from_int8, wired, out=result[0])
+        np.minimum(both, result[0], out=result[0])
+        _at_home(result[0])[...] = 0.0
         return result
+
+
+def _spread(ways: Callable[[tuple[int, ...]], np.ndarray], arity: int) -> np.ndarray:
+    """Costs for every state of every reader, (way, from, to, int8, to, int8, …, part), from those of readers that share
+    a device."""
+    single = [ways((slot,)) for slot in range(arity)]
+    if arity == 1:
+        return single[0]
+    kinds, devices, *_, count = single[0].shape
+    result = np.empty((kinds, devices, *(devices, 2) * arity, count))
+    np.add(_beside(single[0], 0, arity), _beside(single[1], 1, arity), out=result)
+    for slot in range(2, arity):
+        result += _beside(single[slot], slot, arity)
+    for shared, rest in _partitions(arity):
+        # Where the readers of `shared` are on one device: a view of the diagonal.
+        axes = "".join(("a" if slot in shared else "b") + "ijk"[slot] for slot in range(arity))
+        order = "a" + "".join("ijk"[slot] for slot in shared) + "".join("b" + "ijk"[slot] for slot in rest)
+        there = np.einsum(f"wf{axes}p->wf{order}p", result)
+        joint = ways(shared)
+        if rest:
+            joint = joint[..., None, None, :] + single[rest[0]][:, :, None, None, None]
+        there[...] = joint
+    return result
 
 
 def _beside(table: np.ndarray, slot: int, arity: int) -> np.ndarray:
