@@ -75,7 +75,7 @@ def test_requests_are_answered_as_one_process_answers(running: Bench, out: Path,
     for each in (*ran["components"], *ran["crossings"]):
         assert each["measured"]["median_s"] > 0.0 and each["predicted_s"] >= 0.0
     assert {each["device"] for each in ran["speeds"]} == {"camera", "server"}
-    assert all(each[key] > 0.0 for each in ran["speeds"] for key in ("profiled_s", "before_s", "after_s"))
+    assert all(min(each["profiled_s"], *each["seen_s"]) > 0.0 and len(each["seen_s"]) >= 2 for each in ran["speeds"])
     again = running.command("run", out, "--cluster", cluster, "--runs", 60, "--stream", "--json").json()
     assert again["sent_bytes"] == 0  # by content hash, once
     assert (again["identical"], again["resent"]) == (60, 0) and again["lanes"] >= 2

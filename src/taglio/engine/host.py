@@ -80,9 +80,9 @@ class Host(Resident):
         """What this machine's energy counters show."""
         return counters.read()
 
-    def speed(self, threads: int) -> float:
-        """Seconds that the reference computation takes on this device now."""
-        return reference_seconds(threads)
+    def speed(self, threads: int, least_s: float) -> float:
+        """Seconds that the reference computation takes on this device now, in the mean of at least `least_s`."""
+        return reference_seconds(threads, least_s)
 
     def clock(self) -> float:
         """This device's monotonic clock."""

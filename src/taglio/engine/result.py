@@ -1,6 +1,7 @@
 """What a run on several devices is: predicted beside measured. Values only."""
 
 from dataclasses import dataclass
+from statistics import median
 
 from taglio.engine.host import Loaded
 from taglio.engine.recover import Switch
@@ -48,19 +49,17 @@ class DeviceEnergy:
 
 @dataclass(frozen=True, slots=True)
 class DeviceSpeed:
-    """Seconds of one fixed computation on a device when it was profiled (None: not known), before the requests and
-    after them (None: it did not answer any more)."""
+    """Seconds of one fixed computation on a device when it was profiled (None: not known), and each time that it was
+    looked at: before the requests, now and then between them, and after them."""
 
     device: str
     profiled_s: float | None
-    before_s: float
-    after_s: float | None
+    seen_s: tuple[float, ...]
 
     @property
     def slower(self) -> float | None:
         """How many times as long as in its profile it takes."""
-        found = [each for each in (self.before_s, self.after_s) if each is not None]
-        return None if self.profiled_s is None else sum(found) / len(found) / self.profiled_s
+        return None if self.profiled_s is None else median(self.seen_s) / self.profiled_s
 
 
 @dataclass(frozen=True, slots=True)

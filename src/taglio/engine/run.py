@@ -28,6 +28,7 @@ from taglio.errors import BadArtifact, MeasurementFailed
 from taglio.place_models import CLUSTER, ClusterFile, source
 from taglio.plan.result import Plan
 from taglio.profile.result import Profile
+from taglio.profile.speed import REFERENCE_S
 from taglio.profile.stopwatch import Progress, summarize
 from taglio.run.in_process import Executor
 from taglio.runtimes.onnxruntime import SessionOptions
@@ -38,6 +39,8 @@ CLUSTER_RUN = "cluster-run"
 _PATIENCE_S = 15.0
 _PATIENCE = 20.0
 _WARMUP = 3
+# Other tenants of a machine come and go within seconds: between requests its speed is looked at so often and so long.
+_LOOK_EVERY_S, _LOOK_S = 1.0, 0.2
 _CHECKED = 8
 
 
@@ -84,26 +87,30 @@ def run_on_cluster(
                 pass
             first = recovery.deployment
             assert first is not None
-            fast = _speeds(first, cluster)
+            speeds = Speeds(cluster)
+            speeds.look(first)
             before = counted(first)
             run = _Run(
                 ready, replace(first, actors={}, here=None), server.pipeline.lanes, feeds, wanted
             )  # actors end with handles
+            # Between requests nobody waits for a device; but where counters run, its joules would be the requests'.
+            look = not stream and not any(before.values())
             begun = time.monotonic()
             for answer in server.answers(_take(feeds, runs)):
                 run.check(answer, recovery.running)
+                if look and recovery.deployment is not None:
+                    speeds.look(recovery.deployment, _LOOK_EVERY_S)
                 if progress:
                     progress("running", len(run.answers), runs)
             took = time.monotonic() - begun
             assert recovery.deployment is not None
             after = counted(recovery.deployment)
-            slow = _speeds(recovery.deployment, cluster)
+            speeds.look(recovery.deployment)
         finally:
             recovery.close()
             server.pipeline.close()
         joules = {name: between(before.get(name), after.get(name)) for name in before}
-        speeds = _beside(work, cluster, fast, slow)
-        result = _result(run, took, server, recovery, joules, speeds, stream=stream)
+        result = _result(run, took - speeds.took_s, server, recovery, joules, speeds.told(work), stream=stream)
         if connection.here.name != cluster.start:
             note = f'inputs were sent from "{connection.here.name}", not from "{cluster.start}", where they start'
             result = replace(result, notes=(*result.notes, note))
@@ -127,7 +134,7 @@ def planned_for(folder: Path, work: Work) -> Cluster | None:
 class _Run:
     """A run as it goes: answers are kept for its figures, their outputs are not.
 
-    `wanted` is what one process answers to `feeds`, by the fingerprint of the plan.
+    `wanted` is what one process answers to `feeds`, by the fingerprint of the plan; `now` that of the `running` one.
     """
 
     planned: Planned
@@ -139,16 +146,20 @@ class _Run:
     distance: float = 0.0
     identical: int = 0
     resent: int = 0
+    running: Planned | None = None
+    now: list[list[np.ndarray]] = field(default_factory=list)
 
     def check(self, answer: Answer, running: Planned) -> None:
         """Hold an answer against what the running plan answers in one process. Raises MeasurementFailed where it is
         another. A plan that took over may have other precisions, and so answers of its own."""
         if len(self.answers) != answer.request:
             raise MeasurementFailed(f"request {answer.request} was answered in the place of {len(self.answers)}")
-        plan = running.plan.fingerprint()
-        if plan not in self.wanted:
-            self.wanted[plan] = references(running, self.feeds)
-        off = apart(answer.outputs, self.wanted[plan][answer.request % len(self.feeds)])
+        if running is not self.running:
+            plan = running.plan.fingerprint()
+            if plan not in self.wanted:
+                self.wanted[plan] = references(running, self.feeds)
+            self.running, self.now = running, self.wanted[plan]
+        off = apart(answer.outputs, self.now[answer.request % len(self.feeds)])
         if off > TOLERANCE:
             raise MeasurementFailed(
                 f"request {answer.request} was answered {off:.2e} off what one process answers (limit {TOLERANCE:.0e}):"
@@ -195,27 +206,40 @@ def counted(deployment: Deployment) -> dict[str, dict[str, tuple[float, float]] 
     return found
 
 
-def _speeds(deployment: Deployment, cluster: Cluster) -> dict[str, float]:
-    """What the reference computation takes on each device, one after another: they may share a machine."""
-    found = {}
-    for name, host in deployment.hosts().items():
-        with suppress(Exception):  # a device that was lost is told of elsewhere
-            found[name] = host.speed(cluster.device(name).threads)
-    return found
+class Speeds:
+    """What the reference computation takes on each device while a run lasts; `took_s` is what looking took between
+    requests."""
 
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.seen: dict[str, list[float]] = {}
+        self.took_s = 0.0
+        self.looked_s = 0.0
 
-def _beside(
-    work: Work, cluster: Cluster, before: Mapping[str, float], after: Mapping[str, float]
-) -> tuple[DeviceSpeed, ...]:
-    found = []
-    for name, seconds in before.items():
-        file, _ = source(cluster, cluster.device(name))
-        profiled_s = None
-        if not cluster.device(name).assumed and (work.folder / file).exists():
-            known = artifact.load(work.folder / file, PROFILE, Profile, model_sha256=work.model.sha256)
-            profiled_s = known.conditions.reference_s
-        found.append(DeviceSpeed(name, profiled_s, seconds, after.get(name)))
-    return tuple(found)
+    def look(self, deployment: Deployment, every_s: float = 0.0) -> None:
+        """Time it on one device after another, since they may share a machine; not within `every_s` of the last."""
+        begun = time.monotonic()
+        if begun - self.looked_s < every_s:
+            return
+        for name, host in deployment.hosts().items():
+            with suppress(Exception):  # a device that was lost is told of elsewhere
+                now_s = host.speed(self.cluster.device(name).threads, _LOOK_S if every_s else REFERENCE_S)
+                self.seen.setdefault(name, []).append(now_s)
+        self.looked_s = time.monotonic()
+        if every_s:
+            self.took_s += self.looked_s - begun
+
+    def told(self, work: Work) -> tuple[DeviceSpeed, ...]:
+        """All that was seen, beside the profiles' own."""
+        found = []
+        for name, seconds in self.seen.items():
+            file, _ = source(self.cluster, self.cluster.device(name))
+            profiled_s = None
+            if not self.cluster.device(name).assumed and (work.folder / file).exists():
+                known = artifact.load(work.folder / file, PROFILE, Profile, model_sha256=work.model.sha256)
+                profiled_s = known.conditions.reference_s
+            found.append(DeviceSpeed(name, profiled_s, tuple(seconds)))
+        return tuple(found)
 
 
 def _result(

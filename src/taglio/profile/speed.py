@@ -21,17 +21,17 @@ from taglio.runtimes.session import Session
 
 # What networks do: a layer that waits for memory (6.5 MB, 7 million multiply-adds), and one that computes (15 million).
 _CHANNELS, _SIZE = 32, 160
-_LEAST_S = 0.3
+REFERENCE_S = 0.3
 _EVERY_S = 2.0
 # A device waits for others for milliseconds. The median of so many runs after that.
 _WAIT_S, _WAITS = 0.01, 25
 
 
-def reference_seconds(threads: int) -> float:
-    """Seconds that the computation takes at present in `threads` threads, in the mean of 0.3 s."""
+def reference_seconds(threads: int, least_s: float = REFERENCE_S) -> float:
+    """Seconds that the computation takes at present in `threads` threads, in the mean of at least `least_s`."""
     session, feed = _session(threads)
     run_for(0.0, "reference", session, repeat(feed))
-    return fmean(run_for(_LEAST_S, "reference", session, repeat(feed)))
+    return fmean(run_for(least_s, "reference", session, repeat(feed)))
 
 
 def waking_seconds() -> float:

@@ -1,0 +1,58 @@
+"""What a run says of its devices, without an engine."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+
+from taglio.cluster import load
+from taglio.engine.result import DeviceSpeed
+from taglio.engine.run import Speeds
+
+CLUSTER = """start = "camera"
+[device.camera]
+profile = "camera.json"
+[device.server]
+threads = 2
+profile = "server.json"
+[[link]]
+from = "camera"
+to = "server"
+both = true
+bandwidth_mbit_s = 100
+latency_ms = 1
+"""
+
+
+@dataclass
+class Host:
+    """A device that says what it was told to, then is lost."""
+
+    says: list[float]
+    asked: list[int] = field(default_factory=list)
+
+    def speed(self, threads: int, least_s: float) -> float:
+        assert least_s > 0.0
+        self.asked.append(threads)
+        return self.says.pop(0)
+
+
+def test_a_run_keeps_every_look_at_its_devices_and_goes_on_without_one_that_is_lost(tmp_path: Path) -> None:
+    (tmp_path / "cluster.toml").write_text(CLUSTER)
+    hosts = {"camera": Host([1.0, 2.0, 4.0]), "server": Host([3.0])}
+    deployment = SimpleNamespace(hosts=lambda: hosts)
+    speeds = Speeds(load(tmp_path / "cluster.toml"))
+    speeds.look(deployment)  # type: ignore[arg-type]
+    speeds.look(deployment, every_s=3600.0)  # type: ignore[arg-type]
+    assert speeds.seen == {"camera": [1.0], "server": [3.0]}
+    assert speeds.took_s == 0.0
+    speeds.look(deployment, every_s=1e-9)  # type: ignore[arg-type]
+    speeds.look(deployment)  # type: ignore[arg-type]
+    assert speeds.seen == {"camera": [1.0, 2.0, 4.0], "server": [3.0]}
+    assert hosts["server"].asked == [2, 2, 2]
+    told = speeds.told(SimpleNamespace(folder=tmp_path))  # type: ignore[arg-type]
+    assert told == (DeviceSpeed("camera", None, (1.0, 2.0, 4.0)), DeviceSpeed("server", None, (3.0,)))
+
+
+def test_how_much_slower_a_device_is_than_in_its_profile_is_told_from_the_median_of_all_looks() -> None:
+    assert DeviceSpeed("camera", 2.0, (3.0, 100.0, 2.0)).slower == 1.5
+    assert DeviceSpeed("camera", None, (3.0,)).slower is None
