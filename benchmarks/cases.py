@@ -89,7 +89,7 @@ def write(what: str, figures: dict[str, Any], table: str) -> Path:
     """Write results/<what>_<hardware>_<date>[_<cases>].md: the table, the full configuration, raw figures as JSON."""
     machine = describe()
     hardware = "-".join(machine.processor.replace("(R)", "").replace("(TM)", "").split()).lower()
-    cases = sys.argv[sys.argv.index("--cases") + 1] if "--cases" in sys.argv else ""
+    cases = next((sys.argv[i + 1] for i, word in enumerate(sys.argv) if word in ("--case", "--cases")), "")
     named = f"_{cases.replace(',', '+')}" if cases else ""  # runs of other cases on one day keep apart
     path = RESULTS / f"{what}_{hardware}-{machine.cores}c_{date.today().isoformat()}{named}.md"
     config = {"machine": asdict(machine), "tools": tools(), "figures": figures}
