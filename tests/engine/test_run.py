@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 from taglio.cluster import load
 from taglio.engine.result import DeviceSpeed
-from taglio.engine.run import Speeds
+from taglio.engine.run import DeviceSpeeds
 
 CLUSTER = """start = "camera"
 [device.camera]
@@ -40,12 +40,12 @@ def test_a_run_keeps_every_look_at_its_devices_and_goes_on_without_one_that_is_l
     (tmp_path / "cluster.toml").write_text(CLUSTER)
     hosts = {"camera": Host([1.0, 2.0, 4.0]), "server": Host([3.0])}
     deployment = SimpleNamespace(hosts=lambda: hosts)
-    speeds = Speeds(load(tmp_path / "cluster.toml"))
+    speeds = DeviceSpeeds(load(tmp_path / "cluster.toml"))
     speeds.look(deployment)  # type: ignore[arg-type]
-    speeds.look(deployment, every_s=3600.0)  # type: ignore[arg-type]
-    assert speeds.seen == {"camera": [1.0], "server": [3.0]}
-    assert speeds.took_s == 0.0
-    speeds.look(deployment, every_s=1e-9)  # type: ignore[arg-type]
+    speeds.look_between(deployment)  # type: ignore[arg-type]
+    assert speeds.seen == {"camera": [1.0], "server": [3.0]}  # a moment ago
+    speeds.looked_s -= 10.0
+    speeds.look_between(deployment)  # type: ignore[arg-type]
     speeds.look(deployment)  # type: ignore[arg-type]
     assert speeds.seen == {"camera": [1.0, 2.0, 4.0], "server": [3.0]}
     assert hosts["server"].asked == [2, 2, 2]

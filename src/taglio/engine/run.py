@@ -87,7 +87,7 @@ def run_on_cluster(
                 pass
             first = recovery.deployment
             assert first is not None
-            speeds = Speeds(cluster)
+            speeds = DeviceSpeeds(cluster)
             speeds.look(first)
             before = counted(first)
             run = _Run(
@@ -99,7 +99,7 @@ def run_on_cluster(
             for answer in server.answers(_take(feeds, runs)):
                 run.check(answer, recovery.running)
                 if look and recovery.deployment is not None:
-                    speeds.look(recovery.deployment, _LOOK_EVERY_S)
+                    speeds.look_between(recovery.deployment)
                 if progress:
                     progress("running", len(run.answers), runs)
             took = time.monotonic() - begun
@@ -206,7 +206,7 @@ def counted(deployment: Deployment) -> dict[str, dict[str, tuple[float, float]] 
     return found
 
 
-class Speeds:
+class DeviceSpeeds:
     """What the reference computation takes on each device while a run lasts; `took_s` is what looking took between
     requests."""
 
@@ -216,17 +216,19 @@ class Speeds:
         self.took_s = 0.0
         self.looked_s = 0.0
 
-    def look(self, deployment: Deployment, every_s: float = 0.0) -> None:
-        """Time it on one device after another, since they may share a machine; not within `every_s` of the last."""
-        begun = time.monotonic()
-        if begun - self.looked_s < every_s:
-            return
+    def look(self, deployment: Deployment, least_s: float = REFERENCE_S) -> None:
+        """Time it for `least_s` on one device after another, since they may share a machine."""
         for name, host in deployment.hosts().items():
             with suppress(Exception):  # a device that was lost is told of elsewhere
-                now_s = host.speed(self.cluster.device(name).threads, _LOOK_S if every_s else REFERENCE_S)
+                now_s = host.speed(self.cluster.device(name).threads, least_s)
                 self.seen.setdefault(name, []).append(now_s)
         self.looked_s = time.monotonic()
-        if every_s:
+
+    def look_between(self, deployment: Deployment) -> None:
+        """The same for a short while between two requests, where the last look is old enough."""
+        begun = time.monotonic()
+        if begun - self.looked_s >= _LOOK_EVERY_S:
+            self.look(deployment, _LOOK_S)
             self.took_s += self.looked_s - begun
 
     def told(self, work: Work) -> tuple[DeviceSpeed, ...]:

@@ -25,8 +25,8 @@ _SAME_TABLES = 0.7
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Half:
-    """Labels that are left (a mask), the bound there, what to branch on (two sets of labels of a node; node −1 where no
-    node has two), and the answers."""
+    """Labels that are left, the bound there, what to branch on (a node's labels in two; node −1 where no node has two),
+    and the answers. Labels are masks: (nodes, labels) `alive`, (labels) `sides`."""
 
     bound: float
     relaxation: Relaxation
@@ -65,8 +65,8 @@ class Branching:
             found = []
             for side in half.sides:
                 labels = half.alive.copy()
-                labels[half.node] = np.isin(np.arange(self.market.labels), side)
-                known = [each for each in half.pool if each.labels[half.node] in side]
+                labels[half.node] = side
+                known = [each for each in half.pool if side[each.labels[half.node]]]
                 found += self._look(labels, half.multipliers, known[-_KNOWN:], half.relaxation)
             # The better half comes last, and so is the next.
             waiting += sorted(found, key=lambda each: -each.bound)
@@ -130,7 +130,7 @@ def _where(
     market: Market, alive: np.ndarray, pool: list[Account], shares: np.ndarray
 ) -> tuple[int, tuple[np.ndarray, np.ndarray]]:
     """The node of most work about whose device, or else label, the answers disagree most; −1 where none is open."""
-    rows = np.arange(market.nodes)
+    rows, every = np.arange(market.nodes), np.arange(market.labels)
     fractions = np.zeros((market.nodes, market.labels))
     for share, account in zip(shares, pool, strict=False):
         fractions[rows, account.labels] += share
@@ -142,12 +142,11 @@ def _where(
         open_ = np.minimum(scores, 1.0 - scores) * (0.2 + work)[:, None]
         for flat in np.argsort(-open_, axis=None)[:50].tolist():
             node, index = divmod(flat, scores.shape[1])
-            labels = np.flatnonzero(alive[node])
-            inside = (market.label_device[labels] == index) if part else labels == index
-            if inside.any() and not inside.all():
-                return node, (labels[inside], labels[~inside])
-    undecided = np.flatnonzero(alive.sum(axis=1) > 1)
-    if len(undecided):
-        labels = np.flatnonzero(alive[undecided[0]])
-        return int(undecided[0]), (labels[:1], labels[1:])
-    return -1, (np.zeros(0, dtype=np.intp), np.zeros(0, dtype=np.intp))
+            one = market.label_device == index if part else every == index
+            sides = alive[node] & one, alive[node] & ~one
+            if sides[0].any() and sides[1].any():
+                return node, sides
+    node = int((alive.sum(axis=1) > 1).argmax())
+    one = every == alive[node].argmax()
+    sides = alive[node] & one, alive[node] & ~one
+    return (node if sides[1].any() else -1), sides
