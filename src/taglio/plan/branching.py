@@ -1,8 +1,9 @@
-"""Close what the Lagrangian leaves open: branch where its answers disagree, price each half again, the better first.
+"""Close what the Lagrangian leaves open: branch where its answers disagree, price each half again, the cheapest first.
 
 Where a limit is filled by few large pieces, the answers that share the best prices put a whole piece here or there.
 Fixing one of its nodes breaks the piece, and both halves have a higher bound. A half whose bound reaches the cutoff has
-no better plan. Decides nothing about plans: the caller is shown every answer.
+no better plan; of the others, that of the least bound is next. Decides nothing about plans: the caller is shown every
+answer.
 """
 
 import time
@@ -19,8 +20,9 @@ from taglio.plan.relaxation import Relaxation
 _WIDEST = 3e6
 # Answers that a half takes over from the whole.
 _KNOWN = 16
-# A half whose nodes keep more than this share of their labels uses the whole's tables.
-_SAME_TABLES = 0.7
+# A half that keeps more than this share of the labels uses the whole's tables, unless its own would save so many
+# entries: making them takes as long as tens of runs.
+_SAME_TABLES, _MANY_ENTRIES = 0.5, 1e6
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,19 +42,20 @@ class Half:
 @dataclass(frozen=True, slots=True, eq=False)
 class Branching:
     """The search. `cutoff()` is what a plan must be cheaper than; `show` gets the answer of every half that is nearest
-    to a plan and the prices there; `close` gets labels where each node has one left (copies may still differ), and says
-    whether no plan of theirs is below the cutoff any more."""
+    to a plan, the prices there, and what a plan with each label costs at least, (nodes, labels); `close` gets labels
+    where each node has one left (copies may still differ), and says whether no plan of theirs is below the cutoff."""
 
     market: Market
     cutoff: Callable[[], float]
-    show: Callable[[Account, np.ndarray], None]
+    show: Callable[[Account, np.ndarray, np.ndarray], None]
     close: Callable[[np.ndarray], bool]
     deadline: float
 
-    def run(self, alive: np.ndarray, multipliers: np.ndarray) -> float:
-        """A lower bound on every plan of these labels, up to what `cutoff()` says in the end."""
+    def run(self, alive: np.ndarray, multipliers: np.ndarray, relaxation: Relaxation) -> float:
+        """A lower bound on every plan of these labels, up to what `cutoff()` says in the end. `relaxation` is that of
+        these labels or more, and is left restricted."""
         unsettled = np.inf
-        waiting = self._look(alive, multipliers, [], None)
+        waiting = self._look(alive, multipliers, [], relaxation if relaxation.exact else None)
         while waiting:
             half = waiting.pop()
             if half.bound >= self.cutoff():
@@ -68,8 +71,8 @@ class Branching:
                 labels[half.node] = side
                 known = [each for each in half.pool if side[each.labels[half.node]]]
                 found += self._look(labels, half.multipliers, known[-_KNOWN:], half.relaxation)
-            # The better half comes last, and so is the next.
-            waiting += sorted(found, key=lambda each: -each.bound)
+            # The half of the least bound comes last, and so is the next: no half above the best plan is looked into.
+            waiting = sorted([*waiting, *found], key=lambda each: -each.bound)
         return min(unsettled, self.cutoff())
 
     def _look(
@@ -82,7 +85,7 @@ class Branching:
         """The bound of these labels and where to branch; nothing where no plan is below the cutoff. `known` are answers
         of a larger set of labels that are in this one too, and `relaxation` is the larger set's."""
         market, cutoff = self.market, self.cutoff
-        if relaxation is None or alive.sum() < _SAME_TABLES * relaxation.given:
+        if relaxation is None or _pays(relaxation, alive):
             try:
                 relaxation = Relaxation(market, alive, arity=3, limit=_WIDEST)
             except TooWide:
@@ -112,14 +115,23 @@ class Branching:
         bound = found.bound
         if bound >= cutoff():
             return []
-        self.show(min(pool, key=lambda each: each.objective + abs(bound) * _over(market, each)), found.multipliers)
         relaxation.run(market.price(found.multipliers))
-        kept = alive & (relaxation.marginals() < cutoff())
+        marginals = relaxation.marginals()
+        marginals[~alive] = np.inf
+        nearest = min(pool, key=lambda each: each.objective + abs(bound) * _over(market, each))
+        self.show(nearest, found.multipliers, marginals)
+        kept = marginals < cutoff()
         counts = kept.sum(axis=1)
         if not counts.all() or ((counts == 1).all() and self.close(kept)):
             return []
         node, sides = _where(market, kept, pool, found.shares)
         return [Half(bound, relaxation, kept, found.multipliers, node, sides, pool)]
+
+
+def _pays(relaxation: Relaxation, alive: np.ndarray) -> bool:
+    """Whether tables for these labels alone are worth making. Those of most eliminations have three axes."""
+    left = alive.sum() / relaxation.given
+    return bool(left < _SAME_TABLES or (1.0 - left**3) * relaxation.elimination.tables.size > _MANY_ENTRIES)
 
 
 def _over(market: Market, account: Account) -> float:

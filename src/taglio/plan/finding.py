@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Sequence
-from itertools import count
 
 import numpy as np
 
@@ -25,16 +24,14 @@ _MIXED = 60
 _GIVEN = 30.0
 # What bettering a few answers, and crossing one of them with others, may take: shares of the time up to then.
 _NEARING_SHARE, _CROSSING_SHARE = 0.5, 0.5
-# Of the time of branching, what bettering its answers may take.
-_BETTERING_SHARE = 0.25
-# And what branching gets.
+# Of the time of branching, what bettering its answers may take; of the time up to then, what crossing one of them may.
+_BETTERING_SHARE, _CROSSING_THERE = 0.25, 0.03
+# What branching gets of the time that is left while no plan is known.
 _BRANCHING_SHARE = 0.8
 # Gaps above the bound up to which branching looks for plans at first, and how much further each time that none is.
-_AIM, _FURTHER = 0.9, 3.3
+_AIM, _FURTHER = 0.9, 2.0
 # (share of the rest fixed in a round, chunks it is fixed in, from the back): tried in turn until the gap is small.
 _DIVES = ((0.5, 4, False), (0.5, 8, True), (0.5, 1, False), (0.7, 16, True), (0.3, 4, False), (0.3, 8, True))
-# Prices around the best ones at which more answers are asked for: factors for one limit at a time.
-_AROUND = (0.85, 1.15)
 # Answers that are crossed with each other.
 _CROSSED = 20
 
@@ -50,8 +47,7 @@ class Finder:
         market = self.known.market
         relaxation.run(market.price(prices.multipliers))
         marginals = relaxation.marginals()
-        near = self.known.bound + 3.0 * self.known.gap * abs(self.known.bound)
-        offered = marginals <= np.maximum(near, marginals.min(axis=1))[:, None]
+        offered = self._offered(marginals)
         ledger = Ledger(market)
         descent = Descent(market, ledger)
         good = self.known.bound / (1.0 - self.known.gap) if self.known.bound > 0 else self.known.bound
@@ -65,19 +61,11 @@ class Finder:
         for starts, crossing in () if given else ((2, False), (1, True)):
             self._near(descent, offered, answers, prices.multipliers, good, starts, crossing=crossing)
             self._mix(marginals, good)
-        for turn in count():
-            if self._ended():
-                return
-            # Branching betters what is near the bound; what is far from it lacks a labelling to be crossed with.
-            if turn == 2 or (turn == 1 and not self._is_near()):
-                answers.add(self._around(relaxation, prices.multipliers))
-                self._near(descent, offered, answers, prices.multipliers, good, 3, crossing=True)
-                self._mix(marginals, good)
+        proven = True
+        while proven and not self._ended():
             upto = self.known.bound + aim * self.known.gap * abs(self.known.bound)
-            proven = self._branch(descent, marginals, offered, answers, prices.multipliers, upto, good)
+            proven = self._branch(relaxation, descent, marginals, answers, prices.multipliers, upto, good)
             self._mix(marginals, good)
-            if not proven:
-                break
             aim *= _FURTHER
         for share, chunks, backwards in _DIVES:
             if self._ended():
@@ -103,29 +91,24 @@ class Finder:
         if np.isfinite(self.known.objective) and not self.known.done():
             self.known.keep(marginals, self.known.cutoff())
 
+    def _offered(self, marginals: np.ndarray) -> np.ndarray:
+        """Labels that are tried in plans: those with a bound near the least one, and the best of every node."""
+        least = float(marginals.min())
+        near = least + 3.0 * self.known.gap * abs(least)
+        kept: np.ndarray = marginals <= np.maximum(near, marginals.min(axis=1))[:, None]
+        return kept
+
     def _ended(self) -> bool:
         """Whether the gap is small enough, no plan is left among the labels that are alive, or time is up."""
         known = self.known
         proven = known.done() or known.bound >= known.floor or known.bound > known.most
         return proven or time.perf_counter() > known.deadline
 
-    def _around(self, relaxation: Relaxation, multipliers: np.ndarray) -> list[Account]:
-        """Answers at prices around the best ones: each leans towards one limit, or away from it."""
-        found = []
-        for row in np.flatnonzero(multipliers > 1e-9 * (1.0 + abs(self.known.bound))):
-            for factor in _AROUND:
-                point = multipliers.copy()
-                point[row] *= factor
-                priced = self.known.market.price(point)
-                found.append(self.known.market.account(priced, relaxation.run(priced)[1]))
-                self.known.offer(found[-1])
-        return found
-
     def _branch(
         self,
+        relaxation: Relaxation,
         descent: Descent,
         marginals: np.ndarray,
-        offered: np.ndarray,
         answers: "Answers",
         multipliers: np.ndarray,
         aim: float,
@@ -141,15 +124,19 @@ class Finder:
         market = self.known.market
         begun = time.perf_counter()
         seen, spent = 0, 0.0
+        worths: list[float] = []
 
-        def show(account: Account, multipliers: np.ndarray) -> None:
+        def show(account: Account, multipliers: np.ndarray, marginals: np.ndarray) -> None:
             nonlocal seen, spent
             self.known.offer(account)
             answers.add([account])
             now = time.perf_counter()
-            if spent <= _BETTERING_SHARE * (now - begun):
+            worths.append(self.known.worth(account))
+            # Time goes to the answers that are nearer to a plan than most.
+            if spent <= _BETTERING_SHARE * (now - begun) and worths[-1] <= np.median(worths):
                 seen += 1
-                self._better(descent, offered, answers, multipliers, account.labels, good, crossing=seen % 2 == 1)
+                here, turn = self._offered(marginals), _CROSSING_THERE if seen % 2 == 1 else 0.0
+                self._better(descent, here, answers, multipliers, account.labels, good, crossing=turn)
                 spent += time.perf_counter() - now
 
         def close(labels: np.ndarray) -> bool:
@@ -160,9 +147,11 @@ class Finder:
             self.known.improve(found)
             return found.infeasible or found.bound >= min(aim, self.known.cutoff())
 
-        until = begun + _BRANCHING_SHARE * (self.known.deadline - begun)
+        share = 1.0 if np.isfinite(self.known.objective) else _BRANCHING_SHARE
+        until = begun + share * (self.known.deadline - begun)
         branching = Branching(market, lambda: min(aim, self.known.cutoff()), show, close, until)
-        bound = branching.run(alive, multipliers)
+        bound = branching.run(alive, multipliers, relaxation)
+        relaxation.restrict(np.ones_like(alive))
         self.known.bound = max(self.known.bound, bound)
         return bound >= min(aim, self.known.cutoff())
 
@@ -207,9 +196,11 @@ class Finder:
         for labels in answers.nearest()[:starts]:
             if self.known.done() or time.perf_counter() > until:
                 return
-            self._better(descent, offered, answers, multipliers, labels, good, crossing=crossing)
+            self._better(
+                descent, offered, answers, multipliers, labels, good, crossing=_CROSSING_SHARE if crossing else 0.0
+            )
         if crossing and self.known.labels is not None and not self.known.done():
-            self._better(descent, offered, answers, multipliers, self.known.labels, good, crossing=True)
+            self._better(descent, offered, answers, multipliers, self.known.labels, good, crossing=_CROSSING_SHARE)
 
     def _better(
         self,
@@ -220,13 +211,14 @@ class Finder:
         labels: np.ndarray,
         good: float,
         *,
-        crossing: bool,
+        crossing: float,
     ) -> None:
-        """Take regions of other answers if `crossing`, then single nodes, from `labels` on."""
+        """Take regions of other answers, for a share `crossing` of the time up to now, then single nodes, from `labels`
+        on."""
         market, priced = self.known.market, self.known.market.price(multipliers)
         if crossing:
             now = time.perf_counter()
-            until = min(self.known.deadline, now + _CROSSING_SHARE * (now - self.known.started))
+            until = min(self.known.deadline, now + crossing * (now - self.known.started))
             nearest = answers.nearest()
             labels = cross(market, descent.ledger, descent.near, priced, multipliers, labels, nearest, deadline=until)
         objective, labels = descent.improve(priced, multipliers, labels, offered, good_enough=good)

@@ -83,7 +83,7 @@ def maximise(
         point, ceiling = planes.highest(here, radius)
         if ceiling - best <= max(tolerance * scale, _HOPELESS * (goal() - ceiling)):
             break
-    return Prices(here, best, ceiling, made, planes.shares(len(known) + made))
+    return Prices(here, best, ceiling, made, planes.shares(len(known) + made, scale))
 
 
 class _Planes:
@@ -111,8 +111,9 @@ class _Planes:
         values = np.array(self.highs.getSolution().col_value)
         return np.clip(values[:-1], low, high), float(values[-1])
 
-    def shares(self, count: int) -> np.ndarray:
-        """The weights of the planes at the last highest point."""
+    def shares(self, count: int, scale: float) -> np.ndarray:
+        """The weights of the planes at the highest point, wherever it is: those whose mean breaks the limits least."""
+        self.highest(np.zeros(self.count), 100.0 * scale)
         duals = np.abs(np.array(self.highs.getSolution().row_dual))
         if len(duals) < count or duals.sum() <= 0.0:
             duals = np.eye(count)[-1]

@@ -17,21 +17,12 @@ KINDS = 3
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Row:
-    """One limit, scaled: which resource, noise bound, device's memory or cut it is, and what its unit is worth."""
+    """One limit, scaled: which resource, noise bound or device's memory it is, and what its unit is worth."""
 
     name: str
     source: str
     index: int
     unit: float
-    upper: float
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Cut:
-    """A limit on labels alone: the number of (node, mask) pairs that hold may not exceed `upper`."""
-
-    name: str
-    terms: tuple[tuple[int, np.ndarray], ...]
     upper: float
 
 
@@ -52,8 +43,8 @@ class Priced:
 class Market:
     """A problem's arrays, laid out for pricing many times."""
 
-    def __init__(self, problem: Problem, cuts: tuple[Cut, ...] = ()) -> None:
-        self.problem, self.cuts = problem, cuts
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
         self.devices, self.forms = len(problem.devices), len(problem.forms)
         self.nodes, self.labels = len(problem.nodes), problem.labels
         values = problem.values
@@ -89,8 +80,6 @@ class Market:
         if problem.memory is not None:
             for index, capacity in enumerate(problem.memory.capacity):
                 add(f"memory of {problem.devices[index]}", "memory", index, float(capacity))
-        for index, cut in enumerate(self.cuts):
-            add(cut.name, "cut", index, cut.upper)
         return tuple(found)
 
     def price(self, multipliers: np.ndarray, objective: float = 1.0) -> Priced:
@@ -99,9 +88,8 @@ class Market:
         weight = objective * self.weight
         noise = np.zeros(len(problem.noises))
         memory = np.zeros(self.devices)
-        cuts = np.zeros(len(self.cuts))
         for row, multiplier in zip(self.rows, multipliers, strict=True):
-            target = {"resource": weight, "noise": noise, "memory": memory, "cut": cuts}[row.source]
+            target = {"resource": weight, "noise": noise, "memory": memory}[row.source]
             target[row.index] += multiplier / row.unit
         by_model = weight[:, None] * self.models
         rate, link, byte = by_model.T @ self.device, _mix(by_model, self.link), _mix(by_model, self.byte)
@@ -114,9 +102,6 @@ class Market:
         if problem.memory is not None and memory.any():
             unary = unary + memory[None, :, None] * problem.memory.weights[:, None, :]
         unary = unary.reshape(self.nodes, self.labels)
-        for each, cut in zip(cuts, self.cuts, strict=True):
-            for node, mask in cut.terms:
-                unary[node] += each * mask
         edges = len(values.readers)
         edge = sum((each * bound.edge for each, bound in zip(noise, problem.noises, strict=True)), np.zeros(edges))
         wire = sum((each * bound.wire for each, bound in zip(noise, problem.noises, strict=True)), np.zeros(edges))
@@ -257,11 +242,10 @@ class Market:
         )
         held = problem.memory.weights[nodes, form] if problem.memory is not None else np.zeros(self.nodes)
         weights = np.bincount(at, held, devices)
-        counts = np.array([sum(float(mask[labels[node]]) for node, mask in cut.terms) for cut in self.cuts])
         objective = problem.constant + float(self.weight @ amounts)
         if problem.extra is not None:
             objective += float(problem.extra[nodes, at, form].sum())
-        by_source = {"resource": amounts, "noise": noises, "memory": weights, "cut": counts}
+        by_source = {"resource": amounts, "noise": noises, "memory": weights}
         rows = np.array([by_source[row.source][row.index] / row.unit for row in self.rows])
         return Account(labels, objective, rows, place, choice)
 
@@ -291,6 +275,14 @@ class Account:
     rows: np.ndarray
     place: np.ndarray
     choice: np.ndarray
+
+    def copies(self) -> np.ndarray:
+        """How many copies cross each link, shape (from, to)."""
+        devices = self.choice.shape[1]
+        value, to = np.nonzero(self.choice)
+        choice = self.choice[value, to]
+        flat = np.bincount(self.place[value] * devices + to, (choice & 1) + (choice >> 1), devices * devices)
+        return flat.reshape(devices, devices)
 
     def wires(self) -> tuple[dict[int, Copies], ...]:
         """The copies as `evaluate` takes them."""
