@@ -20,9 +20,9 @@ from taglio.plan.relaxation import Relaxation
 _WIDEST = 3e6
 # Answers that a half takes over from the whole.
 _KNOWN = 16
-# A half that keeps more than this share of the labels uses the whole's tables, unless its own would save so many
-# entries: making them takes as long as tens of runs.
-_SAME_TABLES, _MANY_ENTRIES = 0.5, 1e6
+# Halves that keep more than this share of the labels use the whole's tables, unless their own would save so many
+# entries for each node: making them takes as long as tens of runs.
+_SAME_TABLES, _MANY_ENTRIES = 0.5, 500.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,7 +55,7 @@ class Branching:
         """A lower bound on every plan of these labels, up to what `cutoff()` says in the end. `relaxation` is that of
         these labels or more, and is left restricted."""
         unsettled = np.inf
-        waiting = self._look(alive, multipliers, [], relaxation if relaxation.exact else None)
+        waiting = self._look(alive, multipliers, [], self._tables(alive, relaxation if relaxation.exact else None))
         while waiting:
             half = waiting.pop()
             if half.bound >= self.cutoff():
@@ -65,33 +65,36 @@ class Branching:
             if half.node < 0:
                 unsettled = min(unsettled, half.bound)
                 continue
-            found = []
+            found, relaxation = [], self._tables(half.alive, half.relaxation)
             for side in half.sides:
                 labels = half.alive.copy()
                 labels[half.node] = side
                 known = [each for each in half.pool if side[each.labels[half.node]]]
-                found += self._look(labels, half.multipliers, known[-_KNOWN:], half.relaxation)
+                found += self._look(labels, half.multipliers, known[-_KNOWN:], relaxation)
             # The half of the least bound comes last, and so is the next: no half above the best plan is looked into.
             waiting = sorted([*waiting, *found], key=lambda each: -each.bound)
         return min(unsettled, self.cutoff())
 
+    def _tables(self, alive: np.ndarray, relaxation: Relaxation | None) -> Relaxation:
+        """Tables for these labels: those of more labels, where there are any and their own are not worth making."""
+        if relaxation is not None:
+            left = alive.sum() / relaxation.given
+            # Tables of most eliminations have three axes.
+            fewer = (1.0 - left**3) * relaxation.elimination.tables.size
+            if left >= _SAME_TABLES and fewer <= _MANY_ENTRIES * self.market.nodes:
+                return relaxation
+        try:
+            return Relaxation(self.market, alive, arity=3, limit=_WIDEST)
+        except TooWide:
+            return Relaxation(self.market, alive, arity=1)
+
     def _look(
-        self,
-        alive: np.ndarray,
-        multipliers: np.ndarray,
-        known: list[Account],
-        relaxation: Relaxation | None,
+        self, alive: np.ndarray, multipliers: np.ndarray, known: list[Account], relaxation: Relaxation
     ) -> list[Half]:
         """The bound of these labels and where to branch; nothing where no plan is below the cutoff. `known` are answers
         of a larger set of labels that are in this one too, and `relaxation` is the larger set's."""
         market, cutoff = self.market, self.cutoff
-        if relaxation is None or _pays(relaxation, alive):
-            try:
-                relaxation = Relaxation(market, alive, arity=3, limit=_WIDEST)
-            except TooWide:
-                relaxation = Relaxation(market, alive, arity=1)
-        else:
-            relaxation.restrict(alive)
+        relaxation.restrict(alive)
         pool = list(known)
 
         def oracle(point: np.ndarray) -> Answer:
@@ -126,12 +129,6 @@ class Branching:
             return []
         node, sides = _where(market, kept, pool, found.shares)
         return [Half(bound, relaxation, kept, found.multipliers, node, sides, pool)]
-
-
-def _pays(relaxation: Relaxation, alive: np.ndarray) -> bool:
-    """Whether tables for these labels alone are worth making. Those of most eliminations have three axes."""
-    left = alive.sum() / relaxation.given
-    return bool(left < _SAME_TABLES or (1.0 - left**3) * relaxation.elimination.tables.size > _MANY_ENTRIES)
 
 
 def _over(market: Market, account: Account) -> float:

@@ -155,7 +155,7 @@ class _Search(Known):
                 continue
             if self.bound > self.most or self.done() or time.perf_counter() > self.deadline:
                 break
-            threshold = self.bound + slack * abs(self.bound)
+            threshold = min(self.bound + slack * abs(self.bound), self.objective)
             rough.run(self.market.price(prices.multipliers))
             self.keep(rough.marginals(), threshold)
             relaxation = rough
