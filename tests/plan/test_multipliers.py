@@ -1,0 +1,30 @@
+"""The best prices of limits, on functions that are known."""
+
+import numpy as np
+import pytest
+
+from taglio.plan.multipliers import Answer, maximise
+
+# What two answers cost, and by how much each breaks the one limit: the best price is 1, where both give 2.
+CHEAP, DEAR = (1.0, 1.0), (3.0, -1.0)
+
+
+def oracle(point: np.ndarray) -> Answer:
+    """The cheaper of the two at a price."""
+    cost, over = min((cost + float(point[0]) * over, (cost, over)) for cost, over in (CHEAP, DEAR))[1]
+    return Answer(cost + float(point[0]) * over, cost, np.array([over]))
+
+
+def test_the_best_price_is_found_with_the_shares_that_keep_the_limit() -> None:
+    found = maximise(oracle, np.zeros(1), tolerance=1e-6, calls=50)
+    assert found.bound == pytest.approx(2.0)
+    assert found.multipliers == pytest.approx([1.0])
+    assert found.shares.sum() == pytest.approx(1.0)
+
+
+def test_shares_keep_the_limit_though_the_box_is_far_from_the_best_price() -> None:
+    known = [(cost, np.array([over])) for cost, over in (CHEAP, DEAR)]
+    found = maximise(oracle, np.zeros(1), tolerance=1e-6, calls=1, reach=1e-3, known=known)
+    assert found.bound == pytest.approx(1.0)
+    over = [plane[0] for _, plane in known] + [CHEAP[1]]
+    assert found.shares @ over == pytest.approx(0.0)
