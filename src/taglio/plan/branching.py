@@ -128,6 +128,8 @@ class Branching:
         if not counts.all() or ((counts == 1).all() and self.close(kept)):
             return []
         node, sides = _where(market, kept, pool, found.shares)
+        # The halves of this one take over the last: those that the mean is of, and else the latest.
+        pool = [pool[index] for index in np.argsort(found.shares[: len(pool)], kind="stable")]
         return [Half(bound, relaxation, kept, found.multipliers, node, sides, pool)]
 
 

@@ -13,6 +13,8 @@ import numpy as np
 
 # Where a goal is out of the planes' reach, the search ends at this share of the way that is missing.
 _HOPELESS = 0.15
+# Prices are looked for within so many times the first value.
+_FARTHEST = 100.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,6 +83,10 @@ def maximise(
         if len(start) == 0 or stop(best):
             break
         point, ceiling = planes.highest(here, radius)
+        while tolerance * scale < ceiling - best <= _HOPELESS * (goal() - ceiling) and radius < _FARTHEST * scale:
+            # Within the box the goal is far; further out it may not be.
+            radius *= 4.0
+            point, ceiling = planes.highest(here, radius)
         if ceiling - best <= max(tolerance * scale, _HOPELESS * (goal() - ceiling)):
             break
     return Prices(here, best, ceiling, made, planes.shares(len(known) + made, scale))
@@ -113,7 +119,7 @@ class _Planes:
 
     def shares(self, count: int, scale: float) -> np.ndarray:
         """The weights of the planes at the highest point, wherever it is: those whose mean breaks the limits least."""
-        self.highest(np.zeros(self.count), 100.0 * scale)
+        self.highest(np.zeros(self.count), _FARTHEST * scale)
         duals = np.abs(np.array(self.highs.getSolution().row_dual))
         if len(duals) < count or duals.sum() <= 0.0:
             duals = np.eye(count)[-1]
