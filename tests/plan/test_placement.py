@@ -13,9 +13,9 @@ from taglio.plan.placement import solve
 from taglio.plan.prices import Market
 from taglio.plan.problem import CALLER, SOURCE, Form, Kind, Problem, Resource, Values, switching
 from taglio.plan.program import Program
-from taglio.plan.relaxation import Relaxation
+from taglio.plan.relaxation import Relaxation, tightest
 from taglio.plan.valuetables import Tables, split
-from tests.plan.small_problems import made, problems
+from tests.plan.small_problems import fan, made, problems
 
 CLOSE = 1e-5
 slowly = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -36,7 +36,7 @@ def some_of(alive: np.ndarray, seed: int) -> np.ndarray:
 
 
 @slowly
-@given(problems(limits=False), st.sampled_from([1, 2, 3]))
+@given(problems(limits=False), st.sampled_from([1, 2, 3, 5]))
 def test_elimination_equals_brute_force(problem: Problem, arity: int) -> None:
     best, market = brute_force(problem), Market(problem)
     relaxation = Relaxation(market, alive(problem), arity=arity)
@@ -95,7 +95,21 @@ def test_tables_restricted_to_fewer_labels_equal_brute_force(problem: Problem, s
 
 
 @slowly
-@given(problems(), st.integers(0, 2**16), st.sampled_from([1, 2, 3]))
+@given(st.integers(0, 2**16), st.sampled_from([2, 3]))
+def test_one_table_for_five_readers_is_the_cost_of_every_labelling(seed: int, devices: int) -> None:
+    problem = fan(5, devices, np.random.default_rng(seed))
+    market, rng = Market(problem), np.random.default_rng(seed)
+    priced = market.price(np.zeros(0))
+    relaxation = tightest(market, alive(problem), 3e7)
+    assert relaxation.exact
+    for _ in range(10):
+        labels = np.array([rng.choice(np.flatnonzero(row)) for row in alive(problem)])
+        relaxation.restrict(np.arange(problem.labels) == labels[:, None])
+        assert relaxation.run(priced)[0] == pytest.approx(market.account(priced, labels).objective)
+
+
+@slowly
+@given(problems(), st.integers(0, 2**16), st.sampled_from([1, 2, 3, 4]))
 def test_tables_that_are_kept_between_prices_equal_new_ones(problem: Problem, seed: int, arity: int) -> None:
     rng, market = np.random.default_rng(seed), Market(problem)
     parts = split(market, arity, np.arange(len(problem.values)))

@@ -12,10 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from taglio.plan.elimination import TooWide
 from taglio.plan.multipliers import Answer, maximise
 from taglio.plan.prices import Account, Market
-from taglio.plan.relaxation import Relaxation
+from taglio.plan.relaxation import Relaxation, tightest
 
 _WIDEST = 3e6
 # Answers that a half takes over from the whole.
@@ -83,10 +82,7 @@ class Branching:
             fewer = (1.0 - left**3) * relaxation.elimination.tables.size
             if left >= _SAME_TABLES and fewer <= _MANY_ENTRIES * self.market.nodes:
                 return relaxation
-        try:
-            return Relaxation(self.market, alive, arity=3, limit=_WIDEST)
-        except TooWide:
-            return Relaxation(self.market, alive, arity=1)
+        return tightest(self.market, alive, _WIDEST)
 
     def _look(
         self, alive: np.ndarray, multipliers: np.ndarray, known: list[Account], relaxation: Relaxation

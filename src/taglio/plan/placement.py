@@ -29,7 +29,7 @@ from taglio.plan.multipliers import Answer, Prices, maximise
 from taglio.plan.prices import Account
 from taglio.plan.problem import Copies, Kind, Problem
 from taglio.plan.program import Program
-from taglio.plan.relaxation import Relaxation
+from taglio.plan.relaxation import Relaxation, tightest
 
 Outcome = Literal["optimal", "time limit", "infeasible"]
 GAP = 1e-3
@@ -207,7 +207,7 @@ class _Search(Known):
     def _narrowed(self) -> Relaxation:
         """The labels that are left with exact tables, or split ones where those are too wide."""
         try:
-            return Relaxation(self.market, self.alive, arity=3, limit=_WIDEST)
+            return tightest(self.market, self.alive, _WIDEST)
         except TooWide:
             return Relaxation(self.market, self.alive, arity=1, limit=np.inf)
 

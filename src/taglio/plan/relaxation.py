@@ -5,7 +5,7 @@ Its least sum is a lower bound at any prices; where no value had to be split it 
 
 import numpy as np
 
-from taglio.plan.elimination import LARGEST_TABLE, schedule
+from taglio.plan.elimination import LARGEST_TABLE, TooWide, schedule
 from taglio.plan.prices import BIG, KINDS, Market, Priced
 from taglio.plan.problem import CALLER, SOURCE, Kind
 from taglio.plan.valuetables import Parts, Tables, split
@@ -248,6 +248,27 @@ class Relaxation:
         own[:] = priced.unary.ravel()
         own[self.gone] = BIG
         np.take(self.flat, self.positions, out=self.elimination.factors, mode="clip")
+
+
+# A value's readers are in one table if it has no more entries than this, up to five; three always are.
+_ONE_TABLE, _MOST_READERS = 1e6, 5
+
+
+def tightest(market: Market, alive: np.ndarray, limit: float) -> Relaxation:
+    """The relaxation that splits fewest values of those whose tables have at most `limit` entries.
+
+    Raises TooWide where even pairs have more than LARGEST_TABLE.
+    """
+    most, devices = 3, market.devices
+    fan_out = int(np.diff(market.problem.values.start).max(initial=0))
+    while most < min(_MOST_READERS, fan_out) and KINDS * devices * (2 * devices) ** (most + 1) <= _ONE_TABLE:
+        most += 1
+    for arity in sorted({most, 3}, reverse=True):
+        try:
+            return Relaxation(market, alive, arity=arity, limit=limit)
+        except TooWide:
+            pass
+    return Relaxation(market, alive, arity=1)
 
 
 # Few where tables are small and their number is what takes time; many where tables are large.

@@ -146,7 +146,8 @@ class _Blocks:
 def _spread(ways: Callable[[tuple[int, ...]], np.ndarray], arity: int) -> np.ndarray:
     """Costs for every state of every reader, (way, from, to, int8, to, int8, …, part), from those of readers that share
     a device."""
-    single = [ways((slot,)) for slot in range(arity)]
+    joint_of = lru_cache(ways)
+    single = [joint_of((slot,)) for slot in range(arity)]
     if arity == 1:
         return single[0]
     kinds, devices, *_, count = single[0].shape
@@ -154,14 +155,20 @@ def _spread(ways: Callable[[tuple[int, ...]], np.ndarray], arity: int) -> np.nda
     np.add(_beside(single[0], 0, arity), _beside(single[1], 1, arity), out=result)
     for slot in range(2, arity):
         result += _beside(single[slot], slot, arity)
-    for shared, rest in _partitions(arity):
-        # Where the readers of `shared` are on one device: a view of the diagonal.
-        axes = "".join(("a" if slot in shared else "b") + "ijk"[slot] for slot in range(arity))
-        order = "a" + "".join("ijk"[slot] for slot in shared) + "".join("b" + "ijk"[slot] for slot in rest)
+    for blocks in _partitions(arity):
+        # Where the readers of each block are on one device: a view of the diagonal.
+        devices_of = {slot: "abcde"[number] for number, block in enumerate(blocks) for slot in block}
+        axes = "".join(devices_of[slot] + "ijklm"[slot] for slot in range(arity))
+        order = "".join(
+            "abcde"[number] + "".join("ijklm"[slot] for slot in block) for number, block in enumerate(blocks)
+        )
         there = np.einsum(f"wf{axes}p->wf{order}p", result)
-        joint = ways(shared)
-        if rest:
-            joint = joint[..., None, None, :] + single[rest[0]][:, :, None, None, None]
+        joint = np.zeros(1)
+        for number, block in enumerate(blocks):
+            before = sum(1 + len(each) for each in blocks[:number])
+            after = sum(1 + len(each) for each in blocks[number + 1 :])
+            table = joint_of(block)
+            joint = joint + table.reshape(*table.shape[:2], *(1,) * before, *table.shape[2:-1], *(1,) * after, count)
         there[...] = joint
     return result
 
@@ -197,10 +204,13 @@ def _ints(slots: int) -> np.ndarray:
 
 
 @lru_cache
-def _partitions(arity: int) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]:
-    """(readers that share a device, the others), fewer of them first."""
-    if arity == 2:
-        return (((0, 1), ()),)
-    if arity == 3:
-        return (((0, 1), (2,)), ((0, 2), (1,)), ((1, 2), (0,)), ((0, 1, 2), ()))
-    return ()
+def _partitions(arity: int) -> list[tuple[tuple[int, ...], ...]]:
+    """Which readers share a device: every partition of them but into single ones, those of more blocks first."""
+    found: list[tuple[tuple[int, ...], ...]] = [()]
+    for slot in range(arity):
+        found = [
+            (*blocks[:number], (*block, slot), *blocks[number + 1 :])
+            for blocks in found
+            for number, block in enumerate((*blocks, ()))
+        ]
+    return sorted((blocks for blocks in found if len(blocks) < arity), key=len, reverse=True)
