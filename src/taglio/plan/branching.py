@@ -16,7 +16,6 @@ from taglio.plan.multipliers import Answer, maximise
 from taglio.plan.prices import Account, Market
 from taglio.plan.relaxation import Relaxation, tightest
 
-_WIDEST = 3e6
 # Answers that a half takes over from the whole.
 _KNOWN = 16
 # Halves that keep more than this share of the labels use the whole's tables, unless their own would save so many
@@ -52,7 +51,7 @@ class Branching:
 
     def run(self, alive: np.ndarray, multipliers: np.ndarray, relaxation: Relaxation) -> float:
         """A lower bound on every plan of these labels, up to what `cutoff()` says in the end. `relaxation` is that of
-        these labels or more, and is left restricted."""
+        these labels or more."""
         unsettled = np.inf
         waiting = self._look(alive, multipliers, [], self._tables(alive, relaxation if relaxation.exact else None))
         while waiting:
@@ -82,7 +81,7 @@ class Branching:
             fewer = (1.0 - left**3) * relaxation.elimination.tables.size
             if left >= _SAME_TABLES and fewer <= _MANY_ENTRIES * self.market.nodes:
                 return relaxation
-        return tightest(self.market, alive, _WIDEST)
+        return tightest(self.market, alive)
 
     def _look(
         self, alive: np.ndarray, multipliers: np.ndarray, known: list[Account], relaxation: Relaxation
@@ -90,12 +89,11 @@ class Branching:
         """The bound of these labels and where to branch; nothing where no plan is below the cutoff. `known` are answers
         of a larger set of labels that are in this one too, and `relaxation` is the larger set's."""
         market, cutoff = self.market, self.cutoff
-        relaxation.restrict(alive)
         pool = list(known)
 
         def oracle(point: np.ndarray) -> Answer:
             priced = market.price(point)
-            value, labels = relaxation.run(priced)
+            value, labels = relaxation.run(priced, alive)
             account = market.account(priced, labels)
             pool.append(account)
             slope = account.rows - market.uppers
@@ -114,12 +112,11 @@ class Branching:
         bound = found.bound
         if bound >= cutoff():
             return []
-        relaxation.run(market.price(found.multipliers))
+        relaxation.run(market.price(found.multipliers), alive)
         marginals = relaxation.marginals()
-        marginals[~alive] = np.inf
         nearest = min(pool, key=lambda each: each.objective + abs(bound) * _over(market, each))
         self.show(nearest, found.multipliers, marginals)
-        kept = marginals < cutoff()
+        kept = alive & (marginals < cutoff())
         counts = kept.sum(axis=1)
         if not counts.all() or ((counts == 1).all() and self.close(kept)):
             return []

@@ -23,7 +23,7 @@ from taglio.plan.multipliers import Answer, maximise
 from taglio.plan.placement import solve
 from taglio.plan.prices import Market
 from taglio.plan.problem import CALLER, SOURCE, Copies, Kind, Memory, Problem, Resource, Totals
-from taglio.plan.relaxation import Relaxation
+from taglio.plan.relaxation import WIDEST, Relaxation
 from taglio.plan.resources import request_shares
 from taglio.plan.weights import Flow, Master, Taken, Weights
 from taglio.plan.windows import END, START, windows
@@ -164,7 +164,7 @@ class _Lower:
     def __init__(self, problem: Problem) -> None:
         """Raises TooWide where the graph is."""
         self.relaxation = Relaxation(
-            Market(problem), problem.allowed.reshape(len(problem.nodes), -1), arity=1, limit=3e6
+            Market(problem), problem.allowed.reshape(len(problem.nodes), -1), arity=1, limit=WIDEST
         )
         self.multipliers = np.zeros(len(self.relaxation.market.rows))
         self.bound, self.labels = -np.inf, [0] * len(problem.nodes)

@@ -151,7 +151,6 @@ class Finder:
         until = begun + share * (self.known.deadline - begun)
         branching = Branching(market, lambda: min(aim, self.known.cutoff()), show, close, until)
         bound = branching.run(alive, multipliers, relaxation)
-        relaxation.restrict(np.ones_like(alive))
         self.known.bound = max(self.known.bound, bound)
         return bound >= min(aim, self.known.cutoff())
 

@@ -29,12 +29,10 @@ from taglio.plan.multipliers import Answer, Prices, maximise
 from taglio.plan.prices import Account
 from taglio.plan.problem import Copies, Kind, Problem
 from taglio.plan.program import Program
-from taglio.plan.relaxation import Relaxation, tightest
+from taglio.plan.relaxation import WIDEST, Relaxation, tightest
 
 Outcome = Literal["optimal", "time limit", "infeasible"]
 GAP = 1e-3
-# Tables with more entries are not built.
-_WIDEST = 3e6
 # Prices are found until no more than so many gaps can be won: with split tables, with exact ones.
 _ROUGH, _FINE = 3.0, 0.15
 # How far above the bound of split tables a label may lie to be kept for exact ones.
@@ -110,7 +108,7 @@ class _Search(Known):
         if method == "auto":
             self._offer_given()
             try:
-                rough = Relaxation(self.market, self.alive, arity=1, limit=_WIDEST)
+                rough = Relaxation(self.market, self.alive, arity=1, limit=WIDEST)
             except TooWide:
                 rough = None
             self.built = time.perf_counter()
@@ -160,7 +158,7 @@ class _Search(Known):
             self.keep(rough.marginals(), threshold)
             relaxation = rough
             if not rough.exact:
-                relaxation = self._narrowed()
+                relaxation = tightest(self.market, self.alive)
                 pool, prices = self._price(relaxation, _FINE)
             if self.done() or self.bound > self.most:
                 break
@@ -203,13 +201,6 @@ class _Search(Known):
         self.multipliers = loose.best
         if np.isfinite(self.objective) and not self.done():
             self.keep(loose.marginals(), self.objective - 0.9 * self.gap * abs(self.objective))
-
-    def _narrowed(self) -> Relaxation:
-        """The labels that are left with exact tables, or split ones where those are too wide."""
-        try:
-            return tightest(self.market, self.alive, _WIDEST)
-        except TooWide:
-            return Relaxation(self.market, self.alive, arity=1, limit=np.inf)
 
     def _price(self, relaxation: Relaxation, tolerance: float) -> tuple[list[Account], Prices]:
         """Raise the bound until no more than `tolerance` of the gap can be won."""

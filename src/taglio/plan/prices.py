@@ -276,14 +276,6 @@ class Account:
     place: np.ndarray
     choice: np.ndarray
 
-    def copies(self) -> np.ndarray:
-        """How many copies cross each link, shape (from, to)."""
-        devices = self.choice.shape[1]
-        value, to = np.nonzero(self.choice)
-        choice = self.choice[value, to]
-        flat = np.bincount(self.place[value] * devices + to, (choice & 1) + (choice >> 1), devices * devices)
-        return flat.reshape(devices, devices)
-
     def wires(self) -> tuple[dict[int, Copies], ...]:
         """The copies as `evaluate` takes them."""
         return tuple({int(d): Copies(int(row[d])) for d in np.flatnonzero(row)} for row in self.choice)

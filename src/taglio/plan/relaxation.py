@@ -10,6 +10,9 @@ from taglio.plan.prices import BIG, KINDS, Market, Priced
 from taglio.plan.problem import CALLER, SOURCE, Kind
 from taglio.plan.valuetables import Parts, Tables, split
 
+# Tables with more entries are not built where a looser bound, or another method, will do.
+WIDEST = 3e6
+
 
 class Relaxation:
     """The factors of a problem whose nodes may only take labels that are alive, a mask (nodes, labels); fixed nodes are
@@ -53,21 +56,17 @@ class Relaxation:
             else:
                 constant.append(part)
         self.elimination = schedule(sizes, scopes, limit)
-        self.gone = np.zeros(0, dtype=np.intp)
         self._lay_out(axes, constant)
-
-    def restrict(self, alive: np.ndarray) -> None:
-        """Leave each node no labels but `alive`, a part of those that the tables were made for, until called again."""
-        self.gone = np.flatnonzero(~alive)
 
     @property
     def exact(self) -> bool:
         """Whether the bound is the least priced cost itself."""
         return self.parts.exact
 
-    def run(self, priced: Priced) -> tuple[float, np.ndarray]:
-        """A lower bound on the priced cost of every labelling, and the labels that reach it (exactly, if `exact`)."""
-        self._fill(priced)
+    def run(self, priced: Priced, alive: np.ndarray | None = None) -> tuple[float, np.ndarray]:
+        """A lower bound on the priced cost of every labelling, and the labels that reach it (exactly, if `exact`): of
+        all that the tables are for, or of those `alive` (nodes, labels)."""
+        self._fill(priced, alive)
         total, chosen = self.elimination.run()
         labels = self.fixed.copy()
         labels[self.free] = self.labels[np.arange(len(self.free)), chosen]
@@ -237,8 +236,8 @@ class Relaxation:
             result = np.where(here, kinds[labels], result)
         return result
 
-    def _fill(self, priced: Priced) -> None:
-        """Write every factor's table at these prices."""
+    def _fill(self, priced: Priced, alive: np.ndarray | None) -> None:
+        """Write every factor's table at these prices; labels that are not `alive` are forbidden."""
         begin = 0
         for group in self.groups:
             table = group.at(priced)
@@ -246,7 +245,8 @@ class Relaxation:
             begin += table.size
         own = self.flat[self.cells + 1 :]
         own[:] = priced.unary.ravel()
-        own[self.gone] = BIG
+        if alive is not None:
+            own[np.flatnonzero(~alive)] = BIG
         np.take(self.flat, self.positions, out=self.elimination.factors, mode="clip")
 
 
@@ -254,21 +254,19 @@ class Relaxation:
 _ONE_TABLE, _MOST_READERS = 1e6, 5
 
 
-def tightest(market: Market, alive: np.ndarray, limit: float) -> Relaxation:
-    """The relaxation that splits fewest values of those whose tables have at most `limit` entries.
-
-    Raises TooWide where even pairs have more than LARGEST_TABLE.
-    """
+def tightest(market: Market, alive: np.ndarray) -> Relaxation:
+    """The relaxation that splits fewest values of those whose tables have at most WIDEST entries; pairs alone may have
+    more. Raises TooWide where these are more than elimination builds."""
     most, devices = 3, market.devices
     fan_out = int(np.diff(market.problem.values.start).max(initial=0))
     while most < min(_MOST_READERS, fan_out) and KINDS * devices * (2 * devices) ** (most + 1) <= _ONE_TABLE:
         most += 1
     for arity in sorted({most, 3}, reverse=True):
         try:
-            return Relaxation(market, alive, arity=arity, limit=limit)
+            return Relaxation(market, alive, arity=arity, limit=WIDEST)
         except TooWide:
             pass
-    return Relaxation(market, alive, arity=1)
+    return Relaxation(market, alive, arity=1, limit=np.inf)
 
 
 # Few where tables are small and their number is what takes time; many where tables are large.

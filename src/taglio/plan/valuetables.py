@@ -146,37 +146,22 @@ class _Blocks:
 def _spread(ways: Callable[[tuple[int, ...]], np.ndarray], arity: int) -> np.ndarray:
     """Costs for every state of every reader, (way, from, to, int8, to, int8, …, part), from those of readers that share
     a device."""
-    joint_of = lru_cache(ways)
-    single = [joint_of((slot,)) for slot in range(arity)]
-    if arity == 1:
-        return single[0]
-    kinds, devices, *_, count = single[0].shape
+    ways = lru_cache(ways)
+    kinds, devices, *_, count = ways((0,)).shape
     result = np.empty((kinds, devices, *(devices, 2) * arity, count))
-    np.add(_beside(single[0], 0, arity), _beside(single[1], 1, arity), out=result)
-    for slot in range(2, arity):
-        result += _beside(single[slot], slot, arity)
     for blocks in _partitions(arity):
         # Where the readers of each block are on one device: a view of the diagonal.
-        devices_of = {slot: "abcde"[number] for number, block in enumerate(blocks) for slot in block}
-        axes = "".join(devices_of[slot] + "ijklm"[slot] for slot in range(arity))
-        order = "".join(
-            "abcde"[number] + "".join("ijklm"[slot] for slot in block) for number, block in enumerate(blocks)
-        )
+        at = {slot: letter for letter, block in zip("abcde", blocks, strict=False) for slot in block}
+        axes = "".join(at[slot] + "ijklm"[slot] for slot in range(arity))
+        order = "".join(at[block[0]] + "".join("ijklm"[slot] for slot in block) for block in blocks)
         there = np.einsum(f"wf{axes}p->wf{order}p", result)
-        joint = np.zeros(1)
-        for number, block in enumerate(blocks):
-            before = sum(1 + len(each) for each in blocks[:number])
-            after = sum(1 + len(each) for each in blocks[number + 1 :])
-            table = joint_of(block)
-            joint = joint + table.reshape(*table.shape[:2], *(1,) * before, *table.shape[2:-1], *(1,) * after, count)
-        there[...] = joint
+        begin, end = 2, there.ndim - 1
+        for block in blocks:
+            table, own = ways(block), 1 + len(block)
+            laid = (*table.shape[:2], *(1,) * (begin - 2), *table.shape[2:-1], *(1,) * (end - begin - own), count)
+            np.add(there if begin > 2 else 0.0, table.reshape(laid), out=there)
+            begin += own
     return result
-
-
-def _beside(table: np.ndarray, slot: int, arity: int) -> np.ndarray:
-    """One reader's (way, from, to, int8, part), laid along that reader's axes."""
-    before, after = (1, 1) * slot, (1, 1) * (arity - 1 - slot)
-    return table.reshape(*table.shape[:2], *before, *table.shape[2:4], *after, table.shape[4])
 
 
 def _at_home(table: np.ndarray) -> np.ndarray:
@@ -205,7 +190,7 @@ def _ints(slots: int) -> np.ndarray:
 
 @lru_cache
 def _partitions(arity: int) -> list[tuple[tuple[int, ...], ...]]:
-    """Which readers share a device: every partition of them but into single ones, those of more blocks first."""
+    """Which readers share a device: every partition of them, those of more blocks first."""
     found: list[tuple[tuple[int, ...], ...]] = [()]
     for slot in range(arity):
         found = [
@@ -213,4 +198,4 @@ def _partitions(arity: int) -> list[tuple[tuple[int, ...], ...]]:
             for blocks in found
             for number, block in enumerate((*blocks, ()))
         ]
-    return sorted((blocks for blocks in found if len(blocks) < arity), key=len, reverse=True)
+    return sorted(found, key=len, reverse=True)
