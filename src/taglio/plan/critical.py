@@ -1,23 +1,28 @@
 """The critical path: the shortest simulated latency that is found, and a proven bound on any.
 
-A request takes at least as long as any path of blocks and transfers. Of what lies between two blocks (windows.py) it
-takes at least as long as any device is busy with it, or any link; a path may leap over a window that way. Hence a
-request takes at least as long as every weighted mean of such paths. With the weights fixed, the least of it over all
-placements is a problem that adds up, and its bound holds for the critical path. The weights are bettered by cutting
-planes (weights.py), a plane for each placement that answered. Each of those is simulated; the best is kept. At the
-last, the limits' own gap is closed: the problem with the best weights is solved as any sum is. On a chain there are no
-weights to choose, and that proves the critical path itself.
+Placements come from the plan of the least sum and those of one device, by many small changes (evolve.py), and by parts
+moved about (local_search.py). Bounds come two ways. Where few blocks' results are waited for at a time, a decision
+diagram (diagram.py) is close. For the rest: a request takes at least as long as any path of blocks and transfers, and
+of what lies between two blocks (windows.py) at least as long as any device is busy with it, or any link; a path may
+leap over a window that way. Hence a request takes at least as long as every weighted mean of such paths. With the
+weights fixed, the least of it over all placements is a problem that adds up, and its bound holds for the critical path.
+The weights are bettered by cutting planes (weights.py), a plane for each placement that answered. Each of those is
+simulated; the best is kept. At the last, the limits' own gap is closed: the problem with the best weights is solved as
+any sum is.
 """
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from taglio.plan.assemble import Assembled
+from taglio.plan.diagram import Diagram
 from taglio.plan.elimination import TooWide
 from taglio.plan.evaluate import evaluate
+from taglio.plan.evolve import Pool
 from taglio.plan.local_search import LocalSearch
 from taglio.plan.multipliers import Answer, maximise
 from taglio.plan.placement import solve
@@ -25,16 +30,25 @@ from taglio.plan.prices import Market
 from taglio.plan.problem import CALLER, SOURCE, Copies, Kind, Memory, Problem, Resource, Totals
 from taglio.plan.relaxation import WIDEST, Relaxation
 from taglio.plan.resources import request_shares
+from taglio.plan.timetable import Timetable
 from taglio.plan.weights import Flow, Master, Taken, Weights
 from taglio.plan.windows import END, START, windows
 from taglio.plan.workload import Goal
 
-# Rounds in which neither the bound nor the placement got better before the search gives up.
+# Rounds in which neither the bound nor the placement got better before the search for weights gives up.
 _PATIENCE = 200
-# Of the time there is, what moving parts of the first placement gets.
-_MOVING_SHARE = 0.3
-# Of the time there is, what choosing weights gets; the rest closes the gap of the best ones.
-_WEIGHING_SHARE = 0.7
+# Until what shares of the time there is many small changes are made, diagrams are wide, weights are chosen, and parts
+# of the best placements are moved; the rest closes the gap of the best weights.
+_CHANGING, _WIDENING, _WEIGHING, _MOVING = 0.5, 0.6, 0.8, 0.9
+# Rounds of small changes that bring nothing, before they give way.
+_CHANGES = 80
+# States in a layer of the first diagram, how much wider the next is, and how many there are after it.
+_WIDTH, _WIDER, _WIDENED = 300, 3, 3
+# Pairs of labels at the two ends of an edge, over all edges, beyond which tables of them take too much memory (0.2 kB
+# each).
+_MOST_PAIRS = 3_000_000
+# Of what changes found, so many are parted and moved.
+_OFFERED = 4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,41 +72,121 @@ def shorten(
     """Better `start` (each within the limits) until the gap is proven or the time is up. `goal` weighs what the
     critical path takes and the joules; `bound` is what is known already."""
     begun = time.perf_counter()
-    deadline, until = begun + time_limit_s, begun + _WEIGHING_SHARE * time_limit_s
+    deadline = begun + time_limit_s
     search = LocalSearch(assembled, goal, deadline)
     for totals in start:
         search.offer(totals)
     assert search.best is not None, "give at least one placement"
-    search.move(begun + _MOVING_SHARE * time_limit_s)
-    master = _master(search)
-    master.add(_taken(search, search.best))
-    inner, worth, ceiling, stalled = master.best()[0], -np.inf, np.inf, 0
-    try:
-        lower = _Lower(weigh(assembled, goal, inner))
-    except TooWide:  # the bound of the sum's own kind is all there is
-        return Shortest(search.best, search.value, min(bound, search.value), search.tried)
-    while search.value - bound > gap * search.value and time.perf_counter() < until and stalled < _PATIENCE:
-        outer, ceiling = master.best()
-        if ceiling <= bound + 0.1 * gap * search.value:
-            break
-        weights = inner.mixed(outer, 0.5)
-        problem = weigh(assembled, goal, weights)
-        lower.ask(problem, until)
-        stalled = 0 if lower.bound > bound + 0.05 * gap * search.value else stalled + 1
-        bound = max(bound, lower.bound)
-        if lower.bound > worth:
-            inner, worth = weights, lower.bound
-        totals = evaluate(assembled.problem, lower.labels)
-        stalled = 0 if search.offer(totals) else stalled
-        master.add(_taken(search, totals))
-    search.move(time.perf_counter() + _MOVING_SHARE * (deadline - time.perf_counter()))
-    left = deadline - time.perf_counter()
-    if search.value - bound > gap * search.value and left > 0.0:
-        placed = solve(weigh(assembled, goal, inner), gap=0.5 * gap, time_limit_s=left, incumbent=search.best.labels)
-        bound = max(bound, placed.bound)
+    bounds = _Bounds(search, bound, gap)
+    if len(assembled.problem.values.readers) * assembled.problem.labels**2 <= _MOST_PAIRS:
+        bounds.by_diagrams(begun + (_WIDENING - _CHANGING) * time_limit_s, rounds=1)
+        if not bounds.closed():
+            _change(search, bounds, begun + _CHANGING * time_limit_s)
+            bounds.by_diagrams(begun + _WIDENING * time_limit_s, rounds=_WIDENED)
+    if not bounds.closed():
+        with suppress(TooWide):
+            bounds.by_weights(begun + _WEIGHING * time_limit_s)
+    if not bounds.closed():
+        search.move(begun + _MOVING * time_limit_s)
+        bounds.by_solving(deadline)
+        if not bounds.closed():
+            search.move(deadline)
+    return Shortest(search.best, search.value, min(bounds.value, search.value), search.tried)
+
+
+def _change(search: LocalSearch, bounds: "_Bounds", deadline: float) -> None:
+    """Offer what many small changes make of the best placement, and of all on one device."""
+    problem = search.assembled.problem
+    assert search.best is not None
+    pool = Pool(search, price=search.value)
+    forms, allowed = len(problem.forms), problem.allowed.reshape(len(problem.nodes), -1)
+    starts = [list(search.best.labels)]
+    for device in range(len(problem.devices)):
+        here = np.zeros_like(allowed)
+        here[:, device * forms : (device + 1) * forms] = True
+        # In the least form that is allowed there, elsewhere where none is.
+        starts.append(np.where(allowed & here, 2, allowed).argmax(axis=1).tolist())
+    pool.add(np.array(starts))
+    pool.add(np.array(starts), np.ones((len(starts), len(problem.nodes)), dtype=bool))
+    pool.run(deadline, _CHANGES, good_enough=bounds.value / (1.0 - bounds.gap))
+    offered = 0
+    for labels, wires, stages in pool.plans():
+        totals = replace(evaluate(problem, labels, wires), stages=stages)
+        if search.kept(totals) and offered < _OFFERED:
+            search.offer(totals)
+            offered += 1
+
+
+class _Bounds:
+    """The best proven bound on what any placement takes, and ways to raise it."""
+
+    def __init__(self, search: LocalSearch, value: float, gap: float) -> None:
+        self.search, self.value, self.gap = search, value, gap
+        self.assembled, self.goal = search.assembled, search.goal
+        self._weights: Weights | None = None
+        self._diagrams: list[Diagram] | None = None
+        self._width = _WIDTH
+
+    def closed(self) -> bool:
+        """Whether the best placement is proven to be within the gap."""
+        return self.search.value - self.value <= self.gap * self.search.value
+
+    def by_diagrams(self, deadline: float, rounds: int) -> None:
+        """Each model's latency by diagrams, wider each round."""
+        if self._diagrams is None:
+            models, problem = range(len(self.assembled.workloads)), self.assembled.problem
+            tables = [Timetable(self.assembled, model) for model in models]
+            self._diagrams = [Diagram(each, flow(problem, each.nodes).windows) for each in tables]
+        totals = self.search.best
+        assert totals is not None
+        targets = np.array(self.search.simulated(totals.labels, totals.wires, totals.stages))
+        alone = len(targets) == 1 and self.goal.latency * float(self.search.shares @ targets) == self.search.value
+        if alone:  # no more than the gap needs
+            targets = targets * (1.0 - 0.9 * self.gap)
+        for _ in range(rounds):
+            taken = [
+                each.bound(self._width, float(target), deadline)
+                for each, target in zip(self._diagrams, targets, strict=True)
+            ]
+            self.value = max(self.value, self.goal.latency * float(self.search.shares @ np.array(taken)))
+            self._width *= _WIDER
+            if self.closed() or time.perf_counter() > deadline:
+                break
+
+    def by_weights(self, deadline: float) -> None:
+        """The problem that adds up, under the best weights on paths and loads. Raises TooWide."""
+        search, gap = self.search, self.gap
+        assert search.best is not None
+        master = _master(search)
+        master.add(_taken(search, search.best))
+        inner, worth, stalled = master.best()[0], -np.inf, 0
+        lower = _Lower(weigh(self.assembled, self.goal, inner))
+        while not self.closed() and time.perf_counter() < deadline and stalled < _PATIENCE:
+            outer, ceiling = master.best()
+            if ceiling <= self.value + 0.1 * gap * search.value:
+                break
+            weights = inner.mixed(outer, 0.5)
+            lower.ask(weigh(self.assembled, self.goal, weights), deadline)
+            stalled = 0 if lower.bound > self.value + 0.05 * gap * search.value else stalled + 1
+            self.value = max(self.value, lower.bound)
+            if lower.bound > worth:
+                inner, worth = weights, lower.bound
+                self._weights = inner
+            totals = evaluate(self.assembled.problem, lower.labels)
+            stalled = 0 if search.offer(totals) else stalled
+            master.add(_taken(search, totals))
+
+    def by_solving(self, deadline: float) -> None:
+        """That problem with the limits' own gap closed."""
+        left = deadline - time.perf_counter()
+        if self._weights is None or left <= 0.0 or self.closed():
+            return
+        assert self.search.best is not None
+        problem = weigh(self.assembled, self.goal, self._weights)
+        placed = solve(problem, gap=0.5 * self.gap, time_limit_s=left, incumbent=self.search.best.labels)
+        self.value = max(self.value, placed.bound)
         if placed.labels:
-            search.offer(evaluate(assembled.problem, placed.labels))
-    return Shortest(search.best, search.value, min(bound, search.value), search.tried)
+            self.search.offer(evaluate(self.assembled.problem, placed.labels))
 
 
 def weigh(assembled: Assembled, goal: Goal, weights: Weights) -> Problem:

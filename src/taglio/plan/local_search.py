@@ -6,7 +6,7 @@ comes of it. Proves nothing; see critical.py.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 from math import inf
@@ -31,6 +31,26 @@ _MOVED_UP_TO = 1.05
 _STARTS = 4
 
 
+class Groups:
+    """Sets of nodes that may move together: all that leads to a block, and all that comes of it."""
+
+    def __init__(self, sides: Sequence[tuple[int, int]]) -> None:
+        """Each is the first node of its model, and the model's nodes as bits."""
+        self._sides = sides
+
+    def __len__(self) -> int:
+        return len(self._sides)
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        return (self[index] for index in range(len(self)))
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        first, side = self._sides[index]
+        bits = np.frombuffer(f"{side:b}"[::-1].encode(), dtype=np.uint8)
+        result: np.ndarray = first + np.flatnonzero(bits == ord("1"))
+        return result
+
+
 class LocalSearch:
     """The best placement by simulation, as a goal weighs it; nothing is parted any more after `deadline`."""
 
@@ -47,7 +67,12 @@ class LocalSearch:
             readers = values.readers[values.start[value] : values.start[value + 1]].tolist()
             for node in {producer, *readers} - {SOURCE, CALLER}:
                 self.around[node].append(value)
-        self.sides = [(each.nodes.start, side) for each in self.schedulers for side in _sides(each)]
+        self.groups = Groups([(each.nodes.start, side) for each in self.schedulers for side in _sides(each)])
+        # Of limits that components' overheads count against, what may be used: more where the first placement does.
+        self.limited = [
+            i for i, r in enumerate(problem.resources) if r.upper < inf and not r.name.startswith("latency")
+        ]
+        self.uppers = np.array([problem.resources[i].upper for i in self.limited])
         self.best: Totals | None = None
         self.value, self.tried = inf, 0
         # The best few that were offered, by value; and the labels that parts were moved from already.
@@ -73,6 +98,27 @@ class LocalSearch:
         """Seconds of a request of each model, alone."""
         return [simulate([each.schedule(labels, wires, stages).pipeline()]).end_s for each in self.schedulers]
 
+    def kept(self, totals: Totals) -> bool:
+        """Whether a placement is within the limits, but for those on latency: they are held against the simulated one,
+        so that a broken sum of seconds is none."""
+        return all(each.startswith("latency") for each in totals.broken) and self._roomy(totals)
+
+    def _roomy(self, totals: Totals) -> bool:
+        """Whether there is room for the overheads of its components as well, or as little as the first placement
+        had."""
+        if not self.limited:
+            return True
+        resources = [self.assembled.problem.resources[i] for i in self.limited]
+        amounts = np.array(totals.resources)[self.limited]
+        for model, scheduler in enumerate(self.schedulers):
+            busy = np.zeros(len(self.assembled.problem.devices))
+            for piece in scheduler.schedule(totals.labels, totals.wires, totals.stages).pieces:
+                busy[piece.device] += scheduler.overhead_s[piece.device]
+            amounts += [each.models[model] * float(each.device @ busy) for each in resources]
+        if self.best is None:
+            self.uppers = np.maximum(self.uppers, amounts)
+        return bool((amounts <= self.uppers * (1.0 + 1e-9)).all())
+
     def offer(self, totals: Totals) -> bool:
         """Keep a placement if it is within the limits and, parted, the best so far."""
         found = self._look(totals)
@@ -91,10 +137,9 @@ class LocalSearch:
             self._climb(value, start, deadline)
 
     def _look(self, totals: Totals) -> tuple[float, Totals] | None:
-        """A placement's value, and the placement parted; None if it is far from the best, or breaks a limit. Limits on
-        latency are held against the simulated one, so a broken sum of seconds is none."""
+        """A placement's value, and the placement parted; None if it is far from the best, or breaks a limit."""
         self.tried += 1
-        if any(not each.startswith("latency") for each in totals.broken):
+        if not self.kept(totals):
             return None
         value = self.worth(totals)
         if value > _PARTED_UP_TO * self.value:
@@ -113,7 +158,7 @@ class LocalSearch:
                 for each in self.schedulers
                 for piece in each.schedule(here.labels, here.wires, here.stages).pieces
             ]
-            groups = chain(pieces, (_nodes(first, side) for first, side in self.sides))
+            groups = chain(pieces, (nodes.tolist() for nodes in self.groups))
             devices = range(len(self.assembled.problem.devices))
             for nodes, device in ((nodes, device) for nodes in groups for device in devices):
                 if time.perf_counter() > deadline:
@@ -155,7 +200,8 @@ class LocalSearch:
                     stages = np.array(totals.stages or [0] * len(totals.labels))
                     stages[list(late)] = stages.max() + 1
                     tried = replace(totals, stages=tuple(stages.tolist()))
-                    found = min(found, (self.worth(tried), tried), key=lambda each: each[0])
+                    if (worth := self.worth(tried)) < found[0] and self._roomy(tried):
+                        found = worth, tried
                 if found[0] < (1.0 - _WORTHWHILE) * value:
                     (value, totals), again = found, True
         return totals, value
@@ -195,7 +241,3 @@ def _sides(scheduler: Scheduler) -> list[int]:
         for each in scheduler.sources[index]:
             behind[each] |= behind[index]
     return sorted({*ahead, *behind}, key=lambda each: (each.bit_count(), each))
-
-
-def _nodes(first: int, side: int) -> list[int]:
-    return [first + index for index, bit in enumerate(reversed(f"{side:b}")) if bit == "1"]

@@ -28,7 +28,7 @@ GAP = 1e-3
 _GIVE = 1e-3
 _ROUNDS = 4
 # Of the time for a shortest critical path, what the plan of the least sum gets, where the search begins.
-_STARTING_SHARE = 0.4
+_STARTING_SHARE = 0.15
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,0 +1,191 @@
+"""Placements bettered by many small changes at a time: a pool of them. Proves nothing.
+
+A change gives another device or precision to all that leads to a block, or all that comes of it, or a run of blocks in
+the graph's order, or one block; takes such a part from another placement of the pool; or holds a component together
+where it could part. All that comes of it is played block by block (replay.py), the best of that is simulated, and of
+that the best stays, no two of nearly the same value.
+"""
+
+import time
+from collections.abc import Iterator, Mapping
+from math import inf
+
+import numpy as np
+
+from taglio.plan.local_search import LocalSearch
+from taglio.plan.problem import Copies, Wires
+from taglio.plan.replay import Played, Replay
+from taglio.plan.timetable import NEVER, Timetable
+
+# Placements that stay, the relative difference that two of them have at least, and how many are tried at a time.
+_POOL, _APART, _BATCH = 30, 2e-3, 400
+# How often a batch runs its blocks in a new order.
+_NEW_ORDER = 0.3
+# Of a batch, so many are simulated.
+_SIMULATED = 8
+# Blocks in a run of blocks, in the mean; changes to one placement, at most.
+_RUN, _CHANGES = 8.0, 3
+
+
+class Pool:
+    """The best placements so far of all models at once, by replay."""
+
+    def __init__(self, search: LocalSearch, *, price: float, seed: int = 0) -> None:
+        """Tensors travel as int8 where that is sooner by `price` seconds for all of a bound on the error."""
+        self.search, self.goal = search, search.goal
+        assembled, self.problem = search.assembled, search.assembled.problem
+        problem, self.shares = self.problem, search.shares
+        self.forms = len(problem.forms)
+        self.models = [assembled.nodes(model) for model in range(len(assembled.workloads))]
+        self.replays = [Replay(Timetable(assembled, model), price) for model in range(len(self.models))]
+        self.allowed = problem.allowed.reshape(len(problem.nodes), -1)
+        self.random = np.random.default_rng(seed)
+        self.labels = np.zeros((0, len(problem.nodes)), dtype=np.intp)
+        self.held = np.zeros((0, len(problem.nodes)), dtype=bool)
+        self.stages = self.labels
+        # Orders in which blocks may run, by model; and which one each placement has.
+        self.known = [[list(range(len(nodes))) for nodes in self.models]]
+        self.orders = np.zeros(0, dtype=np.intp)
+        self.values = np.zeros(0)
+
+    def add(self, labels: np.ndarray, held: np.ndarray | None = None, order: int = 0) -> None:
+        """Let the best of some placements (the first axis) into the pool, as far as they are among its best."""
+        held = np.zeros(labels.shape, dtype=bool) if held is None else held
+        values, latency, stages = self.worth(labels, held, order)
+        few = [index for index in np.argsort(values, kind="stable").tolist() if np.isfinite(values[index])]
+        worst = self.values[-1] if len(self.values) == _POOL else inf
+        seen = {self._level(value) for value in self.values}
+        entering: list[int] = []
+        for index in few:
+            if len(entering) == _SIMULATED or values[index] >= worst:
+                break
+            if self._level(values[index]) not in seen:
+                seen.add(self._level(values[index]))
+                taken = float(self.shares @ np.array(self._simulated(labels[index], stages[index])))
+                values[index] += self.goal.latency * (taken - latency[index])
+                entering.append(index)
+        labels, held = np.concatenate([self.labels, labels[entering]]), np.concatenate([self.held, held[entering]])
+        stages = np.concatenate([self.stages, stages[entering]])
+        values = np.concatenate([self.values, values[entering]])
+        kept: list[int] = []
+        seen = set()
+        for index in np.argsort(values, kind="stable").tolist():
+            if len(kept) < _POOL and self._level(values[index]) not in seen:
+                seen.add(self._level(values[index]))
+                kept.append(index)
+        orders = np.concatenate([self.orders, np.full(len(entering), order)])
+        self.orders = orders[kept]
+        self.labels, self.held, self.values, self.stages = labels[kept], held[kept], values[kept], stages[kept]
+
+    def _level(self, value: float) -> int:
+        return round(float(np.log(max(value, 1e-12))) / _APART)
+
+    def run(self, deadline: float, patience: int, *, good_enough: float) -> None:
+        """Change and choose until the deadline, until the best is good enough, or until nothing better has come for
+        `patience` rounds."""
+        stalled = 0
+        while len(self.values) and stalled < patience and time.perf_counter() < deadline:
+            best = self.values[0]
+            if best <= good_enough:
+                break
+            if self.random.random() < _NEW_ORDER:
+                self.known.append([replay.order(self.random) for replay in self.replays])
+                order = len(self.known) - 1
+            else:
+                order = int(self.orders[self._better(1)[0]])
+            self.add(*self._changed(), order)
+            stalled = 0 if self.values[0] < best * (1.0 - 1e-6) else stalled + 1
+
+    def worth(self, labels: np.ndarray, held: np.ndarray, order: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """What placements take by replay, as the goal weighs it, infinite beyond a limit; the latency in it; and
+        the stages."""
+        problem = self.problem
+        played = self._play(labels, held, order)
+        latency = np.stack([each.latency_s for each in played], axis=1) @ self.shares
+        value: np.ndarray = self.goal.latency * latency
+        broken = sum(each.noise for each in played) > np.array([each.upper for each in problem.noises]) * (1 + 1e-9)
+        over: np.ndarray = broken.any(axis=1) | (value >= NEVER * 1e-3)
+        uppers = dict(zip(self.search.limited, self.search.uppers.tolist(), strict=True))
+        for index in {*uppers, *self.search.energy}:
+            resource = problem.resources[index]
+            amount = np.zeros(len(labels))
+            for model, each in enumerate(played):
+                sent = each.copies @ resource.link.ravel() + each.sent @ resource.byte.ravel()
+                amount += resource.models[model] * (each.busy_s @ resource.device + sent)
+            if index in self.search.energy:
+                value = value + resource.weight * amount
+            for model, each in enumerate(played):
+                amount += resource.models[model] * (each.overhead_s @ resource.device)
+            over |= amount > uppers.get(index, inf) * (1.0 + 1e-9)
+        if problem.extra is not None:
+            value = value + problem.extra.reshape(len(problem.nodes), -1)[np.arange(labels.shape[1]), labels].sum(
+                axis=1
+            )
+        if problem.memory is not None:
+            weights = problem.memory.weights[np.arange(labels.shape[1]), labels % self.forms]
+            for device, capacity in enumerate(problem.memory.capacity):
+                over |= (weights * (labels // self.forms == device)).sum(axis=1) > capacity
+        for implication in problem.implications:
+            met = implication.labels[labels[:, implication.node]]
+            for node, mask in implication.neighbours:
+                met = met & mask[labels[:, node]]
+            over |= met
+        return np.where(over, inf, value), latency, np.concatenate([each.component for each in played], axis=1)
+
+    def plans(self) -> Iterator[tuple[list[int], Wires, tuple[int, ...]]]:
+        """Labels, copies and stages of the placements, the best first. Peaks of memory are not looked at."""
+        for labels, stages in zip(self.labels, self.stages, strict=True):
+            yield labels.tolist(), self._wires(labels), tuple(stages.tolist())
+
+    def _simulated(self, labels: np.ndarray, stages: np.ndarray) -> list[float]:
+        return self.search.simulated(labels.tolist(), self._wires(labels), stages.tolist())
+
+    def _wires(self, labels: np.ndarray) -> Wires:
+        wires: list[Mapping[int, Copies]] = [{} for _ in range(len(self.problem.values))]
+        for replay, nodes in zip(self.replays, self.models, strict=True):
+            for value, copies in replay.wires(labels[nodes.start : nodes.stop].tolist()).items():
+                wires[value] = copies
+        return tuple(wires)
+
+    def _play(self, labels: np.ndarray, held: np.ndarray, order: int) -> list[Played]:
+        return [
+            replay.play(labels[:, nodes.start : nodes.stop], held[:, nodes.start : nodes.stop], own)
+            for replay, nodes, own in zip(self.replays, self.models, self.known[order], strict=True)
+        ]
+
+    def _changed(self) -> tuple[np.ndarray, np.ndarray]:
+        """Changed copies of what is in the pool, more of the better."""
+        random, size = self.random, len(self.values)
+        parents = self._better(_BATCH)
+        labels, held = self.labels[parents], self.held[parents]
+        for row, hold in zip(labels, held, strict=True):
+            for _ in range(1 + int(random.integers(_CHANGES) * random.random())):
+                nodes = self._part()
+                what = random.random()
+                if what < 0.55:  # to another device
+                    to = random.integers(len(self.problem.devices)) * self.forms + row[nodes] % self.forms
+                elif what < 0.65:  # in another precision
+                    to = row[nodes] // self.forms * self.forms + random.integers(self.forms)
+                elif what < 0.85:  # as in another placement
+                    other = random.integers(size)
+                    to, hold[nodes] = self.labels[other, nodes], self.held[other, nodes]
+                else:
+                    hold[nodes] = random.random() < 0.7
+                    continue
+                may = self.allowed[nodes, to]
+                row[nodes[may]] = to[may]
+        return labels, held
+
+    def _better(self, count: int) -> np.ndarray:
+        """Some of the pool by chance, more of the better."""
+        odds = np.exp(-np.arange(len(self.values)) / (_POOL / 3))
+        result: np.ndarray = self.random.choice(len(odds), count, p=odds / odds.sum())
+        return result
+
+    def _part(self) -> np.ndarray:
+        random, count = self.random, len(self.problem.nodes)
+        what = random.random()
+        if what < 0.45:
+            return self.search.groups[int(random.integers(len(self.search.groups)))]
+        first = int(random.integers(count))
+        return np.arange(first, min(count, first + 1 + (int(random.exponential(_RUN)) if what < 0.8 else 0)))

@@ -1,0 +1,255 @@
+"""Hundreds of placements played at once, block by block: nearly what simulate.py says of each, and far sooner.
+
+Blocks run in a given order, each device's one after another. A component ends where another device asks for
+what it wrote (or right after that was written, unless it is held), and where a block waits for another device; its
+overhead is paid when it begins. A tensor goes to each device once, over a link that sends one at a time. What comes out
+of this is a proposal: what a plan promises is simulated.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from taglio.plan.problem import Copies
+from taglio.plan.timetable import AFTER, BEFORE, BUSY, BYTES, DELAY, NEVER, PARTS, Timetable, Way
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Played:
+    """Of every placement (the first axis): seconds of a request, the component (a number in order of their beginnings)
+    of each node, by device seconds busy and those of components' overheads, copies and bytes by link (from · devices +
+    to), and noise by bound."""
+
+    latency_s: np.ndarray
+    component: np.ndarray
+    busy_s: np.ndarray
+    overhead_s: np.ndarray
+    copies: np.ndarray
+    sent: np.ndarray
+    noise: np.ndarray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Edge:
+    """A way as looked up for many placements: row producer's label · labels + reader's label."""
+
+    producer: int | None
+    seconds: np.ndarray
+    noise: np.ndarray
+    noisy: bool
+    forbids: bool
+
+
+class Replay:
+    """One model, whose tensors travel as int8 where that is sooner by more than `price` seconds for each part of a
+    bound on the error that it uses up."""
+
+    def __init__(self, table: Timetable, price: float) -> None:
+        self.table, self.price = table, price
+        self._reads = [[self._edge(way) for way in ways] for ways in table.reads]
+        self._answers = [[self._edge(way) for way in ways] for ways in table.answers]
+        self._readers: list[list[tuple[int, _Edge]]] = [[] for _ in table.nodes]
+        for node, edges in enumerate(self._reads):
+            for edge in edges:
+                if edge.producer is not None:
+                    self._readers[edge.producer].append((node, edge))
+
+    def _edge(self, way: Way) -> _Edge:
+        int8 = self._as_int8(way)
+        seconds = np.where(int8[..., None], way.ints, way.floats)
+        noise = way.noise + np.where((int8 & way.restores)[..., None], way.wire, 0.0)
+        seconds, noise = seconds.reshape(-1, len(PARTS)), noise.reshape(int8.size, len(way.wire))
+        return _Edge(way.producer, seconds, noise, bool(noise.any()), bool((seconds[:, DELAY] >= NEVER).any()))
+
+    def _as_int8(self, way: Way) -> np.ndarray:
+        hurt = np.where(way.restores, self.price * way.wire.sum(), 0.0)
+        result: np.ndarray = way.ints[..., :BYTES].sum(axis=-1) + hurt <= way.floats[..., :BYTES].sum(axis=-1)
+        return result
+
+    def order(self, random: np.random.Generator) -> list[int]:
+        """The nodes in an order in which they can run: branch after branch, which one first by chance."""
+        rank = random.permutation(len(self._reads))
+        found: list[int] = []
+        seen: set[int] = set()
+        stack = sorted(range(len(rank)), key=lambda node: (bool(self._readers[node]), rank[node]), reverse=True)
+        while stack:
+            node = stack[-1]
+            if node in seen:
+                stack.pop()
+                continue
+            before = {edge.producer for edge in self._reads[node] if edge.producer is not None} - seen
+            if before:
+                stack += sorted(before, key=lambda each: rank[each])
+            else:
+                seen.add(node)
+                found.append(stack.pop())
+        return found
+
+    def play(self, labels: np.ndarray, held: np.ndarray, order: Sequence[int]) -> Played:
+        """`labels` and `held` have shape (placements, nodes): a held node's component may go on after it."""
+        run = _Run(self.table, np.ascontiguousarray(labels.T), np.ascontiguousarray(~held.T))
+        for node in order:
+            run.begin(node, self._reads[node])
+            self._leave(run, node, run.free[node])
+        for node in order:
+            self._answer(run, node, ~run.free[node])
+        return run.played()
+
+    def _leave(self, run: "_Run", node: int, free: np.ndarray) -> None:
+        """Send what a node wrote to who reads it, where it is not held, and end the component."""
+        here, left = run.device[node], None
+        for reader, edge in self._readers[node]:
+            there = run.device[reader]
+            away = here != there
+            if not away.any():
+                continue
+            away &= free
+            left = away if left is None else left | away
+            some = np.flatnonzero(away & (run.arrived[node].ravel()[run.own + there] >= NEVER))
+            if len(some):
+                pair = run.labels[node, some] * self.table.labels + run.labels[reader, some]
+                run.send(some, node, there[some], edge.seconds[pair])
+        if self._answers[node]:
+            self._answer(run, node, free)
+            away = free & (here != self.table.home)
+            left = away if left is None else left | away
+        if left is not None:
+            run.closed[run.own[left] + here[left]] = True
+
+    def _answer(self, run: "_Run", node: int, which: np.ndarray) -> None:
+        """Send what the caller reads of a node, where `which` says so."""
+        for edge in self._answers[node]:
+            some = np.flatnonzero(which)
+            run.answer(some, node, edge.seconds[run.labels[node, some]])
+
+    def wires(self, labels: Sequence[int]) -> dict[int, dict[int, Copies]]:
+        """The copies that one placement (of the model's nodes) sends, by value and device."""
+        table = self.table
+        found: dict[int, dict[int, Copies]] = {}
+        for node in range(len(table.nodes)):
+            for way in (*table.reads[node], *table.answers[node]):
+                answer = way.far.shape[1] == 1
+                one = 0 if way.producer is None else labels[way.producer]
+                other = 0 if answer else labels[node]
+                if not way.far[one, other]:
+                    continue
+                device = table.home if answer else int(table.device[other])
+                copy = Copies.INT8 if self._as_int8(way)[one, other] else Copies.FLOAT
+                copies = found.setdefault(way.value, {})
+                # Where one of a device's readers wants it in float, that copy serves all.
+                copies[device] = Copies.FLOAT if Copies.FLOAT in (copies.get(device, copy), copy) else Copies.INT8
+        return found
+
+
+class _Run:
+    """Placements being played: the last axis, or the only one, is that of placements, by device where it is flat."""
+
+    def __init__(self, table: Timetable, labels: np.ndarray, free: np.ndarray) -> None:
+        size, many = labels.shape
+        count = table.devices
+        self.table, self.labels, self.free, self.device = table, labels, free, table.device[labels]
+        self.each = np.arange(many)
+        self.own = self.each * count  # + device: where a placement's device is, in what is flat
+        self.current, self.closed = np.zeros(many * count, dtype=np.intp), np.ones(many * count, dtype=bool)
+        self.began, self.clock, self.busy = np.full(many * count, -1.0), np.zeros(many * count), np.zeros(many * count)
+        self.overhead = np.zeros(many * count)
+        self.link, self.copies, self.sent = (np.zeros(many * count * count) for _ in range(3))
+        self.component, self.begun = np.zeros((size, many), dtype=np.intp), np.zeros(many, dtype=np.intp)
+        self.ended = np.zeros((size, many))  # by component
+        self.arrived = np.full((size, many, count), NEVER)  # what a node wrote, by device
+        self.noise = np.zeros((many, table.own.shape[2]))
+        self.done, self.restored, self.restoring = (np.zeros(many) for _ in range(3))
+
+    def begin(self, node: int, reads: "Sequence[_Edge]") -> None:
+        """Run a node when what it reads is there."""
+        table, label, here = self.table, self.labels[node], self.device[node]
+        at = self.own + here
+        ready = np.where(table.allowed[node, label], 0.0, NEVER)
+        taken = table.seconds[node, label]
+        self.noise += table.own[node, label]
+        for edge in reads:
+            if edge.producer is None:
+                row = edge.seconds[label]
+                ready = np.maximum(ready, row[:, BEFORE] + row[:, BUSY] + row[:, DELAY])
+                self._count(self.each, table.home * table.devices + here, row[:, BYTES])
+                self.noise += edge.noise[label]
+            else:
+                pair = self.labels[edge.producer] * table.labels + label
+                row = edge.seconds[pair]
+                ready = np.maximum(ready, self._there(edge.producer, here, row))
+                if edge.forbids:  # who else reads it on this device may be allowed to
+                    ready = np.where(row[:, DELAY] >= NEVER, NEVER, ready)
+                if edge.noisy:
+                    self.noise += edge.noise[pair]
+            taken = taken + row[:, AFTER]
+        clock, began, current = self.clock[at], self.began[at], self.current[at]
+        start = np.maximum(ready, clock)
+        fresh = self.closed[at] | (ready > began)
+        self.began[at] = np.where(fresh, start, began)
+        overhead = np.where(fresh, table.overhead_s[here], 0.0)
+        end = start + overhead + taken
+        mine = np.where(fresh, self.begun, current)
+        self.begun += fresh
+        self.current[at] = self.component[node] = mine
+        self.ended[mine, self.each] = end
+        self.clock[at], self.closed[at] = end, False
+        self.busy[at] += taken
+        self.overhead[at] += overhead
+
+    def _there(self, producer: int, here: np.ndarray, row: np.ndarray) -> np.ndarray:
+        """When what `producer` wrote is on device `here`; what is still held leaves now, and its component ends."""
+        source = self.device[producer]
+        far = source != here
+        if not far.any():
+            return row[:, DELAY]
+        arrived = self.arrived[producer]
+        late = np.flatnonzero(far & (arrived.ravel()[self.own + here] >= NEVER))
+        if len(late):
+            at = self.own[late] + source[late]
+            self.closed[at] |= self.current[at] == self.component[producer, late]
+            self.send(late, producer, here[late], row[late])
+        result: np.ndarray = np.where(far, arrived.ravel()[self.own + here], row[:, DELAY])
+        return result
+
+    def send(self, which: np.ndarray, node: int, to: np.ndarray, row: np.ndarray) -> None:
+        """What a node wrote, in placements `which`, to device `to` of each."""
+        self.arrived[node][which, to] = self._by(which, node, self.device[node, which] * self.table.devices + to, row)
+
+    def answer(self, which: np.ndarray, node: int, row: np.ndarray) -> None:
+        """What a node wrote to the caller."""
+        home, source = self.table.home, self.device[node, which]
+        far = source != home
+        end = self.ended[self.component[node, which], which] + row[:, AFTER]
+        self.done[which] = np.maximum(self.done[which], np.where(far, 0.0, end))
+        which, row = which[far], row[far]
+        there = self._by(which, node, source[far] * self.table.devices + home, row)
+        int8 = row[:, AFTER] > 0.0  # by a component of its own
+        self.restored[which] = np.maximum(self.restored[which], np.where(int8, there, 0.0))
+        self.restoring[which] += np.where(int8, row[:, AFTER] - self.table.overhead_s[home], 0.0)
+        self.done[which] = np.maximum(self.done[which], there)
+
+    def _by(self, which: np.ndarray, node: int, by: np.ndarray, row: np.ndarray) -> np.ndarray:
+        at = which * self.table.devices**2 + by
+        leaves = self.ended[self.component[node, which], which] + row[:, BEFORE]
+        leaves = np.maximum(leaves, self.link[at]) + row[:, BUSY]
+        self.link[at] = leaves
+        self._count(which, by, row[:, BYTES])
+        result: np.ndarray = leaves + row[:, DELAY]
+        return result
+
+    def _count(self, which: np.ndarray, by: np.ndarray, size: np.ndarray) -> None:
+        at = which * self.table.devices**2 + by
+        self.copies[at] += size > 0.0
+        self.sent[at] += size
+
+    def played(self) -> Played:
+        """What came of it."""
+        table, shape = self.table, (len(self.each), -1)
+        clock = self.clock.reshape(shape)
+        last = np.maximum(self.restored, clock[:, table.home]) + table.overhead_s[table.home] + self.restoring
+        done = np.maximum(np.maximum(self.done, clock.max(axis=1)), np.where(self.restored > 0.0, last, 0.0))
+        overhead = self.overhead.reshape(shape)
+        overhead[:, table.home] += np.where(self.restored > 0.0, table.overhead_s[table.home], 0.0)
+        copies, sent = self.copies.reshape(shape), self.sent.reshape(shape)
+        return Played(done, self.component.T, self.busy.reshape(shape), overhead, copies, sent, self.noise)

@@ -1,0 +1,62 @@
+"""No placement of a small problem undercuts the bound of a diagram, and on a chain one reaches it."""
+
+from dataclasses import replace
+from itertools import product
+from math import inf
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from taglio.cluster import parse
+from taglio.errors import BadOption
+from taglio.plan.assemble import Assembled, assemble
+from taglio.plan.critical import flow
+from taglio.plan.diagram import Diagram, keys
+from taglio.plan.result import Limits
+from taglio.plan.timetable import Timetable
+from taglio.plan.workload import Goal, Workload
+from tests.plan import made_up
+from tests.plan.made_up import Problem
+from tests.plan.test_assemble import PAIR, chain
+from tests.plan.test_place import CLUSTER, every, seconds, workload
+from tests.plan.test_schedule import STEADY
+
+
+def diagram(assembled: Assembled) -> Diagram:
+    return Diagram(Timetable(assembled, 0), flow(assembled.problem, assembled.nodes(0)).windows)
+
+
+def shortest(assembled: Assembled) -> float:
+    """Of all placements, copies and stages."""
+    stages = list(product(range(2), repeat=len(assembled.problem.nodes)))
+    return min((seconds(assembled, replace(t, stages=s)) for t in every(assembled) for s in stages), default=inf)
+
+
+@settings(STEADY, max_examples=60)
+@given(made_up.problems(largest=3, sparing=False), st.sampled_from([1, 3, 1000]))
+def test_no_placement_undercuts_the_bound(problem: Problem, width: int) -> None:
+    try:
+        assembled = assemble([workload(problem)], CLUSTER, Goal())
+    except BadOption:
+        return
+    best = shortest(assembled)
+    bound = diagram(assembled).bound(width, inf, inf)
+    assert bound <= best * (1 + 1e-9)
+    # Whatever the target, it is reached only where nothing is below it.
+    assert diagram(assembled).bound(width, 0.5 * best, inf) == pytest.approx(min(0.5 * best, bound))
+    assert diagram(assembled).bound(width, 2.0 * best, inf) <= best * (1 + 1e-9)
+
+
+def test_a_chain_is_bounded_by_its_shortest_placement() -> None:
+    graph, profiles = chain()
+    assembled = assemble([Workload("m", graph, profiles, None, Limits(None))], parse(PAIR), Goal())
+    assert diagram(assembled).bound(1000, inf, inf) == pytest.approx(shortest(assembled))
+
+
+def test_rows_of_many_labels_have_one_number_each() -> None:
+    labels = np.random.default_rng(0).integers(0, 90, (300, 40))
+    labels[100:200] = labels[:100]
+    found = keys(labels)
+    assert len(np.unique(found)) == 200 and (found[100:200] == found[:100]).all()

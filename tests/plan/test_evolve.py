@@ -1,0 +1,90 @@
+"""Replays say what the simulator says where nothing is left to choose; a pool only gets better and keeps the limits."""
+
+from dataclasses import replace
+from math import inf
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from taglio.cluster import parse
+from taglio.errors import BadOption
+from taglio.plan.assemble import Assembled, assemble
+from taglio.plan.evaluate import evaluate
+from taglio.plan.evolve import Pool
+from taglio.plan.local_search import LocalSearch
+from taglio.plan.replay import Replay
+from taglio.plan.result import Limits
+from taglio.plan.timetable import Timetable
+from taglio.plan.workload import Goal, Workload
+from tests.plan import made_up
+from tests.plan.made_up import Problem
+from tests.plan.test_assemble import PAIR, chain
+from tests.plan.test_place import CLUSTER, every, workload
+from tests.plan.test_schedule import STEADY, on_two
+
+
+def played(assembled: Assembled, labels: list[int]) -> tuple[float, float]:
+    """Seconds of a request by replay, and by the simulator with the same copies and stages."""
+    replay = Replay(Timetable(assembled, 0), 0.0)
+    found = replay.play(np.array([labels]), np.zeros((1, len(labels)), bool), range(len(labels)))
+    copies = replay.wires(labels)
+    wires = tuple(copies.get(value, {}) for value in range(len(assembled.problem.values)))
+    totals = replace(evaluate(assembled.problem, labels, wires), stages=tuple(found.component[0].tolist()))
+    return float(found.latency_s[0]), LocalSearch(assembled, Goal()).worth(totals)
+
+
+def test_a_chain_takes_in_a_replay_what_it_takes_in_the_simulator() -> None:
+    graph, profiles = chain()
+    assembled = assemble([Workload("m", graph, profiles, None, Limits(None))], parse(PAIR), Goal())
+    tried = {totals.labels for totals in every(assembled)}
+    assert len(tried) > 20
+    for labels in tried:
+        replayed, simulated = played(assembled, list(labels))
+        assert replayed == pytest.approx(simulated)
+
+
+@settings(STEADY, max_examples=60)
+@given(made_up.problems(sparing=False))
+def test_in_float_on_one_device_a_replay_is_the_simulation(problem: Problem) -> None:
+    assembled = on_two(problem)
+    for device in range(2):
+        labels = [assembled.problem.label(device, 0)] * len(assembled.problem.nodes)
+        replayed, simulated = played(assembled, labels)
+        if not Replay(Timetable(assembled, 0), 0.0).wires(labels):
+            assert replayed == pytest.approx(simulated)
+        # What is quantised for the way keeps its device busy, which a replay leaves out.
+        assert 0.8 * simulated <= replayed <= simulated * (1 + 1e-9)
+
+
+@settings(STEADY, max_examples=60)
+@given(made_up.problems(sparing=False), st.integers(0, 2**32))
+def test_any_order_lets_blocks_run_after_what_they_read(problem: Problem, seed: int) -> None:
+    table = Timetable(on_two(problem), 0)
+    order = Replay(table, 0.0).order(np.random.default_rng(seed))
+    place = {node: index for index, node in enumerate(order)}
+    assert sorted(order) == list(range(len(table.nodes)))
+    for node, ways in enumerate(table.reads):
+        assert all(place[way.producer] < place[node] for way in ways if way.producer is not None)
+
+
+@settings(STEADY, max_examples=30)
+@given(made_up.problems(largest=5, sparing=False))
+def test_a_pool_only_becomes_better_and_keeps_the_limits(problem: Problem) -> None:
+    try:
+        assembled = assemble([workload(problem)], CLUSTER, Goal())
+    except BadOption:
+        return
+    search = LocalSearch(assembled, Goal())
+    pool = Pool(search, price=1e-5)
+    allowed = assembled.problem.allowed.reshape(len(assembled.problem.nodes), -1)
+    pool.add(np.array([allowed.argmax(axis=1)]))
+    before = pool.values.min(initial=inf)
+    pool.run(inf, 5, good_enough=0.0)
+    assert pool.values.min(initial=inf) <= before
+    for value, (labels, wires, stages) in zip(pool.values, pool.plans()):
+        totals = replace(evaluate(assembled.problem, labels, wires), stages=stages)
+        # Peaks of memory are left to who takes the plan.
+        assert not [each for each in totals.broken if not each.startswith("memory")]
+        assert search.worth(totals) == pytest.approx(value)
