@@ -22,7 +22,7 @@ from taglio.plan.assemble import Assembled
 from taglio.plan.diagram import Diagram
 from taglio.plan.elimination import TooWide
 from taglio.plan.evaluate import evaluate
-from taglio.plan.evolve import Pool
+from taglio.plan.evolve import POOL, Pool
 from taglio.plan.local_search import LocalSearch
 from taglio.plan.multipliers import Answer, maximise
 from taglio.plan.placement import solve
@@ -32,14 +32,14 @@ from taglio.plan.relaxation import WIDEST, Relaxation
 from taglio.plan.resources import request_shares
 from taglio.plan.timetable import Timetable
 from taglio.plan.weights import Flow, Master, Taken, Weights
-from taglio.plan.windows import END, START, windows
+from taglio.plan.windows import flow_ends, windows
 from taglio.plan.workload import Goal
 
 # Rounds in which neither the bound nor the placement got better before the search for weights gives up.
 _PATIENCE = 200
-# Until what shares of the time there is many small changes are made, diagrams are wide, weights are chosen, and parts
-# of the best placements are moved; the rest closes the gap of the best weights.
-_CHANGING, _WIDENING, _WEIGHING, _MOVING = 0.5, 0.6, 0.8, 0.9
+# Until what shares of the time there is the first diagram is made, many small changes are made, diagrams are wide,
+# weights are chosen, and parts of the best placements are moved; the rest closes the gap of the best weights.
+_PROBING, _CHANGING, _WIDENING, _WEIGHING, _MOVING = 0.1, 0.5, 0.6, 0.85, 0.92
 # Rounds of small changes that bring nothing, before they give way.
 _CHANGES = 80
 # States in a layer of the first diagram, how much wider the next is, and how many there are after it.
@@ -78,11 +78,12 @@ def shorten(
         search.offer(totals)
     assert search.best is not None, "give at least one placement"
     bounds = _Bounds(search, bound, gap)
-    if len(assembled.problem.values.readers) * assembled.problem.labels**2 <= _MOST_PAIRS:
-        bounds.by_diagrams(begun + (_WIDENING - _CHANGING) * time_limit_s, rounds=1)
-        if not bounds.closed():
-            _change(search, bounds, begun + _CHANGING * time_limit_s)
-            bounds.by_diagrams(begun + _WIDENING * time_limit_s, rounds=_WIDENED)
+    tables = len(assembled.problem.values.readers) * assembled.problem.labels**2 <= _MOST_PAIRS
+    if tables:
+        bounds.by_diagrams(begun + _PROBING * time_limit_s, rounds=1)
+    if tables and not bounds.closed():
+        _change(search, bounds, begun + _CHANGING * time_limit_s)
+        bounds.by_diagrams(begun + _WIDENING * time_limit_s, rounds=_WIDENED)
     if not bounds.closed():
         with suppress(TooWide):
             bounds.by_weights(begun + _WEIGHING * time_limit_s)
@@ -106,12 +107,13 @@ def _change(search: LocalSearch, bounds: "_Bounds", deadline: float) -> None:
         here[:, device * forms : (device + 1) * forms] = True
         # In the least form that is allowed there, elsewhere where none is.
         starts.append(np.where(allowed & here, 2, allowed).argmax(axis=1).tolist())
-    pool.add(np.array(starts))
-    pool.add(np.array(starts), np.ones((len(starts), len(problem.nodes)), dtype=bool))
+    labels = np.unique(np.array(starts), axis=0)
+    held = np.arange(2 * len(labels)) < len(labels)
+    pool.add(np.tile(labels, (2, 1)), np.repeat(held[:, None], len(problem.nodes), axis=1), most=POOL)
     pool.run(deadline, _CHANGES, good_enough=bounds.value / (1.0 - bounds.gap))
     offered = 0
-    for labels, wires, stages in pool.plans():
-        totals = replace(evaluate(problem, labels, wires), stages=stages)
+    for own, wires, stages in pool.plans():
+        totals = replace(evaluate(problem, own, wires), stages=stages)
         if search.kept(totals) and offered < _OFFERED:
             search.offer(totals)
             offered += 1
@@ -326,16 +328,7 @@ def _taken(search: LocalSearch, totals: Totals) -> Taken:
 
 def flow(problem: Problem, nodes: range) -> Flow:
     """One model's graph, as paths go through it."""
-    values, of = problem.values, problem.values.edge_value()
-    edges = tuple(
-        (
-            edge,
-            START if values.producer[value] == SOURCE else int(values.producer[value]),
-            END if values.readers[edge] == CALLER else int(values.readers[edge]),
-        )
-        for edge, value in enumerate(of.tolist())
-        if values.model[value] == problem.model[nodes.start]
-    )
+    edges = flow_ends(problem, int(problem.model[nodes.start]))
     return Flow(nodes, edges, windows(nodes, edges))
 
 

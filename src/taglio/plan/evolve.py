@@ -1,13 +1,13 @@
 """Placements bettered by many small changes at a time: a pool of them. Proves nothing.
 
-A change gives another device or precision to all that leads to a block, or all that comes of it, or a run of blocks in
-the graph's order, or one block; takes such a part from another placement of the pool; or holds a component together
+A change gives another device or precision to all that leads to a block, or all that comes of it, a branch, a run
+of blocks, or one block; takes such a part from another placement of the pool; or holds a component together
 where it could part. All that comes of it is played block by block (replay.py), the best of that is simulated, and of
 that the best stays, no two of nearly the same value.
 """
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from math import inf
 
 import numpy as np
@@ -18,7 +18,7 @@ from taglio.plan.replay import Played, Replay
 from taglio.plan.timetable import NEVER, Timetable
 
 # Placements that stay, the relative difference that two of them have at least, and how many are tried at a time.
-_POOL, _APART, _BATCH = 30, 2e-3, 400
+POOL, _APART, _BATCH = 30, 2e-3, 400
 # How often a batch runs its blocks in a new order.
 _NEW_ORDER = 0.3
 # Of a batch, so many are simulated.
@@ -48,16 +48,16 @@ class Pool:
         self.orders = np.zeros(0, dtype=np.intp)
         self.values = np.zeros(0)
 
-    def add(self, labels: np.ndarray, held: np.ndarray | None = None, order: int = 0) -> None:
+    def add(self, labels: np.ndarray, held: np.ndarray | None = None, order: int = 0, most: int = _SIMULATED) -> None:
         """Let the best of some placements (the first axis) into the pool, as far as they are among its best."""
         held = np.zeros(labels.shape, dtype=bool) if held is None else held
         values, latency, stages = self.worth(labels, held, order)
         few = [index for index in np.argsort(values, kind="stable").tolist() if np.isfinite(values[index])]
-        worst = self.values[-1] if len(self.values) == _POOL else inf
+        worst = self.values[-1] if len(self.values) == POOL else inf
         seen = {self._level(value) for value in self.values}
         entering: list[int] = []
         for index in few:
-            if len(entering) == _SIMULATED or values[index] >= worst:
+            if len(entering) == most or values[index] >= worst:
                 break
             if self._level(values[index]) not in seen:
                 seen.add(self._level(values[index]))
@@ -70,7 +70,7 @@ class Pool:
         kept: list[int] = []
         seen = set()
         for index in np.argsort(values, kind="stable").tolist():
-            if len(kept) < _POOL and self._level(values[index]) not in seen:
+            if len(kept) < POOL and self._level(values[index]) not in seen:
                 seen.add(self._level(values[index]))
                 kept.append(index)
         orders = np.concatenate([self.orders, np.full(len(entering), order)])
@@ -93,7 +93,7 @@ class Pool:
                 order = len(self.known) - 1
             else:
                 order = int(self.orders[self._better(1)[0]])
-            self.add(*self._changed(), order)
+            self.add(*self._changed(self.known[order]), order)
             stalled = 0 if self.values[0] < best * (1.0 - 1e-6) else stalled + 1
 
     def worth(self, labels: np.ndarray, held: np.ndarray, order: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -153,14 +153,14 @@ class Pool:
             for replay, nodes, own in zip(self.replays, self.models, self.known[order], strict=True)
         ]
 
-    def _changed(self) -> tuple[np.ndarray, np.ndarray]:
+    def _changed(self, order: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
         """Changed copies of what is in the pool, more of the better."""
         random, size = self.random, len(self.values)
         parents = self._better(_BATCH)
         labels, held = self.labels[parents], self.held[parents]
         for row, hold in zip(labels, held, strict=True):
             for _ in range(1 + int(random.integers(_CHANGES) * random.random())):
-                nodes = self._part()
+                nodes = self._part(order)
                 what = random.random()
                 if what < 0.55:  # to another device
                     to = random.integers(len(self.problem.devices)) * self.forms + row[nodes] % self.forms
@@ -178,14 +178,16 @@ class Pool:
 
     def _better(self, count: int) -> np.ndarray:
         """Some of the pool by chance, more of the better."""
-        odds = np.exp(-np.arange(len(self.values)) / (_POOL / 3))
+        odds = np.exp(-np.arange(len(self.values)) / (POOL / 3))
         result: np.ndarray = self.random.choice(len(odds), count, p=odds / odds.sum())
         return result
 
-    def _part(self) -> np.ndarray:
-        random, count = self.random, len(self.problem.nodes)
+    def _part(self, order: Sequence[Sequence[int]]) -> np.ndarray:
+        random = self.random
         what = random.random()
-        if what < 0.45:
+        if what < 0.5:
             return self.search.groups[int(random.integers(len(self.search.groups)))]
-        first = int(random.integers(count))
-        return np.arange(first, min(count, first + 1 + (int(random.exponential(_RUN)) if what < 0.8 else 0)))
+        model = int(random.integers(len(order)))
+        first, own = int(random.integers(len(order[model]))), order[model]
+        size = 1 + (int(random.exponential(_RUN)) if what < 0.8 else 0)
+        return self.models[model].start + np.array(own[first : first + size])

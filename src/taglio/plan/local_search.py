@@ -19,6 +19,7 @@ from taglio.plan.problem import CALLER, SOURCE, Totals, Wires
 from taglio.plan.resources import request_shares
 from taglio.plan.schedule import Schedule, Scheduler, Sent
 from taglio.plan.simulate import simulate
+from taglio.plan.windows import branches, flow_ends
 from taglio.plan.workload import Goal
 
 # A component is parted where that shortens the request by so much of it.
@@ -32,7 +33,7 @@ _STARTS = 4
 
 
 class Groups:
-    """Sets of nodes that may move together: all that leads to a block, and all that comes of it."""
+    """Sets of nodes that may move together: all that leads to a block, all that comes of it, and branches."""
 
     def __init__(self, sides: Sequence[tuple[int, int]]) -> None:
         """Each is the first node of its model, and the model's nodes as bits."""
@@ -67,7 +68,8 @@ class LocalSearch:
             readers = values.readers[values.start[value] : values.start[value + 1]].tolist()
             for node in {producer, *readers} - {SOURCE, CALLER}:
                 self.around[node].append(value)
-        self.groups = Groups([(each.nodes.start, side) for each in self.schedulers for side in _sides(each)])
+        models = range(len(self.schedulers))
+        self.groups = Groups([(assembled.nodes(model).start, each) for model in models for each in self._groups(model)])
         # Of limits that components' overheads count against, what may be used: more where the first placement does.
         self.limited = [
             i for i, r in enumerate(problem.resources) if r.upper < inf and not r.name.startswith("latency")
@@ -97,6 +99,11 @@ class LocalSearch:
     def simulated(self, labels: Sequence[int], wires: Wires, stages: Sequence[int] = ()) -> list[float]:
         """Seconds of a request of each model, alone."""
         return [simulate([each.schedule(labels, wires, stages).pipeline()]).end_s for each in self.schedulers]
+
+    def _groups(self, model: int) -> list[int]:
+        scheduler, problem = self.schedulers[model], self.assembled.problem
+        found = _sides(scheduler) | branches(scheduler.nodes, flow_ends(problem, model))
+        return sorted(found - {0}, key=lambda each: (each.bit_count(), each))
 
     def kept(self, totals: Totals) -> bool:
         """Whether a placement is within the limits, but for those on latency: they are held against the simulated one,
@@ -230,8 +237,8 @@ def _late(scheduler: Scheduler, schedule: Schedule, sent: Sent) -> list[tuple[in
     return [late for late in found if late]
 
 
-def _sides(scheduler: Scheduler) -> list[int]:
-    """All that comes of a node and all that leads to it, itself included, for every node, as bits; the fewest first."""
+def _sides(scheduler: Scheduler) -> set[int]:
+    """All that comes of a node and all that leads to it, itself included, for every node, as bits."""
     ahead = [1 << index for index in range(len(scheduler.nodes))]
     behind = list(ahead)
     for index, sources in enumerate(scheduler.sources):
@@ -240,4 +247,4 @@ def _sides(scheduler: Scheduler) -> list[int]:
     for index in reversed(range(len(behind))):
         for each in scheduler.sources[index]:
             behind[each] |= behind[index]
-    return sorted({*ahead, *behind}, key=lambda each: (each.bit_count(), each))
+    return {*ahead, *behind}
