@@ -41,7 +41,7 @@ _PATIENCE = 200
 # weights are chosen, and parts of the best placements are moved; the rest closes the gap of the best weights.
 _PROBING, _CHANGING, _WIDENING, _WEIGHING, _MOVING = 0.1, 0.5, 0.6, 0.85, 0.92
 # Rounds of small changes that bring nothing, before they give way.
-_CHANGES = 80
+_CHANGES = 60
 # States in a layer of the first diagram, how much wider the next is, and how many there are after it.
 _WIDTH, _WIDER, _WIDENED = 300, 3, 3
 # Pairs of labels at the two ends of an edge, over all edges, beyond which tables of them take too much memory (0.2 kB
