@@ -80,9 +80,10 @@ def test_a_pool_only_becomes_better_and_keeps_the_limits(problem: Problem) -> No
     pool = Pool(search, price=1e-5)
     allowed = assembled.problem.allowed.reshape(len(assembled.problem.nodes), -1)
     pool.add(np.array([allowed.argmax(axis=1)]))
-    before = pool.values.min(initial=inf)
+    before = pool.ranks.min(initial=inf)
     pool.run(inf, 5, good_enough=0.0)
-    assert pool.values.min(initial=inf) <= before
+    assert pool.ranks.min(initial=inf) <= before
+    assert (pool.ranks >= pool.values).all()
     for value, (labels, wires, stages) in zip(pool.values, pool.plans()):
         totals = replace(evaluate(assembled.problem, labels, wires), stages=stages)
         # Peaks of memory are left to who takes the plan.

@@ -3,11 +3,13 @@
 A change gives another device or precision to all that leads to a block, or all that comes of it, a branch, a run
 of blocks, or one block; takes such a part from another placement of the pool; or holds a component together
 where it could part. All that comes of it is played block by block (replay.py), the best of that is simulated, and of
-that the best stays, no two of nearly the same value.
+that the best stays, no two of nearly the same value. A crossing has to be worth it: what is predicted is off by more
+than its small gain.
 """
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from math import inf
 
 import numpy as np
@@ -19,12 +21,25 @@ from taglio.plan.timetable import NEVER, Timetable
 
 # Placements that stay, the relative difference that two of them have at least, and how many are tried at a time.
 POOL, _APART, _BATCH = 30, 2e-3, 400
+# Of what a request takes, so much has to be won by each crossing.
+_CROSSING = 3e-4
 # How often a batch runs its blocks in a new order.
 _NEW_ORDER = 0.3
 # Of a batch, so many are simulated.
 _SIMULATED = 8
 # Blocks in a run of blocks, in the mean; changes to one placement, at most.
 _RUN, _CHANGES = 8.0, 3
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Tried:
+    """Of each placement: what it takes as the goal weighs it, infinite beyond a limit; the latency in that; stages of
+    all nodes; and crossings."""
+
+    values: np.ndarray
+    latency_s: np.ndarray
+    stages: np.ndarray
+    crossings: np.ndarray
 
 
 class Pool:
@@ -46,36 +61,38 @@ class Pool:
         # Orders in which blocks may run, by model; and which one each placement has.
         self.known = [[list(range(len(nodes))) for nodes in self.models]]
         self.orders = np.zeros(0, dtype=np.intp)
-        self.values = np.zeros(0)
+        self.values = self.ranks = np.zeros(0)
 
     def add(self, labels: np.ndarray, held: np.ndarray | None = None, order: int = 0, most: int = _SIMULATED) -> None:
         """Let the best of some placements (the first axis) into the pool, as far as they are among its best."""
         held = np.zeros(labels.shape, dtype=bool) if held is None else held
-        values, latency, stages = self.worth(labels, held, order)
-        few = [index for index in np.argsort(values, kind="stable").tolist() if np.isfinite(values[index])]
-        worst = self.values[-1] if len(self.values) == POOL else inf
-        seen = {self._level(value) for value in self.values}
+        tried = self._tried(labels, held, order)
+        values, ranks = tried.values, tried.values * (1.0 + _CROSSING * tried.crossings)
+        worst = self.ranks[-1] if len(self.ranks) == POOL else inf
+        seen = {self._level(rank) for rank in self.ranks}
         entering: list[int] = []
-        for index in few:
-            if len(entering) == most or values[index] >= worst:
+        for index in np.argsort(ranks, kind="stable").tolist():
+            if len(entering) == most or ranks[index] >= worst or not np.isfinite(ranks[index]):
                 break
-            if self._level(values[index]) not in seen:
-                seen.add(self._level(values[index]))
-                taken = float(self.shares @ np.array(self._simulated(labels[index], stages[index])))
-                values[index] += self.goal.latency * (taken - latency[index])
+            if self._level(ranks[index]) not in seen:
+                seen.add(self._level(ranks[index]))
+                taken = float(self.shares @ np.array(self._simulated(labels[index], tried.stages[index])))
+                values[index] += self.goal.latency * (taken - tried.latency_s[index])
                 entering.append(index)
-        labels, held = np.concatenate([self.labels, labels[entering]]), np.concatenate([self.held, held[entering]])
-        stages = np.concatenate([self.stages, stages[entering]])
-        values = np.concatenate([self.values, values[entering]])
+        ranks = values * (1.0 + _CROSSING * tried.crossings)
+        ranks = np.concatenate([self.ranks, ranks[entering]])
         kept: list[int] = []
         seen = set()
-        for index in np.argsort(values, kind="stable").tolist():
-            if len(kept) < POOL and self._level(values[index]) not in seen:
-                seen.add(self._level(values[index]))
+        for index in np.argsort(ranks, kind="stable").tolist():
+            if len(kept) < POOL and self._level(ranks[index]) not in seen:
+                seen.add(self._level(ranks[index]))
                 kept.append(index)
-        orders = np.concatenate([self.orders, np.full(len(entering), order)])
-        self.orders = orders[kept]
-        self.labels, self.held, self.values, self.stages = labels[kept], held[kept], values[kept], stages[kept]
+        self.ranks = ranks[kept]
+        self.values = np.concatenate([self.values, values[entering]])[kept]
+        self.labels = np.concatenate([self.labels, labels[entering]])[kept]
+        self.held = np.concatenate([self.held, held[entering]])[kept]
+        self.stages = np.concatenate([self.stages, tried.stages[entering]])[kept]
+        self.orders = np.concatenate([self.orders, np.full(len(entering), order)])[kept]
 
     def _level(self, value: float) -> int:
         return round(float(np.log(max(value, 1e-12))) / _APART)
@@ -85,8 +102,8 @@ class Pool:
         `patience` rounds."""
         stalled = 0
         while len(self.values) and stalled < patience and time.perf_counter() < deadline:
-            best = self.values[0]
-            if best <= good_enough:
+            best = self.ranks[0]
+            if self.values.min() <= good_enough:
                 break
             if self.random.random() < _NEW_ORDER:
                 self.known.append([replay.order(self.random) for replay in self.replays])
@@ -94,11 +111,9 @@ class Pool:
             else:
                 order = int(self.orders[self._better(1)[0]])
             self.add(*self._changed(self.known[order]), order)
-            stalled = 0 if self.values[0] < best * (1.0 - 1e-6) else stalled + 1
+            stalled = 0 if self.ranks[0] < best * (1.0 - 1e-6) else stalled + 1
 
-    def worth(self, labels: np.ndarray, held: np.ndarray, order: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """What placements take by replay, as the goal weighs it, infinite beyond a limit; the latency in it; and
-        the stages."""
+    def _tried(self, labels: np.ndarray, held: np.ndarray, order: int) -> _Tried:
         problem = self.problem
         played = self._play(labels, held, order)
         latency = np.stack([each.latency_s for each in played], axis=1) @ self.shares
@@ -130,7 +145,9 @@ class Pool:
             for node, mask in implication.neighbours:
                 met = met & mask[labels[:, node]]
             over |= met
-        return np.where(over, inf, value), latency, np.concatenate([each.component for each in played], axis=1)
+        stages = np.concatenate([each.component for each in played], axis=1)
+        crossings = np.sum([each.copies.sum(axis=1) for each in played], axis=0)
+        return _Tried(np.where(over, inf, value), latency, stages, crossings)
 
     def plans(self) -> Iterator[tuple[list[int], Wires, tuple[int, ...]]]:
         """Labels, copies and stages of the placements, the best first. Peaks of memory are not looked at."""
