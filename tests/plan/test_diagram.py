@@ -34,7 +34,7 @@ def shortest(assembled: Assembled) -> float:
     return min((seconds(assembled, replace(t, stages=s)) for t in every(assembled) for s in stages), default=inf)
 
 
-@settings(STEADY, max_examples=30)
+@settings(STEADY, max_examples=20)
 @given(made_up.problems(largest=3, sparing=False), st.sampled_from([1, 3, 1000]))
 def test_no_placement_undercuts_the_bound(problem: Problem, width: int) -> None:
     try:

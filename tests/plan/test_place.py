@@ -86,7 +86,7 @@ def placed(problem: Problem, objective: Objective, cluster: Cluster = CLUSTER) -
         return None
 
 
-@settings(STEADY, max_examples=40)
+@settings(STEADY, max_examples=25)
 @given(made_up.problems(largest=3, sparing=False))
 def test_the_shortest_request_is_between_the_bound_and_what_is_found(problem: Problem) -> None:
     answer = placed(problem, LATENCY)
