@@ -14,6 +14,9 @@ from taglio.errors import BadOption
 from taglio.plan.assemble import Assembled, assemble
 from taglio.plan.critical import flow
 from taglio.plan.diagram import Diagram, keys
+from taglio.plan.evaluate import evaluate
+from taglio.plan.evolve import Pool
+from taglio.plan.local_search import LocalSearch
 from taglio.plan.result import Limits
 from taglio.plan.timetable import Timetable
 from taglio.plan.workload import Goal, Workload
@@ -21,7 +24,7 @@ from tests.plan import made_up
 from tests.plan.made_up import Problem
 from tests.plan.test_assemble import PAIR, chain
 from tests.plan.test_place import CLUSTER, every, seconds, workload
-from tests.plan.test_schedule import STEADY
+from tests.plan.test_schedule import STEADY, drawn, on_two, some_stages
 
 
 def diagram(assembled: Assembled) -> Diagram:
@@ -47,6 +50,28 @@ def test_no_placement_undercuts_the_bound(problem: Problem, width: int) -> None:
     # Whatever the target, it is reached only where nothing is below it.
     assert diagram(assembled).bound(width, 0.5 * best, inf) == pytest.approx(min(0.5 * best, bound))
     assert diagram(assembled).bound(width, 2.0 * best, inf) <= best * (1 + 1e-9)
+
+
+@settings(STEADY, max_examples=60)
+@given(made_up.problems(largest=9, sparing=False), st.sampled_from([2, 20, 1000]), st.integers(0, 2**32))
+def test_no_placement_of_a_larger_graph_undercuts_the_bound(problem: Problem, width: int, seed: int) -> None:
+    """Too many to try: some at random, and what a pool makes of them, whose aim is to be below."""
+    assembled = on_two(problem)
+    bound = diagram(assembled).bound(width, inf, inf)
+    search = LocalSearch(assembled, Goal())
+    for each in range(5):
+        totals = evaluate(assembled.problem, drawn(assembled, seed + each))
+        if search.kept(totals):
+            stages = some_stages(assembled, seed + each)
+            assert bound <= search.worth(replace(totals, stages=stages)) * (1 + 1e-9)
+            search.offer(totals)
+    if search.best is not None:
+        pool = Pool(search, [Timetable(assembled, 0)], price=search.value)
+        pool.add(np.array([search.best.labels]))
+        pool.run(inf, 5, good_enough=0.0)
+        for labels, wires, stages in pool.plans():
+            search.offer(replace(evaluate(assembled.problem, labels, wires), stages=stages))
+        assert bound <= search.value * (1 + 1e-9)
 
 
 def test_a_chain_is_bounded_by_its_shortest_placement() -> None:

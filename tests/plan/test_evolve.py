@@ -77,7 +77,7 @@ def test_a_pool_only_becomes_better_and_keeps_the_limits(problem: Problem) -> No
     except BadOption:
         return
     search = LocalSearch(assembled, Goal())
-    pool = Pool(search, price=1e-5)
+    pool = Pool(search, [Timetable(assembled, 0)], price=1e-5)
     allowed = assembled.problem.allowed.reshape(len(assembled.problem.nodes), -1)
     pool.add(np.array([allowed.argmax(axis=1)]))
     before = pool.ranks.min(initial=inf)

@@ -78,12 +78,14 @@ def shorten(
         search.offer(totals)
     assert search.best is not None, "give at least one placement"
     bounds = _Bounds(search, bound, gap)
-    tables = len(assembled.problem.values.readers) * assembled.problem.labels**2 <= _MOST_PAIRS
-    if tables:
-        bounds.by_diagrams(begun + _PROBING * time_limit_s, rounds=1)
-    if tables and not bounds.closed():
-        _change(search, bounds, begun + _CHANGING * time_limit_s)
-        bounds.by_diagrams(begun + _WIDENING * time_limit_s, rounds=_WIDENED)
+    if len(assembled.problem.values.readers) * assembled.problem.labels**2 <= _MOST_PAIRS:
+        tables = [Timetable(assembled, model) for model in range(len(assembled.workloads))]
+        diagrams = [Diagram(each, flow(assembled.problem, each.nodes).windows) for each in tables]
+        bounds.by_diagrams(diagrams, _WIDTH, begun + _PROBING * time_limit_s)
+        if not bounds.closed():
+            _change(search, tables, bounds, begun + _CHANGING * time_limit_s)
+        for wider in range(1, 1 + _WIDENED):
+            bounds.by_diagrams(diagrams, _WIDTH * _WIDER**wider, begun + _WIDENING * time_limit_s)
     if not bounds.closed():
         with suppress(TooWide):
             bounds.by_weights(begun + _WEIGHING * time_limit_s)
@@ -95,17 +97,17 @@ def shorten(
     return Shortest(search.best, search.value, min(bounds.value, search.value), search.tried)
 
 
-def _change(search: LocalSearch, bounds: "_Bounds", deadline: float) -> None:
+def _change(search: LocalSearch, tables: Sequence[Timetable], bounds: "_Bounds", deadline: float) -> None:
     """Offer what many small changes make of the best placement, and of all on one device."""
     problem = search.assembled.problem
     assert search.best is not None
-    pool = Pool(search, price=search.value)
+    pool = Pool(search, tables, price=search.value)
     forms, allowed = len(problem.forms), problem.allowed.reshape(len(problem.nodes), -1)
     starts = [list(search.best.labels)]
     for device in range(len(problem.devices)):
         here = np.zeros_like(allowed)
         here[:, device * forms : (device + 1) * forms] = True
-        # In the least form that is allowed there, elsewhere where none is.
+        # In the first form that is allowed there, elsewhere where none is.
         starts.append(np.where(allowed & here, 2, allowed).argmax(axis=1).tolist())
     labels = np.unique(np.array(starts), axis=0)
     held = np.arange(2 * len(labels)) < len(labels)
@@ -126,34 +128,22 @@ class _Bounds:
         self.search, self.value, self.gap = search, value, gap
         self.assembled, self.goal = search.assembled, search.goal
         self._weights: Weights | None = None
-        self._diagrams: list[Diagram] | None = None
-        self._width = _WIDTH
 
     def closed(self) -> bool:
         """Whether the best placement is proven to be within the gap."""
         return self.search.value - self.value <= self.gap * self.search.value
 
-    def by_diagrams(self, deadline: float, rounds: int) -> None:
-        """Each model's latency by diagrams, wider each round."""
-        if self._diagrams is None:
-            models, problem = range(len(self.assembled.workloads)), self.assembled.problem
-            tables = [Timetable(self.assembled, model) for model in models]
-            self._diagrams = [Diagram(each, flow(problem, each.nodes).windows) for each in tables]
+    def by_diagrams(self, diagrams: Sequence[Diagram], width: int, deadline: float) -> None:
+        """Each model's latency by its diagram."""
         totals = self.search.best
-        assert totals is not None
+        if totals is None or self.closed() or time.perf_counter() > deadline:
+            return
         targets = np.array(self.search.simulated(totals.labels, totals.wires, totals.stages))
         alone = len(targets) == 1 and self.goal.latency * float(self.search.shares @ targets) == self.search.value
         if alone:  # no more than the gap needs
             targets = targets * (1.0 - 0.9 * self.gap)
-        for _ in range(rounds):
-            taken = [
-                each.bound(self._width, float(target), deadline)
-                for each, target in zip(self._diagrams, targets, strict=True)
-            ]
-            self.value = max(self.value, self.goal.latency * float(self.search.shares @ np.array(taken)))
-            self._width *= _WIDER
-            if self.closed() or time.perf_counter() > deadline:
-                break
+        taken = [each.bound(width, float(target), deadline) for each, target in zip(diagrams, targets, strict=True)]
+        self.value = max(self.value, self.goal.latency * float(self.search.shares @ np.array(taken)))
 
     def by_weights(self, deadline: float) -> None:
         """The problem that adds up, under the best weights on paths and loads. Raises TooWide."""

@@ -225,7 +225,7 @@ class Diagram:
         )
 
     def _left(self) -> list[np.ndarray]:
-        """The shortest time from the end of each node to that of the request, by label, coarser ones too."""
+        """The shortest time from the end of each node to that of the request, by label."""
         table = self.table
         seconds = np.where(table.allowed, table.seconds, NEVER)
         tails = [np.zeros(table.labels)] * len(table.nodes)

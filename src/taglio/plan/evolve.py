@@ -43,16 +43,17 @@ class _Tried:
 
 
 class Pool:
-    """The best placements so far of all models at once, by replay."""
+    """The best placements so far of all models at once, as simulated."""
 
-    def __init__(self, search: LocalSearch, *, price: float, seed: int = 0) -> None:
-        """Tensors travel as int8 where that is sooner by `price` seconds for all of a bound on the error."""
+    def __init__(self, search: LocalSearch, tables: Sequence[Timetable], *, price: float, seed: int = 0) -> None:
+        """`tables` are the models'; tensors travel as int8 where that is sooner by `price` seconds for all of a bound on
+        the error."""
         self.search, self.goal = search, search.goal
-        assembled, self.problem = search.assembled, search.assembled.problem
-        problem, self.shares = self.problem, search.shares
+        problem = self.problem = search.assembled.problem
+        self.shares = search.shares
         self.forms = len(problem.forms)
-        self.models = [assembled.nodes(model) for model in range(len(assembled.workloads))]
-        self.replays = [Replay(Timetable(assembled, model), price) for model in range(len(self.models))]
+        self.models = [each.nodes for each in tables]
+        self.replays = [Replay(each, price) for each in tables]
         self.allowed = problem.allowed.reshape(len(problem.nodes), -1)
         self.random = np.random.default_rng(seed)
         self.labels = np.zeros((0, len(problem.nodes)), dtype=np.intp)
