@@ -46,8 +46,8 @@ class Pool:
     """The best placements so far of all models at once, as simulated."""
 
     def __init__(self, search: LocalSearch, tables: Sequence[Timetable], *, price: float, seed: int = 0) -> None:
-        """`tables` are the models'; tensors travel as int8 where that is sooner by `price` seconds for all of a bound on
-        the error."""
+        """`tables` are those of the models. Tensors travel as int8 where that is sooner by `price` seconds for all of a
+        bound on the error."""
         self.search, self.goal = search, search.goal
         problem = self.problem = search.assembled.problem
         self.shares = search.shares
