@@ -37,13 +37,17 @@ from taglio.plan.workload import Goal
 
 # Rounds in which neither the bound nor the placement got better before the search for weights gives up.
 _PATIENCE = 200
-# Until what shares of the time there is the first diagram is made, many small changes are made, diagrams are wide,
-# weights are chosen, and parts of the best placements are moved; the rest closes the gap of the best weights.
-_PROBING, _CHANGING, _WIDENING, _WEIGHING, _MOVING = 0.1, 0.5, 0.6, 0.85, 0.92
+# Until what shares of the time there is the first diagram is made, many small changes are made, diagrams are wide (and
+# where those bring nothing more, changes are made again), weights are chosen, and parts of the best placements are
+# moved; the rest closes the gap of the best weights.
+_PROBING, _CHANGING, _WIDENING, _WEIGHING, _MOVING = 0.1, 0.35, 0.85, 0.92, 0.95
+# A diagram that takes more than this share of the time and brings little is the last.
+_LONG = 0.05
 # Rounds of small changes that bring nothing, before they give way.
 _CHANGES = 60
-# States in a layer of the first diagram, how much wider the next is, and how many there are after it.
-_WIDTH, _WIDER, _WIDENED = 300, 3, 3
+# States in a layer of the first diagram, and of those after it. What one leaves out makes the next one of the same
+# width closer.
+_NARROW, _WIDTHS = 50, (100, 100, 300, 300, 1000, 1000, 3000, 10_000)
 # Pairs of labels at the two ends of an edge, over all edges, beyond which tables of them take too much memory (0.2 kB
 # each).
 _MOST_PAIRS = 3_000_000
@@ -81,11 +85,16 @@ def shorten(
     if len(assembled.problem.values.readers) * assembled.problem.labels**2 <= _MOST_PAIRS:
         tables = [Timetable(assembled, model) for model in range(len(assembled.workloads))]
         diagrams = [Diagram(each, flow(assembled.problem, each.nodes).windows) for each in tables]
-        bounds.by_diagrams(diagrams, _WIDTH, begun + _PROBING * time_limit_s)
-        if not bounds.closed():
-            _change(search, tables, bounds, begun + _CHANGING * time_limit_s)
-        for wider in range(1, 1 + _WIDENED):
-            bounds.by_diagrams(diagrams, _WIDTH * _WIDER**wider, begun + _WIDENING * time_limit_s)
+        bounds.by_diagrams(diagrams, _NARROW, begun + _PROBING * time_limit_s)
+        pool = None if bounds.closed() else _pool(search, tables)
+        _change(search, pool, bounds, begun + _CHANGING * time_limit_s)
+        for width in _WIDTHS:
+            before, known = time.perf_counter(), bounds.value
+            bounds.by_diagrams(diagrams, width, begun + _WIDENING * time_limit_s)
+            long = time.perf_counter() - before > _LONG * time_limit_s
+            if long and bounds.value - known < gap * search.value:
+                break
+        _change(search, pool, bounds, begun + _WIDENING * time_limit_s)
     if not bounds.closed():
         with suppress(TooWide):
             bounds.by_weights(begun + _WEIGHING * time_limit_s)
@@ -97,8 +106,8 @@ def shorten(
     return Shortest(search.best, search.value, min(bounds.value, search.value), search.tried)
 
 
-def _change(search: LocalSearch, tables: Sequence[Timetable], bounds: "_Bounds", deadline: float) -> None:
-    """Offer what many small changes make of the best placement, and of all on one device."""
+def _pool(search: LocalSearch, tables: Sequence[Timetable]) -> Pool:
+    """The best placement, and all on one device."""
     problem = search.assembled.problem
     assert search.best is not None
     pool = Pool(search, tables, price=search.value)
@@ -112,10 +121,17 @@ def _change(search: LocalSearch, tables: Sequence[Timetable], bounds: "_Bounds",
     labels = np.unique(np.array(starts), axis=0)
     held = np.arange(2 * len(labels)) < len(labels)
     pool.add(np.tile(labels, (2, 1)), np.repeat(held[:, None], len(problem.nodes), axis=1), most=POOL)
+    return pool
+
+
+def _change(search: LocalSearch, pool: Pool | None, bounds: "_Bounds", deadline: float) -> None:
+    """Offer what many small changes make of what is in the pool."""
+    if pool is None or bounds.closed() or time.perf_counter() > deadline:
+        return
     pool.run(deadline, _CHANGES, good_enough=bounds.value / (1.0 - bounds.gap))
     offered = 0
     for own, wires, stages in pool.plans():
-        totals = replace(evaluate(problem, own, wires), stages=stages)
+        totals = replace(evaluate(search.assembled.problem, own, wires), stages=stages)
         if search.kept(totals) and offered < _OFFERED:
             search.offer(totals)
             offered += 1

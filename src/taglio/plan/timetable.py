@@ -58,7 +58,8 @@ class Timetable:
         self._reads = np.array([int(form.reads) for form in problem.forms])[self.form]
         self._writes = np.array([int(form.writes) for form in problem.forms])[self.form]
         links = [[assembled.cluster.link(a, b) for b in problem.devices] for a in problem.devices]
-        self._delay = np.array([[each.latency_s if each else NEVER for each in row] for row in links])
+        self.delay_s = np.array([[each.latency_s if each else NEVER for each in row] for row in links])
+        self.links = [(a, b) for a, b in np.argwhere(self.delay_s < NEVER).tolist() if a != b]
         self._byte = np.array([[1.0 / each.bandwidth_bytes_per_s if each else 0.0 for each in row] for row in links])
         self.reads: list[list[Way]] = [[] for _ in self.nodes]
         self.answers: list[list[Way]] = [[] for _ in self.nodes]
@@ -84,7 +85,7 @@ class Timetable:
         dequantize = values.dequantize_s[value][there]
         wire = np.array([bound.wire[edge] for bound in problem.noises])
         forbidden = values.strict[edge] & (kind != wanted)
-        delay = np.where(forbidden, NEVER, np.where(far, self._delay[here, there], 0.0))
+        delay = np.where(forbidden, NEVER, np.where(far, self.delay_s[here, there], 0.0))
         byte = np.where(far, self._byte[here, there], 0.0)
         floats, ints = np.zeros((*far.shape, len(PARTS))), np.zeros((*far.shape, len(PARTS)))
         # In a component quantised as it is written, between two of one device from float.
