@@ -18,7 +18,7 @@ from taglio.plan.valuetables import Tables, split
 from tests.plan.small_problems import fan, made, problems
 
 CLOSE = 1e-5
-slowly = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+slowly = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def alive(problem: Problem) -> np.ndarray:
