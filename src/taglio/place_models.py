@@ -80,8 +80,9 @@ def device_profiles(folder: Path, work: Work, cluster: Cluster, measured: Profil
                 known = artifact.load(folder / file, PROFILE, Profile, model_sha256=work.model.sha256)
             except BadArtifact as error:
                 raise BadArtifact(
-                    f'device "{device.name}" has no profile of {work.model.name} ({error}); copy what taglio '
-                    'profile wrote there, or write scale = { of = "profile.json", factor = 3.0 } in the cluster file'
+                    f'device "{device.name}" has no profile of {work.model.name} ({error}); a cluster file names files '
+                    f"in {folder}: copy what taglio profile wrote there, or write "
+                    'scale = { of = "profile.json", factor = 3.0 }'
                 ) from None
         if known.scheme != measured.scheme:
             raise BadArtifact(
@@ -123,6 +124,8 @@ def place_models(
     progress: Progress | None = None,
 ) -> Answer:
     """The best plans whose measured errors hold, kept in each model's folder. Raises Infeasible."""
+    for each in candidates:  # opening a model takes long: first what can be refused without
+        device_profiles(each.folder, each.work, cluster, each.measured)
     meters = [_Meter(each, progress) for each in candidates]
     answers: dict[str, Answer] = {}
     refusals: list[Infeasible] = []

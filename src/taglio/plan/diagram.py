@@ -105,9 +105,9 @@ class Diagram:
                     self._last[way.producer] = self._last_of[way.value] = node
         # Values of which a device may have a copy when the next block there reads it: those with more than one reader.
         self._copied: list[list[int]] = [[] for _ in table.nodes]
-        for value, producer in {(way.value, way.producer) for ways in table.reads for way in ways if way.share < 1.0}:
-            if producer is not None:
-                self._copied[producer].append(value)
+        for way in (way for ways in table.reads for way in ways if way.share < 1.0):
+            if way.producer is not None and way.value not in self._copied[way.producer]:
+                self._copied[way.producer].append(way.value)
         self._restrict(table.allowed, inf)
 
     def bound(self, width: int, target_s: float, deadline: float) -> float:
@@ -164,13 +164,37 @@ class Diagram:
         kept = (worth < min(target_s, NEVER * 1e-3)) & (noise <= uppers * (1.0 + 1e-6) + 1e-9).all(axis=2)
         state, which = np.nonzero(kept)
         pair = state, which
-        label, ends, every = labels[which], end[pair], np.arange(len(state))
+        label, ends = labels[which], end[pair]
         staying = [column for column, each in enumerate(layer.live) if self._last[each] > node]
         live, names, times = tuple(layer.live[each] for each in staying), layer.labels[state], layer.ends[state]
         names, times = names[:, staying], times[:, staying]
         if self._last[node] > node:
             live, names, times = (*live, node), np.column_stack([names, label]), np.column_stack([times, ends])
         copied, paid = self._paid(layer, node, pair, label, taken)
+        open_, opened, free, busy = self._in_windows(layer, node, pair, label, ends, load, taken)
+        done = layer.done[state]
+        for edge in ahead.answers[node]:
+            done = np.maximum(done, ends + edge.path[label, 0])
+        if not ahead.answers[node] and self._last[node] < 0:
+            done = np.maximum(done, ends)
+        found = _Layer(live, open_, copied, names, times, done, opened, free, busy, paid, noise[pair], worth[pair])
+        worth = self._worth(found, node)
+        soon = worth < target_s
+        return replace(found, bounds=worth).chosen(soon), np.isin(np.arange(table.labels), label[soon])
+
+    def _in_windows(
+        self,
+        layer: _Layer,
+        node: int,
+        pair: tuple[np.ndarray, np.ndarray],
+        label: np.ndarray,
+        ends: np.ndarray,
+        load: np.ndarray,
+        taken: list[_Taken],
+    ) -> tuple[tuple[int, ...], np.ndarray, np.ndarray, np.ndarray]:
+        """The windows open after `node`; when each opened, when devices are free for it, until when lanes are busy."""
+        table, ahead, spans = self.table, self._ahead, self._ahead.spans
+        state, every = pair[0], np.arange(len(label))
         staying = [index for index, window in enumerate(layer.windows) if spans[window].last != node]
         opening = ahead.opening.get(node, [])
         new = np.broadcast_to(ends[:, None], (len(ends), len(opening)))
@@ -185,7 +209,7 @@ class Diagram:
             span = spans[window]
             here = [each for each in taken if each.edge.producer in span.members]
             if node in span.inside:
-                more = (table.seconds[node, labels] + sum((each.shared for each in here), load))[pair]
+                more = table.seconds[node, label] + sum((each.shared for each in here), load)[pair]
                 own = every, index, table.device[label]
                 unused = busy[own] <= opened[:, index]
                 busy[own] = np.where(unused, np.maximum(busy[own], free[own]), busy[own]) + more
@@ -194,15 +218,7 @@ class Diagram:
             if span.last == END and node in span.members:
                 for edge in self._ahead.answers[node]:
                     self._add(busy[:, index], opened[:, index], edge.sent[label, 0], edge.lane[label, 0])
-        done = layer.done[state]
-        for edge in self._ahead.answers[node]:
-            done = np.maximum(done, ends + edge.path[label, 0])
-        if not ahead.answers[node] and self._last[node] < 0:
-            done = np.maximum(done, ends)
-        found = _Layer(live, open_, copied, names, times, done, opened, free, busy, paid, noise[pair], worth[pair])
-        worth = self._worth(found, node)
-        soon = worth < target_s
-        return replace(found, bounds=worth).chosen(soon), np.isin(np.arange(table.labels), label[soon])
+        return open_, opened, free, busy
 
     def _worth(self, layer: _Layer, node: int) -> np.ndarray:
         """What a request takes at least, after `node`: also of what is left of every open window."""
