@@ -19,8 +19,9 @@ from taglio.plan.problem import Copies, Wires
 from taglio.plan.replay import Played, Replay
 from taglio.plan.timetable import NEVER, Timetable
 
-# Placements that stay, the relative difference that two of them have at least, and how many are tried at a time.
-POOL, _APART, _BATCH = 30, 2e-3, 400
+# Placements that stay, the relative difference that two of them have at least, and how many are tried at a time: so
+# many for each block, up to the most.
+POOL, _APART, _EACH, _BATCH = 30, 2e-3, 20, 400
 # Of what a request takes, so much has to be won by each crossing.
 _CROSSING = 3e-4
 # How often a batch runs its blocks in a new order.
@@ -174,7 +175,7 @@ class Pool:
     def _changed(self, order: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
         """Changed copies of what is in the pool, more of the better."""
         random, size = self.random, len(self.values)
-        parents = self._better(_BATCH)
+        parents = self._better(min(_BATCH, _EACH * self.labels.shape[1]))
         labels, held = self.labels[parents], self.held[parents]
         for row, hold in zip(labels, held, strict=True):
             for _ in range(1 + int(random.integers(_CHANGES) * random.random())):

@@ -28,8 +28,9 @@ _NEARING_SHARE, _CROSSING_SHARE = 0.5, 0.5
 _BETTERING_SHARE, _CROSSING_THERE = 0.25, 0.03
 # What branching gets of the time that is left while no plan is known.
 _BRANCHING_SHARE = 0.8
-# Gaps above the bound up to which branching looks for plans at first, and how much further each time that none is.
-_AIM, _FURTHER = 0.9, 2.0
+# Gaps above the bound up to which branching looks for plans at first; how much further each time that none is, and
+# where so few halves had to be looked into that doing so once more costs next to nothing.
+_AIM, _FURTHER, _FEW, _FAR = 0.9, 2.0, 30, 10.0
 # (share of the rest fixed in a round, chunks it is fixed in, from the back): tried in turn until the gap is small.
 _DIVES = ((0.5, 4, False), (0.5, 8, True), (0.5, 1, False), (0.7, 16, True), (0.3, 4, False), (0.3, 8, True))
 # Answers that are crossed with each other.
@@ -61,12 +62,12 @@ class Finder:
         for starts, crossing in () if given else ((2, False), (1, True)):
             self._near(descent, offered, answers, prices.multipliers, good, starts, crossing=crossing)
             self._mix(marginals, good)
-        proven = True
-        while proven and not self._ended():
+        further = 1.0
+        while further and not self._ended():
+            aim *= further
             upto = self.known.bound + aim * self.known.gap * abs(self.known.bound)
-            proven = self._branch(relaxation, descent, marginals, answers, prices.multipliers, upto, good)
+            further = self._branch(relaxation, descent, marginals, answers, prices.multipliers, upto, good)
             self._mix(marginals, good)
-            aim *= _FURTHER
         for share, chunks, backwards in _DIVES:
             if self._ended():
                 break
@@ -113,14 +114,15 @@ class Finder:
         multipliers: np.ndarray,
         aim: float,
         good: float,
-    ) -> bool:
-        """Look for plans up to `aim` by branching; where there is none, that is a bound. False where time ran out."""
+    ) -> float:
+        """Look for plans up to `aim` by branching; where there is none, that is a bound. How much further to look then;
+        0 where time ran out."""
         aim = min(aim, self.known.floor)
         upto = min(aim, self.known.cutoff())
         alive = self.known.alive & (marginals <= upto)
         if not alive.any(axis=1).all():
             self.known.bound = max(self.known.bound, upto)
-            return True
+            return _FAR
         market = self.known.market
         begun = time.perf_counter()
         seen, spent = 0, 0.0
@@ -152,7 +154,9 @@ class Finder:
         branching = Branching(market, lambda: min(aim, self.known.cutoff()), show, close, until)
         bound = branching.run(alive, multipliers, relaxation)
         self.known.bound = max(self.known.bound, bound)
-        return bound >= min(aim, self.known.cutoff())
+        if bound < min(aim, self.known.cutoff()):
+            return 0.0
+        return _FAR if len(worths) <= _FEW else _FURTHER
 
     def _is_near(self, gaps: float = _NEAR) -> bool:
         return self.known.objective - self.known.bound <= gaps * self.known.gap * abs(self.known.bound)
