@@ -2,8 +2,8 @@
 
 A plan on camera and server is run by taglio; then by a gRPC server on the server (unary calls, tensors as bytes, no
 encryption, its components in ONNX Runtime with the plan's threads) and a client on the camera that runs the camera's
-components and calls it. Both beside compute + bytes / bandwidth + latency, from the components' own medians in that run
-and the cluster file's links.
+components and calls it. Both beside compute + bytes / bandwidth + latency along the longest way, where every device and
+every link does one thing at a time: from the components' own medians in that run and the cluster file's links.
 
     python benchmarks/cluster_overhead.py [--case ultraface-rfb-320] [--runs 40]      (root, Linux, .[bench])
 """
@@ -23,10 +23,11 @@ import numpy as np
 
 import cluster as study
 from cases import CACHE, end_once, markdown, write
+from taglio.cluster import Cluster
 from taglio.components.build import Manifest, Piece, read
 from taglio.emulate.devices import start_devices
 from taglio.emulate.emulation import Emulation
-from taglio.engine.wiring import wire
+from taglio.engine.wiring import CALLER, wire
 from taglio.runtimes.onnxruntime import SessionOptions, open_session, run_session
 from taglio.workspace import COMPONENTS, reopen
 
@@ -146,18 +147,38 @@ def one(made: Emulation, name: str, variant: study.Variant, options: argparse.Na
         with made.start("camera", words, stdout=subprocess.PIPE, text=True) as process:
             theirs = json.loads(process.communicate()[0])
         server.kill()
-    messages = [
-        m for m in wire(read(folder / COMPONENTS)).messages if (m.source_device or "camera") != (m.device or "camera")
-    ]
-    wires = [given.link(m.source_device or "camera", m.device or "camera") for m in messages]
-    on_way = sum(link.seconds(m.bytes) for link, m in zip(wires, messages, strict=True) if link is not None)
-    compute = sum(each["measured"]["median_s"] for each in ours["run"]["components"])
+    manifest = read(folder / COMPONENTS)
+    seconds = {each["component"]: each["measured"]["median_s"] for each in ours["run"]["components"]}
+    compute = sum(seconds.values())
+    crossing = [m.bytes for m in wire(manifest).messages if (m.source_device or "camera") != (m.device or "camera")]
     return {
-        "case": name, "variant": variant.name, "scenario": variant.scenario,
-        "bytes": [m.bytes for m in messages],
+        "case": name, "variant": variant.name, "scenario": variant.scenario, "bytes": crossing,
         "taglio_s": ours["run"]["latency"]["median_s"], "taglio_compute_s": compute,
-        "grpc_s": theirs["median_s"], "grpc_compute_s": theirs["compute_s"], "links_s": on_way,
+        "grpc_s": theirs["median_s"], "grpc_compute_s": theirs["compute_s"],
+        "links_s": longest_s(manifest, seconds, given) - compute,
     }  # fmt: skip
+
+
+def longest_s(manifest: Manifest, seconds: dict[str, float], cluster: Cluster) -> float:
+    """Seconds of a request with an engine that takes no time."""
+    wiring = wire(manifest)
+    free: dict[tuple[str, ...], float] = {}
+    there = [0.0] * len(wiring.messages)
+
+    def leave(component: str, now_s: float) -> None:
+        for index, message in wiring.sends(component):
+            ends = message.source_device or cluster.start, message.device or cluster.start
+            there[index], link = now_s, cluster.link(*ends)
+            if ends[0] != ends[1] and link is not None:
+                sent = free[ends] = max(free.get(ends, 0.0), now_s) + message.bytes / link.bandwidth_bytes_per_s
+                there[index] = sent + link.latency_s
+
+    leave(CALLER, 0.0)
+    for piece in manifest.pieces:
+        start = max([free.get((piece.device,), 0.0), *(there[index] for index in wiring.reads[piece.name])])
+        free[piece.device,] = start + seconds[piece.name]
+        leave(piece.name, free[piece.device,])
+    return max(there[index] for index in wiring.answers())
 
 
 def main() -> int:

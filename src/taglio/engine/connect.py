@@ -13,6 +13,7 @@ from taglio.engine.device import LOOPBACK, RESOURCE
 from taglio.engine.library import part, ray
 from taglio.engine.local import LocalDevice
 from taglio.engine.members import devices
+from taglio.engine.parcel import keep_memory
 from taglio.engine.resident import Facts, facts
 from taglio.errors import BadDevice, TaglioError
 
@@ -55,6 +56,7 @@ def connect(prefer: str | None = None) -> Iterator[Connection]:
     if here.host == LOOPBACK:  # else Ray looks for the head at this machine's address in the network
         os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
     library = ray()  # it reads all this as it is loaded
+    keep_memory()
     # It prints what nodes report, pages of it, on standard output, where a command's own answer goes.
     part("ray._private.worker").print_to_stdstream = _log
     try:

@@ -14,7 +14,7 @@ from onnx import TensorProto, helper
 
 from taglio.engine.device import DEVICE
 from taglio.engine.library import ray
-from taglio.engine.parcel import Parcel
+from taglio.engine.parcel import Parcel, keep_memory
 from taglio.runtimes.onnxruntime import SessionOptions, open_session
 
 _FEW = 8
@@ -26,6 +26,7 @@ class Echo:
     def __init__(self) -> None:
         self._device = os.environ.get(DEVICE, "")
         self._session = open_session(_smallest(), SessionOptions(1))
+        keep_memory()
 
     def there(self, parcel: Parcel) -> int:
         """A tensor arrives; its bytes."""

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from taglio import artifact
 from taglio.engine.device import DEVICE, STORE, THREADS
+from taglio.engine.parcel import keep_memory
 from taglio.engine.store import Store
 from taglio.profile.machine import Machine, describe
 from taglio.runtimes.session import RUNTIMES
@@ -35,6 +36,7 @@ class Resident:
         self.device = device or os.environ.get(DEVICE, "")
         self._threads = threads or int(os.environ.get(THREADS, "1"))
         self.store = Store(store or Path(os.environ[STORE]))
+        keep_memory()
 
     def facts(self) -> Facts:
         """What this device is."""
