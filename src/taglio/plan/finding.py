@@ -29,8 +29,8 @@ _BETTERING_SHARE, _CROSSING_THERE = 0.25, 0.03
 # What branching gets of the time that is left while no plan is known.
 _BRANCHING_SHARE = 0.8
 # Gaps above the bound up to which branching looks for plans at first; how much further each time that none is, and
-# where so few halves had to be looked into that doing so once more costs next to nothing.
-_AIM, _FURTHER, _FEW, _FAR = 0.9, 2.0, 30, 10.0
+# where so few nodes in all halves had to be looked into that doing so once more costs next to nothing.
+_AIM, _FURTHER, _FEW, _FAR = 0.9, 2.0, 300, 10.0
 # (share of the rest fixed in a round, chunks it is fixed in, from the back): tried in turn until the gap is small.
 _DIVES = ((0.5, 4, False), (0.5, 8, True), (0.5, 1, False), (0.7, 16, True), (0.3, 4, False), (0.3, 8, True))
 # Answers that are crossed with each other.
@@ -122,7 +122,7 @@ class Finder:
         alive = self.known.alive & (marginals <= upto)
         if not alive.any(axis=1).all():
             self.known.bound = max(self.known.bound, upto)
-            return _FAR
+            return _FURTHER
         market = self.known.market
         begun = time.perf_counter()
         seen, spent = 0, 0.0
@@ -156,7 +156,7 @@ class Finder:
         self.known.bound = max(self.known.bound, bound)
         if bound < min(aim, self.known.cutoff()):
             return 0.0
-        return _FAR if len(worths) <= _FEW else _FURTHER
+        return _FAR if market.nodes * (1 + len(worths)) <= _FEW else _FURTHER
 
     def _is_near(self, gaps: float = _NEAR) -> bool:
         return self.known.objective - self.known.bound <= gaps * self.known.gap * abs(self.known.bound)

@@ -48,7 +48,8 @@ def front(result: Front, path: Path) -> None:
         devices = ", ".join(dict.fromkeys(each.device for each in point.plan.placements))
         table.add_row(_ms(point.latency_s), other, f"{point.gap:.2%}", str(len(point.plan.assignment())), devices)
     Console(highlight=False).print(table)
-    _say(f"{result.tried} plans made, {len(result.points)} on the front, no plan under {result.infeasible} limits")
+    without = f"; no plan under {result.infeasible} of the limits tried" if result.infeasible else ""
+    _say(f"{result.tried} plans made, {len(result.points)} on the front{without}")
     _say(f"wrote {path}")
 
 
