@@ -85,7 +85,8 @@ def deploy(
     connection.need(names)
     own = connection.here
     here = Host(own.name, own.threads, own.folder / "components") if own.name == cluster.start else None
-    groups = {MESSAGES: LANES, FETCHES: LANES * len(wiring.messages), WATCH: 1}
+    # The answers of the next request are asked for early.
+    groups = {MESSAGES: LANES, FETCHES: (LANES + 1) * len(wiring.messages), WATCH: 1}
     actor = library.remote(num_cpus=0, max_restarts=0, concurrency_groups=groups)(Host)
     actors = {name: actor.options(**on(name)).remote() for name in names if here is None or name != here.device}
     hosts: dict[str, Any] = {name: Calls(each) for name, each in actors.items()}
