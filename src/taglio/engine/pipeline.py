@@ -136,8 +136,8 @@ class Pipeline:
         )  # fmt: skip
 
     def _ask(self, request: int) -> None:
-        """Ask for what others will have for us, unless that was done. Each call takes this processor half a millisecond,
-        so it is done before the request is there, while nobody waits."""
+        """Ask for what others will have for us, unless that was done. Each call takes this processor half a
+        millisecond, so it is done before the request is there, while nobody waits."""
         if request in self._asked:
             return
         answers = []
