@@ -28,6 +28,7 @@ from taglio.components.build import Manifest, Piece, read
 from taglio.emulate.devices import start_devices
 from taglio.emulate.emulation import Emulation
 from taglio.engine.wiring import CALLER, wire
+from taglio.plan.simulate import Pipeline, Task, Transfer, simulate
 from taglio.runtimes.onnxruntime import SessionOptions, open_session, run_session
 from taglio.workspace import COMPONENTS, reopen
 
@@ -162,23 +163,21 @@ def one(made: Emulation, name: str, variant: study.Variant, options: argparse.Na
 def longest_s(manifest: Manifest, seconds: dict[str, float], cluster: Cluster) -> float:
     """Seconds of a request with an engine that takes no time."""
     wiring = wire(manifest)
-    free: dict[tuple[str, ...], float] = {}
-    there = [0.0] * len(wiring.messages)
-
-    def leave(component: str, now_s: float) -> None:
-        for index, message in wiring.sends(component):
-            ends = message.source_device or cluster.start, message.device or cluster.start
-            there[index], link = now_s, cluster.link(*ends)
-            if ends[0] != ends[1] and link is not None:
-                sent = free[ends] = max(free.get(ends, 0.0), now_s) + message.bytes / link.bandwidth_bytes_per_s
-                there[index] = sent + link.latency_s
-
-    leave(CALLER, 0.0)
-    for piece in manifest.pieces:
-        start = max([free.get((piece.device,), 0.0), *(there[index] for index in wiring.reads[piece.name])])
-        free[piece.device,] = start + seconds[piece.name]
-        leave(piece.name, free[piece.device,])
-    return max(there[index] for index in wiring.answers())
+    places = {piece.name: place for place, piece in enumerate(manifest.pieces)}
+    transfers = []
+    for index, message in enumerate(wiring.messages):
+        ends = message.source_device or cluster.start, message.device or cluster.start
+        link = cluster.link(*ends) if ends[0] != ends[1] else None
+        transfers.append(
+            Transfer(
+                " ".join(message.names), places.get(message.source),
+                tuple(place for name, place in places.items() if index in wiring.reads[name]), ends,
+                0.0 if link is None else message.bytes / link.bandwidth_bytes_per_s,
+                0.0 if link is None else link.latency_s, answers=message.device == CALLER,
+            )
+        )  # fmt: skip
+    tasks = tuple(Task(piece.name, piece.device, seconds[piece.name]) for piece in manifest.pieces)
+    return simulate([Pipeline(tasks, tuple(transfers))]).end_s
 
 
 def main() -> int:

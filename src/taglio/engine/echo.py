@@ -4,7 +4,6 @@ Whoever gets a message runs a component next, and on a device that was waiting e
 end runs one operator on what arrives, and what a hop takes includes it.
 """
 
-import os
 import time
 from typing import Any
 
@@ -12,21 +11,20 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from taglio.engine.device import DEVICE
 from taglio.engine.library import ray
-from taglio.engine.parcel import Parcel, keep_memory
+from taglio.engine.parcel import Parcel
+from taglio.engine.resident import Resident
 from taglio.runtimes.onnxruntime import SessionOptions, open_session
 
 _FEW = 8
 
 
-class Echo:
+class Echo(Resident):
     """One end of a link that is measured."""
 
     def __init__(self) -> None:
-        self._device = os.environ.get(DEVICE, "")
+        super().__init__()
         self._session = open_session(_smallest(), SessionOptions(1))
-        keep_memory()
 
     def there(self, parcel: Parcel) -> int:
         """A tensor arrives; its bytes."""
@@ -40,7 +38,7 @@ class Echo:
         found = []
         for index in range(runs):
             start = time.monotonic()
-            parcel = Parcel(index, 0, self._device, {"tensor": tensor})
+            parcel = Parcel(index, 0, self.device, {"tensor": tensor})
             if other is None:
                 self.there(parcel)
             else:
