@@ -11,7 +11,7 @@ from taglio.errors import BadOption
 from taglio.profile.measure import FLOAT_RUN, pure_assignments
 from taglio.profile.stopwatch import FEEDS, Effort, Progress, time_models
 from taglio.quantize.precision import precisions
-from taglio.runtimes.onnxruntime import SessionOptions, open_session, run_session
+from taglio.runtimes.onnxruntime import SessionOptions, open_session, run_session, sums_saturate
 from taglio.scheme import AUTO_SCHEMES, Scheme
 from taglio.workspace import Work
 
@@ -40,8 +40,14 @@ def choose(
     metric: Metric,
     schemes: Sequence[Scheme] = AUTO_SCHEMES,
     progress: Progress | None = None,
+    *,
+    saturating_elsewhere: bool = False,
 ) -> tuple[Scheme, tuple[SchemeResult, ...]]:
     """The best scheme for a bound on the loss of `metric`, and what all of them did.
+
+    Where this processor's int8 sums saturate, schemes are also tried with weights of 7 bits, which run the same
+    kernels; where another device's do (`saturating_elsewhere`), with no others, as nothing here shows what they lose
+    there.
 
     The score assumes that a bound of half the all-int8 error lets half of the time be saved: a faster scheme with
     twice the error is not better under a tight bound.
@@ -75,7 +81,13 @@ def choose(
         share = 1.0 if error <= max_loss else max_loss / error
         return SchemeResult(scheme, latency_s, error, float_s - (float_s - latency_s) * share)
 
-    results = [scored(scheme, timed[str(scheme)].wall.median_s, models[str(scheme)]()) for scheme in schemes]
+    latencies, here = {scheme: timed[str(scheme)].wall.median_s for scheme in schemes}, sums_saturate()
+    if saturating_elsewhere or here:
+        narrow = {replace(each, reduced_range=True): each for each in schemes if each.may_saturate}
+        latencies |= {each: latencies[wide] for each, wide in narrow.items()}
+    if saturating_elsewhere and not here:
+        latencies = {each: latency for each, latency in latencies.items() if not each.may_saturate}
+    results = [scored(scheme, latency, everything(scheme)()) for scheme, latency in latencies.items()]
     best = pick(results)
     if best.error > max_loss and best.scheme.calibration == "minmax":
         clipped = replace(best.scheme, calibration="percentile")  # other numbers, the same kernels: as fast

@@ -8,7 +8,7 @@ import numpy as np
 
 from taglio import artifact
 from taglio.data import Dataset
-from taglio.error.doubts import coarse_metric, constant_outputs, too_few_inputs, unlike_calibration
+from taglio.error.doubts import coarse_metric, constant_outputs, saturating_sums, too_few_inputs, unlike_calibration
 from taglio.error.loss import Metric, Tally, call_user, parse_metric
 from taglio.error.measure import ErrorMeter
 from taglio.error.model import ErrorModel
@@ -21,7 +21,15 @@ from taglio.profile.stopwatch import Progress
 from taglio.quantize.precision import precisions
 from taglio.quantize.qdq import QdqBuilder
 from taglio.quantize.ranges import calibrate
-from taglio.runtimes.onnxruntime import CUDA, PROVIDERS, SessionOptions, open_session, providers_for, run_session
+from taglio.runtimes.onnxruntime import (
+    CUDA,
+    PROVIDERS,
+    SessionOptions,
+    open_session,
+    providers_for,
+    run_session,
+    sums_saturate,
+)
 from taglio.scheme import Scheme
 from taglio.workspace import ERROR, Work
 
@@ -102,6 +110,7 @@ def doubts(work: Work, scheme: Scheme, meter: ErrorMeter, progress: Progress | N
         coarse_metric(meter.metric, len(work.data.held_out.samples)),
         unlike_calibration(work.ranges(scheme, progress).low_high, _held_out_ranges(work), work.graph),
         constant_outputs(meter.references, meter.names),
+        saturating_sums(scheme, sums_saturate()),
     ]
     return tuple(line for line in lines if line)
 

@@ -74,3 +74,4 @@ class Quantized:
     size_bytes: int
     float_size_bytes: int
     error: float
+    notes: tuple[str, ...] = ()

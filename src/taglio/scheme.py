@@ -17,7 +17,8 @@ class Scheme:
     """Static int8. `restricted` activations put the zero point at the type's minimum where the tensor is never
     negative and in its middle otherwise (as ActivationRestrictedAsymmetric does in ONNX Runtime, here for either type).
 
-    `reduced_range` gives weights 7 bits, for processors without VNNI, whose u8×s8 sums saturate at 16 bits.
+    `reduced_range` gives weights 7 bits, for processors without VNNI, whose u8×s8 sums saturate at 16 bits. So do
+    those of s8×s8, which ONNX Runtime computes as u8×s8.
     """
 
     format: Format = "qdq"
@@ -40,6 +41,11 @@ class Scheme:
         parts += ["rr"] if self.reduced_range else []
         parts += [] if self.calibration == "minmax" else [self.calibration]
         return "-".join(parts)
+
+    @property
+    def may_saturate(self) -> bool:
+        """Whether sums of its products may not fit 16 bits, where the processor adds pairs of them in 16."""
+        return self.weight == "s8" and not self.reduced_range
 
     @property
     def activation_key(self) -> tuple[ActivationType, Symmetry, Calibration]:

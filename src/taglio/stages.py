@@ -12,6 +12,7 @@ from taglio.components.build import Manifest, read
 from taglio.components.cut import devices_after
 from taglio.components.prove import Proof, prove
 from taglio.decide import infeasible, plan_stage, verifier, whole_meter
+from taglio.error.doubts import saturating_sums
 from taglio.error.loss import Metric, Tally, parse_metric
 from taglio.error.model import ErrorModel
 from taglio.error.switchable import Switchable
@@ -30,7 +31,7 @@ from taglio.quantize.precision import Precision
 from taglio.quantize.qdq import QdqBuilder
 from taglio.quantize.ranges import Ranges
 from taglio.run.in_process import Executor, RunReport, time_plan
-from taglio.runtimes.onnxruntime import SessionOptions, open_session, run_session
+from taglio.runtimes.onnxruntime import SessionOptions, open_session, run_session, sums_saturate
 from taglio.scheme import parse_scheme
 from taglio.workspace import COMPONENTS, ERROR, FLOAT_MODEL, PLAN, PROFILE, RUN, Setup, Work
 
@@ -244,4 +245,14 @@ def quantize(
     body = proto.SerializeToString()
     artifact.write_bytes(out, body)
     size = len(work.model.proto.SerializeToString())
-    return Quantized(str(out), method, len(names), len(work.graph.candidates()), len(body), size, total.value())
+    note = "" if method == "float16" else saturating_sums(scheme, sums_saturate())
+    return Quantized(
+        str(out),
+        method,
+        len(names),
+        len(work.graph.candidates()),
+        len(body),
+        size,
+        total.value(),
+        (note,) if note else (),
+    )

@@ -35,7 +35,7 @@ def test_every_row_is_named_once_and_one_is_float(backend: str) -> None:
 
 def test_every_static_form_is_there() -> None:
     schemes = [form.scheme for form in static_forms()]
-    assert len(set(schemes)) == len(schemes) == 24
+    assert len(set(schemes)) == len(schemes) == 28
     assert {scheme.format for scheme in schemes if scheme} == {"qdq", "qoperator"}
 
 

@@ -11,7 +11,7 @@ from taglio.compare.variants import Source, Written, write
 from taglio.data import split
 from taglio.graph import build
 from taglio.quantize.ranges import calibrate
-from taglio.runtimes.onnxruntime import SessionOptions, open_session
+from taglio.runtimes.onnxruntime import SessionOptions, open_session, sums_saturate
 from tests.models import TINY, feeds, loaded
 
 
@@ -45,8 +45,16 @@ def test_every_form_computes_nearly_what_the_model_computes(pyramid: tuple[Sourc
     for key, path in written.files.items():
         found = open_session(Path(path), options).run(None, feed)[0]
         error = np.linalg.norm(found - wanted) / np.linalg.norm(wanted)
-        assert error < 0.08, key
+        assert error < 0.08 or "saturate" in written.notes.get(key.removesuffix(PROVIDER), ""), key
         assert (error == 0) == (key == FLOAT), key
+
+
+def test_where_sums_saturate_the_forms_that_may_do_so_say_it(pyramid: tuple[Source, Written]) -> None:
+    _, written = pyramid
+    said = {key for key, note in written.notes.items() if "rows that end in -rr" in note}
+    assert ("qdq-u8s8-sym-pc" in said) == sums_saturate()
+    assert not any(key.endswith("-rr") or "u8u8" in key for key in said)
+    assert {"qdq-u8s8-sym-pc-rr", "qdq-u8s8-asym-pc-rr"} <= written.files.keys()
 
 
 def test_the_provider_reads_files_in_which_every_fused_convolution_has_an_activation(
@@ -69,7 +77,7 @@ def test_the_provider_reads_files_in_which_every_fused_convolution_has_an_activa
 def test_what_a_form_leaves_in_float_is_noted(pyramid: tuple[Source, Written]) -> None:
     _, written = pyramid
     qoperator = [note for key, note in written.notes.items() if key.startswith("qoperator")]
-    assert all("blocks left in float" in note for note in qoperator)
+    assert all("blocks left in float" in note or "saturate" in note for note in qoperator)
 
 
 def test_per_channel_is_refused_where_no_kernel_has_it(tmp_path: Path) -> None:

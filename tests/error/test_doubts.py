@@ -2,8 +2,9 @@
 
 import numpy as np
 
-from taglio.error.doubts import coarse_metric, constant_outputs, too_few_inputs, unlike_calibration
+from taglio.error.doubts import coarse_metric, constant_outputs, saturating_sums, too_few_inputs, unlike_calibration
 from taglio.error.loss import RELATIVE, TOP1, Metric
+from taglio.scheme import parse_scheme
 from tests.components.cases import digits
 
 
@@ -52,3 +53,10 @@ def test_an_output_that_never_changes_is_named() -> None:
     moving = [[np.array([float(i)]), np.array([7.0])] for i in range(3)]
     assert "output b is the same for all 3 inputs" in constant_outputs(moving, ["a", "b"])
     assert constant_outputs(moving[:1], ["a", "b"]) == ""
+
+
+def test_sums_that_may_saturate_are_told_where_they_do() -> None:
+    line = saturating_sums(parse_scheme("u8s8-sym-pc"), saturates=True)
+    assert "saturate at 16 bits; qdq-u8s8-sym-pc-rr has weights of 7 bits" in line
+    for scheme, saturates in (("u8s8-sym-pc", False), ("u8s8-sym-pc-rr", True), ("u8u8-asym-pt", True)):
+        assert saturating_sums(parse_scheme(scheme), saturates) == ""

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from taglio.errors import BadModel, BadOption
-from taglio.runtimes.onnxruntime import SessionOptions
+from taglio.profile.machine import describe
+from taglio.runtimes.onnxruntime import SessionOptions, sums_saturate
 from taglio.runtimes.session import RUNTIMES, opener
 from tests.models import conv_relu_chain, pyramid, saved, two_in_two_out
 
@@ -62,3 +63,10 @@ def test_both_give_the_same_values(tmp_path: Path) -> None:
     feed = {"x": RNG.standard_normal((1, 3, 8, 8)).astype(np.float32)}
     first, second = (each(path, ONE).run(None, feed)[0] for each in RUNTIMES.values())
     assert np.allclose(first, second, rtol=1e-4, atol=1e-5)
+
+
+def test_sums_saturate_where_the_processor_has_no_instruction_for_them() -> None:
+    flags = set(describe().instructions)
+    if not flags & {"avx2", "asimd"}:
+        pytest.skip(f"of this processor nothing is known: {describe()}")
+    assert sums_saturate() == (not flags & {"asimd", "avx_vnni", "avx512_vnni", "amx_int8"})

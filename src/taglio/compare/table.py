@@ -3,7 +3,7 @@
 A row that cannot exist is in the table too, with its reason, so that a comparison never leaves it out in silence.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 from taglio.compare.row import Wanted
@@ -33,12 +33,19 @@ class Form:
 
 
 def static_forms() -> tuple[Form, ...]:
-    """Every static int8 form: format × types × symmetric or not × per channel or not."""
-    return tuple(
+    """Every static int8 form: format × types × symmetric or not × per channel or not; and u8s8 per channel with
+    weights of 7 bits, which processors without VNNI need."""
+    every = [
         Form(f"{form}-{a}{w}-{'sym' if symmetric else 'asym'}-{'pc' if channel else 'pt'}", "static", scheme)
         for form, (a, w), symmetric, channel in product(_FORMATS, _TYPES, (False, True), (True, False))
         for scheme in (_scheme(form, a, w, symmetric, channel),)
-    )
+    ]
+    narrow = [
+        replace(each, key=f"{each.key}-rr", scheme=replace(each.scheme, reduced_range=True))
+        for each in every
+        if each.scheme is not None and each.scheme.activation != each.scheme.weight and each.scheme.per_channel
+    ]
+    return (*every, *narrow)
 
 
 def forms() -> tuple[Form, ...]:

@@ -22,11 +22,15 @@ from taglio.quantize.library import DYNAMIC, dynamic, float16, qoperator
 from taglio.quantize.precision import FLOAT32, Precision
 from taglio.quantize.qdq import QdqBuilder
 from taglio.quantize.ranges import Ranges
-from taglio.runtimes.onnxruntime import SessionOptions
+from taglio.runtimes.onnxruntime import SessionOptions, sums_saturate
 from taglio.scheme import Scheme
 
 Tell = Callable[[str, int, int], None]
 _WRITTEN, _KIND = "written.json", "forms of a model"
+_SATURATES = (
+    "this processor has no VNNI: sums of u8×s8 products may saturate at 16 bits; rows that end in -rr have weights of "
+    "7 bits, whose sums fit"
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,8 +80,9 @@ def write(
             path = folder / f"{form.key}.onnx"
             onnx.save(proto, path)
             done.files[form.key] = str(path.resolve())
-            if note:
-                done.notes[form.key] = note
+            saturating = form.scheme is not None and form.scheme.may_saturate and sums_saturate()
+            if notes := [each for each in (note, _SATURATES if saturating else "") if each]:
+                done.notes[form.key] = "; ".join(notes)
             if (other := with_activation(proto)) is not None:
                 path = folder / f"{form.key}{PROVIDER}.onnx"
                 onnx.save(other, path)

@@ -8,7 +8,7 @@ from taglio import artifact, workspace
 from taglio.choose_scheme import choose
 from taglio.cluster import Cluster
 from taglio.components.prove import Proof
-from taglio.engine.connect import connect
+from taglio.engine.connect import connect, gather
 from taglio.engine.remote_profile import profile_devices
 from taglio.engine.result import ClusterRun
 from taglio.engine.run import run_on_cluster
@@ -60,7 +60,10 @@ def optimize_on_cluster(
         scheme = setup.scheme
         if scheme is None:
             timed = replace(work, setup=replace(setup, threads=cluster.device(here).threads))
-            scheme, _ = choose(timed, losses.max_error or 0.0, losses.metric, progress=progress)
+            known = gather(connection)
+            saturating = any(known[device.name].saturates for device in cluster.devices)
+            bound = losses.max_error or 0.0
+            scheme, _ = choose(timed, bound, losses.metric, progress=progress, saturating_elsewhere=saturating)
         profiles = profile_devices(connection, work, cluster, scheme, effort, progress)
     # The stages that follow read the profile of the start device as their own.
     own = profiles.get(cluster.start) or next(iter(profiles.values()))

@@ -11,12 +11,14 @@ from taglio.engine.device import DEVICE, STORE, THREADS
 from taglio.engine.parcel import keep_memory
 from taglio.engine.store import Store
 from taglio.profile.machine import Machine, describe
+from taglio.runtimes.onnxruntime import sums_saturate
 from taglio.runtimes.session import RUNTIMES
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a device says of itself. `clock` is the same where the monotonic clock is (one kernel, since it started)."""
+    """What a device says of itself. `clock` is the same where the monotonic clock is (one kernel, since it started);
+    `saturates` as sums_saturate() says."""
 
     device: str
     machine: Machine
@@ -26,6 +28,7 @@ class Facts:
     pid: int
     memory_bytes: int
     clock: str
+    saturates: bool
 
 
 class Resident:
@@ -71,6 +74,7 @@ def facts() -> Facts:
         os.getpid(),
         resident_bytes(),
         clock_name(),
+        sums_saturate(),
     )
 
 

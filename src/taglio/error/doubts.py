@@ -1,14 +1,17 @@
-"""What of the data makes the measured errors less sure: too few inputs, inputs unlike the calibration, dead outputs.
+"""What makes the measured errors less sure: too few inputs, inputs unlike the calibration, dead outputs, sums that
+saturate on this processor.
 
 Says so; refuses nothing and runs nothing.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from taglio.error.loss import Metric
 from taglio.graph import Graph
+from taglio.scheme import Scheme
 
 # An error whose own relative standard error is above this is not worth three digits.
 _UNSURE = 0.15
@@ -77,6 +80,17 @@ def unlike_calibration(
     return (
         f"held-out inputs are unlike the calibration inputs: {worst} leaves its calibrated range by "
         f"{overflow[worst]:.0%} of it, half of the tensors by {middle:.0%} or more: calibrate with inputs like these"
+    )
+
+
+def saturating_sums(scheme: Scheme, saturates: bool) -> str:
+    """A line where int8 sums may lose their high part on this processor, or ""."""
+    if not (saturates and scheme.may_saturate):
+        return ""
+    narrow = replace(scheme, reduced_range=True)
+    return (
+        f"this processor has no VNNI: sums of {scheme.activation}×{scheme.weight} products saturate at 16 bits; "
+        f"{narrow} has weights of 7 bits, whose sums fit"
     )
 
 

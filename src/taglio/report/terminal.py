@@ -302,6 +302,8 @@ def quantized(result: Quantized) -> None:
         f"{result.method}: {result.blocks} of {result.candidates} candidate blocks; {_bytes(result.float_size_bytes)} "
         f"became {_bytes(result.size_bytes)}; error {result.error:.4%} on held-out inputs"
     )
+    for note in result.notes:
+        say(f"note: {note}")
     say(f"wrote {result.path}")
 
 
