@@ -169,6 +169,20 @@ def test_what_no_kernel_explains_is_overhead(graph: Graph) -> None:
     assert tables.overhead_s > 0.0
 
 
+def test_noise_of_a_large_network_is_not_taken_for_the_sessions_own(graph: Graph) -> None:
+    """Seconds that walls scatter by have nothing to do with the tens of microseconds that a session takes."""
+    machine, shaken = Imagined(graph, noise=0.05), random.Random(1)
+    for key in machine.blocks_s:
+        machine.blocks_s[key] *= 300.0
+    for _ in range(5):
+        runs = [replace(run, wall_s=run.wall_s * shaken.uniform(0.8, 1.25)) for run in machine.runs(mixes=11)]
+        tables = fit(runs, graph)
+        predicted = [predict(as_profile(tables, graph), graph, run.assignment).total_s for run in runs]
+        assert np.mean([run.wall_s for run in runs]) > 1.0
+        assert 0.0 <= tables.overhead_s < 1e-3
+        assert np.mean(predicted) == pytest.approx(np.mean([run.wall_s for run in runs]), rel=1e-9)
+
+
 def test_leaving_one_out_predicts_mixes_without_seeing_them(graph: Graph) -> None:
     """Said again the slow way: a fit of the other runs, and two factors from what fits get wrong on the other runs."""
     runs = Imagined(graph, noise=0.02).runs(mixes=24)  # enough that every block is shown in every precision by two

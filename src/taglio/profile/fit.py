@@ -14,6 +14,8 @@ from taglio.quantize.precision import Precision
 # Prior of the kernel clock: ONNX Runtime's profiler adds a few microseconds to each kernel it records.
 _PRIOR_KERNEL_OVERHEAD_S = 3e-6
 _WEAK, _STRONG = 0.1, 1.5
+# What a session takes besides its kernels, as a rule: tens of microseconds, hundreds where it copies large outputs.
+_SESSION_S = 2e-4
 _GENERAL_WEIGHT = 0.05
 # How a flow is written: by a float block, by a float activation behind an int8 anchor, in int8.
 _FLOAT, _ANCHOR, _INT8 = "float", "anchor", "int8"
@@ -59,9 +61,16 @@ def fit(runs: Sequence[Run], graph: Graph) -> Tables:
     blocks, surplus = _block_times(runs, graph, moving)
     glue, quantize_rate, dequantize_rate = _glue(runs, graph, moving, surplus)
     tables = Tables(blocks, glue, 0.0, scale, overhead, quantize_rate, dequantize_rate)
-    # The session's own cost a run, and kernels that nobody owns.
-    rest = _mean([(run.wall_s - sum(parts(tables, graph, moving, run)), run.weight) for run in runs])
-    return Tables(blocks, glue, rest, scale, overhead, quantize_rate, dequantize_rate)
+    sums = [parts(tables, graph, moving, run) for run in runs]
+    rest = _mean([(run.wall_s - sum(each), run.weight) for run, each in zip(runs, sums, strict=True)])
+    # The session's own cost a run, and kernels that nobody owns. More than that is noise, and belongs to blocks: every
+    # component pays the session's, so that of a large network none would be worth another device.
+    orphans = _mean([(run.attribution.orphans_s, run.weight) for run in runs])
+    own = min(max(0.0, rest), max(unexplained, _SESSION_S) + orphans)
+    work = _mean([(each[0], run.weight) for run, each in zip(runs, sums, strict=True)])
+    share = 1.0 + (rest - own) / max(work, 1e-12)
+    blocks = tuple(replace(entry, seconds=share * entry.seconds) for entry in blocks)
+    return Tables(blocks, glue, own, scale, overhead, quantize_rate, dequantize_rate)
 
 
 def _block_times(
@@ -183,8 +192,8 @@ def _to_wall(run: Run, overhead: float, unexplained: float) -> Run:
 
 def _clock(runs: Sequence[Run]) -> tuple[float, float, float]:
     """Scale α and per-kernel overhead δ of the profiler, and a run's cost β that no kernel explains:
-    wall ≈ α · (Σ kernels − δ · count) + β, by relative least squares with priors at α = 1, δ = 3 µs (weak)
-    and β = 0 (strong: kernels explain nearly all)."""
+    wall ≈ α · (Σ kernels − δ · count) + β, by relative least squares with priors at α = 1, δ = 3 µs (weak) and β = 0
+    (strong, as kernels explain nearly all; and the more so the more runs scatter, seconds of which β does not have)."""
     rows, values = [], []
     for run in runs:
         seconds = sum(run.attribution.blocks_s.values()) + sum(run.attribution.tensors_s.values())
@@ -192,11 +201,14 @@ def _clock(runs: Sequence[Run]) -> tuple[float, float, float]:
         rows.append([seconds / run.wall_s, -count / run.wall_s, 1.0 / run.wall_s])
         values.append(1.0)
     typical = median(run.wall_s for run in runs)
+    explained = np.array([row[0] for row in rows])
+    scatter = float(np.std(explained / explained.mean()))
+    strong = max(_STRONG, scatter * typical / _SESSION_S)
     kernels = median(-row[1] for row in rows)
     for weight, row, value in (
         (_WEAK, [1.0, 0.0, 0.0], 1.0),
         (_WEAK, [0.0, kernels, 0.0], kernels * _PRIOR_KERNEL_OVERHEAD_S),
-        (_STRONG, [0.0, 0.0, 1.0 / typical], 0.0),
+        (strong, [0.0, 0.0, 1.0 / typical], 0.0),
     ):
         rows.append([weight * each for each in row])
         values.append(weight * value)
