@@ -1,6 +1,7 @@
 """Tiny synthetic ONNX models, one builder per structure that matters. Weights are random with a fixed seed."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from taglio.data import Dataset
 from taglio.model import Model, load, random_feed
+from taglio.runtimes.onnxruntime import sums_saturate
+from taglio.scheme import Scheme, parse_scheme
 
 Shape = tuple[int, ...]
 
@@ -211,3 +214,10 @@ def feeds(model: Model, count: int, seed: int = 0) -> Dataset:
     """`count` standard-normal samples as a dataset."""
     samples: Sequence[dict[str, np.ndarray]] = [random_feed(model.inputs, seed * 1000 + i) for i in range(count)]
     return Dataset("random", tuple(samples), tuple(str(i) for i in range(count)), None, f"random {count} {seed}")
+
+
+def exact(text: str = "u8s8-asym-pc") -> Scheme:
+    """The scheme, with weights of 7 bits where this processor's int8 sums saturate: kernels that add in another order
+    would not agree there."""
+    scheme = parse_scheme(text)
+    return replace(scheme, reduced_range=scheme.reduced_range or (scheme.may_saturate and sums_saturate()))

@@ -15,13 +15,14 @@ from taglio.model import Model
 from taglio.quantize.library import dynamic, float16, qoperator
 from taglio.quantize.ranges import Ranges, calibrate
 from taglio.runtimes.onnxruntime import SessionOptions, open_session
-from taglio.scheme import Scheme, parse_scheme
+from taglio.scheme import Scheme
 from tests.models import (
     TINY,
     Sketch,
     conv_relu_chain,
     conv_transpose,
     dense,
+    exact,
     feeds,
     loaded,
     messy,
@@ -31,8 +32,8 @@ from tests.models import (
     two_in_two_out,
 )
 
-QOPERATOR = parse_scheme("qoperator-u8s8-asym-pc")
-DYNAMIC = parse_scheme("u8s8-asym-pt")
+QOPERATOR = exact("qoperator-u8s8-asym-pc")
+DYNAMIC = exact("u8s8-asym-pt")
 Case = tuple[Model, Graph, Ranges]
 
 
@@ -122,7 +123,7 @@ def test_float_between_int8_stays_float(tmp_path: Path) -> None:
 @pytest.mark.parametrize("scheme", ["qoperator-u8s8-sym", "qoperator-s8s8-sym"])
 def test_a_relu_that_is_not_free_is_int8_all_the_same(scheme: str, tmp_path: Path) -> None:
     model, graph, ranges = case(residual(), tmp_path)
-    made = qoperator(model, graph, ["conv0"], parse_scheme(scheme), ranges)
+    made = qoperator(model, graph, ["conv0"], exact(scheme), ranges)
     assert kinds(made)["QLinearLeakyRelu"] == 1
     free = qoperator(model, graph, ["conv0"], QOPERATOR, ranges)
     assert kinds(free)["Relu"] == kinds(made)["Relu"]
@@ -163,7 +164,7 @@ def test_a_bias_shared_by_two_convolutions_gets_two_scales(tmp_path: Path) -> No
 def test_weights_that_the_tool_would_store_otherwise_are_refused(scheme: str, words: str, tmp_path: Path) -> None:
     model, graph, ranges = case(residual(), tmp_path)
     with pytest.raises(CannotQuantize, match=words):
-        qoperator(model, graph, ["conv0"], parse_scheme(scheme), ranges)
+        qoperator(model, graph, ["conv0"], exact(scheme), ranges)
 
 
 def test_what_has_no_qlinear_operator_is_refused(tmp_path: Path) -> None:
@@ -193,7 +194,7 @@ def test_another_format_or_calibration_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("scheme", ["u8s8-asym-pt", "u8u8-asym-pt", "u8s8-asym-wasym-pt-rr"])
 def test_dynamic_convolutions(scheme: str, tmp_path: Path) -> None:
     model, graph, _ = case(conv_relu_chain(), tmp_path)
-    made = dynamic(model, graph, ["conv0", "conv5"], parse_scheme(scheme))
+    made = dynamic(model, graph, ["conv0", "conv5"], exact(scheme))
     assert (kinds(made)["ConvInteger"], kinds(made)["Conv"]) == (2, 2)
     order = {node.name: index for index, node in enumerate(made.graph.node)}
     for name in ("conv0", "conv5"):  # what ONNX Runtime's OpenVINO provider needs
@@ -204,7 +205,7 @@ def test_dynamic_convolutions(scheme: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("scheme", ["u8s8-asym-pc", "u8s8-asym-pt"])
 def test_dynamic_products(scheme: str, tmp_path: Path) -> None:
     model, graph, _ = case(dense(), tmp_path)
-    made = dynamic(model, graph, ["matmul2", "gemm8"], parse_scheme(scheme))
+    made = dynamic(model, graph, ["matmul2", "gemm8"], exact(scheme))
     assert kinds(made)["MatMulInteger"] == 2
     assert 0 < distance(run(model.proto, model), run(made, model)) < 0.05
     stored = {tensor.name: tensor for tensor in made.graph.initializer}
@@ -228,7 +229,7 @@ def test_dynamic_refusals(tmp_path: Path) -> None:
     with pytest.raises(CannotQuantize, match="does Conv, Gemm, MatMul, this is Transpose"):
         dynamic(model, graph, ["transpose3"], DYNAMIC)
     with pytest.raises(BadOption, match="always u8 asymmetric: use u8s8-asym"):
-        dynamic(model, graph, ["gemm8"], parse_scheme("s8s8-sym"))
+        dynamic(model, graph, ["gemm8"], exact("s8s8-sym"))
     g = Sketch(65)
     x = g.op("Gemm", g.input("x", 4, 2), g.weight(4, 3), transA=1)
     model, graph, _ = case(g.model(g.op("Gemm", x, g.weight(3, 3), beta=0.5, alpha=2.0)), tmp_path)
@@ -238,7 +239,7 @@ def test_dynamic_refusals(tmp_path: Path) -> None:
         dynamic(model, graph, ["gemm1"], DYNAMIC)
     model, graph, _ = case(conv_relu_chain(), tmp_path)
     with pytest.raises(CannotQuantize, match=r"block conv0 .* ConvInteger one per tensor: write pt"):
-        dynamic(model, graph, ["conv0"], parse_scheme("u8s8-asym-pc"))
+        dynamic(model, graph, ["conv0"], exact("u8s8-asym-pc"))
 
 
 # float16

@@ -26,8 +26,8 @@ from taglio.quantize.precision import FLOAT32, Assignment, Precision
 from taglio.quantize.qdq import QdqBuilder
 from taglio.quantize.ranges import Ranges, calibrate
 from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session
-from taglio.scheme import Scheme, parse_scheme
-from tests.models import TINY, Sketch, conv_relu_chain, feeds, loaded, residual
+from taglio.scheme import Scheme
+from tests.models import TINY, Sketch, conv_relu_chain, exact, feeds, loaded, residual
 
 ONE_THREAD = SessionOptions(threads=1)
 LAST_BITS = 1e-6
@@ -35,8 +35,7 @@ LAST_BITS = 1e-6
 # with one input of each type runs in float, which rounds some values to the neighbouring step.
 ONE_STEP = 0.03
 SCHEMES = [
-    parse_scheme(text)
-    for text in ("u8s8-asym", "u8s8-sym", "u8s8-restr", "s8s8-sym", "u8u8-asym-pt", "u8s8-asym-wasym-pt-rr")
+    exact(text) for text in ("u8s8-asym", "u8s8-sym", "u8s8-restr", "s8s8-sym", "u8u8-asym-pt", "u8s8-asym-wasym-pt-rr")
 ]
 U8_SCHEMES = [scheme for scheme in SCHEMES if scheme.activation == "u8"]
 SUBSETS = 10
@@ -128,7 +127,7 @@ def optimized(proto: onnx.ModelProto, folder: Path) -> list[onnx.NodeProto]:
 @pytest.mark.parametrize("name", NAMES)
 def test_with_all_flags_off_the_switchable_graph_is_the_float_model(benches: dict[str, Bench], name: str) -> None:
     case = benches[name]
-    switchable = case.switchable(*forms(parse_scheme("u8s8-sym-pc")))
+    switchable = case.switchable(*forms(exact("u8s8-sym-pc")))
     assert distance(case.float_outputs, switchable.run({}, case.feed)) <= LAST_BITS
     built = case.builder.build({block.name: FLOAT32 for block in case.graph.blocks})
     assert not any("Quantize" in node.op_type for node in built.graph.node)
@@ -169,7 +168,7 @@ def test_int8_blocks_run_in_int8_and_float_blocks_in_float(
 def test_inputs_and_outputs_keep_names_types_and_shapes(benches: dict[str, Bench], name: str) -> None:
     case = benches[name]
     before = open_session(case.model.proto, ONE_THREAD)
-    after = open_session(case.builder.build(whole(case.graph, Scheme())), ONE_THREAD)
+    after = open_session(case.builder.build(whole(case.graph, exact())), ONE_THREAD)
     for was, now in ((before.get_inputs(), after.get_inputs()), (before.get_outputs(), after.get_outputs())):
         assert [(x.name, x.type, x.shape) for x in was] == [(x.name, x.type, x.shape) for x in now]
 
@@ -177,15 +176,15 @@ def test_inputs_and_outputs_keep_names_types_and_shapes(benches: dict[str, Bench
 def test_the_model_is_not_written_to(benches: dict[str, Bench]) -> None:
     case = benches["silu"]
     before = case.model.proto.SerializeToString(deterministic=True)
-    case.builder.build(whole(case.graph, Scheme()))
-    case.switchable(*forms(Scheme()))
+    case.builder.build(whole(case.graph, exact()))
+    case.switchable(*forms(exact()))
     assert case.model.proto.SerializeToString(deterministic=True) == before
 
 
 @pytest.mark.parametrize("pair", [("u8s8-asym-pc", "u8s8-sym-pc"), ("u8s8-sym-pc", "u8u8-asym-pt")])
 def test_two_schemes_in_one_model_run_and_stay_close_to_float(benches: dict[str, Bench], pair: tuple[str, str]) -> None:
     case = benches["conv_relu_chain"]
-    first, second = (forms(parse_scheme(text))[0] for text in pair)
+    first, second = (forms(exact(text))[0] for text in pair)
     mixed = {block.name: (first, second)[i % 2] for i, block in enumerate(case.graph.candidates())}
     quantized = case.quantized(mixed)
     assert distance(case.float_outputs, quantized) < 0.1
@@ -195,7 +194,7 @@ def test_two_schemes_in_one_model_run_and_stay_close_to_float(benches: dict[str,
 
 def test_a_float_tensor_read_under_two_schemes_has_two_pairs(benches: dict[str, Bench]) -> None:
     case = benches["residual"]
-    first, second = (forms(parse_scheme(text))[0] for text in ("u8s8-asym-pc", "u8s8-sym-pc"))
+    first, second = (forms(exact(text))[0] for text in ("u8s8-asym-pc", "u8s8-sym-pc"))
     # relu6 has no int8 form; conv7 and add10 read it.
     mixed = {"conv7": first, "add10": second}
     assert distance(case.float_outputs, case.quantized(mixed)) < 0.1
@@ -231,7 +230,7 @@ def same_in_both(graph: Graph, assignment: Assignment, scheme: Scheme) -> list[s
 
 def test_forms_that_a_block_lacks_are_refused(benches: dict[str, Bench]) -> None:
     case = benches["softmax_sandwich"]
-    int8, anchor = forms(Scheme())
+    int8, anchor = forms(exact())
     with pytest.raises(CannotQuantize, match=r"block softmax5 has no .*: ONNX Runtime's int8 Softmax answers wrongly"):
         case.builder.build({"softmax5": int8})
     with pytest.raises(CannotQuantize, match=r"block matmul0 has no .* no soft tail"):
@@ -245,17 +244,17 @@ def test_a_tensor_without_a_range_is_refused_by_name(benches: dict[str, Bench]) 
     ranges = replace(case.ranges, low_high={"x": (-1.0, 1.0)})
     builder = QdqBuilder(case.model, case.graph, {"minmax": ranges})
     with pytest.raises(CannotQuantize, match="tensor relu1_out has no calibrated range"):
-        builder.build(whole(case.graph, Scheme()))
+        builder.build(whole(case.graph, exact()))
 
 
 def test_a_name_that_is_no_blocks_is_refused(benches: dict[str, Bench]) -> None:
     with pytest.raises(BadOption, match='no block "conv99"'):
-        benches["residual"].builder.build({"conv99": forms(Scheme())[0]})
+        benches["residual"].builder.build({"conv99": forms(exact())[0]})
 
 
 def test_a_switch_that_does_not_exist_is_refused(benches: dict[str, Bench]) -> None:
     case = benches["residual"]
-    int8 = forms(Scheme())[0]
+    int8 = forms(exact())[0]
     with pytest.raises(BadOption, match="conv99"):
         case.switchable(int8).run({"conv99": int8}, case.feed)
 
@@ -269,13 +268,13 @@ def small(sketch: Sketch, output: str, folder: Path) -> Bench:
 
 def check(case: Bench, scheme: str = "u8s8-asym-pc", limit: float = 0.1) -> None:
     """Quantised whole: close to float, equal to the switchable graph, and to the file run without any fusion."""
-    assignment = whole(case.graph, parse_scheme(scheme))
+    assignment = whole(case.graph, exact(scheme))
     fused = case.quantized(assignment)
     plain = run(case.builder.build(assignment), case.feed, SessionOptions(1, Optimization.NONE))
     assert distance(case.float_outputs, plain) < limit
     # QLinear kernels may round a value to the neighbouring step.
     assert distance(plain, fused) < limit / 2
-    switchable = case.switchable(*forms(parse_scheme(scheme)))
+    switchable = case.switchable(*forms(exact(scheme)))
     assert distance(fused, switchable.run(assignment, case.feed)) <= LAST_BITS
 
 
@@ -342,7 +341,7 @@ def test_average_pooling_with_partial_windows(tmp_path: Path) -> None:
 def test_a_model_with_nothing_to_switch(tmp_path: Path) -> None:
     g = Sketch(28)
     case = small(g, g.op("Softmax", g.input("x", 1, 8)), tmp_path)
-    np.testing.assert_array_equal(case.switchable(*forms(Scheme())).run({}, case.feed)[0], case.float_outputs[0])
+    np.testing.assert_array_equal(case.switchable(*forms(exact())).run({}, case.feed)[0], case.float_outputs[0])
 
 
 @pytest.mark.parametrize(
@@ -371,7 +370,7 @@ def test_what_stands_behind_a_convolution(make: Callable[[Sketch, str], str], sc
 def test_blocks_are_int8_on_any_of_their_readers_behalf(tmp_path: Path) -> None:
     # A float tensor is quantised for its int8 reader alone: the float reader's answer is untouched.
     case = bench(loaded(residual(), tmp_path))
-    int8 = forms(Scheme())[0]
+    int8 = forms(exact())[0]
     both = case.builder.build({"conv2": int8})
     reads = {name: list(node.input) for node in both.graph.node for name in node.output}
     assert reads["add5_out"][0] == "relu1_out"
@@ -382,7 +381,7 @@ def test_relu_is_free_only_where_the_zero_point_clips(tmp_path: Path) -> None:
     case = bench(loaded(conv_relu_chain(), tmp_path))
 
     def quantizes_before_relu(scheme: str) -> bool:
-        built = case.builder.build({"conv0": forms(parse_scheme(scheme))[0]})
+        built = case.builder.build({"conv0": forms(exact(scheme))[0]})
         return "Quantize" in next(n for n in built.graph.node if "conv0_out" in n.input).op_type
 
     assert not quantizes_before_relu("u8s8-asym")
@@ -395,6 +394,6 @@ def test_a_block_is_what_it_says(benches: dict[str, Bench]) -> None:
     block: Block = benches["silu"].graph.block("conv0")
     assert block.kind == "Conv+Sigmoid+Mul"
     assert block.soft_tail
-    int8, anchor = forms(Scheme())
+    int8, anchor = forms(exact())
     assert int8.fits(block) and anchor.fits(block) and FLOAT32.fits(block)
     assert (int8.int8_output, anchor.int8_output, FLOAT32.int8_output) == (True, False, False)
