@@ -226,6 +226,12 @@ def weigh(assembled: Assembled, goal: Goal, weights: Weights) -> Problem:
     begin = (assembled.overhead_s.min(axis=0)[None, :] * ~np.eye(count, dtype=bool)).clip(0.0)
     resources.append(Resource("the path", np.ones(count), timed.link + begin, timed.byte, path * inner, 1.0))
     resources.append(Resource("its ends", np.ones(count), timed.link, timed.byte, path * ~inner, 1.0))
+    alone, floats = _quantised_alone(assembled, timed), values.float_bytes[of].astype(float)
+    for edge, (begins, seconds, size) in alone.items():
+        floats[edge] -= size
+        only = np.zeros(models + edges)
+        only[models + edge] = path[models + edge]
+        resources.append(Resource(f"alone {edge}", np.zeros(count), seconds * begins, 0.0 * begins, only, 1.0))
     for a, b in np.argwhere(weights.link.any(axis=0)).tolist():
         busy = np.zeros((count, count))
         busy[a, b] = timed.byte[a, b]
@@ -241,7 +247,7 @@ def weigh(assembled: Assembled, goal: Goal, weights: Weights) -> Problem:
         start=np.arange(edges + 1),
         quantize_s=values.quantize_s[of],
         dequantize_s=values.dequantize_s[of],
-        float_bytes=values.float_bytes[of],
+        float_bytes=floats,
         int8_bytes=values.int8_bytes[of],
     )
     memory = problem.memory
@@ -252,6 +258,28 @@ def weigh(assembled: Assembled, goal: Goal, weights: Weights) -> Problem:
         memory=Memory(memory.capacity, memory.weights) if memory is not None else None,
         extra=extra,
     )
+
+
+def _quantised_alone(assembled: Assembled, timed: Resource) -> dict[int, tuple[np.ndarray, float, float]]:
+    """What is sent as int8 from the caller, or to it, passes a component of its own there. By edge: which ways it may
+    take (from, to), the seconds of that component that every copy is charged with, and the bytes less of a float copy,
+    which has none of it: over the fastest link it takes then as long as it does, over others no longer."""
+    problem, home = assembled.problem, assembled.problem.devices.index(assembled.cluster.start)
+    values, found = problem.values, dict[int, tuple[np.ndarray, float, float]]()
+    for edge, value in enumerate(values.edge_value().tolist()):
+        begins = np.zeros_like(timed.byte)
+        if values.producer[value] == SOURCE and values.readers[edge] != CALLER:
+            begins[home] = 1.0
+        elif values.producer[value] != SOURCE and values.readers[edge] == CALLER:
+            begins[:, home] = 1.0
+        begins[home, home] = 0.0
+        byte = (timed.byte * begins)[timed.byte * begins > 0.0]
+        if byte.size:
+            overhead = float(assembled.overhead_s[values.model[value], home])
+            seconds = min(overhead, float(byte.min() * values.float_bytes[value]))
+            if seconds > 0.0:
+                found[edge] = begins, seconds, seconds / float(byte.min())
+    return found
 
 
 def _more_overhead(assembled: Assembled) -> np.ndarray:
@@ -312,6 +340,7 @@ def _taken(search: LocalSearch, totals: Totals) -> Taken:
     at = [problem.split(label) for label in totals.labels]
     edge_s, link_s = np.zeros(edges), np.zeros((edges, count, count))
     begin, more = search.assembled.overhead_s.min(axis=0).clip(0.0), _more_overhead(search.assembled)
+    alone = _quantised_alone(search.assembled, timed)
     for edge, value in enumerate(of.tolist()):
         source, reader = int(values.producer[value]), int(values.readers[edge])
         written = (int(values.home[value]), Kind.FLOAT) if source == SOURCE else _written(problem, at, source)
@@ -325,6 +354,8 @@ def _taken(search: LocalSearch, totals: Totals) -> Taken:
             copies = totals.wires[value].get(read[0], Copies(0))
             int8 = not copies & Copies.FLOAT or (read[1] == Kind.INT8 and bool(copies & Copies.INT8))
             size = float((values.int8_bytes if int8 else values.float_bytes)[value])
+            if int8 and edge in alone:
+                edge_s[edge] += alone[edge][1]
             part = 1.0 / (int(values.start[value + 1]) - int(values.start[value]))
             link_s[edge, written[0], read[0]] = part * size * float(timed.byte[written[0], read[0]])
     seconds = problem.seconds.reshape(len(problem.nodes), -1)[np.arange(len(problem.nodes)), list(totals.labels)]

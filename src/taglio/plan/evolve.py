@@ -10,6 +10,7 @@ than its small gain.
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import inf
 
 import numpy as np
@@ -30,6 +31,8 @@ _NEW_ORDER = 0.3
 _SIMULATED = 8
 # Blocks in a run of blocks, in the mean; changes to one placement, at most.
 _RUN, _CHANGES = 8.0, 3
+# Parts of the graph that are kept as arrays once they were asked for.
+_KEPT = 2000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,6 +60,7 @@ class Pool:
         self.replays = [Replay(each, price) for each in tables]
         self.allowed = problem.allowed.reshape(len(problem.nodes), -1)
         self.random = np.random.default_rng(seed)
+        self._group = lru_cache(_KEPT)(search.groups.__getitem__)
         self.labels = np.zeros((0, len(problem.nodes)), dtype=np.intp)
         self.held = np.zeros((0, len(problem.nodes)), dtype=bool)
         self.stages = self.labels
@@ -205,7 +209,7 @@ class Pool:
         random = self.random
         what = random.random()
         if what < 0.5:
-            return self.search.groups[int(random.integers(len(self.search.groups)))]
+            return self._group(int(random.integers(len(self.search.groups))))
         model = int(random.integers(len(order)))
         first, own = int(random.integers(len(order[model]))), order[model]
         size = 1 + (int(random.exponential(_RUN)) if what < 0.8 else 0)
