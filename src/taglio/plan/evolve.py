@@ -3,8 +3,8 @@
 A change gives another device or precision to all that leads to a block, or all that comes of it, a branch, a run
 of blocks, or one block; takes such a part from another placement of the pool; or holds a component together
 where it could part. All that comes of it is played block by block (replay.py), the best of that is simulated, and of
-that the best stays, no two of nearly the same value. A crossing has to be worth it: what is predicted is off by more
-than its small gain.
+that the best stays, no two of nearly the same value. A component and a crossing
+have to be worth what handling them takes.
 """
 
 import time
@@ -23,8 +23,9 @@ from taglio.plan.timetable import NEVER, Timetable
 # Placements that stay, the relative difference that two of them have at least, and how many are tried at a time: so
 # many for each block, up to the most.
 POOL, _APART, _EACH, _BATCH = 30, 2e-3, 20, 400
-# Of what a request takes, so much has to be won by each crossing.
-_CROSSING = 3e-4
+# Seconds that each component and each copy sent has to win: handling it takes the processors at its ends about as much,
+# which is in no profile, and in a link's latency only where they have nothing else to do.
+_HANDLING_S = 1e-3
 # How often a batch runs its blocks in a new order.
 _NEW_ORDER = 0.3
 # Of a batch, so many are simulated.
@@ -38,12 +39,12 @@ _KEPT = 2000
 @dataclass(frozen=True, slots=True, eq=False)
 class _Tried:
     """Of each placement: what it takes as the goal weighs it, infinite beyond a limit; the latency in that; stages of
-    all nodes; and crossings."""
+    all nodes; and how many components and copies there are."""
 
     values: np.ndarray
     latency_s: np.ndarray
     stages: np.ndarray
-    crossings: np.ndarray
+    handled: np.ndarray
 
 
 class Pool:
@@ -73,7 +74,8 @@ class Pool:
         """Let the best of some placements (the first axis) into the pool, as far as they are among its best."""
         held = np.zeros(labels.shape, dtype=bool) if held is None else held
         tried = self._tried(labels, held, order)
-        values, ranks = tried.values, tried.values * (1.0 + _CROSSING * tried.crossings)
+        handling = self.goal.latency * _HANDLING_S * tried.handled
+        values, ranks = tried.values, tried.values + handling
         worst = self.ranks[-1] if len(self.ranks) == POOL else inf
         seen = {self._level(rank) for rank in self.ranks}
         entering: list[int] = []
@@ -85,7 +87,7 @@ class Pool:
                 taken = float(self.shares @ np.array(self._simulated(labels[index], tried.stages[index])))
                 values[index] += self.goal.latency * (taken - tried.latency_s[index])
                 entering.append(index)
-        ranks = values * (1.0 + _CROSSING * tried.crossings)
+        ranks = values + handling
         ranks = np.concatenate([self.ranks, ranks[entering]])
         kept: list[int] = []
         seen = set()
@@ -152,8 +154,8 @@ class Pool:
                 met = met & mask[labels[:, node]]
             over |= met
         stages = np.concatenate([each.component for each in played], axis=1)
-        crossings = np.sum([each.copies.sum(axis=1) for each in played], axis=0)
-        return _Tried(np.where(over, inf, value), latency, stages, crossings)
+        handled = np.sum([each.copies.sum(axis=1) + each.component.max(axis=1) for each in played], axis=0)
+        return _Tried(np.where(over, inf, value), latency, stages, handled)
 
     def plans(self) -> Iterator[tuple[list[int], Wires, tuple[int, ...]]]:
         """Labels, copies and stages of the placements, the best first. Peaks of memory are not looked at."""
