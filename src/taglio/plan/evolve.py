@@ -25,7 +25,7 @@ from taglio.plan.timetable import NEVER, Timetable
 POOL, _APART, _EACH, _BATCH = 30, 2e-3, 20, 400
 # Seconds that each component and each copy sent has to win: handling it takes the processors at its ends about as much,
 # which is in no profile, and in a link's latency only where they have nothing else to do.
-_HANDLING_S = 1e-3
+_HANDLING_S = 5e-4
 # How often a batch runs its blocks in a new order.
 _NEW_ORDER = 0.3
 # Of a batch, so many are simulated.
