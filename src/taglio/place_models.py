@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from math import isfinite
 from pathlib import Path
 
 from taglio import artifact
@@ -28,6 +29,8 @@ from taglio.workspace import PLAN, PROFILE, Work
 
 CLUSTER = "cluster"
 _ROUNDS = 5
+# Looser than a plan needs by so much, so that rounding does not forbid it.
+_ROUNDING = 1.001
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +158,13 @@ def place_models(
             raise refusals[0]
         answer = next(iter(answers.values()))
     else:
-        tried = search_by(make, share, 1.0, rounds=_ROUNDS, progress=progress)
+        # What runs may break the bound as predicted, and hold as measured: it is among the first that may be chosen.
+        needed = [
+            _ROUNDING * plan.predicted_error.high / each.limits.max_error
+            for plan, each in zip(running.plans if running is not None else (), candidates, strict=False)
+            if each.limits.max_error and isfinite(plan.predicted_error.high)
+        ]
+        tried = search_by(make, share, 1.0, rounds=_ROUNDS, slack=max([1.0, *needed]), progress=progress)
         held = [answers[each.plan.fingerprint()] for each in tried if each.holds]
         if not held:
             if not tried:

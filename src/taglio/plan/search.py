@@ -57,13 +57,14 @@ def search_by(
     bound: float,
     *,
     rounds: int = 10,
+    slack: float = 1.0,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> list[Tried]:
-    """The same for any way to make a plan for a slack on the bound (None: there is none), and to measure its error."""
+    """The same for any way to make a plan for a slack on the bound (None: there is none), and to measure its error.
+    `slack` is the first."""
     tried: list[Tried] = []
     seen: dict[str, float] = {}
     low, high = 0.0, float("inf")
-    slack = 1.0
     for index in range(rounds):
         plan = make(slack)
         if (
