@@ -3,7 +3,7 @@
 import contextlib
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,13 +89,14 @@ def on(name: str, amount: float = 0.001) -> dict[str, Any]:
     return {"num_cpus": 0, "resources": {RESOURCE + name: amount}}
 
 
-def gather(connection: Connection) -> dict[str, Facts]:
-    """What every living device says of itself. Raises BadDevice for one that has another taglio or does not answer."""
+def gather(connection: Connection, names: Collection[str] | None = None) -> dict[str, Facts]:
+    """What every living device says of itself, or those of `names`. Raises BadDevice for one that has another taglio or
+    does not answer."""
     library = ray()
     asked = {
         name: library.remote(facts).options(**on(name), max_retries=0).remote()
         for name, up in connection.alive().items()
-        if up
+        if up and (names is None or name in names)
     }
     found = {}
     for name, answer in asked.items():

@@ -60,8 +60,8 @@ def optimize_on_cluster(
         scheme = setup.scheme
         if scheme is None:
             timed = replace(work, setup=replace(setup, threads=cluster.device(here).threads))
-            known = gather(connection)
-            saturating = any(known[device.name].saturates for device in cluster.devices)
+            asked = gather(connection, [device.name for device in cluster.devices])
+            saturating = any(each.saturates for each in asked.values())
             bound = losses.max_error or 0.0
             scheme, _ = choose(timed, bound, losses.metric, progress=progress, saturating_elsewhere=saturating)
         profiles = profile_devices(connection, work, cluster, scheme, effort, progress)
