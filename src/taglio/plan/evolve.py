@@ -23,7 +23,7 @@ from taglio.plan.timetable import NEVER, Timetable
 # many for each block, up to the most.
 POOL, _APART, _EACH, _BATCH = 30, 2e-3, 20, 400
 # Seconds that each component and each copy sent has to win: handling it takes the processors at its ends something that
-# is in no profile, and in a link's latency only where they have nothing else to do. By the rate of a stream it was about
+# is in no profile, and in a link's latency only where they have nothing else to do. By a stream's rate that is about
 # a millisecond on a slow one; a whole one kept yolo11x in a rack on one device.
 _HANDLING_S = 5e-4
 # How often a batch runs its blocks in a new order.
