@@ -118,8 +118,10 @@ def probed(made: Emulation | None, file: Path, name: str) -> Path:
         more_s = link.latency_s - before.latency_s
         more_byte_s = 1.0 / link.bandwidth_bytes_per_s - 1.0 / before.bandwidth_bytes_per_s
         speed = 1.0 / max(1.0 / asked.bandwidth_bytes_per_s + more_byte_s, 1e-12)
-        found = replace(asked, latency_s=max(asked.latency_s + more_s, 0.0), bandwidth_bytes_per_s=speed)
-        wanted = wanted.with_link(found)
+        latency_s = max(asked.latency_s + more_s, 0.0)
+        gap_s = min(link.gap_s, latency_s)
+        wanted = wanted.with_link(replace(link, latency_s=latency_s, gap_s=gap_s, bandwidth_bytes_per_s=speed))
+    wanted = replace(wanted, devices=seen.devices)
     path.write_text(written(wanted, ()))
     return path
 

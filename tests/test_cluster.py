@@ -80,6 +80,20 @@ def test_seconds_of_a_link_are_latency_and_bytes_over_bandwidth() -> None:
     assert Link("a", "a", inf).seconds(1e9) == 0.0
 
 
+def test_what_messages_take_is_read() -> None:
+    cluster = parse(
+        FILE.replace("idle_watts = 1.5", "send_ms = 2\nreceive_ms = 3").replace(
+            "latency_ms = 5", "latency_ms = 5\ngap_ms = 1"
+        )
+    )
+    assert (cluster.devices[0].send_s, cluster.devices[0].receive_s, cluster.devices[1].send_s) == (2e-3, 3e-3, 0.0)
+    link = cluster.link("camera", "server")
+    assert link is not None and link.gap_s == 1e-3
+    quick = link.faster(latency=0.1, bandwidth=2.0)
+    assert quick.latency_s == pytest.approx(5e-4) and quick.gap_s == quick.latency_s
+    assert quick.bandwidth_bytes_per_s == 2.0 * link.bandwidth_bytes_per_s
+
+
 def test_a_scenario_changes_only_what_it_names() -> None:
     base, slow = parse(FILE), parse(FILE, scenario="congested")
     assert slow.scenario == "congested"
@@ -128,6 +142,8 @@ def test_files_are_read_whole(tmp_path: Path) -> None:
         ("memory_mb = 64", 'memory_mb = "64"', 5, "is no number"),
         ("memory_mb = 64", "memory_mb = inf", 5, "is no number"),
         ("idle_watts = 1.5", "idle_watts = -0.1", 6, "of at least 0"),
+        ("idle_watts = 1.5", "send_ms = -1", 6, "of at least 0"),
+        ("latency_ms = 5", "latency_ms = 5\ngap_ms = 6", 21, "gap_ms = 6 is more than latency_ms = 5"),
         ('start = "camera"', 'start = "camrea"', 1, 'did you mean "camera"?'),
         ('start = "camera"', "start = 3", 1, "in quotes"),
         ('to = "gateway"', 'to = "gatway"', 31, 'no such device: did you mean "gateway"?'),

@@ -7,6 +7,9 @@
     memory_mb = 512
     active_watts = 4.5
     cpus = 0.5                             # only for taglio emulate: half a processor
+    send_ms = 2                            # what a message takes of its time, leaving and arriving: it limits the
+    receive_ms = 3                         # requests a second; and what a request takes of the start device besides
+    request_ms = 1                         # its components (taglio cluster probe measures all three)
     profile = "profile.json"               # measured times, a file in each model's own folder
 
     [device.server]
@@ -18,6 +21,7 @@
     both = true
     bandwidth_mbit_s = 50
     latency_ms = 5
+    gap_ms = 1                             # of it, what keeps the next message waiting (taglio cluster probe)
 
     [[scenario.congested.link]]
     from = "camera"
@@ -53,7 +57,9 @@ class Device:
     file names none). It is None with a `scale_of`, the device or profile file whose times are taken `scale_factor`
     times: an assumption, marked wherever it is used.
 
-    `cpus` is what emulation lets it use of processors; planning knows only measured times.
+    `cpus` is what emulation lets it use of processors; planning knows only measured times. A message takes `send_s` of
+    its time where it leaves and `receive_s` where it arrives (the o of the LogP model, Culler et al. 1993), a request
+    `request_s` where requests start.
     `never` lists patterns of operator types and block names that it may not run.
     """
 
@@ -70,6 +76,9 @@ class Device:
     scale_of: str | None = None
     scale_factor: float = 1.0
     cpus: float = inf
+    send_s: float = 0.0
+    receive_s: float = 0.0
+    request_s: float = 0.0
 
     @property
     def assumed(self) -> bool:
@@ -79,17 +88,28 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One direction between two devices. A device's link to itself is its loopback, between two components there."""
+    """One direction between two devices. A device's link to itself is its loopback, between two components there.
+
+    Of the latency, the link is taken for `gap_s` by every message: the next one leaves so much later at least (the g of
+    the LogP model, Culler et al. 1993).
+    """
 
     source: str
     target: str
     bandwidth_bytes_per_s: float
     latency_s: float = 0.0
     joules_per_byte: float = 0.0
+    gap_s: float = 0.0
 
     def seconds(self, count_bytes: float) -> float:
         """Seconds that a tensor of `count_bytes` is on its way."""
         return self.latency_s + count_bytes / self.bandwidth_bytes_per_s
+
+    def faster(self, *, latency: float = 1.0, bandwidth: float = 1.0) -> "Link":
+        """The same with latency and bandwidth multiplied."""
+        latency_s = self.latency_s * latency
+        speed = self.bandwidth_bytes_per_s * bandwidth
+        return replace(self, latency_s=latency_s, gap_s=min(self.gap_s, latency_s), bandwidth_bytes_per_s=speed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,11 +242,15 @@ _DEVICE_NUMBERS = {
     "active_watts": _Number("active_watts"),
     "energy_cap_joules": _Number("energy_cap_joules"),
     "cpus": _Number("cpus", zero=False),
+    "send_ms": _Number("send_s", 1e-3),
+    "receive_ms": _Number("receive_s", 1e-3),
+    "request_ms": _Number("request_s", 1e-3),
 }
 _LINK_NUMBERS = {
     "bandwidth_mbit_s": _Number("bandwidth_bytes_per_s", _MEGA / _BITS, zero=False),
     "latency_ms": _Number("latency_s", 1e-3),
     "joules_per_mb": _Number("joules_per_byte", 1.0 / _MEGA),
+    "gap_ms": _Number("gap_s", 1e-3),
 }
 _DEVICE_KEYS = ("runtime", "threads", *_DEVICE_NUMBERS, "never", "int8", "profile", "scale", "loopback")
 _LINK_KEYS = ("from", "to", "both", *_LINK_NUMBERS)
@@ -395,6 +419,12 @@ class _Reader:
         if link.bandwidth_bytes_per_s == 0.0:
             raise self.fail(
                 here, f"link {link.source} to {link.target}: has no bandwidth_mbit_s: give its megabits a second"
+            )
+        if link.gap_s > link.latency_s:
+            raise self.fail(
+                here,
+                f"link {link.source} to {link.target}: gap_ms = {link.gap_s * 1e3:.6g} is more than latency_ms = "
+                f"{link.latency_s * 1e3:.6g}, which it is part of: give at most that",
             )
         return link
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from taglio.cluster import Link, parse
+from taglio.engine.handling import Handling, with_handling
 from taglio.engine.probe import SIZES, fitted, written
 from tests.engine.devices import CLUSTER
 
@@ -36,11 +37,14 @@ def test_what_was_measured_is_a_cluster_file() -> None:
     cluster = parse(CLUSTER)
     samples = {size: [0.01 + size / 5e6] * 5 for size in SIZES}
     ends = [("camera", "server"), ("server", "camera"), ("camera", "camera")]
-    probes = [fitted(a, b, samples, cluster.link(a, b)) for a, b in ends]
+    probes = [fitted(a, b, samples, cluster.link(a, b), 1e-3 if a != b else 0.0) for a, b in ends]
+    cluster = with_handling(cluster, {"server": Handling(2e-3, 3e-3)})
     again = parse(written(cluster, probes))
     assert again.devices == cluster.devices and again.start == cluster.start
+    assert (again.device("server").send_s, again.device("server").receive_s) == (2e-3, 3e-3)
     for each in probes:
         link = again.link(each.source, each.target)
         assert link is not None
         assert link.latency_s == pytest.approx(each.latency_s.value, rel=1e-4)
+        assert link.gap_s == pytest.approx(each.gap_s)
         assert link.joules_per_byte == (each.planned.joules_per_byte if each.planned else 0.0)

@@ -108,6 +108,13 @@ def test_links_are_measured_in_the_form_of_a_cluster_file(running: Bench, cluste
     for each in found["links"]:
         for part in (each["latency_s"], each["bandwidth_bytes_per_s"]):
             assert part["low"] <= part["high"]
+    assert set(found["devices"]) == {"camera", "server"}
+    for device in measured.devices:
+        taken = found["devices"][device.name]
+        for key in ("send_s", "receive_s", "request_s"):
+            assert getattr(device, key) == pytest.approx(taken[key], rel=1e-4)
+        assert 1e-5 < device.send_s + device.receive_s < 0.1
+        assert (device.request_s > 0.0) == (device.name == "camera")
 
 
 def test_wrong_commands_are_refused_in_one_line(running: Bench, cluster: Path) -> None:

@@ -22,7 +22,7 @@ from tests.plan.test_assemble import PAIR, chain
 from tests.plan.test_schedule import STEADY, drawn, some_stages
 
 THREE = parse(
-    PAIR.replace("[device.far]", "[device.far]\nmemory_mb = 10")
+    PAIR.replace("[device.far]", "[device.far]\nmemory_mb = 10\nsend_ms = 0.01\nreceive_ms = 0.03")
     + """
 [device.cloud]
 active_watts = 1.5
@@ -38,6 +38,7 @@ to = "cloud"
 both = true
 bandwidth_mbit_s = 2
 latency_ms = 0.1
+gap_ms = 0.04
 """
 )
 
@@ -143,6 +144,21 @@ def test_stages_that_the_plan_was_not_described_with_are_caught() -> None:
         check_cluster(graph, profiles, None, cluster, late)
 
 
+def test_messages_take_of_the_rate_what_they_take_of_the_devices() -> None:
+    """conv1 alone is far: one message there, one back."""
+    _, before = honest(parse(PAIR))
+    _, after = honest(parse(PAIR.replace("[device.far]", "[device.far]\nsend_ms = 0.5\nreceive_ms = 0.25")))
+    _, starting = honest(parse(PAIR.replace("[device.near]", "[device.near]\nrequest_ms = 2")))
+    near = sum(each.predicted_s for each in starting.pieces if each.device == "near")
+    assert starting.predicted_rate_per_s is not None
+    assert 1.0 / starting.predicted_rate_per_s.value == pytest.approx(near + 2e-3)
+    assert before.predicted_rate_per_s is not None and after.predicted_rate_per_s is not None
+    assert after.predicted_latency_s == before.predicted_latency_s
+    far = next(each.predicted_s for each in after.pieces if each.device == "far")
+    assert 1.0 / after.predicted_rate_per_s.value == pytest.approx(far + 0.75e-3)
+    assert after.predicted_rate_per_s.value < before.predicted_rate_per_s.value
+
+
 @pytest.mark.parametrize(("change", "words"), LIES.values(), ids=LIES)
 def test_a_lie_is_caught(change: Callable[[Plan], Plan], words: str) -> None:
     cluster = parse(PAIR)
@@ -161,6 +177,8 @@ def test_a_lie_is_caught(change: Callable[[Plan], Plan], words: str) -> None:
         ("[device.far]", "[device.far]\nint8 = false", "may not run int8"),
         ("[device.far]", "[device.far]\nenergy_cap_joules = 0.0000001", "over its cap"),
         ("latency_ms = 0.01", "latency_ms = 0.02", "were claimed"),
+        ("[device.far]", "[device.far]\nreceive_ms = 1", "requests a second by the tables"),
+        ("[device.near]", "[device.near]\nrequest_ms = 1", "requests a second by the tables"),
     ],
 )
 def test_another_cluster_is_noticed(before: str, after: str, words: str) -> None:

@@ -28,10 +28,10 @@ US = MICROSECOND
 
 
 def on_two(problem: Problem) -> Assembled:
-    """near as profiled, far the same."""
+    """near as profiled, far the same; of a link's latency the larger part is between two messages."""
     profiles = {"near": problem.profile, "far": problem.profile}
     work = Workload("m", problem.graph, profiles, problem.error, Limits(None))
-    return assemble([work], parse(PAIR), Goal())
+    return assemble([work], parse(PAIR.replace("latency_ms = 0.01", "latency_ms = 0.01\ngap_ms = 0.006")), Goal())
 
 
 def drawn(assembled: Assembled, seed: int) -> list[int]:
@@ -118,6 +118,29 @@ def test_two_components_on_one_device_pay_the_loopback() -> None:
     sent = {each.ends: each.busy_s + each.delay_s for each in schedule.sent}
     assert len(sent) == len(schedule.sent) == 3
     assert [sent[0, 0], sent[0, 1], sent[1, 0]] == pytest.approx([37 * US, 42 * US, 42 * US])
+
+
+def test_the_second_of_two_messages_waits_for_the_gap_behind_the_first() -> None:
+    graph, profiles = chain()
+    first, second, last = graph.blocks
+    both = replace(last, inputs=(*last.inputs, first.outputs[0]))
+    read = {first.outputs[0]: (second.name, last.name)}
+    tensors = tuple(replace(each, consumers=read.get(each.name, each.consumers)) for each in graph.tensors)
+    graph = replace(graph, blocks=(first, second, both), tensors=tensors)
+    cluster = parse(PAIR)
+    link = cluster.link("near", "far")
+    assert link is not None
+    ends = []
+    for gap_s in (0.0, 6 * US):
+        used = cluster.with_link(replace(link, gap_s=gap_s))
+        assembled = assemble([Workload("m", graph, profiles, None, Limits(None))], used, Goal(), wire_only=False)
+        labels = labels_of(assembled, 0, dict(zip((b.name for b in graph.blocks), ("near", "near", "far"))), {})
+        timeline = simulate([made(assembled, labels).pipeline()])
+        ends.append(timeline.end_s)
+        ways = [each for each in timeline.spans if each.on == "near -> far"]
+        assert len(ways) == 2 and timeline.busy_s["near -> far"] == pytest.approx(2 * (gap_s + 32 * US))
+        assert ways[1].start_s - ways[0].start_s == pytest.approx(gap_s + 32 * US)
+    assert ends[1] - ends[0] == pytest.approx(6 * US)  # the latency of the last one stays what it was
 
 
 @settings(STEADY, max_examples=150)

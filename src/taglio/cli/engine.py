@@ -42,7 +42,7 @@ def add(commands: Any) -> None:
     )
     json_argument(each)
 
-    each = command(inner, "probe", "measure every link with real tensors, beside what the file says", _probe)
+    each = command(inner, "probe", "measure every link, and what messages take of devices", _probe)
     each.add_argument("file", type=Path, metavar="CLUSTER", help=_CLUSTER)
     each.add_argument("--scenario", help="a scenario of the cluster file")
     each.add_argument("--write", type=Path, metavar="FILE", help="write a cluster file with the links as measured")
@@ -131,6 +131,7 @@ def _probe(options: argparse.Namespace) -> int:
     from taglio import cluster as clusters
     from taglio.cli import engine_tables
     from taglio.engine.connect import connect
+    from taglio.engine.handling import handling, with_handling
     from taglio.engine.probe import probe, written
     from taglio.report import terminal
     from taglio.report.progress import bar
@@ -138,13 +139,14 @@ def _probe(options: argparse.Namespace) -> int:
     cluster = clusters.load(options.file, options.scenario)
     with bar(options.json) as progress, connect(cluster.start) as connection:
         found = probe(connection, cluster, progress)
-    text = written(cluster, found)
+        handled = handling(connection, cluster, progress)
+    text = written(with_handling(cluster, handled), found)
     clusters.parse(text)
     if options.write is not None:
         artifact.write_bytes(options.write, text.encode())
     if options.json:
-        return emit({"links": found, "cluster": text})
-    engine_tables.links(found)
+        return emit({"links": found, "devices": handled, "cluster": text})
+    engine_tables.links(found, handled)
     if options.write is not None:
         terminal.say(f"wrote {options.write}")
     return 0

@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from taglio.engine.handling import Handling
 from taglio.engine.optimize import ClusterOutcome
 from taglio.engine.probe import LinkProbe
 from taglio.engine.resident import Facts
@@ -31,9 +32,10 @@ def status(address: str, alive: Mapping[str, bool], found: Mapping[str, Facts]) 
     say(f"the cluster at {address}: {sum(alive.values())} of {len(alive)} devices alive")
 
 
-def links(found: Sequence[LinkProbe]) -> None:
-    """What the file says beside what was measured, and what a tensor takes by either."""
-    table = _table("from", "to", "file: latency", "measured", "(5 … 95 %)", "file: Mbit/s", "measured", "(5 … 95 %)")
+def links(found: Sequence[LinkProbe], handled: Mapping[str, Handling]) -> None:
+    """What the file says beside what was measured, and what messages take of the devices."""
+    figures = ("file: latency", "measured", "(5 … 95 %)", "file: Mbit/s", "measured", "(5 … 95 %)")
+    table = _table("from", "to", *figures, "between two messages")
     for each in found:
         latency, speed, known = each.latency_s, each.bandwidth_bytes_per_s, each.planned
         table.add_row(
@@ -45,7 +47,12 @@ def links(found: Sequence[LinkProbe]) -> None:
             "" if known is None else f"{known.bandwidth_bytes_per_s * _MBIT:.4g}",
             f"{speed.value * _MBIT:.4g}",
             f"{speed.low * _MBIT:.4g} … {speed.high * _MBIT:.4g}",
+            _ms(each.gap_s) if each.gap_s else "",
         )
+    Console(highlight=False).print(table)
+    table = _table("of a device's time", "sending a message", "receiving one", "starting a request")
+    for name, taken in handled.items():
+        table.add_row(name, *(_ms(each) if each else "" for each in (taken.send_s, taken.receive_s, taken.request_s)))
     Console(highlight=False).print(table)
 
 

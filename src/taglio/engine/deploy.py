@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from taglio.cluster import Device
+from taglio.cluster import Cluster, Device
 from taglio.components.build import Manifest, read
 from taglio.engine.connect import Connection, on, refusal, same_version
 from taglio.engine.host import FETCHES, MESSAGES, WATCH, Host, Job, Loaded
@@ -68,18 +68,20 @@ class Calls:
         return lambda *given: ray().get(method.remote(*given), timeout=self._patience_s)
 
 
-def deploy(
-    connection: Connection,
-    planned: Planned,
-    progress: Progress | None = None,
+def deploy(connection: Connection, planned: Planned, progress: Progress | None = None) -> Deployment:
+    """Send and open the components of a plan. Raises BadDevice for a device that cannot run its own."""
+    manifest = read(planned.folder, model_sha256=planned.plan.model_sha256)
+    return open_components(connection, manifest, planned.folder, planned.cluster, progress)
+
+
+def open_components(
+    connection: Connection, manifest: Manifest, folder: Path, cluster: Cluster, progress: Progress | None = None
 ) -> Deployment:
-    """Send and open the components of a plan. Raises BadDevice for a device that cannot run its own.
+    """The same of the components in `folder`.
 
     Where we are on the start device, its components are opened in this process: inputs and outputs are here.
     """
     library = ray()
-    folder, cluster = planned.folder, planned.cluster
-    manifest = read(folder, model_sha256=planned.plan.model_sha256)
     wiring = wire(manifest)
     names = list(dict.fromkeys(piece.device for piece in manifest.pieces))
     connection.need(names)

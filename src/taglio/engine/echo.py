@@ -32,17 +32,19 @@ class Echo(Resident):
         self._run(tensor)
         return int(tensor.nbytes)
 
-    def seconds(self, other: Any, size: int, runs: int) -> list[float]:
-        """Until the actor `other` (None: this process) has answered to a tensor of `size` bytes, `runs` times."""
+    def seconds(self, other: Any, size: int, runs: int, together: int = 1) -> list[float]:
+        """Until the actor `other` (None: this process) has answered to a tensor of `size` bytes, or to so many sent one
+        after the other, `runs` times."""
         tensor = np.zeros(size, np.uint8)
         found = []
         for index in range(runs):
             start = time.monotonic()
-            parcel = Parcel(index, 0, self.device, {"tensor": tensor})
+            parcels = [Parcel(index, each, self.device, {"tensor": tensor}) for each in range(together)]
             if other is None:
-                self.there(parcel)
+                for parcel in parcels:
+                    self.there(parcel)
             else:
-                ray().get(other.there.remote(parcel))
+                ray().get([other.there.remote(parcel) for parcel in parcels])
                 self._run(tensor)
             found.append(time.monotonic() - start)
         return found

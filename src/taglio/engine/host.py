@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +83,17 @@ class Host(Resident):
     def speed(self, threads: int, least_s: float) -> float:
         """Seconds that the reference computation takes on this device now, in the mean of at least `least_s`."""
         return reference_seconds(threads, least_s)
+
+    def processor_s(self) -> float:
+        """Seconds of processors that this process has taken since it began."""
+        return time.process_time()
+
+    def share(self, least_s: float) -> float:
+        """Of a processor, what work that never rests is given here: half of it under a quota of half a core."""
+        start, before = time.monotonic(), time.process_time()
+        while time.monotonic() - start < least_s:
+            pass
+        return (time.process_time() - before) / (time.monotonic() - start)
 
     def clock(self) -> float:
         """This device's monotonic clock."""
@@ -175,7 +186,7 @@ class Host(Resident):
             tensors.update(parcel.tensors)
             steps.update((each.component, each) for each in parcel.steps)
             for each in parcel.hops:
-                hop = each if each.target else replace(each, target=self.device)
+                hop = each if each.target else each._replace(target=self.device)
                 hops[hop.message, hop.target] = hop
         feed = {port.name: tensors[port.name] for port in piece.inputs}
         names = [port.name for port in piece.outputs]

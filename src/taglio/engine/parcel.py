@@ -2,8 +2,7 @@
 
 import ctypes
 import time
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,8 +22,7 @@ def keep_memory() -> None:
             mallopt(option, size)
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(NamedTuple):
     """A component ran on `device` from `start_s` to `end_s`, after it had waited its turn from `ready_s`."""
 
     component: str
@@ -34,8 +32,7 @@ class Step:
     end_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Hop:
+class Hop(NamedTuple):
     """A message was packed at `sent_s` by the clock of `source` and unpacked at `read_s` by that of `target`."""
 
     message: int
@@ -67,11 +64,13 @@ class Parcel:
         self.tensors, self.steps, self.hops, self.error = tensors, steps, hops, error
 
     def __reduce__(self) -> tuple[Any, ...]:
-        sent = (self.request, self.message, self.source, self.tensors, self.steps, self.hops, self.error)
+        # As plain tuples: whatever else it is made of, Ray's pickler looks at in Python, one by one.
+        steps, hops = tuple(map(tuple, self.steps)), tuple(map(tuple, self.hops))
+        sent = (self.request, self.message, self.source, self.tensors, steps, hops, self.error)
         return _arrive, (sent, time.monotonic())
 
 
 def _arrive(sent: tuple[Any, ...], sent_s: float) -> Parcel:
     request, message, source, tensors, steps, hops, error = sent
-    way = (*hops, Hop(message, source, "", sent_s, time.monotonic()))
-    return Parcel(request, message, source, tensors, steps, way, error)
+    way = (*(Hop(*each) for each in hops), Hop(message, source, "", sent_s, time.monotonic()))
+    return Parcel(request, message, source, tensors, tuple(Step(*each) for each in steps), way, error)

@@ -163,8 +163,9 @@ class Pipeline:
             self._pool.submit(self._here.take, parcel)
 
     def _get(self, answer: "Future[Parcel]", patience_s: float) -> Parcel:
-        either: list[Future[Any]] = [answer, self._gone]
-        wait(either, timeout=patience_s, return_when=FIRST_COMPLETED)
+        if not answer.done():
+            either: list[Future[Any]] = [answer, self._gone]
+            wait(either, timeout=patience_s, return_when=FIRST_COMPLETED)
         if answer.done():
             try:
                 return answer.result()

@@ -3,6 +3,8 @@
 A tensor goes from a device to another and a few bytes come back, timed by the sender's clock, so no two clocks are
 compared: what grows with the size is the way there, and the two latencies are taken to be equal. Latency includes what
 the engine itself takes for a hop, and the smallest of components where it ends.
+
+Several small ones sent at once show how much later each is there than the one before it.
 """
 
 import itertools
@@ -25,6 +27,8 @@ _RUNS, _FEWEST, _WARMUP = 15, 4, 3
 _BUDGET_S = 4.0
 _PATIENCE_S = 60.0
 _RESAMPLES = 200
+# Small tensors that are sent at once.
+_TOGETHER = 5
 # What a copy within a process cannot be told from.
 _FASTEST_BYTES_PER_S = 1.25e11
 
@@ -41,19 +45,21 @@ class Spread:
 @dataclass(frozen=True, slots=True)
 class LinkProbe:
     """One direction. `planned` is the cluster file's link (None: it has none); `seconds` are medians by size in bytes,
-    the answer's way back included."""
+    the answer's way back included. A message is `gap_s` behind the one before it at least."""
 
     source: str
     target: str
     latency_s: Spread
     bandwidth_bytes_per_s: Spread
+    gap_s: float
     seconds: Mapping[int, float]
     planned: Link | None
 
     def link(self) -> Link:
         """The link as measured, with the energy that the file gives it."""
         joules = self.planned.joules_per_byte if self.planned is not None else 0.0
-        return Link(self.source, self.target, self.bandwidth_bytes_per_s.value, self.latency_s.value, joules)
+        latency_s, speed = self.latency_s.value, self.bandwidth_bytes_per_s.value
+        return Link(self.source, self.target, speed, latency_s, joules, min(self.gap_s, latency_s))
 
 
 def probe(connection: Connection, cluster: Cluster, progress: Progress | None = None) -> list[LinkProbe]:
@@ -70,10 +76,11 @@ def probe(connection: Connection, cluster: Cluster, progress: Progress | None = 
         ends = {name: actor.options(**on(name)).remote() for name in dict.fromkeys((a, b))}
         try:
             samples = _measure(ends[a], ends[b] if a != b else None)
+            gap_s = _gap_s(ends[a], ends[b]) if a != b else 0.0
         except Exception as error:
             raise refusal(b, error) from None
         given = next((each for each in cluster.links if (each.source, each.target) == (a, b)), None)
-        found.append(fitted(a, b, samples, given))
+        found.append(fitted(a, b, samples, given, gap_s))
     if progress:
         progress("probing", len(pairs), len(pairs))
     return found
@@ -89,9 +96,19 @@ def _measure(source: Any, target: Any) -> dict[int, list[float]]:
             break
         runs = max(runs, _FEWEST)
         warmup = _WARMUP * (not found)
-        found[size] = ray().get(source.seconds.remote(target, size, runs + warmup), timeout=_PATIENCE_S)[warmup:]
+        found[size] = _got(source.seconds.remote(target, size, runs + warmup))[warmup:]
         spent += sum(found[size])
     return found
+
+
+def _gap_s(source: Any, target: Any) -> float:
+    """How much later each of several small tensors is there than the one sent before it."""
+    alone, several = (_got(source.seconds.remote(target, SIZES[0], _RUNS, each)) for each in (1, _TOGETHER))
+    return float(max(median(several) - median(alone), 0.0) / (_TOGETHER - 1))
+
+
+def _got(answer: Any) -> Any:
+    return ray().get(answer, timeout=_PATIENCE_S)
 
 
 def _guess(found: Mapping[int, Sequence[float]], size: int) -> float:
@@ -102,7 +119,13 @@ def _guess(found: Mapping[int, Sequence[float]], size: int) -> float:
     return latency_s + size * byte_s
 
 
-def fitted(source: str, target: str, samples: Mapping[int, Sequence[float]], planned: Link | None) -> LinkProbe:
+def fitted(
+    source: str,
+    target: str,
+    samples: Mapping[int, Sequence[float]],
+    planned: Link | None,
+    gap_s: float = 0.0,
+) -> LinkProbe:
     """Latency and bandwidth from seconds by size, a line through the medians."""
     medians = {size: median(each) for size, each in samples.items()}
     draw = np.random.default_rng(0)
@@ -114,7 +137,7 @@ def fitted(source: str, target: str, samples: Mapping[int, Sequence[float]], pla
     back = 1.0 if source == target else 0.5  # within one process nothing comes back over a wire
     latencies = [back * each[0] for each in lines]
     speeds = [_speed(each[1]) for each in lines]
-    return LinkProbe(source, target, _spread(latencies), _spread(speeds), medians, planned)
+    return LinkProbe(source, target, _spread(latencies), _spread(speeds), gap_s, medians, planned)
 
 
 def _line(seconds: Mapping[int, float]) -> tuple[float, float]:
@@ -152,6 +175,8 @@ def written(cluster: Cluster, probes: Sequence[LinkProbe]) -> str:
             lines.append(f"energy_cap_joules = {device.energy_cap_joules:.9g}")
         if device.cpus < inf:
             lines.append(f"cpus = {device.cpus:.9g}")
+        taken = {"send_ms": device.send_s, "receive_ms": device.receive_s, "request_ms": device.request_s}
+        lines += [f"{key} = {value * 1e3:.6g}" for key, value in taken.items() if value]
         if device.never:
             lines.append(f"never = [{', '.join(repr(each) for each in device.never)}]")
         if not device.int8:
@@ -174,4 +199,8 @@ def _numbers(link: Link) -> list[str]:
         f"bandwidth_mbit_s = {link.bandwidth_bytes_per_s * 8e-6:.6g}",
         f"latency_ms = {link.latency_s * 1e3:.6g}",
     ]
-    return found + ([f"joules_per_mb = {link.joules_per_byte * 1e6:.9g}"] if link.joules_per_byte else [])
+    more = {
+        "joules_per_mb": link.joules_per_byte * 1e6,
+        "gap_ms": link.gap_s * 1e3,
+    }
+    return found + [f"{key} = {value:.6g}" for key, value in more.items() if value]

@@ -254,5 +254,5 @@ def _fitted(link: Link, count_bytes: int, found_s: float) -> Link:
     """The link with the bandwidth that explains a message's time, or the latency where its bytes do not matter."""
     rest = found_s - link.latency_s
     if rest <= 0.0 or count_bytes < 1500:
-        return replace(link, latency_s=found_s)
+        return replace(link, latency_s=found_s, gap_s=min(link.gap_s, found_s))
     return replace(link, bandwidth_bytes_per_s=count_bytes / rest)

@@ -237,7 +237,7 @@ class _Checks(Facts):
             if each.transfer:
                 source, target = each.on.split(" -> ")
                 link = self.cluster.link(source, target)
-                end -= link.latency_s if link is not None else 0.0
+                end -= link.latency_s - link.gap_s if link is not None else 0.0
             by_place.setdefault(each.on, []).append((each.start_s, end))
         for place, times in by_place.items():
             for (_, end), (start, _) in pairwise(sorted(times)):
@@ -257,11 +257,16 @@ class _Checks(Facts):
             assert link is not None
             spent[sent.source] = spent.get(sent.source, 0.0) + sent.bytes * link.joules_per_byte
             name = f"{sent.source} -> {sent.target}"
-            busy[name] = busy.get(name, 0.0) + sent.bytes / link.bandwidth_bytes_per_s
+            busy[name] = busy.get(name, 0.0) + link.gap_s + sent.bytes / link.bandwidth_bytes_per_s
+            if sent.source != sent.target:
+                ends = self.cluster.device(sent.source), self.cluster.device(sent.target)
+                busy[sent.source] = busy.get(sent.source, 0.0) + ends[0].send_s
+                busy[sent.target] = busy.get(sent.target, 0.0) + ends[1].receive_s
         joules, claimed = sum(spent.values()), plan.predicted_joules
         if not _close(joules, claimed.value if claimed is not None else 0.0):
             raise PlanIsWrong(f"a request takes {joules:.6g} J by the tables, the plan says {claimed}")
-        for name in {*self.pieces_of().values()}:
+        busy[plan.start] = busy.get(plan.start, 0.0) + self.cluster.device(plan.start).request_s
+        for name in busy.keys() & self.profiles.keys():
             busy[name] *= self.profiles[name].sustained()
         rate, said = 1.0 / max(busy.values()), plan.predicted_rate_per_s
         if said is not None and not _close(rate, said.value):

@@ -54,8 +54,7 @@ def _plan(
     places = placements_of(assembled, model, totals.labels, totals.stages)
     width = max(work.profiles[name].interval_ratio for name in {each.device for each in places})
     joules = _joules(assembled, schedule)
-    in_mean = {name: profile.sustained() for name, profile in work.profiles.items()}
-    busiest = max((seconds * in_mean.get(on, 1.0) for on, seconds in timeline.busy_s.items()), default=0.0)
+    busiest = max(_busy(assembled, model, schedule, timeline).values(), default=0.0)
     rate = 1.0 / busiest if busiest > 0.0 else inf
     usage = _usage(assembled, totals, timeline, schedule)
     assumed = [each.device for each in usage if each.assumed and each.predicted_busy_s > 0.0]
@@ -112,6 +111,18 @@ def predicted_error(work: Workload, plan: Plan) -> float:
         extra = sum(each.noise for each in output.edges if (each.flow, each.reader) in wired)
         worst = max(worst, output.from_noise(output.noise(work.graph, assignment) + extra))
     return worst
+
+
+def _busy(assembled: Assembled, model: int, schedule: Schedule, timeline: Timeline) -> dict[str, float]:
+    """Seconds that a request of a stream takes of each link and, handling it and its messages included, each device."""
+    profiles, busy, cluster = assembled.workloads[model].profiles, dict(timeline.busy_s), assembled.cluster
+    busy[cluster.start] = busy.get(cluster.start, 0.0) + cluster.device(cluster.start).request_s
+    for each in schedule.sent:
+        source, target = (cluster.devices[end] for end in each.ends)
+        if source.name != target.name:
+            busy[source.name] = busy.get(source.name, 0.0) + source.send_s
+            busy[target.name] = busy.get(target.name, 0.0) + target.receive_s
+    return {on: seconds * (profiles[on].sustained() if on in profiles else 1.0) for on, seconds in busy.items()}
 
 
 def _interval(value: float, width: float) -> Interval:

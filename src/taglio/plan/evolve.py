@@ -3,7 +3,8 @@
 A change gives another device or precision to all that leads to a block, or all that comes of it, a branch, a run
 of blocks, or one block; takes such a part from another placement of the pool; or holds a component together
 where it could part. All that comes of it is played block by block (replay.py), the best of that is simulated, and of
-that the best stays, no two of nearly the same value. A component and a crossing have to be worth handling.
+that the best stays, no two of nearly the same value. A component and a crossing have to be worth it: what is predicted
+is off by more than their small gain.
 """
 
 import time
@@ -22,10 +23,8 @@ from taglio.plan.timetable import NEVER, Timetable
 # Placements that stay, the relative difference that two of them have at least, and how many are tried at a time: so
 # many for each block, up to the most.
 POOL, _APART, _EACH, _BATCH = 30, 2e-3, 20, 400
-# Seconds that each component and each copy sent has to win: handling it takes the processors at its ends something that
-# is in no profile, and in a link's latency only where they have nothing else to do. By a stream's rate that is about
-# a millisecond on a slow one; a whole one kept yolo11x in a rack on one device.
-_HANDLING_S = 5e-4
+# Of what a request takes, so much has to be won by each component and each copy sent.
+_WORTH = 3e-4
 # How often a batch runs its blocks in a new order.
 _NEW_ORDER = 0.3
 # Of a batch, so many are simulated.
@@ -74,8 +73,7 @@ class Pool:
         """Let the best of some placements (the first axis) into the pool, as far as they are among its best."""
         held = np.zeros(labels.shape, dtype=bool) if held is None else held
         tried = self._tried(labels, held, order)
-        handling = self.goal.latency * _HANDLING_S * tried.handled
-        values, ranks = tried.values, tried.values + handling
+        values, ranks = tried.values, tried.values * (1.0 + _WORTH * tried.handled)
         worst = self.ranks[-1] if len(self.ranks) == POOL else inf
         seen = {self._level(rank) for rank in self.ranks}
         entering: list[int] = []
@@ -87,7 +85,7 @@ class Pool:
                 taken = float(self.shares @ np.array(self._simulated(labels[index], tried.stages[index])))
                 values[index] += self.goal.latency * (taken - tried.latency_s[index])
                 entering.append(index)
-        ranks = values + handling
+        ranks = values * (1.0 + _WORTH * tried.handled)
         ranks = np.concatenate([self.ranks, ranks[entering]])
         kept: list[int] = []
         seen = set()

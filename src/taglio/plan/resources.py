@@ -69,15 +69,20 @@ def resources(workloads: Sequence[Workload], cluster: Cluster, goal: Goal) -> tu
 def busy_times(
     workloads: Sequence[Workload], cluster: Cluster, models: np.ndarray, upper: float, what: str = "time"
 ) -> tuple[Resource, ...]:
-    """Busy seconds of each device (in the mean) and each link, `models` being how often each model's request counts."""
+    """Busy seconds of each device (in the mean) and each link, `models` being how often each model's request counts.
+
+    Messages take a device's time as components do, also where other processors than theirs could handle them.
+    """
     count = len(cluster.devices)
-    _, per_byte, _ = _links(cluster)
+    delay, per_byte, _ = _links(cluster)
+    gap = np.array([[_gap_s(cluster, a.name, b.name) for b in cluster.devices] for a in cluster.devices])
     none, no_links = np.zeros(count), np.zeros((count, count))
+    own = np.eye(count)
     found = [
         Resource(
             f"{what} of {device.name}",
-            np.eye(count)[d],
-            no_links,
+            own[d],
+            (own[d][:, None] * device.send_s + own[d] * device.receive_s) * (1.0 - np.eye(count)),
             no_links,
             models * np.array([each.profiles[device.name].sustained() for each in workloads]),
             0.0,
@@ -87,11 +92,10 @@ def busy_times(
     ]
     for a, source in enumerate(cluster.devices):
         for b, target in enumerate(cluster.devices):
-            if 0.0 < per_byte[a, b] < inf:
-                sent = no_links.copy()
-                sent[a, b] = per_byte[a, b]
+            if delay[a, b] < inf and per_byte[a, b] + gap[a, b] > 0.0:
+                only = own[a][:, None] * own[b]
                 name = f"{what} of {source.name} -> {target.name}"
-                found.append(Resource(name, none, no_links, sent, models, 0.0, upper))
+                found.append(Resource(name, none, only * gap, only * per_byte[a, b], models, 0.0, upper))
     return tuple(found)
 
 
@@ -119,3 +123,8 @@ def _links(cluster: Cluster) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
             elif a != b:
                 delay[a, b] = per_byte[a, b] = inf
     return delay, per_byte, joules
+
+
+def _gap_s(cluster: Cluster, source: str, target: str) -> float:
+    link = cluster.link(source, target) if source != target else None
+    return link.gap_s if link is not None else 0.0

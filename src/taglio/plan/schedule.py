@@ -98,7 +98,8 @@ class Scheduler:
         self.names = tuple(device.name for device in cluster.devices)
         self.home = self.names.index(cluster.start)
         links = [[cluster.link(a, b) for b in self.names] for a in self.names]
-        self.delay_s = [[each.latency_s if each else inf for each in row] for row in links]
+        self.gap_s = [[each.gap_s if each else 0.0 for each in row] for row in links]
+        self.delay_s = [[each.latency_s - each.gap_s if each else inf for each in row] for row in links]
         self.byte_s = [[1.0 / each.bandwidth_bytes_per_s if each else inf for each in row] for row in links]
         self.overhead_s = [float(each) for each in assembled.overhead_s[model]]
         self.readers = [int(each) for each in values.readers]
@@ -195,7 +196,7 @@ class _Draft:
         if None in pieces and int8:
             targets.append(_AT_OUTPUT)
             self._used |= {_AT_OUTPUT}
-        busy_s = size * self._s.byte_s[ends[0]][ends[1]]
+        busy_s = self._s.gap_s[ends[0]][ends[1]] + size * self._s.byte_s[ends[0]][ends[1]]
         delay_s = self._s.delay_s[ends[0]][ends[1]]
         self._sent.append(Sent(value, source, tuple(targets), ends, int8, size, busy_s, delay_s, answers))
 

@@ -58,7 +58,8 @@ class Timetable:
         self._reads = np.array([int(form.reads) for form in problem.forms])[self.form]
         self._writes = np.array([int(form.writes) for form in problem.forms])[self.form]
         links = [[assembled.cluster.link(a, b) for b in problem.devices] for a in problem.devices]
-        self.delay_s = np.array([[each.latency_s if each else NEVER for each in row] for row in links])
+        self._gap = np.array([[each.gap_s if each else 0.0 for each in row] for row in links])
+        self.delay_s = np.array([[each.latency_s - each.gap_s if each else NEVER for each in row] for row in links])
         self.links = [(a, b) for a, b in np.argwhere(self.delay_s < NEVER).tolist() if a != b]
         self._byte = np.array([[1.0 / each.bandwidth_bytes_per_s if each else 0.0 for each in row] for row in links])
         self.reads: list[list[Way]] = [[] for _ in self.nodes]
@@ -86,19 +87,19 @@ class Timetable:
         wire = np.array([bound.wire[edge] for bound in problem.noises])
         forbidden = values.strict[edge] & (kind != wanted)
         delay = np.where(forbidden, NEVER, np.where(far, self.delay_s[here, there], 0.0))
-        byte = np.where(far, self._byte[here, there], 0.0)
+        byte, gap = np.where(far, self._byte[here, there], 0.0), np.where(far, self._gap[here, there], 0.0)
         floats, ints = np.zeros((*far.shape, len(PARTS))), np.zeros((*far.shape, len(PARTS)))
         # In a component quantised as it is written, between two of one device from float.
         nearer = np.minimum(quantize, values.quantize_s[value][0][here])
         stays = np.where(written8, np.where(read8, 0.0, dequantize), np.where(read8, nearer, 0.0))
-        floats[..., BUSY] = byte * values.float_bytes[value]
+        floats[..., BUSY] = gap + byte * values.float_bytes[value]
         floats[..., BYTES] = np.where(far, values.float_bytes[value], 0.0)
         floats[..., DELAY] = np.where(far & written8, NEVER, delay)
         floats[..., AFTER] = np.where(far, np.where(read8, values.quantize_s[value][0][there], 0.0), stays)
         first = self.overhead_s[home] if producer is None else 0.0  # an input is quantised by a component of its own
         last = self.overhead_s[home] if answer else 0.0
         ints[..., BEFORE] = np.where(far & ~written8, quantize + first, 0.0)
-        ints[..., BUSY] = byte * values.int8_bytes[value]
+        ints[..., BUSY] = gap + byte * values.int8_bytes[value]
         ints[..., BYTES] = np.where(far, values.int8_bytes[value], 0.0)
         shared = ~far & ~written8 & read8
         restores = far & ~written8 & ~read8

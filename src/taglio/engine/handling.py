@@ -1,0 +1,176 @@
+"""What messages take of the devices at their ends, and requests of the start device: requests of next to no work
+through the pipeline that answers real ones. Plans nothing.
+
+Three pipelines of components that do next to nothing: one on the start device alone; that, another on another device
+and one to end with, which is a message there and one back; and the same with some more messages there, sent at once.
+Their differences are what a message takes where it leaves and where it arrives: handling, threads and processes
+included. What a request takes besides its component is longer where that has filled the processor's caches: it is
+measured with one that multiplies matrices.
+"""
+
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from onnx import TensorProto, helper
+
+from taglio.cluster import Cluster
+from taglio.components.build import write
+from taglio.components.cut import Component
+from taglio.engine.connect import Connection
+from taglio.engine.deploy import LANES, Deployment, open_components
+from taglio.engine.pipeline import Answer, Pipeline
+from taglio.profile.stopwatch import Progress
+
+# Messages more, in the third pipeline.
+_MORE = 2
+_LEAST_S, _FEWEST, _PATIENCE_S = 2.0, 50, 60.0
+_SHARE_S = 0.5
+# A device that takes so much of what a quota lets it have did nothing but wait for it.
+_SATURATED = 0.8
+_FEW, _WIDE = 8, 400
+_INPUT, _OUTPUT = "x", "y"
+
+
+@dataclass(frozen=True, slots=True)
+class Handling:
+    """Seconds that a message takes of a device's processors where it leaves and where it arrives, and that a request
+    takes where it starts; longer by as much as a quota makes all work there longer."""
+
+    send_s: float
+    receive_s: float
+    request_s: float = 0.0
+
+
+def handling(connection: Connection, cluster: Cluster, progress: Progress | None = None) -> dict[str, Handling]:
+    """Of the start device and every device that is linked with it, both ways."""
+    start = cluster.start
+    others = [each.name for each in cluster.devices if each.name != start]
+    others = [name for name in others if cluster.link(start, name) and cluster.link(name, start)]
+    found: dict[str, Handling] = {}
+    ours: list[Handling] = []
+    with tempfile.TemporaryDirectory() as folder:
+        request_s = _request_s(connection, cluster, Path(folder) / "working")
+        alone = _taken(connection, cluster, Path(folder) / "alone", None, 0)[start] if others else 0.0
+        for done, name in enumerate(others):
+            if progress:
+                progress("measuring messages", done, len(others))
+            few, many = (_taken(connection, cluster, Path(folder) / f"{name}{more}", name, more) for more in (0, _MORE))
+            sent, received = ((many[each] - few[each]) / _MORE for each in (start, name))
+            ours.append(_bounded(sent, few[start] - alone - sent))
+            found[name] = _bounded(few[name] - received, received)
+    send_s, receive_s = np.median([(each.send_s, each.receive_s) for each in ours], axis=0) if ours else (0.0, 0.0)
+    found[start] = Handling(float(send_s), float(receive_s), request_s)
+    if progress:
+        progress("measuring messages", len(others), len(others))
+    return found
+
+
+def with_handling(cluster: Cluster, found: Mapping[str, Handling]) -> Cluster:
+    """The cluster with what messages take of its devices."""
+    devices = (replace(each, **asdict(found[each.name])) if each.name in found else each for each in cluster.devices)
+    return replace(cluster, devices=tuple(devices))
+
+
+def _bounded(send_s: float, receive_s: float) -> Handling:
+    return Handling(max(send_s, 0.0), max(receive_s, 0.0))
+
+
+def _request_s(connection: Connection, cluster: Cluster, folder: Path) -> float:
+    """Seconds between components of one request after the other, in the mean."""
+    parts = [_part("working", cluster.start, [_INPUT], [_OUTPUT], working=True)]
+    pipeline = _opened(connection, cluster, folder, parts)[1]
+    try:
+        _stream(pipeline, 0, LANES, 0.0)
+        begun = time.monotonic()
+        answers = _stream(pipeline, LANES, _FEWEST, _LEAST_S)
+        took_s = time.monotonic() - begun
+    finally:
+        pipeline.close()
+    working_s = sum(step.end_s - step.start_s for answer in answers for step in answer.steps)
+    return max(took_s - working_s, 0.0) / len(answers)
+
+
+def _taken(connection: Connection, cluster: Cluster, folder: Path, other: str | None, more: int) -> dict[str, float]:
+    """Seconds of each device that a request takes, as many on their way as fit."""
+    deployment, pipeline = _opened(connection, cluster, folder, _parts(cluster.start, other, more))
+    try:
+        hosts = deployment.hosts()
+        spare = {name: host.share(_SHARE_S) for name, host in hosts.items()}
+        _stream(pipeline, 0, _FEWEST, 0.0)
+        before, begun = {name: host.processor_s() for name, host in hosts.items()}, time.monotonic()
+        count = len(_stream(pipeline, _FEWEST, _FEWEST, _LEAST_S))
+        took_s = time.monotonic() - begun
+        used = {name: host.processor_s() - before[name] for name, host in hosts.items()}
+    finally:
+        pipeline.close()
+    had = {name: used[name] / took_s for name in hosts}
+    return {
+        name: used[name] / count / (had[name] if had[name] > _SATURATED * spare[name] else spare[name])
+        for name in hosts
+    }
+
+
+def _opened(
+    connection: Connection, cluster: Cluster, folder: Path, parts: Sequence[Component]
+) -> tuple[Deployment, Pipeline]:
+    folder.mkdir()
+    manifest = write(folder, "0" * 64, [_INPUT], [_OUTPUT], parts)
+    deployment = open_components(connection, manifest, folder, cluster)
+    return deployment, Pipeline(deployment, LANES, cluster.start)
+
+
+def _stream(pipeline: Pipeline, first: int, fewest: int, least_s: float) -> list[Answer]:
+    """Answers to requests from number `first` on, so many and for so long at least."""
+    feed, begun, request = {_INPUT: np.zeros(_FEW, np.float32)}, time.monotonic(), first
+    answers: list[Answer] = []
+    while request - first < fewest or time.monotonic() - begun < least_s:
+        if not pipeline.room():
+            answers.append(pipeline.wait(first + len(answers), _PATIENCE_S))
+        pipeline.send(request, feed)
+        request += 1
+    while first + len(answers) < request:
+        answers.append(pipeline.wait(first + len(answers), _PATIENCE_S))
+    return answers
+
+
+def _parts(start: str, other: str | None, more: int) -> list[Component]:
+    """Components x -> ... -> y: one on the start device, some on the other that each read one message more, and one on
+    the start device. Without the other, one."""
+    writes = [_OUTPUT] if other is None else ["a", *(f"a{index}" for index in range(more))]
+    parts = [_part("first", start, [_INPUT], writes)]
+    if other is not None:
+        last: list[str] = []
+        for index, sent in enumerate(writes):
+            parts.append(_part(f"{index}-there", other, [sent, *last], [f"b{index}"]))
+            last = [f"b{index}"]
+        parts.append(_part("last", start, last, [_OUTPUT]))
+    return parts
+
+
+def _part(name: str, device: str, reads: Sequence[str], writes: Sequence[str], *, working: bool = False) -> Component:
+    """A component that writes the sum of what it reads, as often as is asked; a working one multiplies matrices of its
+    input before."""
+    nodes, weights, summed = [], [], list(reads)
+    if working:
+        weights = [
+            helper.make_tensor("rows", TensorProto.INT64, [2], [_WIDE, _WIDE // _FEW]),
+            helper.make_tensor("row", TensorProto.INT64, [2], [1, _FEW]),
+        ]
+        nodes = [
+            helper.make_node("Reshape", [reads[0], "row"], ["flat"]),
+            helper.make_node("Tile", ["flat", "rows"], ["matrix"]),
+            helper.make_node("MatMul", ["matrix", "matrix"], ["product"]),
+            helper.make_node("ReduceMax", ["product"], ["most"], keepdims=0),
+        ]
+        summed = [*summed, "most"]
+    nodes += [helper.make_node("Sum", summed, [each]) for each in writes]
+    inputs, outputs = (
+        [helper.make_tensor_value_info(each, TensorProto.FLOAT, [_FEW]) for each in side] for side in (reads, writes)
+    )
+    graph = helper.make_graph(nodes, name, inputs, outputs, weights)
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    return Component(name, device, (), proto, tuple(reads), tuple(writes))
