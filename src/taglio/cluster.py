@@ -58,8 +58,7 @@ class Device:
     times: an assumption, marked wherever it is used.
 
     `cpus` is what emulation lets it use of processors; planning knows only measured times. A message takes `send_s` of
-    its time where it leaves and `receive_s` where it arrives (the o of the LogP model, Culler et al. 1993), a request
-    `request_s` where requests start.
+    its time where it leaves and `receive_s` where it arrives (LogP's o), a request `request_s` where requests start.
     `never` lists patterns of operator types and block names that it may not run.
     """
 
@@ -88,11 +87,8 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One direction between two devices. A device's link to itself is its loopback, between two components there.
-
-    Of the latency, the link is taken for `gap_s` by every message: the next one leaves so much later at least (the g of
-    the LogP model, Culler et al. 1993).
-    """
+    """One direction between two devices. A device's link to itself is its loopback, between two components there. Of
+    its latency, `gap_s` is what keeps the next message waiting (the g of the LogP model, Culler et al. 1993)."""
 
     source: str
     target: str
@@ -104,12 +100,6 @@ class Link:
     def seconds(self, count_bytes: float) -> float:
         """Seconds that a tensor of `count_bytes` is on its way."""
         return self.latency_s + count_bytes / self.bandwidth_bytes_per_s
-
-    def faster(self, *, latency: float = 1.0, bandwidth: float = 1.0) -> "Link":
-        """The same with latency and bandwidth multiplied."""
-        latency_s = self.latency_s * latency
-        speed = self.bandwidth_bytes_per_s * bandwidth
-        return replace(self, latency_s=latency_s, gap_s=min(self.gap_s, latency_s), bandwidth_bytes_per_s=speed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -421,11 +411,8 @@ class _Reader:
                 here, f"link {link.source} to {link.target}: has no bandwidth_mbit_s: give its megabits a second"
             )
         if link.gap_s > link.latency_s:
-            raise self.fail(
-                here,
-                f"link {link.source} to {link.target}: gap_ms = {link.gap_s * 1e3:.6g} is more than latency_ms = "
-                f"{link.latency_s * 1e3:.6g}, which it is part of: give at most that",
-            )
+            gap, latency = (f"{each * 1e3:.6g}" for each in (link.gap_s, link.latency_s))
+            raise self.fail(here, f"gap_ms = {gap} is more than latency_ms = {latency}, which it is part of: give less")
         return link
 
     def finished(

@@ -57,8 +57,9 @@ def _link(cluster: Cluster, found: re.Match[str], text: str) -> Cluster:
         return replace(cluster, links=kept)
     factor = _factor(found[4], text)
     if found[3].lower() == "latency":
-        return cluster.with_link(link.faster(latency=factor))
-    return cluster.with_link(link.faster(bandwidth=factor))
+        latency_s = link.latency_s * factor
+        return cluster.with_link(replace(link, latency_s=latency_s, gap_s=min(link.gap_s, latency_s)))
+    return cluster.with_link(replace(link, bandwidth_bytes_per_s=link.bandwidth_bytes_per_s * factor))
 
 
 def _factor(word: str, text: str) -> float:
