@@ -16,6 +16,7 @@ from taglio.plan.evaluate import evaluate
 from taglio.plan.labels import labels_of
 from taglio.plan.result import Limits, Plan
 from taglio.plan.workload import Goal, Workload
+from taglio.profile.result import predict
 from tests.plan import made_up
 from tests.plan.made_up import INT8, Problem
 from tests.plan.test_assemble import PAIR, chain
@@ -157,6 +158,18 @@ def test_messages_take_of_the_rate_what_they_take_of_the_devices() -> None:
     far = next(each.predicted_s for each in after.pieces if each.device == "far")
     assert 1.0 / after.predicted_rate_per_s.value == pytest.approx(far + 0.75e-3)
     assert after.predicted_rate_per_s.value < before.predicted_rate_per_s.value
+
+
+def test_a_plan_all_in_float_says_what_int8_would_take() -> None:
+    graph, profiles = chain()
+    assembled = assemble([Workload("m", graph, profiles, None, Limits(None))], parse(PAIR), Goal())
+    places = dict.fromkeys((block.name for block in graph.blocks), "near")
+    (plan,) = describe(assembled, evaluate(assembled.problem, labels_of(assembled, 0, places, {})))
+    int8 = {block.name: INT8 for block in graph.candidates()}
+    taken = [predict(profiles["near"], graph, each).total_s * 1e3 for each in (int8, {})]
+    assert any(f"take {taken[0]:.4g} ms on near instead of {taken[1]:.4g}" in note for note in plan.notes)
+    (mixed,) = describe(assembled, evaluate(assembled.problem, labels_of(assembled, 0, places, int8)))
+    assert not any("nothing is in int8" in note for note in mixed.notes)
 
 
 @pytest.mark.parametrize(("change", "words"), LIES.values(), ids=LIES)

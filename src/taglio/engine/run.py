@@ -117,6 +117,9 @@ def run_on_cluster(
         if planned_for(folder, work) not in (None, cluster):
             note = "the cluster file is another than the plan was made for: its prediction is of that one"
             result = replace(result, notes=(*result.notes, note))
+        if stream and result.crossings and not any(each.send_s or each.receive_s for each in cluster.devices):
+            note = "the predicted rate leaves out what messages take of devices: taglio cluster probe measures it"
+            result = replace(result, notes=(*result.notes, note))
     artifact.save(folder / f"{CLUSTER_RUN}.json", CLUSTER_RUN, work.model.sha256, result)
     return result
 

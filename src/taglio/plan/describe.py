@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import inf, isfinite
 
+from taglio.cluster import Cluster
 from taglio.graph import flows
 from taglio.plan.assemble import Assembled, behind_tensor
 from taglio.plan.labels import placements_of
@@ -16,6 +17,8 @@ from taglio.plan.schedule import Schedule, Scheduler
 from taglio.plan.simulate import Timeline, simulate
 from taglio.plan.workload import Workload
 from taglio.profile.fit import COVERAGE
+from taglio.profile.result import predict
+from taglio.quantize.effective import effective
 
 # Closer than this to its limit, a limit binds.
 _BINDING = 0.97
@@ -88,6 +91,8 @@ def _plan(
         timeline=timeline.spans,
         binding=_binding(assembled, totals),
     )
+    if not plan.assignment():
+        plan = replace(plan, notes=(*plan.notes, *_without_int8(work, plan, assembled.cluster)))
     if work.error is None:
         return plan
     guess = predicted_error(work, plan)
@@ -123,6 +128,25 @@ def _busy(assembled: Assembled, model: int, schedule: Schedule, timeline: Timeli
             busy[source.name] = busy.get(source.name, 0.0) + source.send_s
             busy[target.name] = busy.get(target.name, 0.0) + target.receive_s
     return {on: seconds * (profiles[on].sustained() if on in profiles else 1.0) for on, seconds in busy.items()}
+
+
+def _without_int8(work: Workload, plan: Plan, cluster: Cluster) -> tuple[str, ...]:
+    """Why nothing is in int8: what all of it would take and lose, as predicted."""
+    int8 = next(each for each in work.precisions if each.int8_output)
+    everything = effective(work.graph, {block.name: int8 for block in work.graph.candidates()}, int8)
+    used = [each.device for each in plan.usage if cluster.device(each.device).int8]
+    if not everything or not used:
+        return ()
+    times = []
+    for name in used:
+        int8_s, float_s = (predict(work.profiles[name], work.graph, each).total_s * 1e3 for each in (everything, {}))
+        times.append(f"{int8_s:.4g} ms on {name} instead of {float_s:.4g}")
+    lost = ""
+    if work.error is not None and work.limits.max_error is not None:
+        metric = work.limits.metric
+        error, most = work.error.predict(work.graph, everything), work.limits.max_error
+        lost = f", with {metric.title} {metric.text(error, 2)}, {metric.limit(most, 2)} asked for"
+    return (f"nothing is in int8: all blocks would be predicted to take {', '.join(times)}{lost}",)
 
 
 def _interval(value: float, width: float) -> Interval:
