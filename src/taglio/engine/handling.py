@@ -22,7 +22,8 @@ from taglio.components.build import write
 from taglio.components.cut import Component
 from taglio.engine.connect import Connection
 from taglio.engine.deploy import LANES, Deployment, open_components
-from taglio.engine.pipeline import Answer, Pipeline
+from taglio.engine.pipeline import Answer, Broken, Pipeline
+from taglio.errors import BadDevice
 from taglio.profile.stopwatch import Progress
 
 # Messages more, in the third pipeline.
@@ -46,7 +47,15 @@ class Handling:
 
 
 def handling(connection: Connection, cluster: Cluster, progress: Progress | None = None) -> dict[str, Handling]:
-    """Of the start device and every device that is linked with it, both ways."""
+    """Of the start device and every device that is linked with it, both ways. Raises BadDevice for one that stops
+    answering."""
+    try:
+        return _measured(connection, cluster, progress)
+    except Broken as error:
+        raise BadDevice(f"while messages were measured, {error}: see taglio cluster status, and try again") from None
+
+
+def _measured(connection: Connection, cluster: Cluster, progress: Progress | None) -> dict[str, Handling]:
     start = cluster.start
     others = [each.name for each in cluster.devices if each.name != start]
     others = [name for name in others if cluster.link(start, name) and cluster.link(name, start)]
