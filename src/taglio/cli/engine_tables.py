@@ -90,11 +90,15 @@ def cluster_run(run: ClusterRun) -> None:
     if run.streamed:
         wanted = "" if run.predicted_rate_per_s is None else f", predicted {run.predicted_rate_per_s:.4g}"
         say(f"{run.requests} requests, {run.lanes} on their way: {run.rate_per_s:.4g} a second{wanted}")
-    say(
-        f"latency: predicted {_ms(run.predicted_s)}, measured {_ms(run.latency.steady_s)} "
-        f"(median {_ms(run.latency.median_s)}, 95 % within {_ms(run.latency.p95_s)}), predicted / measured "
-        f"{run.ratio:.3f}, {run.steady_ratio:.3f} with the devices' change of speed since they were profiled taken out"
-    )
+    spread = f"(median {_ms(run.latency.median_s)}, 95 % within {_ms(run.latency.p95_s)})"
+    if run.streamed:  # they wait for each other, which a prediction of one alone leaves out
+        say(f"latency: {_ms(run.latency.steady_s)} {spread} behind others, alone predicted {_ms(run.predicted_s)}")
+    else:
+        say(
+            f"latency: predicted {_ms(run.predicted_s)}, measured {_ms(run.latency.steady_s)} {spread}, predicted / "
+            f"measured {run.ratio:.3f}, {run.steady_ratio:.3f} with the devices' change of speed since they were "
+            "profiled taken out"
+        )
     for now in run.speeds:
         if now.slower is not None and abs(now.slower - 1.0) > _OTHER_SPEED:
             say(
