@@ -20,7 +20,7 @@ help: ## show this list
 quickstart: core ## install taglio in .venv and run its demonstration
 	@$(VENV)/bin/taglio quickstart $(ARGS)
 
-# Two at a time, each file's tests in one process: what a file's tests share is made once.
+# Two at a time (ARGS="-n 0": one), each file's tests in one process: what a file's tests share is made once.
 test: dev ## run every test (ARGS="-m 'not slow'" for the quick ones)
 	@$(PY) -m pytest -n 2 --dist loadfile $(ARGS)
 

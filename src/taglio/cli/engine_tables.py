@@ -33,21 +33,18 @@ def status(address: str, alive: Mapping[str, bool], found: Mapping[str, Facts]) 
 
 
 def links(found: Sequence[LinkProbe], handled: Mapping[str, Handling]) -> None:
-    """What the file says beside what was measured, and what messages take of the devices."""
-    figures = ("file: latency", "measured", "(5 … 95 %)", "file: Mbit/s", "measured", "(5 … 95 %)")
-    table = _table("from", "to", *figures, "between two messages")
+    """What was measured, in brackets what the file says, and what messages take of the devices."""
+    table = _table("from", "to", "latency\nms (file)", "5 … 95 %", "bandwidth\nMbit/s (file)", "5 … 95 %", "gap\nms")
     for each in found:
         latency, speed, known = each.latency_s, each.bandwidth_bytes_per_s, each.planned
         table.add_row(
             each.source,
             each.target,
-            "" if known is None else _ms(known.latency_s),
-            _ms(latency.value),
-            f"{_ms(latency.low)} … {_ms(latency.high)}",
-            "" if known is None else f"{known.bandwidth_bytes_per_s * _MBIT:.4g}",
-            f"{speed.value * _MBIT:.4g}",
-            f"{speed.low * _MBIT:.4g} … {speed.high * _MBIT:.4g}",
-            _ms(each.gap_s) if each.gap_s else "",
+            f"{latency.value * 1e3:.3g}" + ("" if known is None else f" ({known.latency_s * 1e3:.3g})"),
+            f"{latency.low * 1e3:.3g} … {latency.high * 1e3:.3g}",
+            f"{speed.value * _MBIT:.3g}" + ("" if known is None else f" ({known.bandwidth_bytes_per_s * _MBIT:.3g})"),
+            f"{speed.low * _MBIT:.3g} … {speed.high * _MBIT:.3g}",
+            f"{each.gap_s * 1e3:.2f}" if each.gap_s else "",
         )
     Console(highlight=False).print(table)
     table = _table("of a device's time", "sending a message", "receiving one", "starting a request")

@@ -146,7 +146,7 @@ def _without_int8(work: Workload, plan: Plan, cluster: Cluster) -> tuple[str, ..
         metric = work.limits.metric
         error, most = work.error.predict(work.graph, everything), work.limits.max_error
         lost = f", with {metric.title} {metric.text(error, 2)}, {metric.limit(most, 2)} asked for"
-    return (f"nothing is in int8: all blocks would be predicted to take {', '.join(times)}{lost}",)
+    return (f"nothing is in int8: the whole in int8 is predicted to take {', '.join(times)}{lost}",)
 
 
 def _interval(value: float, width: float) -> Interval:

@@ -26,7 +26,7 @@ def resources(workloads: Sequence[Workload], cluster: Cluster, goal: Goal) -> tu
     Where requests a second are given, no device and no link may be busy for longer than time goes by.
     """
     count, models = len(cluster.devices), len(workloads)
-    delay, per_byte, joules = _links(cluster)
+    delay, per_byte, joules, _ = _links(cluster)
     watts = np.array([device.active_watts for device in cluster.devices])
     none, no_links = np.zeros(count), np.zeros((count, count))
     shares = request_shares(workloads)
@@ -74,8 +74,7 @@ def busy_times(
     Messages take a device's time as components do, also where other processors than theirs could handle them.
     """
     count = len(cluster.devices)
-    delay, per_byte, _ = _links(cluster)
-    gap = np.array([[_gap_s(cluster, a.name, b.name) for b in cluster.devices] for a in cluster.devices])
+    delay, per_byte, _, gap = _links(cluster)
     none, no_links = np.zeros(count), np.zeros((count, count))
     own = np.eye(count)
     found = [
@@ -109,22 +108,17 @@ def _upper(limit: float | None) -> float:
     return inf if limit is None else limit
 
 
-def _links(cluster: Cluster) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Latency, seconds a byte and joules a byte (from, to); infinite seconds where there is no link, 0 on the
+def _links(cluster: Cluster) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Latency, seconds a byte, joules a byte and gap (from, to); infinite seconds where there is no link, 0 on the
     diagonal."""
     count = len(cluster.devices)
-    delay, per_byte, joules = (np.zeros((count, count)) for _ in range(3))
+    delay, per_byte, joules, gap = (np.zeros((count, count)) for _ in range(4))
     for a, source in enumerate(cluster.devices):
         for b, target in enumerate(cluster.devices):
             link = cluster.link(source.name, target.name) if a != b else None
             if link is not None:
                 delay[a, b], per_byte[a, b] = link.latency_s, 1.0 / link.bandwidth_bytes_per_s
-                joules[a, b] = link.joules_per_byte
+                joules[a, b], gap[a, b] = link.joules_per_byte, link.gap_s
             elif a != b:
                 delay[a, b] = per_byte[a, b] = inf
-    return delay, per_byte, joules
-
-
-def _gap_s(cluster: Cluster, source: str, target: str) -> float:
-    link = cluster.link(source, target) if source != target else None
-    return link.gap_s if link is not None else 0.0
+    return delay, per_byte, joules, gap
