@@ -1,7 +1,9 @@
 """Models with data and finished workspaces, made once and copied by the tests that change them."""
 
+import fcntl
 import shutil
 import signal
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,20 @@ from tests.models import pyramid, saved
 # Started in the background of a shell, tests would hand an ignored Ctrl-C down to the commands that they interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Let no other process of this checkout test anything beside a test that is marked `alone`."""
+    alone = item.get_closest_marker("alone") is not None
+    with Path(__file__).open() as turn, Path(__file__).with_name("models.py").open() as testing:
+        fcntl.flock(turn, fcntl.LOCK_EX)  # who waits for the others keeps them from starting their next
+        fcntl.flock(testing, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        fcntl.flock(turn, fcntl.LOCK_UN)
+        try:
+            return (yield)
+        finally:
+            fcntl.flock(testing, fcntl.LOCK_UN)  # closing is not enough while a forked process has the file
 
 
 @dataclass(frozen=True)
