@@ -49,6 +49,11 @@ def sound(found: dict[str, Any], exact: float = 1e-3) -> None:
     assert found["float32"]["checked"]["error_to_original"] < exact
 
 
+def saturating(row: Any) -> bool:
+    """Whether the row says that this processor's int8 sums may saturate in it: its values mean nothing then."""
+    return any("saturate" in note for note in row["checked"]["notes"])
+
+
 def told(found: dict[str, Any], measured: tuple[str, ...], absent: dict[str, str]) -> None:
     """Every row of `measured` ran; every row of `absent` did not, and its reason holds the words given."""
     for key in measured:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tests.compare.backends.conftest import compare, need, rows, shown, sound, told
+from tests.compare.backends.conftest import compare, need, rows, saturating, shown, sound, told
 
 TYPES = ("u8u8", "u8s8", "s8s8")
 
@@ -16,7 +16,8 @@ def test_native(few: tuple[Path, Path], tmp_path: Path) -> None:
         assert found[key]["status"] == "measured", shown(found[key])
     for key in ("qdq-u8s8-asym-pc", "qdq-s8s8-sym-pc"):
         assert sum(found[key]["checked"]["int8_operators"].values()) > 10
-        assert 0 < found[key]["checked"]["error_to_float"] < 0.1
+        assert 0 < found[key]["checked"]["error_to_float"] < 0.1 or saturating(found[key])
+    assert 0 < found["qdq-u8s8-asym-pc-rr"]["checked"]["error_to_float"] < 0.1  # weights of 7 bits do not saturate
     forms = [f"qdq-{types}-{sym}-{channel}" for types in TYPES for sym in ("sym", "asym") for channel in ("pc", "pt")]
     told(found, (*forms, "bfloat16", "dynamic-u8s8-pt", "qdq-s8s8-sym-pc + bf16"), {})
     layers = {layer["name"]: layer for layer in result["layers"]}
@@ -34,7 +35,7 @@ def test_provider(few: tuple[Path, Path], tmp_path: Path) -> None:
     told(found, (), {"bfloat16": "float32's values"})
     for key in ("dynamic-u8s8-pt", "mixed-sym-top-10", "mixed-sym-top-20", "mixed-asym-faster"):
         assert found[key]["status"] == "measured", shown(found[key])
-        assert 0 < found[key]["checked"]["error_to_float"] < 0.1
+        assert 0 < found[key]["checked"]["error_to_float"] < 0.1 or saturating(found[key])
     assert found["qdq-u8s8-asym-pc"]["checked"]["int8_operators"] == {}
     left = found["qoperator-u8s8-asym-pc"]["checked"]
     assert left["int8_operators"]["QLinearConv"] == left["operators"]["QLinearConv"] > 0

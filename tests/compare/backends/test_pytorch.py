@@ -95,7 +95,9 @@ def test_from_onnx(few: tuple[Path, Path], tmp_path: Path) -> None:
         assert 0 < found[key]["checked"]["error_to_float"] < 0.1, (key, shown(found[key]))
     if shutil.which("g++"):
         as_exported, compiled = (found[key]["checked"]["error_to_float"] for key in PT2E)
-        assert compiled == pytest.approx(as_exported, rel=0.1)
+        # Equal within a tenth with VNNI; without it the activations' 7 bits are coarse and compiled kernels, which fuse
+        # what the exported graph rounds in between, were seen a sixth closer to float. None may be further off.
+        assert 0.7 * as_exported < compiled < 1.1 * as_exported
     timed = [layer for layer in result["layers"] if layer["int8_s"]]
     assert len(timed) > 5
     whole = found[asked[1]]["checked"]["error_to_float"]

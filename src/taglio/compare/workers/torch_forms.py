@@ -3,7 +3,7 @@
 import copy
 import importlib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -31,12 +31,15 @@ EPOCHS, MOST_SAMPLES = 3, 8
 def quantize(model: nn.Module, wanted: Wanted, calibration: Sequence[Tensors], engine: str, *, wide: bool) -> nn.Module:
     """`model` as `wanted.format` and `wanted.method` say. `wide`: the processor sums u8 × s8 without saturating."""
     torch.backends.quantized.engine = engine
+    if wanted.format == "pt2e":
+        return _pt2e(model, wanted.method, calibration, wide=wide)
     symmetric, per_channel = bool(wanted.symmetric), wanted.per_channel is not False
     qat = wanted.method == "qat"
     qconfig = dynamic_qconfig(per_channel) if wanted.method == "dynamic" else static_qconfig(
         symmetric, per_channel, qat=qat, wide=wide
     )  # fmt: skip
-    return _WAYS[wanted.format](copy.deepcopy(model), wanted.method, qconfig, calibration)
+    way = _eager if wanted.format == "eager" else _fx
+    return way(copy.deepcopy(model), wanted.method, qconfig, calibration)
 
 
 def alone(model: nn.Module, layer: str, calibration: Sequence[Tensors], engine: str, *, wide: bool) -> nn.Module:
@@ -118,11 +121,13 @@ def _fx(model: nn.Module, method: str, qconfig: Any, calibration: Sequence[Tenso
     return converted
 
 
-def _pt2e(model: nn.Module, method: str, _: Any, calibration: Sequence[Tensors]) -> nn.Module:
+def _pt2e(model: nn.Module, method: str, calibration: Sequence[Tensors], *, wide: bool) -> nn.Module:
     """Export, annotate for x86 inductor, convert. Its weights are per channel and symmetric, activations affine."""
     pt2e = importlib.import_module("torchao.quantization.pt2e.quantize_pt2e")
     x86 = importlib.import_module("torchao.quantization.pt2e.quantizer.x86_inductor_quantizer")
-    config = x86.get_default_x86_inductor_quantization_config(is_qat=method == "qat", is_dynamic=method == "dynamic")
+    config = x86.get_default_x86_inductor_quantization_config(
+        is_qat=method == "qat", is_dynamic=method == "dynamic", reduce_range=not wide
+    )
     quantizer = x86.X86InductorQuantizer().set_global(config)
     plain = copy.deepcopy(model)
     exported = torch.export.export(model, calibration[0]).module()
@@ -197,10 +202,3 @@ def _leaves(value: Any) -> list[Any]:
     if isinstance(value, tuple | list):
         return [leaf for each in value for leaf in _leaves(each)]
     return [value]
-
-
-_WAYS: dict[str, Callable[[nn.Module, str, Any, Sequence[Tensors]], nn.Module]] = {
-    "eager": _eager,
-    "fx": _fx,
-    "pt2e": _pt2e,
-}
