@@ -1,4 +1,5 @@
-# Set-up happens once, in .venv, and again when pyproject.toml changes. Another interpreter: make test PYTHON=python3.12
+# Set-up happens once, in .venv, and again when pyproject.toml or constraints.txt changes.
+# Another interpreter: make test PYTHON=python3.12
 
 PYTHON ?= python3
 VENV := .venv
@@ -68,7 +69,7 @@ fi; \
 if ! $(WANTED) | cmp -s - $(VENV)/taglio-$(1) || ! test -x $(VENV)/bin/taglio; then \
 	echo "installing $(2) in $(VENV)"; \
 	rm -f $(VENV)/taglio-core $(VENV)/taglio-dev; \
-	$(PIP) install -e '$(2)'; \
+	$(PIP) install -c constraints.txt -e '$(2)'; \
 	for stamp in core $(1); do $(WANTED) > $(VENV)/taglio-$$stamp; done; \
 fi
 endef
@@ -90,6 +91,6 @@ else \
 fi;
 endef
 
-WANTED := { echo '$(CURDIR)'; cat pyproject.toml; }
+WANTED := { echo '$(CURDIR)'; cat pyproject.toml constraints.txt; }
 WHICH := -c 'import sys; print(sys.version_info[:3], sys.base_prefix)'
 OTHER_PYTHON := $(if $(filter file,$(origin PYTHON)),false,test "$$($(PYTHON) $(WHICH) 2>&1)" != "$$($(PY) $(WHICH) 2>&1)")

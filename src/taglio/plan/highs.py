@@ -6,6 +6,7 @@ import highspy
 import numpy as np
 
 from taglio.plan.formulate import Program
+from taglio.plan.quiet import Quiet
 from taglio.plan.result import Status
 
 RELATIVE_GAP = 1e-4
@@ -45,8 +46,7 @@ def solve(program: Program, time_limit_s: float = 60.0) -> Solution:
     lp.integrality_ = [
         highspy.HighsVarType.kInteger if integral else highspy.HighsVarType.kContinuous for integral in program.integral
     ]
-    highs = highspy.Highs()
-    highs.setOptionValue("output_flag", False)
+    highs = Quiet()
     highs.setOptionValue("time_limit", time_limit_s)
     highs.setOptionValue("mip_rel_gap", RELATIVE_GAP)
     highs.setOptionValue("random_seed", 0)

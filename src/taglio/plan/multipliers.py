@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import highspy
 import numpy as np
 
+from taglio.plan.quiet import Quiet
+
 # Where a goal is out of the planes' reach, the search ends at this share of the way that is missing.
 _HOPELESS = 0.15
 # Prices are looked for within so many times the first value.
@@ -97,8 +99,7 @@ class _Planes:
 
     def __init__(self, count: int) -> None:
         self.count = count
-        self.highs = highspy.Highs()
-        self.highs.setOptionValue("output_flag", False)
+        self.highs = Quiet()
         infinity = highspy.kHighsInf
         for _ in range(count):
             self.highs.addVar(0.0, infinity)

@@ -20,6 +20,7 @@ from taglio.plan.check import PlanIsWrong
 from taglio.plan.ledger import Ledger
 from taglio.plan.prices import Market
 from taglio.plan.problem import CALLER, SOURCE, Copies, Kind
+from taglio.plan.quiet import Quiet
 
 INFINITY = float("inf")
 State = tuple[int, int]
@@ -300,9 +301,8 @@ class Program:
         lp.a_matrix_.value_ = np.concatenate([np.asarray(each, dtype=float) for each in values])
         kinds = (highspy.HighsVarType.kContinuous, highspy.HighsVarType.kInteger)
         lp.integrality_ = [kinds[each] for each in matrix.integral]
-        highs = highspy.Highs()
+        highs = Quiet()
         for name, option in (
-            ("output_flag", False),
             ("time_limit", max(0.01, time_limit_s)),
             ("mip_rel_gap", gap),
             ("random_seed", 0),

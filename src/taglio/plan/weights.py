@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import highspy
 import numpy as np
 
+from taglio.plan.quiet import Quiet
 from taglio.plan.windows import END, START, Window
 
 
@@ -60,8 +61,7 @@ class Master:
         """`counts` are all models' nodes and edges, and the devices."""
         self.windows, self.share = [window for flow in flows for window in flow.windows], share
         self.nodes, self.edges, self.devices = counts
-        self.highs = highspy.Highs()
-        self.highs.setOptionValue("output_flag", False)
+        self.highs = Quiet()
         self.highs.setOptionValue("threads", 1)
         infinity = highspy.kHighsInf
         self.width = 0
