@@ -192,6 +192,7 @@ def test_a_lie_is_caught(change: Callable[[Plan], Plan], words: str) -> None:
         ("latency_ms = 0.01", "latency_ms = 0.02", "were claimed"),
         ("[device.far]", "[device.far]\nreceive_ms = 1", "requests a second by the tables"),
         ("[device.near]", "[device.near]\nrequest_ms = 1", "requests a second by the tables"),
+        ("[device.near]", "[device.near]\nsend_ms = 1", "near is busy with two things at once"),
     ],
 )
 def test_another_cluster_is_noticed(before: str, after: str, words: str) -> None:

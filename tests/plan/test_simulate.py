@@ -51,6 +51,19 @@ def test_two_devices_work_at_once_and_one_does_not() -> None:
     assert simulate([branches(CAMERA)]).end_s == pytest.approx(4 + 5 + 1)
 
 
+def test_a_device_goes_on_when_it_has_sent_what_it_wrote() -> None:
+    def branches(sending_s: float) -> Pipeline:
+        tasks = (Task("a", CAMERA, 4.0, sending_s), Task("b", CAMERA, 5.0, sending_s), Task("join", SERVER, 1.0))
+        return Pipeline(tasks, (send(0, 2, busy=1.0), send(1, 2, busy=1.0)))
+
+    assert simulate([branches(0.0)]).end_s == pytest.approx(4 + 5 + 1 + 1)
+    timeline = simulate([branches(2.0)])
+    assert timeline.end_s == pytest.approx(4 + 2 + 5 + 1 + 1)  # what b wrote leaves at its end, as what a wrote does
+    assert [each.start_s for each in timeline.spans] == [0.0, 4.0, 6.0, 11.0, 12.0]
+    assert timeline.busy_s[CAMERA] == 9.0
+    assert simulate([branches(2.0)], [Request(), Request()]).end_s == pytest.approx(13 + 4 + 2 + 5 + 2)
+
+
 def test_one_link_sends_one_tensor_at_a_time_and_delay_overlaps() -> None:
     pipeline = Pipeline(
         (Task("a", CAMERA, 1.0), Task("b", SERVER, 1.0), Task("c", SERVER, 1.0)),

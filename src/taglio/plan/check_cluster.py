@@ -230,14 +230,25 @@ class _Checks(Facts):
             raise PlanIsWrong(f"the timeline ends at {end * 1e3:.4f} ms, {claimed * 1e3:.4f} ms were claimed")
 
     def one_at_a_time(self) -> None:
-        """No device runs two components at once, and no link sends two tensors."""
+        """No device runs two components at once, or one while it still sends what the last one wrote, and no link sends
+        two tensors."""
         by_place: dict[str, list[tuple[float, float]]] = {}
+        sending: dict[str, float] = {}
+        for sent in self.plan.crossings:
+            producer = self.tensors[sent.tensor].producer
+            takes = self.cluster.device(sent.source).send_s if sent.source != sent.target else 0.0
+            source = self.component[producer] if producer is not None else ""
+            if not source and sent.precision == INT8:
+                source = f"input-{self.plan.start}"
+            sending[source] = sending.get(source, 0.0) + takes
         for each in self.plan.timeline:
             end = each.end_s
             if each.transfer:
                 source, target = each.on.split(" -> ")
                 link = self.cluster.link(source, target)
                 end -= link.latency_s - link.gap_s if link is not None else 0.0
+            else:
+                end += sending.get(each.what, 0.0)
             by_place.setdefault(each.on, []).append((each.start_s, end))
         for place, times in by_place.items():
             for (_, end), (start, _) in pairwise(sorted(times)):

@@ -2,8 +2,9 @@
 
 Blocks run in a given order, each device's one after another. A component ends where another device asks for
 what it wrote (or right after that was written, unless it is held), and where a block waits for another device; its
-overhead is paid when it begins. A tensor goes to each device once, over a link that sends one at a time. What comes out
-of this is a proposal: what a plan promises is simulated.
+overhead is paid when it begins. A tensor goes to each device once, over a link that sends one at a time; handing it to
+the network keeps its device from the next block. What comes out of this is a proposal: what a plan promises is
+simulated.
 """
 
 from collections.abc import Sequence
@@ -153,6 +154,7 @@ class _Run:
         self.own = self.each * count  # + device: where a placement's device is, in what is flat
         self.current, self.closed = np.zeros(many * count, dtype=np.intp), np.ones(many * count, dtype=bool)
         self.began, self.clock, self.busy = np.full(many * count, -1.0), np.zeros(many * count), np.zeros(many * count)
+        self.last = np.zeros(many)  # when the last component so far ended
         self.overhead = np.zeros(many * count)
         self.link, self.copies, self.sent = (np.zeros(many * count * count) for _ in range(3))
         self.component, self.begun = np.zeros((size, many), dtype=np.intp), np.zeros(many, dtype=np.intp)
@@ -172,6 +174,8 @@ class _Run:
             if edge.producer is None:
                 row = edge.seconds[label]
                 ready = np.maximum(ready, row[:, BEFORE] + row[:, BUSY] + row[:, DELAY])
+                handed = np.where(row[:, BEFORE] > 0.0, row[:, BEFORE] + table.send_s[table.home], 0.0)
+                self.clock[self.own + table.home] = np.maximum(self.clock[self.own + table.home], handed)
                 self._count(self.each, table.home * table.devices + here, row[:, BYTES])
                 self.noise += edge.noise[label]
             else:
@@ -193,7 +197,7 @@ class _Run:
         self.begun += fresh
         self.current[at] = self.component[node] = mine
         self.ended[mine, self.each] = end
-        self.clock[at], self.closed[at] = end, False
+        self.clock[at], self.closed[at], self.last = end, False, np.maximum(self.last, end)
         self.busy[at] += taken
         self.overhead[at] += overhead
 
@@ -232,6 +236,9 @@ class _Run:
     def _by(self, which: np.ndarray, node: int, by: np.ndarray, row: np.ndarray) -> np.ndarray:
         at = which * self.table.devices**2 + by
         leaves = self.ended[self.component[node, which], which] + row[:, BEFORE]
+        source = by // self.table.devices
+        handing = which * self.table.devices + source
+        self.clock[handing] = np.maximum(self.clock[handing], leaves) + self.table.send_s[source]
         leaves = np.maximum(leaves, self.link[at]) + row[:, BUSY]
         self.link[at] = leaves
         self._count(which, by, row[:, BYTES])
@@ -248,7 +255,7 @@ class _Run:
         table, shape = self.table, (len(self.each), -1)
         clock = self.clock.reshape(shape)
         last = np.maximum(self.restored, clock[:, table.home]) + table.overhead_s[table.home] + self.restoring
-        done = np.maximum(np.maximum(self.done, clock.max(axis=1)), np.where(self.restored > 0.0, last, 0.0))
+        done = np.maximum(np.maximum(self.done, self.last), np.where(self.restored > 0.0, last, 0.0))
         overhead = self.overhead.reshape(shape)
         overhead[:, table.home] += np.where(self.restored > 0.0, table.overhead_s[table.home], 0.0)
         copies, sent = self.copies.reshape(shape), self.sent.reshape(shape)

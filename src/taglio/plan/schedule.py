@@ -7,6 +7,7 @@ device, an output that arrives as int8 dequantised by another. On one device a v
 where it is written so, or where all its readers there read int8.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
@@ -23,12 +24,14 @@ INPUT, OUTPUT = "input", "output"
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One component of a request: its device, its node numbers (none for a pair at an input or output) and seconds."""
+    """One component of a request: its device, its node numbers (none for a pair at an input or output), its seconds,
+    and those that its messages then take of the device."""
 
     name: str
     device: int
     nodes: tuple[int, ...]
     seconds: float
+    sending_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +62,7 @@ class Schedule:
         """What the simulator plays."""
         names = self.devices
         return Pipeline(
-            tuple(Task(piece.name, names[piece.device], piece.seconds) for piece in self.pieces),
+            tuple(Task(piece.name, names[piece.device], piece.seconds, piece.sending_s) for piece in self.pieces),
             tuple(
                 Transfer(
                     f"{self.names[each.value]} ({'int8' if each.int8 else 'float32'})",
@@ -102,6 +105,7 @@ class Scheduler:
         self.delay_s = [[each.latency_s - each.gap_s if each else inf for each in row] for row in links]
         self.byte_s = [[1.0 / each.bandwidth_bytes_per_s if each else inf for each in row] for row in links]
         self.overhead_s = [float(each) for each in assembled.overhead_s[model]]
+        self.send_s = [device.send_s for device in cluster.devices]
         self.readers = [int(each) for each in values.readers]
         self.producer = [int(each) for each in values.producer]
         self.seconds = problem.seconds.reshape(len(problem.nodes), -1)
@@ -205,11 +209,13 @@ class _Draft:
         order = sorted(index for index in self._device if index >= 0)
         order = [_AT_INPUT] * (_AT_INPUT in self._used) + order + [_AT_OUTPUT] * (_AT_OUTPUT in self._used)
         place = {index: position for position, index in enumerate(order)}
+        sends = Counter(each.source for each in self._sent if each.ends[0] != each.ends[1])
         pieces = []
         for index in order:
-            name = self._s.names[self._device[index]]
+            device, nodes = self._device[index], tuple(self._members[index])
+            name = self._s.names[device]
             label = {_AT_INPUT: f"{INPUT}-{name}", _AT_OUTPUT: f"{OUTPUT}-{name}"}.get(index, f"{index}-{name}")
-            pieces.append(Piece(label, self._device[index], tuple(self._members[index]), self._time[index]))
+            pieces.append(Piece(label, device, nodes, self._time[index], sends[index] * self._s.send_s[device]))
         found = [
             replace(
                 each,

@@ -3,7 +3,8 @@
 Each device runs one component at a time, each directed link sends one transfer at a time. A device takes, of what is
 ready, the oldest request's first component; a link takes what was ready first. A transfer occupies its link for
 `busy_s` and arrives `delay_s` after that (bandwidth occupies, latency only delays). A component starts when all it
-reads has arrived, and what it writes leaves when it ends, as one session does. Equal inputs give equal timelines.
+reads has arrived, and what it writes leaves when it ends, as one session does; its device is free for the next one when
+it has handed all of that to the network. Equal inputs give equal timelines.
 """
 
 from collections.abc import Sequence
@@ -14,11 +15,12 @@ from math import inf
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A component and what it takes on its device."""
+    """A component and what it takes on its device, and what sending all that it wrote takes there after its end."""
 
     name: str
     device: str
     seconds: float
+    sending_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """Spans by start, each request's end, and seconds that each device and link was occupied."""
+    """Spans by start, each request's end, and seconds that each device worked and each link was occupied."""
 
     spans: tuple[Span, ...]
     arrivals_s: tuple[float, ...]
@@ -180,12 +182,19 @@ class _Run:
 
     def _ran(self, now: float, request: int, task: int, touched: dict[str, None]) -> None:
         state = self._states[request]
-        device = state.pipeline.tasks[task].device
-        self._servers[device].occupied = False
-        touched[device] = None
+        sending_s = state.pipeline.tasks[task].sending_s
+        if sending_s > 0.0:
+            self._at(now + sending_s, "free", request, task)
+        else:
+            self._free(now, request, task, touched)
         self._done(state, now)
         for transfer in state.sends.get(task, ()):
             self._queue(now, request, transfer, touched)
+
+    def _free(self, _now: float, request: int, task: int, touched: dict[str, None]) -> None:
+        device = self._states[request].pipeline.tasks[task].device
+        self._servers[device].occupied = False
+        touched[device] = None
 
     def _sent(self, now: float, request: int, transfer: int, touched: dict[str, None]) -> None:
         each = self._states[request].pipeline.transfers[transfer]

@@ -49,6 +49,7 @@ class Timetable:
         self.device = np.arange(self.labels) // forms
         self.form = np.arange(self.labels) % forms
         self.overhead_s = assembled.overhead_s[model]
+        self.send_s = np.array([device.send_s for device in assembled.cluster.devices])
         self.home = problem.devices.index(assembled.cluster.start)
         mine = slice(first, first + count)
         self.seconds = problem.seconds.reshape(len(problem.nodes), -1)[mine]
