@@ -213,6 +213,7 @@ def quantize(
     names = select(work.graph, blocks)
     if not names:
         raise BadOption(f'--blocks "{blocks}" chooses no block of {work.model.name}')
+    used = [] if method == "float16" else [scheme]
     if method == "float16":
         proto = float16(work.model, work.graph, names)
     elif method == "dynamic":
@@ -227,7 +228,8 @@ def quantize(
                 raise BadOption(f'--also "{text}": write SCHEME=PATTERN, such as qdq-s8s8-sym-pc=*head*')
             for name in match(work.graph, [pattern]):
                 assignment[name] = Precision("int8", parse_scheme(other), "whole")
-        methods = {each.scheme.calibration for each in assignment.values() if each.scheme is not None}
+        used = list(dict.fromkeys(each.scheme for each in assignment.values() if each.scheme is not None))
+        methods = {each.calibration for each in used}
         ranges: dict[str, Ranges] = {each: work.measure_ranges(each, progress) for each in methods}
         if scheme.format == "qoperator":
             if also:
@@ -245,7 +247,7 @@ def quantize(
     body = proto.SerializeToString()
     artifact.write_bytes(out, body)
     size = len(work.model.proto.SerializeToString())
-    note = "" if method == "float16" else saturating_sums(scheme, sums_saturate())
+    saturates = sums_saturate()
     return Quantized(
         str(out),
         method,
@@ -254,5 +256,5 @@ def quantize(
         len(body),
         size,
         total.value(),
-        (note,) if note else (),
+        tuple(note for each in used if (note := saturating_sums(each, saturates))),
     )

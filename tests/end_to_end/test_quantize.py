@@ -7,6 +7,7 @@ import onnx
 import pytest
 from onnx import TensorProto
 
+from taglio.runtimes.onnxruntime import sums_saturate
 from tests.end_to_end.command import SCHEME, Case, refused, taglio
 from tests.end_to_end.independent import DIGITS, difference, held_out, session
 
@@ -58,6 +59,14 @@ def test_two_schemes_in_one_model(few_digits: Case, tmp_path: Path) -> None:
     quantizers = [node for node in nodes.values() if node.op_type == "QuantizeLinear"]
     assert {values[node.input[2]] for node in quantizers} == {TensorProto.UINT8, TensorProto.INT8}
     assert 0.0 < printed["error"] < 0.2
+
+
+def test_every_scheme_whose_sums_may_saturate_is_named(few_digits: Case, tmp_path: Path) -> None:
+    also = ("--also", "qdq-u8s8-sym-pt=*second*", "--also", "qdq-u8u8-asym-pt=*shortcut*")
+    given = ("--blocks", "*first*", "--scheme", "qdq-u8s8-asym-pc", *also, "-o", tmp_path / "mixed.onnx")
+    notes = " ".join(taglio("quantize", *few_digits.arguments(), *given, "--json").json()["notes"])
+    assert ("qdq-u8s8-asym-pc-rr" in notes, "qdq-u8s8-sym-pt-rr" in notes) == (sums_saturate(), sums_saturate())
+    assert "u8u8" not in notes
 
 
 @pytest.mark.parametrize(("rule", "count"), [("top-flops:3", 3), ("top-bytes:2", 2), ("*second*", None)])

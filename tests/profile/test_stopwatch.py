@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from taglio.profile import stopwatch
 from taglio.profile.speed import reference_seconds, waking_seconds
-from taglio.profile.stopwatch import STRETCH_S, Effort, Feed, run_for, stretch_s, stretches, summarize
+from taglio.profile.stopwatch import STRETCH_S, Effort, Feed, run_for, stretch_s, stretches, summarize, unpaused
 
 SECONDS = st.lists(st.floats(1e-4, 1.0), min_size=1, max_size=200)
 
@@ -59,6 +59,27 @@ def test_a_device_with_half_a_processor_takes_twice_as_long_in_the_long_run(
     assert np.median(found) == pytest.approx(2.0 * compute_s, rel=0.05)
     alone = run_for(4.0, "model", machine, forever)
     assert summarize(alone).steady_s == pytest.approx(2.0 * compute_s, rel=0.05)
+
+
+@pytest.mark.parametrize("share", [0.3, 0.5, 0.7])
+def test_kernels_under_a_quota_share_a_run_by_what_they_compute(share: float) -> None:
+    """Of two of them the median of a few runs is off by more than a half."""
+    compute_s = [0.2e-3, 0.5e-3, 1e-3, 2e-3, 6e-3, 0.3e-3, 9e-3, 1.5e-3]
+    quota, rng = Quota(0.0, share), np.random.default_rng(0)
+    walls: list[list[float]] = [[] for _ in compute_s]
+
+    def work(seconds: float) -> float:
+        quota.compute_ns, start = round(seconds * 1e9), quota.perf_counter()
+        quota.run(None, {})
+        return quota.perf_counter() - start
+
+    for _ in range(30):
+        work(rng.uniform(0.0, 10e-3))  # another model
+        for found, seconds in zip(walls, compute_s):
+            found.append(work(seconds))
+    for found, seconds in zip(walls, compute_s):
+        assert unpaused(found, share, share * 10e-3) == pytest.approx(seconds / share, rel=0.15)
+    assert max(abs(np.median(found[:4]) * share / seconds - 1.0) for found, seconds in zip(walls, compute_s)) > 0.5
 
 
 def test_a_device_that_nobody_stops_is_timed_run_by_run(monkeypatch: pytest.MonkeyPatch) -> None:

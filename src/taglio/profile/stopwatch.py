@@ -22,6 +22,7 @@ import onnx
 
 from taglio.errors import MeasurementFailed
 from taglio.profile import openvino_clock
+from taglio.profile.quota import quota_s
 from taglio.runtimes import openvino
 from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session
 from taglio.runtimes.session import Session
@@ -33,6 +34,9 @@ _KERNEL_SUFFIX = "_kernel_time"
 # A stretch is twice the 0.1 s after which Linux's quotas begin anew where nobody asked for another period.
 _SCATTER = 0.2
 STRETCH_S = 0.2
+# A process that works for less of the time than this is kept from working, by a quota or by others. Then so many runs
+# show a kernel without a pause, unless it takes longer than the quota, which the scheduler's tick may overrun by this.
+STARVED, _UNPAUSED, _OVERRUN = 0.8, 30, 1.2
 # A served model is given another input each time, which no cache holds: one and the same was measured 5 % too fast.
 FEEDS = 4
 
@@ -140,18 +144,22 @@ def time_models(
             if progress:
                 progress("loading", index + 1, len(models))
         least_s = stretch_s(sessions, feeds, effort)
-        rounds, again = _rounds(sessions, feeds, effort, least_s)
+        rounds, again, paused = _rounds(sessions, feeds, effort, least_s)
         told = partial(_told, between, progress, rounds)
+        begun, before = time.perf_counter(), time.process_time()
         samples = _interleave(sessions, feeds, rounds, told, least_s)
+        busy = (time.process_time() - before) / (time.perf_counter() - begun)
         sessions.clear()
         events: dict[str, dict[str, float]] = {}
         if kernels:
+            again = paused if busy < STARVED else again
             for index, name in enumerate(models):
                 prefix = Path(folder) / f"profile-{index}"
                 sessions[name] = open_session(paths[name], ready, profile_prefix=prefix, label=name)
             _interleave(sessions, feeds, again, lambda done: progress and progress("timing kernels", done, again))
             for name, session in sessions.items():
-                events[name] = _kernel_seconds(Path(session.end_profiling()), effort.warmup)
+                path = Path(session.end_profiling())
+                events[name] = _kernel_seconds(path, effort.warmup, busy, quota_s() / options.threads)
             sessions.clear()
         return {name: Timed(_skeleton(paths[name]), summarize(samples[name]), events.get(name, {})) for name in models}
 
@@ -170,7 +178,7 @@ def _in_openvino(
         loading = lambda done: progress and progress("loading", done, len(models))  # noqa: E731
         graphs, sessions, paths = openvino_clock.compile_models(models, Path(folder), options, loading)
         least_s = stretch_s(sessions, feeds, effort)
-        rounds, again = _rounds(sessions, feeds, effort, least_s)
+        rounds, again, _ = _rounds(sessions, feeds, effort, least_s)
         told = partial(_told, between, progress, rounds)
         samples = _interleave(sessions, feeds, rounds, told, least_s)
         sessions.clear()
@@ -245,8 +253,11 @@ def _skeleton(path: Path) -> onnx.ModelProto:
     return proto
 
 
-def _rounds(sessions: Mapping[str, Session], feeds: Sequence[Feed], effort: Effort, least_s: float) -> tuple[int, int]:
-    """Rounds of wall times, each of which takes a model `least_s` or more, and of kernels, where each runs once."""
+def _rounds(
+    sessions: Mapping[str, Session], feeds: Sequence[Feed], effort: Effort, least_s: float
+) -> tuple[int, int, int]:
+    """Rounds of wall times, each of which takes a model `least_s` or more, and of kernels, where each runs once; of
+    these more, within twice the budget, where the process is paused now and then."""
     once = [0.0]
     for _ in range(effort.warmup):
         once = [run_once(name, session, feeds[0]) for name, session in sessions.items()]
@@ -255,13 +266,29 @@ def _rounds(sessions: Mapping[str, Session], feeds: Sequence[Feed], effort: Effo
         return max(effort.minimum, min(effort.maximum, int(effort.budget_s / max(round_s, 1e-9))))
 
     walls = within_budget(sum(max(each, least_s) for each in once))
-    return walls, effort.warmup + max(effort.minimum, within_budget(sum(once)) // 2)
+    again = max(effort.minimum, within_budget(sum(once)) // 2)
+    paused = max(again, min(_UNPAUSED, int(2.0 * effort.budget_s / max(sum(once), 1e-9))))
+    return walls, effort.warmup + again, effort.warmup + paused
 
 
-def _kernel_seconds(path: Path, warmup: int) -> dict[str, float]:
+def _kernel_seconds(path: Path, warmup: int, busy: float, quota_s: float) -> dict[str, float]:
     durations: dict[str, list[float]] = {}
     for event in json.loads(path.read_text()):
         if event.get("cat") == "Node" and event["name"].endswith(_KERNEL_SUFFIX):
             durations.setdefault(event["name"][: -len(_KERNEL_SUFFIX)], []).append(event["dur"] * 1e-6)
     # The first runs allocate; it is not what a served model pays.
-    return {name: median(values[warmup:] or values) for name, values in durations.items()}
+    later = {name: values[warmup:] or values for name, values in durations.items()}
+    seconds = (lambda values: unpaused(values, busy, quota_s)) if busy < STARVED else median
+    return {name: seconds(values) for name, values in later.items()}
+
+
+def unpaused(seconds: Sequence[float], busy: float, quota_s: float) -> float:
+    """What a kernel takes of a run in which the process works for the share `busy` of the time, from its wall seconds
+    in several runs: it pauses when it has worked for `quota_s` without a pause.
+
+    A quota stops whichever kernel uses it up, for as long as most kernels take, and a few runs that are equally long
+    meet it at the same ones: neither their mean nor their median tells. A kernel that is shorter than the quota mostly
+    runs without a pause, and takes then what it takes; a longer one shares the pauses by its length, so its mean tells.
+    """
+    free = float(np.percentile(seconds, 20))
+    return free / busy if free <= _OVERRUN * quota_s else float(np.mean(seconds))
