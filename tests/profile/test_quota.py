@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from taglio.profile.quota import quota_s
+from taglio.profile.quota import Quota, quota
 
 
 def laid_out(root: Path, groups: str, mounts: str, files: dict[str, str]) -> Path:
@@ -27,18 +27,18 @@ def test_the_quota_of_least_share_counts(tmp_path: Path) -> None:
         f"{place}/outer/cpu.cfs_quota_us": "5000\n", f"{place}/outer/cpu.cfs_period_us": "10000\n",
         f"{place}/outer/inner/cpu.cfs_quota_us": "80000\n", f"{place}/outer/inner/cpu.cfs_period_us": "100000\n",
     }  # fmt: skip
-    assert quota_s(laid_out(tmp_path, V1, V1_MOUNTS, files)) == pytest.approx(5e-3)
+    assert quota(laid_out(tmp_path, V1, V1_MOUNTS, files)) == Quota(5e-3, 10e-3)
 
 
-@pytest.mark.parametrize(("said", "wanted"), [("50000 100000\n", 0.05), ("max 100000\n", inf)])
+@pytest.mark.parametrize(("said", "wanted"), [("50000 100000\n", 0.5), ("max 100000\n", inf)])
 def test_in_a_container_the_mount_is_the_group(tmp_path: Path, said: str, wanted: float) -> None:
     made = laid_out(tmp_path, "0::/\n", V2_MOUNTS, {"sys/fs/cgroup/cpu.max": said})
-    assert quota_s(made) == pytest.approx(wanted)
+    assert quota(made).share == pytest.approx(wanted)
     # Docker on version 2 without a namespace of its own: the path is the host's, and not to be seen.
     (made / "proc/self/cgroup").write_text("0::/docker/0123\n")
-    assert quota_s(made) == pytest.approx(wanted)
+    assert quota(made).share == pytest.approx(wanted)
 
 
 def test_without_control_groups_there_is_no_quota(tmp_path: Path) -> None:
-    assert quota_s(tmp_path) == inf
-    assert quota_s(laid_out(tmp_path, "what is this\n", "", {})) == inf
+    assert quota(tmp_path).share == inf
+    assert quota(laid_out(tmp_path, "what is this\n", "", {})).share == inf

@@ -1,22 +1,34 @@
 """The processor quota that this process is under, as its control groups say: a container's, or taglio emulate's."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 
 
-def quota_s(root: Path = Path("/")) -> float:
-    """Seconds of processors after which all threads pause until a period ends; infinite without a quota. Of nested
-    groups that of the least share counts. `root` has proc and what is mounted."""
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """Seconds of processors in each period of so many seconds, after which all threads pause until it ends."""
+
+    used_s: float = inf
+    period_s: float = inf
+
+    @property
+    def share(self) -> float:
+        """Of processors; infinite without a quota."""
+        return self.used_s / self.period_s if self.used_s < inf else inf
+
+
+def quota(root: Path = Path("/")) -> Quota:
+    """Of nested groups that of the least share. `root` has proc and what is mounted."""
     try:
-        shares = [(used / period, used) for used, period in _quotas(root)]
+        return min(_quotas(root), key=lambda each: each.share, default=Quota())
     except (OSError, ValueError):  # another system than Linux, or a kernel that says it otherwise
-        return inf
-    return min(shares, default=(inf, inf))[1]
+        return Quota()
 
 
-def _quotas(root: Path) -> Iterator[tuple[float, float]]:
-    """Quota and period in seconds of this process's group, and of those that it is nested in."""
+def _quotas(root: Path) -> Iterator[Quota]:
+    """Of this process's group, and of those that it is nested in."""
     paths = {}
     for line in (root / "proc/self/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
@@ -32,8 +44,8 @@ def _quotas(root: Path) -> Iterator[tuple[float, float]]:
             if folder.is_relative_to(mount) and (folder / "cpu.max").exists():
                 used, period = (folder / "cpu.max").read_text().split()
                 if used != "max":
-                    yield int(used) * 1e-6, int(period) * 1e-6
+                    yield Quota(int(used) * 1e-6, int(period) * 1e-6)
             elif folder.is_relative_to(mount) and (folder / "cpu.cfs_quota_us").exists():
                 used, period = ((folder / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period"))
                 if int(used) > 0:
-                    yield int(used) * 1e-6, int(period) * 1e-6
+                    yield Quota(int(used) * 1e-6, int(period) * 1e-6)

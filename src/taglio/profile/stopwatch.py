@@ -22,7 +22,7 @@ import onnx
 
 from taglio.errors import MeasurementFailed
 from taglio.profile import openvino_clock
-from taglio.profile.quota import quota_s
+from taglio.profile.quota import quota
 from taglio.runtimes import openvino
 from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session
 from taglio.runtimes.session import Session
@@ -34,9 +34,10 @@ _KERNEL_SUFFIX = "_kernel_time"
 # A stretch is twice the 0.1 s after which Linux's quotas begin anew where nobody asked for another period.
 _SCATTER = 0.2
 STRETCH_S = 0.2
-# A process that works for less of the time than this is kept from working, by a quota or by others. Then so many runs
-# show a kernel without a pause, unless it takes longer than the quota, which the scheduler's tick may overrun by this.
-STARVED, _UNPAUSED, _OVERRUN = 0.8, 30, 1.2
+# A process that works for less of the time than this is kept from working, as is one that uses so much of its quota.
+# Then so many runs show a kernel without a pause, unless it takes longer than the quota, which the scheduler's tick may
+# overrun by this.
+_STARVED, _USED_UP, _UNPAUSED, _OVERRUN = 0.8, 0.9, 30, 1.2
 # A served model is given another input each time, which no cache holds: one and the same was measured 5 % too fast.
 FEEDS = 4
 
@@ -152,14 +153,17 @@ def time_models(
         sessions.clear()
         events: dict[str, dict[str, float]] = {}
         if kernels:
-            again = paused if busy < STARVED else again
+            allowed = quota()
+            pauses = busy < _STARVED or (options.threads > allowed.share and busy > _USED_UP * allowed.share)
+            again = paused if pauses else again
             for index, name in enumerate(models):
                 prefix = Path(folder) / f"profile-{index}"
                 sessions[name] = open_session(paths[name], ready, profile_prefix=prefix, label=name)
             _interleave(sessions, feeds, again, lambda done: progress and progress("timing kernels", done, again))
             for name, session in sessions.items():
                 path = Path(session.end_profiling())
-                events[name] = _kernel_seconds(path, effort.warmup, busy, quota_s() / options.threads)
+                limit = _OVERRUN * allowed.used_s / options.threads if pauses else None
+                events[name] = _kernel_seconds(path, effort.warmup, limit)
             sessions.clear()
         return {name: Timed(_skeleton(paths[name]), summarize(samples[name]), events.get(name, {})) for name in models}
 
@@ -271,24 +275,30 @@ def _rounds(
     return walls, effort.warmup + again, effort.warmup + paused
 
 
-def _kernel_seconds(path: Path, warmup: int, busy: float, quota_s: float) -> dict[str, float]:
+def _kernel_seconds(path: Path, warmup: int, longest_s: float | None) -> dict[str, float]:
+    """By kernel; with `longest_s` where the process pauses, and has worked for no longer when it does."""
     durations: dict[str, list[float]] = {}
     for event in json.loads(path.read_text()):
         if event.get("cat") == "Node" and event["name"].endswith(_KERNEL_SUFFIX):
             durations.setdefault(event["name"][: -len(_KERNEL_SUFFIX)], []).append(event["dur"] * 1e-6)
     # The first runs allocate; it is not what a served model pays.
     later = {name: values[warmup:] or values for name, values in durations.items()}
-    seconds = (lambda values: unpaused(values, busy, quota_s)) if busy < STARVED else median
-    return {name: seconds(values) for name, values in later.items()}
+    if longest_s is not None:
+        return unpaused(later, longest_s)
+    return {name: median(values) for name, values in later.items()}
 
 
-def unpaused(seconds: Sequence[float], busy: float, quota_s: float) -> float:
-    """What a kernel takes of a run in which the process works for the share `busy` of the time, from its wall seconds
-    in several runs: it pauses when it has worked for `quota_s` without a pause.
+def unpaused(seconds: Mapping[str, Sequence[float]], longest_s: float) -> dict[str, float]:
+    """What kernels take of a run in which the process pauses whenever it has worked for `longest_s`, from their wall
+    seconds in several runs.
 
     A quota stops whichever kernel uses it up, for as long as most kernels take, and a few runs that are equally long
-    meet it at the same ones: neither their mean nor their median tells. A kernel that is shorter than the quota mostly
-    runs without a pause, and takes then what it takes; a longer one shares the pauses by its length, so its mean tells.
+    meet it at the same ones: neither their mean nor their median tells. A kernel that is shorter mostly runs without a
+    pause; what all such take without pauses is a share of what they take with them, and by this each is longer. A
+    longer one shares the pauses by its length, so its mean tells.
     """
-    free = float(np.percentile(seconds, 20))
-    return free / busy if free <= _OVERRUN * quota_s else float(np.mean(seconds))
+    free = {name: float(np.percentile(values, 20)) for name, values in seconds.items()}
+    mean = {name: float(np.mean(values)) for name, values in seconds.items()}
+    short = [name for name, each in free.items() if each <= longest_s]
+    share = sum(free[name] for name in short) / max(sum(mean[name] for name in short), 1e-12)
+    return {name: free[name] / share if name in short else mean[name] for name in seconds}
