@@ -19,7 +19,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,6 @@ from taglio import cluster as clusters
 from taglio.cluster import Cluster
 from taglio.emulate.devices import start_devices
 from taglio.emulate.emulation import Emulation
-from taglio.engine.probe import written
 from taglio.engine.run import run_on_cluster
 from taglio.errors import Infeasible, TaglioError
 from taglio.graph import Graph
@@ -96,33 +95,17 @@ def cluster_file(folder: Path) -> Path:
 
 
 def probed(made: Emulation | None, file: Path, name: str) -> Path:
-    """The cluster in one scenario with its links as the engine sees them, written to a file.
-
-    Links are probed with the file's own figures only. What the engine adds to a hop, in seconds and in seconds a byte,
-    is the devices' doing, so it is added to the links of other scenarios.
-    """
-    source, path = file.parent / "probed.toml", file.parent / f"probed-{name}.toml"
-    key = source.with_suffix(".json")
+    """The cluster in one scenario, its links and devices' messages measured as a user would, written to a file."""
+    path = file.parent / f"probed-{name}.toml"
+    key = path.with_suffix(".json")
     now = json.dumps([file.read_text(), artifact.tools()])
     if not (key.exists() and key.read_text() == now):
         if made is None:
             raise RuntimeError("the links were not probed: run with --until prepare first")
-        made.become(scenario(file, "lan"))
-        run(made, "camera", "cluster", "probe", file, "--write", source)
+        made.become(scenario(file, name))
+        asked = [] if name == "lan" else ["--scenario", name]
+        run(made, "camera", "cluster", "probe", file, *asked, "--write", path)
         key.write_text(now)
-    seen, given, wanted = clusters.load(source), scenario(file, "lan"), scenario(file, name)
-    for link in seen.links:
-        before, asked = given.link(link.source, link.target), wanted.link(link.source, link.target)
-        assert before is not None
-        assert asked is not None
-        more_s = link.latency_s - before.latency_s
-        more_byte_s = 1.0 / link.bandwidth_bytes_per_s - 1.0 / before.bandwidth_bytes_per_s
-        speed = 1.0 / max(1.0 / asked.bandwidth_bytes_per_s + more_byte_s, 1e-12)
-        latency_s = max(asked.latency_s + more_s, 0.0)
-        gap_s = min(link.gap_s, latency_s)
-        wanted = wanted.with_link(replace(link, latency_s=latency_s, gap_s=gap_s, bandwidth_bytes_per_s=speed))
-    wanted = replace(wanted, devices=seen.devices)
-    path.write_text(written(wanted, ()))
     return path
 
 

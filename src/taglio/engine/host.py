@@ -1,14 +1,14 @@
 """What runs on a device: an actor that opens components, runs each when its messages are there, and sends on what it
 writes, straight to the devices that read it.
 
-Several requests may be in it at once, each message in a thread of its own; components run one at a time, the oldest
-request's first, as the planner assumes.
+Several requests may be in it at once, each message in a thread of its own; components run one at a time, of those that
+have what they read the oldest request's first, as the planner assumes.
 """
 
 import heapq
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -61,6 +61,17 @@ class _Request:
 
     left: set[str]
     parcels: dict[int, Parcel] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class _Work:
+    """A component, the `place`-th of those here, that has had all it reads since `ready_s`. The least is run first."""
+
+    request: int
+    place: int
+    component: str
+    parcels: list[Parcel] = field(compare=False)
+    ready_s: float = field(compare=False)
 
 
 class Host(Resident):
@@ -125,18 +136,28 @@ class Host(Resident):
         return found
 
     def take(self, parcel: Parcel) -> None:
-        """A message arrives: run the components that waited for it alone, and send on what they write."""
+        """A message arrives: run as many components as had waited for it alone, and for what they write in turn."""
+        due = self._note(parcel)
+        while due:
+            with self._turn.next() as work:
+                made = self._run(work)
+            due += sum(map(self._note, self._send(work, made))) - 1
+
+    def _note(self, parcel: Parcel) -> int:
+        """Have components wait for their turn that have all they read now; how many."""
         with self._lock:
             request = self._requests.setdefault(parcel.request, _Request(set(self._jobs)))
             request.parcels[parcel.message] = parcel
-            ready = [name for name in self._jobs if name in request.left and _all(request, self._jobs[name])]
-            request.left.difference_update(ready)
+            found = []
+            for place, (name, job) in enumerate(self._jobs.items()):
+                if name in request.left and all(index in request.parcels for index in job.reads):
+                    parcels = [request.parcels[index] for index in job.reads]
+                    found.append(_Work(parcel.request, place, name, parcels, time.monotonic()))
+                    request.left.discard(name)
             if not request.left:
                 del self._requests[parcel.request]
-        for name in ready:
-            here = self._send(name, [request.parcels[index] for index in self._jobs[name].reads])
-            for each in here:
-                self.take(each)
+        self._turn.add(found)
+        return len(found)
 
     def promise(self, request: int, message: int) -> "Future[Parcel]":
         """A message of a request to whoever fetches what it reads: the caller, and the device that it is on."""
@@ -155,32 +176,34 @@ class Host(Resident):
         """Never returns: whoever asked learns that this process ended."""
         threading.Event().wait()
 
-    def _send(self, component: str, parcels: list[Parcel]) -> list[Parcel]:
-        """Run a component and send its messages; those to components of this device are given back."""
-        request, here = parcels[0].request, []
-        try:
-            made = self._run(component, parcels)
-        except Exception as error:  # whoever waits for the answer is told
-            known = error if isinstance(error, TaglioError) else BadDevice(f"{component} failed: {_line(error)}")
-            made = Made({}, (), (), known)
-        for index, message in self._jobs[component].sends:
+    def _send(self, work: _Work, made: "Made") -> list[Parcel]:
+        """Send a component's messages; those to components of this device are given back."""
+        here = []
+        for index, message in self._jobs[work.component].sends:
             tensors = {name: made.tensors[name] for name in message.names} if made.error is None else {}
-            parcel = Parcel(request, index, self.device, tensors, made.steps, made.hops, made.error)
+            parcel = Parcel(work.request, index, self.device, tensors, made.steps, made.hops, made.error)
             if message.device == self.device:
                 here.append(parcel)
             elif message.device in self._peers:
                 self._peers[message.device](parcel)
             else:
-                self.promise(request, index).set_result(parcel)
+                self.promise(work.request, index).set_result(parcel)
         return here
 
-    def _run(self, component: str, parcels: list[Parcel]) -> "Made":
-        ready = time.monotonic()
-        piece, session = self._jobs[component].piece, self._sessions[component]
+    def _run(self, work: _Work) -> "Made":
+        """Run a component; what fails is what it made, for whoever waits for the answer."""
+        try:
+            return self._made(work)
+        except Exception as error:
+            known = error if isinstance(error, TaglioError) else BadDevice(f"{work.component} failed: {_line(error)}")
+            return Made({}, (), (), known)
+
+    def _made(self, work: _Work) -> "Made":
+        piece, session = self._jobs[work.component].piece, self._sessions[work.component]
         tensors: dict[str, np.ndarray] = {}
         steps: dict[str, Step] = {}
         hops: dict[tuple[int, str], Hop] = {}
-        for parcel in parcels:
+        for parcel in work.parcels:
             if parcel.error is not None:
                 raise parcel.error
             tensors.update(parcel.tensors)
@@ -190,11 +213,10 @@ class Host(Resident):
                 hops[hop.message, hop.target] = hop
         feed = {port.name: tensors[port.name] for port in piece.inputs}
         names = [port.name for port in piece.outputs]
-        with self._turn.of(parcels[0].request):
-            start = time.monotonic()
-            values = session.run(names, feed)
-            end = time.monotonic()
-        steps[component] = Step(component, self.device, ready, start, end)
+        start = time.monotonic()
+        values = session.run(names, feed)
+        end = time.monotonic()
+        steps[work.component] = Step(work.component, self.device, work.ready_s, start, end)
         return Made(dict(zip(names, values, strict=True)), tuple(steps.values()), tuple(hops.values()), None)
 
 
@@ -214,33 +236,35 @@ def post(host: Any) -> Callable[[Parcel], object]:
     return sent
 
 
-def _all(request: _Request, job: Job) -> bool:
-    return all(index in request.parcels for index in job.reads)
-
-
 def _line(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
 
 class _Turn:
-    """Lets one thread at a time work, of those that wait the one with the oldest request."""
+    """Lets one thread at a time work. Whoever comes next gets what is first of all that waits, and not always what it
+    brought: of the oldest request, the first component in running order, as the planner assumes."""
 
     def __init__(self) -> None:
-        self._waiting: list[int] = []
+        self._waiting: list[_Work] = []
         self._busy = False
         self._free = threading.Condition()
 
-    @contextmanager
-    def of(self, request: int) -> Iterator[None]:
+    def add(self, found: Iterable[_Work]) -> None:
+        """Whoever adds so many asks for the next as often."""
         with self._free:
-            heapq.heappush(self._waiting, request)
-            while self._busy or self._waiting[0] != request:
+            for work in found:
+                heapq.heappush(self._waiting, work)
+
+    @contextmanager
+    def next(self) -> Iterator[_Work]:
+        with self._free:
+            while self._busy:
                 self._free.wait()
-            heapq.heappop(self._waiting)
+            work = heapq.heappop(self._waiting)
             self._busy = True
         try:
-            yield
+            yield work
         finally:
             with self._free:
                 self._busy = False
-                self._free.notify_all()
+                self._free.notify()
