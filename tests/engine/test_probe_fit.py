@@ -1,9 +1,12 @@
 """A link's latency and bandwidth come back from times that were made with them."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from taglio.cluster import Link, parse
+from taglio.engine import probe
 from taglio.engine.handling import Handling, with_handling
 from taglio.engine.probe import SIZES, fitted, written
 from tests.engine.devices import CLUSTER
@@ -31,6 +34,25 @@ def test_a_size_that_was_held_up_does_not_move_the_line() -> None:
 def test_a_link_that_no_size_slows_has_a_bandwidth_all_the_same() -> None:
     found = fitted("a", "a", {size: [1e-4] * 5 for size in SIZES}, None)
     assert found.link().bandwidth_bytes_per_s > 1e9 and found.link().latency_s == pytest.approx(1e-4)
+
+
+@pytest.mark.parametrize("bandwidth_bytes_per_s", [0.6e6, 2.5e6, 12.5e6, 1e9])
+def test_sizes_share_the_time_so_that_a_slow_link_is_measured_beyond_small_ones(
+    bandwidth_bytes_per_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """0.6 MB/s and 50 ms: a hundred tensors of 1 kB would take ten seconds, and say nothing."""
+    took: list[float] = []
+
+    def seconds(_target: object, size: int, runs: int) -> list[float]:
+        found = [2 * 0.05 + size / bandwidth_bytes_per_s] * runs
+        took.extend(found)
+        return found
+
+    monkeypatch.setattr(probe, "_got", lambda answer: answer)
+    samples = probe._measure(SimpleNamespace(seconds=SimpleNamespace(remote=seconds)), None)
+    assert all(len(each) >= 4 for each in samples.values())
+    assert max(samples) >= 100_000 and sum(took) < 6.0
+    assert fitted("a", "b", samples, None).link().bandwidth_bytes_per_s == pytest.approx(bandwidth_bytes_per_s)
 
 
 def test_what_was_measured_is_a_cluster_file() -> None:

@@ -1,5 +1,6 @@
 """The simulator against cases worked out by hand, and against a longest path where nothing has to wait."""
 
+from dataclasses import replace
 from itertools import pairwise
 from math import inf
 
@@ -62,6 +63,16 @@ def test_a_device_goes_on_when_it_has_sent_what_it_wrote() -> None:
     assert [each.start_s for each in timeline.spans] == [0.0, 4.0, 6.0, 11.0, 12.0]
     assert timeline.busy_s[CAMERA] == 9.0
     assert simulate([branches(2.0)], [Request(), Request()]).end_s == pytest.approx(13 + 4 + 2 + 5 + 2)
+
+
+@pytest.mark.parametrize(("second_s", "ends"), [(1.0, [8.0, 9.0]), (3.0, [9.0, 10.0]), (7.0, [7.0, 13.0])])
+def test_a_component_stands_still_while_its_device_receives(second_s: float, ends: list[float]) -> None:
+    """What a sent arrives at 5, received from 3 on; what b sent is received right after, amid c, or after c."""
+    tasks = (Task("a", CAMERA, 1.0), Task("b", CAMERA, second_s), Task("c", SERVER, 2.0), Task("d", SERVER, 1.0))
+    sent = tuple(replace(send(source, source + 2, busy=1.0, delay=3.0), receiving_s=2.0) for source in (0, 1))
+    timeline = simulate([Pipeline(tasks, sent)])
+    assert [each.end_s for each in timeline.spans if each.on == SERVER] == ends
+    assert timeline.busy_s[SERVER] == 3.0
 
 
 def test_one_link_sends_one_tensor_at_a_time_and_delay_overlaps() -> None:

@@ -23,7 +23,7 @@ from taglio.engine.library import ray
 from taglio.profile.stopwatch import Progress
 
 SIZES = (1_000, 10_000, 100_000, 400_000, 1_600_000, 4_000_000)
-_RUNS, _FEWEST, _WARMUP = 15, 4, 3
+_RUNS, _FEWEST, _WARMUP, _FEWEST_SIZES = 15, 4, 3, 3
 _BUDGET_S = 4.0
 _PATIENCE_S = 60.0
 _RESAMPLES = 200
@@ -87,17 +87,19 @@ def probe(connection: Connection, cluster: Cluster, progress: Progress | None = 
 
 
 def _measure(source: Any, target: Any) -> dict[int, list[float]]:
-    """Seconds by size, of as many sizes and runs as the budget allows."""
+    """Seconds by size, of as many sizes and runs as the budget allows, which all sizes share: on a slow link the small
+    ones would use it up, and tell nothing of the bandwidth."""
     found: dict[int, list[float]] = {}
-    spent = 0.0
-    for size in SIZES:
-        runs = _RUNS if not found else int(min(_RUNS, (_BUDGET_S - spent) / max(_guess(found, size), 1e-9)))
-        if runs < _FEWEST and len(found) >= 2:
+    each_s = min(_got(source.seconds.remote(target, SIZES[0], _WARMUP)))
+    left_s = _BUDGET_S
+    for index, size in enumerate(SIZES):
+        each_s = _guess(found, size) if found else each_s
+        if len(found) >= _FEWEST_SIZES and _FEWEST * each_s > left_s:
             break
-        runs = max(runs, _FEWEST)
-        warmup = _WARMUP * (not found)
-        found[size] = _got(source.seconds.remote(target, size, runs + warmup))[warmup:]
-        spent += sum(found[size])
+        share_s = left_s / (len(SIZES) - index)
+        runs = max(_FEWEST, min(_RUNS, int(share_s / max(each_s, 1e-9))))
+        found[size] = _got(source.seconds.remote(target, size, runs))
+        left_s -= sum(found[size])
     return found
 
 

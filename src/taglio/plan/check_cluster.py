@@ -190,8 +190,10 @@ class _Checks(Facts):
         sent = {(each.what, each.on): each for each in self.plan.timeline if each.transfer}
         if len(runs) + len(sent) != len(self.plan.timeline) or set(runs) != set(device):
             raise PlanIsWrong(f"the timeline runs {sorted(runs)}, the plan has {sorted(device)}")
+        receiving = self.receiving()
         for name, span in runs.items():
-            if span.on != device[name] or not _close(span.end_s - span.start_s, seconds[name]):
+            still = sum(max(0.0, min(b, span.end_s) - max(a, span.start_s)) for a, b in receiving.get(span.on, ()))
+            if span.on != device[name] or not _close(span.end_s - span.start_s - still, seconds[name]):
                 raise PlanIsWrong(f"component {name} is in the timeline for {(span.end_s - span.start_s) * 1e3:.4f} ms")
         ready = dict.fromkeys([*device, ""], 0.0)
         for name, by_piece in self.groups().items():
@@ -228,6 +230,18 @@ class _Checks(Facts):
         if not _close(end, self.plan.predicted_latency_s.value) or end < ready[""] - 1e-9:
             claimed = self.plan.predicted_latency_s.value
             raise PlanIsWrong(f"the timeline ends at {end * 1e3:.4f} ms, {claimed * 1e3:.4f} ms were claimed")
+
+    def receiving(self) -> dict[str, list[tuple[float, float]]]:
+        """By device, from when to when it receives, which components stand still for."""
+        found: dict[str, list[tuple[float, float]]] = {}
+        for each in sorted((each for each in self.plan.timeline if each.transfer), key=lambda each: each.end_s):
+            source, target = each.on.split(" -> ")
+            link = self.cluster.link(source, target)
+            if link is not None and source != target:
+                takes = min(self.cluster.device(target).receive_s, link.latency_s - link.gap_s)
+                known = found.setdefault(target, [])
+                known.append((max([each.end_s - takes, *(end for _, end in known[-1:])]), each.end_s))
+        return found
 
     def one_at_a_time(self) -> None:
         """No device runs two components at once, or one while it still sends what the last one wrote, and no link sends

@@ -47,6 +47,7 @@ class Sent:
     busy_s: float
     delay_s: float
     answers: bool
+    receiving_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,7 @@ class Schedule:
                     each.delay_s,
                     each.bytes,
                     each.answers,
+                    each.receiving_s,
                 )
                 for each in self.sent
             ),
@@ -106,6 +108,7 @@ class Scheduler:
         self.byte_s = [[1.0 / each.bandwidth_bytes_per_s if each else inf for each in row] for row in links]
         self.overhead_s = [float(each) for each in assembled.overhead_s[model]]
         self.send_s = [device.send_s for device in cluster.devices]
+        self.receive_s = [device.receive_s for device in cluster.devices]
         self.readers = [int(each) for each in values.readers]
         self.producer = [int(each) for each in values.producer]
         self.seconds = problem.seconds.reshape(len(problem.nodes), -1)
@@ -202,7 +205,8 @@ class _Draft:
             self._used |= {_AT_OUTPUT}
         busy_s = self._s.gap_s[ends[0]][ends[1]] + size * self._s.byte_s[ends[0]][ends[1]]
         delay_s = self._s.delay_s[ends[0]][ends[1]]
-        self._sent.append(Sent(value, source, tuple(targets), ends, int8, size, busy_s, delay_s, answers))
+        receiving_s = self._s.receive_s[ends[1]] if ends[0] != ends[1] else 0.0
+        self._sent.append(Sent(value, source, tuple(targets), ends, int8, size, busy_s, delay_s, answers, receiving_s))
 
     def finish(self) -> Schedule:
         """The pieces in running order: an input's own first, an output's last."""

@@ -4,7 +4,8 @@ Each device runs one component at a time, each directed link sends one transfer 
 ready, the oldest request's first component; a link takes what was ready first. A transfer occupies its link for
 `busy_s` and arrives `delay_s` after that (bandwidth occupies, latency only delays). A component starts when all it
 reads has arrived, and what it writes leaves when it ends, as one session does; its device is free for the next one when
-it has handed all of that to the network. Equal inputs give equal timelines.
+it has handed all of that to the network. While a device receives, the component that it runs stands still: that is what
+the last part of a delay is. Equal inputs give equal timelines.
 """
 
 from collections.abc import Sequence
@@ -28,7 +29,8 @@ class Transfer:
     """A tensor on its way from one device to another (or the same: loopback), once however many tasks read it there.
 
     `source` is the index of the task that writes it, None for a request's input; `targets` are those that read it;
-    `answers` says whether the caller reads it at the target.
+    `answers` says whether the caller reads it at the target. `receiving_s` of its delay, or as much as there is, are
+    the target device's work.
     """
 
     name: str
@@ -39,6 +41,7 @@ class Transfer:
     delay_s: float
     bytes: float = 0.0
     answers: bool = False
+    receiving_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,12 +126,16 @@ class _State:
 
 @dataclass(slots=True)
 class _Server:
-    """A device or a link: what waits for it as (two keys of order, request, index), and whether it is at work."""
+    """A device or a link: what waits for it as (two keys of order, request, index), and whether it is at work. Of a
+    device, when the component that it runs began and ends, and until when it receives."""
 
     link: bool
     waiting: list[tuple[float, int, int, int]] = field(default_factory=list)
     occupied: bool = False
     busy_s: float = 0.0
+    began_s: float = 0.0
+    ends_s: float = 0.0
+    receives_s: float = 0.0
 
 
 class _Run:
@@ -182,9 +189,14 @@ class _Run:
 
     def _ran(self, now: float, request: int, task: int, touched: dict[str, None]) -> None:
         state = self._states[request]
-        sending_s = state.pipeline.tasks[task].sending_s
-        if sending_s > 0.0:
-            self._at(now + sending_s, "free", request, task)
+        each = state.pipeline.tasks[task]
+        server = self._servers[each.device]
+        if server.ends_s > now:  # it stood still meanwhile
+            self._at(server.ends_s, "ran", request, task)
+            return
+        self._spans.append(Span(each.device, each.name, request, server.began_s, now, transfer=False))
+        if each.sending_s > 0.0:
+            self._at(now + each.sending_s, "free", request, task)
         else:
             self._free(now, request, task, touched)
         self._done(state, now)
@@ -202,6 +214,16 @@ class _Run:
         self._servers[name].occupied = False
         touched[name] = None
         self._at(now + each.delay_s, "arrived", request, transfer)
+        if each.receiving_s > 0.0:
+            self._at(max(now, now + each.delay_s - each.receiving_s), "reached", request, transfer)
+
+    def _reached(self, now: float, request: int, transfer: int, _touched: dict[str, None]) -> None:
+        each = self._states[request].pipeline.transfers[transfer]
+        server = self._servers.setdefault(each.link[1], _Server(link=False))
+        until = max(server.receives_s, now + min(each.delay_s, each.receiving_s))
+        if server.ends_s > now:
+            server.ends_s += until - max(server.receives_s, now)
+        server.receives_s = until
 
     def _arrived(self, now: float, request: int, transfer: int, touched: dict[str, None]) -> None:
         state = self._states[request]
@@ -241,13 +263,14 @@ class _Run:
         server.occupied = True
         if server.link:
             sent = pipeline.transfers[index]
-            busy, end, what = sent.busy_s, now + sent.busy_s + sent.delay_s, sent.name
+            server.busy_s += sent.busy_s
+            self._spans.append(Span(name, sent.name, request, now, now + sent.busy_s + sent.delay_s, transfer=True))
+            self._at(now + sent.busy_s, "sent", request, index)
         else:
-            task = pipeline.tasks[index]
-            busy, end, what = task.seconds, now + task.seconds, task.name
-        server.busy_s += busy
-        self._spans.append(Span(name, what, request, now, end, server.link))
-        self._at(now + busy, "sent" if server.link else "ran", request, index)
+            seconds = pipeline.tasks[index].seconds
+            server.busy_s += seconds
+            server.began_s, server.ends_s = now, now + seconds + max(0.0, server.receives_s - now)
+            self._at(server.ends_s, "ran", request, index)
 
 
 def _sends(pipeline: Pipeline) -> dict[int | None, list[int]]:
