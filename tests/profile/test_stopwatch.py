@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taglio.profile import stopwatch
+from taglio.profile import quota, speed, stopwatch
 from taglio.profile.speed import reference_seconds, waking_seconds
 from taglio.profile.stopwatch import STRETCH_S, Effort, Feed, run_for, stretch_s, stretches, summarize, unpaused
 
@@ -17,13 +17,14 @@ SECONDS = st.lists(st.floats(1e-4, 1.0), min_size=1, max_size=200)
 
 
 class Quota:
-    """A session, and the clock beside it, that may compute `share` of each 10 ms and stands still for the rest."""
+    """A session, and the clock beside it, that may compute `share` of each 10 ms and then stands still until they end;
+    what it has rested of them is not lost."""
 
     PERIOD_NS = 10_000_000
 
     def __init__(self, compute_s: float, share: float) -> None:
         self.compute_ns, self.allowed_ns = round(compute_s * 1e9), round(share * self.PERIOD_NS)
-        self.now_ns = 0
+        self.now_ns = self.period = self.used_ns = 0
 
     def perf_counter(self) -> float:
         return self.now_ns * 1e-9
@@ -32,9 +33,12 @@ class Quota:
         del output_names, input_feed
         left = self.compute_ns
         while left > 0:
-            within = self.now_ns % self.PERIOD_NS
-            spent = min(left, max(0, self.allowed_ns - within))
+            period, within = divmod(self.now_ns, self.PERIOD_NS)
+            if period > self.period:
+                self.period, self.used_ns = period, 0
+            spent = min(left, self.allowed_ns - self.used_ns, self.PERIOD_NS - within)
             left -= spent
+            self.used_ns += spent
             self.now_ns += spent or self.PERIOD_NS - within
         return []
 
@@ -102,6 +106,18 @@ def test_of_long_runs_the_median_counts(seconds: list[float]) -> None:
 
 def test_the_reference_takes_a_believable_time() -> None:
     assert 1e-5 < reference_seconds(1) < 1.0
+
+
+@pytest.mark.parametrize("rested_ms", [0.0, 2.5, 5.0, 7.5])
+def test_the_reference_takes_what_the_quota_sustains_however_long_the_device_rested(
+    monkeypatch: pytest.MonkeyPatch, rested_ms: float
+) -> None:
+    """Else 0.3 to 0.4 ms after a rest: that is how long a device was told to be faster than in its profile."""
+    machine = on(Quota(0.0002, 0.5), monkeypatch)
+    machine.now_ns = round(rested_ms * 1e6)
+    monkeypatch.setattr(speed, "quota", lambda: quota.Quota(0.005, 0.01))
+    monkeypatch.setattr(speed, "_session", lambda _threads: (machine, {}))
+    assert reference_seconds(1, 0.015) == pytest.approx(0.0004, rel=0.03)
 
 
 def test_what_waiting_costs_is_small_and_not_negative() -> None:

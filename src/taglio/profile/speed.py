@@ -9,12 +9,14 @@ import time
 from collections.abc import Sequence
 from functools import cache
 from itertools import repeat
+from math import ceil
 from statistics import fmean, median
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from taglio.profile.quota import quota
 from taglio.profile.stopwatch import run_for
 from taglio.runtimes.onnxruntime import SessionOptions, open_session
 from taglio.runtimes.session import Session
@@ -28,9 +30,16 @@ _WAIT_S, _WAITS = 0.01, 25
 
 
 def reference_seconds(threads: int, least_s: float = REFERENCE_S) -> float:
-    """Seconds that the computation takes at present in `threads` threads, in the mean of at least `least_s`."""
+    """Seconds that the computation takes at present in `threads` threads, in the mean of at least `least_s`.
+
+    A processor quota that they use up is used up first, and then whole periods of it are measured: at half a core a
+    process that has rested computes at full speed for as long as it is paused later.
+    """
     session, feed = _session(threads)
-    run_for(0.0, "reference", session, repeat(feed))
+    allowed, before_s = quota(), 0.0
+    if threads > allowed.share:
+        before_s, least_s = allowed.period_s, ceil(least_s / allowed.period_s) * allowed.period_s
+    run_for(before_s, "reference", session, repeat(feed))
     return fmean(run_for(least_s, "reference", session, repeat(feed)))
 
 
