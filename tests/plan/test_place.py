@@ -214,6 +214,25 @@ def test_the_smallest_conflict_is_named(limits: Limits, change: str, words: list
     assert all(word in str(refusal.value) for word in words), str(refusal.value)
 
 
+@pytest.mark.parametrize("share", [0.9, 0.99, 0.999])
+def test_an_energy_limit_holds_with_what_components_take_beyond_their_blocks(share: float) -> None:
+    """The blocks of the quickest plan are far within the limit; only with its components' overheads it is not."""
+    graph, profiles = chain()
+    profiles = {name: replace(each, overhead_s=5 * each.blocks[0].seconds) for name, each in profiles.items()}
+    slow = tuple(replace(each, seconds=10 * each.seconds) for each in profiles["near"].blocks)
+    work = Workload("m", graph, {**profiles, "near": replace(profiles["near"], blocks=slow)}, None, Limits(None))
+    watts = {"near": 0.01, "far": 1.0}
+    cluster = replace(CLUSTER, devices=tuple(replace(d, active_watts=watts[d.name]) for d in CLUSTER.devices))
+    quick, least = (place([work], cluster, each).plans[0].predicted_joules for each in (SUM, ENERGY))
+    assert quick is not None and least is not None
+    limits = Limits(None, max_energy_joules=share * quick.value)
+    found = place([replace(work, limits=limits)], cluster, SUM).plans[0].predicted_joules
+    assert found is not None and least.value <= found.value <= share * quick.value
+    limits = Limits(None, max_energy_joules=share * least.value)
+    with pytest.raises(Infeasible, match=r"the energy limit|with what components take beyond their blocks"):
+        place([replace(work, limits=limits)], cluster, SUM)
+
+
 def test_a_running_plan_stays_unless_moving_pays() -> None:
     graph, profiles = chain()
     work = Workload("m", graph, profiles, None, Limits(None))

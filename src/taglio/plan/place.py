@@ -26,7 +26,11 @@ from taglio.plan.workload import Workload
 GAP = 1e-3
 # What a later objective may give up of an earlier one, so that rounding does not forbid all but one plan.
 _GIVE = 1e-3
-_ROUNDS = 4
+_ROUNDS = 6
+_TOO_CLOSE = (
+    "no plan was found that keeps the limits on energy and rate with what components take beyond their blocks: "
+    "loosen one of these limits a little"
+)
 # Of the time for a shortest critical path, what the plan of the least sum gets, where the search begins.
 _STARTING_SHARE = 0.15
 
@@ -66,17 +70,18 @@ def place(
 ) -> Answer:
     """The best plans found within `gap` or `time_limit_s`, checked. Raises Infeasible with the smallest set of limits
     that contradict each other."""
-    works, where, found = list(workloads), cluster, None
-    for _ in range(_ROUNDS):
+    works, where = list(workloads), cluster
+    for number in range(_ROUNDS):
         found = _place(works, where, objective, running, gap, time_limit_s)
         if found is None:
-            raise Infeasible(_why(workloads, cluster))
-        # What components cost beyond their blocks is known once they are: limits are tightened by that much.
-        tighter = _tighter(works, workloads, where, cluster, found.plans)
+            raise Infeasible(_why(workloads, cluster) if number == 0 else _TOO_CLOSE)
+        # What components cost beyond their blocks is known once they are: it is taken off the limits on blocks.
+        tighter = _tighter(works, workloads, where, cluster, found, 2.0**number)
         if tighter is None:
             break
         works, where = tighter
-    assert found is not None
+    else:
+        raise Infeasible(_TOO_CLOSE)
     plans = tuple(replace(plan, limits=each.limits) for plan, each in zip(found.plans, workloads, strict=True))
     found = replace(found, plans=plans)
     work = zip(workloads, found.plans, strict=True)
@@ -90,23 +95,31 @@ def _tighter(
     wanted: Sequence[Workload],
     where: Cluster,
     cluster: Cluster,
-    plans: Sequence[Plan],
+    found: Answer,
+    times: float,
 ) -> tuple[list[Workload], Cluster] | None:
-    """Limits under which a request's overheads fit those that are wanted; None where they do already."""
+    """Limits that these plans' blocks break, where with their components they break those that are wanted; None where
+    they keep them. A rate is raised by so many `times` what it lacks."""
     tightened, changed = [], False
-    spent: dict[str, float] = {}
-    for work, each, plan in zip(works, wanted, plans, strict=True):
+    watts = {device.name: device.active_watts for device in cluster.devices}
+    # By device, the most that one model takes of it: joules, and of these what is not its blocks'.
+    spent: dict[str, tuple[float, float]] = {}
+    for model, (work, each, plan) in enumerate(zip(works, wanted, found.plans, strict=True)):
         limits, asked = work.limits, each.limits
         joules = plan.predicted_joules.value if plan.predicted_joules is not None else 0.0
-        if asked.max_energy_joules is not None and joules > asked.max_energy_joules and limits.max_energy_joules:
-            limits = replace(
-                limits, max_energy_joules=limits.max_energy_joules - 1.02 * (joules - asked.max_energy_joules)
-            )
+        overhead_s = dict(zip(watts, found.assembled.overhead_s[model], strict=True))
+        beyond = dict.fromkeys(watts, 0.0)
+        for piece in plan.pieces:
+            beyond[piece.device] += watts[piece.device] * float(overhead_s[piece.device])
+        if asked.max_energy_joules is not None and joules > asked.max_energy_joules:
+            over = joules - asked.max_energy_joules
+            limits = replace(limits, max_energy_joules=max(0.0, joules - sum(beyond.values()) - 1.02 * over))
             changed = True
         rate = plan.predicted_rate_per_s
         if asked.min_rate_per_s is not None and rate is not None and rate.value < asked.min_rate_per_s:
             limits = replace(
-                limits, min_rate_per_s=(limits.min_rate_per_s or 0.0) * 1.01 * asked.min_rate_per_s / rate.value
+                limits,
+                min_rate_per_s=(limits.min_rate_per_s or 0.0) * (1.01 * asked.min_rate_per_s / rate.value) ** times,
             )
             changed = True
         for use in plan.usage:
@@ -116,13 +129,15 @@ def _tighter(
                 if crossing.source == use.device
                 and (link := cluster.link(crossing.source, crossing.target)) is not None
             )
-            spent[use.device] = max(spent.get(use.device, 0.0), use.predicted_joules + sent)
+            here = use.predicted_joules + sent, beyond[use.device]
+            spent[use.device] = max(spent.get(use.device, here), here)
         tightened.append(replace(work, limits=limits))
     devices = []
     for device, asked_of in zip(where.devices, cluster.devices, strict=True):
-        over = spent.get(device.name, 0.0) - asked_of.energy_cap_joules
+        joules, besides = spent.get(device.name, (0.0, 0.0))
+        over = joules - asked_of.energy_cap_joules
         if over > 0.0:
-            device = replace(device, energy_cap_joules=max(0.0, device.energy_cap_joules - 1.02 * over))  # noqa: PLW2901
+            device = replace(device, energy_cap_joules=max(0.0, joules - besides - 1.02 * over))  # noqa: PLW2901
             changed = True
         devices.append(device)
     return (tightened, replace(where, devices=tuple(devices))) if changed else None
