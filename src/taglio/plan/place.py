@@ -75,8 +75,8 @@ def place(
         found = _place(works, where, objective, running, gap, time_limit_s)
         if found is None:
             raise Infeasible(_why(workloads, cluster) if number == 0 else _TOO_CLOSE)
-        # What components cost beyond their blocks is known once they are: it is taken off the limits on blocks.
-        tighter = _tighter(works, workloads, where, cluster, found, 2.0**number)
+        # What components cost beyond their blocks is known once they are: limits, which are on blocks, are tightened.
+        tighter = _tighter(works, workloads, where, cluster, found, number)
         if tighter is None:
             break
         works, where = tighter
@@ -96,11 +96,13 @@ def _tighter(
     where: Cluster,
     cluster: Cluster,
     found: Answer,
-    times: float,
+    number: int,
 ) -> tuple[list[Workload], Cluster] | None:
     """Limits that these plans' blocks break, where with their components they break those that are wanted; None where
-    they keep them. A rate is raised by so many `times` what it lacks."""
+    they keep them. The first time by hardly more than needed, since plans of more joules for their blocks may have
+    fewer components, and each time by more."""
     tightened, changed = [], False
+    below, times = max(0.0, 1.0 - 1e-3 * 4.0**number), 2.0**number
     watts = {device.name: device.active_watts for device in cluster.devices}
     # By device, the most that one model takes of it: joules, and of these what is not its blocks'.
     spent: dict[str, tuple[float, float]] = {}
@@ -112,8 +114,7 @@ def _tighter(
         for piece in plan.pieces:
             beyond[piece.device] += watts[piece.device] * float(overhead_s[piece.device])
         if asked.max_energy_joules is not None and joules > asked.max_energy_joules:
-            over = joules - asked.max_energy_joules
-            limits = replace(limits, max_energy_joules=max(0.0, joules - sum(beyond.values()) - 1.02 * over))
+            limits = replace(limits, max_energy_joules=(joules - sum(beyond.values())) * below)
             changed = True
         rate = plan.predicted_rate_per_s
         if asked.min_rate_per_s is not None and rate is not None and rate.value < asked.min_rate_per_s:
@@ -135,9 +136,8 @@ def _tighter(
     devices = []
     for device, asked_of in zip(where.devices, cluster.devices, strict=True):
         joules, besides = spent.get(device.name, (0.0, 0.0))
-        over = joules - asked_of.energy_cap_joules
-        if over > 0.0:
-            device = replace(device, energy_cap_joules=max(0.0, joules - besides - 1.02 * over))  # noqa: PLW2901
+        if joules > asked_of.energy_cap_joules:
+            device = replace(device, energy_cap_joules=(joules - besides) * below)  # noqa: PLW2901
             changed = True
         devices.append(device)
     return (tightened, replace(where, devices=tuple(devices))) if changed else None
