@@ -103,14 +103,19 @@ def probed(made: Emulation | None, file: Path, name: str) -> Path:
         if made is None:
             raise RuntimeError("the links were not probed: run with --until prepare first")
         made.become(scenario(file, name))
-        asked = [] if name == "lan" else ["--scenario", name]
+        asked = ["--scenario", chosen] if (chosen := _in_file(name)) else []
         run(made, "camera", "cluster", "probe", file, *asked, "--write", path)
         key.write_text(now)
     return path
 
 
 def scenario(file: Path, name: str) -> Cluster:
-    return clusters.load(file, None if name == "lan" else name)
+    return clusters.load(file, _in_file(name))
+
+
+def _in_file(scenario: str) -> str | None:
+    """Its name in a cluster file, where the first has none."""
+    return None if scenario == "lan" else scenario
 
 
 def command(*words: object) -> list[str]:

@@ -50,9 +50,15 @@ def test_a_run_keeps_every_look_at_its_devices_and_goes_on_without_one_that_is_l
     assert speeds.seen == {"camera": [1.0, 2.0, 4.0], "server": [3.0]}
     assert hosts["server"].asked == [2, 2, 2]
     told = speeds.told(SimpleNamespace(folder=tmp_path))  # type: ignore[arg-type]
-    assert told == (DeviceSpeed("camera", None, (1.0, 2.0, 4.0)), DeviceSpeed("server", None, (3.0,)))
+    assert told == (DeviceSpeed("camera", None, None, (1.0, 2.0, 4.0)), DeviceSpeed("server", None, None, (3.0,)))
 
 
 def test_how_much_slower_a_device_is_than_in_its_profile_is_told_from_the_median_of_all_looks() -> None:
-    assert DeviceSpeed("camera", 2.0, (3.0, 100.0, 2.0)).slower == 1.5
-    assert DeviceSpeed("camera", None, (3.0,)).slower is None
+    assert DeviceSpeed("camera", 2.0, (1.9, 2.2), (3.0, 100.0, 2.8)).slower == 1.5
+    assert DeviceSpeed("camera", 2.0, (1.9, 2.2), (1.0, 1.0, 1.1)).slower == 0.5
+    assert DeviceSpeed("camera", None, None, (3.0,)).slower is None
+
+
+def test_a_device_is_not_told_to_be_slower_by_what_looks_at_it_scatter_by() -> None:
+    assert DeviceSpeed("camera", 2.0, (1.9, 2.2), (3.0, 1.9, 2.4)).slower is None
+    assert DeviceSpeed("camera", 2.0, (1.6, 2.9), (2.5, 2.6)).slower is None

@@ -70,8 +70,10 @@ def test_requests_are_answered_as_one_process_answers(running: Bench, out: Path,
     assert {(each["source"], each["target"]) for each in ran["crossings"]} >= {
         ("camera", "server"), ("server", "camera"),
     }  # fmt: skip
-    waking_s = json.loads((out / "profile.json").read_text())["body"]["conditions"]["waking_s"]
-    assert all(each["predicted_s"] >= waking_s for each in ran["components"])
+    conditions = json.loads((out / "profile.json").read_text())["body"]["conditions"]
+    assert all(each["predicted_s"] >= conditions["waking_s"] for each in ran["components"])
+    low_s, high_s = conditions["reference_half_s"]
+    assert low_s <= conditions["reference_s"] <= high_s
     for each in (*ran["components"], *ran["crossings"]):
         assert each["measured"]["median_s"] > 0.0 and each["predicted_s"] >= 0.0
     assert {each["device"] for each in ran["speeds"]} == {"camera", "server"}

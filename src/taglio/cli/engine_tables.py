@@ -91,16 +91,17 @@ def cluster_run(run: ClusterRun) -> None:
     if run.streamed:  # they wait for each other, which a prediction of one alone leaves out
         say(f"latency: {_ms(run.latency.steady_s)} {spread} behind others, alone predicted {_ms(run.predicted_s)}")
     else:
+        changed = any(each.slower is not None for each in run.speeds)
+        steady = f", {run.steady_ratio:.3f} with its devices' change of speed since then taken out" if changed else ""
         say(
             f"latency: predicted {_ms(run.predicted_s)}, measured {_ms(run.latency.steady_s)} {spread}, predicted / "
-            f"measured {run.ratio:.3f}, {run.steady_ratio:.3f} with the devices' change of speed since they were "
-            "profiled taken out"
+            f"measured {run.ratio:.3f}{steady}"
         )
     for now in run.speeds:
         if now.slower is not None and abs(now.slower - 1.0) > _OTHER_SPEED:
             say(
-                f"{now.device} takes {now.slower:.2f} times as long for one fixed computation as when it was profiled: "
-                "what was predicted of it is off by as much"
+                f"{now.device} takes {now.slower:.2f} times as long for one fixed computation as when it was profiled, "
+                "more than that scatters by: what was predicted of it may be off by as much"
             )
     for use in run.energy:
         counted = "no counters there" if use.counted_joules is None else f"counted {use.counted_joules:.3g} J"

@@ -6,6 +6,7 @@ from statistics import median
 from taglio.engine.host import Loaded
 from taglio.engine.recover import Switch
 from taglio.engine.serve import Interruption
+from taglio.profile.speed import middle_half
 from taglio.profile.stopwatch import WallTime
 
 
@@ -49,17 +50,24 @@ class DeviceEnergy:
 
 @dataclass(frozen=True, slots=True)
 class DeviceSpeed:
-    """Seconds of one fixed computation on a device when it was profiled (None: not known), and each time that it was
-    looked at: before the requests, now and then between them, and after them."""
+    """Seconds of one fixed computation on a device when it was profiled, in the median and with the bounds of the
+    middle half (None: not known), and each time that it was looked at: before the requests, now and then between them,
+    and after them."""
 
     device: str
     profiled_s: float | None
+    profiled_half_s: tuple[float, float] | None
     seen_s: tuple[float, ...]
 
     @property
     def slower(self) -> float | None:
-        """How many times as long as in its profile it takes."""
-        return None if self.profiled_s is None else median(self.seen_s) / self.profiled_s
+        """How many times as long as in its profile it takes. None where that is not known, or no more than what looks
+        scatter by: the middle halves overlap. On a machine with busy neighbours single looks are 20 % apart."""
+        if self.profiled_s is None or self.profiled_half_s is None:
+            return None
+        low, high = middle_half(self.seen_s)
+        overlap = low <= self.profiled_half_s[1] and self.profiled_half_s[0] <= high
+        return None if overlap else median(self.seen_s) / self.profiled_s
 
 
 @dataclass(frozen=True, slots=True)

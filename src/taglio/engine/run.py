@@ -239,11 +239,11 @@ class DeviceSpeeds:
         found = []
         for name, seconds in self.seen.items():
             file, _ = source(self.cluster, self.cluster.device(name))
-            profiled_s = None
+            profiled_s, half_s = None, None
             if not self.cluster.device(name).assumed and (work.folder / file).exists():
                 known = artifact.load(work.folder / file, PROFILE, Profile, model_sha256=work.model.sha256)
-                profiled_s = known.conditions.reference_s
-            found.append(DeviceSpeed(name, profiled_s, tuple(seconds)))
+                profiled_s, half_s = known.conditions.reference_s, known.conditions.reference_half_s
+            found.append(DeviceSpeed(name, profiled_s, half_s, tuple(seconds)))
         return tuple(found)
 
 

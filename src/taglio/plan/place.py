@@ -69,7 +69,8 @@ def place(
     time_limit_s: float = 20.0,
 ) -> Answer:
     """The best plans found within `gap` or `time_limit_s`, checked. Raises Infeasible with the smallest set of limits
-    that contradict each other."""
+    that contradict each other, or where none was found that keeps limits on energy or rates with what components cost
+    beyond their blocks."""
     works, where = list(workloads), cluster
     for number in range(_ROUNDS):
         found = _place(works, where, objective, running, gap, time_limit_s)

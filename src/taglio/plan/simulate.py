@@ -215,7 +215,7 @@ class _Run:
         touched[name] = None
         self._at(now + each.delay_s, "arrived", request, transfer)
         if each.receiving_s > 0.0:
-            self._at(max(now, now + each.delay_s - each.receiving_s), "reached", request, transfer)
+            self._at(now + max(0.0, each.delay_s - each.receiving_s), "reached", request, transfer)
 
     def _reached(self, now: float, request: int, transfer: int, _touched: dict[str, None]) -> None:
         each = self._states[request].pipeline.transfers[transfer]

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from math import exp
+from statistics import median
 
 from taglio.graph import Graph, flows
 from taglio.model import Model
@@ -17,7 +18,7 @@ from taglio.profile.calibrate import calibrate
 from taglio.profile.fit import Run, conformal_ratio
 from taglio.profile.machine import describe
 from taglio.profile.result import Conditions, Profile, WholeRun, changes, writes
-from taglio.profile.speed import Speeds, waking_seconds
+from taglio.profile.speed import Speeds, middle_half, waking_seconds
 from taglio.profile.stopwatch import Effort, Feed, Progress, Timed, WallTime, time_models
 from taglio.quantize.effective import effective
 from taglio.quantize.precision import Assignment, Precision, precisions
@@ -62,6 +63,7 @@ def profile(
         between=speeds.look,
         progress=progress,
     )
+    seen_s = speeds.told()
     conditions = Conditions(
         describe(),
         options.runtime,
@@ -69,8 +71,9 @@ def profile(
         options.threads,
         options.spinning,
         options.optimization.value,
-        speeds.typical(),
+        median(seen_s),
         waking_seconds(),
+        middle_half(seen_s),
     )
     runs = _runs(model, graph, assignments, timed, set(mixes), 1.0)
     return _assemble(model.sha256, graph, conditions, scheme, choices, runs)

@@ -70,8 +70,9 @@ class WholeRun:
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """How the times were taken. `reference_s` is what the fixed computation of speed.py took then, `waking_s` how much
-    longer a run takes where the device has waited before it."""
+    """How the times were taken. `reference_s` is what the fixed computation of speed.py took then, in the median of
+    several looks, whose middle half `reference_half_s` bounds; `waking_s` is how much longer a run takes where the
+    device has waited before it."""
 
     machine: Machine
     runtime: str
@@ -81,6 +82,7 @@ class Conditions:
     optimization: str
     reference_s: float | None = None
     waking_s: float = 0.0
+    reference_half_s: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,12 @@ def reference_seconds(threads: int, least_s: float = REFERENCE_S) -> float:
     return fmean(run_for(least_s, "reference", session, repeat(feed)))
 
 
+def middle_half(seconds: Sequence[float]) -> tuple[float, float]:
+    """Between which the middle half of them lies."""
+    low, high = np.percentile(seconds, (25, 75))
+    return float(low), float(high)
+
+
 def waking_seconds() -> float:
     """Seconds that a run takes longer after the process has waited than right after another: of a model of one small
     operator, because it hardly depends on the model."""
@@ -69,9 +75,9 @@ class Speeds:
             self._seen.append(reference_seconds(self._threads))
             self._looked_s = time.monotonic()
 
-    def typical(self) -> float:
-        """The median of all, one more included."""
-        return median([*self._seen, reference_seconds(self._threads)])
+    def told(self) -> tuple[float, ...]:
+        """All that was seen, and one more."""
+        return (*self._seen, reference_seconds(self._threads))
 
 
 @cache
