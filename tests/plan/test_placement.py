@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from taglio.plan.evaluate import brute_force, evaluate
 from taglio.plan.loosened import Loosened
 from taglio.plan.placement import solve
-from taglio.plan.prices import Market
+from taglio.plan.prices import KINDS, Market
 from taglio.plan.problem import CALLER, SOURCE, Form, Kind, Problem, Resource, Values, switching
 from taglio.plan.program import Program
 from taglio.plan.relaxation import Relaxation, tightest
-from taglio.plan.valuetables import Tables, split
+from taglio.plan.valuetables import States, Tables, split
 from tests.plan.small_problems import fan, made, problems
 
 CLOSE = 1e-5
@@ -113,12 +113,14 @@ def test_tables_that_are_kept_between_prices_equal_new_ones(problem: Problem, se
     rng, market = np.random.default_rng(seed), Market(problem)
     parts = split(market, arity, np.arange(len(problem.values)))
     chosen = np.flatnonzero(parts.count == arity)
-    places = np.tile(np.arange(market.devices), (len(chosen), 1))
-    kept, objective = Tables(market, parts, chosen, places, arity), 1.0
+    ends = (2, market.devices) * arity
+    kind, source, *readers, part = np.indices((KINDS, market.devices, *ends, len(chosen))).reshape(3 + len(ends), -1)
+    states = States(part, kind, source, np.array(readers[1::2]), np.array(readers[::2]) == 1)
+    kept, objective = Tables(market, parts, chosen, states), 1.0
     for turn in range(4):
         objective = objective if turn == 1 else float(rng.uniform())
         priced = market.price(rng.exponential(5.0, len(market.rows)), objective)
-        np.testing.assert_array_equal(kept.at(priced), Tables(market, parts, chosen, places, arity).at(priced))
+        np.testing.assert_array_equal(kept.at(priced), Tables(market, parts, chosen, states).at(priced))
 
 
 @slowly

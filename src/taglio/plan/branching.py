@@ -90,8 +90,11 @@ class Branching:
         of a larger set of labels that are in this one too, and `relaxation` is the larger set's."""
         market, cutoff = self.market, self.cutoff
         pool = list(known)
+        last = multipliers
 
         def oracle(point: np.ndarray) -> Answer:
+            nonlocal last
+            last = point
             priced = market.price(point)
             value, labels = relaxation.run(priced, alive)
             account = market.account(priced, labels)
@@ -112,7 +115,8 @@ class Branching:
         bound = found.bound
         if bound >= cutoff():
             return []
-        relaxation.run(market.price(found.multipliers), alive)
+        if last is not found.multipliers:
+            relaxation.run(market.price(found.multipliers), alive)
         marginals = relaxation.marginals()
         nearest = min(pool, key=lambda each: each.objective + abs(bound) * _over(market, each))
         self.show(nearest, found.multipliers, marginals)

@@ -111,9 +111,13 @@ class Descent:
             return []
         both = total + change[order][:, None] + change[order][None]
         after = merit(both)
-        for row, one in enumerate(nodes[order]):
-            near = np.isin(nodes[order], list(self.near[one]))
-            after[row, near] = np.inf
+        moves: dict[int, list[int]] = {}
+        for row, node in enumerate(nodes[order].tolist()):
+            moves.setdefault(node, []).append(row)
+        met = set(moves)
+        for node, mine in moves.items():
+            theirs = [row for other in self.near[node] & met for row in moves[other]]
+            after[np.ix_(mine, theirs)] = np.inf
         rows, columns = np.triu_indices(len(order), 1)
         gains = after[rows, columns]
         now = float(merit(total))

@@ -10,10 +10,10 @@ from dataclasses import replace
 import numpy as np
 
 from taglio.plan.elimination import TooWide
-from taglio.plan.prices import Market, Priced
+from taglio.plan.prices import KINDS, Market, Priced
 from taglio.plan.problem import Kind
 from taglio.plan.relaxation import Relaxation
-from taglio.plan.valuetables import Tables, split
+from taglio.plan.valuetables import States, Tables, split
 
 _NARROW = 3e5
 
@@ -30,9 +30,10 @@ class Loosened:
         chosen = np.flatnonzero(cut[parts.edges[:, 0]])
         self.edges = parts.edges[chosen, 0]
         self.producer, self.reader = values.producer[parts.value[chosen]], values.readers[self.edges]
-        self.tables = Tables(market, parts, chosen, np.tile(np.arange(devices), (len(chosen), 1)), 1)
         self.writes = market.label_writes * devices + market.label_device
         self.reads = market.label_device * 2 + (market.label_reads == Kind.INT8)
+        kind, source, target, int8, part = np.indices((KINDS, devices, devices, 2, len(chosen))).reshape(5, -1)
+        self.tables = Tables(market, parts, chosen, States(part, kind, source, target[None], int8[None] == 1))
         self.prices = np.zeros((len(chosen), 2 * devices))
         # Neither a sum over states that no label has nor a price for one of them means anything.
         self.possible = np.zeros_like(self.prices, dtype=bool)
@@ -84,7 +85,8 @@ class Loosened:
 
     def _loose(self, priced: Priced) -> Priced:
         """The costs with every cut edge shared between its ends."""
-        table = np.moveaxis(self.tables.at(priced), -1, 0)
+        states = KINDS * self.market.devices, self.prices.shape[1]
+        table = np.moveaxis(self.tables.at(priced).reshape(*states, len(self.edges)), -1, 0)
         self.table = table + np.where(self.possible, self.prices, np.inf)[:, None, :]
         unary = priced.unary.copy()
         np.add.at(unary, self.producer, self.table.min(axis=2)[:, self.writes])

@@ -155,29 +155,34 @@ class Market:
         ints = np.bincount(flat[int8], minlength=count * devices).reshape(count, devices)
         floats = np.bincount(flat[~int8], minlength=count * devices).reshape(count, devices)
         wired = np.bincount(flat[~int8], priced.wire[edge[~int8]], count * devices).reshape(count, devices)
-        local = np.zeros((count, devices), dtype=bool)
-        local[rows, place] = True
-        there = ~local & (ints + floats > 0)
-        send_float, send_int8 = priced.send_float[value, place], priced.send_int8[value, place]
-        from_int8 = kind == Kind.INT8
-        by_float = send_float + np.where(ints > 0, priced.quantize[value, 0], 0.0)
-        by_wire = floats * priced.dequantize[value] + wired if self.problem.wire_only else BIG
-        by_int8 = send_int8 + np.where(floats > 0, by_wire, 0.0)
-        by_both = np.where((ints > 0) & (floats > 0), send_float + send_int8, BIG)
-        best = np.minimum(np.minimum(by_float, by_int8), by_both)
+        there = ints + floats > 0
+        there[rows, place] = False
         needs = ints[rows, place] > 0
-        here = priced.quantize[value, np.minimum(kind, 1), place]
-        shared = needs | (here + np.where(there, best, 0.0).sum(axis=1) < np.where(there, by_float, 0.0).sum(axis=1))
-        choice = np.where(by_float <= best, 1, np.where(by_int8 <= best, 2, 3))
-        choice = np.where(shared[:, None], choice, 1)
-        choice[from_int8] = 2
+        from_int8 = kind == Kind.INT8
+        choice = np.zeros((count, devices), dtype=np.intp)
+        # Of most values nothing leaves the device that they are written on.
+        sent = np.flatnonzero(there.any(axis=1))
+        v, at, many, some = value[sent], place[sent], floats[sent], ints[sent] > 0
+        send_float, send_int8 = priced.send_float[v, at], priced.send_int8[v, at]
+        by_float = send_float + np.where(some, priced.quantize[v, 0], 0.0)
+        by_wire = many * priced.dequantize[v] + wired[sent] if self.problem.wire_only else BIG
+        by_int8 = send_int8 + np.where(many > 0, by_wire, 0.0)
+        by_both = np.where(some & (many > 0), send_float + send_int8, BIG)
+        best = np.minimum(np.minimum(by_float, by_int8), by_both)
+        here = priced.quantize[v, np.minimum(kind[sent], 1), at]
+        spared = np.where(there[sent], by_float - best, 0.0).sum(axis=1)
+        cheapest = np.where(by_float <= best, 1, np.where(by_int8 <= best, 2, 3))
+        cheapest = np.where((needs[sent] | (here < spared))[:, None], cheapest, 1)
+        choice[sent] = np.where(from_int8[sent][:, None], 2, cheapest)
         choice[~there] = 0
+        dequantized = np.where(choice == 2, floats, 0)
+        dequantized[rows, place] = np.where(from_int8, floats[rows, place], 0)
         noisy = ~from_int8[owner]
         return Chosen(
             choice,
             (needs | (choice >= 2).any(axis=1)) & ~from_int8,
             (choice == 1) & (ints > 0),
-            np.where((choice == 2) | (local & from_int8[:, None]), floats, 0),
+            dequantized,
             noisy & int8,
             noisy & ~int8 & (choice[owner, to] == 2),
         )

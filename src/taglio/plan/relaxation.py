@@ -3,15 +3,33 @@
 Its least sum is a lower bound at any prices; where no value had to be split it is the least priced cost itself.
 """
 
+from dataclasses import dataclass
+from math import prod
+
 import numpy as np
 
 from taglio.plan.elimination import LARGEST_TABLE, TooWide, schedule
 from taglio.plan.prices import BIG, KINDS, Market, Priced
 from taglio.plan.problem import CALLER, SOURCE, Kind
-from taglio.plan.valuetables import Parts, Tables, split
+from taglio.plan.valuetables import Parts, States, Tables, split
 
 # Tables with more entries are not built where a looser bound, or another method, will do.
 WIDEST = 3e6
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Layout:
+    """Parts of one arity whose ends can be on equally many devices: cells of their states are numbered from `begin` on,
+    by the producer's state (of `sizes`), each reader's and the part."""
+
+    arity: int
+    chosen: np.ndarray
+    sizes: tuple[int, ...]
+    begin: int
+
+    @property
+    def end(self) -> int:
+        return self.begin + prod(self.sizes) * len(self.chosen)
 
 
 class Relaxation:
@@ -107,29 +125,24 @@ class Relaxation:
         return np.column_stack([np.where(producer == SOURCE, -1, producer), np.where(readers == CALLER, -1, readers)])
 
     def _lay_out(self, axes: np.ndarray, constant: list[int]) -> None:
-        """Where in the parts' state tables each cell of each factor lies."""
-        market, parts, devices = self.market, self.parts, self.market.devices
+        """Where in the costs of the parts' states each cell of each factor lies."""
+        market, parts = self.market, self.parts
         values = market.problem.values
         count = len(parts.value)
         strides = np.zeros((count, 1 + self.arity), dtype=np.intp)
         base = np.zeros(count, dtype=np.intp)
-        self.local, width = self._places()
-        self.width = width
-        self.groups: list[Tables] = []
-        offset = 0
+        self.local, self.width = self._places()
+        layouts: list[_Layout] = []
+        # Cells of the parts' states, then what is forbidden, then every label's own cost.
+        self.cells = 0
         for arity in range(1, self.arity + 1):
-            for places in np.unique(width[parts.count == arity]).tolist():
-                chosen = np.flatnonzero((parts.count == arity) & (width == places))
+            for places in np.unique(self.width[parts.count == arity]).tolist():
+                chosen = np.flatnonzero((parts.count == arity) & (self.width == places))
                 sizes = (KINDS * places, *(2 * places,) * arity)
-                cells = int(np.prod(sizes))
-                base[chosen] = offset + np.arange(len(chosen))
+                base[chosen] = self.cells + np.arange(len(chosen))
                 strides[chosen, : 1 + arity] = len(chosen) * np.cumprod((1, *sizes[:0:-1]))[::-1]
-                offset += cells * len(chosen)
-                back = np.argsort(np.where(self.local[chosen] < 0, devices, self.local[chosen]), axis=1)[:, :places]
-                self.groups.append(Tables(market, parts, chosen, back, arity))
-        self.cells = offset
-        # State tables, then what is forbidden, then every label's own cost.
-        self.flat = np.full(offset + 1 + market.nodes * market.labels, BIG)
+                layouts.append(_Layout(arity, chosen, sizes, self.cells))
+                self.cells = layouts[-1].end
         # States of every label as a producer and as a reader; of what is no node, at the value's home.
         home = self.local[np.arange(count), values.home[parts.value]]
         strict = np.zeros((count, self.arity), dtype=bool)
@@ -157,6 +170,50 @@ class Relaxation:
             nodes = np.flatnonzero(np.array(plan.sizes) == wide)
             laid = self.cells + 1 + self.free[nodes][:, None] * market.labels + self.labels[nodes, :wide]
             self.positions[plan.starts[nodes][:, None] + np.arange(wide)] = laid
+        self._keep(layouts)
+
+    def _keep(self, layouts: "list[_Layout]") -> None:
+        """Number the cells that are read anew, and make tables of these alone: many states are those of no label."""
+        market = self.market
+        number = np.zeros(self.cells + 1 + market.nodes * market.labels, dtype=np.intp)
+        number[self.positions] = number[self.constant_cells] = 1
+        self.tables, count = [], 0
+        for arity in sorted({each.arity for each in layouts}):
+            alike = [each for each in layouts if each.arity == arity]
+            cells: tuple[list[np.ndarray], list[np.ndarray]] = [], []
+            states: tuple[list[States], list[States]] = [], []
+            begin = 0
+            for each in alike:
+                met = np.flatnonzero(number[each.begin : each.end])
+                found, kinds = each.begin + met, self._stands_for(each, met, begin)
+                # Those of values written in int8 come last, here and of all.
+                end = int(np.searchsorted(kinds.kind, Kind.INT8))
+                for which, part in enumerate((slice(end), slice(end, None))):
+                    cells[which].append(found[part])
+                    states[which].append(States(*(one[..., part] for one in kinds)))
+                begin += len(each.chosen)
+            taken = np.concatenate([*cells[0], *cells[1]])
+            number[taken] = count + np.arange(len(taken))
+            count += len(taken)
+            together = States(*(np.concatenate(one, axis=-1) for one in zip(*states[0], *states[1], strict=True)))
+            self.tables.append(Tables(market, self.parts, np.concatenate([each.chosen for each in alike]), together))
+        number[self.cells :] = count + np.arange(len(number) - self.cells)
+        self.positions, self.constant_cells = number[self.positions], number[self.constant_cells]
+        self.flat, self.cells = np.full(count + len(number) - self.cells, BIG), count
+
+    def _stands_for(self, layout: "_Layout", cells: np.ndarray, begin: int) -> States:
+        """What cells of a layout stand for; its parts are numbered from `begin` on."""
+        ends: list[np.ndarray] = []
+        for size in (len(layout.chosen), *layout.sizes[:0:-1], layout.sizes[0] // KINDS):
+            # Division by one number at a time is many times faster than np.unravel_index.
+            rest = cells // size
+            ends.append(cells - rest * size)
+            cells = rest
+        part, *readers, place = ends
+        local = self.local[layout.chosen]
+        back = np.argsort(np.where(local < 0, self.market.devices, local), axis=1)
+        reads = np.array(readers[::-1])
+        return States(begin + part, cells, back[part, place], back[part, reads >> 1], reads & 1 == 1)
 
     def _places(self) -> tuple[np.ndarray, np.ndarray]:
         """By part, each device's number among those that its ends can be on (−1 for others), and how many they are."""
@@ -192,7 +249,7 @@ class Relaxation:
         strides: np.ndarray,
         strict: np.ndarray,
     ) -> np.ndarray:
-        """Positions in the state tables of every cell of factors of one shape."""
+        """Positions in the costs of states of every cell of factors of one shape."""
         market, count = self.market, len(chosen)
         cells = base[chosen].reshape(count, *(1,) * len(shape))
         laid: list[np.ndarray] = []
@@ -239,10 +296,10 @@ class Relaxation:
     def _fill(self, priced: Priced, alive: np.ndarray | None) -> None:
         """Write every factor's table at these prices; labels that are not `alive` are forbidden."""
         begin = 0
-        for group in self.groups:
-            table = group.at(priced)
-            self.flat[begin : begin + table.size] = table.ravel()
-            begin += table.size
+        for each in self.tables:
+            costs = each.at(priced)
+            self.flat[begin : begin + len(costs)] = costs
+            begin += len(costs)
         own = self.flat[self.cells + 1 :]
         own[:] = priced.unary.ravel()
         if alive is not None:

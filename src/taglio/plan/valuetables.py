@@ -1,18 +1,17 @@
-"""What a value costs between the states of its producer and readers, as tables. The formula is in problem.py.
+"""What a value costs between the states of its producer and readers. The formula is in problem.py.
 
-Devices are counted among those that a part's ends can still be on (`Parts.places`), d of them: a producer's state is
-kind · d + device, a reader's is 2 · device + (reads int8). A value with one to `arity` edges
-is one table, exact. One with more is split into parts of at most `arity` edges, each of which pays its share of what is
-paid once: the sum of the parts is then a lower bound (a maximum is at least any convex combination).
+A value with one to `arity` edges is one part, exact. One with more is split into parts of at most `arity` edges, each
+of which pays its share of what is paid once: the sum of the parts is then a lower bound (a maximum is at least any
+convex combination).
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from typing import NamedTuple
 
 import numpy as np
 
 from taglio.plan.prices import BIG, Market, Priced
+from taglio.plan.problem import Kind
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,153 +48,98 @@ def split(market: Market, arity: int, chosen: np.ndarray) -> Parts:
     return Parts(value[keep], edges[keep], count[keep], share[keep])
 
 
-class Tables:
-    """Tables of the `chosen` parts, all of `arity` edges, over the devices `places` (part, d): (producer state, reader
-    state, …, part). Parts are the last axis, so that inner loops are long.
+class States(NamedTuple):
+    """What each cell stands for: the number of its part among those of the tables, the kind that the part's producer
+    writes in and where, and by slot (arity, cells) where its readers are and whether they read int8."""
 
-    Prices of noise change from call to call, those of the resources seldom: what hangs on the latter alone is kept.
+    part: np.ndarray
+    kind: np.ndarray
+    source: np.ndarray
+    target: np.ndarray
+    int8: np.ndarray
+
+
+class Tables:
+    """Costs of cells of the `chosen` parts, which all have as many edges; cells of values written in int8 come last.
+
+    Readers that share a device are served together: what they cost hangs on their devices, the producer's and which of
+    them read int8, and many cells have such a group in common. Prices of noise change from call to call, those of the
+    resources seldom: what hangs on the latter alone is kept.
     """
 
-    def __init__(self, market: Market, parts: Parts, chosen: np.ndarray, places: np.ndarray, arity: int) -> None:
-        self.market, self.arity, self.places = market, arity, places
+    def __init__(self, market: Market, parts: Parts, chosen: np.ndarray, states: States) -> None:
+        self.market, self.states = market, states
         self.value, self.share = parts.value[chosen], parts.share[chosen]
-        self.edges = parts.edges[chosen, :arity].T
+        self.floats = int((states.kind != Kind.INT8).sum())
+        self._group(parts.edges[chosen, : len(states.target)].T)
         self.settled_at: np.ndarray | None = None
 
+    def _group(self, edges: np.ndarray) -> None:
+        """Number the groups of readers that are met, by part, devices and members: `groups` (arity, cells) has the
+        number of a group at its first slot, and at others that of nothing, which comes last."""
+        states, devices = self.states, self.market.devices
+        arity, count = states.target.shape
+        patterns, none = 3**arity, len(self.market.readers)
+        keys = np.zeros((arity, count), dtype=np.intp)
+        first = np.ones((arity, count), dtype=bool)
+        place = (states.part * devices + states.source) * devices
+        for slot in range(arity):
+            for other in range(arity):
+                together = states.target[slot] == states.target[other]
+                keys[slot] += 3**other * np.where(together, 1 + states.int8[other], 0)
+                if other < slot:
+                    first[slot] &= ~together
+            keys[slot] += (place + states.target[slot]) * patterns
+        met = np.zeros(len(self.value) * devices * devices * patterns, dtype=bool)
+        met[keys[first]] = True
+        found = np.flatnonzero(met)
+        self.groups = np.where(first, (np.cumsum(met) - 1)[keys], len(found))
+        where, pattern = np.divmod(found, patterns)
+        member = pattern // 3 ** np.arange(arity)[:, None] % 3
+        self.part, there = np.divmod(where, devices * devices)
+        self.source, self.target = np.divmod(there, devices)
+        self.some, self.reading = (member == 2).any(axis=0), (member == 1).sum(axis=0)
+        self.wired = np.where(member == 1, edges[:, self.part], none)
+        self.noisy = np.where(member == 2, edges[:, self.part], none)
+
     def at(self, priced: Priced) -> np.ndarray:
-        """The tables at these prices."""
+        """The costs at these prices, by cell."""
         if priced.send_float is not self.settled_at:
             self._settle(priced)
-        arity, (count, devices) = self.arity, self.places.shape
-        blocks = self.blocks
-        wire = priced.wire[self.edges] if self.market.problem.wire_only else np.full(self.edges.shape, BIG)
-        result = np.empty((3, *self.without.shape))
-        # Written in float or float behind an anchor: all without int8 copies, or all that pay to make one at home.
-        np.add(_spread(partial(blocks.with_int8, wire=wire), arity), self.paid, out=result[:2])
-        np.minimum(self.without, result[:2], out=result[:2])
-        result[2] = self.from_int8
+        if self.market.problem.wire_only:
+            wired = np.append(priced.wire, 0.0).take(self.wired).sum(axis=0)
+        else:
+            wired = BIG * self.reading
         # What int8 readers add wherever they are, in every float state of the producer.
-        for slot in range(arity):
-            result[:2] += priced.edge[self.edges[slot]] * _reads(2 * slot + 1, 2 * arity)
-        return result.reshape(3 * devices, *(2 * devices,) * arity, count)
+        noise = np.append(priced.edge, 0.0).take(self.noisy).sum(axis=0)
+        # Without an int8 copy made on the producer's device, and with one, of which each other device takes what is
+        # cheapest: summed up over the groups at once, as the two parts of complex numbers.
+        self.ways.real[:-1] = self.alone + noise
+        self.ways.imag[:-1] = np.minimum(self.both, self.from_int8 + wired) + noise
+        total, more = self.totals
+        np.take(self.ways, self.groups[0, : self.floats], out=total, mode="clip")
+        for groups in self.groups[1:, : self.floats]:
+            np.add(total, np.take(self.ways, groups, out=more, mode="clip"), out=total)
+        np.minimum(total.real, total.imag + self.paid, out=self.costs[: self.floats])
+        return self.costs
 
     def _settle(self, priced: Priced) -> None:
         """Work out what the prices of the resources decide."""
-        value, share, (count, devices) = self.value, self.share, self.places.shape
-        source, target = self.places.T[:, None], self.places.T[None]
-        quantize = priced.quantize[value, np.arange(2)[:, None, None], target] * share
-        self.blocks = _Blocks(
-            priced.send_float[value, source, target] * share,
-            priced.send_int8[value, source, target] * share,
-            quantize[0],
-            priced.dequantize[value, self.places.T],
-        )
-        self.paid = quantize.reshape(2, devices, *(1,) * (2 * self.arity), count)
-        self.without, self.from_int8 = _spread(self.blocks.settled, self.arity)
-        self.settled_at = priced.send_float
-
-
-class _Blocks:
-    """Costs of the readers that share a device, by the way that the producer writes: (way, from, to, reads int8, …,
-    part).
-
-    `send_float` and `send_int8` are (from, to, part), `again` and `dequantize` (device, part).
-    """
-
-    def __init__(
-        self, send_float: np.ndarray, send_int8: np.ndarray, again: np.ndarray, dequantize: np.ndarray
-    ) -> None:
-        self.devices, self.count = dequantize.shape
-        self.send_float, self.send_int8, self.again, self.dequantize = send_float, send_int8, again, dequantize
-        self.kept: dict[tuple[int, ...], tuple[np.ndarray, np.ndarray]] = {}
-
-    def settled(self, slots: tuple[int, ...]) -> np.ndarray:
-        """Readers of these slots: without an int8 copy, and of a value written as int8."""
-        lifted = len(slots)
-        ones = (1,) * lifted
-        some = _ints(lifted)[..., None] > 0
-        result = np.empty((2, self.devices, self.devices, *(2,) * lifted, self.count))
-        float_only, from_int8 = result
-        send_float, send_int8 = _lift(self.send_float, lifted), _lift(self.send_int8, lifted)
+        value, share, source, target = self.value[self.part], self.share[self.part], self.source, self.target
+        send_float = priced.send_float[value, source, target] * share
+        send_int8 = priced.send_int8[value, source, target] * share
+        again = priced.quantize[value, 0, target] * share
+        home = source == target
         # No int8 copy exists: other devices quantise again, int8 readers at home are not served.
-        np.add(send_float, np.where(some, self.again.reshape(1, self.devices, *ones, self.count), 0.0), out=float_only)
-        _at_home(float_only)[...] = np.where(some, BIG, 0.0)
+        self.alone = np.where(home, np.where(self.some, BIG, 0.0), send_float + np.where(self.some, again, 0.0))
+        self.both = np.where(home, 0.0, send_float + np.where(self.some, np.minimum(again, send_int8), 0.0))
         # The producer wrote int8: float readers dequantise, other devices get the int8 copy.
-        from_int8[...] = send_int8
-        for place in range(lifted):
-            floats = 1.0 - _reads(place, lifted)
-            from_int8 += self.dequantize.reshape(1, self.devices, *ones, self.count) * floats
-        least = _lift(np.minimum(self.again, self.send_int8), lifted)
-        self.kept[slots] = send_float + np.where(some, least, 0.0), from_int8
-        return result
-
-    def with_int8(self, slots: tuple[int, ...], *, wire: np.ndarray) -> np.ndarray:
-        """The same with an int8 copy made on the producer's device, after `settled`: each device takes what is
-        cheapest. `wire` (slot, part) is what a float reader of the int8 copy costs in noise."""
-        both, from_int8 = self.kept[slots]
-        wired = np.zeros((*(2,) * len(slots), self.count))
-        for place, slot in enumerate(slots):
-            wired += wire[slot] * (1.0 - _reads(place, len(slots)))
-        result = np.empty((1, *both.shape))
-        np.add(from_int8, wired, out=result[0])
-        np.minimum(both, result[0], out=result[0])
-        _at_home(result[0])[...] = 0.0
-        return result
-
-
-def _spread(ways: Callable[[tuple[int, ...]], np.ndarray], arity: int) -> np.ndarray:
-    """Costs for every state of every reader, (way, from, to, int8, to, int8, …, part), from those of readers that share
-    a device."""
-    ways = lru_cache(ways)
-    kinds, devices, *_, count = ways((0,)).shape
-    result = np.empty((kinds, devices, *(devices, 2) * arity, count))
-    for blocks in _partitions(arity):
-        # Where the readers of each block are on one device: a view of the diagonal.
-        at = {slot: letter for letter, block in zip("abcde", blocks, strict=False) for slot in block}
-        axes = "".join(at[slot] + "ijklm"[slot] for slot in range(arity))
-        order = "".join(at[block[0]] + "".join("ijklm"[slot] for slot in block) for block in blocks)
-        there = np.einsum(f"wf{axes}p->wf{order}p", result)
-        begin, end = 2, there.ndim - 1
-        for block in blocks:
-            table, own = ways(block), 1 + len(block)
-            laid = (*table.shape[:2], *(1,) * (begin - 2), *table.shape[2:-1], *(1,) * (end - begin - own), count)
-            np.add(there if begin > 2 else 0.0, table.reshape(laid), out=there)
-            begin += own
-    return result
-
-
-def _at_home(table: np.ndarray) -> np.ndarray:
-    """The cells of a (from, to, …) table where a reader is where the producer is: a view."""
-    view: np.ndarray = np.einsum("ii...->i...", table)
-    return view
-
-
-@lru_cache
-def _reads(place: int, axes: int) -> np.ndarray:
-    """1 where axis `place` of `axes` is 1 (the reader reads int8), laid out for broadcasting before a last axis."""
-    return np.arange(2.0).reshape(*(2 if axis == place else 1 for axis in range(axes)), 1)
-
-
-def _lift(table: np.ndarray, axes: int) -> np.ndarray:
-    """A (from, to, part) table with `axes` axes before the last."""
-    return table.reshape(*table.shape[:-1], *(1,) * axes, table.shape[-1])
-
-
-@lru_cache
-def _ints(slots: int) -> np.ndarray:
-    """How many of `slots` readers read int8, by their states."""
-    result: np.ndarray = np.indices((2,) * slots).sum(axis=0)
-    return result
-
-
-@lru_cache
-def _partitions(arity: int) -> list[tuple[tuple[int, ...], ...]]:
-    """Which readers share a device: every partition of them, those of more blocks first."""
-    found: list[tuple[tuple[int, ...], ...]] = [()]
-    for slot in range(arity):
-        found = [
-            (*blocks[:number], (*block, slot), *blocks[number + 1 :])
-            for blocks in found
-            for number, block in enumerate((*blocks, ()))
-        ]
-    return sorted(found, key=len, reverse=True)
+        self.from_int8 = send_int8 + self.reading * priced.dequantize[value, target]
+        states, floats = self.states, self.floats
+        part, kind, place = states.part[:floats], states.kind[:floats], states.source[:floats]
+        self.paid = priced.quantize[self.value[part], kind, place] * self.share[part]
+        self.ways = np.zeros(len(value) + 1, dtype=complex)
+        self.totals = np.empty((2, floats), dtype=complex)
+        self.costs = np.zeros(len(states.kind))
+        self.costs[floats:] = np.append(self.from_int8, 0.0)[self.groups[:, floats:]].sum(axis=0)
+        self.settled_at = priced.send_float
