@@ -83,11 +83,13 @@ def test_seconds_of_a_link_are_latency_and_bytes_over_bandwidth() -> None:
 
 def test_what_messages_take_is_read() -> None:
     cluster = parse(
-        FILE.replace("idle_watts = 1.5", "send_ms = 2\nreceive_ms = 3").replace(
+        FILE.replace("idle_watts = 1.5", "send_ms = 2\nreceive_ms = 3\nreceive_ms_per_mb = 12").replace(
             "latency_ms = 5", "latency_ms = 5\ngap_ms = 1"
         )
     )
     assert (cluster.devices[0].send_s, cluster.devices[0].receive_s, cluster.devices[1].send_s) == (2e-3, 3e-3, 0.0)
+    assert cluster.devices[0].sending_s(1e6) == 2e-3
+    assert cluster.devices[0].receiving_s(5e5) == pytest.approx(3e-3 + 6e-3)
     link = cluster.link("camera", "server")
     assert link is not None and link.gap_s == 1e-3
     quick = changed(cluster, "link camera->server latency x0.1").link("camera", "server")

@@ -7,9 +7,11 @@
     memory_mb = 512
     active_watts = 4.5
     cpus = 0.5                             # only for taglio emulate: half a processor
-    send_ms = 2                            # what a message takes of its time, leaving and arriving: it limits the
-    receive_ms = 3                         # requests a second; and what a request takes of the start device besides
-    request_ms = 1                         # its components (taglio cluster probe measures all three)
+    send_ms = 2                            # what a message takes of its time, leaving and arriving, and each megabyte
+    receive_ms = 3                         # of it: it limits the requests a second, and components stand still for it;
+    send_ms_per_mb = 3                     # and what a request takes of the start device besides its components
+    receive_ms_per_mb = 12                 # (taglio cluster probe measures all of these)
+    request_ms = 1
     profile = "profile.json"               # measured times, a file in each model's own folder
 
     [device.server]
@@ -57,9 +59,10 @@ class Device:
     file names none). It is None with a `scale_of`, the device or profile file whose times are taken `scale_factor`
     times: an assumption, marked wherever it is used.
 
-    `cpus` is what emulation lets it use of processors; planning knows only measured times. A message takes `send_s` of
-    its time where it leaves and `receive_s` where it arrives (LogP's o), a request `request_s` where requests start.
-    `never` lists patterns of operator types and block names that it may not run.
+    `cpus` is what emulation lets it use of processors; planning knows only measured times. A message takes `send_s` and
+    each of its bytes `send_byte_s` of its time where it leaves, `receive_s` and `receive_byte_s` where it arrives
+    (LogP's o), a request `request_s` where requests start. `never` lists patterns of operator types and block names
+    that it may not run.
     """
 
     name: str
@@ -78,6 +81,16 @@ class Device:
     send_s: float = 0.0
     receive_s: float = 0.0
     request_s: float = 0.0
+    send_byte_s: float = 0.0
+    receive_byte_s: float = 0.0
+
+    def sending_s(self, count_bytes: float) -> float:
+        """Its time that a message of so many bytes takes where it leaves."""
+        return self.send_s + count_bytes * self.send_byte_s
+
+    def receiving_s(self, count_bytes: float) -> float:
+        """The same where it arrives."""
+        return self.receive_s + count_bytes * self.receive_byte_s
 
     @property
     def assumed(self) -> bool:
@@ -235,6 +248,8 @@ _DEVICE_NUMBERS = {
     "send_ms": _Number("send_s", 1e-3),
     "receive_ms": _Number("receive_s", 1e-3),
     "request_ms": _Number("request_s", 1e-3),
+    "send_ms_per_mb": _Number("send_byte_s", 1e-3 / _MEGA),
+    "receive_ms_per_mb": _Number("receive_byte_s", 1e-3 / _MEGA),
 }
 _LINK_NUMBERS = {
     "bandwidth_mbit_s": _Number("bandwidth_bytes_per_s", _MEGA / _BITS, zero=False),

@@ -25,8 +25,22 @@ def test_one_message_comes_back_and_one_more_than_asked_for_goes_there(tmp_path:
     assert [each.device for each in wiring.messages if each.source == "last"] == [CALLER]
 
 
+@pytest.mark.parametrize(("there", "back"), [(0, 0), (100_000, 0), (0, 100_000)])
+def test_many_bytes_go_there_or_back(tmp_path: Path, there: int, back: int) -> None:
+    parts = handling._parts("camera", "server", there=there, back=back)
+    wiring = wire(write(tmp_path, "0" * 64, ["x"], ["y"], parts))
+    sizes = {(each.source_device, each.device): each.bytes for each in wiring.messages}
+    assert (sizes["camera", "server"], sizes["server", "camera"]) == (there or 32, back or 32)
+    values = {"x": np.arange(8, dtype=np.float32)}
+    for part in parts:
+        session = open_session(part.proto, SessionOptions(1))
+        made = session.run(list(part.outputs), {name: values[name] for name in part.inputs})
+        values |= dict(zip(part.outputs, made, strict=True))
+    assert values["y"].tolist() == list(range(8))
+
+
 def test_a_working_component_works() -> None:
-    part = handling._part("working", "camera", ["x"], ["y"], working=True)
+    part = handling._part("working", "camera", ["x"], {"y": 8}, working=True)
     session = open_session(part.proto, SessionOptions(1))
     values = [1.0, 2.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]
     (found,) = session.run(None, {"x": np.array(values, np.float32)})

@@ -60,10 +60,14 @@ def test_what_was_measured_is_a_cluster_file() -> None:
     samples = {size: [0.01 + size / 5e6] * 5 for size in SIZES}
     ends = [("camera", "server"), ("server", "camera"), ("camera", "camera")]
     probes = [fitted(a, b, samples, cluster.link(a, b), 1e-3 if a != b else 0.0) for a, b in ends]
-    cluster = with_handling(cluster, {"server": Handling(2e-3, 3e-3)})
+    cluster = with_handling(cluster, {"server": Handling(2e-3, 3e-3, 2.0**-28, 2.0**-26)})
     again = parse(written(cluster, probes))
-    assert again.devices == cluster.devices and again.start == cluster.start
+    assert [each.name for each in again.devices] == [each.name for each in cluster.devices]
+    assert again.start == cluster.start
+    assert again.device("camera") == cluster.device("camera")
     assert (again.device("server").send_s, again.device("server").receive_s) == (2e-3, 3e-3)
+    assert again.device("server").sending_s(1e6) == pytest.approx(2e-3 + 1e6 * 2.0**-28, rel=1e-5)
+    assert again.device("server").receiving_s(1e6) == pytest.approx(3e-3 + 1e6 * 2.0**-26, rel=1e-5)
     for each in probes:
         link = again.link(each.source, each.target)
         assert link is not None

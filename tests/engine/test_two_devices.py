@@ -114,9 +114,10 @@ def test_links_are_measured_in_the_form_of_a_cluster_file(running: Bench, cluste
     assert set(found["devices"]) == {"camera", "server"}
     for device in measured.devices:
         taken = found["devices"][device.name]
-        for key in ("send_s", "receive_s", "request_s"):
+        for key in ("send_s", "receive_s", "request_s", "send_byte_s", "receive_byte_s"):
             assert getattr(device, key) == pytest.approx(taken[key], rel=1e-4)
         assert 1e-5 < device.send_s + device.receive_s < 0.1
+        assert 1e-11 < device.send_byte_s + device.receive_byte_s < 1e-6
         assert (device.request_s > 0.0) == (device.name == "camera")
 
 

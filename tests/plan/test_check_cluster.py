@@ -23,7 +23,9 @@ from tests.plan.test_assemble import PAIR, chain
 from tests.plan.test_schedule import STEADY, drawn, some_stages
 
 THREE = parse(
-    PAIR.replace("[device.far]", "[device.far]\nmemory_mb = 10\nsend_ms = 0.01\nreceive_ms = 0.03")
+    PAIR.replace(
+        "[device.far]", "[device.far]\nmemory_mb = 10\nsend_ms = 0.01\nreceive_ms = 0.03\nreceive_ms_per_mb = 40"
+    )
     + """
 [device.cloud]
 active_watts = 1.5
@@ -192,6 +194,7 @@ def test_a_lie_is_caught(change: Callable[[Plan], Plan], words: str) -> None:
         ("latency_ms = 0.01", "latency_ms = 0.02", "were claimed"),
         ("[device.far]", "[device.far]\nreceive_ms = 1", "requests a second by the tables"),
         ("[device.near]", "[device.near]\nrequest_ms = 1", "requests a second by the tables"),
+        ("[device.near]", "[device.near]\nsend_ms_per_mb = 1e4", "near is busy with two things at once"),
         ("[device.near]", "[device.near]\nsend_ms = 1", "near is busy with two things at once"),
     ],
 )

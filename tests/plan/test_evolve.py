@@ -38,7 +38,7 @@ def played(assembled: Assembled, labels: list[int]) -> tuple[float, float]:
 @pytest.mark.parametrize("send_ms", [0.0, 0.05, 1.0])
 def test_a_chain_takes_in_a_replay_what_it_takes_in_the_simulator(send_ms: float) -> None:
     graph, profiles = chain()
-    pair = parse(PAIR.replace("active_", f"send_ms = {send_ms}\nactive_"))
+    pair = parse(PAIR.replace("active_", f"send_ms = {send_ms}\nsend_ms_per_mb = {1e3 * send_ms}\nactive_"))
     assembled = assemble([Workload("m", graph, profiles, None, Limits(None))], pair, Goal())
     tried = {totals.labels for totals in every(assembled)}
     assert len(tried) > 20

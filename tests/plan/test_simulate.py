@@ -75,6 +75,15 @@ def test_a_component_stands_still_while_its_device_receives(second_s: float, end
     assert timeline.busy_s[SERVER] == 3.0
 
 
+@pytest.mark.parametrize(("receiving_s", "end_s"), [(3.0, 12.0), (6.0, 15.0), (100.0, 17.0)])
+def test_a_device_receives_no_longer_than_a_transfer_takes(receiving_s: float, end_s: float) -> None:
+    """c runs from 0 on for 9, while what a sent from 1 on takes 5 of the link and 3 of delay."""
+    tasks = (Task("a", CAMERA, 1.0), Task("c", SERVER, 9.0), Task("d", SERVER, 0.0))
+    sent = replace(send(0, 2, busy=5.0, delay=3.0), receiving_s=receiving_s)
+    timeline = simulate([Pipeline(tasks, (sent,))])
+    assert next(each.end_s for each in timeline.spans if each.what == "c") == end_s
+
+
 def test_one_link_sends_one_tensor_at_a_time_and_delay_overlaps() -> None:
     pipeline = Pipeline(
         (Task("a", CAMERA, 1.0), Task("b", SERVER, 1.0), Task("c", SERVER, 1.0)),

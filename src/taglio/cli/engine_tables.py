@@ -49,7 +49,9 @@ def links(found: Sequence[LinkProbe], handled: Mapping[str, Handling]) -> None:
     Console(highlight=False).print(table)
     table = _table("of a device's time", "sending a message", "receiving one", "starting a request")
     for name, taken in handled.items():
-        table.add_row(name, *(_ms(each) if each else "" for each in (taken.send_s, taken.receive_s, taken.request_s)))
+        ends = ((taken.send_s, taken.send_byte_s), (taken.receive_s, taken.receive_byte_s))
+        cells = (f"{_ms(each)}, {_ms(byte_s * 1e6)} a megabyte" if each or byte_s else "" for each, byte_s in ends)
+        table.add_row(name, *cells, _ms(taken.request_s) if taken.request_s else "")
     Console(highlight=False).print(table)
 
 

@@ -1,11 +1,11 @@
 """What messages take of the devices at their ends, and requests of the start device: requests of next to no work
 through the pipeline that answers real ones. Plans nothing.
 
-Three pipelines of components that do next to nothing: one on the start device alone; that, another on another device
-and one to end with, which is a message there and one back; and the same with some more messages there, sent at once.
-Their differences are what a message takes where it leaves and where it arrives: handling, threads and processes
-included. What a request takes besides its component is longer where that has filled the processor's caches: it is
-measured with one that multiplies matrices.
+Pipelines of components that do next to nothing: one on the start device alone; that, another on another device and one
+to end with, which is a message there and one back; the same with some more messages there, sent at once; and with many
+bytes there, or back. Their differences are what a message and its bytes take where it leaves and where it arrives:
+handling, threads and processes included. What a request takes besides its component is longer where that has filled the
+processor's caches: it is measured with one that multiplies matrices.
 """
 
 import tempfile
@@ -26,23 +26,26 @@ from taglio.engine.pipeline import Answer, Broken, Pipeline
 from taglio.errors import BadDevice
 from taglio.profile.stopwatch import Progress
 
-# Messages more, in the third pipeline.
+# Messages more, in the third pipeline. Many bytes are what a link lets through in so long, within limits.
 _MORE = 2
-_LEAST_S, _FEWEST, _PATIENCE_S = 2.0, 50, 60.0
+_LONG_S, _FEWEST_BYTES, _MOST_BYTES = 0.2, 100_000, 1_000_000
+_LEAST_S, _FEWEST, _FEWEST_LONG, _PATIENCE_S = 2.0, 50, 16, 60.0
 _SHARE_S = 0.5
 # A device that takes so much of what a quota lets it have did nothing but wait for it.
 _SATURATED = 0.8
-_FEW, _WIDE = 8, 400
+_FEW, _WIDE, _FLOAT_BYTES = 8, 400, 4
 _INPUT, _OUTPUT = "x", "y"
 
 
 @dataclass(frozen=True, slots=True)
 class Handling:
-    """Seconds that a message takes of a device's processors where it leaves and where it arrives, and that a request
-    takes where it starts; longer by as much as a quota makes all work there longer."""
+    """Seconds that a message and each of its bytes take of a device's processors where it leaves and where it arrives,
+    and that a request takes where it starts; longer by as much as a quota makes all work there longer."""
 
     send_s: float
     receive_s: float
+    send_byte_s: float = 0.0
+    receive_byte_s: float = 0.0
     request_s: float = 0.0
 
 
@@ -60,19 +63,30 @@ def _measured(connection: Connection, cluster: Cluster, progress: Progress | Non
     others = [each.name for each in cluster.devices if each.name != start]
     others = [name for name in others if cluster.link(start, name) and cluster.link(name, start)]
     found: dict[str, Handling] = {}
-    ours: list[Handling] = []
+    ours: list[tuple[float, float, float, float]] = []
     with tempfile.TemporaryDirectory() as folder:
         request_s = _request_s(connection, cluster, Path(folder) / "working")
-        alone = _taken(connection, cluster, Path(folder) / "alone", None, 0)[start] if others else 0.0
+        alone = _taken(connection, cluster, Path(folder) / "alone", _parts(start))[start] if others else 0.0
         for done, name in enumerate(others):
             if progress:
                 progress("measuring messages", done, len(others))
-            few, many = (_taken(connection, cluster, Path(folder) / f"{name}{more}", name, more) for more in (0, _MORE))
-            sent, received = ((many[each] - few[each]) / _MORE for each in (start, name))
-            ours.append(_bounded(sent, few[start] - alone - sent))
-            found[name] = _bounded(few[name] - received, received)
-    send_s, receive_s = np.median([(each.send_s, each.receive_s) for each in ours], axis=0) if ours else (0.0, 0.0)
-    found[start] = Handling(float(send_s), float(receive_s), request_s)
+            there, back = _many(cluster, start, name), _many(cluster, name, start)
+            ways = {
+                "few": (_parts(start, name), _FEWEST),
+                "more": (_parts(start, name, _MORE), _FEWEST),
+                "there": (_parts(start, name, there=there), _FEWEST_LONG),
+                "back": (_parts(start, name, back=back), _FEWEST_LONG),
+            }
+            taken = {
+                each: _taken(connection, cluster, Path(folder) / f"{name}-{each}", parts, fewest)
+                for each, (parts, fewest) in ways.items()
+            }
+            sent, received = ((taken["more"][each] - taken["few"][each]) / _MORE for each in (start, name))
+            leaving, arriving = ((taken["there"][each] - taken["few"][each]) / there for each in (start, name))
+            returned, restored = ((taken["back"][each] - taken["few"][each]) / back for each in (name, start))
+            ours.append((sent, taken["few"][start] - alone - sent, leaving, restored))
+            found[name] = _bounded(taken["few"][name] - received, received, returned, arriving)
+    found[start] = replace(_bounded(*np.median(ours or [(0.0,) * 4], axis=0).tolist()), request_s=request_s)
     if progress:
         progress("measuring messages", len(others), len(others))
     return found
@@ -84,13 +98,20 @@ def with_handling(cluster: Cluster, found: Mapping[str, Handling]) -> Cluster:
     return replace(cluster, devices=tuple(devices))
 
 
-def _bounded(send_s: float, receive_s: float) -> Handling:
-    return Handling(max(send_s, 0.0), max(receive_s, 0.0))
+def _bounded(*seconds: float) -> Handling:
+    return Handling(*(max(each, 0.0) for each in seconds))
+
+
+def _many(cluster: Cluster, source: str, target: str) -> int:
+    """Bytes of a message that keeps the link busy for a while."""
+    link = cluster.link(source, target)
+    assert link is not None
+    return int(np.clip(link.bandwidth_bytes_per_s * _LONG_S, _FEWEST_BYTES, _MOST_BYTES))
 
 
 def _request_s(connection: Connection, cluster: Cluster, folder: Path) -> float:
     """Seconds between components of one request after the other, in the mean."""
-    parts = [_part("working", cluster.start, [_INPUT], [_OUTPUT], working=True)]
+    parts = [_part("working", cluster.start, [_INPUT], {_OUTPUT: _FEW}, working=True)]
     pipeline = _opened(connection, cluster, folder, parts)[1]
     try:
         _stream(pipeline, 0, LANES, 0.0)
@@ -103,15 +124,17 @@ def _request_s(connection: Connection, cluster: Cluster, folder: Path) -> float:
     return max(took_s - working_s, 0.0) / len(answers)
 
 
-def _taken(connection: Connection, cluster: Cluster, folder: Path, other: str | None, more: int) -> dict[str, float]:
+def _taken(
+    connection: Connection, cluster: Cluster, folder: Path, parts: Sequence[Component], fewest: int = _FEWEST
+) -> dict[str, float]:
     """Seconds of each device that a request takes, as many on their way as fit."""
-    deployment, pipeline = _opened(connection, cluster, folder, _parts(cluster.start, other, more))
+    deployment, pipeline = _opened(connection, cluster, folder, parts)
     try:
         hosts = deployment.hosts()
         spare = {name: host.share(_SHARE_S) for name, host in hosts.items()}
-        _stream(pipeline, 0, _FEWEST, 0.0)
+        _stream(pipeline, 0, fewest, 0.0)
         before, begun = {name: host.processor_s() for name, host in hosts.items()}, time.monotonic()
-        count = len(_stream(pipeline, _FEWEST, _FEWEST, _LEAST_S))
+        count = len(_stream(pipeline, fewest, fewest, _LEAST_S))
         took_s = time.monotonic() - begun
         used = {name: host.processor_s() - before[name] for name, host in hosts.items()}
     finally:
@@ -146,39 +169,62 @@ def _stream(pipeline: Pipeline, first: int, fewest: int, least_s: float) -> list
     return answers
 
 
-def _parts(start: str, other: str | None, more: int) -> list[Component]:
+def _parts(start: str, other: str | None = None, more: int = 0, *, there: int = 0, back: int = 0) -> list[Component]:
     """Components x -> ... -> y: one on the start device, some on the other that each read one message more, and one on
-    the start device. Without the other, one."""
+    the start device; so many bytes there, and back, or next to none. Without the other, one."""
     writes = [_OUTPUT] if other is None else ["a", *(f"a{index}" for index in range(more))]
-    parts = [_part("first", start, [_INPUT], writes)]
+    sizes = dict.fromkeys(writes, max(there // _FLOAT_BYTES, _FEW))
+    parts = [_part("first", start, [_INPUT], sizes)]
     if other is not None:
-        last: list[str] = []
+        last: dict[str, int] = {}
         for index, sent in enumerate(writes):
-            parts.append(_part(f"{index}-there", other, [sent, *last], [f"b{index}"]))
-            last = [f"b{index}"]
-        parts.append(_part("last", start, last, [_OUTPUT]))
+            made = {f"b{index}": max(back // _FLOAT_BYTES, _FEW)}
+            parts.append(_part(f"{index}-there", other, [sent, *last], made, given=sizes | last))
+            last = made
+        parts.append(_part("last", start, list(last), {_OUTPUT: _FEW}, given=last))
     return parts
 
 
-def _part(name: str, device: str, reads: Sequence[str], writes: Sequence[str], *, working: bool = False) -> Component:
-    """A component that writes the sum of what it reads, as often as is asked; a working one multiplies matrices of its
-    input before."""
-    nodes, weights, summed = [], [], list(reads)
+def _part(
+    name: str,
+    device: str,
+    reads: Sequence[str],
+    writes: Mapping[str, int],
+    *,
+    given: Mapping[str, int] | None = None,
+    working: bool = False,
+) -> Component:
+    """A component that writes the sum of the first numbers of what it reads, and as many zeros behind it as make up the
+    size of each that it writes; sizes of what it reads are `given` where they are not the least. A working one
+    multiplies matrices of its input before."""
+    sizes = dict.fromkeys(reads, _FEW) | {each: size for each, size in (given or {}).items() if each in reads}
+    nodes, summed = [], []
+    weights = [
+        helper.make_tensor("begin", TensorProto.INT64, [1], [0]),
+        helper.make_tensor("end", TensorProto.INT64, [1], [_FEW]),
+    ]
+    for each in reads:
+        nodes.append(helper.make_node("Slice", [each, "begin", "end"], [f"{each} first"]))
+        summed.append(f"{each} first")
     if working:
-        weights = [
+        weights += [
             helper.make_tensor("rows", TensorProto.INT64, [2], [_WIDE, _WIDE // _FEW]),
             helper.make_tensor("row", TensorProto.INT64, [2], [1, _FEW]),
         ]
-        nodes = [
+        nodes += [
             helper.make_node("Reshape", [reads[0], "row"], ["flat"]),
             helper.make_node("Tile", ["flat", "rows"], ["matrix"]),
             helper.make_node("MatMul", ["matrix", "matrix"], ["product"]),
             helper.make_node("ReduceMax", ["product"], ["most"], keepdims=0),
         ]
-        summed = [*summed, "most"]
-    nodes += [helper.make_node("Sum", summed, [each]) for each in writes]
+        summed.append("most")
+    nodes.append(helper.make_node("Sum", summed, ["sum"]))
+    for each, size in writes.items():
+        weights.append(helper.make_tensor(f"{each} behind", TensorProto.INT64, [2], [0, size - _FEW]))
+        nodes.append(helper.make_node("Pad", ["sum", f"{each} behind"], [each]))
     inputs, outputs = (
-        [helper.make_tensor_value_info(each, TensorProto.FLOAT, [_FEW]) for each in side] for side in (reads, writes)
+        [helper.make_tensor_value_info(each, TensorProto.FLOAT, [size]) for each, size in side.items()]
+        for side in (sizes, writes)
     )
     graph = helper.make_graph(nodes, name, inputs, outputs, weights)
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)

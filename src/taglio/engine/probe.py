@@ -178,6 +178,7 @@ def written(cluster: Cluster, probes: Sequence[LinkProbe]) -> str:
         if device.cpus < inf:
             lines.append(f"cpus = {device.cpus:.9g}")
         taken = {"send_ms": device.send_s, "receive_ms": device.receive_s, "request_ms": device.request_s}
+        taken |= {"send_ms_per_mb": device.send_byte_s * 1e6, "receive_ms_per_mb": device.receive_byte_s * 1e6}
         lines += [f"{key} = {value * 1e3:.6g}" for key, value in taken.items() if value]
         if device.never:
             lines.append(f"never = [{', '.join(repr(each) for each in device.never)}]")

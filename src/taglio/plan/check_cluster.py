@@ -232,15 +232,24 @@ class _Checks(Facts):
             raise PlanIsWrong(f"the timeline ends at {end * 1e3:.4f} ms, {claimed * 1e3:.4f} ms were claimed")
 
     def receiving(self) -> dict[str, list[tuple[float, float]]]:
-        """By device, from when to when it receives, which components stand still for."""
+        """By device, from when to when it receives, which components stand still for: the end of each message's way,
+        where those that overlap count once."""
         found: dict[str, list[tuple[float, float]]] = {}
-        for each in sorted((each for each in self.plan.timeline if each.transfer), key=lambda each: each.end_s):
+        size = {
+            (f"{each.tensor} ({each.precision})", f"{each.source} -> {each.target}"): each.bytes
+            for each in self.plan.crossings
+        }
+        for each in (each for each in self.plan.timeline if each.transfer):
             source, target = each.on.split(" -> ")
-            link = self.cluster.link(source, target)
-            if link is not None and source != target:
-                takes = min(self.cluster.device(target).receive_s, link.latency_s - link.gap_s)
-                known = found.setdefault(target, [])
-                known.append((max([each.end_s - takes, *(end for _, end in known[-1:])]), each.end_s))
+            if source != target:
+                device = self.cluster.device(target)
+                takes = device.receive_s + size.get((each.what, each.on), 0.0) * device.receive_byte_s
+                found.setdefault(target, []).append((max(each.start_s, each.end_s - takes), each.end_s))
+        for known in found.values():
+            known.sort()
+            for index, (begin, _) in enumerate(known[1:], 1):
+                before = known[index - 1][1]
+                known[index] = max(begin, before), max(known[index][1], before)
         return found
 
     def one_at_a_time(self) -> None:
@@ -250,7 +259,8 @@ class _Checks(Facts):
         sending: dict[str, float] = {}
         for sent in self.plan.crossings:
             producer = self.tensors[sent.tensor].producer
-            takes = self.cluster.device(sent.source).send_s if sent.source != sent.target else 0.0
+            device = self.cluster.device(sent.source)
+            takes = device.send_s + sent.bytes * device.send_byte_s if sent.source != sent.target else 0.0
             source = self.component[producer] if producer is not None else ""
             if not source and sent.precision == INT8:
                 source = f"input-{self.plan.start}"
@@ -285,8 +295,13 @@ class _Checks(Facts):
             busy[name] = busy.get(name, 0.0) + link.gap_s + sent.bytes / link.bandwidth_bytes_per_s
             if sent.source != sent.target:
                 ends = self.cluster.device(sent.source), self.cluster.device(sent.target)
-                busy[sent.source] = busy.get(sent.source, 0.0) + ends[0].send_s
-                busy[sent.target] = busy.get(sent.target, 0.0) + ends[1].receive_s
+                sends, receives = ends[0].send_s, ends[1].receive_s
+                sends, receives = (
+                    sends + sent.bytes * ends[0].send_byte_s,
+                    receives + sent.bytes * ends[1].receive_byte_s,
+                )
+                busy[sent.source] = busy.get(sent.source, 0.0) + sends
+                busy[sent.target] = busy.get(sent.target, 0.0) + receives
         joules, claimed = sum(spent.values()), plan.predicted_joules
         if not _close(joules, claimed.value if claimed is not None else 0.0):
             raise PlanIsWrong(f"a request takes {joules:.6g} J by the tables, the plan says {claimed}")

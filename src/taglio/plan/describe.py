@@ -125,8 +125,8 @@ def _busy(assembled: Assembled, model: int, schedule: Schedule, timeline: Timeli
     for each in schedule.sent:
         source, target = (cluster.devices[end] for end in each.ends)
         if source.name != target.name:
-            busy[source.name] = busy.get(source.name, 0.0) + source.send_s
-            busy[target.name] = busy.get(target.name, 0.0) + target.receive_s
+            busy[source.name] = busy.get(source.name, 0.0) + source.sending_s(each.bytes)
+            busy[target.name] = busy.get(target.name, 0.0) + target.receiving_s(each.bytes)
     return {on: seconds * (profiles[on].sustained() if on in profiles else 1.0) for on, seconds in busy.items()}
 
 

@@ -174,7 +174,8 @@ class _Run:
             if edge.producer is None:
                 row = edge.seconds[label]
                 ready = np.maximum(ready, row[:, BEFORE] + row[:, BUSY] + row[:, DELAY])
-                handed = np.where(row[:, BEFORE] > 0.0, row[:, BEFORE] + table.send_s[table.home], 0.0)
+                handing_s = table.send_s[table.home] + row[:, BYTES] * table.send_byte_s[table.home]
+                handed = np.where(row[:, BEFORE] > 0.0, row[:, BEFORE] + handing_s, 0.0)
                 self.clock[self.own + table.home] = np.maximum(self.clock[self.own + table.home], handed)
                 self._count(self.each, table.home * table.devices + here, row[:, BYTES])
                 self.noise += edge.noise[label]
@@ -238,7 +239,8 @@ class _Run:
         leaves = self.ended[self.component[node, which], which] + row[:, BEFORE]
         source = by // self.table.devices
         handing = which * self.table.devices + source
-        self.clock[handing] = np.maximum(self.clock[handing], leaves) + self.table.send_s[source]
+        handing_s = self.table.send_s[source] + row[:, BYTES] * self.table.send_byte_s[source]
+        self.clock[handing] = np.maximum(self.clock[handing], leaves) + handing_s
         leaves = np.maximum(leaves, self.link[at]) + row[:, BUSY]
         self.link[at] = leaves
         self._count(which, by, row[:, BYTES])

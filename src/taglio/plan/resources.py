@@ -75,14 +75,13 @@ def busy_times(
     """
     count = len(cluster.devices)
     delay, per_byte, _, gap = _links(cluster)
-    none, no_links = np.zeros(count), np.zeros((count, count))
-    own = np.eye(count)
+    none, own, apart = np.zeros(count), np.eye(count), 1.0 - np.eye(count)
     found = [
         Resource(
             f"{what} of {device.name}",
             own[d],
-            (own[d][:, None] * device.send_s + own[d] * device.receive_s) * (1.0 - np.eye(count)),
-            no_links,
+            (own[d][:, None] * device.send_s + own[d] * device.receive_s) * apart,
+            (own[d][:, None] * device.send_byte_s + own[d] * device.receive_byte_s) * apart,
             models * np.array([each.profiles[device.name].sustained() for each in workloads]),
             0.0,
             upper,

@@ -7,7 +7,6 @@ device, an output that arrives as int8 dequantised by another. On one device a v
 where it is written so, or where all its readers there read int8.
 """
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
@@ -107,8 +106,7 @@ class Scheduler:
         self.delay_s = [[each.latency_s - each.gap_s if each else inf for each in row] for row in links]
         self.byte_s = [[1.0 / each.bandwidth_bytes_per_s if each else inf for each in row] for row in links]
         self.overhead_s = [float(each) for each in assembled.overhead_s[model]]
-        self.send_s = [device.send_s for device in cluster.devices]
-        self.receive_s = [device.receive_s for device in cluster.devices]
+        self.devices = cluster.devices
         self.readers = [int(each) for each in values.readers]
         self.producer = [int(each) for each in values.producer]
         self.seconds = problem.seconds.reshape(len(problem.nodes), -1)
@@ -205,7 +203,7 @@ class _Draft:
             self._used |= {_AT_OUTPUT}
         busy_s = self._s.gap_s[ends[0]][ends[1]] + size * self._s.byte_s[ends[0]][ends[1]]
         delay_s = self._s.delay_s[ends[0]][ends[1]]
-        receiving_s = self._s.receive_s[ends[1]] if ends[0] != ends[1] else 0.0
+        receiving_s = self._s.devices[ends[1]].receiving_s(size) if ends[0] != ends[1] else 0.0
         self._sent.append(Sent(value, source, tuple(targets), ends, int8, size, busy_s, delay_s, answers, receiving_s))
 
     def finish(self) -> Schedule:
@@ -213,13 +211,16 @@ class _Draft:
         order = sorted(index for index in self._device if index >= 0)
         order = [_AT_INPUT] * (_AT_INPUT in self._used) + order + [_AT_OUTPUT] * (_AT_OUTPUT in self._used)
         place = {index: position for position, index in enumerate(order)}
-        sends = Counter(each.source for each in self._sent if each.ends[0] != each.ends[1])
+        sending_s = dict.fromkeys(order, 0.0)
+        for each in self._sent:
+            if each.source is not None and each.ends[0] != each.ends[1]:
+                sending_s[each.source] += self._s.devices[each.ends[0]].sending_s(each.bytes)
         pieces = []
         for index in order:
             device, nodes = self._device[index], tuple(self._members[index])
             name = self._s.names[device]
             label = {_AT_INPUT: f"{INPUT}-{name}", _AT_OUTPUT: f"{OUTPUT}-{name}"}.get(index, f"{index}-{name}")
-            pieces.append(Piece(label, device, nodes, self._time[index], sends[index] * self._s.send_s[device]))
+            pieces.append(Piece(label, device, nodes, self._time[index], sending_s[index]))
         found = [
             replace(
                 each,

@@ -5,7 +5,7 @@ ready, the oldest request's first component; a link takes what was ready first. 
 `busy_s` and arrives `delay_s` after that (bandwidth occupies, latency only delays). A component starts when all it
 reads has arrived, and what it writes leaves when it ends, as one session does; its device is free for the next one when
 it has handed all of that to the network. While a device receives, the component that it runs stands still: that is what
-the last part of a delay is. Equal inputs give equal timelines.
+the last part of a transfer is. Equal inputs give equal timelines.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ class Transfer:
     """A tensor on its way from one device to another (or the same: loopback), once however many tasks read it there.
 
     `source` is the index of the task that writes it, None for a request's input; `targets` are those that read it;
-    `answers` says whether the caller reads it at the target. `receiving_s` of its delay, or as much as there is, are
+    `answers` says whether the caller reads it at the target. `receiving_s` of its way, or as much as there is, are
     the target device's work.
     """
 
@@ -214,13 +214,11 @@ class _Run:
         self._servers[name].occupied = False
         touched[name] = None
         self._at(now + each.delay_s, "arrived", request, transfer)
-        if each.receiving_s > 0.0:
-            self._at(now + max(0.0, each.delay_s - each.receiving_s), "reached", request, transfer)
 
     def _reached(self, now: float, request: int, transfer: int, _touched: dict[str, None]) -> None:
         each = self._states[request].pipeline.transfers[transfer]
         server = self._servers.setdefault(each.link[1], _Server(link=False))
-        until = max(server.receives_s, now + min(each.delay_s, each.receiving_s))
+        until = max(server.receives_s, now + min(each.busy_s + each.delay_s, each.receiving_s))
         if server.ends_s > now:
             server.ends_s += until - max(server.receives_s, now)
         server.receives_s = until
@@ -266,6 +264,8 @@ class _Run:
             server.busy_s += sent.busy_s
             self._spans.append(Span(name, sent.name, request, now, now + sent.busy_s + sent.delay_s, transfer=True))
             self._at(now + sent.busy_s, "sent", request, index)
+            if sent.receiving_s > 0.0:
+                self._at(now + max(0.0, sent.busy_s + sent.delay_s - sent.receiving_s), "reached", request, index)
         else:
             seconds = pipeline.tasks[index].seconds
             server.busy_s += seconds

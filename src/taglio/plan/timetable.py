@@ -50,6 +50,7 @@ class Timetable:
         self.form = np.arange(self.labels) % forms
         self.overhead_s = assembled.overhead_s[model]
         self.send_s = np.array([device.send_s for device in assembled.cluster.devices])
+        self.send_byte_s = np.array([device.send_byte_s for device in assembled.cluster.devices])
         self.home = problem.devices.index(assembled.cluster.start)
         mine = slice(first, first + count)
         self.seconds = problem.seconds.reshape(len(problem.nodes), -1)[mine]
