@@ -4,9 +4,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 
-from taglio.cluster import load
+from taglio.cluster import Link, load
+from taglio.components.build import Port
 from taglio.engine.result import DeviceSpeed
-from taglio.engine.run import DeviceSpeeds
+from taglio.engine.run import DeviceSpeeds, way_s
+from taglio.engine.wiring import Message
+from taglio.plan.simulate import Span
 
 CLUSTER = """start = "camera"
 [device.camera]
@@ -62,3 +65,18 @@ def test_how_much_slower_a_device_is_than_in_its_profile_is_told_from_the_median
 def test_a_device_is_not_told_to_be_slower_by_what_looks_at_it_scatter_by() -> None:
     assert DeviceSpeed("camera", 2.0, (1.9, 2.2), (3.0, 1.9, 2.4)).slower is None
     assert DeviceSpeed("camera", 2.0, (1.6, 2.9), (2.5, 2.6)).slower is None
+
+
+def test_what_waits_for_its_link_is_predicted_to_take_as_long_as_in_the_plan() -> None:
+    link = Link("camera", "server", 1e6, 0.5)
+    timeline = (
+        Span("camera", "0-camera", 0, 0.0, 1.0, transfer=False),
+        Span("camera -> server", "a (float32)", 0, 1.0, 3.5, transfer=True),
+        Span("camera -> server", "b (int8)", 0, 3.0, 4.5, transfer=True),
+    )
+    a, b = Port("a", "float32", (2,), 2_000_000), Port("b/int8", "uint8", (1,), 1_000_000)
+    assert way_s(timeline, Message("0-camera", "camera", "server", (b,)), link) == 3.5
+    assert way_s(timeline, Message("0-camera", "camera", "server", (a, b)), link) == 3.5
+    assert way_s(timeline, Message("", "", "server", (a,)), link) == 3.5  # an input leaves at once
+    other = Port("c", "float32", (1,), 1_000_000)
+    assert way_s(timeline, Message("0-camera", "camera", "server", (other,)), link) == 1.5

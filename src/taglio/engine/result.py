@@ -24,8 +24,8 @@ class ComponentTime:
 
 @dataclass(frozen=True, slots=True)
 class CrossingTime:
-    """Seconds from packing a message to unpacking it at the other end; `uncertain_s` is what the clocks of the two
-    devices may differ by."""
+    """Seconds from packing a message to unpacking it at the other end, waiting for the link included; `uncertain_s` is
+    what the clocks of the two devices may differ by."""
 
     source: str
     target: str

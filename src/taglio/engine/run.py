@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from taglio import artifact
-from taglio.cluster import Cluster, parse
+from taglio.cluster import Cluster, Link, parse
 from taglio.components.build import read
 from taglio.components.prove import TOLERANCE
 from taglio.engine.connect import connect
@@ -24,9 +24,11 @@ from taglio.engine.recover import Recovery
 from taglio.engine.replan import Planned
 from taglio.engine.result import ClusterRun, ComponentTime, CrossingTime, DeviceEnergy, DeviceSpeed
 from taglio.engine.serve import Feed, Server
+from taglio.engine.wiring import Message
 from taglio.errors import BadArtifact, MeasurementFailed
 from taglio.place_models import CLUSTER, ClusterFile, source
 from taglio.plan.result import Plan
+from taglio.plan.simulate import Span, link_name
 from taglio.profile.result import Profile
 from taglio.profile.speed import REFERENCE_S
 from taglio.profile.stopwatch import Progress, summarize
@@ -316,11 +318,27 @@ def _crossings(run: _Run, answers: Sequence[Answer]) -> tuple[CrossingTime, ...]
         times = [hop.read_s - hop.sent_s for each in answers for hop in each.hops if hop.message == index]
         if not times:  # within one process
             continue
-        link = cluster.link(source, target)
-        predicted = math.inf if link is None else link.seconds(message.bytes)
+        predicted = way_s(run.planned.plan.timeline, message, cluster.link(source, target))
         uncertain = sum(clocks[name].uncertain_s for name in {message.source_device, message.device} if name in clocks)
         found.append(CrossingTime(source, target, message.names, message.bytes, predicted, summarize(times), uncertain))
     return tuple(found)
+
+
+def way_s(timeline: Sequence[Span], message: Message, link: Link | None) -> float:
+    """Seconds from the end of what writes a message to its arrival, waiting for the link included, as a plan's timeline
+    has it; where that has not all of its tensors, what the link takes for it alone."""
+    if link is None:
+        return math.inf
+    ended_s = {each.what: each.end_s for each in timeline if not each.transfer}
+    there_s = {each.what: each.end_s for each in timeline if each.on == link_name((link.source, link.target))}
+    names = (
+        f"{port.name} (float32)" if port.dtype == "float32" else f"{port.name.removesuffix('/int8')} (int8)"
+        for port in message.ports
+    )
+    arrived_s = [there_s.get(name, math.nan) for name in names]
+    if any(map(math.isnan, arrived_s)):
+        return link.seconds(message.bytes)
+    return max(arrived_s) - ended_s.get(message.source, 0.0)
 
 
 def _energy(
