@@ -155,6 +155,7 @@ def test_messages_take_of_the_rate_what_they_take_of_the_devices() -> None:
     near = sum(each.predicted_s for each in starting.pieces if each.device == "near")
     assert starting.predicted_rate_per_s is not None
     assert 1.0 / starting.predicted_rate_per_s.value == pytest.approx(near + 2e-3)
+    assert starting.predicted_latency_s.value == pytest.approx(before.predicted_latency_s.value + 2e-3)
     assert before.predicted_rate_per_s is not None and after.predicted_rate_per_s is not None
     assert after.predicted_latency_s == before.predicted_latency_s
     far = next(each.predicted_s for each in after.pieces if each.device == "far")
@@ -193,7 +194,7 @@ def test_a_lie_is_caught(change: Callable[[Plan], Plan], words: str) -> None:
         ("[device.far]", "[device.far]\nenergy_cap_joules = 0.0000001", "over its cap"),
         ("latency_ms = 0.01", "latency_ms = 0.02", "were claimed"),
         ("[device.far]", "[device.far]\nreceive_ms = 1", "requests a second by the tables"),
-        ("[device.near]", "[device.near]\nrequest_ms = 1", "requests a second by the tables"),
+        ("[device.near]", "[device.near]\nrequest_ms = 1", "a request takes 1.0000"),
         ("[device.near]", "[device.near]\nsend_ms_per_mb = 1e4", "near is busy with two things at once"),
         ("[device.near]", "[device.near]\nsend_ms = 1", "near is busy with two things at once"),
     ],

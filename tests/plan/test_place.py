@@ -191,6 +191,20 @@ def test_a_chain_is_proven_to_a_thousandth() -> None:
     assert answer.gap <= 1e-3
 
 
+@pytest.mark.parametrize("objective", [LATENCY, SUM])
+def test_what_a_request_takes_is_part_of_a_latency_that_is_limited(objective: Objective) -> None:
+    graph, profiles = chain()
+    cluster = parse(PAIR.replace("[device.near]", "[device.near]\nrequest_ms = 1"))
+    best = place([Workload("m", graph, profiles, None, Limits(None))], CLUSTER, objective).plans[0]
+    taken = best.predicted_latency_s.value + 1e-3
+    (plan,) = place(
+        [Workload("m", graph, profiles, None, Limits(None, max_latency_s=1.01 * taken))], cluster, objective
+    ).plans
+    assert plan.predicted_latency_s.value == pytest.approx(taken)
+    with pytest.raises(Infeasible, match="the latency limit"):
+        place([Workload("m", graph, profiles, None, Limits(None, max_latency_s=taken - 5e-4))], cluster, objective)
+
+
 @pytest.mark.parametrize(
     ("limits", "change", "words"),
     [

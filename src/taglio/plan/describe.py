@@ -1,6 +1,7 @@
 """From labels and copies to a `Plan` that says everything about itself. Chooses nothing.
 
-The latency is that of the simulated timeline of one request alone; the rate is that of the busiest device or link.
+The latency is that of the simulated timeline of one request alone, and what a request takes of the start device; the
+rate is that of the busiest device or link.
 """
 
 from collections.abc import Sequence
@@ -41,11 +42,13 @@ def describe(
 
 
 def latencies(assembled: Assembled, totals: Totals) -> tuple[float, ...]:
-    """Simulated seconds of one request of each model, alone."""
-    return tuple(
-        simulate([Scheduler(assembled, model).schedule(totals.labels, totals.wires, totals.stages).pipeline()]).end_s
+    """Seconds of one request of each model, alone: simulated, and what any request takes."""
+    request_s = assembled.cluster.device(assembled.cluster.start).request_s
+    schedules = (
+        Scheduler(assembled, model).schedule(totals.labels, totals.wires, totals.stages)
         for model in range(len(assembled.workloads))
     )
+    return tuple(request_s + simulate([schedule.pipeline()]).end_s for schedule in schedules)
 
 
 def _plan(
@@ -72,7 +75,7 @@ def _plan(
         places,
         status,
         gap,
-        _interval(timeline.end_s, width),
+        _interval(timeline.end_s + cluster.device(cluster.start).request_s, width),
         Interval(0.0, float("nan"), float("nan"), 0.0),
         None,
         notes,

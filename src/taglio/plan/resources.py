@@ -12,6 +12,8 @@ from taglio.plan.workload import Goal, Workload
 # Two devices without a link: each copy between them would add this to the objective.
 NOT_CONNECTED = "devices without a link"
 FORBIDDEN_S = 1e3
+# A limit on seconds that nothing keeps, where less than none would be left.
+_LEAST_S = 1e-9
 
 
 def request_shares(workloads: Sequence[Workload]) -> np.ndarray:
@@ -46,7 +48,8 @@ def resources(workloads: Sequence[Workload], cluster: Cluster, goal: Goal) -> tu
                 per_byte,
                 one,
                 goal.latency * share,
-                _upper(limits.max_latency_s),
+                # Of a limit, what any request takes of the start device is gone.
+                max(_upper(limits.max_latency_s) - cluster.device(cluster.start).request_s, _LEAST_S),
             )
         )
         found.append(

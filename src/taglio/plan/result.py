@@ -102,8 +102,9 @@ class Plan:
     outputs; the upper end of `predicted_error` was held against `limits.max_error` unless measuring the plan itself
     allowed more (`measured_error`).
 
-    On several devices `predicted_latency_s` is that of the simulated `timeline` of one request; `summed_s` adds all its
-    seconds up, as if nothing ran at the same time. Inputs come from, and outputs go to, the device `start`.
+    On several devices `predicted_latency_s` is that of the simulated `timeline` of one request, and what any request
+    takes of the start device; `summed_s` adds up the seconds of all components and crossings, as if nothing ran at the
+    same time. Inputs come from, and outputs go to, the device `start`.
     """
 
     model_sha256: str
