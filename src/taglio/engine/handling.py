@@ -10,9 +10,10 @@ processor's caches: it is measured with one that multiplies matrices.
 
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from onnx import TensorProto, helper
@@ -133,17 +134,22 @@ def _taken(
         hosts = deployment.hosts()
         spare = {name: host.share(_SHARE_S) for name, host in hosts.items()}
         _stream(pipeline, 0, fewest, 0.0)
-        before, begun = {name: host.processor_s() for name, host in hosts.items()}, time.monotonic()
-        count = len(_stream(pipeline, fewest, fewest, _LEAST_S))
-        took_s = time.monotonic() - begun
-        used = {name: host.processor_s() - before[name] for name, host in hosts.items()}
+        _, idle = _used(hosts, lambda: time.sleep(_SHARE_S))
+        answers: list[Answer] = []
+        took_s, had = _used(hosts, lambda: answers.extend(_stream(pipeline, fewest, fewest, _LEAST_S)))
     finally:
         pipeline.close()
-    had = {name: used[name] / took_s for name in hosts}
-    return {
-        name: used[name] / count / (had[name] if had[name] > _SATURATED * spare[name] else spare[name])
-        for name in hosts
-    }
+    # What a device does with nothing to do is no message's: where they are long on their way, it would be most of it.
+    each_s = {name: max(had[name] - idle[name], 0.0) * took_s / len(answers) for name in hosts}
+    return {name: each_s[name] / (had[name] if had[name] > _SATURATED * spare[name] else spare[name]) for name in hosts}
+
+
+def _used(hosts: Mapping[str, Any], meanwhile: Callable[[], object]) -> tuple[float, dict[str, float]]:
+    """Seconds that something took, and the processors that each host used of them."""
+    before, begun = {name: host.processor_s() for name, host in hosts.items()}, time.monotonic()
+    meanwhile()
+    took_s = time.monotonic() - begun
+    return took_s, {name: (host.processor_s() - before[name]) / took_s for name, host in hosts.items()}
 
 
 def _opened(
