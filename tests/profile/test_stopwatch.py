@@ -87,6 +87,19 @@ def test_kernels_under_a_quota_share_a_run_by_what_they_compute(share: float) ->
     assert max(abs(np.median(walls[name][:4]) * share / each - 1.0) for name, each in compute_s.items()) > 0.5
 
 
+def test_models_that_much_rests_on_are_run_three_times_a_round_in_the_same_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    machine = on(Quota(0.001, 1.0), monkeypatch)
+    sessions = dict.fromkeys("abcd", machine)
+    effort = Effort(warmup=1, minimum=3, maximum=1000, budget_s=0.6)
+    walls, *kernels = stopwatch._rounds(sessions, [{}], effort, 0.0, ("a",))
+    assert walls == 100  # of six runs each
+    assert kernels == list(stopwatch._rounds(sessions, [{}], effort, 0.0, ())[1:])
+    found = stopwatch._interleave(sessions, [{}], 5, lambda _: None, 0.0, ("a",))
+    assert {name: len(each) for name, each in found.items()} == {"a": 15, "b": 5, "c": 5, "d": 5}
+
+
 def test_a_device_that_nobody_stops_is_timed_run_by_run(monkeypatch: pytest.MonkeyPatch) -> None:
     assert stretch_s({"model": on(Quota(0.0013, 1.0), monkeypatch)}, [{}], Effort()) == 0.0
 

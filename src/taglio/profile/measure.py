@@ -52,7 +52,8 @@ def profile(
     """Measure `model` on this machine: float, all int8, all int8 anchors, and `MIXES` random mixes, interleaved."""
     choices = precisions(scheme)
     mixes = covering_mixes(graph, choices, MIXES, seed)
-    assignments = {FLOAT_RUN: {}, **pure_assignments(graph, choices), **mixes}
+    pure = {FLOAT_RUN: {}, **pure_assignments(graph, choices)}
+    assignments = {**pure, **mixes}
     speeds = Speeds(options.threads)
     timed = time_models(
         {name: partial(builder.build, assignment) for name, assignment in assignments.items()},
@@ -60,6 +61,7 @@ def profile(
         options,
         effort or Effort(),
         kernels=True,
+        often=pure,  # the fit meets these exactly
         between=speeds.look,
         progress=progress,
     )

@@ -10,7 +10,7 @@ import json
 import random
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import cycle
@@ -38,6 +38,8 @@ STRETCH_S = 0.2
 # Then so many runs show a kernel without a pause, unless it takes longer than the quota, which the scheduler's tick may
 # overrun by this.
 _STARVED, _USED_UP, _UNPAUSED, _OVERRUN = 0.8, 0.9, 30, 1.2
+# Runs in a round of those that much rests on.
+_OFTEN = 3
 # A served model is given another input each time, which no cache holds: one and the same was measured 5 % too fast.
 FEEDS = 4
 
@@ -121,11 +123,12 @@ def time_models(
     effort: Effort,
     *,
     kernels: bool,
+    often: Collection[str] = (),
     between: Callable[[], object] | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Timed]:
-    """Time every model on `feeds` in turn, interleaved; with `kernels` also each kernel. `between` is called after each
-    round of wall times.
+    """Time every model on `feeds` in turn, interleaved; with `kernels` also each kernel. Those that much rests on are
+    run `often`, several times a round. `between` is called after each round of wall times.
 
     Each model is built when it is needed and optimised once, offline, at `options.optimization`; that saved graph is
     what runs and what the kernel names refer to. All models are live at once, since interleaving needs that; kernels
@@ -134,7 +137,9 @@ def time_models(
     `Timed.optimized` is the graph that was compiled.
     """
     if options.runtime == openvino.NAME:
-        return _in_openvino(models, feeds, options, effort, kernels=kernels, between=between, progress=progress)
+        return _in_openvino(
+            models, feeds, options, effort, kernels=kernels, often=often, between=between, progress=progress
+        )
     with tempfile.TemporaryDirectory() as folder:
         ready = SessionOptions(options.threads, Optimization.NONE, options.spinning)
         paths = {name: Path(folder) / f"{index}.onnx" for index, name in enumerate(models)}
@@ -145,10 +150,10 @@ def time_models(
             if progress:
                 progress("loading", index + 1, len(models))
         least_s = stretch_s(sessions, feeds, effort)
-        rounds, again, paused = _rounds(sessions, feeds, effort, least_s)
+        rounds, again, paused = _rounds(sessions, feeds, effort, least_s, often)
         told = partial(_told, between, progress, rounds)
         begun, before = time.perf_counter(), time.process_time()
-        samples = _interleave(sessions, feeds, rounds, told, least_s)
+        samples = _interleave(sessions, feeds, rounds, told, least_s, often)
         busy = (time.process_time() - before) / (time.perf_counter() - begun)
         sessions.clear()
         events: dict[str, dict[str, float]] = {}
@@ -175,6 +180,7 @@ def _in_openvino(
     effort: Effort,
     *,
     kernels: bool,
+    often: Collection[str],
     between: Callable[[], object] | None,
     progress: Progress | None,
 ) -> dict[str, Timed]:
@@ -182,9 +188,9 @@ def _in_openvino(
         loading = lambda done: progress and progress("loading", done, len(models))  # noqa: E731
         graphs, sessions, paths = openvino_clock.compile_models(models, Path(folder), options, loading)
         least_s = stretch_s(sessions, feeds, effort)
-        rounds, again, _ = _rounds(sessions, feeds, effort, least_s)
+        rounds, again, _ = _rounds(sessions, feeds, effort, least_s, often)
         told = partial(_told, between, progress, rounds)
-        samples = _interleave(sessions, feeds, rounds, told, least_s)
+        samples = _interleave(sessions, feeds, rounds, told, least_s, often)
         sessions.clear()
         seconds: dict[str, dict[str, float]] = {}
         if kernels:
@@ -208,11 +214,12 @@ def _interleave(
     rounds: int,
     tell: Callable[[int], object],
     least_s: float = 0.0,
+    often: Collection[str] = (),
 ) -> dict[str, list[float]]:
-    """Wall seconds of `rounds` rounds, each running every session in a fresh order: once, or until `least_s` are full,
-    of which the mean counts."""
+    """Wall seconds of `rounds` rounds, each running every session in a fresh order, or some often: once, or until
+    `least_s` are full, of which the mean counts."""
     samples: dict[str, list[float]] = {name: [] for name in sessions}
-    order, given = list(sessions), cycle(feeds)
+    order, given = [*sessions, *(_OFTEN - 1) * [*often]], cycle(feeds)
     shuffle = random.Random(0)
     for index in range(rounds):
         shuffle.shuffle(order)
@@ -258,20 +265,21 @@ def _skeleton(path: Path) -> onnx.ModelProto:
 
 
 def _rounds(
-    sessions: Mapping[str, Session], feeds: Sequence[Feed], effort: Effort, least_s: float
+    sessions: Mapping[str, Session], feeds: Sequence[Feed], effort: Effort, least_s: float, often: Collection[str]
 ) -> tuple[int, int, int]:
     """Rounds of wall times, each of which takes a model `least_s` or more, and of kernels, where each runs once; of
     these more, within twice the budget, where the process is paused now and then."""
-    once = [0.0]
+    once = dict.fromkeys(sessions, 0.0)
     for _ in range(effort.warmup):
-        once = [run_once(name, session, feeds[0]) for name, session in sessions.items()]
+        once = {name: run_once(name, session, feeds[0]) for name, session in sessions.items()}
+    alone = sum(once.values())
 
     def within_budget(round_s: float) -> int:
         return max(effort.minimum, min(effort.maximum, int(effort.budget_s / max(round_s, 1e-9))))
 
-    walls = within_budget(sum(max(each, least_s) for each in once))
-    again = max(effort.minimum, within_budget(sum(once)) // 2)
-    paused = max(again, min(_UNPAUSED, int(2.0 * effort.budget_s / max(sum(once), 1e-9))))
+    walls = within_budget(sum(max(each, least_s) * (_OFTEN if name in often else 1) for name, each in once.items()))
+    again = max(effort.minimum, within_budget(alone) // 2)
+    paused = max(again, min(_UNPAUSED, int(2.0 * effort.budget_s / max(alone, 1e-9))))
     return walls, effort.warmup + again, effort.warmup + paused
 
 
