@@ -28,8 +28,7 @@ import msgspec
 import numpy as np
 
 from cases import CACHE, CASES, end_once, markdown, paths, write
-from taglio import artifact, stages
-from taglio import cluster as clusters
+from taglio import artifact, cluster_file, stages
 from taglio.cluster import Cluster
 from taglio.emulate.devices import start_devices
 from taglio.emulate.emulation import Emulation
@@ -82,7 +81,7 @@ class Variant:
     objective: str = "latency"
 
 
-def cluster_file(folder: Path) -> Path:
+def written_cluster(folder: Path) -> Path:
     """The cluster with its scenarios."""
     text = TOML + "".join(LINK.format("", *pair, *SCENARIOS["lan"]) for pair in PAIRS)
     for name, figures in SCENARIOS.items():
@@ -110,7 +109,7 @@ def probed(made: Emulation | None, file: Path, name: str) -> Path:
 
 
 def scenario(file: Path, name: str) -> Cluster:
-    return clusters.load(file, _in_file(name))
+    return cluster_file.load(file, _in_file(name))
 
 
 def _in_file(scenario: str) -> str | None:
@@ -205,7 +204,7 @@ def make(work: Path, file: Path, variant: Variant) -> Path:
     shutil.copytree(work, folder, symlinks=True)
     used = ClusterFile(str(file), file.read_text(), None)
     asked = candidate(folder, lambda graph: limits(graph, variant))
-    place_models([asked], clusters.load(file), parse_objective(variant.objective), time_limit_s=3.0, used=used)
+    place_models([asked], cluster_file.load(file), parse_objective(variant.objective), time_limit_s=3.0, used=used)
     stages.build(folder)
     done.write_text(key)
     return folder
@@ -214,7 +213,7 @@ def make(work: Path, file: Path, variant: Variant) -> Path:
 def inside(words: list[str]) -> int:
     """On the start device: run the plans in these folders, a line of JSON for each run."""
     file, runs, stream, *folders = words
-    cluster = clusters.load(Path(file))
+    cluster = cluster_file.load(Path(file))
     for number in range(ROUNDS):
         for folder in folders:
             try:
@@ -330,7 +329,7 @@ def main() -> int:
     parser.add_argument("--effort", type=float, default=0.3)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    file = cluster_file(CACHE / "cluster")
+    file = written_cluster(CACHE / "cluster")
     rows: list[dict[str, Any]] = []
     names = options.cases.split(",")
     for name in names:

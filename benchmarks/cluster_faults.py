@@ -98,7 +98,7 @@ def main() -> int:
     parser.add_argument("--faults", default=",".join(FAULTS))
     options = parser.parse_args()
     end_once()
-    file = study.cluster_file(CACHE / "cluster")
+    file = study.written_cluster(CACHE / "cluster")
     rows: list[dict[str, Any]] = []
     try:
         for fault in options.faults.split(","):

@@ -194,7 +194,7 @@ def main() -> int:
     end_once()
     rows: list[dict[str, Any]] = []
     try:
-        with Emulation(study.cluster_file(CACHE / "cluster")) as made:
+        with Emulation(study.written_cluster(CACHE / "cluster")) as made:
             start_devices(made)
             for variant in VARIANTS:
                 rows.append(one(made, options.case, variant, options))

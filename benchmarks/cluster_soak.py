@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from cases import CACHE, CASES, markdown, paths, write
-from taglio.cluster import load
+from taglio.cluster_file import load
 from taglio.engine.connect import connect
 from taglio.engine.recover import Recovery
 from taglio.engine.run import apart, planned, references

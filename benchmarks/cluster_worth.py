@@ -20,7 +20,7 @@ import cluster as study
 from cases import CACHE, RESULTS, end_once, markdown, write
 from error_plots import Series, curves
 from taglio import artifact
-from taglio.cluster import load
+from taglio.cluster_file import load
 from taglio.components.build import read
 from taglio.emulate.devices import start_devices
 from taglio.emulate.emulation import Emulation
@@ -75,7 +75,7 @@ def main() -> int:
     for speed in speeds:
         study.SCENARIOS[f"at{speed}"] = (speed, LATENCY_MS)
     try:
-        file = study.cluster_file(CACHE / "cluster-worth")
+        file = study.written_cluster(CACHE / "cluster-worth")
         with Emulation(file) as made:
             start_devices(made)
             work = study.prepare(made, file, options.case, options.effort)

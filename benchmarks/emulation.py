@@ -20,7 +20,8 @@ from typing import Any
 import numpy as np
 
 from cases import markdown, write
-from taglio.cluster import Cluster, Link, load
+from taglio.cluster import Cluster, Link
+from taglio.cluster_file import load
 from taglio.emulate import quota
 from taglio.emulate.emulation import Emulation
 

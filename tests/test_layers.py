@@ -16,7 +16,7 @@ SRC = Path(__file__).parents[1] / "src"
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors",),
     ("artifact", "cluster", "data", "embedded", "scheme", "runtimes"),
-    ("model",),
+    ("cluster_file", "model"),
     ("flops",),
     ("graph",),
     ("quantize",),

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from taglio.cluster import parse
+from taglio.cluster_file import parse
 from taglio.components.build import write
 from taglio.engine import handling
 from taglio.engine.pipeline import Broken

@@ -5,7 +5,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from taglio.cluster import Link, parse
+from taglio.cluster import Link
+from taglio.cluster_file import parse
 from taglio.engine import probe
 from taglio.engine.handling import Handling, with_handling
 from taglio.engine.probe import SIZES, fitted, written

@@ -4,7 +4,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-from taglio.cluster import Cluster, parse
+from taglio.cluster import Cluster
+from taglio.cluster_file import parse
 from taglio.engine.recover import Recovery
 from taglio.engine.replan import Planned
 from tests.plan.test_check_cluster import THREE

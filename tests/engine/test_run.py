@@ -4,7 +4,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 
-from taglio.cluster import Link, load
+from taglio.cluster import Link
+from taglio.cluster_file import load
 from taglio.components.build import Port
 from taglio.engine.result import DeviceSpeed
 from taglio.engine.run import DeviceSpeeds, way_s

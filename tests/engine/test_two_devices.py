@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from taglio.cluster import parse
+from taglio.cluster_file import parse
 from tests.conftest import Staged
 from tests.end_to_end.command import refused
 from tests.engine.devices import CLUSTER, Bench, bench, last_json, needs_ray, planned, until

@@ -7,7 +7,8 @@ from math import inf
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from taglio.cluster import Cluster, local, parse
+from taglio.cluster import Cluster, local
+from taglio.cluster_file import parse
 from taglio.errors import BadOption
 from taglio.graph import Graph
 from taglio.plan.assemble import Assembled, assemble

@@ -2,7 +2,7 @@
 
 import pytest
 
-from taglio.cluster import parse
+from taglio.cluster_file import parse
 from taglio.errors import BadOption
 from taglio.plan.explain import again, limits_cost, runner_up, what_if
 from taglio.plan.objective import parse_objective

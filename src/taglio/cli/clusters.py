@@ -108,7 +108,7 @@ def _time_limit(each: argparse.ArgumentParser) -> None:
 
 def plan_on_cluster(options: argparse.Namespace) -> int:
     """`taglio plan OUT --cluster FILE`."""
-    from taglio import cluster as clusters
+    from taglio import cluster_file
     from taglio.place_models import ClusterFile, candidate, loosen_error, place_models, reread
     from taglio.plan.explain import again, limits_cost, runner_up, what_if
     from taglio.plan.objective import parse_objective
@@ -119,7 +119,7 @@ def plan_on_cluster(options: argparse.Namespace) -> int:
     if options.cut or options.devices:
         raise BadOption("--cut and --devices place by hand: leave them out with --cluster, or use --pin")
     objective = parse_objective(options.objective)
-    cluster = clusters.load(options.cluster, options.scenario)
+    cluster = cluster_file.load(options.cluster, options.scenario)
     with bar(options.json) as progress:
         candidates = [candidate(options.folder, lambda graph: _limits(graph, options), options.rate)]
         for text in options.with_model:
@@ -232,8 +232,7 @@ def _also(text: str, max_error: float) -> tuple[Path, float | None, float]:
 def _pareto(options: argparse.Namespace) -> int:
     from dataclasses import replace
 
-    from taglio import artifact
-    from taglio import cluster as clusters
+    from taglio import artifact, cluster_file
     from taglio.place_models import candidate, with_error
     from taglio.plan.pareto import AXES, front
     from taglio.plan.place import place
@@ -243,7 +242,7 @@ def _pareto(options: argparse.Namespace) -> int:
     first, _, axis = options.axes.partition(",")
     if first != "latency" or axis not in AXES:
         raise BadOption(f'--axes "{options.axes}": give latency,error, latency,energy or latency,throughput')
-    cluster = clusters.load(options.cluster, options.scenario)
+    cluster = cluster_file.load(options.cluster, options.scenario)
     with bar(options.json) as progress:
         each = candidate(options.folder, lambda graph: _limits(graph, options))
         work = replace(each.workload(cluster), name=each.work.model.name)

@@ -127,8 +127,7 @@ def _status(options: argparse.Namespace) -> int:
 
 
 def _probe(options: argparse.Namespace) -> int:
-    from taglio import artifact
-    from taglio import cluster as clusters
+    from taglio import artifact, cluster_file
     from taglio.cli import engine_tables
     from taglio.engine.connect import connect
     from taglio.engine.handling import handling, with_handling
@@ -136,12 +135,12 @@ def _probe(options: argparse.Namespace) -> int:
     from taglio.report import terminal
     from taglio.report.progress import bar
 
-    cluster = clusters.load(options.file, options.scenario)
+    cluster = cluster_file.load(options.file, options.scenario)
     with bar(options.json) as progress, connect(cluster.start) as connection:
         found = probe(connection, cluster, progress)
         handled = handling(connection, cluster, progress)
     text = written(with_handling(cluster, handled), found)
-    clusters.parse(text)
+    cluster_file.parse(text)
     if options.write is not None:
         artifact.write_bytes(options.write, text.encode())
     if options.json:
@@ -154,7 +153,7 @@ def _probe(options: argparse.Namespace) -> int:
 
 def optimize_on_cluster(options: argparse.Namespace, setup: Any, limits: Any) -> int:
     """`taglio optimize MODEL --cluster FILE`."""
-    from taglio import cluster as clusters
+    from taglio import cluster_file
     from taglio.cli import engine_tables
     from taglio.engine.optimize import optimize_on_cluster as optimize
     from taglio.place_models import ClusterFile
@@ -162,7 +161,7 @@ def optimize_on_cluster(options: argparse.Namespace, setup: Any, limits: Any) ->
     from taglio.report import page
     from taglio.report.progress import bar
 
-    cluster = clusters.load(options.cluster, options.scenario)
+    cluster = cluster_file.load(options.cluster, options.scenario)
     used = ClusterFile(str(options.cluster), options.cluster.read_text(encoding="utf-8"), options.scenario)
     objective = parse_objective(options.objective)
     with bar(options.json) as progress:
@@ -178,12 +177,12 @@ def optimize_on_cluster(options: argparse.Namespace, setup: Any, limits: Any) ->
 
 def run_on_cluster(options: argparse.Namespace) -> int:
     """`taglio run OUT --cluster FILE`."""
-    from taglio import cluster as clusters
+    from taglio import cluster_file
     from taglio.cli import engine_tables
     from taglio.engine.run import run_on_cluster as run
     from taglio.report.progress import bar
 
-    cluster = clusters.load(options.cluster, options.scenario)
+    cluster = cluster_file.load(options.cluster, options.scenario)
     with bar(options.json) as progress:
         result = run(options.folder, cluster, options.runs, stream=options.stream, progress=progress)
     if options.json:

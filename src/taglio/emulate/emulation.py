@@ -14,8 +14,8 @@ from typing import Any, Self
 
 import msgspec
 
-from taglio import cluster as clusters
-from taglio.cluster import Cluster
+from taglio import cluster_file
+from taglio.cluster import Cluster, nearest
 from taglio.emulate import line, namespaces, needs, quota, record
 from taglio.emulate.needs import CannotEmulate
 from taglio.emulate.record import Place, Record
@@ -34,7 +34,7 @@ class Emulation:
 
     def __init__(self, file: Path, scenario: str | None = None) -> None:
         self.file, self.scenario = file, scenario
-        self.cluster = clusters.load(file, scenario)
+        self.cluster = cluster_file.load(file, scenario)
         self.removed: tuple[Record, ...] = ()
         self.record: Record
 
@@ -124,7 +124,7 @@ def start(
     TAGLIO_DEVICE and TAGLIO_ADDRESSES ("camera=10.77.0.1 server=10.77.0.2"). Raises BadOption for no such device."""
     names = [each.device for each in made.places]
     if device not in names:
-        raise BadOption(f'no device "{device}"{clusters.nearest(device, names)}')
+        raise BadOption(f'no device "{device}"{nearest(device, names)}')
     place = made.place(device)
     told = {
         record.ENVIRONMENT: str(made.folder),
@@ -153,14 +153,14 @@ def change(made: Record, text: str) -> None:
     """Change a running emulation to what the cluster file says with the changes of `text` (plan.what_if.HOW; several
     separated by ";"; none: the file again). "link A->B bandwidth x0.1" and "link A->B cut" are about one direction;
     "device A x10" makes A take ten times as long by its quota; "without A" cuts its links. Raises BadOption."""
-    base = clusters.parse(made.cluster_text, made.cluster_file, made.scenario)
+    base = cluster_file.parse(made.cluster_text, made.cluster_file, made.scenario)
     become(made, changed(base, text) if text.strip() else base)
 
 
 def become(made: Record, now: Cluster) -> None:
     """Change links and quotas to those of `now`, such as another scenario of the file. Links that the emulation was not
     started with are not added, and packets take the same ways as before; what `now` lacks is cut."""
-    base = clusters.parse(made.cluster_text, made.cluster_file, made.scenario)
+    base = cluster_file.parse(made.cluster_text, made.cluster_file, made.scenario)
     kept = {(way.source, way.target): way for way in ways(now, base)}
     links = tuple(kept.get((way.source, way.target), msgspec.structs.replace(way, cut=True)) for way in ways(base))
     _order(made, links)

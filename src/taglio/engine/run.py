@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from taglio import artifact
-from taglio.cluster import Cluster, Link, parse
+from taglio.cluster import Cluster, Link
+from taglio.cluster_file import parse
 from taglio.components.build import read
 from taglio.components.prove import TOLERANCE
 from taglio.engine.connect import connect

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from taglio.cluster import BadCluster, Cluster, Link, load, local, parse, scenarios
+from taglio.cluster import Cluster, Link, local
+from taglio.cluster_file import BadCluster, load, parse, scenarios
 from taglio.errors import BadOption
 from taglio.plan.what_if import changed
 
