@@ -302,7 +302,7 @@ def tell(row: dict[str, Any]) -> None:
         return
     print(
         f"{head}: predicted {result['predicted_s'] * 1e3:.1f} measured {result['latency']['steady_s'] * 1e3:.1f} ms, "
-        f"ratio {result['ratio']:.3f}, steady {result['steady_ratio']:.3f}; "
+        f"ratio {result['ratio']:.3f}; "
         + " ".join(f"{each * 1e3:.1f}" for each in row["rounds"])
         + " ms; "
         + ", ".join(f"{c['device']} {c['ratio']:.3f}" for c in result["components"])
@@ -359,20 +359,18 @@ def main() -> int:
 def report(rows: list[dict[str, Any]], options: argparse.Namespace) -> None:
     """Write what was measured, also of a run that was stopped."""
     figures = summary(rows)
-    heads = ["network", "plan", "scenario", "devices", "predicted", "measured", "ratio", "at the run's speed"]
+    heads = ["network", "plan", "scenario", "devices", "predicted", "measured", "ratio"]
     table = markdown(heads, table_rows(rows))
     path = write("cluster", {"options": vars(options), "summary": figures, "rows": rows}, table)
     print(json.dumps(figures) if options.json else f"{figures}\nwrote {path}")
 
 
 def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Mean and largest |predicted / measured - 1|, as it was and at the speed that the devices had during the run, and
-    the least share of the predicted rate. What crosses a link is told for itself: what stays on half a core is as fast
-    as the machine's other tenants leave it."""
+    """Mean and largest |predicted / measured - 1|, and the least share of the predicted rate. What crosses a link is
+    told for itself: what stays on half a core is as fast as the machine's other tenants leave it."""
     single = [row["run"] for row in rows if not row["stream"] and "run" in row]
     off = [abs(each["ratio"] - 1.0) for each in single]
     linked = [one for one, each in zip(off, single, strict=True) if each["crossings"]]
-    steady = [abs(each["steady_ratio"] - 1.0) for each in single]
     share = [
         row["run"]["rate_per_s"] / row["run"]["predicted_rate_per_s"]
         for row in rows
@@ -385,8 +383,6 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
         "plans_over_links": len(linked),
         "mean_off_over_links": float(np.mean(linked)) if linked else None,
         "largest_off_over_links": max(linked, default=None),
-        "mean_off_at_its_speed": float(np.mean(steady)) if steady else None,
-        "largest_off_at_its_speed": max(steady, default=None),
         "streams": len(share),
         "least_share": min(share, default=None),
         "median_share": float(np.median(share)) if share else None,
@@ -400,17 +396,15 @@ def table_rows(rows: list[dict[str, Any]]) -> list[list[str]]:
         start = [row["case"], row["name"] + (" (stream)" if row["stream"] else ""), row["scenario"]]
         start.append(" ".join(row["devices"]))
         if "run" not in row:
-            found.append([*start, "", "", str(row.get("error")), ""])
+            found.append([*start, "", "", str(row.get("error"))])
             continue
         result = row["run"]
         if row["stream"]:
             wanted, got = result["predicted_rate_per_s"], result["rate_per_s"]
-            found.append([*start, f"{wanted:.2f} /s", f"{got:.2f} /s", f"{got / wanted:.3f}", ""])
+            found.append([*start, f"{wanted:.2f} /s", f"{got:.2f} /s", f"{got / wanted:.3f}"])
         else:
             wanted, got = result["predicted_s"] * 1e3, result["latency"]["steady_s"] * 1e3
-            found.append(
-                [*start, f"{wanted:.1f} ms", f"{got:.1f} ms", f"{result['ratio']:.3f}", f"{result['steady_ratio']:.3f}"]
-            )
+            found.append([*start, f"{wanted:.1f} ms", f"{got:.1f} ms", f"{result['ratio']:.3f}"])
     return found
 
 

@@ -93,11 +93,9 @@ def cluster_run(run: ClusterRun) -> None:
     if run.streamed:  # they wait for each other, which a prediction of one alone leaves out
         say(f"latency: {_ms(run.latency.steady_s)} {spread} behind others, alone predicted {_ms(run.predicted_s)}")
     else:
-        changed = any(each.slower is not None for each in run.speeds)
-        steady = f", {run.steady_ratio:.3f} with its devices' change of speed since then taken out" if changed else ""
         say(
             f"latency: predicted {_ms(run.predicted_s)}, measured {_ms(run.latency.steady_s)} {spread}, predicted / "
-            f"measured {run.ratio:.3f}{steady}"
+            f"measured {run.ratio:.3f}"
         )
     for now in run.speeds:
         if now.slower is not None and abs(now.slower - 1.0) > _OTHER_SPEED:

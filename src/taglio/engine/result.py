@@ -73,10 +73,9 @@ class DeviceSpeed:
 @dataclass(frozen=True, slots=True)
 class ClusterRun:
     """`requests` answered in order on several devices. The distance is the largest relative L2 from the same components
-    run in one process. `ratio` = predicted / measured in the long run, `steady_ratio` the same with each component's
-    prediction at the speed that its device had during the run. `rate_per_s` is over the whole run, and predicted only
-    where requests were streamed. `resent` requests were sent more than once; each `interruption` is a loss, each
-    `switch` a change of plan without one.
+    run in one process. `ratio` = predicted / measured in the long run. `rate_per_s` is over the whole run, and
+    predicted only where requests were streamed. `resent` requests were sent more than once; each `interruption` is a
+    loss, each `switch` a change of plan without one.
     """
 
     requests: int
@@ -85,7 +84,6 @@ class ClusterRun:
     latency: WallTime
     predicted_s: float
     ratio: float
-    steady_ratio: float
     rate_per_s: float
     predicted_rate_per_s: float | None
     components: tuple[ComponentTime, ...]

@@ -273,7 +273,6 @@ def _result(
         latency=latency,
         predicted_s=plan.predicted_latency_s.value,
         ratio=plan.predicted_latency_s.value / latency.steady_s,
-        steady_ratio=(plan.predicted_latency_s.value + _drift_s(components, speeds)) / latency.steady_s,
         rate_per_s=len(answers) / took_s,
         predicted_rate_per_s=rate.value if stream and rate is not None else None,
         components=components,
@@ -302,13 +301,6 @@ def _components(run: _Run, answers: Sequence[Answer]) -> tuple[ComponentTime, ..
             predicted, measured = expected.get(piece.name, math.nan), summarize(times, apart)
             found.append(ComponentTime(piece.name, piece.device, predicted, measured, predicted / measured.steady_s))
     return tuple(found)
-
-
-def _drift_s(components: Sequence[ComponentTime], speeds: Sequence[DeviceSpeed]) -> float:
-    """How much longer a request is to take because its devices are not as fast as when they were profiled, where
-    components run one after another."""
-    slower = {each.device: each.slower or 1.0 for each in speeds}
-    return sum((slower.get(each.device, 1.0) - 1.0) * each.predicted_s for each in components)
 
 
 def _crossings(run: _Run, answers: Sequence[Answer]) -> tuple[CrossingTime, ...]:
