@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from math import isfinite
+from math import inf, isfinite
 from pathlib import Path
 
 from taglio import artifact
@@ -130,49 +130,38 @@ def place_models(
     for each in candidates:  # opening a model takes long: first what can be refused without
         device_profiles(each.folder, each.work, cluster, each.measured)
     meters = [_Meter(each, progress) for each in candidates]
-    answers: dict[str, Answer] = {}
     refusals: list[Infeasible] = []
 
-    def make(slack: float) -> Plan | None:
-        works = [each.workload(cluster, slack) for each in candidates]
+    def make(slacks: Sequence[float]) -> Answer | None:
+        works = [each.workload(cluster, slack) for each, slack in zip(candidates, slacks, strict=True)]
         try:
-            answer = place(works, cluster, objective, running=running, time_limit_s=time_limit_s / 2)
+            return place(works, cluster, objective, running=running, time_limit_s=time_limit_s / 2)
         except Infeasible as error:
             refusals.append(error)
             return None
-        answers[answer.plans[0].fingerprint()] = answer
-        return answer.plans[0]
 
-    def share(plan: Plan) -> float:
-        """The measured error that comes nearest to its bound, as a share of it."""
-        answer = answers[plan.fingerprint()]
-        shares = []
-        for meter, each, own in zip(meters, candidates, answer.plans, strict=True):
-            error = meter.error(own)
-            bound = each.limits.max_error
-            shares.append(0.0 if bound is None or error == 0.0 else error / bound if bound > 0.0 else float("inf"))
-        return max(shares)
+    def errors(answer: Answer) -> list[float]:
+        return [meter.error(plan) for meter, plan in zip(meters, answer.plans, strict=True)]
 
-    if all(each.limits.max_error is None for each in candidates):
-        if make(1.0) is None:
+    bounds = [inf if each.limits.max_error is None else each.limits.max_error for each in candidates]
+    if min(bounds) == inf:
+        answer = make([1.0] * len(candidates))
+        if answer is None:
             raise refusals[0]
-        answer = next(iter(answers.values()))
     else:
         # What runs may break the bound as predicted, and hold as measured: it is among the first that may be chosen.
-        needed = [
-            _ROUNDING * plan.predicted_error.high / each.limits.max_error
-            for plan, each in zip(running.plans if running is not None else (), candidates, strict=False)
-            if each.limits.max_error and isfinite(plan.predicted_error.high)
+        slacks = [1.0] * len(candidates)
+        for index, (plan, bound) in enumerate(zip(running.plans if running is not None else (), bounds, strict=False)):
+            if 0.0 < bound < inf and isfinite(plan.predicted_error.high):
+                slacks[index] = max(1.0, _ROUNDING * plan.predicted_error.high / bound)
+        tried = search_by(make, errors, bounds, rounds=_ROUNDS, slacks=slacks, progress=progress)
+        if not tried:
+            raise refusals[0]
+        held = [
+            each for each, found in tried if all(error <= bound for error, bound in zip(found, bounds, strict=True))
         ]
-        tried = search_by(make, share, 1.0, rounds=_ROUNDS, slack=max([1.0, *needed]), progress=progress)
-        held = [answers[each.plan.fingerprint()] for each in tried if each.holds]
         if not held:
-            if not tried:
-                raise refusals[0]
-            nearest = min(each.error for each in tried)
-            raise Infeasible(
-                f"no plan that was tried keeps the error bound, the best reaches {nearest:.2f} x it: raise --max-error"
-            )
+            raise Infeasible(_none_holds(candidates, tried))
         answer = min(held, key=lambda each: each.value)
     plans = tuple(
         replace(plan, measured_error=meter.error(plan)) for meter, plan in zip(meters, answer.plans, strict=True)
@@ -182,6 +171,18 @@ def place_models(
         if used is not None:
             artifact.save(each.folder / f"{CLUSTER}.json", CLUSTER, each.work.model.sha256, used)
     return replace(answer, plans=plans)
+
+
+def _none_holds(candidates: Sequence[Candidate], tried: Sequence[tuple[Answer, Sequence[float]]]) -> str:
+    """Why no plan that was tried will do: how near the nearest comes, and whose bound it breaks most."""
+
+    def shares(errors: Sequence[float]) -> list[tuple[float, str]]:
+        bounded = [(error, each) for error, each in zip(errors, candidates, strict=True) if each.limits.max_error]
+        return [(error / (each.limits.max_error or 1.0), each.folder.name) for error, each in bounded] or [(inf, "")]
+
+    share, name = min(max(shares(errors)) for _, errors in tried)
+    whose = f" of {name}" if len(candidates) > 1 and name else ""
+    return f"no plan that was tried keeps the error bound{whose}, the best reaches {share:.2f} x it: raise --max-error"
 
 
 def loosen_error(workload: Workload, factor: float) -> Workload:

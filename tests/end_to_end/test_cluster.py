@@ -84,6 +84,19 @@ def test_two_models_share_the_devices(out: Path, cluster: Path, digits_staged: S
     ran = taglio("plan", out, "--cluster", cluster, *QUICK, "--rate", 20, *second, "--json").json()
     assert len(ran["plans"]) == 2 and ran["plans"][1]["limits"]["max_error"] == 0.05
     assert json.loads((other / "plan.json").read_text())["body"]["objective"] == "latency"
+    assert ran["loads"] and all(0.0 < share <= 1.0 for share in ran["loads"].values())
+
+
+@pytest.mark.parametrize("bound", ["1%", "0.5%"])
+def test_every_model_keeps_its_own_bound(
+    out: Path, cluster: Path, digits_staged: Staged, tmp_path: Path, bound: str
+) -> None:
+    """The first may lose what it likes: its plan stays the same one while that of the second is searched for."""
+    other = Path(shutil.copytree(digits_staged.folder, tmp_path / "other"))
+    second = ("--with-model", f"{other},max-error={bound}")
+    ran = taglio("plan", out, "--cluster", cluster, *QUICK, "--max-error", "90%", *second, "--json").json()
+    for plan in ran["plans"]:
+        assert plan["measured_error"] <= plan["limits"]["max_error"]
 
 
 def test_a_front_is_drawn(out: Path, cluster: Path) -> None:

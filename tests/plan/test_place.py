@@ -229,6 +229,37 @@ def test_the_smallest_conflict_is_named(limits: Limits, change: str, words: list
     assert all(word in str(refusal.value) for word in words), str(refusal.value)
 
 
+def test_devices_have_room_for_all_requests_with_what_components_take_beyond_their_blocks() -> None:
+    graph, profiles = chain()
+    alone = CLUSTER.without("far")
+    near = replace(profiles["near"], overhead_s=0.5 * profiles["near"].blocks[0].seconds)
+    works = [Workload(name, graph, {"near": near}, None, Limits(None)) for name in ("one", "two")]
+    rates = [each.predicted_rate_per_s for each in place(works, alone, SUM).plans]
+    assert rates[0] is not None and rates[1] is not None
+
+    def shared(one: float, two: float) -> list[Workload]:
+        parts = ((one, rates[0]), (two, rates[1]))
+        return [
+            replace(work, rate_per_s=share * rate.value)
+            for work, (share, rate) in zip(works, parts, strict=True)
+            if rate is not None
+        ]
+
+    loads = place(shared(0.3, 0.6), alone, SUM).loads()
+    assert loads == pytest.approx({"near": 0.9})
+    with pytest.raises(Infeasible, match="beyond"):
+        place(shared(0.4, 0.61), alone, SUM)
+
+
+def test_answers_of_which_one_plan_is_the_same_are_told_apart() -> None:
+    graph, profiles = chain()
+    first = Workload("one", graph, profiles, None, Limits(None))
+    pinned = [replace(first, limits=Limits(None, device_pins=(("conv1", device),))) for device in ("near", "far")]
+    answers = [place([first, each], CLUSTER, SUM) for each in pinned]
+    assert answers[0].plans[0].fingerprint() == answers[1].plans[0].fingerprint()
+    assert answers[0].fingerprint() != answers[1].fingerprint()
+
+
 @pytest.mark.parametrize("share", [0.9, 0.99, 0.999])
 def test_an_energy_limit_holds_with_what_components_take_beyond_their_blocks(share: float) -> None:
     """The blocks of the quickest plan are far within the limit; only with its components' overheads it is not."""

@@ -1,8 +1,8 @@
 """The loop around the solver: what it says was measured, a broken bound is tightened, room is used, and it ends."""
 
 import random
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from math import inf
 
 import pytest
@@ -13,7 +13,7 @@ from taglio.error.model import Alone, BlockNoise, ErrorModel, OutputModel
 from taglio.graph import Graph
 from taglio.plan import search as module
 from taglio.plan.result import Limits, Plan
-from taglio.plan.search import Tried, best, damage_first, exclude, search, unsolved
+from taglio.plan.search import Tried, best, damage_first, exclude, search, search_by, unsolved
 from taglio.plan.solve import make_plan
 from taglio.profile.result import Profile
 from taglio.quantize.precision import Assignment
@@ -244,3 +244,33 @@ def test_excluding_the_worst_leaves_out_as_few_blocks_as_the_bound_needs(bound: 
     assert found == chosen
     assert set(pinned) <= set(found)
     assert len(measure.asked) <= (len(everything) - len(pinned)).bit_length()
+
+
+@dataclass(frozen=True)
+class Together:
+    """Plans of several models, each of which errs by so much of its bound."""
+
+    errors: tuple[float, ...]
+
+    def fingerprint(self) -> str:
+        return str(self.errors)
+
+
+def test_each_of_several_bounds_has_a_slack_of_its_own() -> None:
+    """The first plan errs half as much as predicted, the second twice as much, the third has no bound."""
+    asked: list[tuple[float, ...]] = []
+
+    def make(slacks: Sequence[float]) -> Together:
+        asked.append(tuple(slacks))
+        return Together((0.5 * slacks[0], 2.0 * slacks[1], slacks[2]))
+
+    found = search_by(make, lambda each: each.errors, [1.0, 1.0, inf])
+    assert asked[0] == (1.0, 1.0, 1.0) and found[0][1] == (0.5, 2.0, 1.0)
+    assert found[-1][1][:2] == pytest.approx((0.98, 0.98)) and len(found) == 2
+
+
+def test_several_plans_are_met_before_only_if_all_are() -> None:
+    """The first plan is always the same one; the second breaks its bound until it is tightened."""
+    found = search_by(lambda slacks: Together((0.1, 4.0 * slacks[1])), lambda each: each.errors, [1.0, 1.0])
+    assert found[0][1] == (0.1, 4.0)
+    assert any(error <= 1.0 for _, (_, error) in found)

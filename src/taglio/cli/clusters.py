@@ -157,6 +157,7 @@ def plan_on_cluster(options: argparse.Namespace) -> int:
                 "bound": answer.bound,
                 "gap": answer.gap,
                 "plans": answer.plans,
+                "loads": answer.loads(),
                 "alternatives": told,
             }
         )

@@ -13,7 +13,7 @@ from taglio.errors import BadOption, Infeasible
 from taglio.plan.assemble import Assembled, assemble
 from taglio.plan.check_cluster import check_cluster
 from taglio.plan.critical import shorten
-from taglio.plan.describe import describe, latencies
+from taglio.plan.describe import describe, latencies, loads
 from taglio.plan.evaluate import evaluate
 from taglio.plan.labels import labels_of
 from taglio.plan.objective import Objective
@@ -33,6 +33,8 @@ _TOO_CLOSE = (
 )
 # Of the time for a shortest critical path, what the plan of the least sum gets, where the search begins.
 _STARTING_SHARE = 0.15
+# Of the time that goes by, what a device may be busy, but for rounding.
+_FULL = 1.0 + 1e-6
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,6 +51,14 @@ class Answer:
     def gap(self) -> float:
         """Proven relative distance from the best."""
         return max(0.0, self.value - self.bound) / max(abs(self.value), 1e-12)
+
+    def loads(self) -> dict[str, float]:
+        """Share of the time that each device and link is busy with the requests of models of which a rate is given."""
+        return loads(self.assembled, self.totals)
+
+    def fingerprint(self) -> str:
+        """Those of all its plans."""
+        return " ".join(plan.fingerprint() for plan in self.plans)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +94,7 @@ def place(
     else:
         raise Infeasible(_TOO_CLOSE)
     plans = tuple(replace(plan, limits=each.limits) for plan, each in zip(found.plans, workloads, strict=True))
-    found = replace(found, plans=plans)
+    found = replace(found, plans=plans, assembled=replace(found.assembled, workloads=tuple(workloads)))
     work = zip(workloads, found.plans, strict=True)
     for workload, plan in work:
         check_cluster(workload.graph, workload.profiles, workload.error, cluster, plan, max_noise=workload.noise_limits)
@@ -134,6 +144,12 @@ def _tighter(
             here = use.predicted_joules + sent, beyond[use.device]
             spent[use.device] = max(spent.get(use.device, here), here)
         tightened.append(replace(work, limits=limits))
+    more = max((work.rate_per_s or 1.0) / (each.rate_per_s or 1.0) for work, each in zip(works, wanted, strict=True))
+    load = max(found.loads().values(), default=0.0) / more
+    if load > _FULL:
+        factor = (1.01 * load) ** times
+        tightened = [replace(each, rate_per_s=each.rate_per_s and each.rate_per_s * factor) for each in tightened]
+        changed = True
     devices = []
     for device, asked_of in zip(where.devices, cluster.devices, strict=True):
         joules, besides = spent.get(device.name, (0.0, 0.0))

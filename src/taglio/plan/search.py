@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from math import inf
+from typing import Protocol, TypeVar
 
 from taglio.error.model import ErrorModel
 from taglio.graph import Graph
@@ -45,60 +47,101 @@ def search(
     bound = limits.max_error
     assert bound is not None, "an unbounded plan needs no search"
 
-    def make(slack: float) -> Plan:
-        return make_plan(graph, profile, error, limits, slack=slack)
+    def make(slacks: Sequence[float]) -> Plan | None:
+        plan = make_plan(graph, profile, error, limits, slack=slacks[0])
+        return None if plan.status == "infeasible" else plan
 
-    return search_by(make, lambda plan: measure(plan.assignment()), bound, rounds=rounds, progress=progress)
+    found = search_by(make, lambda plan: [measure(plan.assignment())], [bound], rounds=rounds, progress=progress)
+    return [_tried(plan, errors[0], bound) for plan, errors in found]
+
+
+def _tried(plan: Plan, error: float, bound: float) -> Tried:
+    holds = error <= bound
+    note = () if holds else (f"measured error {error:.4%} breaks the bound {bound:.4%}",)
+    return Tried(replace(plan, measured_error=error, notes=plan.notes + note), error, holds)
+
+
+class Solved(Protocol):
+    """What was solved for: two with the same fingerprint are the same."""
+
+    def fingerprint(self) -> str:
+        """Tells it from others."""
+
+
+_Solved = TypeVar("_Solved", bound=Solved)
+
+
+@dataclass(slots=True)
+class _Slack:
+    """What one bound on the predicted error is multiplied by: the next, the loosest that held and the tightest that
+    broke."""
+
+    value: float
+    low: float = 0.0
+    high: float = inf
+
+    def loosen(self) -> None:
+        """There is no plan: blocks held in int8 are predicted to break the bound, and only measuring tells."""
+        self.low = max(self.low, self.value)
+        self.value = 2.0 * self.value if self.high == inf else 0.5 * (self.low + self.high)
+
+    def follow(self, measured: float, bound: float, *, known: bool) -> bool:
+        """What to try next after a plan with this error, which was met before or not; False where it stays."""
+        if measured <= bound:
+            self.low = max(self.low, self.value)
+            following = self.value * min(4.0, max(1.1, _STEP * bound / max(measured, 1e-12)))
+            if bound == inf or (known and self.high == inf and self.low >= 64.0):
+                return False
+        else:
+            self.high = min(self.high, self.value)
+            following = self.value * max(0.25, _STEP * bound / measured)
+            if self.low >= self.high:  # what held then does no longer, beside the others' plans of now
+                self.low = 0.0
+        if self.high < inf and not self.low < following < self.high:
+            following = 0.5 * (self.low + self.high)
+        if self.high < inf and self.high / max(self.low, 1e-9) < 1.01:
+            self.value = self.low
+            return False
+        self.value = following
+        return True
 
 
 def search_by(
-    make: Callable[[float], Plan | None],
-    measure: Callable[[Plan], float],
-    bound: float,
+    make: Callable[[Sequence[float]], _Solved | None],
+    measure: Callable[[_Solved], Sequence[float]],
+    bounds: Sequence[float],
     *,
     rounds: int = 10,
-    slack: float = 1.0,
+    slacks: Sequence[float] | None = None,
     progress: Callable[[str, int, int], None] | None = None,
-) -> list[Tried]:
-    """The same for any way to make a plan for a slack on the bound (None: there is none), and to measure its error.
-    `slack` is the first."""
-    tried: list[Tried] = []
-    seen: dict[str, float] = {}
-    low, high = 0.0, float("inf")
+) -> list[tuple[_Solved, Sequence[float]]]:
+    """The same for any way to make plans for a slack on each of several bounds (None: there are none), and to measure
+    their errors: all that were made, with these. A bound is infinite where there is none. `slacks` are the first."""
+    found: list[tuple[_Solved, Sequence[float]]] = []
+    seen: dict[str, Sequence[float]] = {}
+    now = [_Slack(value) for value in (slacks or [1.0] * len(bounds))]
     for index in range(rounds):
-        plan = make(slack)
-        if (
-            plan is None or plan.status == "infeasible"
-        ):  # blocks held in int8 are predicted to break the bound: only measuring tells
-            low = max(low, slack)
-            slack = 2.0 * slack if high == float("inf") else 0.5 * (low + high)
+        made = make([each.value for each in now])
+        if made is None:
+            for each in now:
+                each.loosen()
             continue
-        key = plan.fingerprint()
+        key = made.fingerprint()
         known = key in seen
         if not known:
-            seen[key] = measure(plan)
-            holds = seen[key] <= bound
-            note = () if holds else (f"measured error {seen[key]:.4%} breaks the bound {bound:.4%}",)
-            tried.append(Tried(replace(plan, measured_error=seen[key], notes=plan.notes + note), seen[key], holds))
+            seen[key] = measure(made)
+            found.append((made, seen[key]))
         if progress:
             progress("search", index + 1, rounds)
-        measured = seen[key]
-        if measured <= bound:
-            low = max(low, slack)
-            if measured > _CLOSE * bound and not known:
-                break
-            following = slack * min(4.0, max(1.1, _STEP * bound / max(measured, 1e-12)))
-            if known and high == float("inf") and low >= 64.0:
-                break
-        else:
-            high = min(high, slack)
-            following = slack * max(0.25, _STEP * bound / measured)
-        if high < float("inf") and not low < following < high:
-            following = 0.5 * (low + high)
-        if high < float("inf") and high / max(low, 1e-9) < 1.01:
+        held = [_CLOSE * bound < error <= bound or bound == inf for error, bound in zip(seen[key], bounds, strict=True)]
+        if all(held) and not known:
             break
-        slack = following
-    return tried
+        goes_on = [
+            each.follow(error, bound, known=known) for each, error, bound in zip(now, seen[key], bounds, strict=True)
+        ]
+        if not any(goes_on):
+            break
+    return found
 
 
 def unsolved(

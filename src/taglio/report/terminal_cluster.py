@@ -22,17 +22,22 @@ def plans(answer: Answer, names: Sequence[str], objective: Objective, told: Sequ
     for name, plan in zip(names, answer.plans, strict=True):
         if len(names) > 1:
             _say(f"{name}:")
-        one(plan)
+        one(plan, alone=len(names) > 1)
+    loads = sorted(answer.loads().items(), key=lambda each: -each[1])
+    if loads:
+        rates = " + ".join(f"{each.rate_per_s:.4g}" for each in answer.assembled.workloads)
+        busy = ", ".join(f"{on} for {share:.1%} of the time" for on, share in loads)
+        _say(f"{rates} requests a second keep busy {busy}")
     _say(f"{objective}: {amount(objective, answer.value)}, proven within {answer.gap:.2%} of the best")
     for each in told:
         _say(each.words)
 
 
-def one(plan: Plan) -> None:
-    """One plan's devices, crossings and totals."""
+def one(plan: Plan, *, alone: bool = False) -> None:
+    """One plan's devices, crossings and totals: `alone`, where others share the devices."""
     _devices(plan)
     _crossings(plan)
-    _totals(plan)
+    _totals(plan, alone=alone)
 
 
 def front(result: Front, path: Path) -> None:
@@ -82,13 +87,14 @@ def _crossings(plan: Plan) -> None:
     Console(highlight=False).print(table)
 
 
-def _totals(plan: Plan) -> None:
+def _totals(plan: Plan, *, alone: bool) -> None:
     latency = plan.predicted_latency_s
     summed = "" if plan.summed_s is None else f"; its seconds add up to {_ms(plan.summed_s)}"
     between = f"{_ms(latency.low)} … {_ms(latency.high)}"
     _say(f"{plan.status}, gap {plan.gap:.2%}; latency {_ms(latency.value)} ({between}){summed}")
     if plan.predicted_rate_per_s is not None:
-        _say(f"room for {plan.predicted_rate_per_s.value:.4g} requests a second")
+        others = ", if it were alone there" if alone else ""
+        _say(f"room for {plan.predicted_rate_per_s.value:.4g} requests a second{others}")
     if plan.predicted_joules is not None:
         _say(f"energy {plan.predicted_joules.value:.4g} J a request")
     _say(error_line(plan))
