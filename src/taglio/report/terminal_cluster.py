@@ -15,6 +15,8 @@ from taglio.plan.result import Plan
 from taglio.report.terminal import error_line
 
 _MEGA = 1e6
+# Of the time, what is not told.
+_LEAST_LOAD = 1e-3
 
 
 def plans(answer: Answer, names: Sequence[str], objective: Objective, told: Sequence[Alternative]) -> None:
@@ -25,7 +27,8 @@ def plans(answer: Answer, names: Sequence[str], objective: Objective, told: Sequ
         one(plan, alone=len(names) > 1)
     loads = sorted(answer.loads().items(), key=lambda each: -each[1])
     if loads:
-        rates = " + ".join(f"{each.rate_per_s:.4g}" for each in answer.assembled.workloads)
+        loads = [each for each in loads if each[1] >= _LEAST_LOAD] or loads[:1]
+        rates = " + ".join(f"{each.rate_per_s:.4g}" for each in answer.assembled.workloads if each.rate_per_s)
         busy = ", ".join(f"{on} for {share:.1%} of the time" for on, share in loads)
         _say(f"{rates} requests a second keep busy {busy}")
     _say(f"{objective}: {amount(objective, answer.value)}, proven within {answer.gap:.2%} of the best")
