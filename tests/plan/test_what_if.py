@@ -1,7 +1,10 @@
 """What-if changes do what they say, and what is no change is refused."""
 
+from dataclasses import replace
+
 import pytest
 
+from taglio.cluster import Cluster
 from taglio.cluster_file import parse
 from taglio.errors import BadOption
 from taglio.plan.explain import again, limits_cost, runner_up, what_if
@@ -68,6 +71,37 @@ def test_answers_come_from_planning_again() -> None:
     assert cost.name == "the energy limit" and cost.value == pytest.approx(base.value, rel=2e-3)
     held = place([tight], CLUSTER, SUM)
     assert held.value > base.value and f"{(held.value - base.value) * 1e3:.4g} ms" in cost.words
+
+
+def test_a_placement_is_the_same_only_if_every_model_stays() -> None:
+    """The first is held where it is; a slow device brings the second away from it."""
+    graph, profiles = chain()
+    free = Workload("two", graph, profiles, None, Limits(None, device_pins=(("conv1", "far"),)))
+    held = Workload(
+        "one", graph, profiles, None, Limits(None, device_pins=tuple((b.name, "near") for b in graph.blocks))
+    )
+    quick = again(SUM, 5.0)
+    words = [
+        what_if(text, lambda c: _as_in(c, [held, free]), CLUSTER, SUM, quick).words
+        for text in ("device far x1000", "device far x1.0001")
+    ]
+    assert "another placement" in words[0] and "the same placement" in words[1]
+
+
+def _as_in(cluster: Cluster, works: list[Workload]) -> list[Workload]:
+    """The workloads with the times that the cluster's devices have in it."""
+    return [
+        replace(
+            work,
+            profiles={
+                each.name: scaled(work.profiles[each.name], each.scale_factor)
+                if each.assumed
+                else work.profiles[each.name]
+                for each in cluster.devices
+            },
+        )
+        for work in works
+    ]
 
 
 @pytest.mark.parametrize("axis", ["energy", "throughput"])

@@ -104,7 +104,7 @@ def what_if(
     except Infeasible as error:
         return Alternative(text, None, f"{text}: {error}")
     now, then = amount(objective, base.value), amount(objective, answer.value)
-    same = answer.plans[0].devices() == base.plans[0].devices()
+    same = [each.devices() for each in answer.plans] == [each.devices() for each in base.plans]
     moved = "the same placement" if same else "another placement"
     return Alternative(text, answer.value, f"{text}: {then} instead of {now}, {moved}", answer.plans)
 
