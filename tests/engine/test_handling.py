@@ -48,6 +48,38 @@ def test_a_working_component_works() -> None:
     assert found.tolist() == pytest.approx([each + 50 * 3 * 2.0 for each in values])
 
 
+def test_how_much_of_a_device_is_free_at_the_time_is_taken_out_after_the_differences(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Processor seconds of a request, and how much of the device was free just then.
+    taken = {
+        "alone": {"camera": (0.001, 0.5)},
+        "server-few": {"camera": (0.004, 0.5), "server": (0.003, 1.0)},
+        "server-more": {"camera": (0.006, 0.5), "server": (0.005, 1.0)},
+        "server-there": {"camera": (0.005, 0.9), "server": (0.006, 1.0)},
+        "server-back": {"camera": (0.007, 0.9), "server": (0.004, 0.4)},
+    }
+
+    def measured(_: object, __: object, folder: Path, *___: object) -> dict[str, handling._Use]:
+        return {name: handling._Use(*use) for name, use in taken[folder.name].items()}
+
+    monkeypatch.setattr(handling, "_request_s", lambda *_: 0.0001)
+    monkeypatch.setattr(handling, "_taken", measured)
+    connection: Any = None
+    found = handling.handling(connection, parse(CLUSTER))
+    many = 1e6
+    expected = {
+        "server": (0.002, 0.001, 0.001 / many, 0.003 / many),
+        "camera": (0.001, 0.002, 0.001 / many, 0.003 / many),
+    }
+    share = {"server": 1.0, "camera": 0.7}
+    for name, seconds in expected.items():
+        each = found[name]
+        of = (each.send_s, each.receive_s, each.send_byte_s, each.receive_byte_s)
+        assert of == pytest.approx([taken_s / share[name] for taken_s in seconds])
+    assert (found["camera"].request_s, found["server"].request_s) == (0.0001, 0.0)
+
+
 def test_a_device_that_stops_answering_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     def gone(*_: object) -> float:
         raise Broken('device "server" stopped answering')

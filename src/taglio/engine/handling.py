@@ -65,9 +65,10 @@ def _measured(connection: Connection, cluster: Cluster, progress: Progress | Non
     others = [name for name in others if cluster.link(start, name) and cluster.link(name, start)]
     found: dict[str, Handling] = {}
     ours: list[tuple[float, float, float, float]] = []
+    shares: list[float] = []
     with tempfile.TemporaryDirectory() as folder:
         request_s = _request_s(connection, cluster, Path(folder) / "working")
-        alone = _taken(connection, cluster, Path(folder) / "alone", _parts(start))[start] if others else 0.0
+        alone = _taken(connection, cluster, Path(folder) / "alone", _parts(start))[start].seconds if others else 0.0
         for done, name in enumerate(others):
             if progress:
                 progress("measuring messages", done, len(others))
@@ -82,12 +83,17 @@ def _measured(connection: Connection, cluster: Cluster, progress: Progress | Non
                 each: _taken(connection, cluster, Path(folder) / f"{name}-{each}", parts, fewest)
                 for each, (parts, fewest) in ways.items()
             }
-            sent, received = ((taken["more"][each] - taken["few"][each]) / _MORE for each in (start, name))
-            leaving, arriving = ((taken["there"][each] - taken["few"][each]) / there for each in (start, name))
-            returned, restored = ((taken["back"][each] - taken["few"][each]) / back for each in (name, start))
-            ours.append((sent, taken["few"][start] - alone - sent, leaving, restored))
-            found[name] = _bounded(taken["few"][name] - received, received, returned, arriving)
-    found[start] = replace(_bounded(*np.median(ours or [(0.0,) * 4], axis=0).tolist()), request_s=request_s)
+            seconds = {way: {at: each.seconds for at, each in uses.items()} for way, uses in taken.items()}
+            few = seconds["few"]
+            sent, received = ((seconds["more"][each] - few[each]) / _MORE for each in (start, name))
+            leaving, arriving = ((seconds["there"][each] - few[each]) / there for each in (start, name))
+            returned, restored = ((seconds["back"][each] - few[each]) / back for each in (name, start))
+            ours.append((sent, few[start] - alone - sent, leaving, restored))
+            shares += [uses[start].share for uses in taken.values()]
+            theirs = np.median([uses[name].share for uses in taken.values()])
+            found[name] = _bounded([few[name] - received, received, returned, arriving] / theirs)
+    mine = np.median(ours, axis=0) / np.median(shares) if ours else np.zeros(4)
+    found[start] = replace(_bounded(mine), request_s=request_s)
     if progress:
         progress("measuring messages", len(others), len(others))
     return found
@@ -99,8 +105,8 @@ def with_handling(cluster: Cluster, found: Mapping[str, Handling]) -> Cluster:
     return replace(cluster, devices=tuple(devices))
 
 
-def _bounded(*seconds: float) -> Handling:
-    return Handling(*(max(each, 0.0) for each in seconds))
+def _bounded(seconds: np.ndarray) -> Handling:
+    return Handling(*(max(each, 0.0) for each in seconds.tolist()))
 
 
 def _many(cluster: Cluster, source: str, target: str) -> int:
@@ -125,10 +131,18 @@ def _request_s(connection: Connection, cluster: Cluster, folder: Path) -> float:
     return max(took_s - working_s, 0.0) / len(answers)
 
 
+@dataclass(frozen=True, slots=True)
+class _Use:
+    """What a request takes of a device: processor seconds, and how many of those the device has in a second."""
+
+    seconds: float
+    share: float
+
+
 def _taken(
     connection: Connection, cluster: Cluster, folder: Path, parts: Sequence[Component], fewest: int = _FEWEST
-) -> dict[str, float]:
-    """Seconds of each device that a request takes, as many on their way as fit."""
+) -> dict[str, _Use]:
+    """What a request takes of each device, as many on their way as fit."""
     deployment, pipeline = _opened(connection, cluster, folder, parts)
     try:
         hosts = deployment.hosts()
@@ -141,7 +155,8 @@ def _taken(
         pipeline.close()
     # What a device does with nothing to do is no message's: where they are long on their way, it would be most of it.
     each_s = {name: max(had[name] - idle[name], 0.0) * took_s / len(answers) for name in hosts}
-    return {name: each_s[name] / (had[name] if had[name] > _SATURATED * spare[name] else spare[name]) for name in hosts}
+    shares = {name: had[name] if had[name] > _SATURATED * spare[name] else spare[name] for name in hosts}
+    return {name: _Use(each_s[name], shares[name]) for name in hosts}
 
 
 def _used(hosts: Mapping[str, Any], meanwhile: Callable[[], object]) -> tuple[float, dict[str, float]]:
