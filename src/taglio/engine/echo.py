@@ -12,7 +12,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from taglio.engine.library import ray
-from taglio.engine.parcel import Parcel
+from taglio.engine.parcel import Joint, Parcel
 from taglio.engine.resident import Resident
 from taglio.runtimes.onnxruntime import SessionOptions, open_session
 
@@ -25,10 +25,14 @@ class Echo(Resident):
     def __init__(self) -> None:
         super().__init__()
         self._session = open_session(_smallest(), SessionOptions(1))
+        self._joint = Joint()
 
     def there(self, parcel: Parcel) -> int:
-        """A tensor arrives; its bytes."""
-        tensor = parcel.tensors["tensor"]
+        """A tensor arrives; its bytes, 0 while there is more to come."""
+        whole = self._joint.whole(parcel)
+        if whole is None:
+            return 0
+        tensor = whole.tensors["tensor"]
         self._run(tensor)
         return int(tensor.nbytes)
 
@@ -44,7 +48,7 @@ class Echo(Resident):
                 for parcel in parcels:
                     self.there(parcel)
             else:
-                ray().get([other.there.remote(parcel) for parcel in parcels])
+                ray().get([other.there.remote(part) for parcel in parcels for part in parcel.parts()])
                 self._run(tensor)
             found.append(time.monotonic() - start)
         return found

@@ -20,7 +20,7 @@ import numpy as np
 from taglio import artifact
 from taglio.components.build import Piece
 from taglio.engine import counters
-from taglio.engine.parcel import Hop, Parcel, Step
+from taglio.engine.parcel import Hop, Joint, Parcel, Step
 from taglio.engine.resident import Resident, resident_bytes
 from taglio.engine.wiring import Message
 from taglio.errors import BadDevice, TaglioError
@@ -81,8 +81,9 @@ class Host(Resident):
         super().__init__(device, threads, store)
         self._jobs: dict[str, Job] = {}
         self._sessions: dict[str, Session] = {}
-        self._peers: dict[str, Callable[[Parcel], object]] = {}
+        self._peers: dict[str, Callable[[Parcel], None]] = {}
         self._turn = _Turn()
+        self._joint = Joint()
         self._lock = threading.Lock()
         self._requests: dict[int, _Request] = {}
         self._promised: dict[tuple[int, int], Future[Parcel]] = {}
@@ -137,7 +138,8 @@ class Host(Resident):
 
     def take(self, parcel: Parcel) -> None:
         """A message arrives: run as many components as had waited for it alone, and for what they write in turn."""
-        due = self._note(parcel)
+        whole = self._joint.whole(parcel)
+        due = self._note(whole) if whole is not None else 0
         while due:
             with self._turn.next() as work:
                 made = self._run(work)
@@ -230,9 +232,14 @@ class Made:
     error: TaglioError | None
 
 
-def post(host: Any) -> Callable[[Parcel], object]:
+def post(host: Any) -> Callable[[Parcel], None]:
     """How a message is sent to a host: nobody waits for it."""
-    sent: Callable[[Parcel], object] = host.take.options(concurrency_group=MESSAGES, num_returns=0).remote
+    take = host.take.options(concurrency_group=MESSAGES, num_returns=0).remote
+
+    def sent(parcel: Parcel) -> None:
+        for part in parcel.parts():
+            take(part)
+
     return sent
 
 
