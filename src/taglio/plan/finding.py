@@ -20,8 +20,8 @@ from taglio.plan.relaxation import Relaxation
 _NEAR, _MIXING_S, _MIXING_SHARE = 7.0, 0.3, 0.1
 # And so many nodes.
 _MIXED = 60
-# A given plan within so many gaps of the bound is proven rather than another looked for.
-_GIVEN = 30.0
+# A given plan within so many gaps of the bound is proven in one go, as it is likely the best: bounds can be that loose.
+_GIVEN = 100.0
 # What bettering a few answers, and crossing one of them with others, may take: shares of the time up to then.
 _NEARING_SHARE, _CROSSING_SHARE = 0.5, 0.5
 # Of the time of branching, what bettering its answers may take; of the time up to then, what crossing one of them may.

@@ -173,7 +173,7 @@ class _Search(Known):
     def _given_beyond(self, slack: float) -> bool:
         """Whether a given plan lies beyond this slack and not far: then the labels that it needs are kept at once."""
         above = self.objective * (1.0 - self.gap) - self.bound
-        return self.given is not None and slack * abs(self.bound) < above < _SLACKS[1] * abs(self.bound)
+        return self.given is not None and slack * abs(self.bound) < above < _SLACKS[2] * abs(self.bound)
 
     def _by_loosening(self) -> None:
         """Bound and plans for a graph too wide to eliminate: some edges are cut and priced instead."""
