@@ -8,7 +8,7 @@ from taglio.cluster import Link
 from taglio.cluster_file import load
 from taglio.components.build import Port
 from taglio.engine.result import DeviceSpeed
-from taglio.engine.run import DeviceSpeeds, way_s
+from taglio.engine.run import DeviceSpeeds, too_short, way_s
 from taglio.engine.wiring import Message
 from taglio.plan.simulate import Span
 
@@ -81,3 +81,9 @@ def test_what_waits_for_its_link_is_predicted_to_take_as_long_as_in_the_plan() -
     assert way_s(timeline, Message("", "", "server", (a,)), link) == 3.5  # an input leaves at once
     other = Port("c", "float32", (1,), 1_000_000)
     assert way_s(timeline, Message("0-camera", "camera", "server", (other,)), link) == 1.5
+
+
+def test_a_run_that_no_quota_met_says_how_many_requests_would_tell_what_devices_sustain() -> None:
+    said = too_short(40, 0.03, 2.28)
+    assert said is not None and "40 requests took 0.03 s" in said and "--runs 2000 takes" in said
+    assert too_short(40, 0.03, 1.05) is None and too_short(1200, 1.1, 2.28) is None

@@ -44,6 +44,8 @@ _PATIENCE = 20.0
 _WARMUP = 3
 # Other tenants of a machine come and go within seconds: between requests its speed is looked at so often and so long.
 _LOOK_EVERY_S, _LOOK_S = 1.0, 0.2
+# Ten of the periods after which Linux's quotas begin anew, and how far off its prediction a shorter run is told of.
+_SUSTAINED_S, _OFF = 1.0, 0.1
 _CHECKED = 8
 
 
@@ -123,8 +125,22 @@ def run_on_cluster(
         if stream and result.crossings and not any(each.send_s or each.receive_s for each in cluster.devices):
             note = "the predicted rate leaves out what messages take of devices: taglio cluster probe measures it"
             result = replace(result, notes=(*result.notes, note))
+        short = None if stream else too_short(runs, took - speeds.took_s, result.ratio)
+        if short:
+            result = replace(result, notes=(*result.notes, short))
     artifact.save(folder / f"{CLUSTER_RUN}.json", CLUSTER_RUN, work.model.sha256, result)
     return result
+
+
+def too_short(runs: int, took_s: float, ratio: float) -> str | None:
+    """What to say of a run that ended before a quota stopped a device, where that is not what was predicted."""
+    if took_s >= _SUSTAINED_S or abs(ratio - 1.0) <= _OFF:
+        return None
+    return (
+        f"{runs} requests took {took_s:.2g} s in all, too short to hold the prediction against: it is of what devices "
+        "sustain, and a quota of processor time lets so few through at full speed, or stops one of them; --runs "
+        f"{math.ceil(1.5 * runs * _SUSTAINED_S / took_s)} takes longer than a second"
+    )
 
 
 def planned_for(folder: Path, work: Work) -> Cluster | None:
