@@ -14,4 +14,4 @@ from tests.end_to_end.command import ROOT
 if "openvino" in os.environ.get("TAGLIO_TEST_BACKENDS", "").split():
     sys.path += map(str, (ROOT / ".backends" / "openvino" / "lib").glob("python*/site-packages"))
     if find_spec("openvino") is None:
-        raise pytest.UsageError(f"TAGLIO_TEST_BACKENDS asks for openvino, which is not in {ROOT / '.backends'}: make backends")
+        raise pytest.UsageError(f"TAGLIO_TEST_BACKENDS asks for openvino, not in {ROOT / '.backends'}: make backends")

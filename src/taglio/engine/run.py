@@ -133,12 +133,12 @@ def run_on_cluster(
 
 
 def too_short(runs: int, took_s: float, ratio: float) -> str | None:
-    """What to say of a run that is off its prediction and was too short for a quota, if a device has one, to even out."""
+    """What to say of a run that is off its prediction and too short for a quota, if a device has one, to even out."""
     if took_s >= _SUSTAINED_S or abs(ratio - 1.0) <= _OFF:
         return None
     return (
-        f"{runs} requests took {took_s:.2g} s in all, too short to hold the prediction against, which is of what devices "
-        "sustain: where one has a quota of processor time, so few run at full speed or meet one pause; --runs "
+        f"{runs} requests took {took_s:.2g} s in all, too short to hold the prediction against, which is of what "
+        "devices sustain: where one has a quota of processor time, so few run at full speed or meet one pause; --runs "
         f"{math.ceil(1.5 * runs * _SUSTAINED_S / took_s)} takes longer than a second"
     )
 
