@@ -1,8 +1,8 @@
-"""Standard output is the user's."""
+"""Standard output is the user's, and a run that was refused is no answer."""
 
 import pytest
 
-from taglio.plan.quiet import Quiet
+from taglio.plan.quiet import Quiet, SolverFailed
 
 
 def test_the_solver_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
@@ -12,3 +12,15 @@ def test_the_solver_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
     solver.run()
     assert solver.getInfo().objective_function_value == -1.0
     assert capfd.readouterr() == ("", "")
+
+
+def test_a_run_that_is_refused_is_no_answer() -> None:
+    """Threads are the process's: once they run, another number of them ends every run that asks for it."""
+    solver = Quiet()
+    solver.addVar(0.0, 1.0)
+    solver.run()
+    other = Quiet()
+    other.setOptionValue("threads", 13)
+    other.addVar(0.0, 1.0)
+    with pytest.raises(SolverFailed, match="1 columns and 0 rows"):
+        other.run()

@@ -20,7 +20,7 @@ from taglio.plan.check import PlanIsWrong
 from taglio.plan.ledger import Ledger
 from taglio.plan.prices import Market
 from taglio.plan.problem import CALLER, SOURCE, Copies, Kind
-from taglio.plan.quiet import Quiet
+from taglio.plan.quiet import Quiet, SolverFailed
 
 INFINITY = float("inf")
 State = tuple[int, int]
@@ -311,7 +311,10 @@ class Program:
             highs.setOptionValue(name, option)
         if highs.passModel(model) == highspy.HighsStatus.kError:  # run on what is left, HiGHS may never end
             raise PlanIsWrong(f"HiGHS refuses a program of {count} columns and {len(low)} rows")
-        highs.run()
+        try:
+            highs.run()
+        except SolverFailed:
+            return Found(None, (), -INFINITY, False)
         status, info = highs.getModelStatus(), highs.getInfo()
         if status == highspy.HighsModelStatus.kInfeasible:
             return Found(None, (), INFINITY, True)

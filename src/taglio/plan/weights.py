@@ -62,7 +62,6 @@ class Master:
         self.windows, self.share = [window for flow in flows for window in flow.windows], share
         self.nodes, self.edges, self.devices = counts
         self.highs = Quiet()
-        self.highs.setOptionValue("threads", 1)
         infinity = highspy.kHighsInf
         self.width = 0
         self.edge = np.full(self.edges, -1)
