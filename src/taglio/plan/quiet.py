@@ -4,6 +4,7 @@ import highspy
 
 from taglio.errors import TaglioError
 
+
 class SolverFailed(TaglioError):
     """HiGHS did not run: what it would be asked for is the answer to something else, or nothing."""
 
