@@ -12,7 +12,7 @@ from taglio.cluster_file import parse
 from taglio.errors import BadOption
 from taglio.plan.assemble import Assembled, assemble
 from taglio.plan.evaluate import evaluate
-from taglio.plan.evolve import Pool
+from taglio.plan.evolve import Pool, Pools
 from taglio.plan.local_search import LocalSearch
 from taglio.plan.replay import Replay
 from taglio.plan.result import Limits
@@ -91,3 +91,42 @@ def test_a_pool_only_becomes_better_and_keeps_the_limits(problem: Problem) -> No
         # Peaks of memory are left to who takes the plan.
         assert not [each for each in totals.broken if not each.startswith("memory")]
         assert search.worth(totals) == pytest.approx(value)
+
+
+@settings(STEADY, max_examples=40)
+@given(made_up.problems(sparing=False), st.integers(0, 2**32))
+def test_blocks_run_in_orders_in_which_they_can(problem: Problem, seed: int) -> None:
+    table, random = Timetable(on_two(problem), 0), np.random.default_rng(seed)
+    replay = Replay(table, 0.0)
+    order = replay.order(random)
+    for _ in range(5):
+        assert sorted(order) == list(range(len(table.nodes)))
+        place = {node: index for index, node in enumerate(order)}
+        for node, ways in enumerate(table.reads):
+            assert all(way.producer is None or place[way.producer] < place[node] for way in ways)
+        order = replay.hastened(order, random)
+
+
+def test_pools_end_by_themselves_where_there_is_nothing_more_to_find() -> None:
+    """Of a chain on two devices every placement is known; nothing is good enough, and there is no deadline."""
+    graph, profiles = chain()
+    assembled = assemble([Workload("m", graph, profiles, None, Limits(None))], parse(PAIR), Goal())
+    search = LocalSearch(assembled, Goal())
+    best = min(search.worth(totals) for totals in every(assembled))
+    search.offer(evaluate(assembled.problem, [0] * len(assembled.problem.nodes)))
+    Pools(search, [Timetable(assembled, 0)]).run(inf, good_enough=0.0, allowed=None)
+    assert search.value == pytest.approx(best, rel=3e-3)  # a component has to be worth it
+
+
+def test_changes_keep_to_the_labels_that_are_left() -> None:
+    graph, profiles = chain()
+    assembled = assemble([Workload("m", graph, profiles, None, Limits(None))], parse(PAIR), Goal())
+    search = LocalSearch(assembled, Goal())
+    start = [0] * len(assembled.problem.nodes)
+    assert search.offer(evaluate(assembled.problem, start))
+    allowed = np.zeros((len(start), assembled.problem.labels), dtype=bool)
+    allowed[:, 0] = allowed[0] = True
+    pool = Pool(search, [Timetable(assembled, 0)], price=0.0, allowed=allowed)
+    pool.add(np.array([start]))
+    pool.run(inf, 20, good_enough=0.0)
+    assert (pool.labels[:, 1:] == 0).all()

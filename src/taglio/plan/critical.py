@@ -15,6 +15,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from math import inf
 
 import numpy as np
 
@@ -22,7 +23,7 @@ from taglio.plan.assemble import Assembled
 from taglio.plan.diagram import Diagram
 from taglio.plan.elimination import TooWide
 from taglio.plan.evaluate import evaluate
-from taglio.plan.evolve import POOL, Pool
+from taglio.plan.evolve import Pools
 from taglio.plan.local_search import LocalSearch
 from taglio.plan.multipliers import Answer, maximise
 from taglio.plan.placement import solve
@@ -37,22 +38,19 @@ from taglio.plan.workload import Goal
 
 # Rounds in which neither the bound nor the placement got better before the search for weights gives up.
 _PATIENCE = 200
-# Until what shares of the time there is the first diagram is made, many small changes are made, diagrams are wide (and
-# where those bring nothing more, changes are made again), weights are chosen, and parts of the best placements are
-# moved; the rest closes the gap of the best weights.
-_PROBING, _CHANGING, _WIDENING, _WEIGHING, _MOVING = 0.1, 0.35, 0.85, 0.92, 0.95
+# Until what shares of the time there is the first diagram is made, many small changes are made, diagrams are wide,
+# changes are made again, and parts of the best placements are moved; the rest closes the gap of the best weights.
+_PROBING, _CHANGING, _WIDENING, _CHANGING_AGAIN, _MOVING = 0.1, 0.35, 0.75, 0.92, 0.95
+# What share of the time there is weights are chosen for, before changes are made again.
+_WEIGHING = 0.1
 # A diagram that takes more than this share of the time and brings little is the last.
 _LONG = 0.05
-# Rounds of small changes that bring nothing, before they give way.
-_CHANGES = 60
 # States in a layer of the first diagram, and of those after it. What one leaves out makes the next one of the same
 # width closer.
 _NARROW, _WIDTHS = 50, (100, 100, 300, 300, 1000, 1000, 3000, 10_000)
 # Pairs of labels at the two ends of an edge, over all edges, beyond which tables of them take too much memory (0.2 kB
 # each).
 _MOST_PAIRS = 3_000_000
-# Of what changes found, so many are parted and moved.
-_OFFERED = 4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -82,22 +80,24 @@ def shorten(
         search.offer(totals)
     assert search.best is not None, "give at least one placement"
     bounds = _Bounds(search, bound, gap)
+    pools: Pools | None = None
     if len(assembled.problem.values.readers) * assembled.problem.labels**2 <= _MOST_PAIRS:
         tables = [Timetable(assembled, model) for model in range(len(assembled.workloads))]
+        pools = Pools(search, tables)
         diagrams = [Diagram(each, flow(assembled.problem, each.nodes).windows) for each in tables]
         bounds.by_diagrams(diagrams, _NARROW, begun + _PROBING * time_limit_s)
-        pool = None if bounds.closed() else _pool(search, tables)
-        _change(search, pool, bounds, begun + _CHANGING * time_limit_s)
+        pools.run(begun + _CHANGING * time_limit_s, good_enough=bounds.enough(), allowed=bounds.allowed)
         for width in _WIDTHS:
             before, known = time.perf_counter(), bounds.value
             bounds.by_diagrams(diagrams, width, begun + _WIDENING * time_limit_s)
             long = time.perf_counter() - before > _LONG * time_limit_s
             if long and bounds.value - known < gap * search.value:
                 break
-        _change(search, pool, bounds, begun + _WIDENING * time_limit_s)
     if not bounds.closed():
         with suppress(TooWide):
-            bounds.by_weights(begun + _WEIGHING * time_limit_s)
+            bounds.by_weights(time.perf_counter() + _WEIGHING * time_limit_s)
+    if pools is not None:
+        pools.run(begun + _CHANGING_AGAIN * time_limit_s, good_enough=bounds.enough(), allowed=bounds.allowed)
     if not bounds.closed():
         search.move(begun + _MOVING * time_limit_s)
         bounds.by_solving(deadline)
@@ -106,48 +106,24 @@ def shorten(
     return Shortest(search.best, search.value, min(bounds.value, search.value), search.tried)
 
 
-def _pool(search: LocalSearch, tables: Sequence[Timetable]) -> Pool:
-    """The best placement, and all on one device."""
-    problem = search.assembled.problem
-    assert search.best is not None
-    pool = Pool(search, tables, price=search.value)
-    forms, allowed = len(problem.forms), problem.allowed.reshape(len(problem.nodes), -1)
-    starts = [list(search.best.labels)]
-    for device in range(len(problem.devices)):
-        here = np.zeros_like(allowed)
-        here[:, device * forms : (device + 1) * forms] = True
-        # In the first form that is allowed there, elsewhere where none is.
-        starts.append(np.where(allowed & here, 2, allowed).argmax(axis=1).tolist())
-    labels = np.unique(np.array(starts), axis=0)
-    held = np.arange(2 * len(labels)) < len(labels)
-    pool.add(np.tile(labels, (2, 1)), np.repeat(held[:, None], len(problem.nodes), axis=1), most=POOL)
-    return pool
-
-
-def _change(search: LocalSearch, pool: Pool | None, bounds: "_Bounds", deadline: float) -> None:
-    """Offer what many small changes make of what is in the pool."""
-    if pool is None or bounds.closed() or time.perf_counter() > deadline:
-        return
-    pool.run(deadline, _CHANGES, good_enough=bounds.value / (1.0 - bounds.gap))
-    offered = 0
-    for own, wires, stages in pool.plans():
-        totals = replace(evaluate(search.assembled.problem, own, wires), stages=stages)
-        if search.kept(totals) and offered < _OFFERED:
-            search.offer(totals)
-            offered += 1
-
-
 class _Bounds:
     """The best proven bound on what any placement takes, and ways to raise it."""
 
     def __init__(self, search: LocalSearch, value: float, gap: float) -> None:
         self.search, self.value, self.gap = search, value, gap
         self.assembled, self.goal = search.assembled, search.goal
+        # Labels (nodes, labels) that a placement below `_left_out` may have, where some are known that it has not.
+        self.allowed: np.ndarray | None = None
+        self._left_out = inf
         self._weights: Weights | None = None
 
+    def enough(self) -> float:
+        """What a placement may take to be proven within the gap."""
+        return self.value / (1.0 - self.gap)
+
     def closed(self) -> bool:
-        """Whether the best placement is proven to be within the gap."""
-        return self.search.value - self.value <= self.gap * self.search.value
+        """Whether the best placement is."""
+        return self.search.value <= self.enough()
 
     def by_diagrams(self, diagrams: Sequence[Diagram], width: int, deadline: float) -> None:
         """Each model's latency by its diagram."""
@@ -160,6 +136,8 @@ class _Bounds:
             targets = targets * (1.0 - 0.9 * self.gap)
         taken = [each.bound(width, float(target), deadline) for each, target in zip(diagrams, targets, strict=True)]
         self.value = max(self.value, self.goal.latency * float(self.search.shares @ np.array(taken)))
+        if alone:
+            self.allowed, self._left_out = diagrams[0].allowed, float(targets[0]) * self.goal.latency
 
     def by_weights(self, deadline: float) -> None:
         """The problem that adds up, under the best weights on paths and loads. Raises TooWide."""
@@ -168,15 +146,15 @@ class _Bounds:
         master = _master(search)
         master.add(_taken(search, search.best))
         inner, worth, stalled = master.best()[0], -np.inf, 0
-        lower = _Lower(weigh(self.assembled, self.goal, inner))
+        lower = _Lower(self._weighed(inner))
         while not self.closed() and time.perf_counter() < deadline and stalled < _PATIENCE:
             outer, ceiling = master.best()
             if ceiling <= self.value + 0.1 * gap * search.value:
                 break
             weights = inner.mixed(outer, 0.5)
-            lower.ask(weigh(self.assembled, self.goal, weights), deadline)
+            lower.ask(self._weighed(weights), deadline)
             stalled = 0 if lower.bound > self.value + 0.05 * gap * search.value else stalled + 1
-            self.value = max(self.value, lower.bound)
+            self.value = max(self.value, min(lower.bound, self._left_out))
             if lower.bound > worth:
                 inner, worth = weights, lower.bound
                 self._weights = inner
@@ -190,11 +168,18 @@ class _Bounds:
         if self._weights is None or left <= 0.0 or self.closed():
             return
         assert self.search.best is not None
-        problem = weigh(self.assembled, self.goal, self._weights)
+        problem = self._weighed(self._weights)
         placed = solve(problem, gap=0.5 * self.gap, time_limit_s=left, incumbent=self.search.best.labels)
-        self.value = max(self.value, placed.bound)
+        self.value = max(self.value, min(placed.bound, self._left_out))
         if placed.labels:
             self.search.offer(evaluate(self.assembled.problem, placed.labels))
+
+    def _weighed(self, weights: Weights) -> Problem:
+        """The problem that adds up, for the labels that are left."""
+        problem = weigh(self.assembled, self.goal, weights)
+        if self.allowed is None:
+            return problem
+        return replace(problem, allowed=self.allowed.reshape(problem.allowed.shape))
 
 
 def weigh(assembled: Assembled, goal: Goal, weights: Weights) -> Problem:

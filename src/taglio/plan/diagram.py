@@ -87,7 +87,8 @@ class _Taken:
 
 
 class Diagram:
-    """The diagrams of one model. What one finds to end no placement before its target is left out of the next."""
+    """The diagrams of one model. What one finds to end no placement before its target is left out of the next: it is no
+    longer `allowed`, a mask (nodes, labels)."""
 
     def __init__(self, table: Timetable, windows: tuple[Window, ...]) -> None:
         self.table = table
@@ -114,8 +115,8 @@ class Diagram:
         """Seconds that no placement undercuts: `target_s` where none ends before it."""
         if target_s > self._left_out:
             self._restrict(self.table.allowed, inf)
-        found, layer, labels = 0.0, self._start(), self._allowed.copy()
-        many = self._allowed.sum(axis=1).max() * self._ahead.most_open * (self._ahead.lanes + self.table.devices)
+        found, layer, labels = 0.0, self._start(), self.allowed.copy()
+        many = self.allowed.sum(axis=1).max() * self._ahead.most_open * (self._ahead.lanes + self.table.devices)
         width = max(2, min(width, int(_MOST_NUMBERS // max(1, many))))
         for node in range(len(self.table.nodes)):
             expanded, labels[node] = self._expanded(layer, node, target_s)
@@ -127,14 +128,14 @@ class Diagram:
             layer = self._merged(self._undominated(expanded), width)
         else:
             found = max(found, float(layer.bounds.min()))
-        if (labels != self._allowed).any() and time.perf_counter() + self._making_s < deadline:
+        if (labels != self.allowed).any() and time.perf_counter() + self._making_s < deadline:
             self._restrict(labels, target_s)
         return min(found, target_s)
 
     def _restrict(self, allowed: np.ndarray, target_s: float) -> None:
         """Try these labels alone; others end no placement before the target."""
         begun = time.perf_counter()
-        self._allowed, self._left_out = allowed, target_s
+        self.allowed, self._left_out = allowed, target_s
         self._ahead = Completion(self.table, self._windows, allowed)
         self._making_s = time.perf_counter() - begun
 
@@ -149,7 +150,7 @@ class Diagram:
     def _expanded(self, layer: _Layer, node: int, target_s: float) -> tuple[_Layer, np.ndarray]:
         """Every state with `node` in every label, as far as that may end before the target; and in which it may."""
         table, ahead, spans = self.table, self._ahead, self._ahead.spans
-        labels = np.flatnonzero(self._allowed[node])
+        labels = np.flatnonzero(self.allowed[node])
         start, load, noise, taken = self._entry(layer, node, labels)
         for index, window in enumerate(layer.windows):
             if spans[window].last == node:

@@ -1,20 +1,21 @@
-"""Placements bettered by many small changes at a time: a pool of them. Proves nothing.
+"""Placements bettered by many small changes at a time: pools of them, one after the other. Proves nothing.
 
-A change gives another device or precision to all that leads to a block, or all that comes of it, a branch, a run
-of blocks, or one block; takes such a part from another placement of the pool; or holds a component together
-where it could part. All that comes of it is played block by block (replay.py), the best of that is simulated, and of
-that the best stays, no two of nearly the same value. A component and a crossing have to be worth it: what is predicted
-is off by more than their small gain.
+A change gives another device or precision to all that leads to a block, or all that comes of it, a branch, a run of
+blocks, or one block; takes such a part from another placement of the pool; or holds a component together where it could
+part; and what a block waits for may run sooner. All that comes of it is played block by block (replay.py), the best of
+that is simulated, and of that the best stays, no two of nearly the same value. A component and a crossing have to be
+worth it: what is predicted is off by more than their small gain.
 """
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import inf
 
 import numpy as np
 
+from taglio.plan.evaluate import evaluate
 from taglio.plan.local_search import LocalSearch
 from taglio.plan.problem import Copies, Wires
 from taglio.plan.replay import Played, Replay
@@ -25,12 +26,15 @@ from taglio.plan.timetable import NEVER, Timetable
 POOL, _APART, _EACH, _BATCH = 30, 2e-3, 20, 400
 # Of what a request takes, so much has to be won by each component and each copy sent.
 _WORTH = 3e-4
-# How often a batch runs its blocks in a new order.
-_NEW_ORDER = 0.3
+# How often a batch runs its blocks in a new order, and how often that is new in all, not in what one block waits for.
+_NEW_ORDER, _ALL_NEW = 0.5, 0.3
 # Of a batch, so many are simulated.
 _SIMULATED = 8
 # Blocks in a run of blocks, in the mean; changes to one placement, at most.
 _RUN, _CHANGES = 8.0, 3
+# Rounds of a pool that bring nothing, before it gives way to a new one; pools in a row that bring nothing, before there
+# are no more; and so many placements of each are offered.
+_PATIENCE, _FRUITLESS, _OFFERED = 60, 4, 4
 # Parts of the graph that are kept as arrays once they were asked for.
 _KEPT = 2000
 
@@ -49,16 +53,24 @@ class _Tried:
 class Pool:
     """The best placements so far of all models at once, as simulated."""
 
-    def __init__(self, search: LocalSearch, tables: Sequence[Timetable], *, price: float, seed: int = 0) -> None:
+    def __init__(
+        self,
+        search: LocalSearch,
+        tables: Sequence[Timetable],
+        *,
+        price: float,
+        allowed: np.ndarray | None = None,
+        seed: int = 0,
+    ) -> None:
         """`tables` are those of the models. Tensors travel as int8 where that is sooner by `price` seconds for all of a
-        bound on the error."""
+        bound on the error. Changes give blocks `allowed` labels, (nodes, labels), where not all that may be."""
         self.search, self.goal = search, search.goal
         problem = self.problem = search.assembled.problem
         self.shares = search.shares
         self.forms = len(problem.forms)
         self.models = [each.nodes for each in tables]
         self.replays = [Replay(each, price) for each in tables]
-        self.allowed = problem.allowed.reshape(len(problem.nodes), -1)
+        self.allowed = problem.allowed.reshape(len(problem.nodes), -1) if allowed is None else allowed
         self.random = np.random.default_rng(seed)
         self._group = lru_cache(_KEPT)(search.groups.__getitem__)
         self.labels = np.zeros((0, len(problem.nodes)), dtype=np.intp)
@@ -103,21 +115,28 @@ class Pool:
     def _level(self, value: float) -> int:
         return round(float(np.log(max(value, 1e-12))) / _APART)
 
-    def run(self, deadline: float, patience: int, *, good_enough: float) -> None:
+    def run(self, deadline: float, patience: int, *, good_enough: float) -> bool:
         """Change and choose until the deadline, until the best is good enough, or until nothing better has come for
-        `patience` rounds."""
+        `patience` rounds: only then there is no point in going on."""
         stalled = 0
-        while len(self.values) and stalled < patience and time.perf_counter() < deadline:
+        while len(self.values) and time.perf_counter() < deadline and self.values.min() > good_enough:
+            if stalled == patience:
+                return True
             best = self.ranks[0]
-            if self.values.min() <= good_enough:
-                break
             if self.random.random() < _NEW_ORDER:
-                self.known.append([replay.order(self.random) for replay in self.replays])
+                self.known.append(self._new_order())
                 order = len(self.known) - 1
             else:
                 order = int(self.orders[self._better(1)[0]])
             self.add(*self._changed(self.known[order]), order)
             stalled = 0 if self.ranks[0] < best * (1.0 - 1e-6) else stalled + 1
+        return not len(self.values)
+
+    def _new_order(self) -> list[list[int]]:
+        if self.random.random() < _ALL_NEW:
+            return [replay.order(self.random) for replay in self.replays]
+        before = self.known[self.orders[self._better(1)[0]]]
+        return [replay.hastened(each, self.random) for replay, each in zip(self.replays, before, strict=True)]
 
     def _tried(self, labels: np.ndarray, held: np.ndarray, order: int) -> _Tried:
         problem = self.problem
@@ -214,3 +233,45 @@ class Pool:
         first, own = int(random.integers(len(order[model]))), order[model]
         size = 1 + (int(random.exponential(_RUN)) if what < 0.8 else 0)
         return self.models[model].start + np.array(own[first : first + size])
+
+
+class Pools:
+    """One pool after the other, each until it brings nothing more: what they come to differs by several percent."""
+
+    def __init__(self, search: LocalSearch, tables: Sequence[Timetable]) -> None:
+        self.search, self.tables = search, tables
+        self._made = self._fruitless = 0
+        self._last: Pool | None = None
+
+    def run(self, deadline: float, *, good_enough: float, allowed: np.ndarray | None) -> None:
+        """Offer the search what small changes make of its best placement, and of all on one device."""
+        search = self.search
+        while search.value > good_enough and self._fruitless < _FRUITLESS and time.perf_counter() < deadline:
+            pool = self._last = self._last or self._begun(allowed)
+            ended, before = pool.run(deadline, _PATIENCE, good_enough=good_enough), search.value
+            offered = 0
+            for own, wires, stages in pool.plans():
+                totals = replace(evaluate(search.assembled.problem, own, wires), stages=stages)
+                if search.kept(totals) and offered < _OFFERED:
+                    search.offer(totals)
+                    offered += 1
+            if ended:
+                self._last = None
+                self._fruitless = self._fruitless + 1 if search.value == before else 0
+
+    def _begun(self, allowed: np.ndarray | None) -> Pool:
+        search, problem = self.search, self.search.assembled.problem
+        assert search.best is not None, "give the search at least one placement"
+        pool = Pool(search, self.tables, price=search.value, allowed=allowed, seed=self._made)
+        self._made += 1
+        forms, may = len(problem.forms), problem.allowed.reshape(len(problem.nodes), -1)
+        starts = [list(search.best.labels)]
+        for device in range(len(problem.devices)):
+            here = np.zeros_like(may)
+            here[:, device * forms : (device + 1) * forms] = True
+            # In the first form that is allowed there, elsewhere where none is.
+            starts.append(np.where(may & here, 2, may).argmax(axis=1).tolist())
+        labels = np.unique(np.array(starts), axis=0)
+        held = np.arange(2 * len(labels)) < len(labels)
+        pool.add(np.tile(labels, (2, 1)), np.repeat(held[:, None], len(problem.nodes), axis=1), most=POOL)
+        return pool

@@ -87,6 +87,18 @@ class Replay:
                 found.append(stack.pop())
         return found
 
+    def hastened(self, order: Sequence[int], random: np.random.Generator) -> list[int]:
+        """The same order, but for one node by chance: that and what it waits for run sooner."""
+        last = int(random.integers(len(order)))
+        first = int(random.integers(last + 1))
+        needed = {order[last]}
+        for node in reversed(order[first : last + 1]):
+            if node in needed:
+                needed |= {edge.producer for edge in self._reads[node] if edge.producer is not None}
+        sooner = [node for node in order[first : last + 1] if node in needed]
+        later = [node for node in order[first : last + 1] if node not in needed]
+        return [*order[:first], *sooner, *later, *order[last + 1 :]]
+
     def play(self, labels: np.ndarray, held: np.ndarray, order: Sequence[int]) -> Played:
         """`labels` and `held` have shape (placements, nodes): a held node's component may go on after it."""
         run = _Run(self.table, np.ascontiguousarray(labels.T), np.ascontiguousarray(~held.T))
