@@ -9,7 +9,7 @@ every link does one thing at a time: from the components' own medians in that ru
 """
 
 import argparse
-import importlib
+import importlib.util
 import json
 import subprocess
 import sys
@@ -191,6 +191,8 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=40)
     parser.add_argument("--effort", type=float, default=0.3)
     options = parser.parse_args()
+    if importlib.util.find_spec("grpc") is None:
+        parser.error("the rival is missing: pip install -e '.[bench]'")
     end_once()
     rows: list[dict[str, Any]] = []
     try:
