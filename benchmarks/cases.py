@@ -12,6 +12,7 @@ import signal
 import sys
 from dataclasses import asdict, dataclass, is_dataclass
 from datetime import date
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -86,12 +87,15 @@ def open_case(name: str, threads: int | None = None, scheme: Scheme | None = DEF
 
 
 def write(what: str, figures: dict[str, Any], table: str) -> Path:
-    """Write results/<what>_<hardware>_<date>[_<cases>].md: the table, the full configuration, raw figures as JSON."""
+    """Write results/<what>_<hardware>_<date>[_<cases>][_<number>].md: table, configuration, raw figures as JSON."""
     machine = describe()
     hardware = "-".join(machine.processor.replace("(R)", "").replace("(TM)", "").split()).lower()
     cases = next((sys.argv[i + 1] for i, word in enumerate(sys.argv) if word in ("--case", "--cases")), "")
     named = f"_{cases.replace(',', '+')}" if cases else ""  # runs of other cases on one day keep apart
-    path = RESULTS / f"{what}_{hardware}-{machine.cores}c_{date.today().isoformat()}{named}.md"
+    stem = f"{what}_{hardware}-{machine.cores}c_{date.today().isoformat()}{named}"
+    # What is there stays: two machines of one name and day, or one at two hours, are two results.
+    numbers = chain([""], (f"_{number}" for number in count(2)))
+    path = next(path for number in numbers if not (path := RESULTS / f"{stem}{number}.md").exists())
     config = {"machine": asdict(machine), "tools": tools(), "figures": figures}
     body = json.dumps(config, indent=1, default=_plain)
     path.write_text(
