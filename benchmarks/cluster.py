@@ -211,10 +211,11 @@ def make(work: Path, file: Path, variant: Variant) -> Path:
 
 
 def inside(words: list[str]) -> int:
-    """On the start device: run the plans in these folders, a line of JSON for each run."""
+    """On the start device: run the plans in these folders, a line of JSON for each run: `single` requests, a `stream`,
+    or `once`, which is as many single ones as are asked for, in one round."""
     file, runs, stream, *folders = words
     cluster = cluster_file.load(Path(file))
-    for number in range(ROUNDS):
+    for number in range(1 if stream == "once" else ROUNDS):
         for folder in folders:
             try:
                 plan = artifact.load(Path(folder) / f"{PLAN}.json", PLAN, Plan)
@@ -223,6 +224,7 @@ def inside(words: list[str]) -> int:
                     continue
                 most_s = MOST_S * (3 if stream == "stream" else 1)
                 count = min(max(int(runs), int(LEAST_S / each_s)), max(FEWEST_RUNS, int(most_s / each_s)), MOST_RUNS)
+                count = int(runs) if stream == "once" else count
                 result = run_on_cluster(Path(folder), cluster, count, stream=stream == "stream")
             except TaglioError as error:
                 print(json.dumps({"folder": folder, "error": f"{type(error).__name__}: {error}"}), flush=True)

@@ -69,7 +69,7 @@ FAULTS: dict[str, Callable[[Emulation], None]] = {
 
 def one(made: Emulation, links: Path, folder: Path, fault: str, runs: int, limit_s: float) -> dict[str, Any]:
     """Run the requests, let the fault happen after five seconds, and say what came of them."""
-    words = [sys.executable, study.__file__, "--inside", str(links), str(runs), "single", str(folder)]
+    words = [sys.executable, study.__file__, "--inside", str(links), str(runs), "once", str(folder)]
     begun = time.monotonic()
     with made.start("camera", words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         time.sleep(8.0)
