@@ -1,5 +1,6 @@
 """Devices that tests start on this machine's loopback, by the command line as a user would. Knows no scenario."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -42,11 +43,12 @@ PINS = ("camera=/stem*", "server=/fine*", "server=/middle*", "camera=/coarse*", 
 
 @dataclass
 class Bench:
-    """A place for devices: their folder (short, because of the sockets in it), their token and port."""
+    """A place for devices: their folder (short, because of the sockets in it), their token, port, and head."""
 
     folder: Path
     port: int
     tls: Path | None = None
+    head: str = "camera"
     environment: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -78,8 +80,8 @@ class Bench:
         )  # fmt: skip
 
     def start(self, name: str, *options: object) -> Ran:
-        """Start a device with one thread; the one called camera is the head."""
-        place = ("--head", "--port", self.port) if name == "camera" else ("--address", self.address)
+        """Start a device with one thread."""
+        place = ("--head", "--port", self.port) if name == self.head else ("--address", self.address)
         locked = () if self.tls is None else ("--tls", self.tls)
         return self.command("device", "start", "--name", name, "--threads", 1, *place, *locked, *options, "--json")
 
@@ -100,6 +102,15 @@ class Bench:
                 continue
         return found
 
+    def named(self, name: str, what: str) -> list[int]:
+        """Those of a device's processes that bear a name, such as ray::Host."""
+        found = []
+        for pid in self.processes(name):
+            with contextlib.suppress(OSError):  # ended meanwhile
+                if what in Path(f"/proc/{pid}/stat").read_text():
+                    found.append(pid)
+        return found
+
     def kill(self, name: str) -> None:
         """kill -9 on all of a device, its keeper first, so that it stays away."""
         (self.folder / "d" / name / "pid").unlink()
@@ -112,12 +123,12 @@ class Bench:
                 continue
 
 
-def bench(tls: Path | None = None) -> Bench:
+def bench(tls: Path | None = None, head: str = "camera") -> Bench:
     """A place below /tmp with a free port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = int(probe.getsockname()[1])
-    return Bench(Path(tempfile.mkdtemp(prefix="tg", dir="/tmp")), port, tls)
+    return Bench(Path(tempfile.mkdtemp(prefix="tg", dir="/tmp")), port, tls, head)
 
 
 def planned(bench: Bench, out: Path, cluster: Path, *options: object) -> dict[str, Any]:
@@ -137,6 +148,14 @@ def until(true: Any, patience_s: float, what: str) -> None:
     while not true():
         assert time.monotonic() < end, f"not within {patience_s} s: {what}"
         time.sleep(0.1)
+
+
+def answering(bench: Bench) -> bool:
+    """Whether the server's host has used processor time since it loaded its component."""
+    return any(
+        int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11]) > 300
+        for pid in bench.named("server", "ray::Host")
+    )
 
 
 def last_json(text: str) -> Any:

@@ -17,7 +17,7 @@ import pytest
 from taglio.cluster_file import parse
 from tests.conftest import Staged
 from tests.end_to_end.command import refused
-from tests.engine.devices import CLUSTER, Bench, bench, last_json, needs_ray, planned, until
+from tests.engine.devices import CLUSTER, Bench, answering, bench, last_json, needs_ray, planned, until
 
 pytestmark = [needs_ray, pytest.mark.slow]
 
@@ -173,7 +173,7 @@ def test_a_device_that_slows_down_loses_its_blocks_for_good(running: Bench, out:
     running.command("build", out, "--json").json()
     with running.begin("run", out, "--cluster", cluster, "--runs", 4000, "--json") as process:
         try:
-            until(lambda: process.poll() is not None or _answering(running), 60.0, "requests under way")
+            until(lambda: process.poll() is not None or answering(running), 60.0, "requests under way")
             with _slowed(running, "server"):
                 said, error = process.communicate(timeout=240.0)
         finally:
@@ -189,7 +189,7 @@ def test_a_device_that_slows_down_loses_its_blocks_for_good(running: Bench, out:
 def _slowed(running: Bench, device: str) -> Iterator[None]:
     """The device's host stands still nine tenths of the time."""
     ended = threading.Event()
-    pids = [pid for pid in running.processes(device) if "ray::Host" in Path(f"/proc/{pid}/stat").read_text()]
+    pids = running.named(device, "ray::Host")
 
     def hold() -> None:
         while not ended.is_set():
@@ -214,20 +214,11 @@ def _killed(running: Bench, *command: object) -> Iterator["subprocess.Popen[str]
     with running.begin(*command) as process:
         try:
             until(lambda: len(running.processes("server")) > 3, 60.0, "a host on the server")
-            until(lambda: process.poll() is not None or _answering(running), 60.0, "requests under way")
+            until(lambda: process.poll() is not None or answering(running), 60.0, "requests under way")
             running.kill("server")
             yield process
         finally:
             process.kill()
-
-
-def _answering(running: Bench) -> bool:
-    """Whether the server's host has used processor time since it loaded its component."""
-    return any(
-        int(text.rpartition(")")[2].split()[11]) > 300
-        for pid in running.processes("server")
-        if "ray::Host" in (text := Path(f"/proc/{pid}/stat").read_text())
-    )
 
 
 def last_manifest(out: Path) -> list[dict[str, Any]]:

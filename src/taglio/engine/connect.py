@@ -3,13 +3,15 @@
 import contextlib
 import logging
 import os
+import socket
+import time
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from taglio import artifact
 from taglio.engine import local
-from taglio.engine.device import LOOPBACK, RESOURCE
+from taglio.engine.device import LOOPBACK, RESOURCE, split
 from taglio.engine.library import part, ray
 from taglio.engine.local import LocalDevice
 from taglio.engine.members import devices
@@ -18,7 +20,19 @@ from taglio.engine.resident import Facts, facts
 from taglio.errors import BadDevice, TaglioError
 
 _PATIENCE_S = 60.0
+# Ray waits for a lost head without a word, and ends the process after two minutes.
+_HEAD_PATIENCE_S, _HEAD_ANSWER_S = 60.0, 5.0
 _LOG = logging.getLogger(__name__)
+
+
+class HeadLost(BadDevice):
+    """The head does not answer, without which no device can be asked for anything new."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__(
+            f"the head of the cluster does not answer at {address}: start it there (taglio device start --head --name "
+            "NAME); after a crash it goes on with what it knew"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +42,18 @@ class Connection:
     here: LocalDevice
 
     def alive(self) -> dict[str, bool]:
-        """Devices that the cluster knows, and whether each is alive."""
+        """Devices that the cluster knows, and whether each is alive. Waits a minute for a head that does not answer,
+        and raises HeadLost then."""
+        end, told = time.monotonic() + _HEAD_PATIENCE_S, False
+        while not _answers(self.here.address):
+            if time.monotonic() > end:
+                raise HeadLost(self.here.address)
+            if not told:
+                _LOG.warning(
+                    "the head at %s does not answer: waiting up to %.0f s", self.here.address, _HEAD_PATIENCE_S
+                )
+            told = True
+            time.sleep(0.2)
         return devices(ray().nodes())
 
     def need(self, names: list[str]) -> None:
@@ -52,6 +77,8 @@ def connect(prefer: str | None = None) -> Iterator[Connection]:
             "no device runs on this machine: taglio device start --name NAME --address HOST:PORT (or --head) first"
         )
     here = next((each for each in known if each.name == prefer), known[0])
+    if not _answers(here.address):
+        raise HeadLost(here.address)
     os.environ.update(here.lock.environment())
     if here.host == LOOPBACK:  # else Ray looks for the head at this machine's address in the network
         os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
@@ -72,12 +99,20 @@ def connect(prefer: str | None = None) -> Iterator[Connection]:
         raise BadDevice(f"the cluster at {here.address} cannot be reached through {here.name}: {why}") from None
     try:
         yield Connection(here)
-    except KeyboardInterrupt:  # a thread of Ray's may be within a request, and a shutdown under it crashes: see entry()
-        raise
+    except (KeyboardInterrupt, HeadLost):
+        raise  # a thread of Ray's may be within a request, and a shutdown under it crashes or waits: see entry()
     except BaseException:
         library.shutdown()
         raise
     library.shutdown()
+
+
+def _answers(address: str) -> bool:
+    try:
+        socket.create_connection(split(address), timeout=_HEAD_ANSWER_S).close()
+    except OSError:
+        return False
+    return True
 
 
 def _log(data: dict[str, Any], **_options: bool) -> None:

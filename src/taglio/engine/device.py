@@ -1,6 +1,5 @@
 """Make this machine a device of a cluster: wraps the engine's own start with our names, token and TLS."""
 
-import ipaddress
 import json
 import os
 import re
@@ -12,7 +11,7 @@ import time
 from pathlib import Path
 
 from taglio.engine import keeper, local
-from taglio.engine.library import INLINE, ray
+from taglio.engine.library import HEAD, INLINE, ray
 from taglio.engine.local import LocalDevice
 from taglio.engine.lock import Lock, make_token
 from taglio.errors import BadDevice, BadOption
@@ -21,7 +20,6 @@ from taglio.profile.stopwatch import Progress
 RESOURCE = "taglio:"
 LOOPBACK = "127.0.0.1"
 PORT = 6379
-_MEMORY = "memory"
 DEVICE, THREADS, STORE = "TAGLIO_DEVICE", "TAGLIO_THREADS", "TAGLIO_COMPONENTS"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _PATIENCE_S = 90.0
@@ -34,8 +32,7 @@ _HEALTH = {
     # Components are what a device is for: they run before what it does at leisure, not behind it.
     "RAY_worker_niceness": "0",
     "RAY_task_events_report_interval_ms": "0",
-    # What a restart of the head may take before the others give up and start anew.
-    "RAY_gcs_rpc_server_reconnect_timeout_s": "120",
+    **HEAD,
 }
 
 
@@ -79,10 +76,12 @@ def start(
         name, host, address, head, threads, str(lock.token.resolve()), str(lock.tls.resolve()) if lock.tls else None
     )
     environment |= {DEVICE: name, THREADS: str(threads), STORE: str(folder / "components")}
-    for each in (*folder.glob("session_*"), folder / _MEMORY):  # of an earlier life
-        shutil.rmtree(each, ignore_errors=True)
-    if head:  # what it knows of the cluster outlives it
-        environment |= {"RAY_gcs_storage": "rocksdb", "RAY_gcs_storage_path": str(folder / _MEMORY)}
+    # A head that was killed goes on with what it knew, so that what uses the cluster meanwhile goes on too.
+    if not (head and (folder / local.MEMORY).exists()):
+        for each in folder.glob("session_*"):  # of an earlier life
+            shutil.rmtree(each, ignore_errors=True)
+    if head:
+        environment |= {"RAY_gcs_storage": "rocksdb", "RAY_gcs_storage_path": str(folder / local.MEMORY)}
     command = [sys.executable, "-m", "taglio.engine.keeper", str(folder), *_command(device, folder, port, memory_mb)]
     (folder / local.LOG).unlink(missing_ok=True)
     process = subprocess.Popen(
@@ -100,10 +99,9 @@ def start(
 
 
 def _command(device: LocalDevice, folder: Path, port: int, memory_mb: int) -> list[str]:
-    module = "taglio.engine.raystart" if _loopback(device.host) else "ray.scripts.scripts"
     role = ["--head", f"--port={port}", "--include-dashboard=false"] if device.head else [f"--address={device.address}"]
     return [
-        sys.executable, "-m", module, "start", *role, "--block", f"--node-ip-address={device.host}",
+        sys.executable, "-m", "taglio.engine.raystart", "start", *role, "--block", f"--node-ip-address={device.host}",
         "--num-cpus=0", "--num-gpus=0", f"--resources={json.dumps({RESOURCE + device.name: 1})}",
         f"--object-store-memory={memory_mb * 10**6}", f"--temp-dir={folder}",
         "--disable-usage-stats", "--include-log-monitor=false", "--log-color=false",
@@ -130,13 +128,6 @@ def _reason(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     telling = [line for line in lines if re.search(r"Error|Exception|PANIC|Unauthenticated|failed", line)]
     return (telling or lines or ["it said nothing"])[-1][:300]
-
-
-def _loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def split(address: str) -> tuple[str, int]:

@@ -16,6 +16,9 @@ from types import FrameType
 from taglio.engine.local import LOG
 
 STARTED = "Ray runtime started"
+# Where Ray writes which cluster it started last. With that, and any process of the cluster on this machine (another
+# device of it), it takes a head that was killed for one that runs, and does not start.
+_LAST = "ray_current_cluster"
 _PAUSE_S = 1.0
 _PATIENCE_S = 8.0
 
@@ -35,6 +38,7 @@ def main(folder: Path, command: list[str]) -> int:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     log, up = folder / LOG, False
     while not stopping:
+        (folder / _LAST).unlink(missing_ok=True)
         with log.open("wb") as file:
             child = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, start_new_session=True)
             while child.poll() is None:

@@ -12,6 +12,8 @@ TESTED = "2.60"
 # A message travels in the call that brings it, whatever its size: else its receiver would have to ask for it, which
 # takes two more ways over the link.
 INLINE = {"RAY_max_direct_call_object_size": str(2**28), "RAY_task_rpc_inlined_bytes_limit": str(2**29)}
+# What a restart of the head may take, in seconds, before devices start anew and programs end.
+HEAD = {"RAY_gcs_rpc_server_reconnect_timeout_s": "120"}
 _QUIET = {
     "RAY_DISABLE_IMPORT_WARNING": "1",
     "RAY_DEDUP_LOGS": "0",
@@ -22,6 +24,7 @@ _QUIET = {
     # Nobody looks at what Ray records of each message.
     "RAY_task_events_report_interval_ms": "0",
     **INLINE,
+    **HEAD,
 }
 
 

@@ -1,6 +1,7 @@
 """The devices that run on this machine: where each keeps its files, which process keeps it up. Starts nothing."""
 
 import os
+import shutil
 import signal
 import stat
 import time
@@ -18,6 +19,8 @@ from taglio.errors import BadArtifact, BadDevice, BadOption
 # A Unix socket's path has at most 107 bytes, and Ray's lie deep below a device's folder.
 _LONGEST = 40
 _FILE, _PID, LOG = "device.json", "pid", "log"
+# Where a head keeps what it knows of its cluster: it outlives a head that is killed, not one that is stopped.
+MEMORY = "memory"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +119,7 @@ def stop(device: LocalDevice, patience_s: float = 30.0) -> None:
             time.sleep(0.05)
     for name in (_PID, _FILE):
         (device.folder / name).unlink(missing_ok=True)
+    shutil.rmtree(device.folder / MEMORY, ignore_errors=True)
 
 
 def _running(pid: int) -> bool:
