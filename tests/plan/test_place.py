@@ -16,6 +16,7 @@ from taglio.errors import BadOption, Infeasible
 from taglio.plan.assemble import Assembled, assemble
 from taglio.plan.describe import latencies
 from taglio.plan.evaluate import broken_edges, choices, evaluate
+from taglio.plan.explain import amount
 from taglio.plan.objective import Objective, parse_objective
 from taglio.plan.place import Answer, Running, conflict, place
 from taglio.plan.problem import Totals
@@ -122,6 +123,27 @@ def test_what_adds_up_is_the_least_of_all(problem: Problem, objective: Objective
     if answer is not None:
         assert best * (1 - 1e-6) - 1e-12 <= answer.value <= best * (1 + 2e-3) + 1e-12
         assert answer.bound <= best * (1 + 1e-6) + 1e-12
+
+
+def test_what_a_request_takes_of_the_start_device_is_part_of_the_latency_that_is_proven() -> None:
+    graph, profiles = chain()
+    work = Workload("m", graph, profiles, None, Limits(None))
+    taking = replace(CLUSTER, devices=tuple(replace(each, request_s=1.0) for each in CLUSTER.devices))
+    for objective in (Objective(), parse_objective("energy,latency")):
+        free, taken = (place([work], cluster, objective) for cluster in (CLUSTER, taking))
+        assert taken.value == pytest.approx(free.value + 1.0) and taken.bound == pytest.approx(free.bound + 1.0)
+        assert taken.plans[0].predicted_latency_s.value == pytest.approx(taken.value)
+        assert taken.plans[0].gap == taken.gap
+        assert amount(objective, taken.value) == f"{taken.value * 1e3:.4g} ms"
+
+
+def test_of_the_plans_for_a_stream_the_one_is_taken_that_is_fastest_with_what_components_take() -> None:
+    """By its blocks and messages alone the stream is fastest on the other device."""
+    graph, profiles = chain()
+    slow = {**profiles, "far": replace(profiles["far"], overhead_s=1.0)}
+    for known, device in ((profiles, "far"), (slow, "near")):
+        plan = place([Workload("m", graph, known, None, Limits(None))], CLUSTER, STREAM).plans[0]
+        assert {each.device for each in plan.placements} == {device}
 
 
 def test_a_stream_goes_by_its_busiest_device() -> None:

@@ -51,15 +51,15 @@ def latencies(assembled: Assembled, totals: Totals) -> tuple[float, ...]:
     return tuple(request_s + simulate([schedule.pipeline()]).end_s for schedule in schedules)
 
 
-def loads(assembled: Assembled, totals: Totals) -> dict[str, float]:
-    """Share of the time that each device and link is busy with the requests of models of which a rate is given."""
+def loads(assembled: Assembled, totals: Totals, rates: Sequence[float]) -> dict[str, float]:
+    """Share of the time that each device and link is busy with so many requests a second of each model."""
     found: dict[str, float] = {}
-    for model, work in enumerate(assembled.workloads):
-        if work.rate_per_s is None:
+    for model, rate_per_s in enumerate(rates):
+        if not rate_per_s:
             continue
         schedule = Scheduler(assembled, model).schedule(totals.labels, totals.wires, totals.stages)
         for on, seconds in _busy(assembled, model, schedule, simulate([schedule.pipeline()])).items():
-            found[on] = found.get(on, 0.0) + work.rate_per_s * seconds
+            found[on] = found.get(on, 0.0) + rate_per_s * seconds
     return {on: share for on, share in found.items() if share > 0.0}
 
 

@@ -38,7 +38,8 @@ def again(objective: Objective, time_limit_s: float) -> Again:
 
 
 def amount(objective: Objective, value: float) -> str:
-    """A value of the objective in words."""
+    """A value of the (last) objective in words."""
+    objective = objective.last
     if objective.kind == "throughput":
         return f"{1.0 / value:.4g} requests/s"
     if objective.kind == "energy":
@@ -140,10 +141,10 @@ def _loosened(
 
 
 def _difference(objective: Objective, before: float, after: float) -> str:
-    if objective.kind == "throughput":
+    if objective.last.kind == "throughput":
         return f"{1.0 / after - 1.0 / before:.4g} requests/s"
     return amount(objective, before - after)
 
 
 def _verb(objective: Objective) -> str:
-    return "let through" if objective.kind == "throughput" else "take"
+    return "let through" if objective.last.kind == "throughput" else "take"

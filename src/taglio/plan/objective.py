@@ -31,6 +31,11 @@ class Objective:
         return ",".join([text, *map(str, self.then)])
 
     @property
+    def last(self) -> "Objective":
+        """The one that an answer's value is of."""
+        return self.then[-1] if self.then else self
+
+    @property
     def simulated(self) -> bool:
         """Whether the critical path decides, rather than a sum."""
         return self.kind == "latency" or (self.kind == "weights" and self.goal.latency > 0.0)

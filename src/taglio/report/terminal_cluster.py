@@ -31,7 +31,8 @@ def plans(answer: Answer, names: Sequence[str], objective: Objective, told: Sequ
         rates = " + ".join(f"{each.rate_per_s:.4g}" for each in answer.assembled.workloads if each.rate_per_s)
         busy = ", ".join(f"{on} for {share:.1%} of the time" for on, share in loads)
         _say(f"{rates} requests a second keep busy {busy}")
-    _say(f"{objective}: {amount(objective, answer.value)}, proven within {answer.gap:.2%} of the best")
+    alone = "" if objective.last.simulated else " by blocks and messages alone"
+    _say(f"{objective}: {amount(objective, answer.value)}{alone}, proven within {answer.gap:.2%} of the best")
     for each in told:
         _say(each.words)
 
