@@ -1,16 +1,14 @@
 """The head, which keeps the members of a cluster: killed and back, killed and gone. Here it is not the start device."""
 
 import os
-import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import Staged
 from tests.end_to_end.command import refused
-from tests.engine.devices import CLUSTER, Bench, answering, bench, last_json, needs_ray, planned, until
+from tests.engine.devices import Bench, answering, bench, last_json, needs_ray, planned, until
 
 pytestmark = [needs_ray, pytest.mark.slow]
 
@@ -24,18 +22,6 @@ def running() -> Iterator[Bench]:
         yield here
     finally:
         here.stop()
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Path:
-    path = tmp_path / "cluster.toml"
-    path.write_text(CLUSTER)
-    return path
-
-
-@pytest.fixture
-def out(digits_staged: Staged, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(digits_staged.folder, tmp_path / "out"))
 
 
 def test_a_head_whose_process_ends_costs_no_request_and_comes_back(running: Bench, out: Path, cluster: Path) -> None:

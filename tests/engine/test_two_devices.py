@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import threading
@@ -15,7 +14,6 @@ from typing import Any
 import pytest
 
 from taglio.cluster_file import parse
-from tests.conftest import Staged
 from tests.end_to_end.command import refused
 from tests.engine.devices import CLUSTER, Bench, answering, bench, last_json, needs_ray, planned, until
 
@@ -31,18 +29,6 @@ def running() -> Iterator[Bench]:
         yield here
     finally:
         here.stop()
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Path:
-    path = tmp_path / "cluster.toml"
-    path.write_text(CLUSTER)
-    return path
-
-
-@pytest.fixture
-def out(digits_staged: Staged, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(digits_staged.folder, tmp_path / "out"))
 
 
 def test_status_says_what_each_device_is(running: Bench) -> None:
