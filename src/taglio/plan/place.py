@@ -17,10 +17,11 @@ from taglio.plan.describe import describe, latencies, loads
 from taglio.plan.evaluate import evaluate
 from taglio.plan.labels import labels_of
 from taglio.plan.objective import Objective
-from taglio.plan.placement import Placed, solve
+from taglio.plan.placement import solve
 from taglio.plan.problem import Totals, switching
-from taglio.plan.resources import NOT_CONNECTED, busy_times, request_shares
+from taglio.plan.resources import busy_times, request_shares
 from taglio.plan.result import Plan, Status
+from taglio.plan.stream import fastest_stream, totals_of
 from taglio.plan.workload import Workload
 
 GAP = 1e-3
@@ -198,10 +199,11 @@ def _one(
 ) -> Answer | None:
     """The best by one objective; no plans are written yet."""
     if objective.kind == "throughput":
-        return _fastest_stream(assembled, start, gap, time_limit_s)
+        streams = fastest_stream(assembled, start, gap, time_limit_s)
+        return None if streams is None else Answer((), assembled, *streams)
     if not objective.simulated:
         placed = solve(assembled.problem, gap=gap, time_limit_s=time_limit_s, incumbent=start)
-        totals = _totals(assembled, placed)
+        totals = totals_of(assembled.problem, placed)
         if totals is not None:
             return Answer((), assembled, totals, totals.objective, placed.bound)
         if not any(isfinite(each.limits.max_latency_s or inf) for each in assembled.workloads):
@@ -216,7 +218,7 @@ def _one(
     # Seconds added up are no bound on the critical path: only the search for it has one, and checks its limits.
     free_of, begun = _free(assembled), time.perf_counter()
     placed = solve(free_of.problem, gap=gap, time_limit_s=_STARTING_SHARE * time_limit_s, incumbent=start)
-    totals = _totals(free_of, placed)
+    totals = totals_of(free_of.problem, placed)
     if totals is None:
         return None
     begin = [totals] if start is None else [totals, evaluate(free_of.problem, start)]
@@ -227,43 +229,6 @@ def _one(
     limits = [each.limits.max_latency_s for each in assembled.workloads]
     kept = all(limit is None or each <= limit * (1.0 + 1e-6) for each, limit in zip(taken, limits, strict=True))
     return found if kept else None
-
-
-def _fastest_stream(assembled: Assembled, start: list[int] | None, gap: float, time_limit_s: float) -> Answer | None:
-    """The least busy seconds of the busiest device or link, halving between what was reached and what was proven
-    impossible; of the plans on the way, each that of fewest seconds a request, the one that streams fastest with what
-    its components take beyond blocks."""
-    deadline = time.perf_counter() + time_limit_s
-    shares = request_shares(assembled.workloads)
-    placed = solve(assembled.problem, gap=10 * gap, time_limit_s=time_limit_s, incumbent=start)
-    best, low = _totals(assembled, placed), 0.0
-    if best is None:
-        return None
-    period, streams = _period(assembled, best), [best]
-    while low < (1.0 - gap) * period and time.perf_counter() < deadline:
-        middle = np.sqrt(low * period) if low > 0.0 else 0.5 * period
-        caps = busy_times(assembled.workloads, assembled.cluster, shares, float(middle), "period")
-        problem = replace(assembled.problem, resources=(*assembled.problem.resources, *caps))
-        placed = solve(problem, gap=0.5, time_limit_s=deadline - time.perf_counter(), incumbent=best.labels)
-        totals = _totals(replace(assembled, problem=problem), placed)
-        if totals is not None:
-            best = evaluate(assembled.problem, totals.labels, totals.wires)
-            period = min(period, _period(assembled, best))
-            streams.append(best)
-        elif placed.status == "infeasible":
-            low = float(middle)
-        else:
-            break
-    best = min(streams, key=lambda each: max(loads(assembled, each, list(shares)).values()))
-    return Answer((), assembled, best, _period(assembled, best), low)
-
-
-def _period(assembled: Assembled, totals: Totals) -> float:
-    """Busy seconds of the busiest device or link with blocks and messages, a request of the mix of all models."""
-    shares = request_shares(assembled.workloads)
-    caps = busy_times(assembled.workloads, assembled.cluster, shares, inf, "period")
-    problem = replace(assembled.problem, resources=caps)
-    return float(evaluate(problem, totals.labels, totals.wires).resources.max())
 
 
 def _better(answer: Answer, first: Objective, later: Objective, gap: float, time_limit_s: float) -> Answer | None:
@@ -299,15 +264,6 @@ def _free(assembled: Assembled) -> Assembled:
         replace(each, upper=inf) if each.name.startswith("latency") else each for each in assembled.problem.resources
     )
     return replace(assembled, problem=replace(assembled.problem, resources=kept))
-
-
-def _totals(assembled: Assembled, placed: Placed) -> Totals | None:
-    """What a placement costs; None where there is none, or it needs a link that is not there."""
-    if not placed.labels:
-        return None
-    totals = evaluate(assembled.problem, placed.labels, placed.wires)
-    names = [each.name for each in assembled.problem.resources]
-    return None if totals.resources[names.index(NOT_CONNECTED)] > 0.0 else totals
 
 
 def _labels(assembled: Assembled, plans: Sequence[Plan]) -> list[int] | None:
