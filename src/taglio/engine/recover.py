@@ -17,7 +17,7 @@ from multiprocessing.process import BaseProcess
 from statistics import median
 
 from taglio.cluster import Cluster, Link
-from taglio.engine.connect import Connection, on
+from taglio.engine.connect import Connection, HeadLost, on
 from taglio.engine.deploy import Calls, Deployment, deploy
 from taglio.engine.library import ray
 from taglio.engine.pipeline import Answer, Pipeline
@@ -92,6 +92,8 @@ class Recovery:
                 return self._take(planned)
             except Infeasible as error:
                 raise BadDevice(f"without {', '.join(gone)} no plan keeps the limits ({error})") from None
+            except HeadLost:  # it was waited for
+                raise
             except BadDevice as error:  # another one went meanwhile
                 reason = str(error)
                 gone = [each.name for each in cluster.devices if not self._connection.alive().get(each.name)]

@@ -80,12 +80,11 @@ def _staying(assembled: Assembled, gap: float, time_limit_s: float) -> tuple[Tot
     problem, home = assembled.problem, assembled.cluster.start
     here = np.array([name == home for name in problem.devices])[None, :, None]
     row = next(each for each in _periods(assembled) if each.name == f"period of {home}")
-    held = tuple(replace(each, weight=0.0) for each in problem.resources if each.name != NOT_CONNECTED)
-    apart = [each for each in problem.resources if each.name == NOT_CONNECTED]
+    held = tuple(replace(each, weight=0.0) for each in problem.resources)
     only = replace(
         problem,
         allowed=problem.allowed & here,
-        resources=(*held, *apart, replace(row, weight=1.0)),
+        resources=(*held, replace(row, weight=1.0)),
         extra=None,
         constant=0.0,
     )
