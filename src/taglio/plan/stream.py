@@ -33,11 +33,12 @@ def fastest_stream(
     first = totals_of(assembled.problem, placed)
     if first is None:
         return None
-    stays, stays_s = _staying(assembled, gap, _STAYING_SHARE * time_limit_s)
+    leaving_s = _leaving(assembled)
+    stays, stays_s = _staying(assembled, gap, _STAYING_SHARE * time_limit_s) if leaving_s > 0.0 else (None, 0.0)
     streams = [first] if stays is None else [first, stays]
     reached = min(streams, key=lambda each: _period(assembled, each))
     period = _period(assembled, reached)
-    low = min(period, stays_s, _leaving(assembled))
+    low = min(period, stays_s, leaving_s)
     while low < (1.0 - gap) * period and time.perf_counter() < deadline:
         middle = np.sqrt(low * period) if low > 0.0 else 0.5 * period
         caps = busy_times(assembled.workloads, assembled.cluster, shares, float(middle), "period")
