@@ -1,8 +1,9 @@
 """Does a cluster do what its plan said? An emulated camera, gateway and server, with taglio's devices running in them.
 
 The devices are namespaces of this machine with processor quotas, the links hold packets back (taglio emulate): half a
-core, one core, all there is; 5 to 100 Mbit/s; 5 to 50 ms. Every device profiles each network itself, under its quota.
-Then, for plans over one, two and three devices:
+core, one core, all there is; 5 to 100 Mbit/s; 5 to 50 ms. Every device profiles each network itself, under its quota,
+and every plan's precisions once more, after which it is planned again: as `taglio optimize --cluster` does it. Then,
+for plans over one, two and three devices:
 
 * prediction: predicted latency beside what requests, one at a time, take in the long run;
 * throughput: requests a second with several on their way, beside the predicted rate of the busiest device or link.
@@ -32,13 +33,17 @@ from taglio import artifact, cluster_file, stages
 from taglio.cluster import Cluster
 from taglio.emulate.devices import start_devices
 from taglio.emulate.emulation import Emulation
+from taglio.engine.connect import connect
+from taglio.engine.remote_profile import refine_devices
 from taglio.engine.run import run_on_cluster
 from taglio.errors import Infeasible, TaglioError
 from taglio.graph import Graph
 from taglio.place_models import ClusterFile, candidate, place_models
 from taglio.plan.objective import parse_objective
 from taglio.plan.result import Limits, Plan
-from taglio.workspace import PLAN
+from taglio.profile.result import Profile
+from taglio.stages import reopen_profiled
+from taglio.workspace import PLAN, PROFILE
 
 SCHEME = "qdq-u8s8-asym-pc"
 DEVICES = ("camera", "gateway", "server")
@@ -93,14 +98,12 @@ def written_cluster(folder: Path) -> Path:
     return path
 
 
-def probed(made: Emulation | None, file: Path, name: str) -> Path:
+def probed(made: Emulation, file: Path, name: str) -> Path:
     """The cluster in one scenario, its links and devices' messages measured as a user would, written to a file."""
     path = file.parent / f"probed-{name}.toml"
     key = path.with_suffix(".json")
     now = json.dumps([file.read_text(), artifact.tools()])
     if not (key.exists() and key.read_text() == now):
-        if made is None:
-            raise RuntimeError("the links were not probed: run with --until prepare first")
         made.become(scenario(file, name))
         asked = ["--scenario", chosen] if (chosen := _in_file(name)) else []
         run(made, "camera", "cluster", "probe", file, *asked, "--write", path)
@@ -135,7 +138,7 @@ def run(made: Emulation | None, device: str, *words: object) -> str:
     return out
 
 
-def prepare(made: Emulation | None, file: Path, name: str, effort: float) -> Path:
+def prepare(made: Emulation, file: Path, name: str, effort: float) -> Path:
     """The workspace of a network: profiled by every device itself, errors studied once beside them."""
     model, data = paths(CASES[name])
     home = CACHE / "cluster" / name
@@ -144,8 +147,6 @@ def prepare(made: Emulation | None, file: Path, name: str, effort: float) -> Pat
     key = {"cluster": file.read_text(), "effort": effort, "tools": artifact.tools()}
     if done.exists() and json.loads(done.read_text()) == key:
         return home / "work"
-    if made is None:
-        raise RuntimeError(f"{name} was not profiled on these devices: run with --until prepare first")
     shutil.rmtree(home, ignore_errors=True)
     (home / "work").mkdir(parents=True)
     for device in made.cluster.devices:
@@ -193,21 +194,40 @@ def variants(network: str) -> Iterator[Variant]:
     yield Variant("three-slow", "field", (("camera", 0.3), ("gateway", 0.7), ("server", 1.0)), 0.05)
 
 
-def make(work: Path, file: Path, variant: Variant) -> Path:
+def make(made: Emulation, work: Path, file: Path, variant: Variant, effort: float) -> Path:
     """Plan and build a variant in a folder of its own, for the links as they were measured."""
     folder = work.parent / "plans" / f"{variant.name.replace('|', '-')}-{variant.scenario}-{variant.objective}"
     done = folder / "made.json"
-    key = json.dumps([asdict(variant), file.read_text(), (work.parent / "prepared.json").read_text()])
+    key = json.dumps([asdict(variant), file.read_text(), (work.parent / "prepared.json").read_text(), effort])
     if done.exists() and done.read_text() == key:
         return folder
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(work, folder, symlinks=True)
     used = ClusterFile(str(file), file.read_text(), None)
-    asked = candidate(folder, lambda graph: limits(graph, variant))
-    place_models([asked], cluster_file.load(file), parse_objective(variant.objective), time_limit_s=3.0, used=used)
+    asked = (cluster_file.load(file), parse_objective(variant.objective))
+    for last in (False, True):
+        each = candidate(folder, lambda graph: limits(graph, variant))
+        place_models([each], *asked, time_limit_s=3.0, used=used)
+        if not last:
+            made.start("camera", [sys.executable, __file__, "--again", str(file), str(folder), str(effort)]).wait()
     stages.build(folder)
     done.write_text(key)
     return folder
+
+
+def again(words: list[str]) -> int:
+    """On the start device: have a plan's precisions timed on the devices that run it."""
+    file, name, effort = words
+    folder, cluster = Path(name), cluster_file.load(Path(file))
+    work, _ = reopen_profiled(folder)
+    known = {
+        each: artifact.load(folder / "profiles" / f"{each}.json", PROFILE, Profile, model_sha256=work.model.sha256)
+        for each in DEVICES
+    }
+    plan = artifact.load(folder / f"{PLAN}.json", PLAN, Plan)
+    with connect(cluster.start) as connection:
+        refine_devices(connection, work, cluster, known, plan, float(effort))
+    return 0
 
 
 def inside(words: list[str]) -> int:
@@ -255,18 +275,15 @@ def figure(run: dict[str, Any], *, stream: bool) -> float:
     return float(run["rate_per_s"] if stream else run["latency"]["steady_s"])
 
 
-def plans(
-    made: Emulation | None, file: Path, name: str, options: argparse.Namespace
-) -> dict[str, tuple[Variant, Path]]:
+def plans(made: Emulation, file: Path, name: str, options: argparse.Namespace) -> dict[str, tuple[Variant, Path]]:
     """The built plans of one network, by folder."""
     work = prepare(made, file, name, options.effort)
+    links = {each: probed(made, file, each) for each in SCENARIOS}
+    made.become(scenario(file, "lan"))  # models and inputs are sent
     found = {}
     for variant in variants(name):
-        links = probed(made, file, variant.scenario)
-        if options.until == "prepare":
-            continue
         try:
-            folder = make(work, links, variant)
+            folder = make(made, work, links[variant.scenario], variant, options.effort)
         except Infeasible as error:
             print(f"{name} {variant.name}: {error}")
             continue
@@ -321,12 +338,11 @@ def tell(row: dict[str, Any]) -> None:
 def main() -> int:
     if sys.argv[1:2] == ["--inside"]:
         return inside(sys.argv[2:])
+    if sys.argv[1:2] == ["--again"]:
+        return again(sys.argv[2:])
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", default="ultraface-rfb-320,yunet-n-640,yolo11n-seg")
     parser.add_argument("--parts", default="prediction,throughput")
-    parser.add_argument(
-        "--until", choices=("prepare", "plan", "run"), default="run", help="leave the rest to another run"
-    )
     parser.add_argument("--runs", type=int, default=20)
     parser.add_argument("--effort", type=float, default=0.3)
     parser.add_argument("--json", action="store_true")
@@ -338,10 +354,6 @@ def main() -> int:
         if name not in CASES:
             parser.error(f"{name} is none of {', '.join(CASES)}")
     end_once()
-    if options.until == "plan":
-        for name in names:
-            print(f"{name}: {len(plans(None, file, name, options))} plans", flush=True)
-        return 0
     begun = time.monotonic()
     try:
         with Emulation(file) as made:

@@ -44,7 +44,7 @@ def input_sent(folder: Path) -> str:
     return " ".join(sorted({each.precision for each in plan.crossings if each.tensor in inputs}))
 
 
-def plans(work: Path, links: Path, chosen: str) -> dict[str, Path]:
+def plans(made: Emulation, work: Path, links: Path, chosen: str, effort: float) -> dict[str, Path]:
     """A built plan for each strategy."""
     server = (("server", 1.0),)
     asked = {
@@ -54,11 +54,11 @@ def plans(work: Path, links: Path, chosen: str) -> dict[str, Path]:
         "server, int8 input": study.Variant("server", chosen, server, BOUND),
         "float anywhere": study.Variant("float", chosen, (), 0.0),
     }
-    found = {name: study.make(work, links, variant) for name, variant in asked.items()}
+    found = {name: study.make(made, work, links, variant, effort) for name, variant in asked.items()}
     cuts = []
     for number in range(CUTS + 1):
         ends = (("camera", number / CUTS), ("server", 1.0))
-        cuts.append(study.make(work, links, study.Variant(f"cut-{number}", chosen, ends, 0.0)))
+        cuts.append(study.make(made, work, links, study.Variant(f"cut-{number}", chosen, ends, 0.0), effort))
     return {**found, "Neurosurgeon": min(cuts, key=predicted_s)}
 
 
@@ -82,7 +82,7 @@ def main() -> int:
             for speed in speeds:
                 chosen = f"at{speed}"
                 links = study.probed(made, file, chosen)
-                ready = plans(work, links, chosen)
+                ready = plans(made, work, links, chosen, options.effort)
                 made.become(replace(load(file, chosen), scenario=chosen))
                 told = study.measured(made, links, options.runs, False, list(dict.fromkeys(ready.values())))
                 for name, folder in ready.items():

@@ -97,8 +97,9 @@ def device_profiles(folder: Path, work: Work, cluster: Cluster, measured: Profil
                 f'{folder / file}: was taken in {known.conditions.runtime}, device "{device.name}" runs '
                 f"{device.runtime}: profile it with --runtime {device.runtime}, or change runtime in the cluster file"
             )
-        # A component waits for what it reads, unlike a run of a profile, which follows another.
-        known = replace(known, overhead_s=known.overhead_s + known.conditions.waking_s)
+        # A component elsewhere waits for what it reads, unlike a run of a profile, which follows another.
+        if device.name != cluster.start:
+            known = replace(known, overhead_s=known.overhead_s + known.conditions.waking_s)
         found[device.name] = known if factor == 1.0 else scaled(known, factor)
     return found
 

@@ -1,5 +1,6 @@
 """The whole flow on a running cluster: every device profiles, then error, plan, build, deploy, run. Decides nothing."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import ceil
 from pathlib import Path
@@ -9,20 +10,23 @@ from taglio.choose_scheme import choose
 from taglio.cluster import Cluster
 from taglio.components.prove import Proof
 from taglio.engine.connect import connect, gather
-from taglio.engine.remote_profile import profile_devices
+from taglio.engine.remote_profile import profile_devices, refine_devices
 from taglio.engine.result import ClusterRun
 from taglio.engine.run import run_on_cluster
 from taglio.error_stage import error_stage, loss_limits, open_switchable
 from taglio.place_models import ClusterFile, candidate, place_models
 from taglio.plan.objective import Objective
 from taglio.plan.result import Limits, Plan
+from taglio.profile.result import Profile
 from taglio.profile.stopwatch import Progress
 from taglio.stages import build
-from taglio.workspace import PROFILE, SETUP, Setup
+from taglio.workspace import PROFILE, SETUP, Setup, Work
 
 # Requests at the end: so many, and as many as fill so many seconds, because what is predicted is the long run. On half
 # a processor most of thirty short requests meet no quota: their median was 1.4 ms where hundreds took 3 each.
 _RUNS, _RUNS_S, _MOST_RUNS = 30, 2.0, 2000
+# For a plan whose precisions are to be timed, which need not be proven, and for the one after.
+_FIRST_S, _LAST_S = 6.0, 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,15 +69,28 @@ def optimize_on_cluster(
             bound = losses.max_error or 0.0
             scheme, _ = choose(timed, bound, losses.metric, progress=progress, saturating_elsewhere=saturating)
         profiles = profile_devices(connection, work, cluster, scheme, effort, progress)
-    # The stages that follow read the profile of the start device as their own.
-    own = profiles.get(cluster.start) or next(iter(profiles.values()))
-    artifact.save(folder / f"{PROFILE}.json", PROFILE, work.model.sha256, own)
+    _keep(work, cluster, profiles)
     artifact.save(folder / f"{SETUP}.json", SETUP, work.model.sha256, replace(setup, scheme=scheme))
     switchable = open_switchable(work, work.builder(scheme, progress), scheme)
     error_stage(work, scheme, switchable, effort=effort, progress=progress)
-    answer = place_models([candidate(folder, lambda _graph: limits)], cluster, objective, used=used, progress=progress)
+
+    def placed(time_limit_s: float) -> Plan:
+        candidates = [candidate(folder, lambda _graph: limits)]
+        return place_models(
+            candidates, cluster, objective, time_limit_s=time_limit_s, used=used, progress=progress
+        ).plans[0]
+
+    first = placed(_FIRST_S)
+    with connect(cluster.start) as connection:
+        _keep(work, cluster, refine_devices(connection, work, cluster, profiles, first, effort, progress))
+    plan = placed(_LAST_S)
     _, proof = build(folder, progress)
-    plan = answer.plans[0]
     runs = max(_RUNS, min(_MOST_RUNS, ceil(_RUNS_S / plan.predicted_latency_s.value)))
     run = run_on_cluster(folder, cluster, runs, progress=progress)
     return ClusterOutcome(plan, proof, run, str(scheme), here)
+
+
+def _keep(work: Work, cluster: Cluster, profiles: Mapping[str, Profile]) -> None:
+    """The stages that follow read the profile of the start device as their own."""
+    own = profiles.get(cluster.start) or next(iter(profiles.values()))
+    artifact.save(work.folder / f"{PROFILE}.json", PROFILE, work.model.sha256, own)

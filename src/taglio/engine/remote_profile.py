@@ -1,4 +1,4 @@
-"""Every device profiles the model itself: its runtime, its threads. Sends the model once, plans nothing.
+"""Every device profiles the model itself, and a plan: its runtime, its threads. Sends the model once, plans nothing.
 
 The stage is the same as on one machine. A device gets the model by content hash, a few inputs, and the calibrated
 ranges; what comes back is the profile that `taglio profile` would have written there.
@@ -7,7 +7,8 @@ ranges; what comes back is the profile that `taglio profile` would have written 
 import hashlib
 import tempfile
 from collections import deque
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,21 +24,24 @@ from taglio.errors import BadDevice
 from taglio.graph import build
 from taglio.model import load
 from taglio.place_models import source
-from taglio.profile.measure import profile
+from taglio.plan.result import Plan
+from taglio.profile.measure import profile, refine_near
 from taglio.profile.result import Profile
 from taglio.profile.stopwatch import FEEDS, Effort, Progress
+from taglio.quantize.precision import Assignment
 from taglio.quantize.qdq import QdqBuilder
 from taglio.quantize.ranges import Ranges
 from taglio.runtimes.onnxruntime import NAME, SessionOptions
 from taglio.scheme import Scheme
 from taglio.workspace import PROFILE, Work
 
-_EFFORT_S = 16.0
+_EFFORT_S, _AGAIN_S = 16.0, 6.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Job:
-    """What a device is to measure: the model by hash, and everything that `taglio profile` would be told."""
+    """What a device is to measure: the model by hash, and everything that `taglio profile` would be told; of a plan,
+    what is `known` and the precisions `near` which it is to be known better."""
 
     sha256: str
     name: str
@@ -48,19 +52,24 @@ class Job:
     options: SessionOptions
     effort: float
     seed: int
+    known: Profile | None = None
+    near: Assignment = field(default_factory=dict)
 
 
 class Profiler(Resident):
     """The profile stage on a device. Made an actor below."""
 
     def profile(self, job: Job) -> Profile:
-        """Measure the model that was sent."""
+        """Measure the model that was sent; what is known of it already, again in the precisions of a plan."""
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / job.name
             path.write_bytes(self.store.read(job.sha256))
             model = load(path, job.shapes)
         graph = build(model)
         builder = QdqBuilder(model, graph, {job.scheme.calibration: job.ranges})
+        if job.known is not None:
+            again = Effort(budget_s=_AGAIN_S * job.effort)
+            return refine_near(model, graph, builder, job.known, job.feeds, job.options, again, near=job.near)
         budget = Effort(budget_s=_EFFORT_S * job.effort)
         return profile(model, graph, builder, job.scheme, job.feeds, job.options, budget, seed=job.seed)
 
@@ -77,15 +86,48 @@ def profile_devices(
 
     Machines measure at the same time, devices of one machine in turn. Raises BadDevice for one that cannot.
     """
-    library = ray()
-    devices = [device for device in cluster.devices if not device.assumed]
-    connection.need([device.name for device in devices])
     asked = _asked(work, scheme, effort, progress)
+    jobs = {device.name: asked for device in cluster.devices if not device.assumed}
+    return _measured(connection, work, cluster, jobs, "profiling devices", progress)
+
+
+def refine_devices(
+    connection: Connection,
+    work: Work,
+    cluster: Cluster,
+    known: Mapping[str, Profile],
+    plan: Plan,
+    effort: float = 1.0,
+    progress: Progress | None = None,
+) -> dict[str, Profile]:
+    """`known` with the precisions of `plan` timed on the devices that run it, kept and raising as above: a plan is far
+    from the random mixes of a profile, and what kernels take hangs on their neighbours. All float was timed as it is.
+    """
+    if not plan.assignment():
+        return dict(known)
+    asked = replace(_asked(work, plan.scheme, effort, progress), near=plan.assignment())
+    used = {each.device for each in plan.placements} & set(known)
+    jobs = {name: replace(asked, known=known[name]) for name in known if name in used}
+    return {**known, **_measured(connection, work, cluster, jobs, "timing the plan", progress)}
+
+
+def _measured(
+    connection: Connection,
+    work: Work,
+    cluster: Cluster,
+    jobs: Mapping[str, Job],
+    stage: str,
+    progress: Progress | None,
+) -> dict[str, Profile]:
+    """The profiles that were asked of devices, kept as they come."""
+    library = ray()
+    connection.need(list(jobs))
     waiting: dict[str, deque[tuple[str, Any, Job]]] = {}  # by machine
-    for device in devices:
-        actor, machine = _profiler(device, Path(work.setup.model), asked.sha256, progress)
-        job = replace(asked, options=replace(asked.options, threads=device.threads))
-        waiting.setdefault(machine, deque()).append((device.name, actor, job))
+    for name, job in jobs.items():
+        device = cluster.device(name)
+        actor, machine = _profiler(device, Path(work.setup.model), job.sha256, progress)
+        there = replace(job, options=replace(job.options, threads=device.threads))
+        waiting.setdefault(machine, deque()).append((name, actor, there))
     running: dict[Any, tuple[str, str, Any]] = {}  # with the actor, which ends with its handle
     found: dict[str, Profile] = {}
     while running or any(waiting.values()):
@@ -104,7 +146,7 @@ def profile_devices(
             file, _factor = source(cluster, cluster.device(name))
             artifact.save(work.folder / file, PROFILE, work.model.sha256, found[name])
         if progress:
-            progress("profiling devices", len(found), len(devices))
+            progress(stage, len(found), len(jobs))
     return found
 
 

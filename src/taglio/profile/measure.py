@@ -81,6 +81,33 @@ def profile(
     return _assemble(model.sha256, graph, conditions, scheme, choices, runs)
 
 
+def refine_near(
+    model: Model,
+    graph: Graph,
+    builder: QdqBuilder,
+    known: Profile,
+    feeds: Sequence[Feed],
+    options: SessionOptions,
+    effort: Effort,
+    *,
+    near: Assignment,
+) -> Profile:
+    """`known` with `near` itself timed beside float, and fitted for assignments like it.
+
+    Twice, so that the fit without one, of which calibrate.py learns what it gets wrong, has the other still.
+    """
+    assignments: dict[str, Assignment] = {FLOAT_RUN: {}, "near": near, "near too": near}
+    timed = time_models(
+        {name: partial(builder.build, assignment) for name, assignment in assignments.items()},
+        feeds,
+        options,
+        effort,
+        kernels=True,
+    )
+    runs = {name: (assignment, timed[name]) for name, assignment in assignments.items()}
+    return refine(model, graph, known, runs, "", near=near)
+
+
 def refine(
     model: Model,
     graph: Graph,
