@@ -274,3 +274,15 @@ def test_several_plans_are_met_before_only_if_all_are() -> None:
     found = search_by(lambda slacks: Together((0.1, 4.0 * slacks[1])), lambda each: each.errors, [1.0, 1.0])
     assert found[0][1] == (0.1, 4.0)
     assert any(error <= 1.0 for _, (_, error) in found)
+
+
+def test_a_plan_that_more_room_does_not_change_is_solved_for_three_times() -> None:
+    """As it may be, with the room that it leaves, and with as much as there may be."""
+    asked: list[float] = []
+
+    def make(slacks: Sequence[float]) -> Together:
+        asked.append(slacks[0])
+        return Together((0.1,))
+
+    assert len(search_by(make, lambda each: each.errors, [1.0])) == 1
+    assert asked == [1.0, 4.0, 64.0]

@@ -102,7 +102,10 @@ def limit_arguments(each: argparse.ArgumentParser) -> None:
 
 def _time_limit(each: argparse.ArgumentParser) -> None:
     each.add_argument(
-        "--time-limit", type=positive_float, metavar="S", help="of one plan (default: 20 s; 4 s for a point of a front)"
+        "--time-limit",
+        type=positive_float,
+        metavar="S",
+        help="of one plan, of which an error bound takes up to five (default: 20 s; 4 s for a point of a front)",
     )
 
 

@@ -15,6 +15,8 @@ from taglio.quantize.precision import FLOAT32, Assignment, Precision
 # A plan may use this share of the bound before loosening is not worth another solve.
 _CLOSE = 0.97
 _STEP = 0.98
+# So much room that a plan which stays the same is not held back by the bound.
+_FAR = 64.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +92,10 @@ class _Slack:
         if measured <= bound:
             self.low = max(self.low, self.value)
             following = self.value * min(4.0, max(1.1, _STEP * bound / max(measured, 1e-12)))
-            if bound == inf or (known and self.high == inf and self.low >= 64.0):
+            if bound == inf or (known and self.high == inf and self.low >= _FAR):
                 return False
+            if known:  # what more room does not change, as much as there may be is asked to change
+                following = max(following, _FAR)
         else:
             self.high = min(self.high, self.value)
             following = self.value * max(0.25, _STEP * bound / measured)
