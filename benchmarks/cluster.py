@@ -197,10 +197,6 @@ def variants(network: str) -> Iterator[Variant]:
 def make(made: Emulation, work: Path, file: Path, variant: Variant, effort: float) -> Path:
     """Plan and build a variant in a folder of its own, for the links as they were measured."""
     folder = work.parent / "plans" / f"{variant.name.replace('|', '-')}-{variant.scenario}-{variant.objective}"
-    done = folder / "made.json"
-    key = json.dumps([asdict(variant), file.read_text(), (work.parent / "prepared.json").read_text(), effort])
-    if done.exists() and done.read_text() == key:
-        return folder
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(work, folder, symlinks=True)
     used = ClusterFile(str(file), file.read_text(), None)
@@ -211,7 +207,6 @@ def make(made: Emulation, work: Path, file: Path, variant: Variant, effort: floa
         if not last:
             made.start("camera", [sys.executable, __file__, "--again", str(file), str(folder), str(effort)]).wait()
     stages.build(folder)
-    done.write_text(key)
     return folder
 
 
@@ -275,38 +270,27 @@ def figure(run: dict[str, Any], *, stream: bool) -> float:
     return float(run["rate_per_s"] if stream else run["latency"]["steady_s"])
 
 
-def plans(made: Emulation, file: Path, name: str, options: argparse.Namespace) -> dict[str, tuple[Variant, Path]]:
-    """The built plans of one network, by folder."""
+def study(made: Emulation, file: Path, name: str, options: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
+    """Add the rows of one network: prediction and throughput of its variants, each planned and then run at once, as a
+    user would, because the machine is not equally fast for long."""
     work = prepare(made, file, name, options.effort)
     links = {each: probed(made, file, each) for each in SCENARIOS}
-    made.become(scenario(file, "lan"))  # models and inputs are sent
-    found = {}
     for variant in variants(name):
+        made.become(scenario(file, "lan"))  # models and inputs are sent
         try:
             folder = make(made, work, links[variant.scenario], variant, options.effort)
         except Infeasible as error:
             print(f"{name} {variant.name}: {error}")
             continue
-        found[str(folder)] = (variant, folder)
-    return found
-
-
-def study(made: Emulation, file: Path, name: str, options: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
-    """Add the rows of one network: prediction and throughput of its variants."""
-    ready = plans(made, file, name, options)
-    for chosen in SCENARIOS:
-        folders = [folder for variant, folder in ready.values() if variant.scenario == chosen]
-        made.become(scenario(file, chosen))
+        plan = artifact.load(folder / f"{PLAN}.json", PLAN, Plan)
+        made.become(scenario(file, variant.scenario))
         for stream in [part == "throughput" for part in options.parts.split(",")]:
             runs = options.runs * (3 if stream else 1)
-            found = measured(made, probed(made, file, chosen), runs, stream, folders) if folders else {}
-            for folder in folders:
-                plan = artifact.load(folder / f"{PLAN}.json", PLAN, Plan)
-                answer = found.get(str(folder), {"error": "no answer"})
-                row = {"case": name, **asdict(ready[str(folder)][0]), "stream": stream, **answer}
-                row["devices"] = sorted({each.device for each in plan.placements})
-                rows.append(row)
-                tell(row)
+            found = measured(made, links[variant.scenario], runs, stream, [folder])
+            row = {"case": name, **asdict(variant), "stream": stream, **found.get(str(folder), {"error": "no answer"})}
+            row["devices"] = sorted({each.device for each in plan.placements})
+            rows.append(row)
+            tell(row)
 
 
 def tell(row: dict[str, Any]) -> None:

@@ -72,7 +72,7 @@ def test_requests_are_answered_as_one_process_answers(running: Bench, out: Path,
     assert "in order" in running.command("run", out, "--cluster", cluster, "--runs", 3).out
 
 
-def test_the_whole_flow_times_the_plan_on_the_devices_that_run_it(
+def test_the_whole_flow_times_the_plan_on_every_device(
     running: Bench, few_digits: Case, cluster: Path, tmp_path: Path
 ) -> None:
     cluster.write_text(CLUSTER.replace('profile = "profile.json"', ""))
@@ -80,11 +80,9 @@ def test_the_whole_flow_times_the_plan_on_the_devices_that_run_it(
     done = running.command("optimize", *few_digits.arguments(), "--scheme", SCHEME, *asked).json()
     plan, ran = done["plan"], done["run"]
     assert plan["measured_error"] <= 0.05 and ran["identical"] == ran["requests"] >= 30
-    used = {each["device"] for each in plan["placements"]}
     for device in ("camera", "server"):
         kept = json.loads((tmp_path / "out" / "profiles" / f"{device}.json").read_text())["body"]
-        timed = {each["name"] for each in kept["runs"]}
-        assert device not in used or {"near", "near too"} <= timed
+        assert {"near", "near too"} <= {each["name"] for each in kept["runs"]}
     own = json.loads((tmp_path / "out" / "profile.json").read_text())["body"]
     assert own == json.loads((tmp_path / "out" / "profiles" / "camera.json").read_text())["body"]
 

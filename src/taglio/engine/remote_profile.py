@@ -100,15 +100,11 @@ def refine_devices(
     effort: float = 1.0,
     progress: Progress | None = None,
 ) -> dict[str, Profile]:
-    """`known` with the precisions of `plan` timed on the devices that run it, kept and raising as above: a plan is far
-    from the random mixes of a profile, and what kernels take hangs on their neighbours. All float was timed as it is.
-    """
-    if not plan.assignment():
-        return dict(known)
+    """`known` with the precisions of `plan` timed on every device, at the speed that it has now, kept and raising as
+    above: a plan is far from the random mixes of a profile, and what kernels take hangs on their neighbours."""
     asked = replace(_asked(work, plan.scheme, effort, progress), near=plan.assignment())
-    used = {each.device for each in plan.placements} & set(known)
-    jobs = {name: replace(asked, known=known[name]) for name in known if name in used}
-    return {**known, **_measured(connection, work, cluster, jobs, "timing the plan", progress)}
+    jobs = {name: replace(asked, known=each) for name, each in known.items()}
+    return _measured(connection, work, cluster, jobs, "timing the plan", progress)
 
 
 def _measured(

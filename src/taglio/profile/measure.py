@@ -92,20 +92,24 @@ def refine_near(
     *,
     near: Assignment,
 ) -> Profile:
-    """`known` with `near` itself timed beside float, and fitted for assignments like it.
+    """`known` with `near` itself timed beside float, and fitted for assignments like it, as fast as the machine is now.
 
     Twice, so that the fit without one, of which calibrate.py learns what it gets wrong, has the other still.
     """
-    assignments: dict[str, Assignment] = {FLOAT_RUN: {}, "near": near, "near too": near}
+    assignments: dict[str, Assignment] = {FLOAT_RUN: {}, **({"near": near, "near too": near} if near else {})}
+    speeds = Speeds(options.threads)
     timed = time_models(
         {name: partial(builder.build, assignment) for name, assignment in assignments.items()},
         feeds,
         options,
         effort,
         kernels=True,
+        between=speeds.look,
     )
+    seen_s = speeds.told()
+    present = replace(known.conditions, reference_s=median(seen_s), reference_half_s=middle_half(seen_s))
     runs = {name: (assignment, timed[name]) for name, assignment in assignments.items()}
-    return refine(model, graph, known, runs, "", near=near)
+    return refine(model, graph, known, runs, "", near=near, present=present)
 
 
 def refine(
@@ -116,21 +120,25 @@ def refine(
     suffix: str,
     *,
     near: Assignment,
+    present: Conditions | None = None,
 ) -> Profile:
     """`known` with more runs, fitted for assignments like `near`: what a change of type costs hangs on layouts further
     off than its neighbours, so runs count the more, the more blocks they share with it.
 
     `timed` must include the float model as FLOAT_RUN: the machine's drift since `known` is its ratio, and is taken out
-    of the others, which are kept by their names with `suffix`.
+    of the others, which are kept by their names with `suffix`; of those that are known, where the conditions are to be
+    the `present` ones.
     """
     before = next(run for run in known.runs if run.name == FLOAT_RUN).wall.median_s
     drift = before / timed[FLOAT_RUN][1].wall.median_s
+    then, now = (1.0, drift) if present is None else (1.0 / drift, 1.0)
     assignments = {name + suffix: assignment for name, (assignment, _) in timed.items() if name != FLOAT_RUN}
     results = {name + suffix: result for name, (_, result) in timed.items()}
-    more = _runs(model, graph, assignments, results, set(assignments), drift)
-    pairs = [(_run(known, run), run.wall) for run in known.runs] + more
+    more = _runs(model, graph, assignments, results, set(assignments), now)
+    pairs = [(_run(known, run, then), _steady(run.wall, then)) for run in known.runs] + more
     weighted = [(replace(run, weight=_closeness(graph, run.assignment, near)), wall) for run, wall in pairs]
-    return _assemble(known.model_sha256, graph, known.conditions, known.scheme, known.precisions, weighted)
+    conditions = known.conditions if present is None else present
+    return _assemble(known.model_sha256, graph, conditions, known.scheme, known.precisions, weighted)
 
 
 def _closeness(graph: Graph, assignment: Assignment, near: Assignment) -> float:
@@ -160,7 +168,7 @@ def _runs(
 
 
 def _steady(wall: WallTime, drift: float) -> WallTime:
-    """Wall time at the speed that the machine had in the profile."""
+    """Wall time at another speed of the machine."""
     return replace(
         wall,
         median_s=wall.median_s * drift,
@@ -171,9 +179,9 @@ def _steady(wall: WallTime, drift: float) -> WallTime:
     )
 
 
-def _run(profile: Profile, run: WholeRun) -> Run:
+def _run(profile: Profile, run: WholeRun, drift: float) -> Run:
     assignment = {block: profile.precision(name) for block, name in run.assignment.items()}
-    return Run(run.name, assignment, run.wall.median_s, run.attribution, run.mixed)
+    return Run(run.name, assignment, run.wall.median_s * drift, run.attribution, run.mixed)
 
 
 def _assemble(

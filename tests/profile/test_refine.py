@@ -1,0 +1,62 @@
+"""A profile that is brought to a plan's precisions and to the machine's present speed."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from taglio.profile import measure
+from taglio.profile.measure import FLOAT_RUN, pure_assignments, refine_near
+from taglio.profile.result import Profile, WholeRun, predict
+from taglio.profile.stopwatch import Effort, Timed, time_models
+from taglio.quantize.precision import Assignment
+from taglio.stages import reopen_profiled
+from tests.conftest import Staged
+
+_SLOWER = 3.0
+
+
+def refined(staged: Staged, near: Assignment, patch: pytest.MonkeyPatch) -> tuple[Profile, Mapping[str, Timed]]:
+    """Refined on a machine that is said to be a few times slower by now, and what was timed."""
+    work, known = reopen_profiled(staged.folder)
+    seen: dict[str, Timed] = {}
+
+    def slower(*given: Any, **options: Any) -> dict[str, Timed]:
+        for name, each in time_models(*given, **options).items():
+            wall = replace(each.wall, median_s=_SLOWER * each.wall.median_s, steady_s=_SLOWER * each.wall.steady_s)
+            kernels = {node: _SLOWER * seconds for node, seconds in each.kernels.items()}
+            seen[name] = replace(each, wall=wall, kernels=kernels)
+        return seen
+
+    patch.setattr(measure, "time_models", slower)
+    builder, feeds = work.builder(known.scheme, None), work.data.held_out.samples[:2]
+    found = refine_near(work.model, work.graph, builder, known, feeds, work.setup.options(), Effort(), near=near)
+    return found, seen
+
+
+def whole(profile: Profile, name: str) -> WholeRun:
+    return next(each for each in profile.runs if each.name == name)
+
+
+def test_a_plan_that_was_timed_is_predicted_at_the_present_speed(
+    tiny_staged: Staged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work, known = reopen_profiled(tiny_staged.folder)
+    near = pure_assignments(work.graph, known.precisions)["int8"]
+    found, seen = refined(tiny_staged, near, monkeypatch)
+    assert {each.name for each in found.runs} == {each.name for each in known.runs} | {"near", "near too"}
+    assert whole(found, FLOAT_RUN).wall.median_s == pytest.approx(seen[FLOAT_RUN].wall.median_s)
+    drift = seen[FLOAT_RUN].wall.median_s / whole(known, FLOAT_RUN).wall.median_s
+    for each in known.runs:
+        assert whole(found, each.name).wall.steady_s == pytest.approx(drift * each.wall.steady_s)
+    timed_s = [seen[name].wall.median_s for name in ("near", "near too")]
+    assert 0.7 * min(timed_s) < predict(found, work.graph, near).total_s < 1.4 * max(timed_s)
+    assert found.conditions.reference_s != known.conditions.reference_s
+
+
+def test_of_a_plan_in_float_only_the_speed_is_new(tiny_staged: Staged, monkeypatch: pytest.MonkeyPatch) -> None:
+    work, known = reopen_profiled(tiny_staged.folder)
+    found, seen = refined(tiny_staged, {}, monkeypatch)
+    assert set(seen) == {FLOAT_RUN} and len(found.runs) == len(known.runs)
+    assert predict(found, work.graph, {}).total_s == pytest.approx(seen[FLOAT_RUN].wall.median_s, rel=0.3)
