@@ -204,14 +204,15 @@ def make(made: Emulation, work: Path, file: Path, variant: Variant, effort: floa
     for last in (False, True):
         each = candidate(folder, lambda graph: limits(graph, variant))
         place_models([each], *asked, time_limit_s=3.0, used=used)
-        if not last:
-            made.start("camera", [sys.executable, __file__, "--again", str(file), str(folder), str(effort)]).wait()
+        words = [sys.executable, __file__, "--again", str(file), str(folder), str(effort)]
+        if not last and made.start("camera", words).wait() != 0:
+            raise RuntimeError(f"{folder}: its plan was not timed")
     stages.build(folder)
     return folder
 
 
 def again(words: list[str]) -> int:
-    """On the start device: have a plan's precisions timed on the devices that run it."""
+    """On the start device: have a plan's precisions timed on every device."""
     file, name, effort = words
     folder, cluster = Path(name), cluster_file.load(Path(file))
     work, _ = reopen_profiled(folder)

@@ -90,7 +90,8 @@ def test_the_whole_flow_times_the_plan_on_every_device(
 def test_a_changed_component_is_logged_and_sent_again(running: Bench, out: Path, cluster: Path) -> None:
     planned(running, out, cluster)
     running.command("run", out, "--cluster", cluster, "--runs", 1, "--json").json()
-    kept = next((running.folder / "d" / "server" / "components").glob("*.onnx"))
+    theirs = next(each["sha256"] for each in last_manifest(out) if each["device"] == "server")
+    kept = next((running.folder / "d" / "server" / "components").glob(f"{theirs}*"))
     kept.write_bytes(kept.read_bytes() + b"x")
     ran = running.command("run", out, "--cluster", cluster, "--runs", 1, "--json").json()
     assert ran["sent_bytes"] > 0 and ran["identical"] == 1
@@ -123,7 +124,9 @@ def test_links_are_measured_in_the_form_of_a_cluster_file(running: Bench, cluste
         assert (device.request_s > 0.0) == (device.name == "camera")
 
 
-def test_wrong_commands_are_refused_in_one_line(running: Bench, cluster: Path) -> None:
+def test_wrong_commands_are_refused_in_one_line(
+    running: Bench, few_digits: Case, cluster: Path, tmp_path: Path
+) -> None:
     refused(running.start("server"), "runs on this machine already", "device stop", code=4)
     elsewhere = running.folder / "e"
     taken = ("device", "start", "--name", "server", "--address", running.address)
@@ -134,6 +137,10 @@ def test_wrong_commands_are_refused_in_one_line(running: Bench, cluster: Path) -
     refused(running.command("device", "start", "--name", "x"), "--head")
     refused(running.command("device", "stop", "--name", "servr"), 'did you mean "server"', code=4)
     refused(running.command("cluster", "status", devices=elsewhere), "no device runs on this machine", code=4)
+    scaled = CLUSTER.replace('profile = "profile.json"', 'scale = { of = "profile.json", factor = 2.0 }')
+    cluster.write_text(scaled)
+    asked = ("optimize", *few_digits.arguments(), "--cluster", cluster, "--max-error", "5%", "-o", tmp_path / "out")
+    refused(running.command(*asked), "none would profile the model", "leave scale out")
     cluster.write_text(CLUSTER.replace("server", "cloud"))
     refused(running.command("cluster", "probe", cluster), 'device "cloud" is not in the cluster', code=4)
 

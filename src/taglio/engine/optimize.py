@@ -14,6 +14,7 @@ from taglio.engine.remote_profile import profile_devices, refine_devices
 from taglio.engine.result import ClusterRun
 from taglio.engine.run import run_on_cluster
 from taglio.error_stage import error_stage, loss_limits, open_switchable
+from taglio.errors import BadOption
 from taglio.place_models import ClusterFile, candidate, place_models
 from taglio.plan.objective import Objective
 from taglio.plan.result import Limits, Plan
@@ -55,6 +56,11 @@ def optimize_on_cluster(
     progress: Progress | None = None,
 ) -> ClusterOutcome:
     """The best plan under `limits` on the devices that run, built into `folder` and run on them."""
+    if all(device.assumed for device in cluster.devices):
+        raise BadOption(
+            f"{used.file}: every device's times are another's, scaled, and none would profile the model: "
+            "leave scale out for one at least"
+        )
     work = workspace.open_only(folder, setup)
     losses = loss_limits(work, limits)  # a bound that cannot be kept is refused before anything is written
     workspace.keep(work)
