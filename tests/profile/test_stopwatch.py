@@ -104,6 +104,29 @@ def test_a_device_that_nobody_stops_is_timed_run_by_run(monkeypatch: pytest.Monk
     assert stretch_s({"model": on(Quota(0.0013, 1.0), monkeypatch)}, [{}], Effort()) == 0.0
 
 
+class Fresh(Quota):
+    """One whose first two runs take five times as long, as those of a session that allocates do."""
+
+    runs = 0
+
+    def run(self, output_names: Sequence[str] | None, input_feed: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        for _ in range(5 if self.runs < 2 else 1):
+            super().run(output_names, input_feed)
+        self.runs += 1
+        return []
+
+
+def test_what_a_new_session_takes_at_first_is_no_scatter_and_leaves_no_fewer_rounds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert stretch_s({"model": on(Fresh(0.04, 1.0), monkeypatch)}, [{}], Effort()) == 0.0
+    machine = on(Fresh(0.04, 1.0), monkeypatch)
+    walls, *_ = stopwatch._rounds({"model": machine}, [{}], Effort(budget_s=2.0), 0.0, ())
+    assert walls == 50
+    found = stopwatch._interleave({"model": machine}, [{}], walls, lambda _: None)
+    assert set(np.round(found["model"], 6)) == {0.04}
+
+
 @given(SECONDS, st.floats(1e-3, 0.5))
 def test_stretches_hold_every_sample_once_and_are_long_enough(seconds: list[float], least_s: float) -> None:
     found = stretches(seconds, least_s)

@@ -48,9 +48,12 @@ FEEDS = 4
 class Effort:
     """How long to measure. Each model's wall time is taken in `minimum` to `maximum` rounds after `warmup`, within
     `budget_s` for all models where that leaves the minimum; its kernels' in half as many, no fewer than the minimum.
+
+    A first run allocates, and in ONNX Runtime a second one, which lays out its memory as the first has shown: of
+    yolo11s-seg either takes two to five times as long as those that follow.
     """
 
-    warmup: int = 1
+    warmup: int = 2
     minimum: int = 3
     maximum: int = 120
     budget_s: float = 20.0
@@ -242,7 +245,8 @@ def run_for(least_s: float, name: str, session: Session, feeds: Iterator[Feed]) 
 def stretch_s(sessions: Mapping[str, Session], feeds: Sequence[Feed], effort: Effort) -> float:
     """How long each model is to run for its mean: 0 where runs hardly scatter, less where the budget asks for it."""
     name, session = next(iter(sessions.items()))
-    run_once(name, session, feeds[0])
+    for _ in range(effort.warmup):
+        run_once(name, session, feeds[0])
     found = run_for(STRETCH_S, name, session, cycle(feeds))
     return min(STRETCH_S, effort.budget_s / (effort.minimum * len(sessions))) if scatter(found) else 0.0
 
@@ -270,7 +274,7 @@ def _rounds(
     """Rounds of wall times, each of which takes a model `least_s` or more, and of kernels, where each runs once; of
     these more, within twice the budget, where the process is paused now and then."""
     once = dict.fromkeys(sessions, 0.0)
-    for _ in range(effort.warmup):
+    for _ in range(effort.warmup + 1):  # the last is what a run takes
         once = {name: run_once(name, session, feeds[0]) for name, session in sessions.items()}
     alone = sum(once.values())
 
