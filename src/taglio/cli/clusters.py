@@ -159,6 +159,7 @@ def plan_on_cluster(options: argparse.Namespace) -> int:
                 "value": answer.value,
                 "bound": answer.bound,
                 "gap": answer.gap,
+                "moves": answer.moves(),
                 "plans": answer.plans,
                 "loads": answer.loads(),
                 "alternatives": told,

@@ -57,6 +57,14 @@ class Answer:
         """Proven relative distance from the best."""
         return max(0.0, self.value - self.bound) / max(abs(self.value), 1e-12)
 
+    def moves(self) -> tuple[int, float]:
+        """How many blocks are not as they ran, and what of the value is for moving them."""
+        extra = self.assembled.problem.extra
+        if extra is None:
+            return 0, 0.0
+        costs = extra.reshape(len(extra), -1)[np.arange(len(extra)), list(self.totals.labels)]
+        return int((costs > 0.0).sum()), float(costs.sum())
+
     def loads(self) -> dict[str, float]:
         """Share of the time that each device and link is busy with the requests of models of which a rate is given."""
         return loads(self.assembled, self.totals, [each.rate_per_s or 0.0 for each in self.assembled.workloads])

@@ -32,6 +32,9 @@ def plans(answer: Answer, names: Sequence[str], objective: Objective, told: Sequ
         busy = ", ".join(f"{on} for {share:.1%} of the time" for on, share in loads)
         _say(f"{rates} requests a second keep busy {busy}")
     alone = "" if objective.last.simulated else " by blocks and messages alone"
+    moved, cost = answer.moves()
+    if moved and objective.last.kind != "throughput":
+        alone += f", of it {amount(objective, cost)} for moving {moved} blocks"
     _say(f"{objective}: {amount(objective, answer.value)}{alone}, proven within {answer.gap:.2%} of the best")
     for each in told:
         _say(each.words)
