@@ -33,6 +33,7 @@ from taglio import artifact, cluster_file, stages
 from taglio.cluster import Cluster
 from taglio.emulate.devices import start_devices
 from taglio.emulate.emulation import Emulation
+from taglio.emulate.load import FULL
 from taglio.engine.connect import connect
 from taglio.engine.remote_profile import refine_devices
 from taglio.engine.run import run_on_cluster
@@ -302,7 +303,8 @@ def tell(row: dict[str, Any]) -> None:
     result = row["run"]
     if row["stream"]:
         rounds = " ".join(f"{each:.2f}" for each in row["rounds"])
-        print(f"{head}: {rounds} of {result['predicted_rate_per_s']:.2f} a second", flush=True)
+        busy = f"machine busy for {result['machine_busy']:.0%}"
+        print(f"{head}: {rounds} of {result['predicted_rate_per_s']:.2f} a second, {busy}", flush=True)
         return
     print(
         f"{head}: predicted {result['predicted_s'] * 1e3:.1f} measured {result['latency']['steady_s'] * 1e3:.1f} ms, "
@@ -366,15 +368,16 @@ def report(rows: list[dict[str, Any]], options: argparse.Namespace) -> None:
 
 def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Mean and largest |predicted / measured - 1|, and the least share of the predicted rate. What crosses a link is
-    told for itself: what stays on half a core is as fast as the machine's other tenants leave it."""
+    told for itself: what stays on half a core is as fast as the machine's other tenants leave it. So are streams that
+    left the machine no time."""
     single = [row["run"] for row in rows if not row["stream"] and "run" in row]
     off = [abs(each["ratio"] - 1.0) for each in single]
     linked = [one for one, each in zip(off, single, strict=True) if each["crossings"]]
-    share = [
-        row["run"]["rate_per_s"] / row["run"]["predicted_rate_per_s"]
-        for row in rows
-        if row["stream"] and row.get("run", {}).get("predicted_rate_per_s")
-    ]
+    streams = [row["run"] for row in rows if row["stream"] and row.get("run", {}).get("predicted_rate_per_s")]
+    share, crowded = (
+        [each["rate_per_s"] / each["predicted_rate_per_s"] for each in streams if full(each) == wanted]
+        for wanted in (False, True)
+    )
     return {
         "plans": len(off),
         "mean_off": float(np.mean(off)) if off else None,
@@ -385,8 +388,15 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
         "streams": len(share),
         "least_share": min(share, default=None),
         "median_share": float(np.median(share)) if share else None,
+        "streams_of_a_full_machine": len(crowded),
+        "their_least_share": min(crowded, default=None),
         "failed": [f"{row['case']} {row['name']}: {row.get('error')}" for row in rows if "run" not in row],
     }
+
+
+def full(run: dict[str, Any]) -> bool:
+    """Whether the machine that emulates all devices had no time left: then they waited for each other."""
+    return (run["machine_busy"] or 0.0) > FULL
 
 
 def table_rows(rows: list[dict[str, Any]]) -> list[list[str]]:
@@ -400,7 +410,8 @@ def table_rows(rows: list[dict[str, Any]]) -> list[list[str]]:
         result = row["run"]
         if row["stream"]:
             wanted, got = result["predicted_rate_per_s"], result["rate_per_s"]
-            found.append([*start, f"{wanted:.2f} /s", f"{got:.2f} /s", f"{got / wanted:.3f}"])
+            share = f"{got / wanted:.3f}" + (" (machine full)" if full(result) else "")
+            found.append([*start, f"{wanted:.2f} /s", f"{got:.2f} /s", share])
         else:
             wanted, got = result["predicted_s"] * 1e3, result["latency"]["steady_s"] * 1e3
             found.append([*start, f"{wanted:.1f} ms", f"{got:.1f} ms", f"{result['ratio']:.3f}"])

@@ -65,6 +65,7 @@ def test_requests_are_answered_as_one_process_answers(running: Bench, out: Path,
         assert each["measured"]["median_s"] > 0.0 and each["predicted_s"] >= 0.0
     assert {each["device"] for each in ran["speeds"]} == {"camera", "server"}
     assert all(min(each["profiled_s"], *each["seen_s"]) > 0.0 and len(each["seen_s"]) >= 2 for each in ran["speeds"])
+    assert ran["machine_busy"] is None  # other devices' work is not this machine's outside an emulation
     again = running.command("run", out, "--cluster", cluster, "--runs", 60, "--stream", "--json").json()
     assert again["sent_bytes"] == 0  # by content hash, once
     assert (again["identical"], again["resent"]) == (60, 0) and again["lanes"] >= 2

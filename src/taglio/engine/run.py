@@ -17,6 +17,7 @@ from taglio.cluster import Cluster, Link
 from taglio.cluster_file import parse
 from taglio.components.build import read
 from taglio.components.prove import TOLERANCE
+from taglio.emulate.load import Load, crowded
 from taglio.engine.connect import connect
 from taglio.engine.counters import between
 from taglio.engine.deploy import LANES, Deployment
@@ -100,14 +101,14 @@ def run_on_cluster(
             )  # actors end with handles
             # Between requests nobody waits for a device; but where counters run, its joules would be the requests'.
             look = not stream and not any(before.values())
-            begun = time.monotonic()
+            load, begun = Load(), time.monotonic()
             for answer in server.answers(_take(feeds, runs)):
                 run.check(answer, recovery.running)
                 if look and recovery.deployment is not None:
                     speeds.look_between(recovery.deployment)
                 if progress:
                     progress("running", len(run.answers), runs)
-            took = time.monotonic() - begun
+            took, busy = time.monotonic() - begun, load.share()
             assert recovery.deployment is not None
             after = counted(recovery.deployment)
             speeds.look(recovery.deployment)
@@ -126,8 +127,8 @@ def run_on_cluster(
             note = "the predicted rate leaves out what messages take of devices: taglio cluster probe measures it"
             result = replace(result, notes=(*result.notes, note))
         short = None if stream else too_short(runs, took - speeds.took_s, result.ratio)
-        if short:
-            result = replace(result, notes=(*result.notes, short))
+        more = tuple(note for note in (short, crowded(busy)) if note)
+        result = replace(result, notes=(*result.notes, *more), machine_busy=busy)
     artifact.save(folder / f"{CLUSTER_RUN}.json", CLUSTER_RUN, work.model.sha256, result)
     return result
 
