@@ -21,7 +21,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -99,16 +99,13 @@ def written_cluster(folder: Path) -> Path:
     return path
 
 
+@cache
 def probed(made: Emulation, file: Path, name: str) -> Path:
     """The cluster in one scenario, its links and devices' messages measured as a user would, written to a file."""
     path = file.parent / f"probed-{name}.toml"
-    key = path.with_suffix(".json")
-    now = json.dumps([file.read_text(), artifact.tools()])
-    if not (key.exists() and key.read_text() == now):
-        made.become(scenario(file, name))
-        asked = ["--scenario", chosen] if (chosen := _in_file(name)) else []
-        run(made, "camera", "cluster", "probe", file, *asked, "--write", path)
-        key.write_text(now)
+    made.become(scenario(file, name))
+    asked = ["--scenario", chosen] if (chosen := _in_file(name)) else []
+    run(made, "camera", "cluster", "probe", file, *asked, "--write", path)
     return path
 
 
@@ -195,14 +192,17 @@ def variants(network: str) -> Iterator[Variant]:
     yield Variant("three-slow", "field", (("camera", 0.3), ("gateway", 0.7), ("server", 1.0)), 0.05)
 
 
-def make(made: Emulation, work: Path, file: Path, variant: Variant, effort: float) -> Path:
-    """Plan and build a variant in a folder of its own, for the links as they were measured."""
+def make(
+    made: Emulation, work: Path, file: Path, variant: Variant, effort: float, *, timed: bool = True
+) -> Path:
+    """Plan and build a variant in a folder of its own, for the links as they were measured; what is not `timed` is as
+    the profiles have it."""
     folder = work.parent / "plans" / f"{variant.name.replace('|', '-')}-{variant.scenario}-{variant.objective}"
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(work, folder, symlinks=True)
     used = ClusterFile(str(file), file.read_text(), None)
     asked = (cluster_file.load(file), parse_objective(variant.objective))
-    for last in (False, True):
+    for last in (False, True) if timed else (True,):
         each = candidate(folder, lambda graph: limits(graph, variant))
         place_models([each], *asked, time_limit_s=3.0, used=used)
         words = [sys.executable, __file__, "--again", str(file), str(folder), str(effort)]

@@ -55,11 +55,12 @@ def plans(made: Emulation, work: Path, links: Path, chosen: str, effort: float) 
         "float anywhere": study.Variant("float", chosen, (), 0.0),
     }
     found = {name: study.make(made, work, links, variant, effort) for name, variant in asked.items()}
-    cuts = []
-    for number in range(CUTS + 1):
-        ends = (("camera", number / CUTS), ("server", 1.0))
-        cuts.append(study.make(made, work, links, study.Variant(f"cut-{number}", chosen, ends, 0.0), effort))
-    return {**found, "Neurosurgeon": min(cuts, key=predicted_s)}
+    cuts = [
+        study.Variant(f"cut-{number}", chosen, (("camera", number / CUTS), ("server", 1.0)), 0.0)
+        for number in range(CUTS + 1)
+    ]
+    cut = min(cuts, key=lambda each: predicted_s(study.make(made, work, links, each, effort, timed=False)))
+    return {**found, "Neurosurgeon": study.make(made, work, links, cut, effort)}
 
 
 def main() -> int:
