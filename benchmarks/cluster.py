@@ -192,9 +192,7 @@ def variants(network: str) -> Iterator[Variant]:
     yield Variant("three-slow", "field", (("camera", 0.3), ("gateway", 0.7), ("server", 1.0)), 0.05)
 
 
-def make(
-    made: Emulation, work: Path, file: Path, variant: Variant, effort: float, *, timed: bool = True
-) -> Path:
+def make(made: Emulation, work: Path, file: Path, variant: Variant, effort: float, *, timed: bool = True) -> Path:
     """Plan and build a variant in a folder of its own, for the links as they were measured; what is not `timed` is as
     the profiles have it."""
     folder = work.parent / "plans" / f"{variant.name.replace('|', '-')}-{variant.scenario}-{variant.objective}"
