@@ -75,7 +75,7 @@ class ClusterRun:
     """`requests` answered in order on several devices. The distance is the largest relative L2 from the same components
     run in one process. `ratio` = predicted / measured in the long run. `rate_per_s` is over the whole run, and
     predicted only where requests were streamed. `resent` requests were sent more than once; each `interruption` is a
-    loss, each `switch` a change of plan without one. `machine_busy` is the share of its time that
+    loss, each `switch` a change of plan without one. `machine_busy` is the share of the time that
     a machine worked which emulates all devices (None outside an emulation).
     """
 

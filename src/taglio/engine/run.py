@@ -117,18 +117,19 @@ def run_on_cluster(
             server.pipeline.close()
         joules = {name: between(before.get(name), after.get(name)) for name in before}
         result = _result(run, took - speeds.took_s, server, recovery, joules, speeds.told(work), stream=stream)
+        notes: list[str] = []
         if connection.here.name != cluster.start:
-            note = f'inputs were sent from "{connection.here.name}", not from "{cluster.start}", where they start'
-            result = replace(result, notes=(*result.notes, note))
+            here = connection.here.name
+            notes.append(f'inputs were sent from "{here}", not from "{cluster.start}", where they start')
         if planned_for(folder, work) not in (None, cluster):
-            note = "the cluster file is another than the plan was made for: its prediction is of that one"
-            result = replace(result, notes=(*result.notes, note))
+            notes.append("the cluster file is another than the plan was made for: its prediction is of that one")
         if stream and result.crossings and not any(each.send_s or each.receive_s for each in cluster.devices):
-            note = "the predicted rate leaves out what messages take of devices: taglio cluster probe measures it"
-            result = replace(result, notes=(*result.notes, note))
+            notes.append(
+                "the predicted rate leaves out what messages take of devices: taglio cluster probe measures it"
+            )
         short = None if stream else too_short(runs, took - speeds.took_s, result.ratio)
-        more = tuple(note for note in (short, crowded(busy)) if note)
-        result = replace(result, notes=(*result.notes, *more), machine_busy=busy)
+        notes += [note for note in (short, crowded(busy)) if note]
+        result = replace(result, notes=tuple(notes), machine_busy=busy)
     artifact.save(folder / f"{CLUSTER_RUN}.json", CLUSTER_RUN, work.model.sha256, result)
     return result
 

@@ -34,7 +34,7 @@ def plans(answer: Answer, names: Sequence[str], objective: Objective, told: Sequ
     alone = "" if objective.last.simulated else " by blocks and messages alone"
     moved, cost = answer.moves()
     if moved and objective.last.kind != "throughput":
-        alone += f", of it {amount(objective, cost)} for moving {moved} blocks"
+        alone += f", of it {amount(objective, cost)} for moving {moved} block{'s' * (moved > 1)}"
     _say(f"{objective}: {amount(objective, answer.value)}{alone}, proven within {answer.gap:.2%} of the best")
     for each in told:
         _say(each.words)
