@@ -20,9 +20,9 @@ import onnx
 
 from taglio.artifact import tools
 from taglio.embedded import digits_data, digits_model
+from taglio.flow.workspace import Setup, Work, create
 from taglio.profile.machine import available_cores, describe
-from taglio.scheme import DEFAULT_SCHEME, Scheme
-from taglio.workspace import Setup, Work, create
+from taglio.quantize.scheme import DEFAULT_SCHEME, Scheme
 
 ROOT = Path(__file__).resolve().parents[1]
 SHARED = ROOT.parent / "shared"

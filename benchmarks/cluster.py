@@ -29,22 +29,24 @@ import msgspec
 import numpy as np
 
 from cases import CACHE, CASES, end_once, markdown, paths, write
-from taglio import artifact, cluster_file, stages
-from taglio.cluster import Cluster
-from taglio.emulate.devices import start_devices
-from taglio.emulate.emulation import Emulation
-from taglio.emulate.load import FULL
-from taglio.engine.connect import connect
-from taglio.engine.remote_profile import refine_devices
-from taglio.engine.run import run_on_cluster
+from taglio import artifact
+from taglio.cluster import file as cluster_file
+from taglio.cluster.devices import Cluster
+from taglio.cluster.emulate.devices import start_devices
+from taglio.cluster.emulate.emulation import Emulation
+from taglio.cluster.emulate.load import FULL
+from taglio.cluster.engine.connect import connect
+from taglio.cluster.engine.remote_profile import refine_devices
+from taglio.cluster.engine.run import run_on_cluster
 from taglio.errors import Infeasible, TaglioError
-from taglio.graph import Graph
-from taglio.place_models import ClusterFile, candidate, place_models
+from taglio.flow import stages
+from taglio.flow.place import ClusterFile, candidate, place_models
+from taglio.flow.stages import reopen_profiled
+from taglio.flow.workspace import PLAN, PROFILE
+from taglio.model.graph import Graph
 from taglio.plan.objective import parse_objective
 from taglio.plan.result import Limits, Plan
 from taglio.profile.result import Profile
-from taglio.stages import reopen_profiled
-from taglio.workspace import PLAN, PROFILE
 
 SCHEME = "qdq-u8s8-asym-pc"
 DEVICES = ("camera", "gateway", "server")

@@ -23,14 +23,14 @@ import numpy as np
 
 import cluster as study
 from cases import CACHE, end_once, markdown, write
-from taglio.cluster import Cluster
+from taglio.cluster.devices import Cluster
+from taglio.cluster.emulate.devices import start_devices
+from taglio.cluster.emulate.emulation import Emulation
+from taglio.cluster.engine.wiring import CALLER, wire
 from taglio.components.build import Manifest, Piece, read
-from taglio.emulate.devices import start_devices
-from taglio.emulate.emulation import Emulation
-from taglio.engine.wiring import CALLER, wire
+from taglio.flow.workspace import COMPONENTS, reopen
 from taglio.plan.simulate import Pipeline, Task, Transfer, simulate
 from taglio.runtimes.onnxruntime import SessionOptions, open_session, run_session
-from taglio.workspace import COMPONENTS, reopen
 
 PORT = 5100
 LARGEST = 64_000_000

@@ -19,11 +19,11 @@ from pathlib import Path
 import numpy as np
 
 from cases import CACHE, CASES, markdown, paths, write
-from taglio.cluster_file import load
-from taglio.engine.connect import connect
-from taglio.engine.recover import Recovery
-from taglio.engine.run import apart, planned, references
-from taglio.engine.serve import Server
+from taglio.cluster.engine.connect import connect
+from taglio.cluster.engine.recover import Recovery
+from taglio.cluster.engine.run import apart, planned, references
+from taglio.cluster.engine.serve import Server
+from taglio.cluster.file import load
 
 CLUSTER = """start = "camera"
 [device.camera]

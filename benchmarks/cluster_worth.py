@@ -20,12 +20,12 @@ import cluster as study
 from cases import CACHE, RESULTS, end_once, markdown, write
 from error_plots import Series, curves
 from taglio import artifact
-from taglio.cluster_file import load
+from taglio.cluster.emulate.devices import start_devices
+from taglio.cluster.emulate.emulation import Emulation
+from taglio.cluster.file import load
 from taglio.components.build import read
-from taglio.emulate.devices import start_devices
-from taglio.emulate.emulation import Emulation
+from taglio.flow.workspace import COMPONENTS, PLAN
 from taglio.plan.result import Plan
-from taglio.workspace import COMPONENTS, PLAN
 
 LATENCY_MS = 10
 BOUND = 0.05

@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 
 from cases import markdown, write
-from taglio.cluster import Cluster, Link
-from taglio.cluster_file import load
-from taglio.emulate import quota
-from taglio.emulate.emulation import Emulation
+from taglio.cluster.devices import Cluster, Link
+from taglio.cluster.emulate import quota
+from taglio.cluster.emulate.emulation import Emulation
+from taglio.cluster.file import load
 
 LINKS = [(5, 50), (20, 20), (50, 10), (100, 5), (1000, 0)]  # Mbit/s, ms
 SIZE = 1_000_000

@@ -15,17 +15,17 @@ import numpy as np
 from PIL import Image
 
 from cases import CACHE, open_case
-from taglio.data import Dataset, Split
+from taglio.data.dataset import Dataset, Split
 from taglio.error.loss import Metric
 from taglio.error.measure import ErrorMeter, Reading
 from taglio.error.switchable import Switchable
-from taglio.error_stage import open_switchable
-from taglio.graph import Graph
+from taglio.flow.error import open_switchable
+from taglio.flow.workspace import Work
+from taglio.model.graph import Graph
 from taglio.profile.measure import pure_assignments
 from taglio.quantize.precision import Assignment, precisions
 from taglio.quantize.qdq import QdqBuilder
-from taglio.scheme import DEFAULT_SCHEME, Scheme
-from taglio.workspace import Work
+from taglio.quantize.scheme import DEFAULT_SCHEME, Scheme
 
 NETWORKS = ("ultraface-rfb-320", "yunet-n-640", "digits")
 # Where a part begins, as a share of height and width; each is 0.6 of both.

@@ -27,7 +27,7 @@ from taglio.error.fit import fit_terms
 from taglio.error.study import random_subsets
 from taglio.error.terms import design
 from taglio.quantize.precision import Assignment, precisions
-from taglio.scheme import DEFAULT_SCHEME
+from taglio.quantize.scheme import DEFAULT_SCHEME
 
 BUDGETS = (16, 32, 64, 96, 128, 160, 192, 256, 400, 600, 800, 1100)
 TEST = 100

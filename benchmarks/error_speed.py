@@ -27,11 +27,11 @@ from regressions import score
 from taglio.error.loss import Tally
 from taglio.error.measure import ErrorMeter
 from taglio.error.study import random_subsets
-from taglio.error_stage import error_stage, open_switchable
+from taglio.flow.error import error_stage, open_switchable
+from taglio.flow.workspace import FLOAT_MODEL
 from taglio.quantize.precision import precisions
+from taglio.quantize.scheme import DEFAULT_SCHEME
 from taglio.runtimes.onnxruntime import SessionOptions, open_session, run_session
-from taglio.scheme import DEFAULT_SCHEME
-from taglio.workspace import FLOAT_MODEL
 
 SUBSETS, EVALUATIONS, EVERY, EVERY_STATIC = 50, 1100, 25, 100
 SEED = 31

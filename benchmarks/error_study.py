@@ -26,7 +26,7 @@ from taglio.error.measure import Reading
 from taglio.error.terms import Design, design
 from taglio.quantize.effective import effective
 from taglio.quantize.precision import FLOAT32, Assignment, Precision
-from taglio.scheme import DEFAULT_SCHEME
+from taglio.quantize.scheme import DEFAULT_SCHEME
 
 BLOCKS, TRAIN, TEST, OURS = 15, 1000, 100, 96
 INT8 = Precision("int8", DEFAULT_SCHEME, "whole")

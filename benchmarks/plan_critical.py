@@ -23,9 +23,9 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from cases import CACHE, CASES, markdown, paths, write
-from taglio.cluster import Cluster
-from taglio.cluster_file import load
-from taglio.place_models import candidate
+from taglio.cluster.devices import Cluster
+from taglio.cluster.file import load
+from taglio.flow.place import candidate
 from taglio.plan.objective import parse_objective
 from taglio.plan.place import place
 from taglio.plan.result import Limits

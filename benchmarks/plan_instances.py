@@ -29,8 +29,8 @@ import numpy as np
 import onnx
 
 from cases import ROOT
-from taglio.graph import Graph, build
-from taglio.model import load
+from taglio.model.graph import Graph, build
+from taglio.model.load import load
 from taglio.plan.problem import CALLER, SOURCE, Form, Kind, Memory, NoiseBound, Problem, Resource, Values
 
 FORMS = (

@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 
 from cases import CASES, markdown, open_case, write
-from taglio.optimize import profile_stage
+from taglio.flow.optimize import profile_stage
 from taglio.profile.layerwise import layer_times, predict_sum
 from taglio.profile.measure import FLOAT_RUN, random_mixes
 from taglio.profile.result import predict
 from taglio.profile.stopwatch import FEEDS, Effort, time_models
 from taglio.quantize.precision import precisions
-from taglio.scheme import DEFAULT_SCHEME
+from taglio.quantize.scheme import DEFAULT_SCHEME
 
 # Never one of the seeds that a profile or a search draws from.
 SEED = 20261120

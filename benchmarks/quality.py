@@ -19,13 +19,14 @@ import onnx
 
 from cases import CASES, markdown, open_case, write
 from rivals import RECOMMENDED, by_onnxruntime, excluding, fixed, model_error
-from taglio.choose_scheme import choose
-from taglio.decide import decide, verifier, whole_meter
 from taglio.error.loss import Metric
 from taglio.error.model import ErrorModel
 from taglio.error.switchable import Switchable
-from taglio.error_stage import error_stage, open_switchable
-from taglio.optimize import profile_stage
+from taglio.flow.choose_scheme import choose
+from taglio.flow.decide import decide, verifier, whole_meter
+from taglio.flow.error import error_stage, open_switchable
+from taglio.flow.optimize import profile_stage
+from taglio.flow.workspace import Work
 from taglio.plan.result import Limits
 from taglio.profile.layerwise import layer_times, speedups
 from taglio.profile.measure import FLOAT_RUN, pure_assignments
@@ -33,8 +34,7 @@ from taglio.profile.result import Profile
 from taglio.profile.stopwatch import FEEDS, Effort, time_models
 from taglio.quantize.precision import Precision, precisions
 from taglio.quantize.qdq import QdqBuilder
-from taglio.scheme import DEFAULT_SCHEME, Scheme
-from taglio.workspace import Work
+from taglio.quantize.scheme import DEFAULT_SCHEME, Scheme
 
 # After so many more blocks in float than taglio's meter asks for, ONNX Runtime's greedy model is given up.
 _MORE = 3

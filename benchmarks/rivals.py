@@ -9,11 +9,11 @@ import onnx
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 
 from taglio.error.loss import Tally
-from taglio.graph import Graph
+from taglio.flow.workspace import Work
+from taglio.model.graph import Graph
 from taglio.quantize.effective import effective
 from taglio.quantize.precision import Precision
 from taglio.runtimes.onnxruntime import SessionOptions, open_session
-from taglio.workspace import Work
 
 TOP_K = (5, 10, 20, 40, 80)
 # What ONNX Runtime's documentation recommends for x86 with VNNI.

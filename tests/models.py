@@ -9,10 +9,10 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from taglio.data import Dataset
-from taglio.model import Model, load, random_feed
+from taglio.data.dataset import Dataset
+from taglio.model.load import Model, load, random_feed
+from taglio.quantize.scheme import Scheme, parse_scheme
 from taglio.runtimes.onnxruntime import sums_saturate
-from taglio.scheme import Scheme, parse_scheme
 
 Shape = tuple[int, ...]
 

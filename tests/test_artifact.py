@@ -16,12 +16,12 @@ from taglio import artifact
 from taglio.components.build import Manifest
 from taglio.error.model import ErrorModel
 from taglio.errors import BadArtifact
-from taglio.outcome import Outcome
+from taglio.flow.outcome import Outcome
+from taglio.flow.workspace import Setup
 from taglio.plan.result import Plan
 from taglio.profile.result import Profile
 from taglio.quantize.ranges import Ranges
 from taglio.run.in_process import RunReport
-from taglio.workspace import Setup
 from tests.conftest import Optimized, Staged
 from tests.end_to_end.command import snapshot
 

@@ -8,8 +8,8 @@ from collections import defaultdict
 
 from claims import FOLDER, Claim, decided, keras_network, options, report, run
 from taglio.compare.row import Layer
-from taglio.graph import build
-from taglio.model import load
+from taglio.model.graph import build
+from taglio.model.load import load
 
 NAME = "resnet50"
 

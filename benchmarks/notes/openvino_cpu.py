@@ -17,8 +17,8 @@ from kernels import kernels, largest
 from pairs import turns
 from taglio.compare.environments import find
 from taglio.compare.result import Comparison
-from taglio.graph import build
-from taglio.model import load
+from taglio.model.graph import build
+from taglio.model.load import load
 from taglio.profile.layerwise import LayerCutter
 from taglio.quantize.precision import FLOAT32
 from taglio.quantize.qdq import QdqBuilder

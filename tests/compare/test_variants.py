@@ -8,8 +8,8 @@ import pytest
 
 from taglio.compare.table import FASTER, FLOAT, PROVIDER, Form, forms, onnxruntime_rows, openvino_provider_rows
 from taglio.compare.variants import Source, Written, write
-from taglio.data import split
-from taglio.graph import build
+from taglio.data.dataset import split
+from taglio.model.graph import build
 from taglio.quantize.ranges import calibrate
 from taglio.runtimes.onnxruntime import SessionOptions, open_session, sums_saturate
 from tests.models import TINY, feeds, loaded

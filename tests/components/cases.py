@@ -7,17 +7,17 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from taglio.data import Dataset, load, split
+from taglio.data.dataset import Dataset, load, split
 from taglio.embedded import digits_data, digits_model
-from taglio.graph import Graph, build
-from taglio.model import Model
-from taglio.model import load as load_model
+from taglio.model.graph import Graph, build
+from taglio.model.load import Model
+from taglio.model.load import load as load_model
 from taglio.quantize.effective import effective
 from taglio.quantize.precision import Assignment, Precision, precisions
 from taglio.quantize.qdq import QdqBuilder
 from taglio.quantize.ranges import calibrate
+from taglio.quantize.scheme import DEFAULT_SCHEME
 from taglio.runtimes.onnxruntime import SessionOptions, open_session
-from taglio.scheme import DEFAULT_SCHEME
 from tests.models import feeds, loaded
 
 CHOICES = precisions(DEFAULT_SCHEME)

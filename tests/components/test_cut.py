@@ -11,7 +11,7 @@ from taglio.components.build import Manifest, Port, write
 from taglio.components.cut import Component, cut, devices_after
 from taglio.components.prove import TOLERANCE, prove
 from taglio.errors import BadOption, MeasurementFailed
-from taglio.graph import Graph
+from taglio.model.graph import Graph
 from taglio.quantize.precision import Assignment
 from tests.components.cases import ANCHOR, INT8, Case, digits, outputs, tiny
 from tests.models import TINY, Sketch, messy, residual, two_in_two_out

@@ -13,7 +13,7 @@ from taglio.components.cut import Component, Wires, cut
 from taglio.components.prove import TOLERANCE, prove
 from taglio.plan.result import Crossing, Interval, Limits, Plan, placements
 from taglio.quantize.precision import Precision
-from taglio.scheme import DEFAULT_SCHEME
+from taglio.quantize.scheme import DEFAULT_SCHEME
 from tests.components.cases import ANCHOR, CHOICES, FLOAT, INT8, Case, digits, tiny
 from tests.models import TINY
 

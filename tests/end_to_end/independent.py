@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import onnxruntime as ort
 
-from taglio import data
-from taglio.data import InputSpec, Split
+from taglio.data import dataset as data
+from taglio.data.dataset import InputSpec, Split
 from tests.end_to_end.command import Case
 
 DIGITS = (InputSpec("image", (1, 1, 32, 32), "float32"),)

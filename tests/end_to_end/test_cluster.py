@@ -7,7 +7,7 @@ from pathlib import Path
 import onnx
 import pytest
 
-from taglio.cluster_file import load
+from taglio.cluster.file import load
 from tests.conftest import Staged
 from tests.end_to_end.command import refused, taglio
 

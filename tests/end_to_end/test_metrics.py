@@ -8,7 +8,7 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 
-from taglio import error_stage
+from taglio.flow import error as error_stage
 from taglio.runtimes.onnxruntime import CUDA, PROVIDERS
 from tests.end_to_end.command import SCHEME, Case, quick, refused, snapshot, taglio
 

@@ -11,9 +11,11 @@ import onnx
 import pytest
 from onnx import TensorProto
 
-from taglio import artifact, data, model
-from taglio.data import InputSpec, Preprocess
-from taglio.outcome import Outcome
+from taglio import artifact
+from taglio.data import dataset as data
+from taglio.data.dataset import InputSpec, Preprocess
+from taglio.flow.outcome import Outcome
+from taglio.model import load as model
 from taglio.plan.result import Plan
 from tests.conftest import Optimized, Staged
 from tests.end_to_end.command import ROOT, SCHEME, SHARED, Case, Ran, quick, refused, taglio

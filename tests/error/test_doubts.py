@@ -4,7 +4,7 @@ import numpy as np
 
 from taglio.error.doubts import coarse_metric, constant_outputs, saturating_sums, too_few_inputs, unlike_calibration
 from taglio.error.loss import RELATIVE, TOP1, Metric
-from taglio.scheme import parse_scheme
+from taglio.quantize.scheme import parse_scheme
 from tests.components.cases import digits
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from taglio.error.loss import RELATIVE
 from taglio.error.model import BlockNoise, EdgeNoise, ErrorModel, OutputModel
-from taglio.scheme import DEFAULT_SCHEME
+from taglio.quantize.scheme import DEFAULT_SCHEME
 from tests.plan.made_up import ANCHOR, INT8, Sketch
 
 

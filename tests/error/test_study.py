@@ -14,8 +14,8 @@ from taglio.error.study import Budget, measure, picked_subsets, random_subsets, 
 from taglio.error.switchable import Switchable
 from taglio.quantize.effective import effective
 from taglio.quantize.precision import Precision
+from taglio.quantize.scheme import DEFAULT_SCHEME
 from taglio.runtimes.onnxruntime import SessionOptions
-from taglio.scheme import DEFAULT_SCHEME
 from tests.components.cases import CHOICES, INT8, Case, digits, tiny
 from tests.models import Sketch, two_in_two_out
 

@@ -10,12 +10,12 @@ from taglio.error.batch import with_free_batch
 from taglio.error.measure import ErrorMeter
 from taglio.error.switchable import Switchable, quantizable_flows
 from taglio.errors import BadOption, CannotQuantize
-from taglio.graph import build
+from taglio.model.graph import build
 from taglio.quantize.library import float16
 from taglio.quantize.precision import FLOAT16, FLOAT32, Assignment, Precision
 from taglio.quantize.qdq import QdqBuilder
+from taglio.quantize.scheme import DEFAULT_SCHEME, parse_scheme
 from taglio.runtimes.onnxruntime import SessionOptions, open_session, providers_for
-from taglio.scheme import DEFAULT_SCHEME, parse_scheme
 from tests.components.cases import ANCHOR, INT8, Case, digits, outputs
 from tests.models import Sketch, loaded
 

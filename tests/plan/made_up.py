@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 from taglio.error.loss import RELATIVE
 from taglio.error.model import BlockNoise, EdgeNoise, ErrorModel, OutputModel
-from taglio.graph import Block, Graph, Tensor
+from taglio.model.graph import Block, Graph, Tensor
 from taglio.plan.result import Limits
 from taglio.profile.machine import Machine
 from taglio.profile.result import BlockTime, Conditions, Glue, Profile
 from taglio.quantize.effective import effective
 from taglio.quantize.precision import Assignment, Precision, precisions
-from taglio.scheme import DEFAULT_SCHEME
+from taglio.quantize.scheme import DEFAULT_SCHEME
 
 CHOICES = precisions(DEFAULT_SCHEME)
 FLOAT, INT8, ANCHOR = CHOICES

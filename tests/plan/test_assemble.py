@@ -7,10 +7,10 @@ from math import inf
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from taglio.cluster import Cluster, local
-from taglio.cluster_file import parse
+from taglio.cluster.devices import Cluster, local
+from taglio.cluster.file import parse
 from taglio.errors import BadOption
-from taglio.graph import Graph
+from taglio.model.graph import Graph
 from taglio.plan.assemble import Assembled, assemble
 from taglio.plan.evaluate import brute_force, evaluate
 from taglio.plan.labels import assignment_of, labels_of, placements_of

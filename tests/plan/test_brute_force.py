@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from taglio.error.model import BlockNoise, EdgeNoise, ErrorModel, OutputModel
-from taglio.graph import Graph
+from taglio.model.graph import Graph
 from taglio.plan.highs import RELATIVE_GAP
 from taglio.plan.result import Limits, Plan
 from taglio.plan.solve import make_plan

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 
 from taglio.error.model import BlockNoise, ErrorModel, OutputModel
-from taglio.graph import Graph
+from taglio.model.graph import Graph
 from taglio.plan import check as checker
 from taglio.plan.check import PlanIsWrong, check
 from taglio.plan.result import Limits, Placement, Plan

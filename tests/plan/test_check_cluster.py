@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from taglio.cluster import Cluster, Link
-from taglio.cluster_file import parse
+from taglio.cluster.devices import Cluster, Link
+from taglio.cluster.file import parse
 from taglio.plan.assemble import Assembled, assemble
 from taglio.plan.check import PlanIsWrong
 from taglio.plan.check_cluster import check_cluster

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from taglio.cluster_file import parse
+from taglio.cluster.file import parse
 from taglio.errors import BadOption
 from taglio.plan.assemble import Assembled, assemble
 from taglio.plan.evaluate import evaluate

@@ -7,7 +7,7 @@ from math import inf
 import pytest
 from hypothesis import given, settings
 
-from taglio.cluster_file import parse
+from taglio.cluster.file import parse
 from taglio.plan.assemble import Assembled
 from taglio.plan.describe import latencies
 from taglio.plan.evaluate import evaluate

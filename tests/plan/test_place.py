@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from taglio.cluster import Cluster, Link
-from taglio.cluster_file import parse
+from taglio.cluster.devices import Cluster, Link
+from taglio.cluster.file import parse
 from taglio.errors import BadOption, Infeasible
 from taglio.plan.assemble import Assembled, assemble
 from taglio.plan.describe import latencies

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from taglio.cluster import Link
-from taglio.cluster_file import parse
+from taglio.cluster.devices import Link
+from taglio.cluster.file import parse
 from taglio.plan.assemble import Assembled, assemble
 from taglio.plan.evaluate import broken_edges, evaluate
 from taglio.plan.labels import labels_of

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taglio.error.model import Alone, BlockNoise, ErrorModel, OutputModel
-from taglio.graph import Graph
+from taglio.model.graph import Graph
 from taglio.plan import search as module
 from taglio.plan.result import Limits, Plan
 from taglio.plan.search import Tried, best, damage_first, exclude, search, search_by, unsolved

@@ -2,7 +2,7 @@
 
 import highspy
 
-from taglio.cluster_file import parse
+from taglio.cluster.file import parse
 from taglio.plan.assemble import assemble
 from taglio.plan.critical import _master, _taken
 from taglio.plan.evaluate import evaluate

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from taglio.cluster import Cluster
-from taglio.cluster_file import parse
+from taglio.cluster.devices import Cluster
+from taglio.cluster.file import parse
 from taglio.errors import BadOption
 from taglio.plan.explain import again, limits_cost, runner_up, what_if
 from taglio.plan.objective import parse_objective

@@ -8,18 +8,18 @@ import onnx
 import pytest
 from onnx import helper
 
-from taglio.data import load as load_data
+from taglio.data.dataset import load as load_data
 from taglio.embedded import digits_data, digits_model
-from taglio.graph import Flow, Graph, build, flows
-from taglio.model import Model, load
+from taglio.model.graph import Flow, Graph, build, flows
+from taglio.model.load import Model, load
 from taglio.profile.attribution import Attributor
 from taglio.profile.measure import pure_assignments, random_mixes
 from taglio.profile.result import changes, reads, writes
 from taglio.quantize.precision import Assignment, precisions
 from taglio.quantize.qdq import QdqBuilder
 from taglio.quantize.ranges import calibrate
+from taglio.quantize.scheme import DEFAULT_SCHEME
 from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session
-from taglio.scheme import DEFAULT_SCHEME
 
 CHANGES = frozenset({"QuantizeLinear", "DequantizeLinear"})
 LAYOUTS = frozenset({"Transpose", "ReorderInput", "ReorderOutput"})

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from taglio.embedded import digits_model
-from taglio.graph import Block, Flow, Graph, Tensor, build, flows
-from taglio.model import load
+from taglio.model.graph import Block, Flow, Graph, Tensor, build, flows
+from taglio.model.load import load
 from taglio.profile.attribution import Attribution
 from taglio.profile.calibrate import calibrate
 from taglio.profile.fit import Run, Tables, conformal_ratio, fit, priced
@@ -16,7 +16,7 @@ from taglio.profile.machine import Machine
 from taglio.profile.measure import pure_assignments, random_mixes
 from taglio.profile.result import BlockTime, Conditions, Glue, Profile, changes, predict, reads, writes
 from taglio.quantize.precision import FLOAT32, Assignment, Precision, precisions
-from taglio.scheme import DEFAULT_SCHEME
+from taglio.quantize.scheme import DEFAULT_SCHEME
 
 CHOICES = precisions(DEFAULT_SCHEME)
 _, INT8, ANCHOR = CHOICES

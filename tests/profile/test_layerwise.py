@@ -9,17 +9,17 @@ import onnx
 import pytest
 from onnx import helper
 
-from taglio.data import load as load_data
+from taglio.data.dataset import load as load_data
 from taglio.embedded import digits_data, digits_model
 from taglio.errors import BadOption, MeasurementFailed
-from taglio.graph import Graph, build
-from taglio.model import Model, load
+from taglio.model.graph import Graph, build
+from taglio.model.load import Model, load
 from taglio.profile.layerwise import Cut, LayerCutter, LayerTime, LayerTimes, layer_times, predict_sum, speedups
 from taglio.quantize.precision import FLOAT32, precisions
 from taglio.quantize.qdq import QdqBuilder
 from taglio.quantize.ranges import Ranges, calibrate
+from taglio.quantize.scheme import parse_scheme
 from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session
-from taglio.scheme import parse_scheme
 
 ONE = SessionOptions(threads=1)
 SCHEME = parse_scheme("u8s8-asym-pc-rr")  # as exact on every processor

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
+from taglio.flow.stages import reopen_profiled
 from taglio.profile import measure
 from taglio.profile.measure import FLOAT_RUN, pure_assignments, refine_near
 from taglio.profile.result import Profile, WholeRun
 from taglio.profile.stopwatch import Effort, Timed, time_models
 from taglio.quantize.precision import Assignment
-from taglio.stages import reopen_profiled
 from tests.conftest import Staged
 
 _SLOWER = 3.0

@@ -8,14 +8,14 @@ import onnx
 import pytest
 from onnx import TensorProto
 
-from taglio import graph as graphs
 from taglio.errors import BadOption, CannotQuantize
-from taglio.graph import Graph
-from taglio.model import Model
+from taglio.model import graph as graphs
+from taglio.model.graph import Graph
+from taglio.model.load import Model
 from taglio.quantize.library import dynamic, float16, qoperator
 from taglio.quantize.ranges import Ranges, calibrate
+from taglio.quantize.scheme import Scheme
 from taglio.runtimes.onnxruntime import SessionOptions, open_session
-from taglio.scheme import Scheme
 from tests.models import (
     TINY,
     Sketch,

@@ -17,7 +17,7 @@ from onnxruntime.quantization.quant_utils import (
 )
 
 from taglio.quantize.parameters import activation_parameters, quantize_values, quantize_weight
-from taglio.scheme import ActivationType, Scheme, Symmetry
+from taglio.quantize.scheme import ActivationType, Scheme, Symmetry
 
 TYPES = {"u8": TensorProto.UINT8, "s8": TensorProto.INT8}
 VALUES = st.floats(-1e4, 1e4, width=32, allow_subnormal=False)

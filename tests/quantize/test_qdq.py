@@ -15,18 +15,18 @@ import numpy as np
 import onnx
 import pytest
 
-from taglio import graph as graphs
 from taglio.embedded import digits_data, digits_model
 from taglio.error.switchable import Switchable
 from taglio.errors import BadOption, CannotQuantize
-from taglio.graph import Block, Graph
-from taglio.model import Model, load
+from taglio.model import graph as graphs
+from taglio.model.graph import Block, Graph
+from taglio.model.load import Model, load
 from taglio.quantize import library
 from taglio.quantize.precision import FLOAT32, Assignment, Precision
 from taglio.quantize.qdq import QdqBuilder
 from taglio.quantize.ranges import Ranges, calibrate
+from taglio.quantize.scheme import Scheme
 from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session
-from taglio.scheme import Scheme
 from tests.models import TINY, Sketch, conv_relu_chain, exact, feeds, loaded, residual
 
 ONE_THREAD = SessionOptions(threads=1)

@@ -8,15 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from taglio import artifact, workspace
+from taglio import artifact
 from taglio.components.build import MANIFEST, Manifest, Piece, Port
 from taglio.embedded import digits_data, digits_model
 from taglio.error.loss import RELATIVE, Metric
 from taglio.error.model import Alone, ErrorModel, OutputModel, Subset
 from taglio.errors import BadArtifact
-from taglio.graph import Graph, build, flows
-from taglio.model import Model, load
-from taglio.outcome import Outcome, Point, Variant
+from taglio.flow import workspace
+from taglio.flow.outcome import Outcome, Point, Variant
+from taglio.flow.workspace import Setup
+from taglio.model.graph import Graph, build, flows
+from taglio.model.load import Model, load
 from taglio.plan.result import Interval, Limits, Plan, placements
 from taglio.profile.attribution import Attribution
 from taglio.profile.machine import Machine
@@ -24,10 +26,9 @@ from taglio.profile.result import BlockTime, Conditions, Glue, Profile, WholeRun
 from taglio.profile.stopwatch import WallTime
 from taglio.quantize.effective import effective
 from taglio.quantize.precision import Assignment, precisions
+from taglio.quantize.scheme import DEFAULT_SCHEME
 from taglio.report import page
 from taglio.run.in_process import PieceTime, RunReport
-from taglio.scheme import DEFAULT_SCHEME
-from taglio.workspace import Setup
 
 HOSTILE = '<script>alert("&")</script>'
 FORMS = precisions(DEFAULT_SCHEME)

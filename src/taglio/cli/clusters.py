@@ -111,8 +111,8 @@ def _time_limit(each: argparse.ArgumentParser) -> None:
 
 def plan_on_cluster(options: argparse.Namespace) -> int:
     """`taglio plan OUT --cluster FILE`."""
-    from taglio import cluster_file
-    from taglio.place_models import ClusterFile, candidate, loosen_error, place_models, reread
+    from taglio.cluster import file as cluster_file
+    from taglio.flow.place import ClusterFile, candidate, loosen_error, place_models, reread
     from taglio.plan.explain import again, limits_cost, runner_up, what_if
     from taglio.plan.objective import parse_objective
     from taglio.plan.place import Running
@@ -193,7 +193,7 @@ def _limits(graph: Any, options: argparse.Namespace, max_error: float | None = N
     """The limits that the options ask for."""
     from dataclasses import replace
 
-    from taglio.stages import matches
+    from taglio.flow.stages import matches
 
     limits = read_limits(graph, options)
     first = max_error is None
@@ -237,8 +237,9 @@ def _also(text: str, max_error: float) -> tuple[Path, float | None, float]:
 def _pareto(options: argparse.Namespace) -> int:
     from dataclasses import replace
 
-    from taglio import artifact, cluster_file
-    from taglio.place_models import candidate, with_error
+    from taglio import artifact
+    from taglio.cluster import file as cluster_file
+    from taglio.flow.place import candidate, with_error
     from taglio.plan.pareto import AXES, front
     from taglio.plan.place import place
     from taglio.report import page_pareto, terminal_cluster

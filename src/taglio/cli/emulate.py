@@ -41,7 +41,7 @@ def add(commands: Any) -> None:
 
 
 def _emulate(options: argparse.Namespace) -> int:
-    from taglio.emulate import devices, emulation, record
+    from taglio.cluster.emulate import devices, emulation, record
     from taglio.report.progress import bar
 
     here = os.environ.get(record.ENVIRONMENT)

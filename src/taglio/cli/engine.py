@@ -72,8 +72,8 @@ def run_arguments(each: argparse.ArgumentParser) -> None:
 
 
 def _start(options: argparse.Namespace) -> int:
-    from taglio.engine import device
-    from taglio.engine.lock import Lock, default_token
+    from taglio.cluster.engine import device
+    from taglio.cluster.engine.lock import Lock, default_token
     from taglio.profile.machine import available_cores
     from taglio.report import terminal
     from taglio.report.progress import bar
@@ -101,7 +101,7 @@ def _start(options: argparse.Namespace) -> int:
 
 
 def _stop(options: argparse.Namespace) -> int:
-    from taglio.engine import local
+    from taglio.cluster.engine import local
     from taglio.report import terminal
 
     devices = [local.one(options.name)] if options.name else local.known()
@@ -116,7 +116,7 @@ def _stop(options: argparse.Namespace) -> int:
 
 def _status(options: argparse.Namespace) -> int:
     from taglio.cli import engine_tables
-    from taglio.engine.connect import connect, gather
+    from taglio.cluster.engine.connect import connect, gather
 
     with connect() as connection:
         alive, found = connection.alive(), gather(connection)
@@ -127,11 +127,12 @@ def _status(options: argparse.Namespace) -> int:
 
 
 def _probe(options: argparse.Namespace) -> int:
-    from taglio import artifact, cluster_file
+    from taglio import artifact
     from taglio.cli import engine_tables
-    from taglio.engine.connect import connect
-    from taglio.engine.handling import handling, with_handling
-    from taglio.engine.probe import probe, written
+    from taglio.cluster import file as cluster_file
+    from taglio.cluster.engine.connect import connect
+    from taglio.cluster.engine.handling import handling, with_handling
+    from taglio.cluster.engine.probe import probe, written
     from taglio.report import terminal
     from taglio.report.progress import bar
 
@@ -153,10 +154,10 @@ def _probe(options: argparse.Namespace) -> int:
 
 def optimize_on_cluster(options: argparse.Namespace, setup: Any, limits: Any) -> int:
     """`taglio optimize MODEL --cluster FILE`."""
-    from taglio import cluster_file
     from taglio.cli import engine_tables
-    from taglio.engine.optimize import optimize_on_cluster as optimize
-    from taglio.place_models import ClusterFile
+    from taglio.cluster import file as cluster_file
+    from taglio.cluster.engine.optimize import optimize_on_cluster as optimize
+    from taglio.flow.place import ClusterFile
     from taglio.plan.objective import parse_objective
     from taglio.report import page
     from taglio.report.progress import bar
@@ -177,9 +178,9 @@ def optimize_on_cluster(options: argparse.Namespace, setup: Any, limits: Any) ->
 
 def run_on_cluster(options: argparse.Namespace) -> int:
     """`taglio run OUT --cluster FILE`."""
-    from taglio import cluster_file
     from taglio.cli import engine_tables
-    from taglio.engine.run import run_on_cluster as run
+    from taglio.cluster import file as cluster_file
+    from taglio.cluster.engine.run import run_on_cluster as run
     from taglio.report.progress import bar
 
     cluster = cluster_file.load(options.cluster, options.scenario)

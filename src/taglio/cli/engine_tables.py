@@ -6,11 +6,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from taglio.engine.handling import Handling
-from taglio.engine.optimize import ClusterOutcome
-from taglio.engine.probe import LinkProbe
-from taglio.engine.resident import Facts
-from taglio.engine.result import ClusterRun
+from taglio.cluster.engine.handling import Handling
+from taglio.cluster.engine.optimize import ClusterOutcome
+from taglio.cluster.engine.probe import LinkProbe
+from taglio.cluster.engine.resident import Facts
+from taglio.cluster.engine.result import ClusterRun
 from taglio.report import terminal_cluster
 from taglio.report.terminal import say
 

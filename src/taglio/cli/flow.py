@@ -124,9 +124,9 @@ def _quickstart(options: argparse.Namespace) -> int:
 
 
 def _optimize(options: argparse.Namespace) -> int:
-    from taglio import model
-    from taglio.graph import build
-    from taglio.optimize import optimize
+    from taglio.flow.optimize import optimize
+    from taglio.model import load as model
+    from taglio.model.graph import build
     from taglio.report import page, terminal
     from taglio.report.progress import bar
 
@@ -148,10 +148,11 @@ def _optimize(options: argparse.Namespace) -> int:
 def _profile(options: argparse.Namespace) -> int:
     from dataclasses import replace
 
-    from taglio import artifact, workspace
-    from taglio.choose_scheme import choose
+    from taglio import artifact
     from taglio.error.loss import Metric
-    from taglio.optimize import layers_stage, profile_stage, refuse_layers
+    from taglio.flow import workspace
+    from taglio.flow.choose_scheme import choose
+    from taglio.flow.optimize import layers_stage, profile_stage, refuse_layers
     from taglio.report import terminal
     from taglio.report.progress import bar
 
@@ -176,11 +177,11 @@ def _error(options: argparse.Namespace) -> int:
 
     from taglio import artifact
     from taglio.error.loss import parse_metric
-    from taglio.error_stage import error_stage, open_switchable
+    from taglio.flow.error import error_stage, open_switchable
+    from taglio.flow.stages import reopen_profiled
+    from taglio.flow.workspace import SETUP
     from taglio.report import terminal
     from taglio.report.progress import bar
-    from taglio.stages import reopen_profiled
-    from taglio.workspace import SETUP
 
     with bar(options.json) as progress:
         work, measured = reopen_profiled(options.folder)
@@ -202,10 +203,10 @@ def _error(options: argparse.Namespace) -> int:
 def _sensitivity(options: argparse.Namespace) -> int:
     from taglio import artifact
     from taglio.error.model import ErrorModel
+    from taglio.flow.sensitivity import sensitivity
+    from taglio.flow.stages import reopen_profiled
+    from taglio.flow.workspace import ERROR
     from taglio.report import terminal
-    from taglio.sensitivity import sensitivity
-    from taglio.stages import reopen_profiled
-    from taglio.workspace import ERROR
 
     work, measured = reopen_profiled(options.folder)
     model = artifact.load(options.folder / f"{ERROR}.json", ERROR, ErrorModel, model_sha256=work.model.sha256)
@@ -220,9 +221,9 @@ def _plan(options: argparse.Namespace) -> int:
     if options.cluster is not None:
         return plan_on_cluster(options)
     refuse_without_cluster(options)
+    from taglio.flow.stages import plan
     from taglio.report import terminal
     from taglio.report.progress import bar
-    from taglio.stages import plan
 
     with bar(options.json) as progress:
         names = [name for name in options.devices.split(",") if name]
@@ -241,9 +242,9 @@ def _plan(options: argparse.Namespace) -> int:
 
 
 def _build(options: argparse.Namespace) -> int:
+    from taglio.flow.stages import build
     from taglio.report import terminal
     from taglio.report.progress import bar
-    from taglio.stages import build
 
     with bar(options.json) as progress:
         manifest, proof = build(options.folder, progress)
@@ -258,9 +259,9 @@ def _run(options: argparse.Namespace) -> int:
         return run_on_cluster(options)
     if options.stream or options.scenario:
         raise BadOption("--stream and --scenario are about several machines: give a cluster file with --cluster")
+    from taglio.flow.stages import run
     from taglio.report import terminal
     from taglio.report.progress import bar
-    from taglio.stages import run
 
     with bar(options.json) as progress:
         result = run(options.folder, options.runs, progress, options.runtime)

@@ -42,8 +42,8 @@ def add(commands: Any) -> None:
 
 
 def _inspect(options: argparse.Namespace) -> int:
-    from taglio import model
-    from taglio.graph import build, select
+    from taglio.model import load as model
+    from taglio.model.graph import build, select
     from taglio.report import terminal
 
     loaded = model.load(options.model, shapes(options.shape))
@@ -56,9 +56,9 @@ def _inspect(options: argparse.Namespace) -> int:
 
 
 def _quantize(options: argparse.Namespace) -> int:
+    from taglio.flow.stages import quantize
     from taglio.report import terminal
     from taglio.report.progress import bar
-    from taglio.stages import quantize
 
     options.scheme = options.scheme or f"qdq-u8s8-asym-{'pt' if options.method == 'dynamic' else 'pc'}"
     options.threads, options.spinning, options.optimization = 1, False, "all"

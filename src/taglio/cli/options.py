@@ -179,9 +179,9 @@ def shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
 def read_setup(options: argparse.Namespace) -> Any:
     """The workspace set-up that the options describe."""
     from taglio.error.loss import RELATIVE_L2
+    from taglio.flow.workspace import Setup
     from taglio.profile.machine import available_cores
-    from taglio.scheme import parse_scheme
-    from taglio.workspace import Setup
+    from taglio.quantize.scheme import parse_scheme
 
     calibration = getattr(options, "calibration", None)
     return Setup(

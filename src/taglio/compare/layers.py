@@ -16,8 +16,8 @@ from taglio.error.switchable import Switchable
 from taglio.profile.layerwise import layer_times
 from taglio.quantize.precision import FLOAT32
 from taglio.quantize.qdq import QdqBuilder
+from taglio.quantize.scheme import Scheme
 from taglio.runtimes.onnxruntime import SessionOptions
-from taglio.scheme import Scheme
 
 SCHEME = Scheme(activation_symmetry="symmetric")
 _MOST_SAMPLES = 4

@@ -24,10 +24,10 @@ from taglio.compare.table_keras import keras_rows, qkeras_rows
 from taglio.compare.table_litert import litert_rows
 from taglio.compare.table_torch import torch_rows
 from taglio.compare.variants import Source, Written
-from taglio.data import load, parse_preprocess, split
+from taglio.data.dataset import load, parse_preprocess, split
 from taglio.errors import BadOption
-from taglio.graph import build
-from taglio.model import load as load_model
+from taglio.model.graph import build
+from taglio.model.load import load as load_model
 from taglio.profile.machine import describe
 from taglio.quantize.ranges import calibrate
 from taglio.runtimes.onnxruntime import SessionOptions, version

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from taglio.compare.row import Wanted
-from taglio.scheme import ActivationType, Format, Scheme
+from taglio.quantize.scheme import ActivationType, Format, Scheme
 
 FLOAT = "float32"
 TOP_FLOPS = (10, 20)

@@ -11,10 +11,10 @@ import onnx
 
 from taglio import artifact
 from taglio.compare.table import FASTER, PROVIDER, Form
-from taglio.data import Split
+from taglio.data.dataset import Split
 from taglio.errors import BadArtifact, CannotQuantize, TaglioError
-from taglio.graph import Graph, select
-from taglio.model import Model
+from taglio.model.graph import Graph, select
+from taglio.model.load import Model
 from taglio.profile.layerwise import layer_times, speedups
 from taglio.quantize.effective import effective
 from taglio.quantize.keep_float import with_activation
@@ -22,8 +22,8 @@ from taglio.quantize.library import DYNAMIC, dynamic, float16, qoperator
 from taglio.quantize.precision import FLOAT32, Precision
 from taglio.quantize.qdq import QdqBuilder
 from taglio.quantize.ranges import Ranges
+from taglio.quantize.scheme import Scheme
 from taglio.runtimes.onnxruntime import SessionOptions, sums_saturate
-from taglio.scheme import Scheme
 
 Tell = Callable[[str, int, int], None]
 _WRITTEN, _KIND = "written.json", "forms of a model"

@@ -12,8 +12,8 @@ import onnx
 from onnx import shape_inference
 
 from taglio.errors import BadOption
-from taglio.graph import Graph, node_inputs, tensor_shapes
-from taglio.model import Model
+from taglio.model.graph import Graph, node_inputs, tensor_shapes
+from taglio.model.load import Model
 from taglio.plan.partition import components
 from taglio.profile.attribution import base_name
 from taglio.quantize.keep_float import import_domains, keep_float

@@ -6,15 +6,15 @@ from math import exp, lgamma, log
 
 import numpy as np
 
-from taglio.data import Dataset
+from taglio.data.dataset import Dataset
 from taglio.error.fit import Terms, fit_terms
 from taglio.error.measure import ErrorMeter, Reading
 from taglio.error.model import Alone, BlockNoise, EdgeNoise, ErrorModel, OutputModel, Subset
 from taglio.error.steps import monotone
 from taglio.error.terms import Design, starting_noises
-from taglio.model import Model
+from taglio.model.load import Model
 from taglio.quantize.precision import Assignment, Precision
-from taglio.scheme import Scheme
+from taglio.quantize.scheme import Scheme
 
 # What was measured alone is exact for that subset, but says little about large ones.
 _ALONE_WEIGHT = 0.5

@@ -10,8 +10,8 @@ from dataclasses import replace
 import numpy as np
 
 from taglio.error.loss import Metric
-from taglio.graph import Graph
-from taglio.scheme import Scheme
+from taglio.model.graph import Graph
+from taglio.quantize.scheme import Scheme
 
 # An error whose own relative standard error is above this is not worth three digits.
 _UNSURE = 0.15

@@ -20,10 +20,10 @@ from math import exp, log
 import numpy as np
 
 from taglio.error.loss import Metric
-from taglio.graph import Graph, flows
+from taglio.model.graph import Graph, flows
 from taglio.profile.result import reads, writes
 from taglio.quantize.precision import Assignment
-from taglio.scheme import Scheme
+from taglio.quantize.scheme import Scheme
 
 _SMALLEST = 1e-9
 _LARGEST_LOG = 700.0  # exp of more overflows a float

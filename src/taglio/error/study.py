@@ -14,17 +14,17 @@ import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-from taglio.data import Dataset
+from taglio.data.dataset import Dataset
 from taglio.error.combine import Measured, fit_model, fit_outputs
 from taglio.error.measure import ErrorMeter, Reading
 from taglio.error.model import ErrorModel
 from taglio.error.terms import design
-from taglio.graph import Graph
-from taglio.model import Model
+from taglio.model.graph import Graph
+from taglio.model.load import Model
 from taglio.profile.stopwatch import Progress
 from taglio.quantize.effective import effective
 from taglio.quantize.precision import Assignment, Precision
-from taglio.scheme import Scheme
+from taglio.quantize.scheme import Scheme
 
 # Shares of the budget that forms other than the first, and flows, may take.
 _FORMS_SHARE = 0.3

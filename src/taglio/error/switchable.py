@@ -18,13 +18,13 @@ from onnx import TensorProto, helper
 
 from taglio.error.batch import with_free_batch
 from taglio.errors import BadData, BadOption, TaglioError
-from taglio.graph import Block, Graph, flows, node_inputs
-from taglio.model import Model
+from taglio.model.graph import Block, Graph, flows, node_inputs
+from taglio.model.load import Model
 from taglio.quantize.emitter import Emitter
 from taglio.quantize.precision import Assignment, Precision
 from taglio.quantize.qdq import QdqBuilder
+from taglio.quantize.scheme import Scheme
 from taglio.runtimes.onnxruntime import SessionOptions, open_session, run_session
-from taglio.scheme import Scheme
 
 FLAGS_INPUT = "taglio/flags"
 

@@ -23,7 +23,7 @@ from functools import cached_property
 
 import numpy as np
 
-from taglio.graph import Flow, Graph, flows
+from taglio.model.graph import Flow, Graph, flows
 from taglio.profile.result import reads, writes
 from taglio.quantize.precision import Assignment, Precision
 

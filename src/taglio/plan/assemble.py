@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from taglio.cluster import Cluster
+from taglio.cluster.devices import Cluster
 from taglio.error.model import OutputModel
-from taglio.graph import Graph
+from taglio.model.graph import Graph
 from taglio.plan.block_tables import BlockTables
 from taglio.plan.problem import CALLER, SOURCE, Form, Kind, Memory, NoiseBound, Problem, Values
 from taglio.plan.resources import request_shares, resources

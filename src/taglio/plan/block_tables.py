@@ -5,9 +5,9 @@ from fnmatch import fnmatchcase
 
 import numpy as np
 
-from taglio.cluster import Cluster, Device
+from taglio.cluster.devices import Cluster, Device
 from taglio.errors import BadOption
-from taglio.graph import Block, Flow, flows
+from taglio.model.graph import Block, Flow, flows
 from taglio.plan.problem import Form, Implication, Kind
 from taglio.plan.workload import Workload
 from taglio.profile.result import anchor_costs

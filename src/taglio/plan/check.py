@@ -8,7 +8,7 @@ from math import isclose
 
 from taglio.error.model import ErrorModel
 from taglio.errors import TaglioError
-from taglio.graph import Graph
+from taglio.model.graph import Graph
 from taglio.plan.result import Plan
 from taglio.profile.result import Profile
 

@@ -10,9 +10,9 @@ from fnmatch import fnmatchcase
 from itertools import pairwise
 from math import isclose
 
-from taglio.cluster import Cluster
+from taglio.cluster.devices import Cluster
 from taglio.error.model import ErrorModel
-from taglio.graph import Graph, Tensor
+from taglio.model.graph import Graph, Tensor
 from taglio.plan.check import PlanIsWrong
 from taglio.plan.facts import FLOAT, INT8, Facts, Reading
 from taglio.plan.result import Plan

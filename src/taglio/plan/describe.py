@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import inf, isfinite
 
-from taglio.cluster import Cluster
-from taglio.graph import flows
+from taglio.cluster.devices import Cluster
+from taglio.model.graph import flows
 from taglio.plan.assemble import Assembled, behind_tensor
 from taglio.plan.labels import placements_of
 from taglio.plan.problem import Totals

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
 
-from taglio.cluster import Cluster
+from taglio.cluster.devices import Cluster
 from taglio.errors import BadOption, Infeasible
 from taglio.plan.objective import Objective
 from taglio.plan.place import Answer, place

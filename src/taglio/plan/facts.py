@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from taglio.cluster import Cluster
-from taglio.graph import Block, Graph, Tensor
+from taglio.cluster.devices import Cluster
+from taglio.model.graph import Block, Graph, Tensor
 from taglio.plan.result import Plan
 from taglio.profile.result import Glue, Profile
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from taglio.error.model import ErrorModel, OutputModel
-from taglio.graph import Flow, Graph, flows
+from taglio.model.graph import Flow, Graph, flows
 from taglio.profile.result import Glue, Profile, anchor_costs
 from taglio.quantize.effective import fuses_when_surrounded
 from taglio.quantize.precision import FLOAT32, Precision

@@ -10,7 +10,7 @@ same share.
 from collections.abc import Set
 from dataclasses import replace
 
-from taglio.graph import Flow, Graph, flows
+from taglio.model.graph import Flow, Graph, flows
 from taglio.profile.result import Glue, Profile
 from taglio.quantize.precision import FLOAT32
 

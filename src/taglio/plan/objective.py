@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Literal
 
-from taglio.cluster import nearest
+from taglio.cluster.devices import nearest
 from taglio.errors import BadOption
 from taglio.plan.workload import Goal
 

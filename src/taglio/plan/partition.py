@@ -8,7 +8,7 @@ component reads comes from lower levels or from itself, so components cannot wai
 
 from collections.abc import Hashable, Mapping, Sequence
 
-from taglio.graph import Graph
+from taglio.model.graph import Graph
 
 
 def levels(sources: Sequence[Sequence[int]], places: Sequence[Hashable]) -> list[int]:

@@ -8,7 +8,7 @@ from math import inf, isfinite
 
 import numpy as np
 
-from taglio.cluster import Cluster
+from taglio.cluster.devices import Cluster
 from taglio.errors import BadOption, Infeasible
 from taglio.plan.assemble import Assembled, assemble
 from taglio.plan.check_cluster import check_cluster

@@ -5,7 +5,7 @@ from math import inf, isfinite
 
 import numpy as np
 
-from taglio.cluster import Cluster
+from taglio.cluster.devices import Cluster
 from taglio.plan.problem import Resource
 from taglio.plan.workload import Goal, Workload
 

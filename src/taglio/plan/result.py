@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from taglio.error.loss import RELATIVE, Metric
-from taglio.graph import Graph
+from taglio.model.graph import Graph
 from taglio.plan.simulate import Span
 from taglio.quantize.precision import FLOAT32, Precision
-from taglio.scheme import Scheme
+from taglio.quantize.scheme import Scheme
 
 # "measured": not solved for (float, all int8, worst excluded), but faster by the clock than what was.
 Status = Literal["optimal", "time limit", "infeasible", "measured"]

@@ -6,7 +6,7 @@ from math import inf
 from typing import Protocol, TypeVar
 
 from taglio.error.model import ErrorModel
-from taglio.graph import Graph
+from taglio.model.graph import Graph
 from taglio.plan.result import Limits, Plan
 from taglio.plan.solve import describe, latency, make_plan
 from taglio.profile.result import Profile

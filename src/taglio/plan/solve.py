@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from taglio.error.model import ErrorModel
 from taglio.errors import BadOption
-from taglio.graph import Graph, match
+from taglio.model.graph import Graph, match
 from taglio.plan.check import check
 from taglio.plan.formulate import formulate
 from taglio.plan.highs import solve

@@ -4,7 +4,7 @@ import re
 from dataclasses import replace
 from math import isfinite
 
-from taglio.cluster import Cluster
+from taglio.cluster.devices import Cluster
 from taglio.errors import BadOption
 
 HOW = (

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from taglio.error.model import ErrorModel
-from taglio.graph import Graph
+from taglio.model.graph import Graph
 from taglio.plan.result import Limits
 from taglio.profile.result import Profile
 from taglio.quantize.precision import Precision

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import onnx
 
-from taglio.graph import Graph, node_inputs
-from taglio.model import Model
+from taglio.model.graph import Graph, node_inputs
+from taglio.model.load import Model
 
 _GLUE = frozenset({"QuantizeLinear", "DequantizeLinear", "ReorderInput", "ReorderOutput"})
 # What builders and ONNX Runtime append to the name of a tensor that they quantise, lay out anew or copy.

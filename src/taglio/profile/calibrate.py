@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from taglio.graph import Graph, flows
+from taglio.model.graph import Graph, flows
 from taglio.profile.fit import Run, Tables, fit, parts, priced
 
 _RIDGE = 0.1

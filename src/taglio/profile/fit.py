@@ -6,7 +6,7 @@ from statistics import median
 
 import numpy as np
 
-from taglio.graph import Flow, Graph, flows
+from taglio.model.graph import Flow, Graph, flows
 from taglio.profile.attribution import Attribution
 from taglio.profile.result import BlockTime, Glue, changes, flow_seconds, reads, writes
 from taglio.quantize.precision import Precision

@@ -11,8 +11,8 @@ from functools import partial
 from math import exp
 from statistics import median
 
-from taglio.graph import Graph, flows
-from taglio.model import Model
+from taglio.model.graph import Graph, flows
+from taglio.model.load import Model
 from taglio.profile.attribution import Attributor
 from taglio.profile.calibrate import calibrate
 from taglio.profile.fit import Run, conformal_ratio
@@ -23,9 +23,9 @@ from taglio.profile.stopwatch import Effort, Feed, Progress, Timed, WallTime, ti
 from taglio.quantize.effective import effective
 from taglio.quantize.precision import Assignment, Precision, precisions
 from taglio.quantize.qdq import QdqBuilder
+from taglio.quantize.scheme import Scheme
 from taglio.runtimes.onnxruntime import SessionOptions
 from taglio.runtimes.session import runtime_version
-from taglio.scheme import Scheme
 
 # Nine would do for a 90 % interval (the largest of nine errors bounds a tenth); more show more states.
 MIXES = 12

@@ -17,12 +17,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import median
 
-from taglio.graph import Flow, Graph, flows
+from taglio.model.graph import Flow, Graph, flows
 from taglio.profile.attribution import Attribution
 from taglio.profile.machine import Machine
 from taglio.profile.stopwatch import WallTime
 from taglio.quantize.precision import Assignment, Precision
-from taglio.scheme import Scheme
+from taglio.quantize.scheme import Scheme
 
 
 @dataclass(frozen=True, slots=True)

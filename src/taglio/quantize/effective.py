@@ -6,7 +6,7 @@
    are all that fusion needs, and its inputs and output were int8 already.
 """
 
-from taglio.graph import Block, Graph, flows
+from taglio.model.graph import Block, Graph, flows
 from taglio.quantize.precision import Assignment, Precision
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from taglio.scheme import Scheme
+from taglio.quantize.scheme import Scheme
 
 
 @dataclass(slots=True)

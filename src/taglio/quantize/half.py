@@ -9,7 +9,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from taglio.errors import CannotQuantize
-from taglio.graph import Block
+from taglio.model.graph import Block
 from taglio.quantize.emitter import Emitter
 
 _LARGEST = float(np.finfo(np.float16).max)

@@ -30,15 +30,15 @@ from onnxruntime.quantization.registry import QLinearOpsRegistry
 from onnxruntime.transformers.float16 import DEFAULT_OP_BLOCK_LIST, convert_float_to_float16
 
 from taglio.errors import BadModel, BadOption, CannotQuantize
-from taglio.graph import Block, Graph, flows, node_inputs, tensor_shapes
-from taglio.model import Model
+from taglio.model.graph import Block, Graph, flows, node_inputs, tensor_shapes
+from taglio.model.load import Model
 from taglio.quantize.casts import copy_of, in_float16, tidy_casts
 from taglio.quantize.keep_float import import_domains, keep_float
 from taglio.quantize.parameters import TensorParameters, activation_parameters
 from taglio.quantize.ranges import Ranges
 from taglio.quantize.same_range import share_ranges
+from taglio.quantize.scheme import Scheme
 from taglio.runtimes.onnxruntime import SessionOptions, open_session
-from taglio.scheme import Scheme
 
 _TYPES = {"u8": QuantType.QUInt8, "s8": QuantType.QInt8}
 _CLIPS = frozenset({"Relu", "Clip"})

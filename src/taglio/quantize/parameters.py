@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from onnxruntime.quantization.quant_utils import compute_scale_zp
 
-from taglio.scheme import ActivationType, Scheme
+from taglio.quantize.scheme import ActivationType, Scheme
 
 # Smallest scale that still multiplies and divides safely in float32.
 _TINY = float(np.finfo(np.float32).tiny)

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from taglio.graph import Block
-from taglio.scheme import Scheme
+from taglio.model.graph import Block
+from taglio.quantize.scheme import Scheme
 
 Form = Literal["float", "whole", "anchor", "half"]
 

@@ -13,8 +13,8 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from taglio.errors import BadOption, CannotQuantize
-from taglio.graph import Block, Graph, tensor_shapes
-from taglio.model import Model
+from taglio.model.graph import Block, Graph, tensor_shapes
+from taglio.model.load import Model
 from taglio.quantize.emitter import Emitter
 from taglio.quantize.half import emit_float16
 from taglio.quantize.keep_float import import_domains, keep_float
@@ -28,7 +28,7 @@ from taglio.quantize.parameters import (
 from taglio.quantize.precision import Assignment, Precision
 from taglio.quantize.ranges import Ranges
 from taglio.quantize.same_range import range_roots, share_ranges
-from taglio.scheme import Scheme
+from taglio.quantize.scheme import Scheme
 
 # Float tails that int8 arithmetic gets for free when the zero point is the type's minimum.
 _FREE_TAILS = frozenset({"Relu", "Clip"})

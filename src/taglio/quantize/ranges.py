@@ -14,10 +14,10 @@ import onnxruntime
 from onnxruntime.quantization import CalibrationDataReader, CalibrationMethod
 from onnxruntime.quantization.calibrate import create_calibrator
 
-from taglio.data import Dataset
+from taglio.data.dataset import Dataset
 from taglio.errors import BadData
-from taglio.model import Model
-from taglio.scheme import Calibration
+from taglio.model.load import Model
+from taglio.quantize.scheme import Calibration
 
 _METHODS = {
     "minmax": CalibrationMethod.MinMax,

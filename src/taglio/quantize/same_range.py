@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import onnx
 
-from taglio.graph import MOVEMENT
+from taglio.model.graph import MOVEMENT
 
 # A tensor may lose this many of its quantisation steps to the wider range: less than one bit.
 _COARSER = 2.0

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
-from taglio import artifact, workspace
+from taglio import artifact
+from taglio.flow import workspace
 from taglio.report import (
     page_blocks,
     page_cluster,

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from taglio.graph import Block
+from taglio.model.graph import Block
 from taglio.report.page_markup import MISSING, Html, breakable, figures, join, ms_decimals, shown, tag
 from taglio.report.page_material import Material
 from taglio.report.page_network import block_class, swatch

@@ -5,7 +5,7 @@ from math import exp
 
 from taglio.error.loss import Metric
 from taglio.error.model import ErrorModel
-from taglio.outcome import Outcome, Point
+from taglio.flow.outcome import Outcome, Point
 from taglio.report.page_charts import Axis, Chart, linear, logarithmic
 from taglio.report.page_markup import (
     MISSING,

@@ -8,20 +8,21 @@ from typing import TypeVar
 
 import msgspec
 
-from taglio import artifact, workspace
+from taglio import artifact
 from taglio.components.build import MANIFEST, Manifest, read
 from taglio.error.loss import Metric
 from taglio.error.model import ErrorModel
 from taglio.errors import BadArtifact, BadModel
-from taglio.graph import Graph, build
-from taglio.model import load as load_model
-from taglio.outcome import Outcome
+from taglio.flow import workspace
+from taglio.flow.outcome import Outcome
+from taglio.flow.workspace import Setup
+from taglio.model.graph import Graph, build
+from taglio.model.load import load as load_model
 from taglio.plan.pareto import Front
 from taglio.plan.result import Plan
 from taglio.profile.measure import FLOAT_RUN
 from taglio.profile.result import Profile, WholeRun
 from taglio.run.in_process import RunReport
-from taglio.workspace import Setup
 
 # The artifact of a whole optimisation; the module that writes it is not this one's to import.
 OUTCOME = "outcome"

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, sqrt
 
-from taglio.graph import ANCHORS, Block
+from taglio.model.graph import ANCHORS, Block
 from taglio.profile.result import reads, writes
 from taglio.quantize.precision import Assignment
 from taglio.report.page_layers import Arc, Box, Layout, layout

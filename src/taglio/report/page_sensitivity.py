@@ -1,10 +1,10 @@
 """What each block costs in error against what it gives in time, and which to leave out of quantisation."""
 
 from taglio.error.loss import Metric
+from taglio.flow.sensitivity import Sensitivity, sensitivity
 from taglio.report.page_charts import Chart, linear, logarithmic
 from taglio.report.page_markup import Html, join, plural, shown, table, tag
 from taglio.report.page_material import Material
-from taglio.sensitivity import Sensitivity, sensitivity
 
 _NAMED = 6
 _REASONS = 12

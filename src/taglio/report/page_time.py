@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from statistics import median
 
-from taglio.graph import flows
+from taglio.model.graph import flows
 from taglio.profile.measure import FLOAT_RUN
 from taglio.profile.result import Breakdown, changes, flow_seconds, predict, writes
 from taglio.quantize.precision import Assignment

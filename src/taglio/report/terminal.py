@@ -10,19 +10,19 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from taglio import workspace
 from taglio.components.build import Manifest
 from taglio.components.prove import Proof
 from taglio.error.loss import Metric
 from taglio.error.model import ErrorModel
-from taglio.graph import Graph
-from taglio.model import Model
-from taglio.outcome import Outcome, Quantized, Variant
+from taglio.flow import workspace
+from taglio.flow.outcome import Outcome, Quantized, Variant
+from taglio.flow.sensitivity import Sensitivity, ranks
+from taglio.model.graph import Graph
+from taglio.model.load import Model
 from taglio.plan.result import Plan
 from taglio.profile.layerwise import LayerTimes, predict_sum
 from taglio.profile.result import Profile
 from taglio.run.in_process import RunReport
-from taglio.sensitivity import Sensitivity, ranks
 
 _SHOWN = 20
 

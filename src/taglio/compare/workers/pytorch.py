@@ -223,7 +223,7 @@ def _size(module: nn.Module) -> int:
 
 
 def _flops(module: nn.Module, shape: tuple[int, ...]) -> int:
-    """As `taglio.flops` counts."""
+    """As `taglio.model.flops` counts."""
     size = int(np.prod(shape))
     if isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d):
         return int(size * (2 * int(np.prod(module.weight.shape[1:])) + int(module.bias is not None)))

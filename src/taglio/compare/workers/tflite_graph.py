@@ -105,7 +105,7 @@ class TfliteGraph:
         return str(_NAMES.get(max(code.builtinCode, code.deprecatedBuiltinCode), "?"))
 
     def _flops(self, operator: Any, shape: tuple[int, ...]) -> int:
-        """As `taglio.flops` counts: a multiply-add is two, a bias one, an elementwise operator one."""
+        """As `taglio.model.flops` counts: a multiply-add is two, a bias one, an elementwise operator one."""
         kind, size = self._kind(operator), prod(shape)
         second = self._graph.tensors[operator.inputs[1]].shape if len(operator.inputs) > 1 else None
         weight: list[int] = [] if second is None else list(second)

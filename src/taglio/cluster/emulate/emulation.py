@@ -1,0 +1,235 @@
+"""A cluster on this machine, from its start to its removal. The engine that runs on it is started by others."""
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from math import inf
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import msgspec
+
+from taglio.cluster import file as cluster_file
+from taglio.cluster.devices import Cluster, nearest
+from taglio.cluster.emulate import line, namespaces, needs, quota, record
+from taglio.cluster.emulate.needs import CannotEmulate
+from taglio.cluster.emulate.record import Place, Record
+from taglio.errors import BadOption
+from taglio.plan.what_if import changed
+
+_MOST_DEVICES = 254
+_PATIENCE_S = 10.0
+
+
+class Emulation:
+    """A context: made on entry, removed with all that runs in it on exit.
+
+    `removed` are earlier emulations whose owner was killed and whose remains were removed at the start.
+    """
+
+    def __init__(self, file: Path, scenario: str | None = None) -> None:
+        self.file, self.scenario = file, scenario
+        self.cluster = cluster_file.load(file, scenario)
+        self.removed: tuple[Record, ...] = ()
+        self.record: Record
+
+    def __enter__(self) -> Self:
+        """Raises CannotEmulate or OSError, with nothing left behind."""
+        needs.refuse_without()
+        self.removed = tuple(record.remove_leftovers())
+        self.record = _planned(self.cluster, self.file, self.scenario)
+        try:
+            self._make()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _make(self) -> None:
+        self.record.folder.mkdir(parents=True)
+        self.record.folder.chmod(0o700)
+        record.save(self.record)  # before anything is made, so that a kill -9 leaves nothing unknown
+        place = quota.hierarchy()
+        assert place is not None
+        descriptors = []
+        for index, (each, device) in enumerate(zip(self.record.places, self.cluster.devices, strict=True)):
+            quota.create(place, (each.group.parent.name, each.group.name))
+            quota.limit(each.group, device.cpus)
+            descriptors.append(namespaces.create(each.namespace, index))
+        self._line = _start_line(self.record, ways(self.cluster), descriptors)
+        for descriptor in descriptors:
+            os.close(descriptor)
+        self.record = replace(self.record, line=self._line.pid)
+        record.save(self.record)
+        _order(self.record, ())
+
+    def close(self) -> None:
+        """Kill what runs in it and remove it."""
+        record.remove(self.record)
+        if hasattr(self, "_line"):
+            self._line.stdin and self._line.stdin.close()
+            self._line.wait(_PATIENCE_S)
+
+    @property
+    def addresses(self) -> dict[str, str]:
+        """Address by device."""
+        return {each.device: each.address for each in self.record.places}
+
+    def start(
+        self, device: str, command: Sequence[str], environment: Mapping[str, str] | None = None, **options: Any
+    ) -> "subprocess.Popen[Any]":
+        """Start a command in a device; `options` are subprocess.Popen's."""
+        return start(self.record, device, command, environment, **options)
+
+    @contextmanager
+    def without_quotas(self) -> Iterator[None]:
+        """Let devices use all of the machine for a while, to be set up."""
+        for each in self.record.places:
+            quota.limit(each.group, inf)
+        yield
+        for each, device in zip(self.record.places, self.cluster.devices, strict=True):
+            quota.limit(each.group, device.cpus)
+
+    def change(self, text: str) -> None:
+        """Change links and quotas while it runs: see `change`."""
+        change(self.record, text)
+
+    def become(self, cluster: Cluster) -> None:
+        """Change to another cluster of the same devices: see `become`."""
+        become(self.record, cluster)
+
+    def counts(self) -> line.Counts:
+        """What the links have carried."""
+        return _order(self.record, ())
+
+
+def start(
+    made: Record,
+    device: str,
+    command: Sequence[str],
+    environment: Mapping[str, str] | None = None,
+    **options: Any,
+) -> "subprocess.Popen[Any]":
+    """Start a command in a device of an emulation. It is told where it is by TAGLIO_EMULATION (the emulation's folder),
+    TAGLIO_DEVICE and TAGLIO_ADDRESSES ("camera=10.77.0.1 server=10.77.0.2"). Raises BadOption for no such device."""
+    names = [each.device for each in made.places]
+    if device not in names:
+        raise BadOption(f'no device "{device}"{nearest(device, names)}')
+    place = made.place(device)
+    told = {
+        record.ENVIRONMENT: str(made.folder),
+        "TAGLIO_DEVICE": device,
+        "TAGLIO_DEVICES": str(made.folder / str(names.index(device))),  # where a device of taglio's keeps its files
+        "TAGLIO_ADDRESSES": " ".join(f"{each.device}={each.address}" for each in made.places),
+    }
+    words = [sys.executable, "-m", "taglio.cluster.emulate.enter", place.namespace, str(place.group), *command]
+    return subprocess.Popen(words, env={**(environment or os.environ), **told}, **options)
+
+
+def joined(folder: str | None) -> Record:
+    """The running emulation in `folder`, or the only one there is. Raises BadOption."""
+    there = record.running()
+    if folder:
+        there = [each for each in there if each.folder == Path(folder)]
+    if len(there) != 1:
+        what = f"{len(there)} emulations are" if there else "no emulation is"
+        raise BadOption(
+            f"{what} running: start one with taglio emulate CLUSTER, or name one of them by {record.ENVIRONMENT}"
+        )
+    return there[0]
+
+
+def change(made: Record, text: str) -> None:
+    """Change a running emulation to what the cluster file says with the changes of `text` (plan.what_if.HOW; several
+    separated by ";"; none: the file again). "link A->B bandwidth x0.1" and "link A->B cut" are about one direction;
+    "device A x10" makes A take ten times as long by its quota; "without A" cuts its links. Raises BadOption."""
+    base = cluster_file.parse(made.cluster_text, made.cluster_file, made.scenario)
+    become(made, changed(base, text) if text.strip() else base)
+
+
+def become(made: Record, now: Cluster) -> None:
+    """Change links and quotas to those of `now`, such as another scenario of the file. Links that the emulation was not
+    started with are not added, and packets take the same ways as before; what `now` lacks is cut."""
+    base = cluster_file.parse(made.cluster_text, made.cluster_file, made.scenario)
+    kept = {(way.source, way.target): way for way in ways(now, base)}
+    links = tuple(kept.get((way.source, way.target), msgspec.structs.replace(way, cut=True)) for way in ways(base))
+    _order(made, links)
+    for before in base.devices:
+        after = next((each for each in now.devices if each.name == before.name), before)
+        slower = after.scale_factor / before.scale_factor
+        cpus = after.cpus
+        if slower != 1.0:
+            cpus = min(after.cpus, after.threads, os.cpu_count() or 1) / slower
+        quota.limit(made.place(before.name).group, cpus)
+
+
+def ways(cluster: Cluster, order: Cluster | None = None) -> tuple[line.Way, ...]:
+    """The links between devices, by the devices' indices in `order` (the cluster itself). A loopback is the engine's
+    own: both components are on one machine, here too."""
+    index = {each.name: number for number, each in enumerate((order or cluster).devices)}
+    return tuple(
+        line.Way(index[each.source], index[each.target], each.bandwidth_bytes_per_s, each.latency_s)
+        for each in cluster.links
+        if each.source != each.target
+    )
+
+
+def one_way(cluster: Cluster) -> list[tuple[str, str]]:
+    """Pairs of devices of which the second cannot be reached from the first, though the other way is open: no
+    connection lives on that."""
+    names = [each.name for each in cluster.devices]
+    open_ways = line.routes(ways(cluster), len(names))
+    return [(names[b], names[a]) for a, b in open_ways if (b, a) not in open_ways]
+
+
+def _planned(cluster: Cluster, file: Path, scenario: str | None) -> Record:
+    """The names of all that is to be made."""
+    if len(cluster.devices) > _MOST_DEVICES:
+        raise CannotEmulate(f"{len(cluster.devices)} devices: at most {_MOST_DEVICES} can be emulated")
+    place = quota.hierarchy()
+    assert place is not None
+    pid = os.getpid()
+    group = place.folder / f"taglio-{pid}"
+    places = tuple(
+        Place(each.name, f"taglio-{pid}-{each.name}", namespaces.address(index), group / each.name)
+        for index, each in enumerate(cluster.devices)
+    )
+    text = file.read_text(encoding="utf-8")
+    folder = record.FOLDER / str(pid)
+    return Record(pid, record.started(pid) or 0, folder, str(file), text, scenario, group, places)
+
+
+def _start_line(made: Record, links: tuple[line.Way, ...], descriptors: Sequence[int]) -> "subprocess.Popen[bytes]":
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as control:
+        control.bind(str(made.control))
+        control.listen(8)
+        order = msgspec.json.encode(line.Order(links)).decode()
+        words = [str(control.fileno()), order, *(str(each) for each in descriptors)]
+        return subprocess.Popen(
+            [sys.executable, "-m", "taglio.cluster.emulate.line", *words],
+            stdin=subprocess.PIPE,
+            pass_fds=(control.fileno(), *descriptors),
+        )
+
+
+def _order(made: Record, links: tuple[line.Way, ...]) -> line.Counts:
+    """Tell the line, and hear what has passed. Raises CannotEmulate where it has died."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+        connection.settimeout(_PATIENCE_S)
+        try:
+            connection.connect(str(made.control))
+            connection.send(msgspec.json.encode(line.Order(links)))
+            answer = connection.recv(line.LARGEST_PACKET)
+        except OSError as error:
+            raise CannotEmulate(f"the process that carries the links does not answer ({error}): start again") from None
+    return msgspec.json.decode(answer, type=line.Counts)

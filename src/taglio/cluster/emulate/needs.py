@@ -1,0 +1,38 @@
+"""What emulation needs of this machine, and one line for each thing that is missing. Makes nothing."""
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+from taglio.cluster.emulate import quota
+from taglio.errors import TaglioError
+
+TUN = Path("/dev/net/tun")
+
+
+class CannotEmulate(TaglioError):
+    """This machine lacks something that emulation needs, or refused it."""
+
+
+def missing() -> str | None:
+    """What is missing here and what to do about it; None where a cluster can be emulated."""
+    if sys.platform != "linux":
+        return f"emulation uses network namespaces, which {sys.platform} lacks: use Linux, or a Linux virtual machine"
+    if os.geteuid() != 0:
+        return "emulation makes network namespaces, which takes root: run it with sudo, or in a privileged container"
+    if shutil.which("ip") is None:
+        return "there is no command ip: install the package iproute2"
+    if not TUN.exists():
+        return f"there is no {TUN}: modprobe tun, or give the container --device {TUN}"
+    if not os.access(TUN, os.R_OK | os.W_OK):
+        return f"{TUN} may not be opened: give the container --device {TUN} --cap-add NET_ADMIN"
+    if quota.hierarchy() is None:
+        return "no cgroup hierarchy with the cpu controller can be written: mount cgroup2, or run outside the container"
+    return None
+
+
+def refuse_without() -> None:
+    """Raises CannotEmulate where something is missing."""
+    if (why := missing()) is not None:
+        raise CannotEmulate(why)

@@ -1,0 +1,171 @@
+"""Reach a running cluster from one of its devices. Starts no device and sends no tensor."""
+
+import contextlib
+import logging
+import os
+import socket
+import time
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from taglio import artifact
+from taglio.cluster.engine import local
+from taglio.cluster.engine.device import LOOPBACK, RESOURCE, split
+from taglio.cluster.engine.library import part, ray
+from taglio.cluster.engine.local import LocalDevice
+from taglio.cluster.engine.members import devices
+from taglio.cluster.engine.parcel import keep_memory
+from taglio.cluster.engine.resident import Facts, facts
+from taglio.errors import BadDevice, TaglioError
+
+_PATIENCE_S = 60.0
+# Ray waits for a lost head without a word, and ends the process after two minutes.
+_HEAD_PATIENCE_S, _HEAD_ANSWER_S = 60.0, 5.0
+_LOG = logging.getLogger(__name__)
+
+
+class HeadLost(BadDevice):
+    """The head does not answer, without which no device can be asked for anything new."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__(
+            f"the head of the cluster does not answer at {address}: start it there (taglio device start --head --name "
+            "NAME); after a crash it goes on with what it knew"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """Where we are connected: the device of this machine through which everything goes."""
+
+    here: LocalDevice
+
+    def alive(self) -> dict[str, bool]:
+        """Devices that the cluster knows, and whether each is alive. Waits a minute for a head that does not answer,
+        and raises HeadLost then."""
+        end, told = time.monotonic() + _HEAD_PATIENCE_S, False
+        while not _answers(self.here.address):
+            if time.monotonic() > end:
+                raise HeadLost(self.here.address)
+            if not told:
+                _LOG.warning(
+                    "the head at %s does not answer: waiting up to %.0f s", self.here.address, _HEAD_PATIENCE_S
+                )
+            told = True
+            time.sleep(0.2)
+        return devices(ray().nodes())
+
+    def need(self, names: list[str]) -> None:
+        """Raise BadDevice for one of `names` that is not there."""
+        known = self.alive()
+        for name in names:
+            if not known.get(name):
+                there = ", ".join(each for each, up in known.items() if up) or "none"
+                raise BadDevice(
+                    f'device "{name}" is not in the cluster at {self.here.address} (there: {there}): there, '
+                    f"taglio device start --name {name} --address {self.here.address}"
+                )
+
+
+@contextlib.contextmanager
+def connect(prefer: str | None = None) -> Iterator[Connection]:
+    """A connection through the local device `prefer`, or another that runs here. Raises BadDevice where none does."""
+    known = local.known()
+    if not known:
+        raise BadDevice(
+            "no device runs on this machine: taglio device start --name NAME --address HOST:PORT (or --head) first"
+        )
+    here = next((each for each in known if each.name == prefer), known[0])
+    if not _answers(here.address):
+        raise HeadLost(here.address)
+    os.environ.update(here.lock.environment())
+    if here.host == LOOPBACK:  # else Ray looks for the head at this machine's address in the network
+        os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+    library = ray()  # it reads all this as it is loaded
+    keep_memory()
+    # It prints what nodes report, pages of it, on standard output, where a command's own answer goes.
+    part("ray._private.worker").print_to_stdstream = _log
+    try:
+        library.init(
+            address=here.address,
+            namespace="taglio",
+            log_to_driver=False,
+            logging_level="critical",
+            _temp_dir=str(here.folder),
+        )
+    except Exception as error:
+        why = " ".join(str(error).split())[:200]
+        raise BadDevice(f"the cluster at {here.address} cannot be reached through {here.name}: {why}") from None
+    try:
+        yield Connection(here)
+    except (KeyboardInterrupt, HeadLost):
+        raise  # a thread of Ray's may be within a request, and a shutdown under it crashes or waits: see entry()
+    except BaseException:
+        library.shutdown()
+        raise
+    library.shutdown()
+
+
+def _answers(address: str) -> bool:
+    try:
+        socket.create_connection(split(address), timeout=_HEAD_ANSWER_S).close()
+    except OSError:
+        return False
+    return True
+
+
+def _log(data: dict[str, Any], **_options: bool) -> None:
+    _LOG.info("%s: %s", data.get("pid"), data.get("lines"))
+
+
+def on(name: str, amount: float = 0.001) -> dict[str, Any]:
+    """Options that pin an actor or a task to a device."""
+    return {"num_cpus": 0, "resources": {RESOURCE + name: amount}}
+
+
+def gather(connection: Connection, names: Collection[str] | None = None) -> dict[str, Facts]:
+    """What every living device says of itself, or those of `names`. Raises BadDevice for one that has another taglio or
+    does not answer."""
+    library = ray()
+    asked = {
+        name: library.remote(facts).options(**on(name), max_retries=0).remote()
+        for name, up in connection.alive().items()
+        if up and (names is None or name in names)
+    }
+    found = {}
+    for name, answer in asked.items():
+        try:
+            found[name] = library.get(answer, timeout=_PATIENCE_S)
+        except Exception as error:
+            raise refusal(name, error) from None
+    return found
+
+
+def same_version(found: Facts) -> None:
+    """Raise BadDevice for a device with another taglio than this one."""
+    ours = artifact.version_of("taglio")
+    theirs = found.versions.get("taglio", "none")
+    if theirs != ours:
+        raise BadDevice(
+            f'device "{found.device}" has taglio {theirs}, here is {ours}: install the same version on both'
+        )
+
+
+def refusal(name: str, error: Exception) -> TaglioError:
+    """What a failure on a device means, in one line."""
+    exceptions = part("ray.exceptions")
+    text = " ".join(str(error).split())
+    if isinstance(error, TaglioError) and not isinstance(error, exceptions.RayError):  # said here, not there
+        return error
+    if isinstance(error, exceptions.GetTimeoutError):
+        return BadDevice(f'device "{name}" did not answer within {_PATIENCE_S:.0f} s: see taglio cluster status')
+    cause = getattr(error, "cause", None) or error
+    if isinstance(cause, ModuleNotFoundError | ImportError | AttributeError) or "ModuleNotFoundError" in text:
+        return BadDevice(
+            f'device "{name}" cannot run this taglio ({text[-200:]}): install taglio[cluster] '
+            f"{artifact.version_of('taglio')} there"
+        )
+    if isinstance(cause, BadDevice):
+        return cause
+    return BadDevice(f'device "{name}": {" ".join(str(cause).split())[:300]}')

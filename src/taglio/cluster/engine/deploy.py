@@ -1,0 +1,179 @@
+"""Bring components to their devices and have them opened there. Runs no request.
+
+Each device gets only what it does not have, by content hash, and says what it opened; that is held against the manifest
+before any request.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from taglio.cluster.devices import Cluster, Device
+from taglio.cluster.engine.connect import Connection, on, refusal, same_version
+from taglio.cluster.engine.host import FETCHES, MESSAGES, WATCH, Host, Job, Loaded
+from taglio.cluster.engine.library import ray
+from taglio.cluster.engine.replan import Planned
+from taglio.cluster.engine.resident import Facts, clock_name
+from taglio.cluster.engine.store import CHUNK_BYTES
+from taglio.cluster.engine.wiring import Wiring, wire
+from taglio.components.build import Manifest, read
+from taglio.errors import BadDevice
+from taglio.profile.stopwatch import Progress
+
+LANES = 8
+_PATIENCE_S = 120.0
+_PINGS = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """A device's monotonic clock less ours, in seconds, and half the round trip that it was read over."""
+
+    offset_s: float
+    uncertain_s: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Deployment:
+    """Components that are ready to run: the hosts by device, what each opened, and what was sent.
+
+    `actors` are the hosts in other processes; `here` is ours, where we are on the start device ourselves.
+    """
+
+    manifest: Manifest
+    wiring: Wiring
+    actors: Mapping[str, Any]
+    here: Host | None
+    loaded: tuple[Loaded, ...]
+    clocks: Mapping[str, Clock]
+    sent_bytes: int
+
+    def hosts(self) -> dict[str, Any]:
+        """All hosts by device, to be called and waited for."""
+        found: dict[str, Any] = {name: Calls(actor) for name, actor in self.actors.items()}
+        return found if self.here is None else {**found, self.here.device: self.here}
+
+
+class Calls:
+    """An actor's methods as plain ones that wait for the answer."""
+
+    def __init__(self, actor: Any, patience_s: float = _PATIENCE_S) -> None:
+        self._actor, self._patience_s = actor, patience_s
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        method = getattr(self._actor, name)
+        return lambda *given: ray().get(method.remote(*given), timeout=self._patience_s)
+
+
+def deploy(connection: Connection, planned: Planned, progress: Progress | None = None) -> Deployment:
+    """Send and open the components of a plan. Raises BadDevice for a device that cannot run its own."""
+    manifest = read(planned.folder, model_sha256=planned.plan.model_sha256)
+    return open_components(connection, manifest, planned.folder, planned.cluster, progress)
+
+
+def open_components(
+    connection: Connection, manifest: Manifest, folder: Path, cluster: Cluster, progress: Progress | None = None
+) -> Deployment:
+    """The same of the components in `folder`.
+
+    Where we are on the start device, its components are opened in this process: inputs and outputs are here.
+    """
+    library = ray()
+    wiring = wire(manifest)
+    names = list(dict.fromkeys(piece.device for piece in manifest.pieces))
+    connection.need(names)
+    own = connection.here
+    here = Host(own.name, own.threads, own.folder / "components") if own.name == cluster.start else None
+    # The answers of the next request are asked for early.
+    groups = {MESSAGES: LANES, FETCHES: (LANES + 1) * len(wiring.messages), WATCH: 1}
+    actor = library.remote(num_cpus=0, max_restarts=0, concurrency_groups=groups)(Host)
+    actors = {name: actor.options(**on(name)).remote() for name in names if here is None or name != here.device}
+    hosts: dict[str, Any] = {name: Calls(each) for name, each in actors.items()}
+    if here is not None and here.device in names:
+        hosts[here.device] = here
+    clocks, sent, loaded = {}, 0, []
+    opening = {}
+    with ThreadPoolExecutor(len(hosts)) as pool:
+        for done, (name, host) in enumerate(hosts.items()):
+            pieces = [piece for piece in manifest.pieces if piece.device == name]
+            device = cluster.device(name)
+            try:
+                _fits(device, host.facts())
+                clocks[name] = Clock(0.0, 0.0) if host is here else _clock(host)
+                files = {piece.sha256: (folder / piece.file, piece.size_bytes) for piece in pieces}
+                sent += send(host, files, progress)
+            except Exception as error:
+                raise refusal(name, error) from None
+            jobs = [Job(piece, wiring.reads[piece.name], wiring.sends(piece.name)) for piece in pieces]
+            peers = {other: each for other, each in actors.items() if other != name}
+            opening[name] = pool.submit(host.load, jobs, device.runtime, device.threads, peers)
+            if progress:
+                progress("deploying", done + 1, 2 * len(names))
+        for done, (name, answer) in enumerate(opening.items()):
+            try:
+                loaded += answer.result()
+            except Exception as error:
+                raise refusal(name, error) from None
+            if progress:
+                progress("deploying", len(names) + done + 1, 2 * len(names))
+    _hold(manifest, loaded)
+    return Deployment(manifest, wiring, actors, here, tuple(loaded), clocks, sent)
+
+
+def _fits(device: Device, found: Facts) -> None:
+    """Raise BadDevice where a device is not what the cluster file says."""
+    same_version(found)
+    if found.threads < device.threads:
+        raise BadDevice(
+            f'device "{device.name}" was started with {found.threads} threads, the cluster file gives it '
+            f"{device.threads}: start it with --threads {device.threads}, or write threads = {found.threads}"
+        )
+    if device.runtime not in found.runtimes:
+        raise BadDevice(
+            f'device "{device.name}" has no {device.runtime}, only {", ".join(found.runtimes)}: install it there or '
+            "change runtime in the cluster file"
+        )
+
+
+def send(host: Any, files: Mapping[str, tuple[Path, int]], progress: Progress | None = None) -> int:
+    """Send what the host's device lacks of `files` (path and bytes by hash); the bytes sent."""
+    total = 0
+    for sha256 in host.missing(list(files)):
+        path, size_bytes = files[sha256]
+        host.begin(sha256, size_bytes)
+        with path.open("rb") as file:
+            while chunk := file.read(CHUNK_BYTES):
+                host.append(sha256, chunk)
+                total += len(chunk)
+                if progress:
+                    progress(f"sending {path.name}", file.tell(), size_bytes)
+        host.finish(sha256)
+    return total
+
+
+def _hold(manifest: Manifest, loaded: list[Loaded]) -> None:
+    """Raise BadDevice where a device opened something else than was planned."""
+    opened = {each.component: each for each in loaded}
+    for piece in manifest.pieces:
+        each = opened[piece.name]
+        if (each.sha256, each.device) != (piece.sha256, piece.device):
+            raise BadDevice(
+                f'device "{each.device}" opened {each.sha256[:12]} as {piece.name}, planned is {piece.sha256[:12]} on '
+                f'"{piece.device}"'
+            )
+
+
+def _clock(host: Any) -> Clock:
+    if host.facts().clock == clock_name():
+        return Clock(0.0, 0.0)
+    trips = []
+    for _ in range(_PINGS):
+        before = time.monotonic()
+        there = host.clock()
+        after = time.monotonic()
+        trips.append((after - before, there - (before + after) / 2.0))
+    trip, offset = min(trips)
+    return Clock(offset, trip / 2.0)

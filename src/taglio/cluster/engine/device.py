@@ -1,0 +1,202 @@
+"""Make this machine a device of a cluster: wraps the engine's own start with our names, token and TLS."""
+
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from taglio.cluster.engine import keeper, local
+from taglio.cluster.engine.library import HEAD, INLINE, ray
+from taglio.cluster.engine.local import LocalDevice
+from taglio.cluster.engine.lock import Lock, make_token
+from taglio.errors import BadDevice, BadOption
+from taglio.profile.stopwatch import Progress
+
+RESOURCE = "taglio:"
+LOOPBACK = "127.0.0.1"
+PORT = 6379
+DEVICE, THREADS, STORE = "TAGLIO_DEVICE", "TAGLIO_THREADS", "TAGLIO_COMPONENTS"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+_PATIENCE_S = 90.0
+# A device is called dead when it has not answered for about this long.
+_HEALTH = {
+    "RAY_health_check_initial_delay_ms": "2000",
+    "RAY_health_check_period_ms": "1000",
+    "RAY_health_check_timeout_ms": "4000",
+    "RAY_health_check_failure_threshold": "4",
+    # Components are what a device is for: they run before what it does at leisure, not behind it.
+    "RAY_worker_niceness": "0",
+    "RAY_task_events_report_interval_ms": "0",
+    **HEAD,
+}
+
+
+def start(
+    name: str,
+    *,
+    head: bool,
+    address: str | None,
+    host: str,
+    port: int,
+    threads: int,
+    memory_mb: int,
+    lock: Lock,
+    progress: Progress | None = None,
+) -> LocalDevice:
+    """Start a device and wait until it is a member of its cluster.
+
+    `memory_mb` is what tensors on their way may take. Raises BadOption and BadDevice, each with the fix.
+    """
+    if not _NAME.fullmatch(name):
+        raise BadOption(f'--name "{name}": write a name of letters, digits, "-", "_" and "."')
+    if head == (address is not None):
+        raise BadOption("say either --head, on the first device, or --address HOST:PORT of the head, on the others")
+    ray()
+    folder = local.prepare(name)
+    if local.keeper(folder) is not None:
+        raise BadDevice(f'device "{name}" runs on this machine already: taglio device stop --name {name}')
+    if head:
+        make_token(lock.token)
+        address = f"{host}:{port}"
+        _free(host, port)
+    assert address is not None
+    environment = {**os.environ, **lock.environment(), **_HEALTH, **INLINE}
+    environment.pop("RAY_AUTH_TOKEN", None)  # it would go before the file
+    _reachable(address, head=head)
+    if not head:
+        # One that was killed here counts as alive for a few seconds more.
+        again = any(folder.glob("session_*"))
+        _not_taken(name, address, lock, _PATIENCE_S / 3.0 if again else 0.0, progress)
+    device = LocalDevice(
+        name, host, address, head, threads, str(lock.token.resolve()), str(lock.tls.resolve()) if lock.tls else None
+    )
+    environment |= {DEVICE: name, THREADS: str(threads), STORE: str(folder / "components")}
+    # A head that was killed goes on with what it knew, so that what uses the cluster meanwhile goes on too.
+    if not (head and (folder / local.MEMORY).exists()):
+        for each in folder.glob("session_*"):  # of an earlier life
+            shutil.rmtree(each, ignore_errors=True)
+    if head:
+        environment |= {"RAY_gcs_storage": "rocksdb", "RAY_gcs_storage_path": str(folder / local.MEMORY)}
+    keeper = [sys.executable, "-m", "taglio.cluster.engine.keeper", str(folder)]
+    command = [*keeper, *_command(device, folder, port, memory_mb)]
+    (folder / local.LOG).unlink(missing_ok=True)
+    process = subprocess.Popen(
+        command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        start_new_session=True, cwd=folder,
+    )  # fmt: skip
+    local.remember(device, process.pid)
+    try:
+        _wait(process, folder, device, progress)
+    except BaseException:
+        local.stop(device)
+        process.wait()
+        raise
+    return device
+
+
+def _command(device: LocalDevice, folder: Path, port: int, memory_mb: int) -> list[str]:
+    role = ["--head", f"--port={port}", "--include-dashboard=false"] if device.head else [f"--address={device.address}"]
+    return [
+        sys.executable, "-m", "taglio.cluster.engine.raystart", "start", *role, "--block",
+        f"--node-ip-address={device.host}",
+        "--num-cpus=0", "--num-gpus=0", f"--resources={json.dumps({RESOURCE + device.name: 1})}",
+        f"--object-store-memory={memory_mb * 10**6}", f"--temp-dir={folder}",
+        "--disable-usage-stats", "--include-log-monitor=false", "--log-color=false",
+    ]  # fmt: skip
+
+
+def _wait(process: "subprocess.Popen[bytes]", folder: Path, device: LocalDevice, progress: Progress | None) -> None:
+    begun = time.monotonic()
+    log = folder / local.LOG
+    while True:
+        text = log.read_text(errors="replace") if log.exists() else ""
+        if keeper.STARTED in text:
+            return
+        waited = time.monotonic() - begun
+        if process.poll() is not None or waited > _PATIENCE_S:
+            raise BadDevice(f'device "{device.name}" did not start: {_reason(text)} (all of it in {log})')
+        if progress:
+            progress(f"starting {device.name}", int(waited), int(_PATIENCE_S))
+        time.sleep(0.05)
+
+
+def _reason(text: str) -> str:
+    """The line of Ray's output that says why."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    telling = [line for line in lines if re.search(r"Error|Exception|PANIC|Unauthenticated|failed", line)]
+    return (telling or lines or ["it said nothing"])[-1][:300]
+
+
+def split(address: str) -> tuple[str, int]:
+    """Host and port of HOST:PORT. Raises BadOption."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise BadOption(f'--address "{address}": write HOST:PORT, such as 192.168.1.10:{PORT}')
+    return host, int(port)
+
+
+def _free(host: str, port: int) -> None:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise BadDevice(
+                f"{host}:{port} cannot be listened on ({error.strerror}): choose another --port, or an address of "
+                "this machine with --host"
+            ) from None
+
+
+def _reachable(address: str, *, head: bool) -> None:
+    host, port = split(address)
+    if head:
+        return
+    try:
+        socket.create_connection((host, port), timeout=10.0).close()
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise BadDevice(
+            f"nothing answers at {address} ({why}): start the head there first (taglio device start --head --host "
+            f"{host} --port {port}), or correct --address"
+        ) from None
+
+
+def members(address: str, lock: Lock) -> dict[str, bool]:
+    """Devices that the head at `address` knows, and whether each is alive. Raises BadDevice where it refuses us.
+
+    Asked in a process of its own, because Ray reads its token and certificates once.
+    """
+    done = subprocess.run(
+        [sys.executable, "-m", "taglio.cluster.engine.members", address],
+        env={**{name: value for name, value in os.environ.items() if name != "RAY_AUTH_TOKEN"}, **lock.environment()},
+        capture_output=True, text=True, timeout=60.0, check=False,
+    )  # fmt: skip
+    if done.returncode == 0:
+        found: dict[str, bool] = json.loads(done.stdout)
+        return found
+    said = done.stderr + done.stdout
+    if re.search(r"(?i)unauthenticated|authentication", said):
+        raise BadDevice(
+            f"{address} refuses the token in {lock.token}: copy the head's token file to this machine, or name it with "
+            "--token"
+        )
+    raise BadDevice(
+        f"{address} does not answer as a head does ({_reason(said)}): it may use TLS where this device does not, or "
+        "the other way round (--tls), or be something else"
+    )
+
+
+def _not_taken(name: str, address: str, lock: Lock, patience_s: float, progress: Progress | None) -> None:
+    begun = time.monotonic()
+    while members(address, lock).get(name):
+        waited = time.monotonic() - begun
+        if waited < patience_s:
+            if progress:
+                progress(f"waiting until the last {name} is given up", int(waited), int(patience_s))
+            continue
+        raise BadDevice(f'the cluster at {address} has a device "{name}" already: choose another --name')

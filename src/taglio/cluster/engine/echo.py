@@ -1,0 +1,68 @@
+"""What a link is measured with: an actor that sends tensors to another and waits for its word. Fits nothing.
+
+Whoever gets a message runs a component next, and on a device that was waiting even the smallest takes a while. So each
+end runs one operator on what arrives, and what a hop takes includes it.
+"""
+
+import time
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+
+from taglio.cluster.engine.library import ray
+from taglio.cluster.engine.parcel import Joint, Parcel
+from taglio.cluster.engine.resident import Resident
+from taglio.runtimes.onnxruntime import SessionOptions, open_session
+
+_FEW = 8
+
+
+class Echo(Resident):
+    """One end of a link that is measured."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._session = open_session(_smallest(), SessionOptions(1))
+        self._joint = Joint()
+
+    def there(self, parcel: Parcel) -> int:
+        """A tensor arrives; its bytes, 0 while there is more to come."""
+        whole = self._joint.whole(parcel)
+        if whole is None:
+            return 0
+        tensor = whole.tensors["tensor"]
+        self._run(tensor)
+        return int(tensor.nbytes)
+
+    def seconds(self, other: Any, size: int, runs: int, together: int = 1) -> list[float]:
+        """Until the actor `other` (None: this process) has answered to a tensor of `size` bytes, or to so many sent one
+        after the other, `runs` times."""
+        tensor = np.zeros(size, np.uint8)
+        found = []
+        for index in range(runs):
+            start = time.monotonic()
+            parcels = [Parcel(index, each, self.device, {"tensor": tensor}) for each in range(together)]
+            if other is None:
+                for parcel in parcels:
+                    self.there(parcel)
+            else:
+                ray().get([other.there.remote(part) for parcel in parcels for part in parcel.parts()])
+                self._run(tensor)
+            found.append(time.monotonic() - start)
+        return found
+
+    def _run(self, tensor: np.ndarray) -> None:
+        self._session.run(None, {"x": tensor[:_FEW]})
+
+
+def _smallest() -> onnx.ModelProto:
+    """A component of one operator."""
+    node = helper.make_node("DequantizeLinear", ["x", "scale"], ["y"])
+    ends = [
+        helper.make_tensor_value_info(n, t, [_FEW]) for n, t in (("x", TensorProto.UINT8), ("y", TensorProto.FLOAT))
+    ]
+    scale = helper.make_tensor("scale", TensorProto.FLOAT, [], [1.0])
+    graph = helper.make_graph([node], "smallest", ends[:1], ends[1:], [scale])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)

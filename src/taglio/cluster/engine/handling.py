@@ -1,0 +1,252 @@
+"""What messages take of the devices at their ends, and requests of the start device: requests of next to no work
+through the pipeline that answers real ones. Plans nothing.
+
+Pipelines of components that do next to nothing: one on the start device alone; that, another on another device and one
+to end with, which is a message there and one back; the same with some more messages there, sent at once; and with many
+bytes there, or back. Their differences are what a message and its bytes take where it leaves and where it arrives:
+handling, threads and processes included. What a request takes besides its component is longer where that has filled the
+processor's caches: it is measured with one that multiplies matrices.
+"""
+
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from onnx import TensorProto, helper
+
+from taglio.cluster.devices import Cluster
+from taglio.cluster.engine.connect import Connection
+from taglio.cluster.engine.deploy import LANES, Deployment, open_components
+from taglio.cluster.engine.pipeline import Answer, Broken, Pipeline
+from taglio.components.build import write
+from taglio.components.cut import Component
+from taglio.errors import BadDevice
+from taglio.profile.stopwatch import Progress
+
+# Messages more, in the third pipeline. Many bytes are what a link lets through in so long, within limits.
+_MORE = 2
+_LONG_S, _FEWEST_BYTES, _MOST_BYTES = 0.2, 100_000, 1_000_000
+_LEAST_S, _FEWEST, _FEWEST_LONG, _PATIENCE_S = 2.0, 50, 16, 60.0
+_SHARE_S = 0.5
+# A device that takes so much of what a quota lets it have did nothing but wait for it.
+_SATURATED = 0.8
+_FEW, _WIDE, _FLOAT_BYTES = 8, 400, 4
+_INPUT, _OUTPUT = "x", "y"
+
+
+@dataclass(frozen=True, slots=True)
+class Handling:
+    """Seconds that a message and each of its bytes take of a device's processors where it leaves and where it arrives,
+    and that a request takes where it starts; longer by as much as a quota makes all work there longer."""
+
+    send_s: float
+    receive_s: float
+    send_byte_s: float = 0.0
+    receive_byte_s: float = 0.0
+    request_s: float = 0.0
+
+
+def handling(connection: Connection, cluster: Cluster, progress: Progress | None = None) -> dict[str, Handling]:
+    """Of the start device and every device that is linked with it, both ways. Raises BadDevice for one that stops
+    answering."""
+    try:
+        return _measured(connection, cluster, progress)
+    except Broken as error:
+        raise BadDevice(f"while messages were measured, {error}: see taglio cluster status, and try again") from None
+
+
+def _measured(connection: Connection, cluster: Cluster, progress: Progress | None) -> dict[str, Handling]:
+    start = cluster.start
+    others = [each.name for each in cluster.devices if each.name != start]
+    others = [name for name in others if cluster.link(start, name) and cluster.link(name, start)]
+    found: dict[str, Handling] = {}
+    ours: list[tuple[float, float, float, float]] = []
+    shares: list[float] = []
+    with tempfile.TemporaryDirectory() as folder:
+        request_s = _request_s(connection, cluster, Path(folder) / "working")
+        alone = _taken(connection, cluster, Path(folder) / "alone", _parts(start))[start].seconds if others else 0.0
+        for done, name in enumerate(others):
+            if progress:
+                progress("measuring messages", done, len(others))
+            there, back = _many(cluster, start, name), _many(cluster, name, start)
+            ways = {
+                "few": (_parts(start, name), _FEWEST),
+                "more": (_parts(start, name, _MORE), _FEWEST),
+                "there": (_parts(start, name, there=there), _FEWEST_LONG),
+                "back": (_parts(start, name, back=back), _FEWEST_LONG),
+            }
+            taken = {
+                each: _taken(connection, cluster, Path(folder) / f"{name}-{each}", parts, fewest)
+                for each, (parts, fewest) in ways.items()
+            }
+            seconds = {way: {at: each.seconds for at, each in uses.items()} for way, uses in taken.items()}
+            few = seconds["few"]
+            sent, received = ((seconds["more"][each] - few[each]) / _MORE for each in (start, name))
+            leaving, arriving = ((seconds["there"][each] - few[each]) / there for each in (start, name))
+            returned, restored = ((seconds["back"][each] - few[each]) / back for each in (name, start))
+            ours.append((sent, few[start] - alone - sent, leaving, restored))
+            shares += [uses[start].share for uses in taken.values()]
+            theirs = np.median([uses[name].share for uses in taken.values()])
+            found[name] = _bounded([few[name] - received, received, returned, arriving] / theirs)
+    mine = np.median(ours, axis=0) / np.median(shares) if ours else np.zeros(4)
+    found[start] = replace(_bounded(mine), request_s=request_s)
+    if progress:
+        progress("measuring messages", len(others), len(others))
+    return found
+
+
+def with_handling(cluster: Cluster, found: Mapping[str, Handling]) -> Cluster:
+    """The cluster with what messages take of its devices."""
+    devices = (replace(each, **asdict(found[each.name])) if each.name in found else each for each in cluster.devices)
+    return replace(cluster, devices=tuple(devices))
+
+
+def _bounded(seconds: np.ndarray) -> Handling:
+    return Handling(*(max(each, 0.0) for each in seconds.tolist()))
+
+
+def _many(cluster: Cluster, source: str, target: str) -> int:
+    """Bytes of a message that keeps the link busy for a while."""
+    link = cluster.link(source, target)
+    assert link is not None
+    return int(np.clip(link.bandwidth_bytes_per_s * _LONG_S, _FEWEST_BYTES, _MOST_BYTES))
+
+
+def _request_s(connection: Connection, cluster: Cluster, folder: Path) -> float:
+    """Seconds between components of one request after the other, in the mean."""
+    parts = [_part("working", cluster.start, [_INPUT], {_OUTPUT: _FEW}, working=True)]
+    pipeline = _opened(connection, cluster, folder, parts)[1]
+    try:
+        _stream(pipeline, 0, LANES, 0.0)
+        begun = time.monotonic()
+        answers = _stream(pipeline, LANES, _FEWEST, _LEAST_S)
+        took_s = time.monotonic() - begun
+    finally:
+        pipeline.close()
+    working_s = sum(step.end_s - step.start_s for answer in answers for step in answer.steps)
+    return max(took_s - working_s, 0.0) / len(answers)
+
+
+@dataclass(frozen=True, slots=True)
+class _Use:
+    """What a request takes of a device: processor seconds, and how many of those the device has in a second."""
+
+    seconds: float
+    share: float
+
+
+def _taken(
+    connection: Connection, cluster: Cluster, folder: Path, parts: Sequence[Component], fewest: int = _FEWEST
+) -> dict[str, _Use]:
+    """What a request takes of each device, as many on their way as fit."""
+    deployment, pipeline = _opened(connection, cluster, folder, parts)
+    try:
+        hosts = deployment.hosts()
+        spare = {name: host.share(_SHARE_S) for name, host in hosts.items()}
+        _stream(pipeline, 0, fewest, 0.0)
+        _, idle = _used(hosts, lambda: time.sleep(_SHARE_S))
+        answers: list[Answer] = []
+        took_s, had = _used(hosts, lambda: answers.extend(_stream(pipeline, fewest, fewest, _LEAST_S)))
+    finally:
+        pipeline.close()
+    # What a device does with nothing to do is no message's: where they are long on their way, it would be most of it.
+    each_s = {name: max(had[name] - idle[name], 0.0) * took_s / len(answers) for name in hosts}
+    shares = {name: had[name] if had[name] > _SATURATED * spare[name] else spare[name] for name in hosts}
+    return {name: _Use(each_s[name], shares[name]) for name in hosts}
+
+
+def _used(hosts: Mapping[str, Any], meanwhile: Callable[[], object]) -> tuple[float, dict[str, float]]:
+    """Seconds that something took, and the processors that each host used of them."""
+    before, begun = {name: host.processor_s() for name, host in hosts.items()}, time.monotonic()
+    meanwhile()
+    took_s = time.monotonic() - begun
+    return took_s, {name: (host.processor_s() - before[name]) / took_s for name, host in hosts.items()}
+
+
+def _opened(
+    connection: Connection, cluster: Cluster, folder: Path, parts: Sequence[Component]
+) -> tuple[Deployment, Pipeline]:
+    folder.mkdir()
+    manifest = write(folder, "0" * 64, [_INPUT], [_OUTPUT], parts)
+    deployment = open_components(connection, manifest, folder, cluster)
+    return deployment, Pipeline(deployment, LANES, cluster.start)
+
+
+def _stream(pipeline: Pipeline, first: int, fewest: int, least_s: float) -> list[Answer]:
+    """Answers to requests from number `first` on, so many and for so long at least."""
+    feed, begun, request = {_INPUT: np.zeros(_FEW, np.float32)}, time.monotonic(), first
+    answers: list[Answer] = []
+    while request - first < fewest or time.monotonic() - begun < least_s:
+        if not pipeline.room():
+            answers.append(pipeline.wait(first + len(answers), _PATIENCE_S))
+        pipeline.send(request, feed)
+        request += 1
+    while first + len(answers) < request:
+        answers.append(pipeline.wait(first + len(answers), _PATIENCE_S))
+    return answers
+
+
+def _parts(start: str, other: str | None = None, more: int = 0, *, there: int = 0, back: int = 0) -> list[Component]:
+    """Components x -> ... -> y: one on the start device, some on the other that each read one message more, and one on
+    the start device; so many bytes there, and back, or next to none. Without the other, one."""
+    writes = [_OUTPUT] if other is None else ["a", *(f"a{index}" for index in range(more))]
+    sizes = dict.fromkeys(writes, max(there // _FLOAT_BYTES, _FEW))
+    parts = [_part("first", start, [_INPUT], sizes)]
+    if other is not None:
+        last: dict[str, int] = {}
+        for index, sent in enumerate(writes):
+            made = {f"b{index}": max(back // _FLOAT_BYTES, _FEW)}
+            parts.append(_part(f"{index}-there", other, [sent, *last], made, given=sizes | last))
+            last = made
+        parts.append(_part("last", start, list(last), {_OUTPUT: _FEW}, given=last))
+    return parts
+
+
+def _part(
+    name: str,
+    device: str,
+    reads: Sequence[str],
+    writes: Mapping[str, int],
+    *,
+    given: Mapping[str, int] | None = None,
+    working: bool = False,
+) -> Component:
+    """A component that writes the sum of the first numbers of what it reads, and as many zeros behind it as make up the
+    size of each that it writes; sizes of what it reads are `given` where they are not the least. A working one
+    multiplies matrices of its input before."""
+    sizes = dict.fromkeys(reads, _FEW) | {each: size for each, size in (given or {}).items() if each in reads}
+    nodes, summed = [], []
+    weights = [
+        helper.make_tensor("begin", TensorProto.INT64, [1], [0]),
+        helper.make_tensor("end", TensorProto.INT64, [1], [_FEW]),
+    ]
+    for each in reads:
+        nodes.append(helper.make_node("Slice", [each, "begin", "end"], [f"{each} first"]))
+        summed.append(f"{each} first")
+    if working:
+        weights += [
+            helper.make_tensor("rows", TensorProto.INT64, [2], [_WIDE, _WIDE // _FEW]),
+            helper.make_tensor("row", TensorProto.INT64, [2], [1, _FEW]),
+        ]
+        nodes += [
+            helper.make_node("Reshape", [reads[0], "row"], ["flat"]),
+            helper.make_node("Tile", ["flat", "rows"], ["matrix"]),
+            helper.make_node("MatMul", ["matrix", "matrix"], ["product"]),
+            helper.make_node("ReduceMax", ["product"], ["most"], keepdims=0),
+        ]
+        summed.append("most")
+    nodes.append(helper.make_node("Sum", summed, ["sum"]))
+    for each, size in writes.items():
+        weights.append(helper.make_tensor(f"{each} behind", TensorProto.INT64, [2], [0, size - _FEW]))
+        nodes.append(helper.make_node("Pad", ["sum", f"{each} behind"], [each]))
+    inputs, outputs = (
+        [helper.make_tensor_value_info(each, TensorProto.FLOAT, [size]) for each, size in side.items()]
+        for side in (sizes, writes)
+    )
+    graph = helper.make_graph(nodes, name, inputs, outputs, weights)
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    return Component(name, device, (), proto, tuple(reads), tuple(writes))

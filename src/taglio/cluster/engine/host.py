@@ -1,0 +1,277 @@
+"""What runs on a device: an actor that opens components, runs each when its messages are there, and sends on what it
+writes, straight to the devices that read it.
+
+Several requests may be in it at once, each message in a thread of its own; components run one at a time, of those that
+have what they read the oldest request's first, as the planner assumes.
+"""
+
+import heapq
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from taglio import artifact
+from taglio.cluster.engine import counters
+from taglio.cluster.engine.parcel import Hop, Joint, Parcel, Step
+from taglio.cluster.engine.resident import Resident, resident_bytes
+from taglio.cluster.engine.wiring import Message
+from taglio.components.build import Piece
+from taglio.errors import BadDevice, TaglioError
+from taglio.profile.speed import reference_seconds
+from taglio.runtimes.onnxruntime import SessionOptions
+from taglio.runtimes.session import Session, opener
+
+# Threads of an actor: for messages that arrive, for those that are fetched, and one that waits for its end.
+MESSAGES, FETCHES, WATCH = "messages", "fetches", "watch"
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What a device has opened and will run: the hash of the very bytes that the session was made from."""
+
+    device: str
+    component: str
+    sha256: str
+    runtime: str
+    version: str
+    threads: int
+    load_s: float
+    memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A component for a device: the messages that it reads, by index, and those that it sends."""
+
+    piece: Piece
+    reads: tuple[int, ...]
+    sends: tuple[tuple[int, Message], ...]
+
+
+@dataclass(slots=True)
+class _Request:
+    """What a request has brought so far, and the components that wait for more."""
+
+    left: set[str]
+    parcels: dict[int, Parcel] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class _Work:
+    """A component, the `place`-th of those here, that has had all it reads since `ready_s`. The least is run first."""
+
+    request: int
+    place: int
+    component: str
+    parcels: list[Parcel] = field(compare=False)
+    ready_s: float = field(compare=False)
+
+
+class Host(Resident):
+    """One device's components. Made an actor by deploy.py."""
+
+    def __init__(self, device: str = "", threads: int = 0, store: Path | None = None) -> None:
+        super().__init__(device, threads, store)
+        self._jobs: dict[str, Job] = {}
+        self._sessions: dict[str, Session] = {}
+        self._peers: dict[str, Callable[[Parcel], None]] = {}
+        self._turn = _Turn()
+        self._joint = Joint()
+        self._lock = threading.Lock()
+        self._requests: dict[int, _Request] = {}
+        self._promised: dict[tuple[int, int], Future[Parcel]] = {}
+
+    def counters(self) -> dict[str, tuple[float, float]] | None:
+        """What this machine's energy counters show."""
+        return counters.read()
+
+    def speed(self, threads: int, least_s: float) -> float:
+        """Seconds that the reference computation takes on this device now, in the mean of at least `least_s`."""
+        return reference_seconds(threads, least_s)
+
+    def processor_s(self) -> float:
+        """Seconds of processors that this process has taken since it began."""
+        return time.process_time()
+
+    def share(self, least_s: float) -> float:
+        """Of a processor, what work that never rests is given here: half of it under a quota of half a core."""
+        start, before = time.monotonic(), time.process_time()
+        while time.monotonic() - start < least_s:
+            pass
+        return (time.process_time() - before) / (time.monotonic() - start)
+
+    def clock(self) -> float:
+        """This device's monotonic clock."""
+        return time.monotonic()
+
+    def load(self, jobs: list[Job], runtime: str, threads: int, peers: dict[str, Any]) -> list[Loaded]:
+        """Open the components of `jobs` and run each once on zeros; `peers` are the hosts that messages are posted to.
+
+        Raises BadModel where the runtime refuses a component, BadArtifact where its file was changed.
+        """
+        found = []
+        for job in jobs:
+            piece, begun = job.piece, time.monotonic()
+            data = self.store.read(piece.sha256)
+            # A session that is opened by path reads the file again: what it reads is what was hashed.
+            path = self.store.path(piece.sha256)
+            session = opener(runtime)(path, SessionOptions(threads))
+            zeros = {port.name: np.zeros(port.shape, port.dtype) for port in piece.inputs}
+            session.run([port.name for port in piece.outputs], zeros)
+            if self.store.read(piece.sha256) != data:
+                raise BadDevice(f"{path}: changed while it was opened")
+            self._sessions[piece.name], self._jobs[piece.name] = session, job
+            took = time.monotonic() - begun
+            version = artifact.version_of(runtime)
+            found.append(
+                Loaded(self.device, piece.name, piece.sha256, runtime, version, threads, took, resident_bytes())
+            )
+        self._peers = {name: post(host) for name, host in peers.items()}
+        return found
+
+    def take(self, parcel: Parcel) -> None:
+        """A message arrives: run as many components as had waited for it alone, and for what they write in turn."""
+        whole = self._joint.whole(parcel)
+        due = self._note(whole) if whole is not None else 0
+        while due:
+            with self._turn.next() as work:
+                made = self._run(work)
+            due += sum(map(self._note, self._send(work, made))) - 1
+
+    def _note(self, parcel: Parcel) -> int:
+        """Have components wait for their turn that have all they read now; how many."""
+        with self._lock:
+            request = self._requests.setdefault(parcel.request, _Request(set(self._jobs)))
+            request.parcels[parcel.message] = parcel
+            found = []
+            for place, (name, job) in enumerate(self._jobs.items()):
+                if name in request.left and all(index in request.parcels for index in job.reads):
+                    parcels = [request.parcels[index] for index in job.reads]
+                    found.append(_Work(parcel.request, place, name, parcels, time.monotonic()))
+                    request.left.discard(name)
+            if not request.left:
+                del self._requests[parcel.request]
+        self._turn.add(found)
+        return len(found)
+
+    def promise(self, request: int, message: int) -> "Future[Parcel]":
+        """A message of a request to whoever fetches what it reads: the caller, and the device that it is on."""
+        with self._lock:
+            return self._promised.setdefault((request, message), Future())
+
+    def give(self, request: int, message: int) -> Parcel:
+        """The same once it is there, for good."""
+        try:
+            return self.promise(request, message).result()
+        finally:
+            with self._lock:
+                del self._promised[request, message]
+
+    def stay(self) -> None:
+        """Never returns: whoever asked learns that this process ended."""
+        threading.Event().wait()
+
+    def _send(self, work: _Work, made: "Made") -> list[Parcel]:
+        """Send a component's messages; those to components of this device are given back."""
+        here = []
+        for index, message in self._jobs[work.component].sends:
+            tensors = {name: made.tensors[name] for name in message.names} if made.error is None else {}
+            parcel = Parcel(work.request, index, self.device, tensors, made.steps, made.hops, made.error)
+            if message.device == self.device:
+                here.append(parcel)
+            elif message.device in self._peers:
+                self._peers[message.device](parcel)
+            else:
+                self.promise(work.request, index).set_result(parcel)
+        return here
+
+    def _run(self, work: _Work) -> "Made":
+        """Run a component; what fails is what it made, for whoever waits for the answer."""
+        try:
+            return self._made(work)
+        except Exception as error:
+            known = error if isinstance(error, TaglioError) else BadDevice(f"{work.component} failed: {_line(error)}")
+            return Made({}, (), (), known)
+
+    def _made(self, work: _Work) -> "Made":
+        piece, session = self._jobs[work.component].piece, self._sessions[work.component]
+        tensors: dict[str, np.ndarray] = {}
+        steps: dict[str, Step] = {}
+        hops: dict[tuple[int, str], Hop] = {}
+        for parcel in work.parcels:
+            if parcel.error is not None:
+                raise parcel.error
+            tensors.update(parcel.tensors)
+            steps.update((each.component, each) for each in parcel.steps)
+            for each in parcel.hops:
+                hop = each if each.target else each._replace(target=self.device)
+                hops[hop.message, hop.target] = hop
+        feed = {port.name: tensors[port.name] for port in piece.inputs}
+        names = [port.name for port in piece.outputs]
+        start = time.monotonic()
+        values = session.run(names, feed)
+        end = time.monotonic()
+        steps[work.component] = Step(work.component, self.device, work.ready_s, start, end)
+        return Made(dict(zip(names, values, strict=True)), tuple(steps.values()), tuple(hops.values()), None)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Made:
+    """What a component wrote, what led to it, and what went wrong instead."""
+
+    tensors: dict[str, np.ndarray]
+    steps: tuple[Step, ...]
+    hops: tuple[Hop, ...]
+    error: TaglioError | None
+
+
+def post(host: Any) -> Callable[[Parcel], None]:
+    """How a message is sent to a host: nobody waits for it."""
+    take = host.take.options(concurrency_group=MESSAGES, num_returns=0).remote
+
+    def sent(parcel: Parcel) -> None:
+        for part in parcel.parts():
+            take(part)
+
+    return sent
+
+
+def _line(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+
+
+class _Turn:
+    """Lets one thread at a time work. Whoever comes next gets what is first of all that waits, and not always what it
+    brought: of the oldest request, the first component in running order, as the planner assumes."""
+
+    def __init__(self) -> None:
+        self._waiting: list[_Work] = []
+        self._busy = False
+        self._free = threading.Condition()
+
+    def add(self, found: Iterable[_Work]) -> None:
+        """Whoever adds so many asks for the next as often."""
+        with self._free:
+            for work in found:
+                heapq.heappush(self._waiting, work)
+
+    @contextmanager
+    def next(self) -> Iterator[_Work]:
+        with self._free:
+            while self._busy:
+                self._free.wait()
+            work = heapq.heappop(self._waiting)
+            self._busy = True
+        try:
+            yield work
+        finally:
+            with self._free:
+                self._busy = False
+                self._free.notify()

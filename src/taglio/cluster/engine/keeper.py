@@ -1,0 +1,68 @@
+"""Keeps one device up: python -m taglio.cluster.engine.keeper FOLDER COMMAND... Decides nothing about other devices.
+
+The engine's process is started anew when it ends, so a device whose head was restarted joins again. What never started
+is not tried twice. SIGTERM ends both.
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import FrameType
+
+from taglio.cluster.engine.local import LOG
+
+STARTED = "Ray runtime started"
+# Where Ray writes which cluster it started last. With that, and any process of the cluster on this machine (another
+# device of it), it takes a head that was killed for one that runs, and does not start.
+_LAST = "ray_current_cluster"
+_PAUSE_S = 1.0
+_PATIENCE_S = 8.0
+
+
+def main(folder: Path, command: list[str]) -> int:
+    """Run `command` until SIGTERM."""
+    stopping = False
+    child: subprocess.Popen[bytes] | None = None
+
+    def end(_signal: int, _frame: FrameType | None) -> None:
+        nonlocal stopping
+        stopping = True
+        if child is not None and child.poll() is None:
+            child.terminate()
+
+    signal.signal(signal.SIGTERM, end)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    log, up = folder / LOG, False
+    while not stopping:
+        (folder / _LAST).unlink(missing_ok=True)
+        with log.open("wb") as file:
+            child = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, start_new_session=True)
+            while child.poll() is None:
+                time.sleep(0.1)
+                if stopping:
+                    _end(child)
+        up = up or STARTED in log.read_text(errors="replace")
+        if not up:
+            return 1
+        if not stopping:
+            time.sleep(_PAUSE_S)
+    return 0
+
+
+def _end(child: "subprocess.Popen[bytes]") -> None:
+    """End a process and all that it started."""
+    try:
+        child.wait(_PATIENCE_S)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait()
+    with contextlib.suppress(OSError):
+        os.killpg(child.pid, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), sys.argv[2:]))

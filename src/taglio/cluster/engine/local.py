@@ -1,0 +1,129 @@
+"""The devices that run on this machine: where each keeps its files, which process keeps it up. Starts nothing."""
+
+import os
+import shutil
+import signal
+import stat
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from taglio import artifact
+from taglio.cluster.devices import nearest
+from taglio.cluster.engine.lock import Lock
+from taglio.errors import BadArtifact, BadDevice, BadOption
+
+# A Unix socket's path has at most 107 bytes, and Ray's lie deep below a device's folder.
+_LONGEST = 40
+_FILE, _PID, LOG = "device.json", "pid", "log"
+# Where a head keeps what it knows of its cluster: it outlives a head that is killed, not one that is stopped.
+MEMORY = "memory"
+
+
+@dataclass(frozen=True, slots=True)
+class LocalDevice:
+    """A device as it was started: `host` is the address it listens on, `address` that of the head."""
+
+    name: str
+    host: str
+    address: str
+    head: bool
+    threads: int
+    token: str
+    tls: str | None
+
+    @property
+    def folder(self) -> Path:
+        """Where it keeps its files."""
+        return home() / self.name
+
+    @property
+    def lock(self) -> Lock:
+        """Its token and certificates."""
+        return Lock(Path(self.token), Path(self.tls) if self.tls else None)
+
+
+def home(environment: Mapping[str, str] = os.environ) -> Path:
+    """The folder of all devices of this user, TAGLIO_DEVICES or one below /tmp."""
+    return Path(environment.get("TAGLIO_DEVICES") or f"/tmp/taglio-{os.getuid()}")
+
+
+def prepare(name: str) -> Path:
+    """The folder of the device called `name`, made for its owner alone. Raises BadOption where that cannot be."""
+    base = home()
+    folder = base / name
+    if len(os.fsencode(folder)) > _LONGEST + len("/tmp/taglio-"):
+        raise BadOption(f"{folder}: too long for the sockets in it: shorten the name or set TAGLIO_DEVICES=/short/path")
+    base.mkdir(parents=True, exist_ok=True, mode=0o700)
+    found = base.stat()
+    if found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077:
+        raise BadOption(f"{base}: others may write there: remove it, or set TAGLIO_DEVICES to a folder of your own")
+    folder.mkdir(exist_ok=True, mode=0o700)
+    return folder
+
+
+def remember(device: LocalDevice, pid: int) -> None:
+    """Write down a device and the process that keeps it up."""
+    artifact.write_bytes(device.folder / _FILE, msgspec.json.encode(device))
+    artifact.write_bytes(device.folder / _PID, str(pid).encode())
+
+
+def known() -> list[LocalDevice]:
+    """Devices that run on this machine, by name."""
+    found = []
+    for path in sorted(home().glob(f"*/{_FILE}")):
+        if keeper(path.parent) is not None:
+            try:
+                found.append(msgspec.json.decode(path.read_bytes(), type=LocalDevice))
+            except (OSError, msgspec.DecodeError) as error:
+                raise BadArtifact(f"{path}: damaged ({error}): taglio device stop --name {path.parent.name}") from None
+    return found
+
+
+def one(name: str) -> LocalDevice:
+    """The device called `name`. Raises BadDevice where it does not run here."""
+    devices = {each.name: each for each in known()}
+    if name not in devices:
+        raise BadDevice(f'no device "{name}" runs on this machine{nearest(name, devices)}')
+    return devices[name]
+
+
+def keeper(folder: Path) -> int | None:
+    """The process that keeps the device in `folder` up; None where it is gone."""
+    try:
+        pid = int((folder / _PID).read_text())
+        os.kill(pid, 0)
+    except (OSError, ValueError):
+        return None
+    try:  # a number may have been given to another process since
+        words = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return pid
+    return pid if b"taglio.cluster.engine.keeper" in words else None
+
+
+def stop(device: LocalDevice, patience_s: float = 30.0) -> None:
+    """End the device's processes. Raises BadDevice where they do not end."""
+    pid = keeper(device.folder)
+    if pid is not None:
+        os.kill(pid, signal.SIGTERM)
+        end = time.monotonic() + patience_s
+        while keeper(device.folder) is not None and _running(pid):
+            if time.monotonic() > end:
+                raise BadDevice(
+                    f'device "{device.name}" does not stop: kill process {pid} and see {device.folder / LOG}'
+                )
+            time.sleep(0.05)
+    for name in (_PID, _FILE):
+        (device.folder / name).unlink(missing_ok=True)
+    shutil.rmtree(device.folder / MEMORY, ignore_errors=True)
+
+
+def _running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

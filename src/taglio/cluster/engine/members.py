@@ -1,0 +1,37 @@
+"""Ask a head which devices it knows: python -m taglio.cluster.engine.members HOST:PORT. Joins nothing."""
+
+import json
+import sys
+from typing import Any
+
+from taglio.cluster.engine.library import part, ray
+
+RESOURCE = "taglio:"
+_PATIENCE_S = 10.0
+
+
+def devices(nodes: list[dict[str, Any]]) -> dict[str, bool]:
+    """Device names among Ray's nodes, and whether each is alive; one that came back is."""
+    found: dict[str, bool] = {}
+    for node in nodes:
+        for name in node.get("Resources", {}):
+            if name.startswith(RESOURCE):
+                found[name.removeprefix(RESOURCE)] = found.get(name.removeprefix(RESOURCE), False) or node["Alive"]
+    return found
+
+
+def main(address: str) -> int:
+    """Print the devices as JSON."""
+    ray()
+    options = part("ray._raylet").GcsClientOptions.create(
+        address, None, allow_cluster_id_nil=True, fetch_cluster_id_if_nil=False
+    )
+    part("ray._raylet").GcsClient(address).get_all_node_info(timeout=_PATIENCE_S)
+    state = part("ray._private.state").GlobalState()
+    state._initialize_global_state(options)  # noqa: SLF001 - what Ray's own status command calls
+    print(json.dumps(devices(state.node_table())))  # noqa: T201
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

@@ -1,0 +1,209 @@
+"""Measure links with real tensors over the data path that requests take. Plans nothing.
+
+A tensor goes from a device to another and a few bytes come back, timed by the sender's clock, so no two clocks are
+compared: what grows with the size is the way there, and the two latencies are taken to be equal. Latency includes what
+the engine itself takes for a hop, and the smallest of components where it ends.
+
+Several small ones sent at once show how much later each is there than the one before it.
+"""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from taglio.cluster.devices import Cluster, Link
+from taglio.cluster.engine.connect import Connection, on, refusal
+from taglio.cluster.engine.echo import Echo
+from taglio.cluster.engine.library import ray
+from taglio.profile.stopwatch import Progress
+
+SIZES = (1_000, 10_000, 100_000, 400_000, 1_600_000, 4_000_000)
+_RUNS, _FEWEST, _WARMUP, _FEWEST_SIZES = 15, 4, 3, 3
+_BUDGET_S = 4.0
+_PATIENCE_S = 60.0
+_RESAMPLES = 200
+# Small tensors that are sent at once.
+_TOGETHER = 5
+# What a copy within a process cannot be told from.
+_FASTEST_BYTES_PER_S = 1.25e11
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """A fitted value between the 5th and the 95th percentile of fits to resampled measurements."""
+
+    low: float
+    value: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class LinkProbe:
+    """One direction. `planned` is the cluster file's link (None: it has none); `seconds` are medians by size in bytes,
+    the answer's way back included. A message is `gap_s` behind the one before it at least."""
+
+    source: str
+    target: str
+    latency_s: Spread
+    bandwidth_bytes_per_s: Spread
+    gap_s: float
+    seconds: Mapping[int, float]
+    planned: Link | None
+
+    def link(self) -> Link:
+        """The link as measured, with the energy that the file gives it."""
+        joules = self.planned.joules_per_byte if self.planned is not None else 0.0
+        latency_s, speed = self.latency_s.value, self.bandwidth_bytes_per_s.value
+        return Link(self.source, self.target, speed, latency_s, joules, min(self.gap_s, latency_s))
+
+
+def probe(connection: Connection, cluster: Cluster, progress: Progress | None = None) -> list[LinkProbe]:
+    """Every link of `cluster`, and each device's loopback. Raises BadDevice for a device that is not there."""
+    library = ray()
+    names = [device.name for device in cluster.devices]
+    connection.need(names)
+    pairs = [(a, b) for a, b in itertools.product(names, names) if a == b or cluster.link(a, b) is not None]
+    actor = library.remote(num_cpus=0, max_restarts=0)(Echo)
+    found = []
+    for done, (a, b) in enumerate(pairs):
+        if progress:
+            progress("probing", done, len(pairs))
+        ends = {name: actor.options(**on(name)).remote() for name in dict.fromkeys((a, b))}
+        try:
+            samples = _measure(ends[a], ends[b] if a != b else None)
+            gap_s = _gap_s(ends[a], ends[b]) if a != b else 0.0
+        except Exception as error:
+            raise refusal(b, error) from None
+        given = next((each for each in cluster.links if (each.source, each.target) == (a, b)), None)
+        found.append(fitted(a, b, samples, given, gap_s))
+    if progress:
+        progress("probing", len(pairs), len(pairs))
+    return found
+
+
+def _measure(source: Any, target: Any) -> dict[int, list[float]]:
+    """Seconds by size, of as many sizes and runs as the budget allows, which all sizes share: on a slow link the small
+    ones would use it up, and tell nothing of the bandwidth."""
+    found: dict[int, list[float]] = {}
+    each_s = min(_got(source.seconds.remote(target, SIZES[0], _WARMUP)))
+    left_s = _BUDGET_S
+    for index, size in enumerate(SIZES):
+        each_s = _guess(found, size) if found else each_s
+        if len(found) >= _FEWEST_SIZES and _FEWEST * each_s > left_s:
+            break
+        share_s = left_s / (len(SIZES) - index)
+        runs = max(_FEWEST, min(_RUNS, int(share_s / max(each_s, 1e-9))))
+        found[size] = _got(source.seconds.remote(target, size, runs))
+        left_s -= sum(found[size])
+    return found
+
+
+def _gap_s(source: Any, target: Any) -> float:
+    """How much later each of several small tensors is there than the one sent before it."""
+    alone, several = (_got(source.seconds.remote(target, SIZES[0], _RUNS, each)) for each in (1, _TOGETHER))
+    return float(max(median(several) - median(alone), 0.0) / (_TOGETHER - 1))
+
+
+def _got(answer: Any) -> Any:
+    return ray().get(answer, timeout=_PATIENCE_S)
+
+
+def _guess(found: Mapping[int, Sequence[float]], size: int) -> float:
+    """Seconds that a larger tensor will take."""
+    if len(found) < 2:
+        return median(found[max(found)])
+    latency_s, byte_s = _line({known: median(each) for known, each in found.items()})
+    return latency_s + size * byte_s
+
+
+def fitted(
+    source: str,
+    target: str,
+    samples: Mapping[int, Sequence[float]],
+    planned: Link | None,
+    gap_s: float = 0.0,
+) -> LinkProbe:
+    """Latency and bandwidth from seconds by size, a line through the medians."""
+    medians = {size: median(each) for size, each in samples.items()}
+    draw = np.random.default_rng(0)
+    again = [
+        {size: float(np.median(draw.choice(each, len(each)))) for size, each in samples.items()}
+        for _ in range(_RESAMPLES)
+    ]
+    lines = [_line(each) for each in (medians, *again)]
+    back = 1.0 if source == target else 0.5  # within one process nothing comes back over a wire
+    latencies = [back * each[0] for each in lines]
+    speeds = [_speed(each[1]) for each in lines]
+    return LinkProbe(source, target, _spread(latencies), _spread(speeds), gap_s, medians, planned)
+
+
+def _line(seconds: Mapping[int, float]) -> tuple[float, float]:
+    """Seconds at no bytes, and seconds a byte, neither negative: the line of least absolute relative errors, which one
+    size that was held up does not move. Such a line goes through two of the points, or through one along an axis."""
+    points = sorted(seconds.items())
+    lines = [(time_s, 0.0) for _, time_s in points] + [(0.0, time_s / size) for size, time_s in points]
+    for (size, time_s), (larger, longer_s) in itertools.combinations(points, 2):
+        slope = (longer_s - time_s) / (larger - size)
+        lines.append((time_s - slope * size, slope))
+    able = [each for each in lines if min(each) >= 0.0]
+    return min(able, key=lambda each: sum(abs((each[0] + each[1] * size) / time_s - 1.0) for size, time_s in points))
+
+
+def _speed(byte_s: float) -> float:
+    return min(1.0 / byte_s if byte_s > 0.0 else inf, _FASTEST_BYTES_PER_S)
+
+
+def _spread(values: Sequence[float]) -> Spread:
+    low, high = np.quantile(values[1:], (0.05, 0.95))
+    return Spread(float(low), values[0], float(high))
+
+
+def written(cluster: Cluster, probes: Sequence[LinkProbe]) -> str:
+    """A cluster file with the links as measured."""
+    for each in probes:
+        cluster = cluster.with_link(each.link())
+    lines = ["# links measured by taglio cluster probe", f'start = "{cluster.start}"']
+    for device in cluster.devices:
+        lines += ["", f'[device."{device.name}"]', f'runtime = "{device.runtime}"', f"threads = {device.threads}"]
+        if device.memory_bytes < inf:
+            lines.append(f"memory_mb = {device.memory_bytes / 1e6:.9g}")
+        lines += [f"idle_watts = {device.idle_watts:.9g}", f"active_watts = {device.active_watts:.9g}"]
+        if device.energy_cap_joules < inf:
+            lines.append(f"energy_cap_joules = {device.energy_cap_joules:.9g}")
+        if device.cpus < inf:
+            lines.append(f"cpus = {device.cpus:.9g}")
+        taken = {"send_ms": device.send_s, "receive_ms": device.receive_s, "request_ms": device.request_s}
+        taken |= {"send_ms_per_mb": device.send_byte_s * 1e6, "receive_ms_per_mb": device.receive_byte_s * 1e6}
+        lines += [f"{key} = {value * 1e3:.6g}" for key, value in taken.items() if value]
+        if device.never:
+            lines.append(f"never = [{', '.join(repr(each) for each in device.never)}]")
+        if not device.int8:
+            lines.append("int8 = false")
+        if device.scale_of is not None:
+            lines.append(f'scale = {{ of = "{device.scale_of}", factor = {device.scale_factor:.9g} }}')
+        elif device.profile is not None:
+            lines.append(f'profile = "{device.profile}"')
+        own = next((each for each in cluster.links if each.source == each.target == device.name), None)
+        if own is not None:
+            lines.append(f"loopback = {{ {', '.join(_numbers(own))} }}")
+    for link in cluster.links:
+        if link.source != link.target:
+            lines += ["", "[[link]]", f'from = "{link.source}"', f'to = "{link.target}"', *_numbers(link)]
+    return "\n".join(lines) + "\n"
+
+
+def _numbers(link: Link) -> list[str]:
+    found = [
+        f"bandwidth_mbit_s = {link.bandwidth_bytes_per_s * 8e-6:.6g}",
+        f"latency_ms = {link.latency_s * 1e3:.6g}",
+    ]
+    more = {
+        "joules_per_mb": link.joules_per_byte * 1e6,
+        "gap_ms": link.gap_s * 1e3,
+    }
+    return found + [f"{key} = {value:.6g}" for key, value in more.items() if value]

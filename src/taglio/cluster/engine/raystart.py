@@ -1,0 +1,43 @@
+"""`ray start` as a device needs it. A program of its own: python -m taglio.cluster.engine.raystart start ...
+
+Loopback: Ray replaces 127.0.0.1 by the machine's address in the network, so that other machines can join, and then
+listens on every interface. Here addresses stay as they were written, and with 127.0.0.1 kept, Ray listens there only.
+
+The head: where the process that knows the members ends, `ray start --block` ends the whole device, and with it every
+program on it that uses the cluster. Here that process alone is started again. It reads from its storage what it knew,
+and the others find it within what RAY_gcs_rpc_server_reconnect_timeout_s allows.
+"""
+
+import importlib
+from typing import Any
+
+_MEMBERS = "gcs_server"
+
+
+def main() -> None:
+    """Run Ray's own command line."""
+    services: Any = importlib.import_module("ray._private.services")
+    services.resolve_ip_for_localhost = lambda host: host
+    node: Any = importlib.import_module("ray._private.node").Node
+    node.dead_processes = _restarting(node.dead_processes)
+    importlib.import_module("ray.scripts.scripts").main()
+
+
+def _restarting(dead_processes: Any) -> Any:
+    """Ray's look at its processes, which --block takes each second, with the members' one started anew if it is all
+    that ended."""
+
+    def look(node: Any) -> Any:
+        dead = dead_processes(node)
+        if [kind for kind, _ in dead] != [_MEMBERS]:
+            return dead
+        del node.all_processes[_MEMBERS]
+        node._gcs_address = node._gcs_client = None  # noqa: SLF001 - as Node.kill_gcs_server leaves them
+        node.start_gcs_server()
+        return []
+
+    return look
+
+
+if __name__ == "__main__":
+    main()

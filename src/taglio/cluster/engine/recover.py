@@ -1,0 +1,260 @@
+"""What happens when a device is lost, comes back, or is not as fast as it was: another plan, and requests go on.
+
+A lost device: what was on its way is sent again, through the same plan where all its devices live (a component's
+process had died), else through a plan without the device. When it is back, its plan is deployed beside the running one,
+which first answers what it holds. Drift is watched over the last answers, against the first ones of the running plan:
+a prediction that was wrong from the start is reported, not chased. A new plan is made in a process of its own and taken
+where it beats the running one by more than switching costs.
+"""
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from multiprocessing.process import BaseProcess
+from statistics import median
+
+from taglio.cluster.devices import Cluster, Link
+from taglio.cluster.engine.connect import Connection, HeadLost, on
+from taglio.cluster.engine.deploy import Calls, Deployment, deploy
+from taglio.cluster.engine.library import ray
+from taglio.cluster.engine.pipeline import Answer, Pipeline
+from taglio.cluster.engine.replan import Planned, replan, replan_apart
+from taglio.cluster.engine.resident import facts
+from taglio.errors import BadDevice, Infeasible
+from taglio.flow.workspace import Work
+
+_ANSWER_S = 5.0
+_LOOK_S = 2.0
+_WINDOW = 15
+# A device or link has drifted when the median of the window is off by this factor, and by so many seconds and so large
+# a share of a request that another plan could pay.
+_DRIFT = 1.5
+_DRIFT_S = 0.002
+_SHARE = 0.2
+_REST_S = 10.0
+_SWITCHING_S = 1e-4
+_CLOSING_S = 10.0
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Switch:
+    """A change of plan while requests went on, why, and what each plan was predicted to take."""
+
+    reason: str
+    request: int
+    before_s: float
+    after_s: float
+
+
+class Recovery:
+    """Keeps a cluster answering. `lanes` says how many requests a plan may hold."""
+
+    def __init__(self, connection: Connection, work: Work, wanted: Planned, lanes: Callable[[Planned], int]) -> None:
+        self._connection, self._work, self._lanes = connection, work, lanes
+        self._wanted = wanted
+        self.running = wanted
+        self.deployment: Deployment | None = None
+        self.switches: list[Switch] = []
+        self._answers: deque[Answer] = deque(maxlen=_WINDOW)
+        self._first: list[Answer] = []
+        self._looked_s = 0.0
+        self._rest_until_s = 0.0
+        self._preparing: threading.Thread | None = None
+        self._planner: BaseProcess | None = None
+        self._closed = False
+        self._drifting = ""
+        self._prepared: tuple[Planned, Deployment, Pipeline, str] | None = None
+
+    def begin(self) -> Pipeline:
+        """The first pipeline. Raises BadDevice where the plan cannot be deployed."""
+        return self._take(self._wanted)
+
+    def recover(self, reason: str) -> Pipeline:
+        """A pipeline on what still lives. Raises BadDevice where nothing does, or no plan keeps the limits."""
+        if self._prepared is not None:  # made for a cluster that is no more
+            self._prepared[2].close()
+            self._prepared = None
+        gone = [name for name in self._devices(self.running) if not self._lives(name)]
+        cluster = self.running.cluster
+        if cluster.start in gone:
+            raise BadDevice(f'the start device "{cluster.start}" is gone, where inputs come from: {reason}')
+        for _ in range(len(cluster.devices) + 1):
+            planned = self.running
+            for name in gone:
+                cluster = cluster.without(name)
+            try:
+                if gone:
+                    planned = replan(self._work.folder, self._wanted.plan, cluster)
+                return self._take(planned)
+            except Infeasible as error:
+                raise BadDevice(f"without {', '.join(gone)} no plan keeps the limits ({error})") from None
+            except HeadLost:  # it was waited for
+                raise
+            except BadDevice as error:  # another one went meanwhile
+                reason = str(error)
+                gone = [each.name for each in cluster.devices if not self._connection.alive().get(each.name)]
+                if not gone or cluster.start in gone:
+                    raise
+        raise BadDevice(f"no device is left: {reason}")
+
+    def watch(self, answer: Answer) -> None:
+        """Look at an answer, and now and then at the cluster; prepare another plan where that may pay."""
+        self._answers.append(answer)
+        if len(self._first) < _WINDOW:
+            self._first.append(answer)
+            return
+        now = time.monotonic()
+        if now - self._looked_s < _LOOK_S or self._preparing is not None or self._prepared is not None:
+            return
+        self._looked_s = now
+        if self.running is not self._wanted and all(
+            self._connection.alive().get(name) for name in self._devices(self._wanted)
+        ):
+            self._prepare(lambda: self._wanted, "its devices are back")
+        elif now > self._rest_until_s:
+            cluster, factors, said = self._drifted()
+            before, self._drifting = self._drifting, said
+            if said and before:  # seen twice, seconds apart
+                self._rest_until_s = now + _REST_S
+                running = self.running
+                folder = self._work.folder
+                self._prepare(
+                    lambda: replan_apart(folder, running.plan, cluster, factors, _SWITCHING_S, self._began), said
+                )
+
+    def close(self) -> None:
+        """Give up what is being prepared."""
+        self._closed = True
+        if self._planner is not None:
+            self._planner.kill()
+        if self._preparing is not None:
+            self._preparing.join(_CLOSING_S)
+        if self._prepared is not None:
+            self._prepared[2].close()
+
+    def _began(self, planner: BaseProcess) -> None:
+        self._planner = planner
+        if self._closed:
+            planner.kill()
+
+    def ready(self) -> bool:
+        """Whether another plan stands ready to take over."""
+        if self._preparing is not None and not self._preparing.is_alive():
+            self._preparing = None
+        return self._prepared is not None
+
+    def take_over(self, request: int) -> Pipeline | None:
+        """The pipeline that stood ready, to run from `request` on; None where it has been given up since."""
+        if self._prepared is None:
+            return None
+        planned, deployment, pipeline, reason = self._prepared
+        self._prepared = None
+        before = self.running.plan.predicted_latency_s.value
+        self.switches.append(Switch(reason, request, before, planned.plan.predicted_latency_s.value))
+        self.running, self.deployment = planned, deployment
+        # A plan for all devices stays; one made while a device was lost does not keep it from coming back.
+        if len(planned.cluster.devices) >= len(self._wanted.cluster.devices):
+            self._wanted = planned
+        self._answers.clear()
+        self._first.clear()
+        return pipeline
+
+    def _take(self, planned: Planned) -> Pipeline:
+        self.deployment = deploy(self._connection, planned)
+        self.running = planned
+        self._answers.clear()
+        self._first.clear()
+        return Pipeline(self.deployment, self._lanes(planned), planned.cluster.start)
+
+    def _prepare(self, make: Callable[[], Planned], reason: str) -> None:
+        def work() -> None:
+            try:
+                planned = make()
+                if self._closed or planned.plan.fingerprint() == self.running.plan.fingerprint():
+                    return
+                deployment = deploy(self._connection, planned)
+                pipeline = Pipeline(deployment, self._lanes(planned), planned.cluster.start)
+                self._prepared = planned, deployment, pipeline, reason
+            except Exception as error:  # the running plan goes on; it is looked at again
+                _LOG.info("no other plan was prepared (%s): %s", reason, error)
+
+        self._preparing = threading.Thread(target=work, daemon=True)
+        self._preparing.start()
+
+    def _devices(self, planned: Planned) -> list[str]:
+        return list(dict.fromkeys([planned.cluster.start, *(each.device for each in planned.plan.placements)]))
+
+    def _lives(self, name: str) -> bool:
+        """Whether a device's node lives, and its host answers where it has one."""
+        if not self._connection.alive().get(name):
+            return False
+        actor = None if self.deployment is None else self.deployment.actors.get(name)
+        if actor is None:
+            return True
+        try:
+            Calls(actor, _ANSWER_S).clock()
+        except Exception:
+            return self._runs_tasks(name)
+        return True
+
+    def _runs_tasks(self, name: str) -> bool:
+        """Whether a node whose host does not answer still lives: a dead one is known as such only after a while."""
+        library = ray()
+        task = library.remote(facts).options(**on(name), max_retries=0).remote()
+        end = time.monotonic() + 2 * _ANSWER_S
+        while time.monotonic() < end and self._connection.alive().get(name):
+            if library.wait([task], timeout=0.2)[0]:
+                try:
+                    library.get(task)
+                except Exception:
+                    return False
+                return True
+        return False
+
+    def _drifted(self) -> tuple[Cluster, dict[str, float], str]:
+        """The cluster as the last answers show it, factors on devices' times, and what is said of it ("": nothing)."""
+        assert self.deployment is not None
+        planned, said = self.running, []
+        cluster, factors = planned.cluster, {}
+        matters_s = max(_DRIFT_S, _SHARE * median(each.latency_s for each in self._first))
+        for name in self._devices(planned):
+            planned_s = sum(each.predicted_s for each in planned.plan.pieces if each.device == name)
+            before, now = (median(_busy_s(each, name) for each in window) for window in (self._first, self._answers))
+            if planned_s > 0.0 and _off(now, before, matters_s):
+                factors[name] = now / planned_s
+                said.append(f"{name} takes {now / before:.2f} times as long as at first")
+        for index, message in enumerate(self.deployment.wiring.messages):
+            ends = (message.source_device or cluster.start, message.device or cluster.start)
+            link = cluster.link(*ends)
+            if link is None or ends[0] == ends[1]:
+                continue
+            before, now = (median(_hop_s(each, index) for each in window) for window in (self._first, self._answers))
+            if _off(now, before, matters_s):
+                cluster = cluster.with_link(_fitted(link, message.bytes, now))
+                said.append(f"{ends[0]} to {ends[1]} takes {now / before:.2f} times as long as at first")
+        return cluster, factors, "; ".join(said)
+
+
+def _busy_s(answer: Answer, device: str) -> float:
+    return sum(step.end_s - step.start_s for step in answer.steps if step.device == device)
+
+
+def _hop_s(answer: Answer, message: int) -> float:
+    return max((hop.read_s - hop.sent_s for hop in answer.hops if hop.message == message), default=0.0)
+
+
+def _off(now_s: float, before_s: float, matters_s: float) -> bool:
+    ratio = max(now_s, 1e-9) / max(before_s, 1e-9)
+    return max(ratio, 1.0 / ratio) > _DRIFT and abs(now_s - before_s) > matters_s
+
+
+def _fitted(link: Link, count_bytes: int, found_s: float) -> Link:
+    """The link with the bandwidth that explains a message's time, or the latency where its bytes do not matter."""
+    rest = found_s - link.latency_s
+    if rest <= 0.0 or count_bytes < 1500:
+        return replace(link, latency_s=found_s, gap_s=min(link.gap_s, found_s))
+    return replace(link, bandwidth_bytes_per_s=count_bytes / rest)

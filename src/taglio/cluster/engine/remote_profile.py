@@ -1,0 +1,173 @@
+"""Every device profiles the model itself, and a plan: its runtime, its threads. Sends the model once, plans nothing.
+
+The stage is the same as on one machine. A device gets the model by content hash, a few inputs, and the calibrated
+ranges; what comes back is the profile that `taglio profile` would have written there.
+"""
+
+import hashlib
+import tempfile
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from taglio import artifact
+from taglio.cluster.devices import Cluster, Device
+from taglio.cluster.engine.connect import Connection, on, refusal, same_version
+from taglio.cluster.engine.deploy import Calls, send
+from taglio.cluster.engine.library import ray
+from taglio.cluster.engine.resident import Resident
+from taglio.errors import BadDevice
+from taglio.flow.place import source
+from taglio.flow.workspace import PROFILE, Work
+from taglio.model.graph import build
+from taglio.model.load import load
+from taglio.plan.result import Plan
+from taglio.profile.measure import profile, refine_near
+from taglio.profile.result import Profile
+from taglio.profile.stopwatch import FEEDS, Effort, Progress
+from taglio.quantize.precision import Assignment
+from taglio.quantize.qdq import QdqBuilder
+from taglio.quantize.ranges import Ranges
+from taglio.quantize.scheme import Scheme
+from taglio.runtimes.onnxruntime import NAME, SessionOptions
+
+_EFFORT_S, _AGAIN_S = 16.0, 6.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Job:
+    """What a device is to measure: the model by hash, and everything that `taglio profile` would be told; of a plan,
+    what is `known` and the precisions `near` which it is to be known better."""
+
+    sha256: str
+    name: str
+    shapes: dict[str, tuple[int, ...]]
+    ranges: Ranges
+    scheme: Scheme
+    feeds: list[dict[str, np.ndarray]]
+    options: SessionOptions
+    effort: float
+    seed: int
+    known: Profile | None = None
+    near: Assignment = field(default_factory=dict)
+
+
+class Profiler(Resident):
+    """The profile stage on a device. Made an actor below."""
+
+    def profile(self, job: Job) -> Profile:
+        """Measure the model that was sent; what is known of it already, again in the precisions of a plan."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / job.name
+            path.write_bytes(self.store.read(job.sha256))
+            model = load(path, job.shapes)
+        graph = build(model)
+        builder = QdqBuilder(model, graph, {job.scheme.calibration: job.ranges})
+        if job.known is not None:
+            again = Effort(budget_s=_AGAIN_S * job.effort)
+            return refine_near(model, graph, builder, job.known, job.feeds, job.options, again, near=job.near)
+        budget = Effort(budget_s=_EFFORT_S * job.effort)
+        return profile(model, graph, builder, job.scheme, job.feeds, job.options, budget, seed=job.seed)
+
+
+def profile_devices(
+    connection: Connection,
+    work: Work,
+    cluster: Cluster,
+    scheme: Scheme,
+    effort: float = 1.0,
+    progress: Progress | None = None,
+) -> dict[str, Profile]:
+    """Profiles by device, kept where the cluster file says, of all whose times are not another's, scaled.
+
+    Machines measure at the same time, devices of one machine in turn. Raises BadDevice for one that cannot.
+    """
+    asked = _asked(work, scheme, effort, progress)
+    jobs = {device.name: asked for device in cluster.devices if not device.assumed}
+    return _measured(connection, work, cluster, jobs, "profiling devices", progress)
+
+
+def refine_devices(
+    connection: Connection,
+    work: Work,
+    cluster: Cluster,
+    known: Mapping[str, Profile],
+    plan: Plan,
+    effort: float = 1.0,
+    progress: Progress | None = None,
+) -> dict[str, Profile]:
+    """`known` with the precisions of `plan` timed on every device, at the speed that it has now, kept and raising as
+    above: a plan is far from the random mixes of a profile, and what kernels take hangs on their neighbours."""
+    asked = replace(_asked(work, plan.scheme, effort, progress), near=plan.assignment())
+    jobs = {name: replace(asked, known=each) for name, each in known.items()}
+    return _measured(connection, work, cluster, jobs, "timing the plan", progress)
+
+
+def _measured(
+    connection: Connection,
+    work: Work,
+    cluster: Cluster,
+    jobs: Mapping[str, Job],
+    stage: str,
+    progress: Progress | None,
+) -> dict[str, Profile]:
+    """The profiles that were asked of devices, kept as they come."""
+    library = ray()
+    connection.need(list(jobs))
+    waiting: dict[str, deque[tuple[str, Any, Job]]] = {}  # by machine
+    for name, job in jobs.items():
+        device = cluster.device(name)
+        actor, machine = _profiler(device, Path(work.setup.model), job.sha256, progress)
+        there = replace(job, options=replace(job.options, threads=device.threads))
+        waiting.setdefault(machine, deque()).append((name, actor, there))
+    running: dict[Any, tuple[str, str, Any]] = {}  # with the actor, which ends with its handle
+    found: dict[str, Profile] = {}
+    while running or any(waiting.values()):
+        for machine, queue in waiting.items():
+            if queue and all(machine != each for _, each, _ in running.values()):
+                name, actor, job = queue.popleft()
+                running[actor.profile.remote(job)] = name, machine, actor
+        done, _ = library.wait(list(running), timeout=1.0)
+        for answer in done:
+            name = running[answer][0]
+            try:
+                found[name] = library.get(answer)
+            except Exception as error:
+                raise refusal(name, error) from None
+            del running[answer]
+            file, _factor = source(cluster, cluster.device(name))
+            artifact.save(work.folder / file, PROFILE, work.model.sha256, found[name])
+        if progress:
+            progress(stage, len(found), len(jobs))
+    return found
+
+
+def _asked(work: Work, scheme: Scheme, effort: float, progress: Progress | None) -> Job:
+    """What every device is asked, but for its threads."""
+    model = Path(work.setup.model)
+    feeds = [dict(each) for each in work.data.held_out.samples[:FEEDS]]
+    ranges = work.ranges(scheme, progress)
+    options = SessionOptions(1, work.setup.options().optimization, work.setup.spinning)
+    sha256 = hashlib.sha256(model.read_bytes()).hexdigest()
+    return Job(sha256, model.name, work.setup.shapes, ranges, scheme, feeds, options, effort, work.setup.seed)
+
+
+def _profiler(device: Device, model: Path, sha256: str, progress: Progress | None) -> tuple[Any, str]:
+    """A profiler on the device that has the model, and the machine that it is on. Raises BadDevice."""
+    if device.runtime != NAME:
+        raise BadDevice(
+            f'device "{device.name}": profiles are taken with {NAME}, the cluster file says {device.runtime}: '
+            "profile it there by hand or leave runtime out"
+        )
+    actor = ray().remote(num_cpus=0, max_restarts=0)(Profiler).options(**on(device.name)).remote()
+    try:
+        told = Calls(actor).facts()
+        same_version(told)
+        send(Calls(actor), {sha256: (model, model.stat().st_size)}, progress)
+    except Exception as error:
+        raise refusal(device.name, error) from None
+    return actor, told.clock

@@ -1,0 +1,122 @@
+"""A plan for what is left or has changed, with its components, quickly. Measures no error: the bound is held by the
+upper end of the predicted one, as every plan's first answer is."""
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+from taglio import artifact
+from taglio.cluster.devices import Cluster
+from taglio.components.build import read
+from taglio.errors import BadArtifact, MeasurementFailed, TaglioError
+from taglio.flow.optimize import build_stage
+from taglio.flow.place import Candidate, candidate
+from taglio.flow.workspace import COMPONENTS, PLAN, Work
+from taglio.plan.objective import parse_objective
+from taglio.plan.place import Running, place
+from taglio.plan.result import Limits, Plan
+from taglio.plan.workload import scaled
+
+STANDBY = "standby"
+_TIME_LIMIT_S = 4.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Planned:
+    """A plan with its components in `folder`, ready to be deployed on `cluster`."""
+
+    folder: Path
+    plan: Plan
+    cluster: Cluster
+
+
+def replan(
+    out: Path,
+    before: Plan,
+    cluster: Cluster,
+    factors: Mapping[str, float] | None = None,
+    switching_cost_s: float | None = None,
+) -> Planned:
+    """The best plan on `cluster` under the limits of `before`, built below the workspace `out`.
+
+    `factors` say how much longer devices take than their profiles; with `switching_cost_s` a block moves only where
+    that pays. Raises Infeasible where the limits cannot be kept.
+    """
+    names = {device.name for device in cluster.devices}
+    limits = _without(before.limits, names)
+    # A plan's own bound is a loss already; candidates take it in the metric's unit.
+    each: Candidate = replace(candidate(out, lambda _graph: Limits(None)), limits=limits)
+    work = each.work
+    workload = each.workload(cluster)
+    if factors:
+        profiles = {name: scaled(known, factors.get(name, 1.0)) for name, known in workload.profiles.items()}
+        workload = replace(workload, profiles=profiles)
+    running = None
+    if switching_cost_s is not None and set(before.devices().values()) <= names:
+        running = Running((before,), switching_cost_s)
+    answer = place([workload], cluster, parse_objective(before.objective), running=running, time_limit_s=_TIME_LIMIT_S)
+    plan = answer.plans[0]
+    folder = work.folder / STANDBY / plan.fingerprint()[:16]
+    if not _built(folder, plan, work):
+        build_stage(replace(work, folder=folder), work.builder(plan.scheme), plan)
+        artifact.save(folder / f"{PLAN}.json", PLAN, work.model.sha256, plan)
+    return Planned(folder / COMPONENTS, plan, cluster)
+
+
+def replan_apart(
+    out: Path,
+    before: Plan,
+    cluster: Cluster,
+    factors: Mapping[str, float],
+    switching_cost_s: float,
+    started: Callable[[BaseProcess], None],
+) -> Planned:
+    """The same in a process of its own, with what processor time nobody else wants; `started` is told of it, to end it.
+
+    Raises MeasurementFailed where it was ended.
+    """
+    context = get_context("spawn")
+    here, there = context.Pipe(duplex=False)
+    job = (out, before, cluster, factors, switching_cost_s)
+    process = context.Process(target=_answer, args=(there, job), daemon=True)
+    process.start()
+    started(process)
+    there.close()
+    try:
+        found: Planned | TaglioError = here.recv()
+    except EOFError:
+        raise MeasurementFailed("planning was ended") from None
+    finally:
+        process.join()
+    if isinstance(found, TaglioError):
+        raise found
+    return found
+
+
+def _answer(there: Connection, job: tuple[Path, Plan, Cluster, Mapping[str, float] | None, float | None]) -> None:
+    os.nice(10)
+    try:
+        there.send(replan(*job))
+    except TaglioError as error:
+        there.send(error)
+
+
+def _built(folder: Path, plan: Plan, work: Work) -> bool:
+    try:
+        manifest = read(folder / COMPONENTS, model_sha256=work.model.sha256)
+    except BadArtifact:
+        return False
+    return manifest.plan_sha256 == plan.fingerprint()
+
+
+def _without(limits: Limits, names: set[str]) -> Limits:
+    """The limits, less what they say of devices that are gone."""
+    return replace(
+        limits,
+        device_pins=tuple((block, device) for block, device in limits.device_pins if device in names),
+        device_exclusions=tuple((block, device) for block, device in limits.device_exclusions if device in names),
+    )

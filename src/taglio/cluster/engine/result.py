@@ -1,0 +1,104 @@
+"""What a run on several devices is: predicted beside measured. Values only."""
+
+from dataclasses import dataclass
+from statistics import median
+
+from taglio.cluster.engine.host import Loaded
+from taglio.cluster.engine.recover import Switch
+from taglio.cluster.engine.serve import Interruption
+from taglio.profile.speed import middle_half
+from taglio.profile.stopwatch import WallTime
+
+
+@dataclass(frozen=True, slots=True)
+class ComponentTime:
+    """Seconds of one component on its device, without waiting for its turn. `ratio` = predicted / measured in the
+    long run."""
+
+    component: str
+    device: str
+    predicted_s: float
+    measured: WallTime
+    ratio: float
+
+
+@dataclass(frozen=True, slots=True)
+class CrossingTime:
+    """Seconds from packing a message to unpacking it at the other end, waiting for the link included; `uncertain_s` is
+    what the clocks of the two devices may differ by."""
+
+    source: str
+    target: str
+    tensors: tuple[str, ...]
+    bytes: int
+    predicted_s: float
+    measured: WallTime
+    uncertain_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceEnergy:
+    """Joules of one request on a device: its watts times measured busy seconds, its links' joules for the bytes that it
+    sent, and what its counters said over the whole run, all processes included, divided by the requests (None: no
+    counters)."""
+
+    device: str
+    modelled_joules: float
+    sent_joules: float
+    counted_joules: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSpeed:
+    """Seconds of one fixed computation on a device when it was profiled, in the median and with the bounds of the
+    middle half (None: not known), and each time that it was looked at: before the requests, now and then between them,
+    and after them."""
+
+    device: str
+    profiled_s: float | None
+    profiled_half_s: tuple[float, float] | None
+    seen_s: tuple[float, ...]
+
+    @property
+    def slower(self) -> float | None:
+        """How many times as long as in its profile it takes. None where that is not known, or no more than what looks
+        scatter by: the middle halves overlap. On a machine with busy neighbours single looks are 20 % apart."""
+        if self.profiled_s is None or self.profiled_half_s is None:
+            return None
+        low, high = middle_half(self.seen_s)
+        overlap = low <= self.profiled_half_s[1] and self.profiled_half_s[0] <= high
+        return None if overlap else median(self.seen_s) / self.profiled_s
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterRun:
+    """`requests` answered in order on several devices. The distance is the largest relative L2 from the same components
+    run in one process. `ratio` = predicted / measured in the long run. `rate_per_s` is over the whole run, and
+    predicted only where requests were streamed. `resent` requests were sent more than once; each `interruption` is a
+    loss, each `switch` a change of plan without one. `machine_busy` is the share of the time that
+    a machine worked which emulates all devices (None outside an emulation).
+    """
+
+    requests: int
+    streamed: bool
+    lanes: int
+    latency: WallTime
+    predicted_s: float
+    ratio: float
+    rate_per_s: float
+    predicted_rate_per_s: float | None
+    components: tuple[ComponentTime, ...]
+    crossings: tuple[CrossingTime, ...]
+    speeds: tuple[DeviceSpeed, ...]
+    energy: tuple[DeviceEnergy, ...]
+    predicted_joules: float | None
+    loaded: tuple[Loaded, ...]
+    sent_bytes: int
+    distance: float
+    identical: int
+    resent: int
+    interruptions: tuple[Interruption, ...]
+    switches: tuple[Switch, ...]
+    plan_sha256: str
+    notes: tuple[str, ...] = ()
+    machine_busy: float | None = None

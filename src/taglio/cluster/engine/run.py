@@ -1,0 +1,369 @@
+"""Run a plan on its devices, hold every answer against the same components in one process, and say what was measured.
+
+Plans nothing; what happens when a device is lost is in recover.py.
+"""
+
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from taglio import artifact
+from taglio.cluster.devices import Cluster, Link
+from taglio.cluster.emulate.load import Load, crowded
+from taglio.cluster.engine.connect import connect
+from taglio.cluster.engine.counters import between
+from taglio.cluster.engine.deploy import LANES, Deployment
+from taglio.cluster.engine.pipeline import Answer
+from taglio.cluster.engine.recover import Recovery
+from taglio.cluster.engine.replan import Planned
+from taglio.cluster.engine.result import ClusterRun, ComponentTime, CrossingTime, DeviceEnergy, DeviceSpeed
+from taglio.cluster.engine.serve import Feed, Server
+from taglio.cluster.engine.wiring import Message
+from taglio.cluster.file import parse
+from taglio.components.build import read
+from taglio.components.prove import TOLERANCE
+from taglio.errors import BadArtifact, MeasurementFailed
+from taglio.flow.place import CLUSTER, ClusterFile, source
+from taglio.flow.workspace import COMPONENTS, PLAN, PROFILE, Work, reopen
+from taglio.plan.result import Plan
+from taglio.plan.simulate import Span, link_name
+from taglio.profile.result import Profile
+from taglio.profile.speed import REFERENCE_S
+from taglio.profile.stopwatch import Progress, summarize
+from taglio.run.in_process import Executor
+from taglio.runtimes.onnxruntime import SessionOptions
+
+CLUSTER_RUN = "cluster-run"
+# Longest wait for an answer: at least this, and at least so many times what was predicted.
+_PATIENCE_S = 15.0
+_PATIENCE = 20.0
+_WARMUP = 3
+# Other tenants of a machine come and go within seconds: between requests its speed is looked at so often and so long.
+_LOOK_EVERY_S, _LOOK_S = 1.0, 0.2
+# Ten of the periods after which Linux's quotas begin anew, and how far off its prediction a shorter run is told of.
+_SUSTAINED_S, _OFF = 1.0, 0.1
+_CHECKED = 8
+
+
+def planned(folder: Path, cluster: Cluster) -> tuple[Work, Planned]:
+    """The workspace in `folder`, its plan and components. Raises BadArtifact where they do not belong together."""
+    work = reopen(folder)
+    plan = artifact.load(folder / f"{PLAN}.json", PLAN, Plan, model_sha256=work.model.sha256)
+    manifest = read(folder / COMPONENTS, model_sha256=work.model.sha256)
+    if manifest.plan_sha256 != plan.fingerprint():
+        raise BadArtifact(f"{folder / COMPONENTS}: was built from another plan: run taglio build {folder} again")
+    if not plan.usage:
+        raise BadArtifact(
+            f"{folder / PLAN}.json: is a plan for one machine: run taglio plan {folder} --cluster FILE first"
+        )
+    for piece in manifest.pieces:
+        cluster.device(piece.device)
+    if plan.start != cluster.start:
+        raise BadArtifact(
+            f'{folder / PLAN}.json: starts at "{plan.start}", the cluster file at "{cluster.start}": plan again'
+        )
+    return work, Planned(folder / COMPONENTS, plan, cluster)
+
+
+def lanes_for(plan: Plan) -> int:
+    """Requests on their way that keep the busiest device or link busy: latency times rate (Little), and one more."""
+    if plan.predicted_rate_per_s is None:
+        return 2
+    needed = math.ceil(plan.predicted_latency_s.value * plan.predicted_rate_per_s.value) + 1
+    return max(2, min(LANES, needed))
+
+
+def run_on_cluster(
+    folder: Path, cluster: Cluster, runs: int, *, stream: bool = False, progress: Progress | None = None
+) -> ClusterRun:
+    """Answer `runs` requests on the devices of `cluster`, in turn, or with `stream` as many at once as pay."""
+    work, ready = planned(folder, cluster)
+    feeds = work.data.held_out.samples[:_CHECKED]
+    wanted = {ready.plan.fingerprint(): references(ready, feeds)}
+    with connect(cluster.start) as connection:
+        recovery = Recovery(connection, work, ready, lambda each: lanes_for(each.plan) if stream else 1)
+        server = Server(recovery, max(_PATIENCE_S, _PATIENCE * ready.plan.predicted_latency_s.value))
+        try:
+            for _ in server.answers([feeds[0]] * (_WARMUP * server.pipeline.lanes)):
+                pass
+            first = recovery.deployment
+            assert first is not None
+            speeds = DeviceSpeeds(cluster)
+            speeds.look(first)
+            before = counted(first)
+            run = _Run(
+                ready, replace(first, actors={}, here=None), server.pipeline.lanes, feeds, wanted
+            )  # actors end with handles
+            # Between requests nobody waits for a device; but where counters run, its joules would be the requests'.
+            look = not stream and not any(before.values())
+            load, begun = Load(), time.monotonic()
+            for answer in server.answers(_take(feeds, runs)):
+                run.check(answer, recovery.running)
+                if look and recovery.deployment is not None:
+                    speeds.look_between(recovery.deployment)
+                if progress:
+                    progress("running", len(run.answers), runs)
+            took, busy = time.monotonic() - begun, load.share()
+            assert recovery.deployment is not None
+            after = counted(recovery.deployment)
+            speeds.look(recovery.deployment)
+        finally:
+            recovery.close()
+            server.pipeline.close()
+        joules = {name: between(before.get(name), after.get(name)) for name in before}
+        result = _result(run, took - speeds.took_s, server, recovery, joules, speeds.told(work), stream=stream)
+        notes: list[str] = []
+        if connection.here.name != cluster.start:
+            here = connection.here.name
+            notes.append(f'inputs were sent from "{here}", not from "{cluster.start}", where they start')
+        if planned_for(folder, work) not in (None, cluster):
+            notes.append("the cluster file is another than the plan was made for: its prediction is of that one")
+        if stream and result.crossings and not any(each.send_s or each.receive_s for each in cluster.devices):
+            notes.append(
+                "the predicted rate leaves out what messages take of devices: taglio cluster probe measures it"
+            )
+        short = None if stream else too_short(runs, took - speeds.took_s, result.ratio)
+        notes += [note for note in (short, crowded(busy)) if note]
+        result = replace(result, notes=tuple(notes), machine_busy=busy)
+    artifact.save(folder / f"{CLUSTER_RUN}.json", CLUSTER_RUN, work.model.sha256, result)
+    return result
+
+
+def too_short(runs: int, took_s: float, ratio: float) -> str | None:
+    """What to say of a run that is off its prediction and too short for a quota, if a device has one, to even out."""
+    if took_s >= _SUSTAINED_S or abs(ratio - 1.0) <= _OFF:
+        return None
+    return (
+        f"{runs} requests took {took_s:.2g} s in all, too short to hold the prediction against, which is of what "
+        "devices sustain: where one has a quota of processor time, so few run at full speed or meet one pause; --runs "
+        f"{math.ceil(1.5 * runs * _SUSTAINED_S / took_s)} takes longer than a second"
+    )
+
+
+def planned_for(folder: Path, work: Work) -> Cluster | None:
+    """The cluster that the plan in `folder` was made for, where that was kept."""
+    path = folder / f"{CLUSTER}.json"
+    if not path.exists():
+        return None
+    kept = artifact.load(path, CLUSTER, ClusterFile, model_sha256=work.model.sha256)
+    return parse(kept.text, kept.file, kept.scenario)
+
+
+@dataclass(slots=True)
+class _Run:
+    """A run as it goes: answers are kept for its figures, their outputs are not.
+
+    `wanted` is what one process answers to `feeds`, by the fingerprint of the plan; `now` that of the `running` one.
+    """
+
+    planned: Planned
+    deployment: Deployment
+    lanes: int
+    feeds: Sequence[Feed]
+    wanted: dict[str, list[list[np.ndarray]]]
+    answers: list[Answer] = field(default_factory=list)
+    distance: float = 0.0
+    identical: int = 0
+    resent: int = 0
+    running: Planned | None = None
+    now: list[list[np.ndarray]] = field(default_factory=list)
+
+    def check(self, answer: Answer, running: Planned) -> None:
+        """Hold an answer against what the running plan answers in one process. Raises MeasurementFailed where it is
+        another. A plan that took over may have other precisions, and so answers of its own."""
+        if len(self.answers) != answer.request:
+            raise MeasurementFailed(f"request {answer.request} was answered in the place of {len(self.answers)}")
+        if running is not self.running:
+            plan = running.plan.fingerprint()
+            if plan not in self.wanted:
+                self.wanted[plan] = references(running, self.feeds)
+            self.running, self.now = running, self.wanted[plan]
+        off = apart(answer.outputs, self.now[answer.request % len(self.feeds)])
+        if off > TOLERANCE:
+            raise MeasurementFailed(
+                f"request {answer.request} was answered {off:.2e} off what one process answers (limit {TOLERANCE:.0e}):"
+                " this is a fault of taglio, please report the model"
+            )
+        self.distance, self.identical = max(self.distance, off), self.identical + (off == 0.0)
+        self.resent += answer.attempts > 1
+        self.answers.append(replace(answer, outputs=[]))
+
+
+def references(ready: Planned, feeds: Sequence[Feed]) -> list[list[np.ndarray]]:
+    """What the components answer in one process."""
+    threads = ready.cluster.device(ready.cluster.start).threads
+    manifest = read(ready.folder, model_sha256=ready.plan.model_sha256)
+    here = Executor(ready.folder, manifest, SessionOptions(threads))
+    return [[np.array(each) for each in here.run(feed)] for feed in feeds]
+
+
+def apart(found: Sequence[np.ndarray], wanted: Sequence[np.ndarray]) -> float:
+    """The largest relative L2 distance of an output; 0 where all are the same bits."""
+    largest = 0.0
+    for a, b in zip(found, wanted, strict=True):
+        if a.shape != b.shape or a.dtype != b.dtype:
+            return math.inf
+        if not np.array_equal(a, b):
+            x, y = np.asarray(a, np.float64), np.asarray(b, np.float64)
+            largest = max(largest, float(np.linalg.norm(x - y) / max(float(np.linalg.norm(y)), 1e-30)))
+    return largest
+
+
+def _take(feeds: Sequence[Feed], runs: int) -> Iterator[Feed]:
+    for index in range(runs):
+        yield feeds[index % len(feeds)]
+
+
+def counted(deployment: Deployment) -> dict[str, dict[str, tuple[float, float]] | None]:
+    """What the energy counters of each device's machine show; None without counters, or where it does not answer."""
+    found = {}
+    for name, host in deployment.hosts().items():
+        try:
+            found[name] = host.counters()
+        except Exception:
+            found[name] = None
+    return found
+
+
+class DeviceSpeeds:
+    """What the reference computation takes on each device while a run lasts; `took_s` is what looking took between
+    requests."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.seen: dict[str, list[float]] = {}
+        self.took_s = 0.0
+        self.looked_s = 0.0
+
+    def look(self, deployment: Deployment, least_s: float = REFERENCE_S) -> None:
+        """Time it for `least_s` on one device after another, since they may share a machine."""
+        for name, host in deployment.hosts().items():
+            with suppress(Exception):  # a device that was lost is told of elsewhere
+                now_s = host.speed(self.cluster.device(name).threads, least_s)
+                self.seen.setdefault(name, []).append(now_s)
+        self.looked_s = time.monotonic()
+
+    def look_between(self, deployment: Deployment) -> None:
+        """The same for a short while between two requests, where the last look is old enough."""
+        begun = time.monotonic()
+        if begun - self.looked_s >= _LOOK_EVERY_S:
+            self.look(deployment, _LOOK_S)
+            self.took_s += self.looked_s - begun
+
+    def told(self, work: Work) -> tuple[DeviceSpeed, ...]:
+        """All that was seen, beside the profiles' own."""
+        found = []
+        for name, seconds in self.seen.items():
+            file, _ = source(self.cluster, self.cluster.device(name))
+            profiled_s, half_s = None, None
+            if not self.cluster.device(name).assumed and (work.folder / file).exists():
+                known = artifact.load(work.folder / file, PROFILE, Profile, model_sha256=work.model.sha256)
+                profiled_s, half_s = known.conditions.reference_s, known.conditions.reference_half_s
+            found.append(DeviceSpeed(name, profiled_s, half_s, tuple(seconds)))
+        return tuple(found)
+
+
+def _result(
+    run: _Run,
+    took_s: float,
+    server: Server,
+    recovery: Recovery,
+    joules: Mapping[str, float | None],
+    speeds: tuple[DeviceSpeed, ...],
+    *,
+    stream: bool,
+) -> ClusterRun:
+    plan, names = run.planned.plan, {each.name for each in run.deployment.manifest.pieces}
+    answers = run.answers
+    latency = summarize([each.latency_s for each in answers])
+    good = [each for each in answers if each.attempts == 1 and {step.component for step in each.steps} == names]
+    components = _components(run, good)
+    rate = plan.predicted_rate_per_s
+    return ClusterRun(
+        requests=len(answers),
+        streamed=stream,
+        lanes=run.lanes,
+        latency=latency,
+        predicted_s=plan.predicted_latency_s.value,
+        ratio=plan.predicted_latency_s.value / latency.steady_s,
+        rate_per_s=len(answers) / took_s,
+        predicted_rate_per_s=rate.value if stream and rate is not None else None,
+        components=components,
+        crossings=_crossings(run, good),
+        speeds=speeds,
+        energy=_energy(run, components, joules, len(answers)),
+        predicted_joules=None if plan.predicted_joules is None else plan.predicted_joules.value,
+        loaded=run.deployment.loaded,
+        sent_bytes=run.deployment.sent_bytes,
+        distance=run.distance,
+        identical=run.identical,
+        resent=run.resent,
+        interruptions=tuple(server.interruptions),
+        switches=tuple(recovery.switches),
+        plan_sha256=plan.fingerprint(),
+    )
+
+
+def _components(run: _Run, answers: Sequence[Answer]) -> tuple[ComponentTime, ...]:
+    expected = {each.component: each.predicted_s for each in run.planned.plan.pieces}
+    apart = [each.latency_s for each in answers]
+    found = []
+    for piece in run.deployment.manifest.pieces:
+        times = [step.end_s - step.start_s for each in answers for step in each.steps if step.component == piece.name]
+        if times:
+            predicted, measured = expected.get(piece.name, math.nan), summarize(times, apart)
+            found.append(ComponentTime(piece.name, piece.device, predicted, measured, predicted / measured.steady_s))
+    return tuple(found)
+
+
+def _crossings(run: _Run, answers: Sequence[Answer]) -> tuple[CrossingTime, ...]:
+    cluster, clocks = run.planned.cluster, run.deployment.clocks
+    found = []
+    for index, message in enumerate(run.deployment.wiring.messages):
+        source, target = message.source_device or cluster.start, message.device or cluster.start
+        times = [hop.read_s - hop.sent_s for each in answers for hop in each.hops if hop.message == index]
+        if not times:  # within one process
+            continue
+        predicted = way_s(run.planned.plan.timeline, message, cluster.link(source, target))
+        uncertain = sum(clocks[name].uncertain_s for name in {message.source_device, message.device} if name in clocks)
+        found.append(CrossingTime(source, target, message.names, message.bytes, predicted, summarize(times), uncertain))
+    return tuple(found)
+
+
+def way_s(timeline: Sequence[Span], message: Message, link: Link | None) -> float:
+    """Seconds from the end of what writes a message to its arrival, waiting for the link included, as a plan's timeline
+    has it; where that has not all of its tensors, what the link takes for it alone."""
+    if link is None:
+        return math.inf
+    ended_s = {each.what: each.end_s for each in timeline if not each.transfer}
+    there_s = {each.what: each.end_s for each in timeline if each.on == link_name((link.source, link.target))}
+    names = (
+        f"{port.name} (float32)" if port.dtype == "float32" else f"{port.name.removesuffix('/int8')} (int8)"
+        for port in message.ports
+    )
+    arrived_s = [there_s.get(name, math.nan) for name in names]
+    if any(map(math.isnan, arrived_s)):
+        return link.seconds(message.bytes)
+    return max(arrived_s) - ended_s.get(message.source, 0.0)
+
+
+def _energy(
+    run: _Run, components: Sequence[ComponentTime], joules: Mapping[str, float | None], requests: int
+) -> tuple[DeviceEnergy, ...]:
+    cluster, found = run.planned.cluster, []
+    for name in dict.fromkeys(each.device for each in components):
+        busy = sum(each.measured.mean_s for each in components if each.device == name)
+        sent = 0.0
+        for message in run.deployment.wiring.messages:
+            link = cluster.link(message.source_device or cluster.start, message.device or cluster.start)
+            if (message.source_device or cluster.start) == name and link is not None:
+                sent += message.bytes * link.joules_per_byte
+        seen = joules.get(name)
+        share = None if seen is None else seen / requests
+        found.append(DeviceEnergy(name, busy * cluster.device(name).active_watts, sent, share))
+    return tuple(found)

@@ -1,0 +1,340 @@
+"""The cluster file, TOML: devices, links and named scenarios. Everything wrong is refused with its line and the fix.
+
+    start = "camera"                       # where requests come from and answers are wanted
+
+    [device.camera]
+    threads = 1
+    memory_mb = 512
+    active_watts = 4.5
+    cpus = 0.5                             # only for taglio emulate: half a processor
+    send_ms = 2                            # what a message takes of its time, leaving and arriving, and each megabyte
+    receive_ms = 3                         # of it: it limits the requests a second, and components stand still for it;
+    send_ms_per_mb = 3                     # and what a request takes of the start device besides its components
+    receive_ms_per_mb = 12                 # (taglio cluster probe measures all of these)
+    request_ms = 1
+    profile = "profile.json"               # measured times, a file in each model's own folder
+
+    [device.server]
+    scale = { of = "camera", factor = 0.1 } # assumed: a tenth of the camera's times
+
+    [[link]]
+    from = "camera"
+    to = "server"
+    both = true
+    bandwidth_mbit_s = 50
+    latency_ms = 5
+    gap_ms = 1                             # of it, what keeps the next message waiting (taglio cluster probe)
+
+    [[scenario.congested.link]]
+    from = "camera"
+    to = "server"
+    bandwidth_mbit_s = 5
+
+Devices without a link between them are not connected. Units stand in the keys and are converted here only: megabytes
+are 10⁶ bytes, megabits 10⁶ bits.
+"""
+
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from taglio.cluster.devices import Cluster, Device, Link, nearest
+from taglio.errors import BadOption
+
+_MEGA = 1e6
+_BITS = 8.0
+
+
+class BadCluster(BadOption):
+    """The cluster file cannot be read, or says something that no cluster can be."""
+
+
+def load(path: Path, scenario: str | None = None) -> Cluster:
+    """The cluster in a file, with the changes of `scenario`. Raises BadCluster with the line and the fix."""
+    try:
+        text = path.read_bytes().decode()
+    except OSError as error:
+        raise BadCluster(f"{path}: cannot be read ({error.strerror}): give a cluster file") from None
+    except UnicodeDecodeError:
+        raise BadCluster(f"{path}: is not text: write the cluster file in UTF-8") from None
+    return parse(text, str(path), scenario)
+
+
+def scenarios(path: Path) -> tuple[str, ...]:
+    """Names of the scenarios in a file."""
+    load(path)
+    return tuple(tomllib.loads(path.read_text(encoding="utf-8")).get("scenario", {}))
+
+
+def parse(text: str, file: str = "cluster", scenario: str | None = None) -> Cluster:
+    """The cluster of a file's `text`; every scenario in it is checked, `scenario` is applied."""
+    try:
+        tables = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        found = re.search(r"\(at line (\d+), column \d+\)", str(error))
+        where = f"{file}:{found[1]}" if found else file
+        raise BadCluster(f"{where}: {re.sub(r' *[(]at .*[)]', '', str(error))}: not valid TOML") from None
+    reader = _Reader(file, _lines(text))
+    base = reader.cluster(tables)
+    changed = {name: reader.scenario(name, changes, tables) for name, changes in tables.get("scenario", {}).items()}
+    if scenario is None:
+        return base
+    if scenario not in changed:
+        raise BadCluster(f'{file}: has no scenario "{scenario}"{nearest(scenario, changed)}')
+    return changed[scenario]
+
+
+_Path = tuple[str | int, ...]
+
+
+def _lines(text: str) -> dict[_Path, int]:
+    """Line by path of table names, array indices and key, which tomllib does not tell."""
+    found: dict[_Path, int] = {}
+    counts: dict[tuple[str, ...], int] = {}
+    here: _Path = ()
+    for number, line in enumerate(text.splitlines(), 1):
+        if header := re.match(r"\s*\[(\[?)([^\[\]]+)\]", line):
+            names = tuple(part.strip().strip("\"'") for part in re.findall(r'"[^"]*"|\'[^\']*\'|[^.\s]+', header[2]))
+            here = names
+            if header[1]:
+                counts[names] = counts.get(names, -1) + 1
+                here = (*names, counts[names])
+            found.setdefault(here, number)
+        elif key := re.match(r"\s*(?:\"([^\"]+)\"|'([^']+)'|([A-Za-z0-9_-]+))\s*=", line):
+            found.setdefault((*here, next(each for each in key.groups() if each)), number)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Number:
+    """A key that holds a number: the field it fills, what it is multiplied by, and whether it may be 0."""
+
+    field: str
+    factor: float = 1.0
+    zero: bool = True
+
+
+_DEVICE_NUMBERS = {
+    "memory_mb": _Number("memory_bytes", _MEGA, zero=False),
+    "idle_watts": _Number("idle_watts"),
+    "active_watts": _Number("active_watts"),
+    "energy_cap_joules": _Number("energy_cap_joules"),
+    "cpus": _Number("cpus", zero=False),
+    "send_ms": _Number("send_s", 1e-3),
+    "receive_ms": _Number("receive_s", 1e-3),
+    "request_ms": _Number("request_s", 1e-3),
+    "send_ms_per_mb": _Number("send_byte_s", 1e-3 / _MEGA),
+    "receive_ms_per_mb": _Number("receive_byte_s", 1e-3 / _MEGA),
+}
+_LINK_NUMBERS = {
+    "bandwidth_mbit_s": _Number("bandwidth_bytes_per_s", _MEGA / _BITS, zero=False),
+    "latency_ms": _Number("latency_s", 1e-3),
+    "joules_per_mb": _Number("joules_per_byte", 1.0 / _MEGA),
+    "gap_ms": _Number("gap_s", 1e-3),
+}
+_DEVICE_KEYS = ("runtime", "threads", *_DEVICE_NUMBERS, "never", "int8", "profile", "scale", "loopback")
+_LINK_KEYS = ("from", "to", "both", *_LINK_NUMBERS)
+_TOP_KEYS = ("start", "device", "link", "scenario")
+_SCENARIO_KEYS = ("start", "device", "link", "without", "cut")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """Reads tables and says where what is wrong stands."""
+
+    file: str
+    lines: Mapping[_Path, int]
+
+    def fail(self, path: _Path, message: str) -> BadCluster:
+        """The refusal, with the line of the nearest thing that has one."""
+        below = [line for known, line in self.lines.items() if path and known[: len(path)] == path]
+        while path and path not in self.lines:
+            path = path[:-1]
+        line = min(below) if below else self.lines.get(path)
+        return BadCluster(f"{self.file if line is None else f'{self.file}:{line}'}: {message}")
+
+    def table(self, path: _Path, value: Any, keys: Iterable[str]) -> Mapping[str, Any]:
+        if not isinstance(value, Mapping):
+            raise self.fail(path, f"{_dotted(path)} is no table: write [{_dotted(path)}] or {{ key = value }}")
+        for key in value:
+            if key not in keys:
+                raise self.fail((*path, key), f'{_dotted(path)}: unknown key "{key}"{nearest(key, keys)}')
+        return value
+
+    def number(self, path: _Path, value: Any, kind: _Number) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
+            raise self.fail(path, f"{_dotted(path)} = {value!r} is no number")
+        if value < 0 or (value == 0 and not kind.zero):
+            raise self.fail(
+                path, f"{_dotted(path)} = {value!r}: give a number {'of at least' if kind.zero else 'above'} 0"
+            )
+        return float(value) * kind.factor
+
+    def numbers(self, path: _Path, value: Mapping[str, Any], kinds: Mapping[str, _Number]) -> dict[str, float]:
+        return {kind.field: self.number((*path, key), value[key], kind) for key, kind in kinds.items() if key in value}
+
+    def text(self, path: _Path, value: Any) -> str:
+        if not isinstance(value, str) or not value:
+            raise self.fail(path, f'{_dotted(path)} = {value!r}: write a name in quotes, such as "server"')
+        return value
+
+    def texts(self, path: _Path, value: Any) -> tuple[str, ...]:
+        if not isinstance(value, list):
+            raise self.fail(path, f'{_dotted(path)} = {value!r}: write a list of names, such as ["server"]')
+        return tuple(self.text(path, each) for each in value)
+
+    def flag(self, path: _Path, value: Any) -> bool:
+        if not isinstance(value, bool):
+            raise self.fail(path, f"{_dotted(path)} = {value!r}: write true or false")
+        return value
+
+    def cluster(self, tables: Mapping[str, Any]) -> Cluster:
+        self.table((), tables, _TOP_KEYS)
+        devices: dict[str, Device] = {}
+        links: dict[tuple[str, str], Link] = {}
+        self.devices((), tables, devices, links)
+        if not devices:
+            raise self.fail((), "names no device: write [device.NAME] for each machine")
+        if "start" not in tables:
+            raise self.fail((), f'says not where inputs come from: write start = "{next(iter(devices))}" at its top')
+        self.links_of((), tables, devices, links)
+        return self.finished((), self.text(("start",), tables["start"]), devices, links)
+
+    def scenario(self, name: str, changes: Any, tables: Mapping[str, Any]) -> Cluster:
+        path: _Path = ("scenario", name)
+        self.table(path, changes, _SCENARIO_KEYS)
+        base = self.cluster(tables)
+        devices = {each.name: each for each in base.devices}
+        links = {(each.source, each.target): each for each in base.links}
+        self.devices(path, changes, devices, links)
+        self.links_of(path, changes, devices, links)
+        for key in self.texts((*path, "cut"), changes.get("cut", [])):
+            ends = tuple(part.strip() for part in key.split("->"))
+            if len(ends) != 2 or (ends[0], ends[1]) not in links:
+                known = [f"{a}->{b}" for a, b in links]
+                raise self.fail((*path, "cut"), f'no link "{key}" to cut{nearest(key, known)}')
+            del links[ends[0], ends[1]]
+        start = self.text((*path, "start"), changes["start"]) if "start" in changes else base.start
+        result = self.finished(path, start, devices, links)
+        for key in self.texts((*path, "without"), changes.get("without", [])):
+            try:
+                result = result.without(key)
+            except BadOption as error:
+                raise self.fail((*path, "without"), str(error)) from None
+        return replace(result, scenario=name)
+
+    def devices(
+        self, path: _Path, tables: Mapping[str, Any], into: dict[str, Device], links: dict[tuple[str, str], Link]
+    ) -> None:
+        """Read [device.NAME] tables into `into`; one that is there already is changed."""
+        named = tables.get("device", {})
+        if not isinstance(named, Mapping):
+            raise self.fail((*path, "device"), "write each machine as [device.NAME]")
+        for name, value in named.items():
+            here: _Path = (*path, "device", name)
+            if not _NAME.fullmatch(name):
+                raise self.fail(here, f'device "{name}": write a name of letters, digits, "-", "_" and "."')
+            self.table(here, value, _DEVICE_KEYS)
+            device = replace(into.get(name, Device(name)), **self.numbers(here, value, _DEVICE_NUMBERS))  # type: ignore[arg-type]
+            if "runtime" in value:
+                device = replace(device, runtime=self.text((*here, "runtime"), value["runtime"]))
+            if "threads" in value:
+                threads = value["threads"]
+                if isinstance(threads, bool) or not isinstance(threads, int) or threads < 1:
+                    raise self.fail((*here, "threads"), f"{_dotted(here)}: threads = {threads!r}: give at least 1")
+                device = replace(device, threads=threads)
+            if "never" in value:
+                device = replace(device, never=self.texts((*here, "never"), value["never"]))
+            if "int8" in value:
+                device = replace(device, int8=self.flag((*here, "int8"), value["int8"]))
+            into[name] = self.times(here, value, device)
+            if "loopback" in value:
+                links[name, name] = self.link((*here, "loopback"), value["loopback"], Link(name, name, 0.0), ())
+
+    def times(self, here: _Path, value: Mapping[str, Any], device: Device) -> Device:
+        """The device with where its times come from."""
+        if "profile" in value and "scale" in value:
+            raise self.fail((*here, "scale"), f"{_dotted(here)}: has a profile and a scale: keep one of them")
+        if "profile" in value:
+            text = self.text((*here, "profile"), value["profile"])
+            return replace(device, profile=text, scale_of=None, scale_factor=1.0)
+        if "scale" in value:
+            scale = self.table((*here, "scale"), value["scale"], ("of", "factor"))
+            if "of" not in scale or "factor" not in scale:
+                raise self.fail((*here, "scale"), f'{_dotted(here)}: write scale = {{ of = "DEVICE", factor = 3.0 }}')
+            of = self.text((*here, "scale", "of"), scale["of"])
+            factor = self.number((*here, "scale", "factor"), scale["factor"], _Number("", zero=False))
+            return replace(device, profile=None, scale_of=of, scale_factor=factor)
+        return device
+
+    def links_of(
+        self, path: _Path, tables: Mapping[str, Any], devices: Mapping[str, Device], into: dict[tuple[str, str], Link]
+    ) -> None:
+        """Read [[link]] tables into `into`; one that is there already is changed."""
+        rows = tables.get("link", [])
+        if not isinstance(rows, list):
+            raise self.fail((*path, "link"), "write each link as [[link]], with two brackets")
+        for index, value in enumerate(rows):
+            here: _Path = (*path, "link", index)
+            self.table(here, value, _LINK_KEYS)
+            for key in ("from", "to"):
+                if key not in value:
+                    raise self.fail(here, f'link {index + 1} has no "{key}": name the device it goes {key}')
+                if self.text((*here, key), value[key]) not in devices:
+                    raise self.fail(
+                        (*here, key), f'link {key} "{value[key]}", no such device{nearest(value[key], devices)}'
+                    )
+            source, target = value["from"], value["to"]
+            if source == target:
+                raise self.fail(here, f"link from {source} to itself: write [device.{source}] loopback = {{ ... }}")
+            ends = [(source, target)]
+            ends += [(target, source)] if self.flag((*here, "both"), value.get("both", False)) else []
+            for pair in ends:
+                into[pair] = self.link(here, value, into.get(pair, Link(*pair, 0.0)), ("from", "to", "both"))
+
+    def link(self, here: _Path, value: Any, known: Link, more: tuple[str, ...]) -> Link:
+        self.table(here, value, (*_LINK_NUMBERS, *more))
+        link = replace(known, **self.numbers(here, value, _LINK_NUMBERS))  # type: ignore[arg-type]
+        if link.bandwidth_bytes_per_s == 0.0:
+            raise self.fail(
+                here, f"link {link.source} to {link.target}: has no bandwidth_mbit_s: give its megabits a second"
+            )
+        if link.gap_s > link.latency_s:
+            gap, latency = (f"{each * 1e3:.6g}" for each in (link.gap_s, link.latency_s))
+            raise self.fail(here, f"gap_ms = {gap} is more than latency_ms = {latency}, which it is part of: give less")
+        return link
+
+    def finished(
+        self, path: _Path, start: str, devices: Mapping[str, Device], links: Mapping[tuple[str, str], Link]
+    ) -> Cluster:
+        if start not in devices:
+            at = (*path, "start") if (*path, "start") in self.lines else ("start",)
+            raise self.fail(at, f'start = "{start}", no such device{nearest(start, devices)}')
+        for name in devices:
+            self.times_known(path, name, devices)
+        known = tuple(
+            each if each.profile or each.scale_of else replace(each, profile=f"profiles/{each.name}.json")
+            for each in devices.values()
+        )
+        return Cluster(start, known, tuple(links.values()))
+
+    def times_known(self, path: _Path, name: str, devices: Mapping[str, Device]) -> None:
+        """Refuse scales that lead nowhere or in a circle."""
+        seen = [name]
+        while (of := devices[seen[-1]].scale_of) is not None and not of.endswith(".json"):
+            here: _Path = (*path, "device", seen[-1], "scale")
+            here = here if here in self.lines else ("device", seen[-1], "scale")
+            if of not in devices:
+                raise self.fail(here, f'scale of "{of}", no such device{nearest(of, devices)}')
+            if of in seen:
+                raise self.fail(here, f"{' is scaled from '.join([*seen, of])}: one of them needs a profile of its own")
+            seen.append(of)
+
+
+def _dotted(path: _Path) -> str:
+    return ".".join(str(part + 1) if isinstance(part, int) else part for part in path) or "the file"

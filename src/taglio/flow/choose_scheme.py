@@ -1,0 +1,101 @@
+"""`--scheme auto`: measure the sensible schemes on this device and pick one. Plans nothing."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import onnx
+
+from taglio.error.loss import Metric, Tally
+from taglio.errors import BadOption
+from taglio.flow.workspace import Work
+from taglio.profile.measure import FLOAT_RUN, pure_assignments
+from taglio.profile.stopwatch import FEEDS, Effort, Progress, time_models
+from taglio.quantize.precision import precisions
+from taglio.quantize.scheme import AUTO_SCHEMES, Scheme
+from taglio.runtimes.onnxruntime import SessionOptions, open_session, run_session, sums_saturate
+
+_EFFORT = Effort(maximum=400, budget_s=6.0)
+# Inputs for the errors: as many as float inference takes so many seconds for, within these numbers.
+_ERROR_S, _FEWEST, _MOST = 0.5, 2, 32
+# Schemes whose scores are closer than this are equally fast as far as a short timing can tell.
+_NOISE = 1.02
+# Relative L2 by which schemes are compared where the bound is on a metric that moves in steps.
+_STEPS_ERROR = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class SchemeResult:
+    """All candidate blocks under one scheme: their loss, and `score_s`, an estimate of a plan's latency."""
+
+    scheme: Scheme
+    latency_s: float
+    error: float
+    score_s: float
+
+
+def choose(
+    work: Work,
+    max_loss: float,
+    metric: Metric,
+    schemes: Sequence[Scheme] = AUTO_SCHEMES,
+    progress: Progress | None = None,
+    *,
+    saturating_elsewhere: bool = False,
+) -> tuple[Scheme, tuple[SchemeResult, ...]]:
+    """The best scheme for a bound on the loss of `metric`, and what all of them did.
+
+    Where this processor's int8 sums saturate, schemes are also tried with weights of 7 bits, which run the same
+    kernels; where another device's do (`saturating_elsewhere`), with no others, as nothing here shows what they lose
+    there.
+
+    The score assumes that a bound of half the all-int8 error lets half of the time be saved: a faster scheme with
+    twice the error is not better under a tight bound.
+    """
+    if not schemes:
+        raise BadOption("no scheme to choose from")
+    if not metric.smooth:
+        metric, max_loss = metric.basis, _STEPS_ERROR
+
+    def everything(scheme: Scheme) -> Callable[[], onnx.ModelProto]:
+        return partial(work.builder(scheme).build, pure_assignments(work.graph, precisions(scheme))["int8"])
+
+    models: dict[str, Callable[[], onnx.ModelProto]] = {FLOAT_RUN: lambda: work.model.proto}
+    models |= {str(scheme): everything(scheme) for scheme in schemes}
+    held_out = work.data.held_out.samples
+    timed = time_models(models, held_out[:FEEDS], work.setup.options(), _EFFORT, kernels=False, progress=progress)
+    options = SessionOptions(work.setup.threads, spinning=True)
+    float_s = timed[FLOAT_RUN].wall.median_s
+    samples = held_out[: min(_MOST, max(_FEWEST, int(_ERROR_S / float_s)))]
+    float_session = open_session(work.model.proto, options)
+    reference = [
+        run_session(float_session, work.model.outputs, sample, work.data.held_out.source) for sample in samples
+    ]
+
+    def scored(scheme: Scheme, latency_s: float, model: onnx.ModelProto) -> SchemeResult:
+        session = open_session(model, options)
+        total = Tally(work.model.outputs, metric)
+        for sample, outputs in zip(samples, reference, strict=True):
+            total.add(outputs, session.run(list(work.model.outputs), sample))
+        error = total.value()
+        share = 1.0 if error <= max_loss else max_loss / error
+        return SchemeResult(scheme, latency_s, error, float_s - (float_s - latency_s) * share)
+
+    latencies, here = {scheme: timed[str(scheme)].wall.median_s for scheme in schemes}, sums_saturate()
+    if saturating_elsewhere or here:
+        narrow = {replace(each, reduced_range=True): each for each in schemes if each.may_saturate}
+        latencies |= {each: latencies[wide] for each, wide in narrow.items()}
+    if saturating_elsewhere and not here:
+        latencies = {each: latency for each, latency in latencies.items() if not each.may_saturate}
+    results = [scored(scheme, latency, everything(scheme)()) for scheme, latency in latencies.items()]
+    best = pick(results)
+    if best.error > max_loss and best.scheme.calibration == "minmax":
+        clipped = replace(best.scheme, calibration="percentile")  # other numbers, the same kernels: as fast
+        results.append(scored(clipped, best.latency_s, everything(clipped)()))
+    return pick(results).scheme, tuple(results)
+
+
+def pick(results: Sequence[SchemeResult]) -> SchemeResult:
+    """The one with the best score; among scores within noise of it, the one with the smallest error."""
+    fastest_s = min(result.score_s for result in results)
+    return min((each for each in results if each.score_s <= fastest_s * _NOISE), key=lambda each: each.error)

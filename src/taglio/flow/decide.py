@@ -1,0 +1,279 @@
+"""From tables to the plan that the clock confirms: plan, measure errors, time, refine the tables, plan again.
+
+Knows no folder: nothing is written here.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from taglio.error.loss import Metric
+from taglio.error.measure import ErrorMeter
+from taglio.error.model import ErrorModel
+from taglio.error.switchable import Switchable
+from taglio.errors import Infeasible
+from taglio.flow.answers import Answers, answers
+from taglio.flow.workspace import Work
+from taglio.model.graph import ANCHORS, Graph
+from taglio.plan.result import Limits
+from taglio.plan.search import Tried, best, damage_first, exclude, predicted_by, search, unsolved
+from taglio.profile.measure import FLOAT_RUN, pure_assignments, refine
+from taglio.profile.result import Profile
+from taglio.profile.stopwatch import FEEDS, Effort, Progress, Timed, time_models
+from taglio.quantize.effective import effective
+from taglio.quantize.precision import Assignment, Precision
+from taglio.quantize.qdq import QdqBuilder
+
+# Solved plans that are timed beside float, all-int8 and those by simple rules.
+_FINALISTS = 3
+# Times that the tables are refined by what was timed; once where that takes longer than _PATIENCE_S.
+_ROUNDS = 2
+_PATIENCE_S = 60.0
+_VERIFY_SAMPLES = 32
+# Medians closer than this on an idle machine do not say which is faster.
+_NOISE = 1.015
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Decision:
+    """The finalists by name, timed side by side, which of them won, all plans tried, and the refined profile.
+
+    `answers` are of the float model, all-int8 and the winner as they are deployed; the others' errors are the search's.
+    """
+
+    winner: str
+    finalists: dict[str, Tried]
+    timed: dict[str, Timed]
+    answers: dict[str, Answers]
+    tried: tuple[Tried, ...]
+    profile: Profile
+
+
+def decide(
+    work: Work,
+    builder: QdqBuilder,
+    switchable: Switchable,
+    measured: Profile,
+    model: ErrorModel,
+    limits: Limits,
+    *,
+    effort: float = 1.0,
+    progress: Progress | None = None,
+) -> Decision:
+    """Plan, time the plans' kernels, refine the profile around the fastest, plan again, and let the clock choose.
+
+    A plan's prediction hangs on kernels with the layouts that it has, and the random mixes of the profile are far from
+    it. Choices by simple rules are timed too: what the tables misjudge, the clock finds.
+    """
+    meter = verifier(work, switchable)
+    full = whole_meter(work, switchable, meter)
+    tried = plan_stage(work, measured, model, limits, meter, progress, full=full)
+    known, leader = measured, None
+    start = time.monotonic()
+    for index in range(_ROUNDS):
+        if time.monotonic() - start > _PATIENCE_S:
+            break
+        chosen = _finalists(tried, leader)
+        timed = _time(work, builder, chosen, 6.0 * effort, progress, kernels=True)
+        leader = chosen[_winner(chosen, timed)]
+        runs = {_label(name): (each.plan.assignment(), timed[_label(name)]) for name, each in chosen.items()}
+        runs |= {FLOAT_RUN: ({}, timed[FLOAT_RUN])}
+        known = refine(work.model, work.graph, known, runs, f" {index + 1}", near=leader.plan.assignment())
+        tried = predicted_by(known, work.graph, tried)
+        tried += search(work.graph, known, model, limits, meter.error, rounds=6, progress=progress)
+    final, answered = _finalists(tried, leader), dict[str, Answers]()
+    timed = _time(work, builder, final, 8.0 * effort, progress, kernels=False)
+    winner = _proven(work, builder, final, timed, answered, full.metric, limits)
+    if full is not meter and winner in (None, FLOAT_RUN, "int8") and _plans(final) and not _plans(final, holding=True):
+        again = plan_stage(work, known, model, limits, full, progress)
+        final, answered = _finalists(again, None), {}
+        timed = _time(work, builder, final, 8.0 * effort, progress, kernels=False)
+        winner = _proven(work, builder, final, timed, answered, full.metric, limits)
+        tried += again
+    if winner is None:
+        raise infeasible(limits, min(each.error for each in final.values()))
+    return Decision(winner, final, timed, answered, tuple(tried), known)
+
+
+def plan_stage(
+    work: Work,
+    measured: Profile,
+    model: ErrorModel,
+    limits: Limits,
+    meter: ErrorMeter,
+    progress: Progress | None = None,
+    *,
+    full: ErrorMeter | None = None,
+) -> list[Tried]:
+    """Float, all-int8, simple rules and the plans of the search, each with its measured error.
+
+    Where nothing holds on `meter`, `full` decides. Raises Infeasible where nothing holds there either.
+    """
+    tried = search(work.graph, measured, model, limits, meter.error, progress=progress)
+    kept = {name for name in limits.float_blocks if not work.graph.block(name).movement}
+    for name, assignment in _rules(work.graph, measured, model, limits, meter).items():
+        value = meter.error(assignment) if assignment else 0.0
+        candidate = unsolved(name, work.graph, measured, model, limits, assignment, value)
+        # ONNX Runtime runs a weightless float block between int8 ones in int8: not what a pin to float asks for.
+        tried.append(replace(candidate, holds=candidate.holds and not kept & set(assignment)))
+    if not any(each.holds for each in tried):
+        if full is not None and full is not meter:
+            return plan_stage(work, measured, model, limits, full, progress)
+        reached = min(each.error for each in tried)
+        raise infeasible(limits, reached)
+    return tried
+
+
+def _rules(
+    graph: Graph, measured: Profile, model: ErrorModel, limits: Limits, meter: ErrorMeter
+) -> dict[str, Assignment]:
+    """Distinct assignments that need no solver: float, all int8, only what has weights in int8; these two with the most
+    damaging excluded until the bound holds; and the blocks with most FLOPs, as many as the bound admits."""
+    whole = next(each for each in measured.precisions if each.form == "whole")
+    everything = pure_assignments(graph, measured.precisions)["int8"]
+    pinned = {name: precision for name, precision in everything.items() if name not in limits.float_blocks}
+    # Weightless blocks gain little in int8, and what they cost at their boundaries the tables know least.
+    weighted = {
+        name: precision
+        for name, precision in pinned.items()
+        if graph.block(name).kind.split("+")[0] in ANCHORS or name in limits.int8_blocks
+    }
+    result: dict[str, Assignment] = {} if limits.int8_blocks else {FLOAT_RUN: {}}
+    result["int8"] = effective(graph, pinned, whole)
+
+    def holding(order: Sequence[str], start: Assignment) -> dict[str, Precision]:
+        return exclude(order, limits, start, lambda each: meter.error(effective(graph, each, whole)))
+
+    choices: dict[str, Assignment] = {"int8": pinned, "weights": weighted}
+    for name, start in (("int8", pinned), ("weights", weighted)):
+        choices[f"{name}, worst excluded"] = holding(damage_first(model, start), start)
+    few_flops_first = sorted((block for block in graph.candidates() if block.name in weighted), key=lambda b: b.flops)
+    choices["most FLOPs"] = holding([block.name for block in few_flops_first], weighted)
+    for rule, blocks in choices.items():
+        assignment = effective(graph, blocks, whole)
+        if all(_key(assignment) != _key(other) for other in result.values()):
+            result[rule] = assignment
+    return result
+
+
+def verifier(work: Work, switchable: Switchable) -> ErrorMeter:
+    """Measures a plan's error while searching: on the first _VERIFY_SAMPLES held-out inputs."""
+    return work.meter(switchable, _VERIFY_SAMPLES)
+
+
+def whole_meter(work: Work, switchable: Switchable, searched: ErrorMeter) -> ErrorMeter:
+    """A meter of all held-out inputs; `searched` itself where it already is."""
+    samples = work.data.held_out.samples
+    if searched.samples == len(samples):
+        return searched
+    return work.meter(switchable)
+
+
+def same_assignment(one: Tried, other: Tried) -> bool:
+    """Whether two plans are the same model."""
+    return _key(one.plan.assignment()) == _key(other.plan.assignment())
+
+
+def timing_of(name: str, timed: Mapping[str, Timed]) -> Timed:
+    """What the finalist called `name` took."""
+    return timed[_label(name)]
+
+
+def _proven(
+    work: Work,
+    builder: QdqBuilder,
+    finalists: dict[str, Tried],
+    timed: Mapping[str, Timed],
+    answered: dict[str, Answers],
+    metric: Metric,
+    limits: Limits,
+) -> str | None:
+    """The fastest finalist that holds the bound as it is deployed, on all held-out inputs; None where none does.
+
+    `finalists` and `answered` learn what was measured: of all-int8 for the record, and of every winner until one holds.
+    """
+    while True:
+        holding = {name: each for name, each in finalists.items() if each.holds}
+        winner = _winner(holding, timed) if holding else None
+        asked = [name for name in dict.fromkeys(("int8", winner)) if name in finalists and name not in answered]
+        if asked:
+            models = {name: partial(builder.build, finalists[name].plan.assignment()) for name in asked}
+            answered |= answers(work, models, metric)
+            for name in {*asked, FLOAT_RUN} & set(finalists):
+                finalists[name] = _judged(finalists[name], answered[name].error, limits)
+        if winner is None or finalists[winner].holds:
+            return winner
+
+
+def _judged(each: Tried, error: float, limits: Limits) -> Tried:
+    holds = each.holds and (limits.max_error is None or error <= limits.max_error)
+    return replace(each, error=error, holds=holds, plan=replace(each.plan, measured_error=error))
+
+
+def _plans(finalists: Mapping[str, Tried], *, holding: bool = False) -> list[str]:
+    """The finalists that are neither float nor all-int8, or those of them that hold."""
+    return [name for name, each in finalists.items() if name not in (FLOAT_RUN, "int8") and (each.holds or not holding)]
+
+
+def infeasible(limits: Limits, reached: float) -> Infeasible:
+    """The refusal where no plan holds; `reached` is the smallest error of those tried."""
+    pins = f"with {len(limits.int8_blocks)} blocks held in int8 " if limits.int8_blocks else ""
+    assert limits.max_error is not None
+    metric = limits.metric
+    return Infeasible(
+        f"no plan {pins}keeps the {metric.title} {metric.limit(limits.max_error)}: "
+        f"the best has {metric.text(reached)}; allow that much with --max-error, or hold fewer blocks in int8"
+    )
+
+
+def _finalists(tried: Sequence[Tried], leader: Tried | None) -> dict[str, Tried]:
+    """By name: float, all-int8, the fastest solved plans that hold; and the `leader`, or without one all by rules."""
+    kept = (FLOAT_RUN, "int8", leader.name if leader else "")
+    chosen = {each.name: each for each in tried if each.name and (leader is None or each.name in kept)}
+    seen = {_key(each.plan.assignment()) for each in chosen.values()}
+    solved: dict[str, Tried] = {}
+    first = [each for each in tried if leader and not leader.name and same_assignment(each, leader)][:1]
+    for each in first + best([each for each in tried if not each.name], len(tried)):
+        key = _key(each.plan.assignment())
+        if key not in seen and key and len(solved) < _FINALISTS + len(first):
+            seen.add(key)
+            solved[f"plan {len(solved) + 1}"] = each
+    return solved | chosen
+
+
+def _key(assignment: Assignment) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted((block, precision.name) for block, precision in assignment.items()))
+
+
+def _label(name: str) -> str:
+    return name if name == FLOAT_RUN else f"finalist {name}"
+
+
+def _time(
+    work: Work,
+    builder: QdqBuilder,
+    finalists: Mapping[str, Tried],
+    budget_s: float,
+    progress: Progress | None,
+    *,
+    kernels: bool,
+) -> dict[str, Timed]:
+    assignments: dict[str, Mapping[str, Precision]] = {FLOAT_RUN: {}}
+    assignments |= {_label(name): each.plan.assignment() for name, each in finalists.items()}
+    return time_models(
+        {name: partial(builder.build, assignment) for name, assignment in assignments.items()},
+        work.data.held_out.samples[:FEEDS],
+        work.setup.options(),
+        Effort(budget_s=budget_s),
+        kernels=kernels,
+        progress=progress,
+    )
+
+
+def _winner(finalists: Mapping[str, Tried], timed: Mapping[str, Timed]) -> str:
+    """The fastest by the clock among those that hold the bound; float or all-int8 where a plan gains only noise."""
+    seconds = {name: timing_of(name, timed).wall.median_s for name, each in finalists.items() if each.holds}
+    fastest = min(seconds, key=lambda each: seconds[each])
+    plain = [name for name in (FLOAT_RUN, "int8") if seconds.get(name, float("inf")) <= seconds[fastest] * _NOISE]
+    return min(plain, key=lambda each: seconds[each]) if plain else fastest

@@ -1,0 +1,143 @@
+"""The error stage of a workspace: how many inputs to measure on, the study, and what of the data puts it in doubt."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from taglio import artifact
+from taglio.data.dataset import Dataset
+from taglio.error.doubts import coarse_metric, constant_outputs, saturating_sums, too_few_inputs, unlike_calibration
+from taglio.error.loss import Metric, Tally, call_user, parse_metric
+from taglio.error.measure import ErrorMeter
+from taglio.error.model import ErrorModel
+from taglio.error.study import Budget, study
+from taglio.error.switchable import Switchable, quantizable_flows
+from taglio.errors import BadOption
+from taglio.flow.workspace import ERROR, Work
+from taglio.plan.result import Limits
+from taglio.profile.measure import pure_assignments
+from taglio.profile.stopwatch import Progress
+from taglio.quantize.precision import precisions
+from taglio.quantize.qdq import QdqBuilder
+from taglio.quantize.ranges import calibrate
+from taglio.quantize.scheme import Scheme
+from taglio.runtimes.onnxruntime import (
+    CUDA,
+    PROVIDERS,
+    SessionOptions,
+    open_session,
+    providers_for,
+    run_session,
+    sums_saturate,
+)
+
+# Outputs with few numbers have an erratic error: inputs are added until this many numbers are compared.
+_NUMBERS = 2000
+_LEAST_INPUTS, _MOST_INPUTS = 8, 64
+_RANGE_INPUTS = 4
+_SMALL_BYTES, _TOGETHER = 64_000_000, 8
+
+
+def open_switchable(work: Work, builder: QdqBuilder, scheme: Scheme, provider: str = "cpu") -> Switchable:
+    """The switchable graph of the workspace's model.
+
+    A network whose weights are small enough to hold twice is tried with several inputs at once.
+    """
+    options = SessionOptions(work.setup.threads, spinning=work.setup.spinning, providers=providers_for(provider))
+    wires = dict.fromkeys(quantizable_flows(work.graph), scheme)
+    small = sum(block.weight_float_bytes for block in work.graph.blocks) < _SMALL_BYTES
+    together = work.data.held_out.samples[:_TOGETHER] if small else ()
+    result = Switchable(work.model, work.graph, builder, precisions(scheme), options, wires=wires, together=together)
+    if provider == "cuda" and result.provider != CUDA:  # offered, but without a GPU, a driver or its libraries
+        raise BadOption(f"--provider cuda: ONNX Runtime offers {CUDA} but could not start it here: use auto or cpu")
+    return result
+
+
+def error_stage(
+    work: Work,
+    scheme: Scheme,
+    switchable: Switchable,
+    confidence: float = 0.9,
+    effort: float = 1.0,
+    progress: Progress | None = None,
+) -> ErrorModel:
+    """Measure errors, fit, and keep the model in the folder."""
+    budget = Budget(seconds=26.0 * effort)
+    meter = work.meter(switchable, affordable_inputs(work, switchable, budget))
+    result = study(
+        work.model,
+        work.graph,
+        scheme,
+        precisions(scheme),
+        meter,
+        work.data.held_out,
+        budget,
+        confidence=confidence,
+        seed=work.setup.seed,
+        progress=progress,
+    )
+    where = f"measured on {switchable.provider}, whose rounding is not the CPU's: plans are verified on the CPU"
+    lines = () if switchable.provider == PROVIDERS[0] else (where,)
+    result = replace(result, notes=lines + doubts(work, scheme, meter, progress))
+    artifact.save(work.folder / f"{ERROR}.json", ERROR, work.model.sha256, result)
+    return result
+
+
+def affordable_inputs(work: Work, switchable: Switchable, budget: Budget) -> int:
+    """On how many held-out inputs the study can afford to measure: more for short outputs and for metrics that move in
+    steps of one input, while there is time."""
+    samples = work.data.held_out.samples
+    outputs = switchable.run({}, samples[0])
+    start = time.perf_counter()
+    switchable.run({}, samples[0])
+    once = time.perf_counter() - start
+    evaluations = len(switchable.switches) + len(switchable.wires) + budget.minimum_subsets
+    shortest = max(1, min((np.asarray(each).size for each in outputs), default=1))
+    wanted = max(_LEAST_INPUTS, min(_MOST_INPUTS, _NUMBERS // shortest))
+    if not parse_metric(work.setup.metric).smooth:
+        wanted = _MOST_INPUTS
+    return max(1, min(wanted, len(samples), int(budget.seconds / max(1e-6, once * evaluations))))
+
+
+def doubts(work: Work, scheme: Scheme, meter: ErrorMeter, progress: Progress | None = None) -> tuple[str, ...]:
+    """What of the data makes the errors less sure, a line each."""
+    everything = pure_assignments(work.graph, precisions(scheme))["int8"]
+    squares, references = meter.sample_errors(everything)
+    lines = [
+        too_few_inputs(squares, references, meter.names),
+        coarse_metric(meter.metric, len(work.data.held_out.samples)),
+        unlike_calibration(work.ranges(scheme, progress).low_high, _held_out_ranges(work), work.graph),
+        constant_outputs(meter.references, meter.names),
+        saturating_sums(scheme, sums_saturate()),
+    ]
+    return tuple(line for line in lines if line)
+
+
+def loss_limits(work: Work, limits: Limits) -> Limits:
+    """`limits` with the bound as a loss; the user gives it in the metric's unit. Raises BadOption for one that even the
+    float model breaks, BadData where a user's function fails on the float model."""
+    if limits.max_error is None:
+        return limits
+    metric = parse_metric(work.setup.metric)
+    if metric.own:
+        metric = replace(metric, float_value=_float_value(work, metric))
+    return replace(limits, max_error=metric.bound(limits.max_error), metric=metric)
+
+
+def _float_value(work: Work, metric: Metric) -> float:
+    """What a user's function says of the float model on all held-out inputs."""
+    held_out, names = work.data.held_out, work.model.outputs
+    session = open_session(work.model.proto, work.setup.options(), label=work.model.name)
+    tally = Tally(names, metric)
+    for sample in held_out.samples:
+        outputs = run_session(session, names, sample, work.setup.data)
+        tally.add(outputs, outputs)
+    return call_user(metric.name, tally.outputs(), held_out.labels)
+
+
+def _held_out_ranges(work: Work) -> Mapping[str, tuple[float, float]]:
+    held_out = work.data.held_out
+    few: Dataset = replace(held_out, samples=held_out.samples[:_RANGE_INPUTS])
+    return calibrate(work.model, few, "minmax").low_high

@@ -1,0 +1,261 @@
+"""One stage at a time, each from the folder that the stage before wrote. The same functions as `optimize` calls."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from functools import partial
+from pathlib import Path
+
+from taglio import artifact
+from taglio.components.build import Manifest, read
+from taglio.components.cut import devices_after
+from taglio.components.prove import Proof, prove
+from taglio.error.doubts import saturating_sums
+from taglio.error.loss import Metric, Tally, parse_metric
+from taglio.error.model import ErrorModel
+from taglio.error.switchable import Switchable
+from taglio.errors import BadArtifact, BadOption
+from taglio.flow import workspace
+from taglio.flow.answers import answers
+from taglio.flow.decide import infeasible, plan_stage, verifier, whole_meter
+from taglio.flow.error import loss_limits, open_switchable
+from taglio.flow.optimize import build_stage
+from taglio.flow.outcome import Quantized
+from taglio.flow.workspace import COMPONENTS, ERROR, FLOAT_MODEL, PLAN, PROFILE, RUN, Setup, Work
+from taglio.model.graph import Graph, match, select
+from taglio.plan.result import LOCAL, Limits, Plan, placements
+from taglio.plan.search import Tried, best
+from taglio.profile.measure import FLOAT_RUN
+from taglio.profile.result import Profile, predict
+from taglio.profile.stopwatch import Progress
+from taglio.quantize.library import DYNAMIC, dynamic, float16, qoperator
+from taglio.quantize.precision import Precision
+from taglio.quantize.qdq import QdqBuilder
+from taglio.quantize.ranges import Ranges
+from taglio.quantize.scheme import parse_scheme
+from taglio.run.in_process import Executor, RunReport, time_plan
+from taglio.runtimes.onnxruntime import SessionOptions, open_session, run_session, sums_saturate
+
+
+def reopen_profiled(folder: Path) -> tuple[Work, Profile]:
+    """The workspace and its profile."""
+    work = workspace.reopen(folder)
+    measured = artifact.load(folder / f"{PROFILE}.json", PROFILE, Profile, model_sha256=work.model.sha256)
+    return work, measured
+
+
+def error_model(work: Work, measured: Profile) -> ErrorModel:
+    """The workspace's error model. Raises BadArtifact where it is of another scheme or metric."""
+    path = work.folder / f"{ERROR}.json"
+    model = artifact.load(path, ERROR, ErrorModel, model_sha256=work.model.sha256)
+    for what, has, where, wanted in (
+        ("scheme", str(model.scheme), "profile", str(measured.scheme)),
+        ("metric", model.metric.name, "workspace", parse_metric(work.setup.metric).name),
+    ):
+        if has != wanted:
+            raise BadArtifact(f"{path}: is of {what} {has}, the {where} of {wanted}: run taglio error again")
+    return model
+
+
+def plan(
+    folder: Path,
+    limits_of: Callable[[Graph], Limits],
+    *,
+    pins: Sequence[str] = (),
+    cuts: Sequence[str] = (),
+    devices: Sequence[str] = (),
+    progress: Progress | None = None,
+) -> tuple[Work, Plan]:
+    """Solve, measure the error, and keep the fastest plan by prediction that holds; devices are placed by hand.
+
+    `pins` are DEVICE=PATTERN, `cuts` tensors that separate `devices` in order. Raises BadOption for contradictions.
+    """
+    work, measured = reopen_profiled(folder)
+    model = error_model(work, measured)
+    limits = loss_limits(work, limits_of(work.graph))
+    places = place(work.graph, pins, cuts, devices)
+    builder = work.builder(measured.scheme, progress)
+    switchable = open_switchable(work, builder, measured.scheme)
+    chosen = _plan_that_holds(work, builder, switchable, measured, model, limits, progress)
+    result = replace(chosen, placements=placements(work.graph, chosen.assignment(), places))
+    artifact.save(folder / f"{PLAN}.json", PLAN, work.model.sha256, result)
+    return work, result
+
+
+def _plan_that_holds(
+    work: Work,
+    builder: QdqBuilder,
+    switchable: Switchable,
+    measured: Profile,
+    model: ErrorModel,
+    limits: Limits,
+    progress: Progress | None,
+) -> Plan:
+    """The fastest plan by prediction whose error, as it is deployed, holds on every held-out input."""
+    meter = verifier(work, switchable)
+    full = whole_meter(work, switchable, meter)
+    tried = plan_stage(work, measured, model, limits, meter, progress, full=full)
+    chosen = _first_that_holds(work, builder, tried, full.metric, limits)
+    if chosen is None and full is not meter:
+        tried = plan_stage(work, measured, model, limits, full, progress)
+        chosen = _first_that_holds(work, builder, tried, full.metric, limits)
+    if chosen is None:
+        raise infeasible(limits, min(each.error for each in tried))
+    return chosen
+
+
+def _first_that_holds(
+    work: Work, builder: QdqBuilder, tried: Sequence[Tried], metric: Metric, limits: Limits
+) -> Plan | None:
+    for each in best(tried, len(tried)):
+        built = partial(builder.build, each.plan.assignment())
+        error = answers(work, {"plan": built}, metric)["plan"].error
+        if limits.max_error is None or error <= limits.max_error:
+            return replace(each.plan, measured_error=error)
+    return None
+
+
+def place(graph: Graph, pins: Sequence[str], cuts: Sequence[str], devices: Sequence[str]) -> dict[str, str]:
+    """Device of every block from --cut or --pin."""
+    for name in [*devices, *(pin.partition("=")[0] for pin in pins)]:
+        if "/" in name or "\\" in name or name.strip(". ") == "":
+            raise BadOption(f'device "{name}": a name may not be empty, or a path')
+    if devices and not cuts:
+        raise BadOption(f"--devices {','.join(devices)} names what --cut separates: give a --cut TENSOR")
+    if cuts:
+        if pins:
+            raise BadOption("--cut and --pin both place blocks: use one of them")
+        names = list(devices) or [f"device{index}" for index in range(len(cuts) + 1)]
+        return devices_after(graph, list(cuts), names)
+    result = {block.name: LOCAL for block in graph.blocks}
+    pinned: dict[str, str] = {}
+    for device, hits in matches(graph, "--pin", pins):
+        for name in hits:
+            if pinned.get(name, device) != device:
+                raise BadOption(f"block {name} is pinned to {pinned[name]} and to {device}: drop one of the pins")
+            pinned[name] = device
+    return result | pinned
+
+
+def matches(graph: Graph, option: str, texts: Sequence[str]) -> list[tuple[str, list[str]]]:
+    """Blocks by device from DEVICE=PATTERN. Raises BadOption for a pattern that matches nothing."""
+    found = []
+    for text in texts:
+        device, _, pattern = text.partition("=")
+        if not device or not pattern:
+            raise BadOption(f'{option} "{text}": write DEVICE=PATTERN')
+        hits = [block.name for block in graph.blocks if fnmatchcase(block.name, pattern)]
+        if not hits:
+            raise BadOption(f'{option} "{text}": the pattern matches none of {len(graph.blocks)} blocks')
+        found.append((device, hits))
+    return found
+
+
+def _known_plan(folder: Path, work: Work, measured: Profile) -> Plan:
+    path = folder / f"{PLAN}.json"
+    known = artifact.load(path, PLAN, Plan, model_sha256=work.model.sha256)
+    if known.scheme != measured.scheme:
+        raise BadArtifact(
+            f"{path}: is of scheme {known.scheme}, the profile of {measured.scheme}: run taglio plan again"
+        )
+    return known
+
+
+def build(folder: Path, progress: Progress | None = None) -> tuple[Manifest, Proof]:
+    """Write the components of the folder's plan, and prove on held-out inputs that together they equal the whole."""
+    work, measured = reopen_profiled(folder)
+    known = _known_plan(folder, work, measured)
+    builder = work.builder(measured.scheme, progress)
+    manifest = build_stage(work, builder, known)
+    whole = builder.build(known.assignment(), known.wire_only(work.graph))
+    proof = prove(folder / COMPONENTS, manifest, whole, work.data.held_out.samples[:4])
+    return manifest, proof
+
+
+def run(folder: Path, runs: int, progress: Progress | None = None, runtime: str | None = None) -> RunReport:
+    """Time the built components beside the float model, both in `runtime` (None: in that of the profile)."""
+    work, measured = reopen_profiled(folder)
+    known = _known_plan(folder, work, measured)
+    manifest = read(folder / COMPONENTS, model_sha256=work.model.sha256)
+    if manifest.plan_sha256 != known.fingerprint():
+        raise BadArtifact(f"{folder / COMPONENTS}: was built from another plan: run taglio build again")
+    options = work.setup.options()
+    profiled = next(each for each in measured.runs if each.name == FLOAT_RUN).wall.median_s
+    # A plan for a cluster predicts its own devices and links: here it runs on neither.
+    expected = (
+        predict(measured, work.graph, known.assignment()).total_s if known.usage else known.predicted_latency_s.value
+    )
+    result = time_plan(
+        Executor(folder / COMPONENTS, manifest, options, runtime or measured.conditions.runtime),
+        folder / FLOAT_MODEL,
+        work.data.held_out.samples,
+        options,
+        runs,
+        predicted_s=expected,
+        profiled_float_s=profiled,
+        progress=progress,
+    )
+    result = replace(result, here=bool(known.usage), profiled_in=measured.conditions.runtime)
+    artifact.save(folder / f"{RUN}.json", RUN, work.model.sha256, result)
+    return result
+
+
+def quantize(
+    setup: Setup, method: str, blocks: str, also: Sequence[str], out: Path, progress: Progress | None = None
+) -> Quantized:
+    """Quantise the chosen blocks under `setup.scheme` into one ONNX file; its error is measured on held-out inputs.
+
+    `also` gives other blocks another scheme, as SCHEME=PATTERN; later ones win.
+    """
+    scheme = setup.scheme
+    if scheme is None:
+        raise BadOption("--scheme auto needs a bound to choose by: name a scheme, or use taglio optimize")
+    work = workspace.open_only(out.parent, setup)
+    names = select(work.graph, blocks)
+    if not names:
+        raise BadOption(f'--blocks "{blocks}" chooses no block of {work.model.name}')
+    used = [] if method == "float16" else [scheme]
+    if method == "float16":
+        proto = float16(work.model, work.graph, names)
+    elif method == "dynamic":
+        if ":" in blocks or blocks == "all":  # a rule, not names: of its blocks those that have such a form
+            names = tuple(name for name in names if work.graph.block(name).kind.split("+")[0] in DYNAMIC)
+        proto = dynamic(work.model, work.graph, names, scheme)
+    else:
+        assignment = {name: Precision("int8", scheme, "whole") for name in names}
+        for text in also:
+            other, _, pattern = text.partition("=")
+            if not pattern:
+                raise BadOption(f'--also "{text}": write SCHEME=PATTERN, such as qdq-s8s8-sym-pc=*head*')
+            for name in match(work.graph, [pattern]):
+                assignment[name] = Precision("int8", parse_scheme(other), "whole")
+        used = list(dict.fromkeys(each.scheme for each in assignment.values() if each.scheme is not None))
+        methods = {each.calibration for each in used}
+        ranges: dict[str, Ranges] = {each: work.measure_ranges(each, progress) for each in methods}
+        if scheme.format == "qoperator":
+            if also:
+                raise BadOption("--also mixes schemes in the qdq format only: use a qdq scheme")
+            proto = qoperator(work.model, work.graph, names, scheme, ranges[scheme.calibration])
+        else:
+            proto = QdqBuilder(work.model, work.graph, ranges).build(assignment)
+        names = tuple(assignment)
+    before = open_session(work.model.proto, SessionOptions(1), label=work.model.name)
+    after = open_session(proto, SessionOptions(1), label=str(out))
+    total = Tally(work.model.outputs)
+    wanted = list(work.model.outputs)
+    for sample in work.data.held_out.samples[:16]:
+        total.add(run_session(before, wanted, sample, setup.data), run_session(after, wanted, sample, setup.data))
+    body = proto.SerializeToString()
+    artifact.write_bytes(out, body)
+    size = len(work.model.proto.SerializeToString())
+    saturates = sums_saturate()
+    return Quantized(
+        str(out),
+        method,
+        len(names),
+        len(work.graph.candidates()),
+        len(body),
+        size,
+        total.value(),
+        tuple(note for each in used if (note := saturating_sums(each, saturates))),
+    )

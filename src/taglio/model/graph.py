@@ -1,0 +1,423 @@
+"""The blocks of a model and the tensors between them: what a plan may place. Does not say what anything costs."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from math import prod
+
+import onnx
+
+from taglio.errors import BadModel, BadOption
+from taglio.model.flops import operator_flops
+from taglio.model.load import Model
+
+ANCHORS = frozenset({"Conv", "ConvTranspose", "MatMul", "Gemm"})
+ACTIVATIONS = frozenset(
+    {
+        "Relu",
+        "Clip",
+        "LeakyRelu",
+        "PRelu",
+        "Sigmoid",
+        "Tanh",
+        "HardSigmoid",
+        "HardSwish",
+        "Elu",
+        "Selu",
+        "Softplus",
+        "Gelu",
+    }
+)
+# y = x · gate(x): the two consumers of the anchor's output are the gate and the product.
+GATES = frozenset({"Sigmoid", "HardSigmoid"})
+# Operators that only move or select values: their output keeps the scale of their input, so they add no error.
+MOVEMENT = frozenset(
+    {"MaxPool", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Split", "Slice", "Resize", "Gather",
+     "Expand", "Tile", "DepthToSpace", "SpaceToDepth", "Identity"}
+)  # fmt: skip
+# Compute operators with an int8 kernel in ONNX Runtime's CPU provider (QLinear*, QGemm, MatMulIntegerToFloat).
+# Softmax is left out: QLinearSoftmax of 1.31 answers wrongly for asymmetric inputs (35 % error alone on YOLO11).
+INT8_COMPUTE = frozenset(
+    {"Conv", "MatMul", "Gemm", "Add", "Mul", "Concat", "AveragePool", "GlobalAveragePool", "Sigmoid", "LeakyRelu"}
+)
+_FLOAT = onnx.TensorProto.FLOAT
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """An activation between blocks. `producer` is None for a model input; `shape` is empty where unknown."""
+
+    name: str
+    shape: tuple[int, ...]
+    element_bytes: int
+    producer: str | None
+    consumers: tuple[str, ...]
+
+    @property
+    def elements(self) -> int:
+        """Number of values; 0 where the shape is not known before running."""
+        return prod(self.shape) if self.shape else 0
+
+    @property
+    def float_bytes(self) -> int:
+        """Bytes in the model's own type."""
+        return self.elements * self.element_bytes
+
+    @property
+    def int8_bytes(self) -> int:
+        """Bytes when quantised to 8 bits."""
+        return self.elements
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """The smallest group of operators that a plan may place.
+
+    `operators` are ONNX node names in execution order; `inputs` and `outputs` are activation tensors; `weights`
+    are float initialisers. `refusal` says why the block has no int8 form ("" when it has one). `soft_tail` marks an
+    anchor followed by an activation that int8 does not get for free (x·sigmoid(x), say): such a block also has a
+    form with its anchor alone in int8.
+    """
+
+    name: str
+    kind: str
+    operators: tuple[str, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    weights: tuple[str, ...]
+    weight_elements: int
+    flops: int
+    refusal: str
+    movement: bool
+    soft_tail: bool
+
+    @property
+    def quantizable(self) -> bool:
+        """Whether the block has an int8 form."""
+        return not self.refusal
+
+    @property
+    def weight_float_bytes(self) -> int:
+        """Bytes of the weights in float32."""
+        return 4 * self.weight_elements
+
+    @property
+    def weight_int8_bytes(self) -> int:
+        """Bytes of the weights in int8 (scales not counted)."""
+        return self.weight_elements
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """Values on their way from the block that computed them to the blocks that compute with them.
+
+    `tensors` are the first tensor and those that movement blocks (`moves`) made of it. `readers` pairs the tensor
+    read with the reading block; the block is "" where the model's caller reads. `producer` is None for an input.
+    """
+
+    name: str
+    producer: str | None
+    tensors: tuple[str, ...]
+    moves: tuple[str, ...]
+    readers: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """Blocks in execution order and the tensors between them."""
+
+    model_sha256: str
+    blocks: tuple[Block, ...]
+    tensors: tuple[Tensor, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+    def block(self, name: str) -> Block:
+        """The block called `name`. Raises BadOption with the nearest names otherwise."""
+        for block in self.blocks:
+            if block.name == name:
+                return block
+        raise BadOption(f'no block "{name}" among {len(self.blocks)}: taglio inspect lists them')
+
+    def tensor_map(self) -> dict[str, Tensor]:
+        """Tensors by name."""
+        return {tensor.name: tensor for tensor in self.tensors}
+
+    def candidates(self) -> tuple[Block, ...]:
+        """Blocks that have an int8 form."""
+        return tuple(block for block in self.blocks if block.quantizable)
+
+
+def build(model: Model) -> Graph:
+    """Group the operators of `model` into blocks. Raises BadModel where the operators form a cycle."""
+    proto = model.proto.graph
+    shapes = tensor_shapes(model.proto)
+    types = _tensor_types(model.proto)
+    initializers = {tensor.name for tensor in proto.initializer}
+    consumers: dict[str, list[onnx.NodeProto]] = {}
+    for node in proto.node:
+        for name in node_inputs(node):
+            consumers.setdefault(name, []).append(node)
+    groups = _group(proto.node, consumers, initializers, set(model.outputs))
+    owner = {node.name: index for index, group in enumerate(groups) for node in group}
+    blocks = tuple(_block(group, consumers, initializers, shapes, types, set(model.outputs)) for group in groups)
+    names = [block.name for block in blocks]
+    if len(set(names)) != len(names):
+        raise BadModel(f"{model.name}: two blocks share a name: give its nodes unique names")
+    tensors = []
+    produced = {name: blocks[owner[node.name]].name for node in proto.node for name in node.output}
+    wanted = [name for block in blocks for name in block.inputs] + [name for block in blocks for name in block.outputs]
+    for name in dict.fromkeys([spec.name for spec in model.inputs] + wanted + list(model.outputs)):
+        users = [blocks[owner[node.name]].name for node in consumers.get(name, ())]
+        outside = tuple(dict.fromkeys(user for user in users if user != produced.get(name)))
+        size = onnx.helper.tensor_dtype_to_np_dtype(types.get(name, _FLOAT)).itemsize
+        tensors.append(Tensor(name, shapes.get(name, ()), size, produced.get(name), outside))
+    return Graph(model.sha256, blocks, tuple(tensors), tuple(s.name for s in model.inputs), model.outputs)
+
+
+def flows(graph: Graph) -> tuple[Flow, ...]:
+    """The flows of `graph`, in the order of their first tensor. Movement blocks belong to the flow they move."""
+    blocks = {block.name: block for block in graph.blocks}
+    tensors = graph.tensor_map()
+    result = []
+    for tensor in graph.tensors:
+        producer = tensor.producer
+        if producer is not None and _carries(blocks[producer]):
+            continue
+        members, moves, readers = [tensor.name], [], []
+        for name in members:  # grows while it is walked
+            if name in graph.outputs:
+                readers.append((name, ""))
+            for consumer in tensors[name].consumers:
+                block = blocks[consumer]
+                if _carries(block) and block.inputs[0] == name:
+                    moves.append(consumer)
+                    members += [output for output in block.outputs if output in tensors]
+                else:
+                    readers.append((name, consumer))
+        result.append(Flow(tensor.name, producer, tuple(members), tuple(moves), tuple(readers)))
+    return tuple(result)
+
+
+def _carries(block: Block) -> bool:
+    return block.movement and block.quantizable
+
+
+def select(graph: Graph, text: str) -> tuple[str, ...]:
+    """Candidate blocks by rule: `all`, `none`, `top-flops:K`, `top-bytes:K` (largest outputs), or name patterns
+    (shell style, comma separated). Raises BadOption for a pattern that matches nothing.
+    """
+    candidates = graph.candidates()
+    tensors = graph.tensor_map()
+    rule, _, count = text.partition(":")
+    if text == "all":
+        return tuple(block.name for block in candidates)
+    if text == "none":
+        return ()
+    if rule in ("top-flops", "top-bytes"):
+        if not count.isdigit() or int(count) < 1:
+            raise BadOption(f'"{text}": give a count of at least 1, as in {rule}:10')
+        key = {
+            "top-flops": lambda block: block.flops,
+            "top-bytes": lambda block: sum(tensors[name].float_bytes for name in block.outputs),
+        }[rule]
+        return tuple(block.name for block in sorted(candidates, key=key, reverse=True)[: int(count)])
+    return match(graph, text.split(","))
+
+
+def match(graph: Graph, patterns: Iterable[str]) -> tuple[str, ...]:
+    """Candidate blocks whose name, or one of whose operators' names, matches a shell-style pattern."""
+    chosen: list[str] = []
+    for pattern in patterns:
+        hits = [block for block in graph.blocks if any(fnmatchcase(n, pattern) for n in (block.name, *block.operators))]
+        usable = [block.name for block in hits if block.quantizable]
+        if not hits:
+            raise BadOption(
+                f'pattern "{pattern}" matches none of {len(graph.blocks)} blocks: taglio inspect lists them'
+            )
+        if not usable:
+            raise BadOption(f'pattern "{pattern}" matches only blocks without an int8 form: {hits[0].refusal}')
+        chosen += usable
+    return tuple(dict.fromkeys(chosen))
+
+
+def tensor_shapes(proto: onnx.ModelProto) -> dict[str, tuple[int, ...]]:
+    """Static shapes of inputs, outputs, intermediate tensors and initialisers; unknown ones are left out."""
+    shapes = {tensor.name: tuple(tensor.dims) for tensor in proto.graph.initializer}
+    for value in [*proto.graph.input, *proto.graph.value_info, *proto.graph.output]:
+        dims = value.type.tensor_type.shape.dim
+        if value.type.tensor_type.HasField("shape") and all(dim.dim_value > 0 for dim in dims):
+            shapes[value.name] = tuple(dim.dim_value for dim in dims)
+    return shapes
+
+
+def node_inputs(node: onnx.NodeProto) -> list[str]:
+    """Names that a node reads, those read by its subgraphs from outside included."""
+    names = [name for name in node.input if name]
+    for attribute in node.attribute:
+        if attribute.type == onnx.AttributeProto.GRAPH:
+            inner = {output for sub in attribute.g.node for output in sub.output}
+            inner |= {tensor.name for tensor in attribute.g.initializer} | {value.name for value in attribute.g.input}
+            names += [name for sub in attribute.g.node for name in node_inputs(sub) if name not in inner]
+    return names
+
+
+def _tensor_types(proto: onnx.ModelProto) -> dict[str, int]:
+    types = {tensor.name: tensor.data_type for tensor in proto.graph.initializer}
+    for value in [*proto.graph.input, *proto.graph.value_info, *proto.graph.output]:
+        types[value.name] = value.type.tensor_type.elem_type
+    return types
+
+
+def _group(
+    nodes: Iterable[onnx.NodeProto],
+    consumers: Mapping[str, list[onnx.NodeProto]],
+    initializers: set[str],
+    outputs: set[str],
+) -> list[list[onnx.NodeProto]]:
+    """Anchors with the bias addition and activation that a runtime fuses into them; everything else alone."""
+    absorbed: set[str] = set()
+    groups: list[list[onnx.NodeProto]] = []
+    for node in nodes:
+        if node.name in absorbed:
+            continue
+        group = [node]
+        if node.op_type in ANCHORS:
+            group += _tail(node, consumers, initializers, outputs)
+        absorbed |= {member.name for member in group}
+        groups.append(group)
+    return _in_order(groups)
+
+
+def _tail(
+    anchor: onnx.NodeProto, consumers: Mapping[str, list[onnx.NodeProto]], initializers: set[str], outputs: set[str]
+) -> list[onnx.NodeProto]:
+    tail: list[onnx.NodeProto] = []
+    tensor = anchor.output[0]
+    while tensor not in outputs:
+        users = consumers.get(tensor, [])
+        if len(users) == 1 and users[0].op_type == "Add" and anchor.op_type == "MatMul" and not tail:
+            other = [name for name in users[0].input if name != tensor]
+            if not other or other[0] not in initializers:
+                break
+            tail.append(users[0])
+        elif len(users) == 1 and users[0].op_type in ACTIVATIONS and len(users[0].output) == 1:
+            return [*tail, users[0]]
+        elif gate := _gate(tensor, users, consumers, outputs):
+            return [*tail, *gate]
+        else:
+            break
+        tensor = users[0].output[0]
+    return tail
+
+
+def _gate(
+    tensor: str, users: list[onnx.NodeProto], consumers: Mapping[str, list[onnx.NodeProto]], outputs: set[str]
+) -> list[onnx.NodeProto]:
+    gates = [user for user in users if user.op_type in GATES]
+    products = [user for user in users if user.op_type == "Mul"]
+    if len(users) != 2 or len(gates) != 1 or len(products) != 1:
+        return []
+    gate, product = gates[0], products[0]
+    gated = gate.output[0]
+    if set(product.input) != {tensor, gated} or gated in outputs or len(consumers.get(gated, [])) != 1:
+        return []
+    return [gate, product]
+
+
+def _in_order(groups: list[list[onnx.NodeProto]]) -> list[list[onnx.NodeProto]]:
+    """Sort the groups topologically: absorbing a tail can move a group past a node between its members."""
+    producer = {name: index for index, group in enumerate(groups) for node in group for name in node.output}
+    waiting = []
+    for index, group in enumerate(groups):
+        needs = {producer[name] for node in group for name in node_inputs(node) if name in producer}
+        waiting.append(needs - {index})
+    users: list[list[int]] = [[] for _ in groups]
+    for index, needs in enumerate(waiting):
+        for need in needs:
+            users[need].append(index)
+    ready = [index for index, needs in enumerate(waiting) if not needs]
+    order: list[int] = []
+    while ready:
+        index = ready.pop(0)
+        order.append(index)
+        for user in users[index]:
+            waiting[user].discard(index)
+            if not waiting[user]:
+                ready.append(user)
+    if len(order) != len(groups):
+        raise BadModel(f"{len(groups) - len(order)} blocks of the model form a cycle: its graph is damaged")
+    return [groups[index] for index in order]
+
+
+def _block(
+    group: list[onnx.NodeProto],
+    consumers: Mapping[str, list[onnx.NodeProto]],
+    initializers: set[str],
+    shapes: dict[str, tuple[int, ...]],
+    types: Mapping[str, int],
+    model_outputs: set[str],
+) -> Block:
+    members = {node.name for node in group}
+    produced = [name for node in group for name in node.output if name]
+    reads = dict.fromkeys(name for node in group for name in node_inputs(node))
+    inputs = tuple(name for name in reads if name not in produced and name not in initializers)
+    outputs = tuple(
+        name
+        for name in produced
+        if name in model_outputs or any(user.name not in members for user in consumers.get(name, ()))
+    )
+    weights = tuple(name for name in reads if name in initializers and types.get(name) == _FLOAT)
+    first = group[0]
+    return Block(
+        name=first.name,
+        kind="+".join(node.op_type for node in group),
+        operators=tuple(node.name for node in group),
+        inputs=inputs,
+        outputs=outputs,
+        weights=weights,
+        weight_elements=sum(prod(shapes[name]) for name in weights),
+        flops=sum(operator_flops(node, shapes) for node in group),
+        refusal=_refusal(group, outputs, initializers, shapes, types),
+        movement=first.op_type in MOVEMENT,
+        soft_tail=len(group) > 1 and group[-1].op_type not in ("Add", "Relu", "Clip"),
+    )
+
+
+def _refusal(
+    group: list[onnx.NodeProto],
+    outputs: tuple[str, ...],
+    initializers: set[str],
+    shapes: Mapping[str, tuple[int, ...]],
+    types: Mapping[str, int],
+) -> str:
+    """Why a group has no int8 form, or "". The first operator decides; the tail follows it."""
+    first = group[0]
+    if first.op_type == "Softmax":
+        return "ONNX Runtime's int8 Softmax answers wrongly for some scales"
+    if first.op_type not in INT8_COMPUTE and first.op_type not in MOVEMENT:
+        return f"ONNX Runtime has no int8 {first.op_type} on the CPU"
+    activations = [name for name in first.input if name and name not in initializers]
+    if not activations or not outputs:
+        return "reads no activation"
+    data = activations[:1] if first.op_type in MOVEMENT else activations
+    for name in (*data, *outputs):
+        if types.get(name, _FLOAT) != _FLOAT:
+            return f"tensor {name} is not float32"
+        if not shapes.get(name):
+            return f"the shape of {name} is not known before running"
+    if first.op_type in MOVEMENT and len(activations) > 1:
+        return "its shape or index is computed while running"
+    if first.op_type in ("Conv", "Gemm") and any(name and name not in initializers for name in first.input[1:]):
+        return "its weights are computed while running"
+    if first.op_type == "Gemm" and any(a.name in ("alpha", "beta") and a.f != 1.0 for a in first.attribute):
+        return "Gemm with alpha or beta other than 1 has no int8 kernel"
+    if first.op_type == "MatMul" and first.input[0] in initializers:
+        return "MatMul with a constant first factor has no int8 form"
+    if first.op_type == "AveragePool" and {"ceil_mode", "count_include_pad"} <= {
+        a.name for a in first.attribute if a.i
+    }:
+        return "ONNX Runtime's int8 AveragePool divides partial windows wrongly"
+    if first.op_type == "Conv" and len(shapes.get(first.input[1], ())) not in (3, 4):
+        return "only 1-D and 2-D convolutions have an int8 kernel"
+    return ""

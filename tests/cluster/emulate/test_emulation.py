@@ -1,0 +1,216 @@
+"""Whole emulations: that links and quotas do what the file says, and that nothing is left behind.
+
+Tolerances: a round trip within 2 ms above twice the latency, a megabyte within 6 % of its time on the link (headers
+take 0.6 %, copies on two cores the rest), the fastest of several, as a busy machine only adds; half a core at most
+20 % more.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from taglio.cluster.emulate import emulation, needs, record
+from taglio.cluster.emulate.emulation import Emulation
+from taglio.errors import BadOption
+from tests.end_to_end.command import ENVIRONMENT, ROOT
+
+pytestmark = [
+    pytest.mark.skipif(needs.missing() is not None, reason=f"cannot emulate here: {needs.missing()}"),
+    pytest.mark.alone,
+]
+
+CLUSTER = """
+start = "camera"
+[device.camera]
+cpus = 0.5
+[device.gateway]
+cpus = 1
+[device.server]
+[[link]]
+from = "camera"
+to = "gateway"
+both = true
+bandwidth_mbit_s = 50
+latency_ms = 10
+[[link]]
+from = "gateway"
+to = "server"
+both = true
+bandwidth_mbit_s = 100
+latency_ms = 5
+[scenario.slow]
+link = [{from = "camera", to = "gateway", bandwidth_mbit_s = 5}]
+"""
+SINK, SENDER = (ROOT / "benchmarks" / name for name in ("link_sink.py", "link_sender.py"))
+BUSY = "import time; end = time.monotonic() + 2\nwhile time.monotonic() < end: pass\nprint(time.process_time())"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    (tmp_path / "cluster.toml").write_text(CLUSTER)
+    return tmp_path / "cluster.toml"
+
+
+@pytest.fixture
+def made(file: Path) -> Iterator[Emulation]:
+    with Emulation(file) as made:
+        yield made
+
+
+def taglio(*words: str, env: dict[str, str] | None = None) -> "subprocess.CompletedProcess[str]":
+    """Run a command in a process of its own: it sets handlers for signals."""
+    told = {**ENVIRONMENT, **(env or {})}
+    command = [sys.executable, "-m", "taglio.cli", *words]
+    return subprocess.run(command, env=told, capture_output=True, text=True, check=False, timeout=60)
+
+
+def traces() -> set[str]:
+    """All that emulations have on this machine."""
+    found = {str(path) for path in record.FOLDER.glob("*")} if record.FOLDER.exists() else set()
+    found |= {str(path) for path in Path("/sys/fs/cgroup").glob("**/taglio-*")}
+    return found | {str(path) for path in Path("/run/netns").glob("taglio-*")}
+
+
+def seconds(made: Emulation, source: str, target: str, size: int, runs: int = 5) -> float:
+    """Seconds from the first byte sent until the answer to the last, of the fastest run."""
+    with made.start(target, [sys.executable, str(SINK)]) as sink:
+        words = [sys.executable, str(SENDER), made.addresses[target], str(runs), str(size)]
+        with made.start(source, words, stdout=subprocess.PIPE) as sender:
+            told = sender.communicate(timeout=120)[0]
+        sink.kill()
+    return float(min(json.loads(told)[0]))
+
+
+def test_a_round_trip_takes_both_latencies(made: Emulation) -> None:
+    assert 0.020 <= seconds(made, "camera", "gateway", 1, 21) <= 0.022
+    assert 0.030 <= seconds(made, "camera", "server", 1, 21) <= 0.033  # no link of their own: over the gateway
+
+
+def test_a_megabyte_takes_as_long_as_its_link_says(made: Emulation) -> None:
+    size = 1_000_000
+    assert seconds(made, "gateway", "server", size) == pytest.approx(0.010 + size / 12.5e6, rel=0.06)
+    before = made.counts().links[0].passed_bytes
+    assert seconds(made, "camera", "gateway", size) == pytest.approx(0.020 + size / 6.25e6, rel=0.06)
+    passed = made.counts().links[0].passed_bytes - before
+    assert size * 8 < passed < size * 8 * 1.02  # eight of them, headers included
+
+
+def test_links_and_quotas_change_while_it_runs(made: Emulation) -> None:
+    made.change("link gateway->server bandwidth x0.1; link gateway->server latency x4; device server x10")
+    assert seconds(made, "gateway", "server", 100_000) == pytest.approx(0.025 + 100_000 / 1.25e6, rel=0.06)
+    assert quota_of(made, "server").split()[0] == "1000"  # of 10,000 µs: one thread at a tenth
+    made.change("")
+    assert seconds(made, "gateway", "server", 1, 11) <= 0.012
+    assert quota_of(made, "server").split()[0] in ("-1", "max")
+    with pytest.raises(BadOption, match="no device"):
+        made.change("link gateway->nowhere cut")
+
+
+def quota_of(made: Emulation | record.Record, device: str) -> str:
+    group = (made.record if isinstance(made, Emulation) else made).place(device).group
+    names = [name for name in ("cpu.cfs_quota_us", "cpu.max") if (group / name).exists()]
+    return (group / names[0]).read_text()
+
+
+def test_nothing_passes_a_cut_link(made: Emulation) -> None:
+    made.change("without gateway")
+    words = [sys.executable, "-c", f"import socket; socket.create_connection(('{made.addresses['gateway']}', 5000), 1)"]
+    assert made.start("camera", words, stderr=subprocess.DEVNULL).wait() == 1
+    assert sum(each.dropped_packets for each in made.counts().links) >= 1
+
+
+def test_half_a_core_is_half_a_core(made: Emulation) -> None:
+    with made.start("camera", [sys.executable, "-c", BUSY], stdout=subprocess.PIPE) as busy:
+        used_s = float(busy.communicate(timeout=60)[0])
+    assert 0.3 < used_s < 1.2  # of two seconds; less than one where others compute, too
+
+
+def test_a_command_knows_where_it_is_and_ends_all_with_its_code(file: Path) -> None:
+    before = traces()
+    program = "import os; print(os.environ['TAGLIO_DEVICE'], os.environ['TAGLIO_ADDRESSES']); raise SystemExit(7)"
+    done = taglio("emulate", str(file), "--bare", "--scenario", "slow", "--", sys.executable, "-c", program)
+    assert done.returncode == 7
+    assert done.stdout == "camera camera=10.77.0.1 gateway=10.77.0.2 server=10.77.0.3\n"
+    assert traces() == before
+
+
+def test_a_command_that_is_not_there(file: Path) -> None:
+    done = taglio("emulate", str(file), "--bare", "--on", "server", "--", "no-such-command")
+    assert done.returncode == 127
+    assert done.stderr == "taglio: no-such-command: No such file or directory\n"
+    assert "did you mean" in taglio("emulate", str(file), "--bare", "--on", "sever", "--", "true").stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_everything_goes_when_it_is_stopped(file: Path, number: signal.Signals) -> None:
+    before = traces()
+    with begun(file) as running:
+        assert traces() != before
+        running.send_signal(number)
+        assert running.wait(30) in (128 + number, 130)
+    assert traces() == before
+
+
+def test_what_a_killed_one_left_is_removed_by_the_next(file: Path) -> None:
+    before = traces()
+    with begun(file) as running:
+        running.kill()
+        running.wait(30)
+    assert traces() != before
+    done = taglio("emulate", str(file), "--bare", "--", "true")
+    assert done.returncode == 0
+    assert "which was killed" in done.stderr
+    assert traces() == before
+
+
+def test_a_running_one_is_joined_from_outside(file: Path) -> None:
+    with begun(file) as running:
+        folder = {"TAGLIO_EMULATION": str(record.FOLDER / str(running.pid))}
+        made = emulation.joined(folder["TAGLIO_EMULATION"])
+        told = "import os; print(os.environ['TAGLIO_DEVICE'])"
+        done = taglio("emulate", "--on", "server", "--", sys.executable, "-c", told, env=folder)
+        assert done.stdout == "server\n"
+        assert taglio("emulate", "--set", "device camera x10", env=folder).returncode == 0
+        assert quota_of(made, "camera").split()[0] == "1000"  # of 20,000 µs: half a core at a tenth
+        assert "no factor" in taglio("emulate", "--set", "device camera x0", env=folder).stderr
+        running.terminate()
+        running.wait(30)
+    assert "no emulation is running" in taglio("emulate", "--set", "", env=folder).stderr
+
+
+@contextmanager
+def begun(file: Path) -> "Iterator[subprocess.Popen[str]]":
+    """An emulation in a process of its own, with something running in it."""
+    words = [
+        sys.executable,
+        "-m",
+        "taglio.cli",
+        "emulate",
+        str(file),
+        "--bare",
+        "--",
+        "sh",
+        "-c",
+        "echo here; sleep 1000",
+    ]
+    with subprocess.Popen(
+        words, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as running:
+        try:
+            assert running.stdout is not None
+            assert running.stdout.readline() == "here\n"
+            yield running
+        finally:
+            running.terminate()
+
+
+def test_without_root_one_line_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 65534)
+    assert "takes root" in str(needs.missing())

@@ -1,0 +1,69 @@
+"""The head, which keeps the members of a cluster: killed and back, killed and gone. Here it is not the start device."""
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.engine.devices import Bench, answering, bench, last_json, needs_ray, planned, until
+from tests.end_to_end.command import refused
+
+pytestmark = [needs_ray, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[Bench]:
+    here = bench(head="server")
+    try:
+        for name in ("server", "camera"):
+            assert here.start(name).json()["name"] == name
+        yield here
+    finally:
+        here.stop()
+
+
+def test_a_head_whose_process_ends_costs_no_request_and_comes_back(running: Bench, out: Path, cluster: Path) -> None:
+    """What only the head can do, starting a component's process anew, is asked of the one that came back."""
+    planned(running, out, cluster)
+    with running.begin("run", out, "--cluster", cluster, "--runs", 4000, "--json") as process:
+        try:
+            until(lambda: process.poll() is not None or answering(running), 60.0, "requests under way")
+            (head,) = running.named("server", "gcs_server")
+            os.kill(head, signal.SIGKILL)
+            until(lambda: {head} != set(running.named("server", "gcs_server")) != set(), 60.0, "a new head")
+            (host,) = running.named("server", "ray::Host")
+            os.kill(host, signal.SIGKILL)
+            said, error = process.communicate(timeout=240.0)
+        finally:
+            process.kill()
+    assert process.returncode == 0, error
+    ran = last_json(said)
+    assert ran["requests"] == 4000 and ran["resent"] >= 1 and len(ran["interruptions"]) == 1
+    assert {each["device"] for each in ran["loaded"]} == {"camera", "server"}
+    assert running.command("cluster", "status", "--json").json()["alive"] == {"camera": True, "server": True}
+
+
+def test_a_head_that_is_killed_and_started_again_costs_no_request(running: Bench, out: Path, cluster: Path) -> None:
+    """It goes on with what it knew, where a head that was stopped would begin another cluster."""
+    planned(running, out, cluster)
+    with running.begin("run", out, "--cluster", cluster, "--runs", 4000, "--json") as process:
+        try:
+            until(lambda: process.poll() is not None or answering(running), 60.0, "requests under way")
+            running.kill("server")
+            assert running.start("server").json()["name"] == "server"
+            said, error = process.communicate(timeout=240.0)
+        finally:
+            process.kill()
+    assert process.returncode == 0, error
+    ran = last_json(said)
+    assert ran["requests"] == 4000 and ran["resent"] >= 1 and ran["interruptions"]
+    assert running.command("cluster", "status", "--json").json()["alive"] == {"camera": True, "server": True}
+
+
+def test_without_a_head_nothing_is_asked_and_one_line_says_so(running: Bench, cluster: Path) -> None:
+    running.command("device", "stop", "--name", "server")
+    assert not (running.folder / "d" / "server" / "memory").exists()
+    refused(running.command("cluster", "status", wait_s=30.0), running.address, "device start --head", code=4)
+    refused(running.command("cluster", "probe", cluster, wait_s=30.0), running.address, code=4)

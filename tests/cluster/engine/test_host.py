@@ -1,0 +1,60 @@
+"""In which order a device runs its components."""
+
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+
+from taglio.cluster.engine.deploy import send
+from taglio.cluster.engine.host import Host, Job
+from taglio.cluster.engine.parcel import Parcel
+from taglio.cluster.engine.wiring import wire
+from taglio.components.build import write
+from taglio.components.cut import Component
+
+HERE = "near"
+ANSWER = 6
+
+
+def part(name: str, reads: str, writes: str) -> Component:
+    """A component whose outputs are each the sum of its inputs."""
+    nodes = [helper.make_node("Sum", reads.split(), [each]) for each in writes.split()]
+    sides = reads.split(), writes.split()
+    inputs, outputs = ([helper.make_tensor_value_info(each, TensorProto.FLOAT, [1]) for each in side] for side in sides)
+    graph = helper.make_graph(nodes, name, inputs, outputs)
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    return Component(name, HERE, (), proto, tuple(reads.split()), tuple(writes.split()))
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    """Four components: 1 and 3 read what 0 writes first, 2 what it writes last; 4 reads them all."""
+    parts = [part("0", "x", "a b"), part("1", "a", "c"), part("2", "b", "d"), part("3", "a", "e")]
+    parts.append(part("4", "c d e", "y"))
+    manifest = write(tmp_path, "0" * 64, ["x"], ["y"], parts)
+    wiring, found = wire(manifest), Host(HERE, 1, tmp_path / "store")
+    send(found, {piece.sha256: (tmp_path / piece.file, piece.size_bytes) for piece in manifest.pieces})
+    jobs = [Job(piece, wiring.reads[piece.name], wiring.sends(piece.name)) for piece in manifest.pieces]
+    found.load(jobs, "onnxruntime", 1, {})
+    return found
+
+
+def test_components_run_in_order_not_in_that_of_messages(host: Host) -> None:
+    host.take(Parcel(0, 0, "", {"x": np.ones(1, np.float32)}))
+    answer = host.give(0, ANSWER)
+    assert answer.tensors["y"].tolist() == [3.0]
+    assert [step.component for step in sorted(answer.steps, key=lambda step: step.start_s)] == ["0", "1", "2", "3", "4"]
+
+
+def test_several_requests_at_once_are_all_answered_one_component_at_a_time(host: Host) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        for request in range(40):
+            pool.submit(host.take, Parcel(request, 0, "", {"x": np.full(1, request, np.float32)}))
+        answers = [host.give(request, ANSWER) for request in range(40)]
+    assert [each.tensors["y"].tolist() for each in answers] == [[3.0 * request] for request in range(40)]
+    steps = sorted((step for answer in answers for step in answer.steps), key=lambda step: step.start_s)
+    assert len(steps) == 40 * 5
+    assert all(before.end_s <= after.start_s for before, after in pairwise(steps))

@@ -1,0 +1,39 @@
+"""A token is always asked for; certificates are all there or refused."""
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from taglio.cluster.engine.lock import Lock, default_token, make_token
+from taglio.errors import BadOption
+
+
+def test_the_token_is_made_once_for_its_owner(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "token"
+    assert make_token(path)
+    text = path.read_text()
+    assert len(text) == 64 and stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert not make_token(path) and path.read_text() == text
+    environment = Lock(path).environment()
+    assert environment == {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(path)}
+    assert default_token({"RAY_AUTH_TOKEN_PATH": "/a/b"}) == Path("/a/b")
+
+
+def test_a_missing_or_weak_token_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadOption, match="copy the file from the head"):
+        Lock(tmp_path / "none").environment()
+    (tmp_path / "weak").write_text("secret")
+    with pytest.raises(BadOption, match="6 characters is guessed"):
+        Lock(tmp_path / "weak").environment()
+
+
+def test_certificates_are_all_there_or_refused(tmp_path: Path) -> None:
+    make_token(tmp_path / "token")
+    for name in ("tls.crt", "tls.key"):
+        (tmp_path / name).write_text("x")
+    lock = Lock(tmp_path / "token", tmp_path)
+    with pytest.raises(BadOption, match=r"ca\.crt is missing"):
+        lock.environment()
+    (tmp_path / "ca.crt").write_text("x")
+    assert lock.environment()["RAY_TLS_CA_CERT"] == str(tmp_path / "ca.crt")

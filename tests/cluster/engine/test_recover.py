@@ -1,0 +1,33 @@
+"""Which plan a cluster goes back to, without a cluster."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+from taglio.cluster.devices import Cluster
+from taglio.cluster.engine.recover import Recovery
+from taglio.cluster.engine.replan import Planned
+from taglio.cluster.file import parse
+from tests.plan.test_check_cluster import THREE
+
+TWO = parse('start = "near"\n[device.near]\n[device.far]\n[[link]]\nfrom = "near"\nto = "far"\nbandwidth_mbit_s = 8\n')
+
+
+def planned(cluster: Cluster, seconds: float) -> Planned:
+    return Planned(Path(), cast(Any, SimpleNamespace(predicted_latency_s=SimpleNamespace(value=seconds))), cluster)
+
+
+def took_over(recovery: Recovery, other: Planned) -> None:
+    recovery._prepared = other, cast(Any, None), cast(Any, None), "a link drifted"
+    recovery.take_over(7)
+    assert recovery.running is other
+
+
+def test_a_plan_made_while_a_device_was_lost_is_not_what_it_comes_back_to() -> None:
+    whole, rest, better = planned(THREE, 1.0), planned(TWO, 3.0), planned(THREE, 0.5)
+    recovery = Recovery(cast(Any, None), cast(Any, None), whole, lambda _: 1)
+    took_over(recovery, rest)
+    assert recovery._wanted is whole
+    took_over(recovery, better)  # for all devices, since a link is quicker now
+    assert recovery._wanted is better
+    assert [(each.request, each.before_s, each.after_s) for each in recovery.switches] == [(7, 1.0, 3.0), (7, 3.0, 0.5)]

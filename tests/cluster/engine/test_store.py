@@ -1,0 +1,57 @@
+"""A device believes no file and no announcement."""
+
+import hashlib
+import logging
+from pathlib import Path
+
+import pytest
+
+from taglio.cluster.engine.store import LARGEST_BYTES, Store
+from taglio.errors import BadArtifact
+
+DATA = b"component" * 1000
+SHA = hashlib.sha256(DATA).hexdigest()
+
+
+def sent(store: Store, sha256: str, data: bytes, announced: int) -> None:
+    store.begin(sha256, announced)
+    for start in range(0, len(data), 1000):
+        store.append(sha256, data[start : start + 1000])
+    store.finish(sha256)
+
+
+def test_what_arrives_whole_is_kept(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    assert store.missing([SHA]) == [SHA]
+    sent(store, SHA, DATA, len(DATA))
+    assert store.missing([SHA]) == [] and store.read(SHA) == DATA
+    assert [path.name for path in tmp_path.iterdir()] == [f"{SHA}.onnx"]
+
+
+def test_something_else_than_announced_is_refused_and_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    store = Store(tmp_path)
+    with caplog.at_level(logging.WARNING), pytest.raises(BadArtifact, match="announced as"):
+        sent(store, SHA, DATA[:-1] + b"x", len(DATA))
+    assert "refused" in caplog.text and list(tmp_path.iterdir()) == []
+    with pytest.raises(BadArtifact, match="longer than the 10 bytes"):
+        sent(store, SHA, DATA, 10)
+    for size in (0, -1, LARGEST_BYTES + 1):
+        with pytest.raises(BadArtifact, match="the limit is"):
+            store.begin(SHA, size)
+    for name in ("../../etc/passwd", "a" * 63, SHA.upper()):
+        with pytest.raises(BadArtifact, match="is no SHA-256"):
+            store.begin(name, 10)
+    assert store.missing([SHA]) == [SHA]
+
+
+def test_a_file_that_was_changed_is_refused_logged_and_removed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = Store(tmp_path)
+    sent(store, SHA, DATA, len(DATA))
+    store.path(SHA).write_bytes(DATA + b"x")
+    with pytest.raises(BadArtifact, match="was changed"):
+        store.read(SHA)
+    with caplog.at_level(logging.WARNING):
+        assert store.missing([SHA]) == [SHA]
+    assert "refused" in caplog.text and not store.path(SHA).exists()

@@ -1,0 +1,237 @@
+"""Two devices on this machine's loopback: started, looked at, measured, run on, killed, and back."""
+
+import json
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from taglio.cluster.file import parse
+from tests.cluster.engine.devices import CLUSTER, Bench, answering, bench, last_json, needs_ray, planned, until
+from tests.end_to_end.command import SCHEME, Case, refused
+
+pytestmark = [needs_ray, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[Bench]:
+    here = bench()
+    try:
+        for name in ("camera", "server"):
+            assert here.start(name).json()["name"] == name
+        yield here
+    finally:
+        here.stop()
+
+
+def test_status_says_what_each_device_is(running: Bench) -> None:
+    found = running.command("cluster", "status", "--json").json()
+    assert found["alive"] == {"camera": True, "server": True}
+    assert {each["threads"] for each in found["devices"].values()} == {1}
+    assert len({each["versions"]["taglio"] for each in found["devices"].values()}) == 1
+    shown = running.command("cluster", "status")
+    assert "2 of 2 devices alive" in shown.out and shown.err == ""
+
+
+def test_requests_are_answered_as_one_process_answers(running: Bench, out: Path, cluster: Path) -> None:
+    plan = planned(running, out, cluster)
+    assert {each["device"] for each in plan["placements"]} == {"camera", "server"}
+    ran = running.command("run", out, "--cluster", cluster, "--runs", 30, "--json").json()
+    assert (ran["requests"], ran["identical"], ran["resent"]) == (30, 30, 0)
+    manifest = {each["name"]: each for each in last_manifest(out)}
+    assert {each["component"]: each["sha256"] for each in ran["loaded"]} == {
+        name: each["sha256"] for name, each in manifest.items()
+    }
+    assert {each["component"]: each["device"] for each in ran["loaded"]} == {
+        name: each["device"] for name, each in manifest.items()
+    }
+    assert ran["sent_bytes"] == sum(each["size_bytes"] for each in manifest.values())
+    assert {(each["source"], each["target"]) for each in ran["crossings"]} >= {
+        ("camera", "server"), ("server", "camera"),
+    }  # fmt: skip
+    conditions = json.loads((out / "profile.json").read_text())["body"]["conditions"]
+    waited = [each["predicted_s"] for each in ran["components"] if each["device"] == "server"]
+    assert waited and min(waited) >= conditions["waking_s"]
+    low_s, high_s = conditions["reference_half_s"]
+    assert low_s <= conditions["reference_s"] <= high_s
+    for each in (*ran["components"], *ran["crossings"]):
+        assert each["measured"]["median_s"] > 0.0 and each["predicted_s"] >= 0.0
+    assert {each["device"] for each in ran["speeds"]} == {"camera", "server"}
+    assert all(min(each["profiled_s"], *each["seen_s"]) > 0.0 and len(each["seen_s"]) >= 2 for each in ran["speeds"])
+    assert ran["machine_busy"] is None  # other devices' work is not this machine's outside an emulation
+    again = running.command("run", out, "--cluster", cluster, "--runs", 60, "--stream", "--json").json()
+    assert again["sent_bytes"] == 0  # by content hash, once
+    assert (again["identical"], again["resent"]) == (60, 0) and again["lanes"] >= 2
+    assert any("leaves out what messages take" in note for note in again["notes"])
+    assert "in order" in running.command("run", out, "--cluster", cluster, "--runs", 3).out
+
+
+def test_the_whole_flow_times_the_plan_on_every_device(
+    running: Bench, few_digits: Case, cluster: Path, tmp_path: Path
+) -> None:
+    cluster.write_text(CLUSTER.replace('profile = "profile.json"', ""))
+    asked = ("--cluster", cluster, "--max-error", "5%", "--effort", 0.02, "-o", tmp_path / "out", "--json")
+    done = running.command("optimize", *few_digits.arguments(), "--scheme", SCHEME, *asked).json()
+    plan, ran = done["plan"], done["run"]
+    assert plan["measured_error"] <= 0.05 and ran["identical"] == ran["requests"] >= 30
+    for device in ("camera", "server"):
+        kept = json.loads((tmp_path / "out" / "profiles" / f"{device}.json").read_text())["body"]
+        assert {"near", "near too"} <= {each["name"] for each in kept["runs"]}
+    own = json.loads((tmp_path / "out" / "profile.json").read_text())["body"]
+    assert own == json.loads((tmp_path / "out" / "profiles" / "camera.json").read_text())["body"]
+
+
+def test_a_changed_component_is_logged_and_sent_again(running: Bench, out: Path, cluster: Path) -> None:
+    planned(running, out, cluster)
+    running.command("run", out, "--cluster", cluster, "--runs", 1, "--json").json()
+    theirs = next(each["sha256"] for each in last_manifest(out) if each["device"] == "server")
+    kept = next((running.folder / "d" / "server" / "components").glob(f"{theirs}*"))
+    kept.write_bytes(kept.read_bytes() + b"x")
+    ran = running.command("run", out, "--cluster", cluster, "--runs", 1, "--json").json()
+    assert ran["sent_bytes"] > 0 and ran["identical"] == 1
+    logs = (running.folder / "d" / "server" / "session_latest" / "logs").glob("worker-*.err")
+    assert any("refused" in path.read_text() and "was changed" in path.read_text() for path in logs)
+    ours = next(out.glob("components/*server*.onnx"))
+    ours.write_bytes(ours.read_bytes() + b"x")
+    refused(running.command("run", out, "--cluster", cluster), "was changed", "build again")
+
+
+def test_links_are_measured_in_the_form_of_a_cluster_file(running: Bench, cluster: Path, tmp_path: Path) -> None:
+    path = tmp_path / "measured.toml"
+    found = running.command("cluster", "probe", cluster, "--write", path, "--json").json()
+    ends = {(each["source"], each["target"]) for each in found["links"]}
+    assert ends == {(a, b) for a in ("camera", "server") for b in ("camera", "server")}
+    measured = parse(path.read_text())
+    link = measured.link("camera", "server")
+    assert link is not None and 1e-5 < link.latency_s < 0.1 and link.bandwidth_bytes_per_s > 1e7
+    assert link.joules_per_byte == pytest.approx(5e-7)
+    for each in found["links"]:
+        for part in (each["latency_s"], each["bandwidth_bytes_per_s"]):
+            assert part["low"] <= part["high"]
+    assert set(found["devices"]) == {"camera", "server"}
+    for device in measured.devices:
+        taken = found["devices"][device.name]
+        for key in ("send_s", "receive_s", "request_s", "send_byte_s", "receive_byte_s"):
+            assert getattr(device, key) == pytest.approx(taken[key], rel=1e-4)
+        assert 1e-5 < device.send_s + device.receive_s < 0.1
+        assert 1e-11 < device.send_byte_s + device.receive_byte_s < 1e-6
+        assert (device.request_s > 0.0) == (device.name == "camera")
+
+
+def test_wrong_commands_are_refused_in_one_line(
+    running: Bench, few_digits: Case, cluster: Path, tmp_path: Path
+) -> None:
+    refused(running.start("server"), "runs on this machine already", "device stop", code=4)
+    elsewhere = running.folder / "e"
+    taken = ("device", "start", "--name", "server", "--address", running.address)
+    refused(running.command(*taken, devices=elsewhere), 'has a device "server" already', code=4)
+    nobody = ("device", "start", "--name", "x", "--address", "127.0.0.1:9")
+    refused(running.command(*nobody), "nothing answers at 127.0.0.1:9", code=4)
+    refused(running.command("device", "start", "--name", "x", "--address", "here"), "HOST:PORT")
+    refused(running.command("device", "start", "--name", "x"), "--head")
+    refused(running.command("device", "stop", "--name", "servr"), 'did you mean "server"', code=4)
+    refused(running.command("cluster", "status", devices=elsewhere), "no device runs on this machine", code=4)
+    scaled = CLUSTER.replace('profile = "profile.json"', 'scale = { of = "profile.json", factor = 2.0 }')
+    cluster.write_text(scaled)
+    asked = ("optimize", *few_digits.arguments(), "--cluster", cluster, "--max-error", "5%", "-o", tmp_path / "out")
+    refused(running.command(*asked), "none would profile the model", "leave scale out")
+    cluster.write_text(CLUSTER.replace("server", "cloud"))
+    refused(running.command("cluster", "probe", cluster), 'device "cloud" is not in the cluster', code=4)
+
+
+def test_a_killed_device_costs_no_request(running: Bench, out: Path, cluster: Path) -> None:
+    planned(running, out, cluster)
+    with _killed(running, "run", out, "--cluster", cluster, "--runs", 2000, "--json") as process:
+        said, error = process.communicate(timeout=240.0)
+    assert process.returncode == 0, error
+    ran = last_json(said)
+    assert ran["requests"] == 2000 and ran["resent"] >= 1
+    assert ran["interruptions"] and ran["interruptions"][0]["recovery_s"] < 60.0
+    assert "sent again after" in error
+    assert running.start("server").json()["name"] == "server"
+
+
+def test_a_killed_device_comes_back(running: Bench, out: Path, cluster: Path) -> None:
+    planned(running, out, cluster)
+    with _killed(running, "run", out, "--cluster", cluster, "--runs", 1_000_000) as process:
+        assert process.stderr is not None
+        said: list[str] = []
+        reader = threading.Thread(target=lambda: said.extend(process.stderr or ()), daemon=True)
+        reader.start()
+        until(lambda: "sent again after" in "".join(said), 60.0, "a plan without the server")
+        assert running.start("server").json()["name"] == "server"
+        until(lambda: "its devices are back" in "".join(said), 120.0, "the plan of both devices again")
+        assert running.command("cluster", "status", "--json").json()["alive"] == {"camera": True, "server": True}
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60.0) == 130
+        reader.join(10.0)
+
+
+def test_a_device_that_slows_down_loses_its_blocks_for_good(running: Bench, out: Path, tmp_path: Path) -> None:
+    """Blocks are on the server because the camera is said to be four times as slow; then the server is slower still."""
+    cluster = tmp_path / "cluster.toml"
+    cluster.write_text(CLUSTER.replace('profile = "profile.json"', 'scale = { of = "profile.json", factor = 4.0 }', 1))
+    found = running.command("plan", out, "--cluster", cluster, "--max-error", "5%", "--time-limit", 1, "--json").json()
+    assert {each["device"] for each in found["plans"][0]["placements"]} == {"server"}
+    running.command("build", out, "--json").json()
+    with running.begin("run", out, "--cluster", cluster, "--runs", 4000, "--json") as process:
+        try:
+            until(lambda: process.poll() is not None or answering(running), 60.0, "requests under way")
+            with _slowed(running, "server"):
+                said, error = process.communicate(timeout=240.0)
+        finally:
+            process.kill()
+    assert process.returncode == 0, error
+    ran = last_json(said)
+    assert (ran["requests"], ran["resent"], ran["interruptions"]) == (4000, 0, [])
+    assert len(ran["switches"]) == 1, ran["switches"]
+    assert "times as long as at first" in ran["switches"][0]["reason"]
+
+
+@contextmanager
+def _slowed(running: Bench, device: str) -> Iterator[None]:
+    """The device's host stands still nine tenths of the time."""
+    ended = threading.Event()
+    pids = running.named(device, "ray::Host")
+
+    def hold() -> None:
+        while not ended.is_set():
+            for sign, rest_s in ((signal.SIGSTOP, 0.018), (signal.SIGCONT, 0.002)):
+                for pid in pids:
+                    with suppress(ProcessLookupError):
+                        os.kill(pid, sign)
+                time.sleep(rest_s)
+
+    holding = threading.Thread(target=hold, daemon=True)
+    holding.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        holding.join()
+
+
+@contextmanager
+def _killed(running: Bench, *command: object) -> Iterator["subprocess.Popen[str]"]:
+    """The command, begun, with its server killed while requests are under way."""
+    with running.begin(*command) as process:
+        try:
+            until(lambda: len(running.processes("server")) > 3, 60.0, "a host on the server")
+            until(lambda: process.poll() is not None or answering(running), 60.0, "requests under way")
+            running.kill("server")
+            yield process
+        finally:
+            process.kill()
+
+
+def last_manifest(out: Path) -> list[dict[str, Any]]:
+
+    found: list[dict[str, Any]] = json.loads((out / "components" / "manifest.json").read_text())["body"]["pieces"]
+    return found

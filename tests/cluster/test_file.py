@@ -1,0 +1,206 @@
+"""Cluster files: what they say arrives in SI units, and what is wrong is refused with its line and the fix."""
+
+from dataclasses import replace
+from math import inf
+from pathlib import Path
+
+import pytest
+
+from taglio.cluster.devices import Cluster, Link, local
+from taglio.cluster.file import BadCluster, load, parse, scenarios
+from taglio.errors import BadOption
+from taglio.plan.what_if import changed
+
+FILE = """\
+start = "camera"
+
+[device.camera]
+threads = 1
+memory_mb = 64
+idle_watts = 1.5
+active_watts = 4.0
+energy_cap_joules = 0.5
+profile = "profile.json"
+loopback = { bandwidth_mbit_s = 8000, latency_ms = 0.1 }
+
+[device.gateway]
+never = ["Resize", "model.2*"]
+int8 = false
+scale = { of = "camera", factor = 0.5 }
+
+[device.server]
+threads = 4
+scale = { of = "gateway", factor = 0.2 }
+
+[[link]]
+from = "camera"
+to = "server"
+both = true
+bandwidth_mbit_s = 100
+latency_ms = 5
+joules_per_mb = 0.25
+
+[[link]]
+from = "camera"
+to = "gateway"
+bandwidth_mbit_s = 400
+
+[scenario.congested]
+cut = ["camera->gateway"]
+
+[[scenario.congested.link]]
+from = "camera"
+to = "server"
+bandwidth_mbit_s = 10
+
+[scenario.alone]
+without = ["gateway"]
+
+[scenario.alone.device.camera]
+threads = 2
+"""
+
+
+def test_units_are_converted_once() -> None:
+    cluster = parse(FILE)
+    assert [each.name for each in cluster.devices] == ["camera", "gateway", "server"]
+    camera, gateway, server = cluster.devices
+    assert (camera.threads, camera.memory_bytes, camera.idle_watts, camera.active_watts) == (1, 64e6, 1.5, 4.0)
+    assert (camera.energy_cap_joules, camera.profile, camera.assumed) == (0.5, "profile.json", False)
+    assert (gateway.memory_bytes, gateway.never, gateway.int8) == (inf, ("Resize", "model.2*"), False)
+    assert (server.scale_of, server.scale_factor, server.assumed) == ("gateway", 0.2, True)
+    assert cluster.link("camera", "server") == Link("camera", "server", 12.5e6, 5e-3, 0.25e-6)
+    assert cluster.link("server", "camera") == Link("server", "camera", 12.5e6, 5e-3, 0.25e-6)
+    assert cluster.link("camera", "gateway") == Link("camera", "gateway", 50e6)
+    assert cluster.link("gateway", "camera") is None
+    assert cluster.link("camera", "camera") == Link("camera", "camera", 1e9, 1e-4)
+    assert cluster.link("server", "server") == Link("server", "server", inf)
+
+
+def test_seconds_of_a_link_are_latency_and_bytes_over_bandwidth() -> None:
+    assert Link("a", "b", 1e6, 0.02).seconds(500_000) == pytest.approx(0.52)
+    assert Link("a", "a", inf).seconds(1e9) == 0.0
+
+
+def test_what_messages_take_is_read() -> None:
+    cluster = parse(
+        FILE.replace("idle_watts = 1.5", "send_ms = 2\nreceive_ms = 3\nreceive_ms_per_mb = 12").replace(
+            "latency_ms = 5", "latency_ms = 5\ngap_ms = 1"
+        )
+    )
+    assert (cluster.devices[0].send_s, cluster.devices[0].receive_s, cluster.devices[1].send_s) == (2e-3, 3e-3, 0.0)
+    assert cluster.devices[0].sending_s(1e6) == 2e-3
+    assert cluster.devices[0].receiving_s(5e5) == pytest.approx(3e-3 + 6e-3)
+    link = cluster.link("camera", "server")
+    assert link is not None and link.gap_s == 1e-3
+    quick = changed(cluster, "link camera->server latency x0.1").link("camera", "server")
+    assert quick is not None and quick.gap_s == quick.latency_s == pytest.approx(5e-4)
+
+
+def test_a_scenario_changes_only_what_it_names() -> None:
+    base, slow = parse(FILE), parse(FILE, scenario="congested")
+    assert slow.scenario == "congested"
+    assert slow.link("camera", "server") == Link("camera", "server", 1.25e6, 5e-3, 0.25e-6)
+    assert slow.link("server", "camera") == base.link("server", "camera")
+    assert slow.link("camera", "gateway") is None
+    assert slow.devices == base.devices
+
+
+def test_a_device_left_out_still_lends_its_times() -> None:
+    alone = parse(FILE, scenario="alone")
+    assert [each.name for each in alone.devices] == ["camera", "server"]
+    assert alone.devices[1].scale_of == "camera"
+    assert alone.devices[1].scale_factor == pytest.approx(0.1)
+    assert alone.devices[0].threads == 2 and alone.devices[0].memory_bytes == 64e6
+    assert all("gateway" not in (each.source, each.target) for each in alone.links)
+    moved = replace(parse(FILE), start="server").without("camera")
+    assert (moved.device("gateway").scale_of, moved.device("gateway").scale_factor) == ("profile.json", 0.5)
+
+
+def test_a_device_without_times_of_its_own_has_a_place_for_them() -> None:
+    assert parse('start="a"\n[device.a]').devices[0].profile == "profiles/a.json"
+    assert local().devices[0].profile == "profile.json"
+
+
+def test_files_are_read_whole(tmp_path: Path) -> None:
+    path = tmp_path / "cluster.toml"
+    path.write_text(FILE)
+    assert load(path) == parse(FILE)
+    assert load(path, "congested").scenario == "congested"
+    assert scenarios(path) == ("congested", "alone")
+    with pytest.raises(BadCluster, match="cannot be read"):
+        load(tmp_path / "nothing.toml")
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(BadCluster, match="UTF-8"):
+        load(path)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "line", "words"),
+    [
+        ("threads = 1", "thread = 1", 4, 'unknown key "thread": did you mean "threads"?'),
+        ("threads = 1", "threads = 0", 4, "give at least 1"),
+        ("threads = 1", "threads = true", 4, "give at least 1"),
+        ("memory_mb = 64", "memory_mb = -1", 5, "give a number above 0"),
+        ("memory_mb = 64", 'memory_mb = "64"', 5, "is no number"),
+        ("memory_mb = 64", "memory_mb = inf", 5, "is no number"),
+        ("idle_watts = 1.5", "idle_watts = -0.1", 6, "of at least 0"),
+        ("idle_watts = 1.5", "send_ms = -1", 6, "of at least 0"),
+        ("latency_ms = 5", "latency_ms = 5\ngap_ms = 6", 21, "gap_ms = 6 is more than latency_ms = 5, which"),
+        ('start = "camera"', 'start = "camrea"', 1, 'did you mean "camera"?'),
+        ('start = "camera"', "start = 3", 1, "in quotes"),
+        ('to = "gateway"', 'to = "gatway"', 31, 'no such device: did you mean "gateway"?'),
+        ("bandwidth_mbit_s = 400", "latency_ms = 1", 29, "no bandwidth_mbit_s"),
+        ("bandwidth_mbit_s = 400", "bandwidth_mbits = 400", 32, 'did you mean "bandwidth_mbit_s"?'),
+        ("both = true", 'both = "yes"', 24, "true or false"),
+        ("int8 = false", "int8 = 0", 14, "true or false"),
+        ('never = ["Resize", "model.2*"]', 'never = "Resize"', 13, "write a list"),
+        ('of = "camera"', 'of = "camara"', 15, 'did you mean "camera"?'),
+        ('of = "camera"', 'of = "server"', 19, "needs a profile of its own"),
+        ('of = "camera", factor = 0.5', 'of = "camera"', 15, "write scale ="),
+        ('of = "camera", factor = 0.5', 'of = "camera", factor = 0', 15, "above 0"),
+        ('profile = "profile.json"', 'profile = "p.json"\nscale = { of = "server", factor = 2.0 }', 10, "keep one"),
+        ('cut = ["camera->gateway"]', 'cut = ["camera->getaway"]', 35, 'did you mean "camera->gateway"?'),
+        ('without = ["gateway"]', 'without = ["gatewy"]', 43, 'did you mean "gateway"?'),
+        ('without = ["gateway"]', 'without = ["camera"]', 43, "start device"),
+        ("[device.gateway]", '[device."../x"]', 12, "letters, digits"),
+        ("memory_mb = 64", "memory_mb = = 64", 5, "not valid TOML"),
+        ("[scenario.alone]", "[scenaro.alone]", 42, 'did you mean "scenario"?'),
+    ],
+)
+def test_what_is_wrong_is_refused_with_its_line_and_the_fix(before: str, after: str, line: int, words: str) -> None:
+    text = FILE.replace(before, after, 1)
+    text = text.replace("[scenario.alone.", "[scenaro.alone.") if before == "[scenario.alone]" else text
+    with pytest.raises(BadCluster) as refusal:
+        parse(text, "cluster.toml")
+    message = str(refusal.value)
+    assert words in message and message.startswith(f"cluster.toml:{line}:"), message
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "names no device"),
+        ('start = "a"\n[device.a]\n[link]\nfrom = "a"', "two brackets"),
+        ("[device.a]", 'write start = "a"'),
+        ('device = 3\nstart = "a"', "[device.NAME]"),
+        ('start = "a"\n[device]\na = 3', "is no table"),
+        ('start = "a"\n[device.a]\n[[link]]\nfrom = "a"\nto = "a"\nbandwidth_mbit_s = 1', "loopback"),
+        ('start = "a"\n[device.a]\n[[link]]\nto = "a"', 'no "from"'),
+    ],
+)
+def test_half_a_file_is_refused(text: str, words: str) -> None:
+    with pytest.raises(BadCluster) as refusal:
+        parse(text, "cluster.toml")
+    assert words in str(refusal.value)
+
+
+def test_names_that_are_not_there_name_the_nearest() -> None:
+    cluster: Cluster = parse(FILE)
+    with pytest.raises(BadOption, match='did you mean "server"'):
+        cluster.device("sever")
+    with pytest.raises(BadCluster, match='no scenario "conjested": did you mean "congested"'):
+        parse(FILE, scenario="conjested")
+    with pytest.raises(BadOption, match="start device"):
+        cluster.without("camera")

@@ -1,0 +1,397 @@
+"""Data: every accepted form, every refusal with its numbers, exact preprocessing, and reproducible splits."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from taglio.data.dataset import InputSpec, Preprocess, load, parse_preprocess, random_dataset, split
+from taglio.errors import BadData, BadOption
+
+
+def x_of(*shape: int, dtype: str = "float32") -> InputSpec:
+    return InputSpec("x", shape, dtype)
+
+
+IMAGE = InputSpec("images", (1, 3, 4, 6), "float32")
+VECTOR = x_of(1, 5)
+IDS = InputSpec("ids", (1, 2), "int64")
+RNG = np.random.default_rng(7)
+LAST = r"are last, so save numpy.moveaxis\(array, -1, -3\)"
+FIRST = r"are first, so save numpy.moveaxis\(array, -3, -1\)"
+
+
+def rows(*shape: int) -> np.ndarray:
+    return RNG.standard_normal(shape).astype("float32")
+
+
+def npz(folder: Path, **arrays: Any) -> Path:
+    np.savez(folder / "data.npz", **arrays)
+    return folder / "data.npz"
+
+
+def npy(folder: Path, array: np.ndarray) -> Path:
+    np.save(folder / "data.npy", array)
+    return folder / "data.npy"
+
+
+def pictures(folder: Path, count: int) -> Path:
+    for i in range(count):
+        Image.fromarray(RNG.integers(0, 256, (4, 6, 3), dtype=np.uint8)).save(folder / f"p{i:02}.png")
+    return folder
+
+
+def refused(match: str, kind: type[Exception] = BadData) -> Any:
+    return pytest.raises(kind, match=match)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("bgr,mean=127,scale=1/128,nchw,letterbox", Preprocess("bgr", (127,), (1 / 128,), fit="letterbox")),
+        ("rgb,mean=123.7:116.3:103.5,scale=0.0171", Preprocess("rgb", (123.7, 116.3, 103.5), (0.0171,))),
+        (" Gray , NHWC , scale = 1/58.395 ", Preprocess("gray", scale=(1 / 58.395,), layout="nhwc")),
+        ("stretch", Preprocess()),
+    ],
+)
+def test_preprocess_is_parsed(text: str, expected: Preprocess) -> None:
+    assert parse_preprocess(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "match"),
+    [
+        ("rgb,crop", "'crop' is unknown: use rgb, bgr, gray, nchw, nhwc, stretch, letterbox, mean=N or"),
+        ("", "'' is unknown"),
+        ("std=3", "'std=3' is unknown"),
+        ("color=rgb", "'color=rgb' is unknown"),
+        ("rgb,bgr", "'bgr' sets color a second time"),
+        ("mean=1,mean=2", "'mean=2' sets mean a second time"),
+        ("mean=a", "'mean=a' needs numbers, like mean=1/128"),
+        ("mean", "'mean' needs numbers"),
+        ("scale=1/0", "'scale=1/0' needs numbers"),
+        ("scale=1/", "'scale=1/' needs numbers"),
+        ("mean=1:2", "mean \\(1.0, 2.0\\): give 1 or 3 for rgb"),
+        ("gray,scale=1:2:3", "scale \\(1.0, 2.0, 3.0\\): give 1 or 1 for gray"),
+        ("scale=0", r"scale is \(0.0,\)"),
+        ("mean=nan", r"mean is \(nan,\)"),
+    ],
+)
+def test_bad_preprocess_names_the_token(text: str, match: str) -> None:
+    with refused(match, BadOption):
+        parse_preprocess(text)
+
+
+def test_preprocess_checks_its_fields() -> None:
+    with refused("fit is 'crop': use stretch or letterbox", BadOption):
+        Preprocess(fit="crop")  # type: ignore[arg-type]
+
+
+def test_picture_values_are_exact_against_a_hand_calculation(tmp_path: Path) -> None:
+    pixels = RNG.integers(0, 256, (4, 6, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "a.png")
+    how = parse_preprocess("bgr,mean=10:20:30,scale=1/2:1/4:1/8")
+    got = load(tmp_path, [IMAGE], how).samples[0]["images"]
+    assert (got.shape, got.dtype.name) == (IMAGE.shape, IMAGE.dtype)
+    for row in range(4):
+        for column in range(6):
+            red, green, blue = (int(value) for value in pixels[row, column])
+            expected = [(blue - 10) / 2, (green - 20) / 4, (red - 30) / 8]
+            assert got[0, :, row, column].tolist() == expected
+
+
+def test_default_preprocess_is_unit_floats_in_the_models_layout(tmp_path: Path) -> None:
+    pixels = RNG.integers(0, 256, (4, 6, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "a.png")
+    first = load(tmp_path, [x_of(1, 4, 6, 3)]).samples[0]["x"][0]
+    np.testing.assert_array_equal(first, (pixels.astype(np.float64) / 255).astype(np.float32))
+    raw = load(tmp_path, [x_of(1, 3, 4, 6, dtype="uint8")]).samples[0]["x"][0]
+    np.testing.assert_array_equal(raw, pixels.transpose(2, 0, 1))
+    gray = load(tmp_path, [x_of(1, 1, 4, 6, dtype="float16")]).samples[0]["x"][0, 0]
+    np.testing.assert_allclose(gray, pixels @ np.array([0.299, 0.587, 0.114]) / 255, atol=1.1 / 255)
+
+
+def test_letterbox_keeps_the_aspect_ratio_and_pads_with_114(tmp_path: Path) -> None:
+    Image.new("RGB", (8, 4), (200, 100, 50)).save(tmp_path / "wide.png")
+    square = x_of(1, 3, 8, 8)
+    got = load(tmp_path, [square], parse_preprocess("letterbox,scale=1")).samples[0]["x"][0]
+    assert (got[:, [0, 1, 6, 7]] == 114).all()
+    np.testing.assert_array_equal(got[:, 2:6], np.broadcast_to([[[200]], [[100]], [[50]]], (3, 4, 8)))
+    stretched = load(tmp_path, [square], parse_preprocess("scale=1")).samples[0]["x"][0]
+    np.testing.assert_array_equal(stretched, np.broadcast_to([[[200]], [[100]], [[50]]], (3, 8, 8)))
+
+
+def test_exif_rotation_is_applied(tmp_path: Path) -> None:
+    left_dark = np.zeros((4, 6), dtype=np.uint8)
+    left_dark[:, 3:] = 255
+    exif = Image.Exif()
+    exif[0x0112] = 3  # turned by 180 degrees
+    Image.fromarray(left_dark).save(tmp_path / "a.png", exif=exif)
+    assert load(tmp_path, [IMAGE]).samples[0]["images"][0, 0, 0].tolist() == [1, 1, 1, 0, 0, 0]
+
+
+def test_a_folder_is_read_by_name_and_skips_what_is_not_a_picture(tmp_path: Path) -> None:
+    pictures(tmp_path, 1)
+    for name in ("b.JPG", "a.webp", "c.bmp", "d.jpeg"):
+        Image.new("RGB", (9, 9), (1, 2, 3)).save(tmp_path / name)
+    (tmp_path / "notes.txt").write_text("x")
+    (tmp_path / "._b.jpg").write_bytes(b"x")
+    (tmp_path / "folder.png").mkdir()
+    data = load(tmp_path, [IMAGE])
+    assert data.names == ("a.webp", "b.JPG", "c.bmp", "d.jpeg", "p00.png")
+    assert (data.source, data.dropped, data.labels) == (str(tmp_path), 0, None)
+
+
+def test_the_limit_takes_evenly_spaced_pictures_and_counts_the_others(tmp_path: Path) -> None:
+    data = load(pictures(tmp_path, 10), [IMAGE], limit=4)
+    assert (data.names, data.dropped) == (("p00.png", "p03.png", "p06.png", "p09.png"), 6)
+    assert load(tmp_path, [IMAGE], limit=1).names == ("p00.png",)
+    with refused("limit is 0", BadOption):
+        load(tmp_path, [IMAGE], limit=0)
+
+
+def test_a_batch_groups_pictures(tmp_path: Path) -> None:
+    data, single = load(pictures(tmp_path, 5), [x_of(2, 3, 4, 6)]), load(tmp_path, [IMAGE])
+    assert (data.names, data.dropped) == (("p00.png..p01.png", "p02.png..p03.png"), 1)
+    np.testing.assert_array_equal(data.samples[1]["x"][1:], single.samples[3]["images"])
+    with refused("5 pictures, the model's batch is 8: add"):
+        load(tmp_path, [x_of(8, 3, 4, 6)])
+
+
+@pytest.mark.parametrize("inputs", [[VECTOR], [IMAGE, VECTOR], [x_of(1, 4, 4, 6)]])
+def test_a_folder_needs_one_picture_input(tmp_path: Path, inputs: list[InputSpec]) -> None:
+    with refused(f"one 4-D input of 1 or 3 channels.*'{inputs[-1].name}' float32 .*: give an .npz"):
+        load(pictures(tmp_path, 1), inputs)
+
+
+@pytest.mark.parametrize(
+    ("how", "spec", "match"),
+    [
+        ("nhwc", IMAGE, r"nhwc does not fit input 'images' float32 \[1, 3, 4, 6\]: use nchw"),
+        ("rgb", x_of(1, 4, 6, 3), r"nchw does not fit .*: use nhwc"),
+        ("rgb", x_of(1, 1, 4, 6), "rgb, nchw does not fit .*: use gray"),
+        ("gray", IMAGE, "gray, nchw does not fit .*: use rgb or bgr"),
+    ],
+)
+def test_preprocess_has_to_fit_the_input(tmp_path: Path, how: str, spec: InputSpec, match: str) -> None:
+    with refused(match, BadOption):
+        load(pictures(tmp_path, 1), [spec], parse_preprocess(how))
+
+
+def test_preprocess_may_not_leave_the_input_dtype(tmp_path: Path) -> None:
+    Image.new("RGB", (6, 4), (255, 3, 0)).save(tmp_path / "a.png")
+    got = load(tmp_path, [x_of(1, 3, 4, 6, dtype="int8")], parse_preprocess("mean=128,scale=1")).samples[0]["x"]
+    assert got[0, :, 0, 0].tolist() == [127, -125, -128]
+    wrong = (("int8", "1", "255"), ("uint8", "1/2", "127.5"), ("float16", "10000", r"2.55e\+06"))
+    for dtype, scale, highest in wrong:
+        with refused(rf"gives 0..{highest} for a.png, which {dtype} cannot hold: change mean", BadOption):
+            load(tmp_path, [x_of(1, 3, 4, 6, dtype=dtype)], parse_preprocess(f"scale={scale}"))
+
+
+def test_unreadable_pictures_are_named(tmp_path: Path) -> None:
+    with refused(r"0 pictures, the model's batch is 1: add jpg/jpeg/png/bmp/webp files"):
+        load(tmp_path, [IMAGE])
+    picture = pictures(tmp_path, 1) / "p00.png"
+    for content in (picture.read_bytes()[:70], b"not a picture", b""):
+        picture.write_bytes(content)
+        with refused(r"p00\.png is not a readable picture \(.+\): replace or remove it"):
+            load(tmp_path, [IMAGE])
+    Image.fromarray(np.full((4, 6), 40000, dtype=np.uint16)).save(picture)
+    with refused(r"p00\.png has I;16 pixels, not 8-bit"):
+        load(tmp_path, [IMAGE])
+
+
+def test_npy_rows_become_samples(tmp_path: Path) -> None:
+    array = rows(3, 5)
+    data = load(npy(tmp_path, np.asfortranarray(array)), [VECTOR])
+    for i, feed in enumerate(data.samples):
+        np.testing.assert_array_equal(feed["x"], array[i : i + 1])
+        assert type(feed["x"]) is np.ndarray
+        assert feed["x"].flags.c_contiguous
+
+
+def test_npz_takes_inputs_by_name_with_rows_or_full_shapes_and_labels(tmp_path: Path) -> None:
+    x, ids = rows(4, 5), RNG.integers(0, 9, (4, 1, 2))
+    data = load(npz(tmp_path, x=x, ids=ids, labels=np.arange(4)), [VECTOR, IDS])
+    np.testing.assert_array_equal(data.samples[2]["x"], x[2:3])
+    np.testing.assert_array_equal(data.samples[2]["ids"], ids[2])
+    np.testing.assert_array_equal(data.labels, [0, 1, 2, 3])
+    half = load(tmp_path / "data.npz", [VECTOR, IDS], limit=2)
+    assert (half.names, half.dropped) == (("0", "3"), 2)
+    np.testing.assert_array_equal(half.labels, [0, 3])
+
+
+def test_a_model_of_one_input_takes_an_array_of_any_key(tmp_path: Path) -> None:
+    assert load(npz(tmp_path, arr_0=rows(2, 5), label=[1, 2]), [VECTOR]).names == ("0", "1")
+    assert load(npz(tmp_path, label=rows(2, 5)), [InputSpec("label", (1, 5), "float32")]).labels is None
+
+
+def test_a_batch_groups_rows_and_labels(tmp_path: Path) -> None:
+    x = rows(7, 5)
+    data = load(npz(tmp_path, x=x, label=np.arange(7)), [x_of(3, 5)])
+    assert (data.names, data.dropped) == (("0..2", "3..5"), 1)
+    np.testing.assert_array_equal(data.samples[1]["x"], x[3:6])
+    np.testing.assert_array_equal(data.labels, [[0, 1, 2], [3, 4, 5]])
+    assert len(load(npy(tmp_path, rows(2, 3, 5)), [x_of(3, 5)]).samples) == 2
+    with refused("2 samples, and the batch of input 'x' is 3: add samples"):
+        load(npy(tmp_path, rows(2, 5)), [x_of(3, 5)])
+
+
+def test_scalar_inputs_and_the_default_limit(tmp_path: Path) -> None:
+    data = load(npy(tmp_path, rows(600)), [x_of()])
+    assert data.samples[1]["x"].shape == ()
+    assert (len(data.samples), data.names[0], data.names[-1], data.dropped) == (512, "0", "599", 88)
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "values"),
+    [
+        ("float64", "float32", [0.5, -2]),
+        ("float32", "float16", [0.5, -2]),
+        ("int64", "float32", [2**24, -(2**24)]),
+        ("uint8", "float32", [0, 255]),
+        ("int64", "int32", [-5, 2**31 - 1]),
+        ("int64", "bool", [0, 1]),
+        ("bool", "float32", [0, 1]),
+        (">f4", "float32", [0.5, -2]),
+    ],
+)
+def test_casts_that_keep_the_values(tmp_path: Path, source: str, target: str, values: list[float]) -> None:
+    data = load(npy(tmp_path, np.array([values], dtype=source)), [x_of(1, 2, dtype=target)])
+    assert (data.samples[0]["x"].dtype, data.samples[0]["x"].tolist()) == (np.dtype(target), [values])
+
+
+@pytest.mark.parametrize(
+    ("array", "spec", "match"),
+    [
+        (np.zeros((2, 3, 4, 6), np.uint8), IMAGE, r"uint8 for input 'images'.*float32.*\(array / 255\)"),
+        (rows(2, 2), IDS, "float32 for input 'ids', which takes int64: fractions would be lost"),
+        (np.array([[1, 2**24 + 1]]), x_of(1, 2), "cannot hold all of 1..16777217"),
+        (np.array([[0, 2**63 - 1]]), x_of(1, 2, dtype="float64"), "cannot hold all of 0..92"),
+        (np.array([[1, 70000]]), x_of(1, 2, dtype="float16"), "cannot hold all of 1..70000"),
+        (np.array([[-1, 2]], np.int8), x_of(1, 2, dtype="uint8"), "cannot hold all of -1..2"),
+        (np.array([[0, 2]]), x_of(1, 2, dtype="bool"), "cannot hold all of 0..2"),
+        (np.array([["a", "b"]]), IDS, "<U1 for input 'ids', which takes int64: save numbers"),
+        (np.array([[1e6, 1]]), x_of(1, 2, dtype="float16"), "sample 0.* 1 NaN or infinite values as float16"),
+        (np.array([[1, 1], [np.nan, -np.inf]]), x_of(1, 2), r"sample 1, input 'x' has 2 .*1 of 2"),
+        (np.zeros((2, 4, 6, 3)), IMAGE, rf"\[2, 4, 6, 3\] for .*'images'.* \[1, 3, 4, 6\]: .*{LAST}"),
+        (np.zeros((2, 1, 4, 6, 3)), IMAGE, LAST),
+        (np.zeros((2, 3, 4, 6)), x_of(1, 4, 6, 3), FIRST),
+        (np.zeros((3, 4, 6)), IMAGE, r"\[3, 4, 6\].*no axis of samples, so save array\[None\]"),
+        (np.zeros((2, 3, 5, 6)), IMAGE, r"\[2, 3, 5, 6\].*takes \[1, 3, 4, 6\]: save \[N, 3, 4, 6\]"),
+        (np.zeros(()), VECTOR, r"has \[\] for input 'x'"),
+        (np.zeros((0, 5)), VECTOR, "has 0 samples"),
+    ],
+)
+def test_arrays_have_to_fit(tmp_path: Path, array: np.ndarray, spec: InputSpec, match: str) -> None:
+    for path in (npy(tmp_path, array), npz(tmp_path, **{spec.name: array})):
+        with refused(match) as caught:
+            load(path, [spec])
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "match"),
+    [
+        ({"x": rows(2, 5)}, r"keys \['x'\], but not the inputs \['ids'\]"),
+        ({"x": rows(2, 5), "ids": rows(2, 2), "z": rows(2)}, r"extra keys \['z'\]: keep \['x', 'ids'\]"),
+        ({"x": rows(3, 5), "ids": rows(2, 2)}, r"different numbers of samples \('x' 3, 'ids' 2\)"),
+        ({"x": rows(2, 5), "ids": np.ones((2, 2), int), "label": [1]}, r"labels \[1\] for 2 samples"),
+        ({"x": rows(2, 5), "ids": rows(2, 2), "label": [1, 2], "labels": [1, 2]}, r"extra keys \['labels'\]"),
+    ],
+)
+def test_keys_and_counts_have_to_match(tmp_path: Path, arrays: dict[str, Any], match: str) -> None:
+    with refused(match):
+        load(npz(tmp_path, **arrays), [VECTOR, IDS])
+
+
+def test_paths_that_cannot_be_read(tmp_path: Path) -> None:
+    whole = npy(tmp_path, rows(2, 5)).read_bytes()
+    with refused("data.npy is one array for 2 inputs: give an .npz with the keys"):
+        load(tmp_path / "data.npy", [VECTOR, IDS])
+    with refused("not for arrays: leave it out", BadOption):
+        load(tmp_path / "data.npy", [VECTOR], Preprocess())
+    with refused("data.npz cannot be read .*pickle"):
+        load(npz(tmp_path, x=np.array([{}, []], dtype=object)), [VECTOR])
+    broken = {"data.npz": b"PK\x03\x04broken", "empty.npz": b"", "text.npy": b"1,2,3", "cut.npy": whole[:-4]}
+    for name, content in broken.items():
+        (tmp_path / name).write_bytes(content)
+        with refused(f"{name} cannot be read .*: use numpy.save or numpy.savez"):
+            load(tmp_path / name, [VECTOR])
+    with refused("nothing does not exist: give a folder"):
+        load(tmp_path / "nothing", [VECTOR])
+    (tmp_path / "a.csv").write_text("1")
+    with refused("a.csv is not a folder of pictures, an .npy or an .npz"):
+        load(tmp_path / "a.csv", [VECTOR])
+
+
+def test_inputs_that_cannot_be_fed(tmp_path: Path) -> None:
+    with refused("the model has no inputs"):
+        load(tmp_path, [])
+    for dtype in ("object", "bfloat", "str"):
+        with refused(re.escape(f"'x' {dtype} [1] cannot be fed")):
+            load(tmp_path, [x_of(1, dtype=dtype)])
+
+
+def test_the_hash_is_of_the_contents(tmp_path: Path) -> None:
+    x = rows(2, 5)
+    first = load(npy(tmp_path, x), [VECTOR])
+    assert first.sha256 == load(npz(tmp_path, other=x.astype(">f4")), [VECTOR]).sha256
+    assert first.sha256 != load(npz(tmp_path, x=x, label=[0, 1]), [VECTOR]).sha256
+    assert first.sha256 != load(npy(tmp_path, x[::-1]), [VECTOR]).sha256
+
+
+MAXIMA = st.tuples(st.integers(1, 40), st.none() | st.integers(1, 40))
+
+
+@given(st.integers(2, 60), st.floats(0.01, 0.99), st.integers(0, 2**32), MAXIMA)
+def test_a_split_is_sound(count: int, fraction: float, seed: int, most: tuple[int, int | None]) -> None:
+    data = random_dataset([x_of(1)], count, 0)
+    one, two = split(data, fraction, seed, *most), split(data, fraction, seed, *most)
+    drawn = one.calibration.names + one.held_out.names
+    assert len(set(drawn) & set(data.names)) == len(drawn)
+    assert 1 <= len(one.calibration.names) <= most[0]
+    assert 1 <= len(one.held_out.names) <= (most[1] or count)
+    assert most[1] is not None or len(drawn) == count
+    assert (one.calibration.sha256, one.held_out.sha256) == (two.calibration.sha256, two.held_out.sha256)
+    assert (drawn, one.seed) == (two.calibration.names + two.held_out.names, seed)
+
+
+def test_a_split_carries_samples_and_labels_together(tmp_path: Path) -> None:
+    data = load(npz(tmp_path, x=np.arange(50).reshape(10, 5), label=np.arange(10)), [VECTOR])
+    parts = split(data, 0.3, seed=4)
+    assert (len(parts.calibration.samples), len(parts.held_out.samples)) == (3, 7)
+    for part in (parts.calibration, parts.held_out):
+        np.testing.assert_array_equal(part.labels, [int(name) for name in part.names])
+        np.testing.assert_array_equal(part.labels, [feed["x"][0, 0] / 5 for feed in part.samples])
+    assert split(data, 0.3, seed=5).calibration.names != parts.calibration.names
+
+
+def test_splits_that_cannot_be_made() -> None:
+    with refused("random has 1 samples, and a split needs at least 2"):
+        split(random_dataset([VECTOR], 1, 0))
+    data = random_dataset([VECTOR], 4, 0)
+    for fraction in (0.0, 1.0, float("nan")):
+        with refused("calibration fraction is", BadOption):
+            split(data, fraction)
+    for maxima in ((0, None), (5, 0)):
+        with refused(f"maxima of a split are {maxima[0]} and {maxima[1]}: give 1", BadOption):
+            split(data, 0.5, 0, *maxima)
+
+
+def test_random_data_fits_the_inputs_and_its_seed() -> None:
+    inputs = [IMAGE, IDS, InputSpec("on", (), "bool")]
+    data = random_dataset(inputs, 3, 1)
+    assert (data.source, len(data.samples), data.dropped) == ("random", 3, 0)
+    for spec in inputs:
+        array = data.samples[2][spec.name]
+        assert (array.shape, array.dtype.name) == (spec.shape, spec.dtype)
+    assert set(np.unique([feed["ids"] for feed in data.samples])) <= {0, 1}
+    assert data.sha256 == random_dataset(inputs, 3, 1).sha256 != random_dataset(inputs, 3, 2).sha256
+    with refused("random data of 0 samples", BadOption):
+        random_dataset(inputs, 0, 1)

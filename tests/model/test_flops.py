@@ -1,0 +1,215 @@
+"""FLOPs against counts that are not ours: operators run on ones, and onnx-tool on four networks."""
+
+import gzip
+import runpy
+from collections import Counter
+from collections.abc import Callable
+from functools import cache
+from math import prod
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from taglio.embedded import digits_model
+from taglio.model.flops import operator_flops
+from taglio.model.graph import ANCHORS, Block, build, tensor_shapes
+from taglio.model.load import Model, load
+from taglio.runtimes.onnxruntime import SessionOptions, open_session
+
+SHARED = Path(__file__).resolve().parents[3] / "shared" / "models"
+YOLO = "yolo11n-seg"
+NETWORKS = ("digits", "ultraface-rfb-320", "yunet-n-640", YOLO)
+
+# Multiply-adds × 2 in millions that onnx-tool 1.0.1 gave for each network as taglio loads it, biases taken off.
+# Ours are equal but for the one ConvTranspose of YOLO11n-seg: see `test_the_transposed_convolution_of_yolo`.
+MEASURED = {
+    "digits": {"Conv": 424.165376, "Gemm": 0.0016},
+    "ultraface-rfb-320": {"Conv": 200.83712},
+    "yunet-n-640": {"Conv": 1084.7872},
+    YOLO: {"Conv": 9530.1248, "MatMul": 61.44, "ConvTranspose": 838.8608},
+}
+# YOLO11n-seg at 640 × 640 in Ultralytics' tables: first counted with a thop that took a transposed convolution to make
+# a whole kernel of products at every output pixel, as onnx-tool does; since thop's pull request 93 (August 2025), ours.
+PUBLISHED_GFLOPS, PUBLISHED_SINCE_GFLOPS = 10.4, 9.7
+
+Networks = Callable[[str], Model]
+
+
+@pytest.fixture(scope="module")
+def network(tmp_path_factory: pytest.TempPathFactory) -> Networks:
+    """Loads a network by name, once."""
+    return cache(lambda name: load(source(name, tmp_path_factory.mktemp("networks"))))
+
+
+def source(name: str, folder: Path) -> Path:
+    """The file of a network; skips where the shared folder is not beside the checkout."""
+    if name == "digits":
+        return digits_model()
+    packed = SHARED / (f"{name}.topology.onnx.gz" if name == YOLO else f"{name}.onnx")
+    if not packed.exists():
+        pytest.skip(f"needs ../shared/models/{packed.name} beside this checkout")
+    if name != YOLO:
+        return packed
+    fill = runpy.run_path(str(SHARED / "fill_weights.py"))["fill"]
+    path = folder / f"{name}.onnx"
+    onnx.save(fill(gzip.decompress(packed.read_bytes()), 0), path)
+    return path
+
+
+def bias_additions(node: onnx.NodeProto, shapes: dict[str, tuple[int, ...]]) -> int:
+    has = node.op_type in ("Conv", "ConvTranspose", "Gemm") and len(node.input) > 2 and node.input[2]
+    return prod(shapes[node.output[0]]) if has else 0
+
+
+def stride_area(node: onnx.NodeProto) -> int:
+    """Output pixels for each input pixel."""
+    return next((int(prod(attribute.ints)) for attribute in node.attribute if attribute.name == "strides"), 1)
+
+
+def products(model: Model) -> dict[str, int]:
+    """Our operations of every anchor, by node name, without the bias additions."""
+    shapes = tensor_shapes(model.proto)
+    anchors = [node for node in model.proto.graph.node if node.op_type in ANCHORS]
+    return {node.name: operator_flops(node, shapes) - bias_additions(node, shapes) for node in anchors}
+
+
+def by_type(proto: onnx.ModelProto, counts: dict[str, int]) -> Counter[str]:
+    total: Counter[str] = Counter()
+    for node in proto.graph.node:
+        total[node.op_type] += counts.get(node.name, 0)
+    return +total
+
+
+def multiply_adds_on_ones(
+    kind: str, shapes: list[tuple[int, ...]], **attributes: int | list[int]
+) -> tuple[onnx.NodeProto, dict[str, tuple[int, ...]], int]:
+    """Run `kind` on inputs that are one everywhere: each product then adds one, so the outputs add up to their number.
+    Nothing may be padded, or products with the padding would be missing."""
+    names = [f"x{i}" for i in range(len(shapes))]
+    node = helper.make_node(kind, names, ["y"])
+    node.attribute.extend(helper.make_attribute(key, value) for key, value in attributes.items())
+    inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in zip(names, shapes)]
+    graph = helper.make_graph([node], kind, inputs, [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)])
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    feed = {name: np.ones(shape, np.float32) for name, shape in zip(names, shapes)}
+    [output] = open_session(proto, SessionOptions(threads=1)).run(None, feed)
+    count = int(np.asarray(output, np.float64).sum())
+    return node, {**dict(zip(names, shapes)), "y": np.shape(output)}, count
+
+
+@pytest.mark.parametrize(
+    ("kind", "shapes", "attributes"),
+    [
+        ("Conv", [(1, 3, 9, 11), (8, 3, 3, 3)], {}),
+        ("Conv", [(2, 6, 12, 9), (8, 3, 3, 2)], {"group": 2, "strides": [2, 3]}),
+        ("Conv", [(1, 7, 10, 10), (7, 1, 3, 3)], {"group": 7, "dilations": [2, 2]}),
+        ("Conv", [(1, 4, 30), (6, 4, 5)], {"strides": [3]}),
+        ("Conv", [(1, 2, 5, 6, 7), (3, 2, 2, 2, 2)], {}),
+        ("ConvTranspose", [(1, 4, 5, 6), (4, 3, 2, 2)], {"strides": [2, 2]}),
+        ("ConvTranspose", [(2, 6, 5, 5), (6, 2, 3, 3)], {"group": 3, "strides": [2, 1]}),
+        ("ConvTranspose", [(1, 5, 8), (5, 4, 4)], {"strides": [3]}),
+        ("MatMul", [(5, 7), (7, 3)], {}),
+        ("MatMul", [(2, 3, 5, 7), (2, 3, 7, 4)], {}),
+        ("MatMul", [(3, 5, 7), (7, 4)], {}),
+        ("MatMul", [(5, 7), (3, 7, 4)], {}),
+        ("MatMul", [(2, 5, 7), (7,)], {}),
+        ("Gemm", [(5, 7), (7, 3)], {}),
+        ("Gemm", [(7, 5), (3, 7)], {"transA": 1, "transB": 1}),
+    ],
+    ids=str,
+)
+def test_counts_the_products_that_the_operator_makes(
+    kind: str, shapes: list[tuple[int, ...]], attributes: dict[str, int | list[int]]
+) -> None:
+    node, known, count = multiply_adds_on_ones(kind, shapes, **attributes)
+
+    assert operator_flops(node, known) == 2 * count
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_whole_networks_against_recorded_counts(name: str, network: Networks) -> None:
+    model = network(name)
+    ours = by_type(model.proto, products(model))
+
+    assert set(ours) == set(MEASURED[name])
+    for kind, millions in MEASURED[name].items():
+        if kind != "ConvTranspose":
+            assert ours[kind] == pytest.approx(millions * 1e6, rel=1e-3), kind
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_every_block_against_onnx_tool(name: str, network: Networks) -> None:
+    """onnx-tool infers the shapes by itself: ours are taken out of the model that it gets."""
+    onnx_tool = pytest.importorskip("onnx_tool", reason="needs onnx-tool (pip install onnx-tool)")
+    model = network(name)
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model.proto)
+    del proto.graph.value_info[:]
+    theirs = onnx_tool.Model(proto).graph
+    theirs.shape_infer({spec.name: onnx_tool.create_ndarray_f32(spec.shape) for spec in model.inputs})
+    theirs.profile()
+
+    shapes = tensor_shapes(model.proto)
+    for node in model.proto.graph.node:
+        if node.op_type not in ANCHORS:
+            continue
+        bias = bias_additions(node, shapes)
+        expected = 2 * (int(theirs.nodemap[node.name].macs[0]) - bias)
+        if node.op_type == "ConvTranspose":  # explained below
+            expected //= stride_area(node)
+        assert operator_flops(node, shapes) - bias == expected, node.name
+
+
+def test_the_transposed_convolution_of_yolo(network: Networks) -> None:
+    """onnx-tool multiplies the kernel by every *output* pixel of a ConvTranspose, as if each were reached by the whole
+    kernel; with stride 2 × 2 only a quarter of it reaches one. Run on ones, the operator makes our number of products.
+    Counted their way, the network has the FLOPs that Ultralytics published first; counted ours, those published since.
+    """
+    model = network(YOLO)
+    shapes = tensor_shapes(model.proto)
+    [node] = [node for node in model.proto.graph.node if node.op_type == "ConvTranspose"]
+    strides = next(list(attribute.ints) for attribute in node.attribute if attribute.name == "strides")
+
+    _, known, count = multiply_adds_on_ones(
+        "ConvTranspose", [shapes[node.input[0]], shapes[node.input[1]]], strides=strides
+    )
+
+    ours = products(model)
+    assert known["y"] == shapes[node.output[0]]
+    assert ours[node.name] == 2 * count
+    assert 2 * count * stride_area(node) == MEASURED[YOLO]["ConvTranspose"] * 1e6
+    total = sum(block.flops for block in build(model).blocks) / 1e9
+    kinds = by_type(model.proto, ours)
+    convolutions = (kinds["Conv"] + kinds["ConvTranspose"]) / 1e9
+    inflated = convolutions + ours[node.name] * (stride_area(node) - 1) / 1e9
+    print(
+        f"{YOLO}: {total:.3f} GFLOPs of all operators, {convolutions:.3f} of the convolutions, {inflated:.3f} of the "
+        f"convolutions with the transposed one counted at every output pixel"
+    )
+    assert round(inflated, 1) == PUBLISHED_GFLOPS
+    assert round(convolutions, 1) == PUBLISHED_SINCE_GFLOPS
+
+
+def test_a_block_has_the_operations_of_its_operators() -> None:
+    """A stem by hand: 1 → 48 channels, 3 × 3 on 32 × 32, a bias and a Relu; and x · sigmoid(x) behind a Conv."""
+    blocks: dict[str, Block] = {block.name: block for block in build(load(digits_model())).blocks}
+
+    assert blocks["/stem/stem.0/Conv"].flops == 48 * 32 * 32 * (2 * 9 + 1 + 1)
+    gated = blocks["/middle/middle.1/first/first.0/Conv"]
+    assert gated.kind == "Conv+Sigmoid+Mul"
+    assert gated.flops == 64 * 16 * 16 * (2 * 9 * 64 + 1 + 4 + 1)
+    assert blocks["/classify/Gemm"].flops == 10 * (2 * 80 + 1)
+    assert blocks["/Flatten"].flops == 0
+
+
+@pytest.mark.parametrize(("kind", "gates"), [("LSTM", 4), ("GRU", 3), ("RNN", 1)])
+def test_a_recurrent_operator_counts_both_matrices_at_every_step(kind: str, gates: int) -> None:
+    """A step multiplies [1, 5] by [5, 7 gates] and [1, 7] by [7, 7 gates], and adds a bias for each."""
+    shapes = {"x": (6, 2, 5), "w": (1, 7 * gates, 5), "r": (1, 7 * gates, 7), "b": (1, 14 * gates), "y": (6, 1, 2, 7)}
+    matrices = 2 * 5 * 7 * gates + 2 * 7 * 7 * gates
+    with_bias = helper.make_node(kind, ["x", "w", "r", "b"], ["y"], hidden_size=7)
+    assert operator_flops(with_bias, shapes) == 6 * 2 * (matrices + 14 * gates)
+    assert operator_flops(helper.make_node(kind, ["x", "w", "r"], ["y"], hidden_size=7), shapes) == 6 * 2 * matrices

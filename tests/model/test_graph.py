@@ -1,0 +1,252 @@
+"""Blocks and flows of the tiny models, block FLOPs by hand, and choosing blocks by rule and pattern."""
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from taglio.embedded import digits_model
+from taglio.errors import BadOption
+from taglio.model import graph as graphs
+from taglio.model.graph import Graph, flows, match, select
+from taglio.model.load import load
+from tests.models import (
+    TINY,
+    Sketch,
+    conv_relu_chain,
+    conv_transpose,
+    dense,
+    loaded,
+    pyramid,
+    residual,
+    silu,
+    softmax_sandwich,
+    two_in_two_out,
+)
+
+
+def graph_of(proto: onnx.ModelProto, folder: Path) -> Graph:
+    return graphs.build(loaded(proto, folder))
+
+
+def kinds(graph: Graph) -> dict[str, str]:
+    return {block.name: block.kind for block in graph.blocks}
+
+
+# Blocks
+
+
+def test_an_anchor_takes_its_activation(tmp_path: Path) -> None:
+    graph = graph_of(conv_relu_chain(), tmp_path)
+    assert kinds(graph) == {"conv0": "Conv+Relu", "conv2": "Conv+Clip", "conv4": "Conv", "conv5": "Conv+LeakyRelu"}
+    assert [block.soft_tail for block in graph.blocks] == [False, False, False, True]
+    assert graph.block("conv0").operators == ("conv0", "relu1")
+
+
+def test_x_times_sigmoid_of_x_is_one_block(tmp_path: Path) -> None:
+    graph = graph_of(silu(), tmp_path)
+    assert graph.block("conv0").kind == "Conv+Sigmoid+Mul"
+    assert graph.block("conv0").outputs == ("mul2_out",)
+    assert graph.block("conv0").inputs == ("x",)
+    # A gate of another tensor is an activation, and its product a block of its own.
+    assert graph.block("conv8").kind == "Conv+Sigmoid"
+    assert graph.block("mul10").kind == "Mul"
+
+
+def test_matmul_takes_its_bias(tmp_path: Path) -> None:
+    g = Sketch(41)
+    x = g.op("MatMul", g.input("x", 1, 4, 6, 8), g.weight(8, 5))
+    x = g.op("Relu", g.op("Add", x, g.constant(np.ones(5))))
+    assert set(kinds(graph_of(g.model(x), tmp_path)).values()) <= {
+        "MatMul+Add+Relu",
+        "Reshape",
+        "Gemm+Relu",
+        "Gemm",
+        "Relu",
+    }
+
+
+def test_an_activation_of_a_shared_or_leaving_tensor_stays_outside(tmp_path: Path) -> None:
+    g = Sketch(42)
+    x = g.conv(g.input("x", 1, 3, 8, 8), 3, 4)
+    y = g.op("Add", g.op("Relu", x), x)
+    z = g.conv(y, 4, 4)
+    graph = graph_of(g.model(g.op("Relu", z), z), tmp_path)
+    assert [block.kind for block in graph.blocks] == ["Conv", "Relu", "Add", "Conv", "Relu"]
+
+
+@pytest.mark.parametrize("name", [*TINY, "digits"])
+def test_blocks_cover_the_operators_once_and_in_order(name: str, tmp_path: Path) -> None:
+    model = load(digits_model()) if name == "digits" else loaded(TINY[name](), tmp_path)
+    graph = graphs.build(model)
+    operators = [operator for block in graph.blocks for operator in block.operators]
+    assert Counter(operators) == Counter(node.name for node in model.proto.graph.node)
+    ready = {spec.name for spec in model.inputs}
+    for block in graph.blocks:
+        assert set(block.inputs) <= ready
+        ready |= set(block.outputs)
+    tensors = graph.tensor_map()
+    for block in graph.blocks:
+        for tensor in block.outputs:
+            assert tensors[tensor].producer == block.name
+        for tensor in block.inputs:
+            assert block.name in tensors[tensor].consumers
+    assert set(model.outputs) <= set(tensors)
+    assert graph.model_sha256 == model.sha256
+
+
+def test_tensors_know_shape_bytes_producer_and_consumers(tmp_path: Path) -> None:
+    graph = graph_of(two_in_two_out(), tmp_path)
+    tensors = graph.tensor_map()
+    assert tensors["left"].producer is None
+    assert tensors["left"].consumers == ("conv0",)
+    middle = tensors["middle"]
+    assert (middle.shape, middle.producer, middle.consumers) == ((1, 6, 8, 8), "conv4", ("conv6",))
+    assert (middle.elements, middle.float_bytes, middle.int8_bytes) == (384, 1536, 384)
+    assert (graph.inputs, graph.outputs) == (("left", "right"), ("middle", "end"))
+
+
+def test_weights_are_counted_in_bytes(tmp_path: Path) -> None:
+    block = graph_of(conv_relu_chain(), tmp_path).block("conv0")
+    elements = 8 * 3 * 3 * 3 + 8
+    assert (block.weight_elements, block.weight_float_bytes, block.weight_int8_bytes) == (
+        elements,
+        4 * elements,
+        elements,
+    )
+
+
+def test_refusals_say_why(tmp_path: Path) -> None:
+    assert "no int8 ConvTranspose" in graph_of(conv_transpose(), tmp_path).block("convtranspose2").refusal
+    assert "Softmax answers wrongly" in graph_of(softmax_sandwich(), tmp_path).block("softmax5").refusal
+    assert "no int8 Relu" in graph_of(residual(), tmp_path).block("relu6").refusal
+    g = Sketch(43)
+    x = g.op("Gemm", g.input("x", 2, 8), g.weight(8, 4), alpha=0.5)
+    assert "alpha or beta" in graph_of(g.model(x), tmp_path).blocks[0].refusal
+    g = Sketch(44)
+    x = g.op("Conv", g.input("x", 1, 2, 5, 5, 5), g.weight(4, 2, 3, 3, 3))
+    assert "1-D and 2-D" in graph_of(g.model(x), tmp_path).blocks[0].refusal
+    g = Sketch(45)
+    x = g.op("Conv", g.input("x", 1, 2, 5, 5), g.input("w", 4, 2, 3, 3))
+    assert "computed while running" in graph_of(g.model(x), tmp_path).blocks[0].refusal
+
+
+def test_candidates_have_no_refusal(tmp_path: Path) -> None:
+    graph = graph_of(softmax_sandwich(), tmp_path)
+    assert {block.name for block in graph.blocks} - {block.name for block in graph.candidates()} == {"softmax5"}
+
+
+def test_an_unknown_block_is_refused_with_the_count(tmp_path: Path) -> None:
+    with pytest.raises(BadOption, match='no block "conv9" among 4'):
+        graph_of(conv_relu_chain(), tmp_path).block("conv9")
+
+
+# FLOPs: a multiply-add is two.
+
+
+def test_flops_of_a_convolution_by_hand(tmp_path: Path) -> None:
+    graph = graph_of(conv_relu_chain(), tmp_path)
+    positions = 8 * 8
+    with_bias_and_relu = positions * 8 * (2 * 3 * 3 * 3 + 1) + positions * 8
+    assert graph.block("conv0").flops == with_bias_and_relu
+    assert graph.block("conv4").flops == positions * 12 * 2 * 10 * 3 * 3
+
+
+def test_flops_of_strides_and_groups_by_hand(tmp_path: Path) -> None:
+    g = Sketch(46)
+    x = g.op("Conv", g.input("x", 2, 6, 9, 9), g.weight(12, 2, 3, 3), group=3, strides=[2, 2])
+    assert graph_of(g.model(x), tmp_path).blocks[0].flops == 2 * 12 * 4 * 4 * 2 * 2 * 9
+
+
+def test_flops_of_gemm_by_hand(tmp_path: Path) -> None:
+    graph = graph_of(dense(), tmp_path)
+    assert graph.block("gemm6").flops == 20 * (2 * 36 + 1) + 20
+    assert graph.block("gemm8").flops == 7 * (2 * 20 + 1)
+
+
+def test_movement_costs_no_flops(tmp_path: Path) -> None:
+    moved = [block for block in graph_of(pyramid(), tmp_path).blocks if block.movement]
+    assert {block.kind for block in moved} == {"MaxPool", "Resize", "Split", "Transpose", "Reshape"}
+    # Max pooling compares: four values an output.
+    assert {block.kind: block.flops for block in moved if block.flops} == {"MaxPool": 8 * 4 * 4 * 4}
+
+
+# Flows
+
+
+def test_a_flow_follows_values_through_movement(tmp_path: Path) -> None:
+    graph = graph_of(pyramid(), tmp_path)
+    by_name = {flow.name: flow for flow in flows(graph)}
+    first = by_name["relu1_out"]
+    assert first.producer == "conv0"
+    assert first.moves == ("maxpool2",)
+    assert first.tensors == ("relu1_out", "maxpool2_out")
+    assert set(first.readers) == {("relu1_out", "concat5"), ("maxpool2_out", "conv3")}
+    split = by_name["concat5_out"]
+    assert split.tensors == ("concat5_out", "split6_out", "split6_out1")
+    assert set(split.readers) == {("split6_out", "conv7"), ("split6_out1", "conv8")}
+    last = by_name["concat9_out"]
+    assert last.moves == ("transpose10", "reshape11")
+    assert last.readers == (("y", ""),)
+    assert by_name["x"].producer is None
+
+
+def test_a_models_output_that_is_read_inside_has_both_readers(tmp_path: Path) -> None:
+    by_name = {flow.name: flow for flow in flows(graph_of(two_in_two_out(), tmp_path))}
+    assert set(by_name["middle"].readers) == {("middle", ""), ("middle", "conv6")}
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_every_tensor_is_in_one_flow_and_every_reading_too(name: str, tmp_path: Path) -> None:
+    graph = graph_of(TINY[name](), tmp_path)
+    moving = {block.name for block in graph.blocks if block.movement and block.quantizable}
+    assert Counter(tensor for flow in flows(graph) for tensor in flow.tensors) == Counter(t.name for t in graph.tensors)
+    readings = Counter(reader for flow in flows(graph) for reader in flow.readers)
+    expected = Counter(
+        (name, block.name) for block in graph.blocks if block.name not in moving for name in block.inputs
+    )
+    expected.update((name, "") for name in graph.outputs)
+    assert readings == expected
+
+
+# Choosing
+
+
+@pytest.fixture(scope="module")
+def chain(tmp_path_factory: pytest.TempPathFactory) -> Graph:
+    return graph_of(residual(), tmp_path_factory.mktemp("chain"))
+
+
+def test_rules(chain: Graph) -> None:
+    candidates = tuple(block.name for block in chain.candidates())
+    assert select(chain, "all") == candidates
+    assert select(chain, "none") == ()
+    heaviest = max(chain.candidates(), key=lambda block: block.flops)
+    assert select(chain, "top-flops:1") == (heaviest.name,)
+    assert set(select(chain, "top-flops:99")) == set(candidates)
+    assert len(select(chain, "top-bytes:2")) == 2
+
+
+def test_patterns_match_blocks_and_their_operators(chain: Graph) -> None:
+    assert match(chain, ["conv*"]) == ("conv0", "conv2", "conv4", "conv7", "conv9")
+    assert match(chain, ["relu1", "add?"]) == ("conv0", "add5")
+    assert select(chain, "conv0,conv?") == ("conv0", "conv2", "conv4", "conv7", "conv9")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("top-flops:0", 'top-flops:0": give a count of at least 1'),
+        ("top-flops:", "give a count of at least 1, as in top-flops:10"),
+        ("top-bytes:many", "as in top-bytes:10"),
+        ("dense*", r'pattern "dense\*" matches none of 8 blocks'),
+        ("conv0,dense*", r'"dense\*" matches none'),
+        ("relu6", 'pattern "relu6" matches only blocks without an int8 form: ONNX Runtime has no int8 Relu'),
+        ("", 'pattern "" matches none'),
+    ],
+)
+def test_a_choice_that_matches_nothing_is_refused(chain: Graph, text: str, words: str) -> None:
+    with pytest.raises(BadOption, match=words):
+        select(chain, text)

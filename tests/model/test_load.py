@@ -1,0 +1,290 @@
+"""Reading a model: each refusal with its words and numbers, and that what is simplified answers as before."""
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from taglio.errors import BadModel
+from taglio.model.load import Model, load, random_feed
+from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session
+from tests.models import TINY, Sketch, conv_relu_chain, loaded, messy, residual, saved, silu, two_in_two_out
+
+SHARED = Path(__file__).parents[2] / ".." / "shared"
+ULTRAFACE = SHARED / "models" / "ultraface-rfb-320.onnx"
+
+
+def answers(proto: onnx.ModelProto | Path, model: Model) -> list[np.ndarray]:
+    session = open_session(proto, SessionOptions(threads=1, optimization=Optimization.BASIC))
+    outputs: list[np.ndarray] = session.run(None, random_feed(model.inputs, seed=3))
+    return outputs
+
+
+def refusal(path: Path, shapes: dict[str, tuple[int, ...]] | None = None) -> str:
+    with pytest.raises(BadModel) as caught:
+        load(path, shapes)
+    text = str(caught.value)
+    assert "\n" not in text
+    assert path.name in text or not path.name
+    return text
+
+
+def batched() -> onnx.ModelProto:
+    g = Sketch(30)
+    return g.model(g.conv(g.input("x", "batch", 3, 8, 8), 3, 4))
+
+
+# Files
+
+
+def test_a_missing_file(tmp_path: Path) -> None:
+    assert "no such file" in refusal(tmp_path / "absent.onnx")
+
+
+def test_a_folder(tmp_path: Path) -> None:
+    assert "is a folder" in refusal(tmp_path)
+
+
+def test_a_path_through_a_file(tmp_path: Path) -> None:
+    (tmp_path / "model.onnx").write_bytes(b"1")
+    refusal(tmp_path / "model.onnx" / "model.onnx")
+
+
+def test_an_empty_file(tmp_path: Path) -> None:
+    path = tmp_path / "empty.onnx"
+    path.write_bytes(b"")
+    assert "is empty (0 bytes)" in refusal(path)
+
+
+def test_a_file_that_is_not_onnx(tmp_path: Path) -> None:
+    path = tmp_path / "notes.onnx"
+    path.write_text("a shopping list, not a model")
+    assert "not an ONNX file" in refusal(path)
+
+
+@pytest.mark.parametrize("part", [0.05, 0.3, 0.6, 0.95])
+def test_a_truncated_file(tmp_path: Path, part: float) -> None:
+    whole = residual().SerializeToString()
+    path = tmp_path / "cut.onnx"
+    path.write_bytes(whole[: int(len(whole) * part)])
+    text = refusal(path)
+    assert f"{int(len(whole) * part):,} bytes" in text
+    assert "export it again" in text
+
+
+def test_a_model_without_operators(tmp_path: Path) -> None:
+    proto = residual()
+    del proto.graph.node[:]
+    assert "holds no ONNX graph" in refusal(saved(proto, tmp_path))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_damaged_file_is_refused_or_loads_but_never_crashes(tmp_path: Path, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    data = bytearray(conv_relu_chain().SerializeToString())
+    for _ in range(3):
+        # Above the names and operators: bytes of the weights.
+        data[int(rng.integers(len(data) // 4, len(data)))] = int(rng.integers(256))
+    path = tmp_path / "damaged.onnx"
+    path.write_bytes(bytes(data))
+    with contextlib.suppress(BadModel):
+        assert isinstance(load(path), Model)
+
+
+def test_a_name_that_is_not_text(tmp_path: Path) -> None:
+    data = residual().SerializeToString()
+    named = b"\x1a\x05conv0"  # NodeProto.name: field 3, five bytes
+    assert named in data
+    path = tmp_path / "damaged.onnx"
+    path.write_bytes(data.replace(named, b"\x1a\x05con\xff\xfe"))
+    refusal(path)
+
+
+def test_external_weights_are_read_and_missing_ones_named(tmp_path: Path) -> None:
+    path = tmp_path / "external.onnx"
+    onnx.save(residual(), path, save_as_external_data=True, location="weights.bin", size_threshold=0)
+    model = load(path)
+    for ours, theirs in zip(answers(model.proto, model), answers(residual(), model)):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+    assert model.source_bytes > path.stat().st_size
+    before = model.sha256
+    weights = tmp_path / "weights.bin"
+    weights.write_bytes(weights.read_bytes()[:-4] + b"\x00\x00\x80\x3f")
+    assert load(path).sha256 != before
+    weights.unlink()
+    assert "external weights cannot be read" in refusal(path)
+
+
+# Shapes
+
+
+def test_a_dynamic_dimension_shows_the_flag_that_fixes_it(tmp_path: Path) -> None:
+    text = refusal(saved(batched(), tmp_path))
+    assert "input x has a dynamic dimension (batchx3x8x8)" in text
+    assert "--shape x=1x3x8x8" in text
+
+
+def test_a_dynamic_dimension_can_be_fixed(tmp_path: Path) -> None:
+    path = saved(batched(), tmp_path)
+    one, two = (load(path, {"x": (batch, 3, 8, 8)}) for batch in (1, 2))
+    assert two.inputs[0].shape == (2, 3, 8, 8)
+    assert answers(two.proto, two)[0].shape == (2, 4, 8, 8)
+    assert one.sha256 != two.sha256
+
+
+@pytest.mark.parametrize(
+    ("shapes", "words"),
+    [
+        ({"z": (1, 3, 8, 8)}, "--shape names the input z; the model's inputs are x"),
+        ({"x": (1, 3, 8)}, "--shape x gives 3 dimensions, the input has 4"),
+        ({"x": (1, 4, 8, 8)}, "--shape x gives 4 where the model fixes 3"),
+        ({"x": (0, 3, 8, 8)}, "zero dimension"),
+        ({"x": (-1, 3, 8, 8)}, "dynamic dimension"),
+    ],
+)
+def test_a_wrong_shape_flag(tmp_path: Path, shapes: dict[str, tuple[int, ...]], words: str) -> None:
+    assert words in refusal(saved(batched(), tmp_path), shapes)
+
+
+def test_a_zero_dimension(tmp_path: Path) -> None:
+    g = Sketch(31)
+    assert "input x has a zero dimension" in refusal(saved(g.model(g.op("Relu", g.input("x", 1, 0, 8))), tmp_path))
+
+
+def test_an_input_without_a_shape(tmp_path: Path) -> None:
+    g = Sketch(32)
+    g.inputs.append(helper.make_tensor_value_info("x", TensorProto.FLOAT, None))
+    assert "input x has no shape" in refusal(saved(g.model(g.op("Relu", "x")), tmp_path))
+
+
+def test_an_input_that_is_no_tensor(tmp_path: Path) -> None:
+    sequence = helper.make_tensor_sequence_value_info("items", TensorProto.FLOAT, None)
+    length = helper.make_tensor_value_info("n", TensorProto.INT64, [])
+    graph = helper.make_graph([helper.make_node("SequenceLength", ["items"], ["n"])], "g", [sequence], [length])
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    assert "input items is not a tensor" in refusal(saved(proto, tmp_path))
+
+
+def test_shapes_that_contradict_the_weights(tmp_path: Path) -> None:
+    g = Sketch(33)
+    node = helper.make_node("Conv", [g.input("x", 1, 5, 8, 8), g.weight(4, 3, 3, 3)], ["y"], name="conv")
+    output = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    proto = helper.make_model(helper.make_graph([node], "g", g.inputs, [output], g.initializers), ir_version=8)
+    proto.opset_import[0].version = 17
+    refusal(saved(proto, tmp_path))
+
+
+# Values and operators
+
+
+@pytest.mark.parametrize(("value", "count"), [(np.nan, 2), (np.inf, 1)])
+def test_weights_that_are_not_numbers(tmp_path: Path, value: float, count: int) -> None:
+    g = Sketch(34)
+    weights = g.rng.normal(0, 1, (4, 3, 3, 3))
+    weights.ravel()[:count] = value
+    proto = g.model(g.op("Conv", g.input("x", 1, 3, 8, 8), g.constant(weights, "kernel")))
+    text = refusal(saved(proto, tmp_path))
+    assert f"weight kernel has {count} NaN or Inf among 108 values" in text
+
+
+def test_a_nan_in_a_constant_operator(tmp_path: Path) -> None:
+    g = Sketch(35)
+    value = numpy_helper.from_array(np.array([1, np.nan, 2, 3], np.float32))
+    assert "NaN" in refusal(saved(g.model(g.op("Mul", g.input("x", 1, 4), g.op("Constant", value=value))), tmp_path))
+
+
+def test_an_operator_of_a_custom_domain(tmp_path: Path) -> None:
+    proto = silu()
+    proto.graph.node[3].domain = "ai.acme"
+    proto.opset_import.append(helper.make_opsetid("ai.acme", 1))
+    text = refusal(saved(proto, tmp_path))
+    assert 'operator Conv (conv3) is of the custom domain "ai.acme"' in text
+
+
+def test_an_opset_that_does_not_exist(tmp_path: Path) -> None:
+    proto = residual()
+    proto.opset_import[0].version = 99
+    assert "ONNX Runtime" in refusal(saved(proto, tmp_path))
+
+
+# What is read
+
+
+@pytest.mark.parametrize("make", TINY.values(), ids=TINY)
+def test_a_simplified_model_answers_as_the_original(make: Callable[[], onnx.ModelProto], tmp_path: Path) -> None:
+    original = make()
+    model = loaded(original, tmp_path)
+    names = {tensor.name for tensor in original.graph.initializer}
+    del original.graph.input[:]
+    original.graph.input.extend(value for value in make().graph.input if value.name not in names)
+    original.ir_version = max(original.ir_version, 4)
+    for ours, theirs in zip(answers(model.proto, model), answers(original, model), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+    assert model.outputs == tuple(value.name for value in make().graph.output)
+
+
+def test_a_messy_old_model_comes_out_clean(tmp_path: Path) -> None:
+    model = loaded(messy(), tmp_path)
+    graph = model.proto.graph
+    assert model.opset == 17
+    assert [spec.name for spec in model.inputs] == ["x"]
+    assert [value.name for value in graph.input] == ["x"]
+    assert "BatchNormalization" not in {node.op_type for node in graph.node}
+    names = [node.name for node in graph.node]
+    assert all(names) and len(set(names)) == len(names)
+    read = {name for node in graph.node for name in node.input}
+    assert {tensor.name for tensor in graph.initializer} <= read
+    assert model.initializers().keys() == {tensor.name for tensor in graph.initializer}
+
+
+@pytest.mark.skipif(
+    not ULTRAFACE.exists(), reason="the shared folder's ultraface-rfb-320.onnx is not beside this checkout"
+)
+def test_a_real_messy_model() -> None:
+    original = onnx.load(ULTRAFACE)
+    kinds = {node.op_type for node in original.graph.node}
+    assert "BatchNormalization" in kinds
+    assert original.graph.initializer[0].name in {value.name for value in original.graph.input}
+    model = load(ULTRAFACE)
+    assert "BatchNormalization" not in {node.op_type for node in model.proto.graph.node}
+    assert [spec.shape for spec in model.inputs] == [(1, 3, 240, 320)]
+    for ours, theirs in zip(answers(model.proto, model), answers(ULTRAFACE, model), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-4)
+
+
+def test_the_hash_is_of_the_file(tmp_path: Path) -> None:
+    first, again = (load(saved(residual(), tmp_path, name)) for name in ("a", "b"))
+    other = load(saved(silu(), tmp_path, "c"))
+    assert first.sha256 == again.sha256 != other.sha256
+    assert (first.name, again.name) == ("a", "b")
+    assert first.source_bytes == (tmp_path / "a.onnx").stat().st_size
+
+
+def test_inputs_and_outputs_are_described(tmp_path: Path) -> None:
+    model = loaded(two_in_two_out(), tmp_path)
+    assert [(spec.name, spec.shape, spec.dtype) for spec in model.inputs] == [
+        ("left", (1, 3, 8, 8), "float32"),
+        ("right", (1, 2, 8, 8), "float32"),
+    ]
+    assert model.outputs == ("middle", "end")
+
+
+def test_random_feeds_fit_the_inputs_and_repeat(tmp_path: Path) -> None:
+    model = loaded(two_in_two_out(), tmp_path)
+    feed, again, other = (random_feed(model.inputs, seed) for seed in (1, 1, 2))
+    assert {name: value.shape for name, value in feed.items()} == {"left": (1, 3, 8, 8), "right": (1, 2, 8, 8)}
+    assert all(value.dtype == np.float32 for value in feed.values())
+    np.testing.assert_array_equal(feed["left"], again["left"])
+    assert (feed["left"] != other["left"]).any()
+
+
+def test_the_file_is_not_written_to(tmp_path: Path) -> None:
+    path = saved(messy(), tmp_path)
+    before = path.read_bytes()
+    load(path)
+    assert path.read_bytes() == before
+    assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
