@@ -1,0 +1,197 @@
+"""Does `taglio optimize` work on networks and graphs that nobody made for it? All of ../shared/cases and models/wild.
+
+Each is optimised in a process of its own. What it built is then run beside the float file by code of this benchmark
+alone (ONNX Runtime without optimisation for the reference, with default options for the result), on all samples, so
+that the error that taglio reports stands beside one that it did not compute.
+
+python benchmarks/wild.py [--cases 22_yolo_head,ch_PP-OCRv4_rec_infer] [--max-error 0.01] [--effort 0.2]
+"""
+
+import argparse
+import json
+import runpy
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+
+from cases import CACHE, SHARED, markdown, write
+
+# What make_data.py calls the data of each network.
+DATA = {
+    "paraphrase-MiniLM-L3-v2-6000": "minilm",
+    "ch_PP-OCRv4_rec_infer": "rec",
+    "ch_PP-OCRv4_det_infer": "det",
+    "magika-standard_v3_3": "magika",
+    "silero_vad_op18_ifless": "silero",
+}
+# Refusals that are right, with a word that the message must hold.
+REFUSED = {"19_custom_op": "MyNms"}
+LIMIT_S = 1200
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One model. `reported` is taglio's error of the plan, `found` this benchmark's, over the worst output; NaN where a
+    run ended without one."""
+
+    name: str
+    outcome: str
+    seconds: float
+    speed_up: float = float("nan")
+    int8_blocks: int = 0
+    blocks: int = 0
+    reported: float = float("nan")
+    found: float = float("nan")
+    same_interface: bool = False
+    said: str = ""
+
+
+def data_of(model: Path) -> Path:
+    """The model's samples, made where they are not there yet."""
+    if model.parent.name == "cases":
+        return model.with_suffix(".npz")
+    folder = CACHE / "wild"
+    path = folder / f"{DATA[model.stem]}.npz"
+    if not path.exists():
+        runpy.run_path(str(SHARED / "models" / "wild" / "make_data.py"))["main"](folder)
+    return path
+
+
+def optimize(model: Path, data: Path, max_error: float, effort: float) -> Row:
+    """One `taglio optimize`, and its result checked."""
+    out = CACHE / "wild" / model.stem
+    command = [
+        sys.executable,
+        "-m",
+        "taglio.cli",
+        "optimize",
+        str(model),
+        "--data",
+        str(data),
+        "--json",
+        "-o",
+        str(out),
+    ]
+    command += ["--max-error", str(max_error), "--effort", str(effort)]
+    start = time.perf_counter()
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    except subprocess.TimeoutExpired:
+        return Row(model.stem, "timeout", LIMIT_S)
+    seconds = time.perf_counter() - start
+    if done.returncode != 0:
+        last = (done.stderr.strip().splitlines() or [""])[-1]
+        if "Traceback" in done.stderr or done.returncode < 0:
+            return Row(model.stem, "crash", seconds, said=last[:160])
+        right = model.stem in REFUSED and REFUSED[model.stem] in last
+        return Row(model.stem, "refused, rightly" if right else "refused", seconds, said=last[:160])
+    printed = json.loads(done.stdout)
+    plan, float32 = printed["plan"], printed["float32"]
+    built = out / "components" / "model.onnx"
+    return Row(
+        model.stem,
+        "works",
+        seconds,
+        float32["latency_s"] / plan["latency_s"],
+        plan["int8_blocks"],
+        plan["blocks"],
+        plan["error"],
+        check(model, built, data),
+        interface(model) == interface(built),
+    )
+
+
+def interface(path: Path) -> list[tuple[str, str]]:
+    """Name and type, with its dimensions, of every input and output."""
+    graph = onnx.load(path, load_external_data=False).graph
+    weights = {tensor.name for tensor in graph.initializer}
+    values = [value for value in [*graph.input, *graph.output] if value.name not in weights]
+    return [(value.name, onnx.helper.printable_type(value.type)) for value in values]
+
+
+def check(model: Path, built: Path, data: Path) -> float:
+    """‖y − ŷ‖ / ‖y‖ over all samples, the worst over the float outputs that always have one shape in both."""
+    plain = ort.SessionOptions()
+    plain.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    plain.log_severity_level = 4
+    before = ort.InferenceSession(str(model), plain, providers=["CPUExecutionProvider"])
+    after = ort.InferenceSession(str(built), providers=["CPUExecutionProvider"])
+    squares: dict[str, list[float]] = {}
+    for feed in samples(data, before):
+        names = [output.name for output in before.get_outputs()]
+        for name, y, z in zip(names, before.run(names, feed), after.run(names, feed), strict=True):
+            if np.asarray(y).dtype.kind == "f" and np.shape(y) == np.shape(z):
+                wide = np.asarray(y, np.float64)
+                total = squares.setdefault(name, [0.0, 0.0])
+                total[0] += float(np.nansum((wide - z) ** 2))
+                total[1] += float(np.nansum(wide**2))
+    return max((float(np.sqrt(a / b)) for a, b in squares.values() if b), default=float("nan"))
+
+
+def samples(data: Path, session: ort.InferenceSession) -> Iterator[dict[str, np.ndarray]]:
+    """Feeds: a dimension that a sample lacks is the batch, wherever the model has it."""
+    with np.load(data) as arrays:
+        columns = {each.name: (each.shape, arrays[each.name]) for each in session.get_inputs()}
+    for index in range(len(next(iter(columns.values()))[1])):
+        feed = {}
+        for name, (shape, column) in columns.items():
+            sample = column[index]
+            feed[name] = sample if sample.ndim == len(shape) else np.expand_dims(sample, batch_axis(shape, sample))
+        yield feed
+
+
+def batch_axis(shape: list[int | str], sample: np.ndarray) -> int:
+    """Where the dimension that `sample` lacks is in `shape`."""
+    for axis in range(len(shape)):
+        rest = shape[:axis] + shape[axis + 1 :]
+        fits = all(not isinstance(size, int) or size == has for size, has in zip(rest, sample.shape, strict=True))
+        if fits and not (isinstance(shape[axis], int) and shape[axis] != 1):
+            return axis
+    return 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", default="")
+    parser.add_argument("--max-error", type=float, default=0.01)
+    parser.add_argument("--effort", type=float, default=0.2)
+    options = parser.parse_args()
+    models = sorted((SHARED / "cases").glob("*.onnx")) + [SHARED / "models" / "wild" / f"{name}.onnx" for name in DATA]
+    chosen = set(options.cases.split(",")) if options.cases else {model.stem for model in models}
+    missing = [str(model) for model in models if model.stem in chosen and not model.exists()]
+    if missing or not models:
+        print(f"{missing or SHARED} is missing: this benchmark needs ../shared")
+        return 1
+    rows: list[Row] = []
+    for model in models:
+        if model.stem in chosen:
+            rows.append(optimize(model, data_of(model), options.max_error, options.effort))
+            print(" | ".join(cells(rows[-1])), flush=True)
+    works = sum(row.outcome in ("works", "refused, rightly") for row in rows)
+    text = markdown(
+        ["model", "outcome", "× float", "int8 blocks", "error", "checked", "interface", "seconds", "said"],
+        [cells(row) for row in rows],
+    )
+    text += f"\n\n{works} of {len(rows)} work or are refused for a real reason."
+    print(f"wrote {write('wild', {'rows': [asdict(row) for row in rows]}, text)}")
+    return 0 if works == len(rows) else 1
+
+
+def cells(row: Row) -> list[str]:
+    if row.outcome != "works":
+        return [row.name, row.outcome, "", "", "", "", "", f"{row.seconds:.0f}", row.said]
+    kept = "kept" if row.same_interface else "CHANGED"
+    errors = [f"{row.reported:.3%}", f"{row.found:.3%}"]
+    return [row.name, row.outcome, f"{row.speed_up:.2f}", f"{row.int8_blocks} of {row.blocks}", *errors, kept,
+            f"{row.seconds:.0f}", ""]  # fmt: skip
+
+
+if __name__ == "__main__":
+    sys.exit(main())
