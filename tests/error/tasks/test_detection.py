@@ -1,0 +1,135 @@
+"""Heads decoded from boxes that were encoded here, and agreement against hand counts."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from taglio.error.tasks.detection import decode
+from taglio.error.tasks.outputs import Outputs, Trial
+from taglio.error.tasks.task import parse_task
+from taglio.errors import BadData
+
+IMAGE = (64, 96)
+Labelled = Sequence[tuple[tuple[float, ...], float, int]]
+CELLS = sum((IMAGE[0] // s) * (IMAGE[1] // s) for s in (8, 16, 32))
+# Corners, score, class: two boxes apart, and one that the first suppresses.
+BOXES = [((8.0, 8.0, 24.0, 40.0), 0.9, 0), ((50.0, 16.0, 90.0, 60.0), 0.8, 1), ((9.0, 9.0, 24.0, 41.0), 0.6, 0)]
+
+
+def centres(corners: tuple[float, ...]) -> list[float]:
+    x1, y1, x2, y2 = corners
+    return [(x1 + x2) / 2, (y1 + y2) / 2, x2 - x1, y2 - y1]
+
+
+def yolo8(boxes: Labelled) -> Outputs:
+    out = np.zeros((1, 6, 40), np.float32)
+    for index, (corners, score, kind) in enumerate(boxes):
+        out[0, :4, index] = centres(corners)
+        out[0, 4 + kind, index] = score
+    return {"output0": out}
+
+
+def yolo8_with_masks(boxes: Labelled) -> Outputs:
+    rows = yolo8(boxes)["output0"]
+    coefficients = np.full((1, 8, 40), 3.0, np.float32)
+    return {"output0": np.concatenate([rows, coefficients], axis=1), "output1": np.ones((1, 8, 16, 24), np.float32)}
+
+
+def yolo5(boxes: Labelled) -> Outputs:
+    out = np.zeros((1, 3 * CELLS, 7), np.float32)
+    out[..., :2] = 40.0
+    for index, (corners, score, kind) in enumerate(boxes):
+        out[0, index, :4] = centres(corners)
+        out[0, index, 4], out[0, index, 5 + kind] = 1.0, score
+    return {"output": out}
+
+
+def cell_of(corners: tuple[float, ...], stride: int, used: set[int]) -> tuple[int, int, int]:
+    """A cell of `stride` that no other box uses, near the box: index, column, row."""
+    columns = IMAGE[1] // stride
+    x, y = int(centres(corners)[0] // stride), int(centres(corners)[1] // stride)
+    while y * columns + x in used:
+        x += 1
+    used.add(y * columns + x)
+    return y * columns + x, x, y
+
+
+def yolox(boxes: Labelled) -> Outputs:
+    out = np.zeros((1, CELLS, 7), np.float32)
+    used: set[int] = set()
+    for corners, score, kind in boxes:
+        index, x, y = cell_of(corners, 8, used)
+        cx, cy, width, height = centres(corners)
+        out[0, index] = [cx / 8 - x, cy / 8 - y, np.log(width / 8), np.log(height / 8), 1.0, 0.0, 0.0]
+        out[0, index, 5 + kind] = score
+    return {"output": out}
+
+
+def ssd(boxes: Labelled) -> Outputs:
+    corners, scores = np.zeros((1, 30, 4), np.float32), np.zeros((1, 30, 3), np.float32)
+    scores[..., 0] = 1.0
+    for index, (box, score, kind) in enumerate(boxes):
+        corners[0, index] = box
+        scores[0, index, 0], scores[0, index, 1 + kind] = 1.0 - score, score
+    return {"scores": scores, "boxes": corners}
+
+
+def by_stride(boxes: Labelled) -> Outputs:
+    out: dict[str, np.ndarray] = {}
+    used: set[int] = set()
+    for stride in (8, 16, 32):
+        count = (IMAGE[0] // stride) * (IMAGE[1] // stride)
+        out |= {
+            f"cls_{stride}": np.zeros((1, count, 2), np.float32),
+            f"obj_{stride}": np.ones((1, count, 1), np.float32),
+        }
+        out[f"bbox_{stride}"] = np.zeros((1, count, 4), np.float32)
+    for corners, score, kind in boxes:
+        index, x, y = cell_of(corners, 16, used)
+        cx, cy, width, height = centres(corners)
+        out["bbox_16"][0, index] = [cx / 16 - x, cy / 16 - y, np.log(width / 16), np.log(height / 16)]
+        out["cls_16"][0, index, kind] = score**2  # the head's score is √(class · object)
+    return out
+
+
+HEADS = [yolo8, yolo8_with_masks, yolo5, yolox, ssd, by_stride]
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_each_head_gives_the_boxes_that_were_put_in(head: type) -> None:
+    found = decode(head(BOXES), IMAGE, 0.25)
+    assert np.allclose(found.corners, [BOXES[0][0], BOXES[1][0]], atol=1e-3)
+    assert np.allclose(found.scores, [0.9, 0.8], atol=1e-3)
+    assert found.classes.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_agreement_counts_boxes_matched_within_a_class(head: type) -> None:
+    moved = [((10.0, 8.0, 26.0, 40.0), 0.9, 0), (BOXES[1][0], 0.8, 0)]  # one moved a little, one of another class
+    trial = Trial([head(moved)], [head(BOXES)], image=IMAGE)
+    assert parse_task("detection").value(trial) == pytest.approx(2 * 1 / (2 + 2))
+    assert parse_task("detection,iou=0.9").value(trial) == 0.0
+    assert parse_task("detection").value(Trial([head([])], [head([])], image=IMAGE)) == 1.0
+    assert parse_task("detection").value(Trial([head([])], [head(BOXES)], image=IMAGE)) == 0.0
+
+
+def test_average_precision_is_the_area_counted_by_hand() -> None:
+    # Class 0: two boxes of which one is found, behind a false one: precision 1/2 at recall 1/2. Class 1: found.
+    false = ((40.0, 1.0, 60.0, 12.0), 0.95, 0)
+    labels = np.full((1, 4, 5), -1.0)
+    labels[0, :3] = [[*BOXES[0][0], 0], [60, 1, 90, 12, 0], [*BOXES[1][0], 1]]
+    trial = Trial([ssd([false, *BOXES[:2]])], [ssd([])], labels, image=IMAGE)
+    assert parse_task("detection").value(trial) == pytest.approx((0.5 * 0.5 + 1.0) / 2)
+
+
+@pytest.mark.parametrize("labels", [np.zeros((1, 5)), np.full((1, 3, 5), -1.0)])
+def test_labels_that_hold_no_box_are_refused(labels: np.ndarray) -> None:
+    with pytest.raises(BadData, match="labels"):
+        parse_task("detection").value(Trial([ssd(BOXES)], [ssd(BOXES)], labels, image=IMAGE))
+
+
+def test_outputs_of_no_head_are_refused_with_their_shapes() -> None:
+    outputs = {"y": np.zeros((1, 10), np.float32)}
+    with pytest.raises(BadData, match=r"y \[1, 10\]"):
+        parse_task("detection").value(Trial([outputs], [outputs]))

@@ -1,0 +1,49 @@
+"""Best paths, edit distances and characters."""
+
+import numpy as np
+import pytest
+
+from taglio.error.tasks.outputs import Trial
+from taglio.error.tasks.task import parse_task
+from taglio.error.tasks.text import best_path, edit_distance
+from taglio.errors import BadData
+
+CHARACTERS = "a\nb\nc"
+
+
+def steps(text: str, letters: str = "-abc ") -> np.ndarray:
+    """Scores [1, steps, classes] whose best path is `text`, "-" the blank."""
+    scores = np.full((len(text), len(letters)), 0.1, np.float32)
+    for index, letter in enumerate(text):
+        scores[index, letters.index(letter)] = 0.9
+    return scores[None]
+
+
+def test_repeats_merge_and_blanks_part() -> None:
+    assert best_path(steps("-aab-bb--c")[0], 0) == [1, 2, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "edits"), [("", "", 0), ("kitten", "sitting", 3), ("abc", "", 3), ("ab", "ba", 2), ("a", "ab", 1)]
+)
+def test_edit_distance(one: str, other: str, edits: int) -> None:
+    assert edit_distance(one, other) == edit_distance(other, one) == edits
+
+
+@pytest.mark.parametrize("batch_second", [False, True])
+def test_one_letter_of_four_changes(batch_second: bool) -> None:
+    before, after = steps("a-b-c-a"), steps("a-b-b-a")
+    if batch_second:
+        before, after = before.transpose(1, 0, 2), after.transpose(1, 0, 2)
+    assert parse_task("ctc").value(Trial([{"y": after}], [{"y": before}])) == pytest.approx(0.75)
+
+
+def test_labels_are_characters_of_the_metadata_with_a_space_last() -> None:
+    trial = Trial([{"y": steps("a- b")}], [{"y": steps("a- b")}], np.array(["a b"]), metadata={"character": CHARACTERS})
+    assert parse_task("ctc").value(trial) == 1.0
+
+
+def test_labels_without_characters_are_refused() -> None:
+    trial = Trial([{"y": steps("ab")}], [{"y": steps("ab")}], np.array(["ab"]))
+    with pytest.raises(BadData, match="names 0 characters"):
+        parse_task("ctc").value(trial)
