@@ -29,7 +29,8 @@ RESULT = Comparison(
 
 
 def test_the_page_has_every_row_layer_and_reason() -> None:
-    page = comparison_page.render(RESULT)
+    page, lacks = comparison_page.render(RESULT)
+    assert not lacks
     for text in ("qdq-a", "4.00", "2.50×", "3 QLinearConv", "SIGSEGV &lt;here&gt;", "conv&lt;1&gt;", "stays float",
                  "no graph", "fx static x86", "tf2onnx 1.17", "avx512_vnni", "Use onnxruntime/qdq-a."):  # fmt: skip
         assert text in page, text
@@ -41,7 +42,8 @@ def test_the_page_has_every_row_layer_and_reason() -> None:
 
 
 def test_a_comparison_in_which_nothing_ran_is_still_a_page() -> None:
-    page = comparison_page.render(replace(RESULT, rows=(CRASHED,), layers=(), support=()))
+    page, lacks = comparison_page.render(replace(RESULT, rows=(CRASHED,), layers=(), support=()))
+    assert not lacks
     assert "No row was measured." in page
 
 

@@ -1,6 +1,7 @@
 """The page of a made-up profile of the embedded model: whole, safe, and honest about what is missing."""
 
 import hashlib
+import json
 import shutil
 from dataclasses import dataclass, field, replace
 from html.parser import HTMLParser
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from taglio import artifact
+from taglio.cli import main
 from taglio.components.build import MANIFEST, Manifest, Piece, Port
 from taglio.embedded import digits_data, digits_model
 from taglio.error.loss import RELATIVE, Metric
@@ -28,6 +30,8 @@ from taglio.quantize.effective import effective
 from taglio.quantize.precision import Assignment, precisions
 from taglio.quantize.scheme import DEFAULT_SCHEME
 from taglio.report import page
+from taglio.report.page_material import gather
+from taglio.report.written import offer
 from taglio.run.in_process import PieceTime, RunReport
 
 HOSTILE = '<script>alert("&")</script>'
@@ -233,7 +237,7 @@ def test_the_page_speaks_the_metric(
 
 
 def test_the_page_of_a_whole_optimisation(complete: Path, model: Model) -> None:
-    path = page.write(complete)
+    path = page.write(complete).path
     found = read(path)
     assert path == complete / "report.html"
     assert "2.00× as fast as float, error 0.800\u00a0%, at most 1\u00a0% asked for" in found.sections["header"]
@@ -247,13 +251,13 @@ def test_the_page_of_a_whole_optimisation(complete: Path, model: Model) -> None:
 
 
 def test_tags_close_in_order(complete: Path) -> None:
-    found = read(page.write(complete))
+    found = read(page.write(complete).path)
     assert not found.wrong
     assert not found.open
 
 
 def test_nothing_is_loaded_from_elsewhere(complete: Path) -> None:
-    found = read(page.write(complete))
+    found = read(page.write(complete).path)
     for tag, attributes in found.elements:
         assert tag not in ("link", "img", "iframe", "object", "embed", "image", "use", "base")
         assert not {"src", "srcset", "xlink:href", "action", "background"} & set(attributes)
@@ -267,7 +271,7 @@ def test_nothing_is_loaded_from_elsewhere(complete: Path) -> None:
 
 
 def test_every_block_is_drawn_and_listed(complete: Path, model: Model) -> None:
-    found = read(page.write(complete))
+    found = read(page.write(complete).path)
     for block in build(model).blocks:
         assert f"{block.name}\n" in found.sections["network"]
         assert block.name in found.sections["blocks"]
@@ -280,7 +284,7 @@ def test_names_are_shown_as_text(model: Model, tmp_path: Path) -> None:
     fill(tmp_path, replace(model, proto=proto))
     outcome = artifact.load(tmp_path / "outcome.json", "outcome", Outcome)
     artifact.save(tmp_path / "outcome.json", "outcome", model.sha256, replace(outcome, model=HOSTILE))
-    found = read(page.write(tmp_path))
+    found = read(page.write(tmp_path).path)
     assert [tag for tag, _ in found.elements].count("script") == 1
     assert "alert" not in found.raw["script"]
     assert HOSTILE in found.sections["header"]
@@ -305,7 +309,7 @@ def test_names_are_shown_as_text(model: Model, tmp_path: Path) -> None:
 def test_what_is_missing_says_which_stage_makes_it(copy: Path, missing: str, section: str, command: str) -> None:
     for name in missing.split():
         (copy / name).unlink()
-    found = read(page.write(copy))
+    found = read(page.write(copy).path)
     assert command.format(copy) in found.sections[section]
     assert not found.wrong
     assert list(found.sections)[-len(SECTIONS) :] == SECTIONS
@@ -316,7 +320,7 @@ def test_a_profile_is_enough(copy: Path) -> None:
     for path in [*copy.glob("*.json"), *copy.glob("*.onnx"), *copy.glob("components/*")]:
         if path != profile:
             path.unlink()
-    found = read(page.write(copy))
+    found = read(page.write(copy).path)
     assert "All int8 is 1.80× as fast as float" in found.sections["header"]
     assert "4 whole-model runs" in found.sections["latency"]
     assert "/classify/Gemm" in found.sections["blocks"]
@@ -324,12 +328,12 @@ def test_a_profile_is_enough(copy: Path) -> None:
 
 def test_a_plan_that_was_not_timed_is_called_predicted(copy: Path) -> None:
     (copy / "outcome.json").unlink()
-    assert "Predicted 2." in read(page.write(copy)).sections["header"]
+    assert "Predicted 2." in read(page.write(copy).path).sections["header"]
 
 
 def test_the_graph_may_come_from_the_original_model(copy: Path) -> None:
     (copy / "float32.onnx").unlink()
-    assert "/classify/Gemm" in read(page.write(copy)).sections["network"]
+    assert "/classify/Gemm" in read(page.write(copy).path).sections["network"]
 
 
 def test_drift_of_the_machine_is_told_from_a_wrong_prediction(copy: Path, model: Model) -> None:
@@ -339,7 +343,7 @@ def test_drift_of_the_machine_is_told_from_a_wrong_prediction(copy: Path, model:
     ]
     drifted = replace(outcome, float32=slower[0], int8=slower[1], plan=slower[2])
     artifact.save(copy / "outcome.json", "outcome", model.sha256, drifted)
-    text = read(page.write(copy)).sections["header"]
+    text = read(page.write(copy).path).sections["header"]
     assert "100\u00a0% slower" in text
     assert "0.500" in text
     assert "1.000" in text
@@ -349,17 +353,17 @@ def test_artifacts_of_another_model_and_changed_components_are_not_shown(copy: P
     error = artifact.load(copy / "error.json", "error", ErrorModel)
     artifact.save(copy / "error.json", "error", "f" * 64, error)
     (copy / "components" / "0-camera.onnx").write_bytes(b"changed")
-    found = read(page.write(copy))
+    found = read(page.write(copy).path)
     assert "is of another model" in found.sections["error"]
     assert "was changed" in found.sections["components"]
 
 
 def test_what_was_run_before_the_present_plan_is_not_shown(copy: Path, model: Model) -> None:
-    assert "of another plan" not in page.write(copy).read_text()
+    assert "of another plan" not in page.write(copy).path.read_text()
     graph = build(model)
     newer = made_up_plan(model, graph, {graph.candidates()[5].name: FORMS[1]})
     artifact.save(copy / "plan.json", "plan", model.sha256, newer)
-    text = page.write(copy).read_text()
+    text = page.write(copy).path.read_text()
     assert "run.json is of another plan than plan.json" in text
     assert "2.00× as fast as float" not in text
 
@@ -368,3 +372,52 @@ def test_no_profile_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadArtifact, match="taglio profile"):
         page.write(tmp_path)
     assert not (tmp_path / "report.html").exists()
+
+
+def slower(profile: Profile, factor: float) -> Profile:
+    """The profile of a machine on which every form but float takes `factor` times as long as it did."""
+    blocks = [
+        each if each.precision == "float32" else replace(each, seconds=each.seconds * factor) for each in profile.blocks
+    ]
+    return replace(profile, blocks=tuple(blocks))
+
+
+@pytest.mark.parametrize("factor", [0.0, 8.0, 1e9, float("inf"), float("nan")])
+def test_odd_times_are_drawn(copy: Path, factor: float) -> None:
+    profile = slower(artifact.load(copy / "profile.json", "profile", Profile), factor)
+    text, lacks = page.render(replace(gather(copy), profile=profile))
+    assert not lacks
+    assert "could not be drawn" not in text
+
+
+def test_a_part_that_fails_costs_only_itself(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise ValueError("math domain\nerror")
+
+    monkeypatch.setattr("taglio.report.page_sensitivity.linear", fail)
+    written = page.write(copy)
+    found = read(written.path)
+    assert written.remark == f'{written.path} lacks "Block by block" (ValueError: math domain error)'
+    assert "This part could not be drawn (ValueError: math domain error)." in found.sections["blocks"]
+    assert "/classify/Gemm" in found.sections["blocks"]
+    assert list(found.sections)[-len(SECTIONS) :] == SECTIONS
+
+
+def test_a_page_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    assert offer(lambda: page.write(tmp_path)).startswith("the page was not written: BadArtifact: ")
+
+
+def test_optimize_keeps_its_result_where_the_page_fails(
+    copy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("no page today")
+
+    outcome = artifact.load(copy / "outcome.json", "outcome", Outcome)
+    monkeypatch.setattr("taglio.flow.optimize.optimize", lambda *_, **__: outcome)
+    monkeypatch.setattr("taglio.report.page.gather", fail)
+    command = ["optimize", str(digits_model()), "--data", str(digits_data()), "--max-error", "0.01", "-o", str(copy)]
+    assert main([*command, "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["plan"]["max_error"] == 0.01
+    assert err == "taglio: the page was not written: RuntimeError: no page today\n"

@@ -15,6 +15,7 @@ from taglio.cli.options import (
     positive,
     positive_float,
     read_limits,
+    remark,
 )
 from taglio.errors import BadOption
 
@@ -118,6 +119,7 @@ def plan_on_cluster(options: argparse.Namespace) -> int:
     from taglio.plan.place import Running
     from taglio.report import page, terminal_cluster
     from taglio.report.progress import bar
+    from taglio.report.written import offer
 
     if options.cut or options.devices:
         raise BadOption("--cut and --devices place by hand: leave them out with --cluster, or use --pin")
@@ -151,7 +153,7 @@ def plan_on_cluster(options: argparse.Namespace) -> int:
             told += [second] if second is not None else []
         for text in options.what_if:
             told.append(what_if(text, lambda c: [each.workload(c) for each in candidates], cluster, objective, quickly))
-    page.write(options.folder)
+    remark(offer(lambda: page.write(options.folder)))
     if options.json:
         return emit(
             {
@@ -244,6 +246,7 @@ def _pareto(options: argparse.Namespace) -> int:
     from taglio.plan.place import place
     from taglio.report import page_pareto, terminal_cluster
     from taglio.report.progress import bar
+    from taglio.report.written import offer
 
     first, _, axis = options.axes.partition(",")
     if first != "latency" or axis not in AXES:
@@ -262,7 +265,7 @@ def _pareto(options: argparse.Namespace) -> int:
         )
     artifact.save(options.folder / "pareto.json", "pareto", each.work.model.sha256, result)
     path = options.folder / "pareto.html"
-    artifact.write_bytes(path, page_pareto.render(each.work.model.name, result).encode())
+    remark(offer(lambda: page_pareto.write(path, each.work.model.name, result)))
     if options.json:
         return emit(result)
     terminal_cluster.front(result, path)

@@ -15,6 +15,7 @@ from taglio.cli.options import (
     json_argument,
     positive,
     positive_float,
+    remark,
     shapes,
 )
 
@@ -53,6 +54,7 @@ def _compare(options: argparse.Namespace) -> int:
     from taglio.profile.machine import available_cores
     from taglio.report import comparison_page, comparison_table
     from taglio.report.progress import bar
+    from taglio.report.written import offer
 
     question = Question(
         options.model,
@@ -71,11 +73,13 @@ def _compare(options: argparse.Namespace) -> int:
     with bar(options.json) as progress:
         result = compare(question, progress)
     if result.stopped:
-        page = None
+        page, lacks = None, ""
     else:
         artifact.save(options.out / f"{COMPARISON}.json", COMPARISON, result.model_sha256, result)
-        page = comparison_page.write(options.out, result)
+        page = options.out / comparison_page.FILE
+        lacks = offer(lambda: comparison_page.write(options.out, result))
         (options.out / FILE).unlink(missing_ok=True)  # finished: the same command measures again
+    remark(lacks)
     if options.json:
         emit(result)
     else:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from taglio.cli.clusters import cluster_argument, objective_argument
-from taglio.cli.options import command, emit, json_argument, positive
+from taglio.cli.options import command, emit, json_argument, positive, remark
 
 _NAME = "the device's name in the cluster file"
 _CLUSTER = "the cluster file (TOML) that names the devices"
@@ -161,6 +161,7 @@ def optimize_on_cluster(options: argparse.Namespace, setup: Any, limits: Any) ->
     from taglio.plan.objective import parse_objective
     from taglio.report import page
     from taglio.report.progress import bar
+    from taglio.report.written import offer
 
     cluster = cluster_file.load(options.cluster, options.scenario)
     used = ClusterFile(str(options.cluster), options.cluster.read_text(encoding="utf-8"), options.scenario)
@@ -169,7 +170,7 @@ def optimize_on_cluster(options: argparse.Namespace, setup: Any, limits: Any) ->
         outcome = optimize(
             options.out, setup, limits, cluster, objective, used, effort=options.effort, progress=progress
         )
-    page.write(options.out)
+    remark(offer(lambda: page.write(options.out)))
     if options.json:
         return emit(outcome)
     engine_tables.cluster_outcome(outcome)

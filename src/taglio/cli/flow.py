@@ -23,6 +23,7 @@ from taglio.cli.options import (
     provider_argument,
     read_limits,
     read_setup,
+    remark,
     runtime_argument,
 )
 from taglio.errors import BadOption
@@ -129,6 +130,7 @@ def _optimize(options: argparse.Namespace) -> int:
     from taglio.model.graph import build
     from taglio.report import page, terminal
     from taglio.report.progress import bar
+    from taglio.report.written import offer
 
     setup = read_setup(options)
     graph = build(model.load(options.model, setup.shapes)) if options.keep_float or options.force_int8 else None
@@ -138,7 +140,7 @@ def _optimize(options: argparse.Namespace) -> int:
         raise BadOption("--scenario and --objective are about several machines: give a cluster file with --cluster")
     with bar(options.json) as progress:
         outcome = optimize(options.out, setup, read_limits(graph, options), effort=options.effort, progress=progress)
-    page.write(options.out)
+    remark(offer(lambda: page.write(options.out)))
     if options.json:
         return emit(terminal.summary(options.out, outcome))
     terminal.outcome(options.out, outcome)
@@ -274,8 +276,9 @@ def _run(options: argparse.Namespace) -> int:
 def _report(options: argparse.Namespace) -> int:
     from taglio.report import page, terminal
 
-    path = page.write(options.folder)
+    made = page.write(options.folder)
+    remark(made.remark)
     if options.json:
-        return emit({"report": str(path)})
-    terminal.say(f"wrote {path}")
+        return emit({"report": str(made.path)})
+    terminal.say(f"wrote {made.path}")
     return 0

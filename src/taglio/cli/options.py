@@ -210,6 +210,12 @@ def read_limits(graph: Any, options: argparse.Namespace) -> Any:
     return pinned(graph, options.max_error, options.keep_float, options.force_int8)
 
 
+def remark(text: str) -> None:
+    """A line beside the result, on standard error; nothing where there is nothing to say."""
+    if text:
+        sys.stderr.write(f"taglio: {text}\n")
+
+
 def emit(value: Any) -> int:
     """Print one JSON object; the exit code."""
     sys.stdout.write(msgspec.json.encode(value).decode() + "\n")

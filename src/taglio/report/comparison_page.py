@@ -5,14 +5,15 @@ from functools import partial
 from importlib.resources import files
 from pathlib import Path
 
-from taglio import artifact
 from taglio.compare.drift import Drift, even_s
 from taglio.compare.recommend import best, standings
 from taglio.compare.result import COMPARISON, Comparison
 from taglio.compare.row import Layer, Row
+from taglio.report import written
 from taglio.report.comparison_table import conditions
 from taglio.report.page_charts import Bar, Chart, drawn, logarithmic, waterfall
 from taglio.report.page_markup import MISSING, Html, join, ms, percent, plural, size, table, tag, times
+from taglio.report.written import Written
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 _SHAPES = ("circle", "square", "diamond")
@@ -21,15 +22,27 @@ _BARS = 30
 _NOTHING = 1e-3  # per cent: an error below it is float's rounding, and drawn as none
 
 
-def write(folder: Path, result: Comparison) -> Path:
-    """Write the page into `folder` and return its path. Raises BadArtifact where the disk refuses."""
-    path = folder / f"{COMPARISON}.html"
-    artifact.write_bytes(path, render(result).encode())
-    return path
+FILE = f"{COMPARISON}.html"
 
 
-def render(result: Comparison) -> str:
-    """The page as text."""
+def write(folder: Path, result: Comparison) -> Written:
+    """Write the page into `folder`. Raises BadArtifact where the disk refuses."""
+    text, lacks = render(result)
+    return written.write(folder / FILE, text, lacks)
+
+
+def render(result: Comparison) -> tuple[str, list[str]]:
+    """The page as text, and what it lacks: a section that fails is replaced by a sentence."""
+    lacks: list[str] = []
+
+    def section(title: str, *draw: Callable[[], Sequence[Html]]) -> Html:
+        parts = [
+            part
+            for each in draw
+            for part in written.drawn(each, title, lacks, lambda why: [tag("p", why, class_="absent")])
+        ]
+        return tag("section", tag("h2", title), *parts)
+
     head = tag(
         "head",
         tag("meta", charset="utf-8"),
@@ -42,30 +55,25 @@ def render(result: Comparison) -> str:
     sections = [
         tag("header", tag("p", tag("b", "taglio"), tag("span", result.model), class_="brand"),
             tag("h1", "Every back end, measured"), tag("p", result.recommendation, class_="lede"), _conditions(result)),
-        _section(
+        section(
             "Error against latency and size",
-            _legend(result),
-            tag(
-                "div",
+            lambda: [_legend(result)],
+            lambda: [tag("div",
                 _scatter(result, "latency of one inference, ms", latency),
                 _scatter(result, "size of the model, MB", _megabytes),
                 class_="columns",
-            ),
+            )],
         ),
-        _section(f"The fastest row of each back end within {percent(result.max_error)}", _standings(result)),
-        *(_backend(result, backend) for backend in result.backends),
+        section(f"The fastest row of each back end within {percent(result.max_error)}", lambda: [_standings(result)]),
+        *(section(backend, partial(_backend, result, backend)) for backend in result.backends),
     ]  # fmt: skip
     body = tag("body", tag("main", *sections))
-    return f"<!doctype html>\n{tag('html', head, body, lang='en')}\n"
+    return f"<!doctype html>\n{tag('html', head, body, lang='en')}\n", lacks
 
 
 def _colors(result: Comparison) -> str:
     rules = [f" .b{i} {{ fill: {_COLORS[i % len(_COLORS)]}; fill-opacity: .65; }}" for i in range(len(result.backends))]
     return "".join(rules)
-
-
-def _section(title: str, *parts: Html) -> Html:
-    return tag("section", tag("h2", title), *parts)
 
 
 def _conditions(result: Comparison) -> Html:
@@ -166,7 +174,7 @@ def _scatter(result: Comparison, title: str, value: Callable[[Row], float]) -> H
     return tag("figure", chart.draw())
 
 
-def _backend(result: Comparison, backend: str) -> Html:
+def _backend(result: Comparison, backend: str) -> list[Html]:
     rows = [row for row in result.rows if row.wanted.backend == backend]
     layers = [layer for layer in result.layers if layer.backend == backend]
     versions = ", ".join(f"{name} {version}" for name, version in result.versions.get(backend, {}).items())
@@ -185,7 +193,7 @@ def _backend(result: Comparison, backend: str) -> Html:
         parts += [_speedups(layers), _layers(layers)]
     if backend in result.absent:
         parts.append(tag("p", f"Layers: {result.absent[backend]}", class_="absent"))
-    return _section(backend, *parts)
+    return parts
 
 
 def _rows(rows: Sequence[Row]) -> Html:

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
-from taglio import artifact
 from taglio.flow import workspace
 from taglio.report import (
     page_blocks,
@@ -17,9 +16,11 @@ from taglio.report import (
     page_sensitivity,
     page_summary,
     page_time,
+    written,
 )
 from taglio.report.page_markup import Html, tag
 from taglio.report.page_material import OUTCOME, Material, gather
+from taglio.report.written import Written
 
 # The browser itself is told to load nothing.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
@@ -70,19 +71,19 @@ _SECTIONS = (
 )
 
 
-def write(folder: Path) -> Path:
-    """Write the page and return its path.
+def write(folder: Path) -> Written:
+    """Write the page.
 
     The page shows what the workspace holds and names the command that makes the rest. Raises BadArtifact where the
     profile is missing or damaged, or the page cannot be written.
     """
-    path = folder / workspace.REPORT
-    artifact.write_bytes(path, render(gather(folder)).encode())
-    return path
+    text, lacks = render(gather(folder))
+    return written.write(folder / workspace.REPORT, text, lacks)
 
 
-def render(material: Material) -> str:
-    """The page as text."""
+def render(material: Material) -> tuple[str, list[str]]:
+    """The page as text, and what it lacks: each part is drawn by itself; one that fails is replaced by a sentence."""
+    lacks: list[str] = []
     title = f"{material.model} – taglio"
     head = tag(
         "head",
@@ -94,33 +95,47 @@ def render(material: Material) -> str:
     )
     body = tag(
         "body",
-        tag("main", _summary(material), *(_section(section, material) for section in _SECTIONS)),
+        tag("main", _summary(material, lacks), *(_section(section, material, lacks) for section in _SECTIONS)),
         tag("script", _own("page_script.js")),
     )
-    return f"<!doctype html>\n{tag('html', head, body, lang='en')}\n"
+    return f"<!doctype html>\n{tag('html', head, body, lang='en')}\n", lacks
 
 
-def _summary(material: Material) -> Html:
+def _drawn(draw: Callable[[Material], Html | None], material: Material, name: str, lacks: list[str]) -> Html | None:
+    return written.drawn(lambda: draw(material), name, lacks, lambda why: tag("p", why, class_="absent"))
+
+
+def _headline(material: Material) -> Html:
+    return tag("h1", page_summary.headline(material))
+
+
+def _summary(material: Material, lacks: list[str]) -> Html:
+    def part(draw: Callable[[Material], Html | None]) -> Html | None:
+        return _drawn(draw, material, "Summary", lacks)
+
     links = [tag("a", section.title, href=f"#{section.id}") for section in _SECTIONS]
     gap = material.absent.get(OUTCOME)
     return tag(
         "header",
         tag("p", tag("b", "taglio"), tag("span", material.model), class_="brand"),
-        tag("h1", page_summary.headline(material)),
-        page_summary.lede(material),
-        page_summary.tiles(material),
-        page_summary.side_by_side(material),
+        part(_headline),
+        part(page_summary.lede),
+        part(page_summary.tiles),
+        part(page_summary.side_by_side),
         page_parts.absent(gap) if gap is not None else None,
-        page_summary.conditions(material),
+        part(page_summary.conditions),
         tag("nav", *links, aria_label="sections"),
     )
 
 
-def _section(section: _Section, material: Material) -> Html:
-    parts = []
+def _section(section: _Section, material: Material, lacks: list[str]) -> Html:
+    parts: list[Html | None] = []
     for part in section.parts:
         gaps = [need for need in part.needs if getattr(material, need) is None]
-        parts += [page_parts.absent(material.absent[gap]) for gap in gaps] or [part.draw(material)]
+        if gaps:
+            parts += [page_parts.absent(material.absent[gap]) for gap in gaps]
+        else:
+            parts.append(_drawn(part.draw, material, section.title, lacks))
     return tag("section", tag("h2", section.title), *parts, id=section.id)
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import ceil, floor, log10
+from math import ceil, floor, isfinite, log10
 
 from taglio.report.page_markup import Html, figures, join, tag
 
@@ -26,7 +26,9 @@ class Axis:
 
     def at(self, value: float) -> float:
         """Position of `value`; what lies outside is put on the edge."""
-        if not self.logarithmic:
+        if not isfinite(value):
+            share = 1.0 if value > 0.0 else 0.0
+        elif not self.logarithmic:
             share = (value - self.low) / (self.high - self.low)
         elif value <= 0.0:
             share = 0.0
@@ -38,9 +40,11 @@ class Axis:
 
 def linear(title: str, values: Sequence[float], *, from_zero: bool = False) -> Axis:
     """An axis with round ticks around `values`."""
-    low, high = min(values, default=0.0), max(values, default=1.0)
+    known = [value for value in values if isfinite(value)]
+    low, high = min(known, default=0.0), max(known, default=1.0)
     margin = (high - low) * 0.08 or abs(high) * 0.1 or 1.0
-    low, high = (0.0 if from_zero else max(0.0, low - margin)), high + margin
+    floor_at = 0.0 if low >= 0.0 else low - margin  # negative values, such as time lost, have room of their own
+    low, high = (floor_at if from_zero else max(floor_at, low - margin)), high + margin
     raw = (high - low) / 6
     power = 10.0 ** floor(log10(raw))
     step = next(power * each for each in (1, 2, 2.5, 5, 10) if power * each >= raw * 0.999)
@@ -51,7 +55,7 @@ def linear(title: str, values: Sequence[float], *, from_zero: bool = False) -> A
 
 def logarithmic(title: str, values: Sequence[float], *, zero: bool = False) -> Axis:
     """A logarithmic axis around the positive of `values`; ticks between decades where those are few."""
-    positive = [value for value in values if value > 0.0] or [1.0]
+    positive = [value for value in values if isfinite(value) and value > 0.0] or [1.0]
     low, high = min(positive) / 1.25, max(positive) * 1.25
     powers = range(floor(log10(low)), ceil(log10(high)) + 1)
     every = max(1, round(log10(high / low) / 6))

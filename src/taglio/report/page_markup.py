@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from html import escape
-from math import floor, isfinite, log10
+from math import floor, inf, isfinite, log10
 
 from taglio.error.loss import RELATIVE_L2, Metric
 
@@ -95,7 +95,7 @@ def signed_ms(seconds: float, decimals: int) -> str:
 def ms_decimals(largest_s: float) -> int:
     """Decimals that give the largest of a column's times three or four digits."""
     value = abs(largest_s) * 1e3
-    return max(1, min(4, 2 - floor(log10(value)))) if value > 0.0 else 2
+    return max(1, min(4, 2 - floor(log10(value)))) if 0.0 < value < inf else 2
 
 
 def percent(share: float | None) -> str:

@@ -1,11 +1,14 @@
 """A front of plans as a chart and a table: a part of the report, and a page of its own. Plans nothing."""
 
 from importlib.resources import files
+from pathlib import Path
 
 from taglio.plan.pareto import Front, FrontPoint
+from taglio.report import written
 from taglio.report.page_charts import Chart, linear
 from taglio.report.page_markup import Html, join, ms, plural, shown, table, tag
 from taglio.report.page_material import Material
+from taglio.report.written import Written
 
 _TITLES = {"energy": "energy, J", "throughput": "requests/s"}
 
@@ -15,6 +18,11 @@ def part(material: Material) -> Html:
     if material.pareto is None:
         return join()
     return join(tag("h3", f"Plans by latency and {material.pareto.axis}"), draw(material.pareto))
+
+
+def write(path: Path, model: str, front: Front) -> Written:
+    """Write a page of its own. Raises BadArtifact where the disk refuses."""
+    return written.write(path, render(model, front), [])
 
 
 def render(model: str, front: Front) -> str:
