@@ -10,7 +10,8 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from taglio.data.dataset import Dataset
-from taglio.model.load import Model, load, random_feed
+from taglio.model.inputs import random_feed
+from taglio.model.load import Model, load
 from taglio.quantize.scheme import Scheme, parse_scheme
 from taglio.runtimes.onnxruntime import sums_saturate
 

@@ -41,3 +41,9 @@ class BadDevice(TaglioError):
     """A device of a running cluster is missing, refuses, or is not what the plan was made for."""
 
     exit_code = 4
+
+
+def one_line(error: object, limit: int = 160) -> str:
+    """The text of somebody else's error on one line of at most `limit` characters."""
+    text = " ".join(str(error).split())
+    return text if len(text) <= limit else text[: limit - 3] + "..."

@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from taglio.data.dataset import Dataset, load, split
+from taglio.data.dataset import Dataset, split
+from taglio.data.files import load
 from taglio.embedded import digits_data, digits_model
 from taglio.model.graph import Graph, build
 from taglio.model.load import Model

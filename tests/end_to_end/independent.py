@@ -7,7 +7,8 @@ import numpy as np
 import onnxruntime as ort
 
 from taglio.data import dataset as data
-from taglio.data.dataset import InputSpec, Split
+from taglio.data.dataset import Split
+from taglio.data.spec import InputSpec
 from tests.end_to_end.command import Case
 
 DIGITS = (InputSpec("image", (1, 1, 32, 32), "float32"),)

@@ -13,7 +13,8 @@ from onnx import TensorProto
 
 from taglio import artifact
 from taglio.data import dataset as data
-from taglio.data.dataset import InputSpec, Preprocess
+from taglio.data.images import Preprocess
+from taglio.data.spec import InputSpec
 from taglio.flow.outcome import Outcome
 from taglio.model import load as model
 from taglio.plan.result import Plan

@@ -10,7 +10,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from taglio.errors import BadModel
-from taglio.model.load import Model, load, random_feed
+from taglio.model.inputs import random_feed
+from taglio.model.load import Model, load
 from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session
 from tests.models import TINY, Sketch, conv_relu_chain, loaded, messy, residual, saved, silu, two_in_two_out
 

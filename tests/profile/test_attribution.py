@@ -8,7 +8,7 @@ import onnx
 import pytest
 from onnx import helper
 
-from taglio.data.dataset import load as load_data
+from taglio.data.files import load as load_data
 from taglio.embedded import digits_data, digits_model
 from taglio.model.graph import Flow, Graph, build, flows
 from taglio.model.load import Model, load

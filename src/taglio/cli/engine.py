@@ -152,7 +152,7 @@ def _probe(options: argparse.Namespace) -> int:
     return 0
 
 
-def optimize_on_cluster(options: argparse.Namespace, setup: Any, limits: Any) -> int:
+def optimize_on_cluster(options: argparse.Namespace, setup: Any, limits_of: Any) -> int:
     """`taglio optimize MODEL --cluster FILE`."""
     from taglio.cli import engine_tables
     from taglio.cluster import file as cluster_file
@@ -168,7 +168,7 @@ def optimize_on_cluster(options: argparse.Namespace, setup: Any, limits: Any) ->
     objective = parse_objective(options.objective)
     with bar(options.json) as progress:
         outcome = optimize(
-            options.out, setup, limits, cluster, objective, used, effort=options.effort, progress=progress
+            options.out, setup, limits_of, cluster, objective, used, effort=options.effort, progress=progress
         )
     remark(offer(lambda: page.write(options.out)))
     if options.json:

@@ -126,20 +126,18 @@ def _quickstart(options: argparse.Namespace) -> int:
 
 def _optimize(options: argparse.Namespace) -> int:
     from taglio.flow.optimize import optimize
-    from taglio.model import load as model
-    from taglio.model.graph import build
     from taglio.report import page, terminal
     from taglio.report.progress import bar
     from taglio.report.written import offer
 
     setup = read_setup(options)
-    graph = build(model.load(options.model, setup.shapes)) if options.keep_float or options.force_int8 else None
+    limits_of = lambda graph: read_limits(graph, options)  # noqa: E731
     if options.cluster is not None:
-        return optimize_on_cluster(options, setup, read_limits(graph, options))
+        return optimize_on_cluster(options, setup, limits_of)
     if options.scenario or options.objective != "latency":
         raise BadOption("--scenario and --objective are about several machines: give a cluster file with --cluster")
     with bar(options.json) as progress:
-        outcome = optimize(options.out, setup, read_limits(graph, options), effort=options.effort, progress=progress)
+        outcome = optimize(options.out, setup, limits_of, effort=options.effort, progress=progress)
     remark(offer(lambda: page.write(options.out)))
     if options.json:
         return emit(terminal.summary(options.out, outcome))

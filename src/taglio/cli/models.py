@@ -44,14 +44,18 @@ def add(commands: Any) -> None:
 def _inspect(options: argparse.Namespace) -> int:
     from taglio.model import load as model
     from taglio.model.graph import build, select
+    from taglio.model.observe import observe_random
     from taglio.report import terminal
 
     loaded = model.load(options.model, shapes(options.shape))
-    graph = build(loaded)
+    observed, assumed = observe_random(loaded)
+    graph = build(loaded, observed)
     shown = None if options.blocks == "all" else set(select(graph, options.blocks))
     if options.json:
-        return emit({"model": loaded.name, "sha256": loaded.sha256, "opset": loaded.opset, "graph": graph})
-    terminal.inspect(loaded, graph, shown)
+        return emit(
+            {"model": loaded.name, "sha256": loaded.sha256, "opset": loaded.opset, "graph": graph, "assumed": assumed}
+        )
+    terminal.inspect(loaded, graph, shown, assumed)
     return 0
 
 

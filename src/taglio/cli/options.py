@@ -202,11 +202,8 @@ def read_setup(options: argparse.Namespace) -> Any:
 
 def read_limits(graph: Any, options: argparse.Namespace) -> Any:
     """The limits that the options ask for; patterns need the graph."""
-    from taglio.plan.result import Limits
     from taglio.plan.solve import pinned
 
-    if graph is None:
-        return Limits(options.max_error)
     return pinned(graph, options.max_error, options.keep_float, options.force_int8)
 
 

@@ -63,8 +63,8 @@ def onnxruntime_layers(source: Source, tell: Tell | None = None) -> tuple[Layer,
     alone in int8, on at most four held-out samples; of a slow model that of the largest blocks alone."""
     model, graph = source.model, source.graph
     builder = QdqBuilder(model, graph, {source.ranges.method: source.ranges})
-    precision = int8(SCHEME)
-    times = layer_times(model, graph, builder, (FLOAT32, precision), source.options, progress=tell).seconds()
+    precision, sample = int8(SCHEME), source.data.held_out.samples[0]
+    times = layer_times(model, graph, builder, (FLOAT32, precision), source.options, sample, progress=tell).seconds()
     switchable = Switchable(model, graph, builder, (precision,), SessionOptions(source.options.threads, spinning=True))
     meter = ErrorMeter(switchable, source.data.held_out.samples[:_MOST_SAMPLES], model.outputs)
     errors: dict[str, float] = {}

@@ -24,10 +24,15 @@ from taglio.compare.table_keras import keras_rows, qkeras_rows
 from taglio.compare.table_litert import litert_rows
 from taglio.compare.table_torch import torch_rows
 from taglio.compare.variants import Source, Written
-from taglio.data.dataset import load, parse_preprocess, split
+from taglio.data.dataset import Dataset, Sample, Split, part, shapes_of, split, typical
+from taglio.data.files import load
+from taglio.data.images import parse_preprocess
+from taglio.data.spec import InputSpec
 from taglio.errors import BadOption
-from taglio.model.graph import build
+from taglio.model.graph import Graph, build
+from taglio.model.load import Model
 from taglio.model.load import load as load_model
+from taglio.model.observe import observe
 from taglio.profile.machine import describe
 from taglio.quantize.ranges import calibrate
 from taglio.runtimes.onnxruntime import SessionOptions, version
@@ -79,13 +84,7 @@ def compare(question: Question, tell: Tell | None = None) -> Comparison:
             shutil.rmtree(old) if old.is_dir() else old.unlink()
     limits = Limits(question.silence_s, int(_STOP_AT * _free_bytes()))
     onnx_path, conversions = origin.as_onnx(question.model, question.out, question.shapes, question.threads, limits)
-    model = load_model(onnx_path, question.shapes)
-    graph = build(model)
-    preprocess = parse_preprocess(question.preprocess) if question.preprocess else None
-    data = split(
-        load(question.data, model.inputs, preprocess),
-        seed=question.seed, max_calibration=MOST_CALIBRATION, max_held_out=MOST_HELD_OUT,
-    )  # fmt: skip
+    model, graph, data = _opened(onnx_path, question)
     count = (lambda done, total: tell("calibrating", done, total)) if tell else None
     ranges = calibrate(model, data.calibration, "minmax", count)
     source = Source(model, graph, data, ranges, SessionOptions(question.threads))
@@ -137,12 +136,30 @@ def compare(question: Question, tell: Tell | None = None) -> Comparison:
     )
 
 
-def _row(part: Part | None, wanted: Wanted) -> Row:
-    if part is None or wanted.id not in part.rows:
+def _opened(path: Path, question: Question) -> tuple[Model, Graph, Split]:
+    """The model, its blocks and its data, all of one shape: most back ends compile for one. Where the model leaves
+    dimensions open, it is the most frequent one of the data."""
+    read: list[Dataset] = []
+
+    def samples(inputs: tuple[InputSpec, ...]) -> list[Sample]:
+        preprocess = parse_preprocess(question.preprocess) if question.preprocess else None
+        dataset = load(question.data, inputs, preprocess)
+        read.append(part(dataset, typical(dataset.samples)))
+        return list(read[-1].samples[:1])
+
+    model = load_model(path, question.shapes, samples)
+    if any(spec.dynamic for spec in model.inputs):
+        model = load_model(path, shapes_of(read[0].samples[0]), samples)
+    data = split(read[-1], seed=question.seed, max_calibration=MOST_CALIBRATION, max_held_out=MOST_HELD_OUT)
+    return model, build(model, observe(model, data.held_out.samples[0], str(question.data))), data
+
+
+def _row(known: Part | None, wanted: Wanted) -> Row:
+    if known is None or wanted.id not in known.rows:
         return Row(
             wanted, "stopped", "the comparison was stopped before this row: the same command goes on", None, None
         )
-    return part.rows[wanted.id]
+    return known.rows[wanted.id]
 
 
 def _asked(backend: str, written: Written, question: Question) -> tuple[Wanted, ...]:
@@ -176,7 +193,7 @@ def _request(question: Question, source: Source) -> Request:
         kind=origin.kind(question.model),
         onnx=str(checked),
         inputs=tuple(spec.name for spec in source.model.inputs),
-        shapes=tuple(spec.shape for spec in source.model.inputs),
+        shapes=tuple(spec.sizes() for spec in source.model.inputs),
         outputs=source.model.outputs,
         arrays=str(folder / "arrays.npz"),
         blocks=str(folder / "blocks.json"),

@@ -4,12 +4,14 @@ import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 
 import onnx
 
 from taglio import artifact
 from taglio.components.cut import Component
+from taglio.data.spec import dtype_name
 from taglio.errors import BadArtifact
 
 MANIFEST = "manifest.json"
@@ -17,7 +19,8 @@ MANIFEST = "manifest.json"
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """A tensor that enters or leaves a component; `dtype` is NumPy's name, `bytes` what one inference moves."""
+    """A tensor that enters or leaves a component; `dtype` is NumPy's name, `bytes` what one inference moves. Where
+    dimensions are dynamic, `shape` is the one that the plan is of."""
 
     name: str
     dtype: str
@@ -74,8 +77,8 @@ def write(
                 hashlib.sha256(data).hexdigest(),
                 len(data),
                 part.blocks,
-                tuple(_port(ports[name]) for name in part.inputs),
-                tuple(_port(ports[name]) for name in part.outputs),
+                tuple(_port(ports[name], part.shapes.get(name)) for name in part.inputs),
+                tuple(_port(ports[name], part.shapes.get(name)) for name in part.outputs),
             )
         )
     manifest = Manifest(sha256, tuple(inputs), tuple(outputs), tuple(pieces), plan_sha256)
@@ -101,11 +104,8 @@ def read(folder: Path, *, model_sha256: str | None = None) -> Manifest:
     return manifest
 
 
-def _port(value: onnx.ValueInfoProto) -> Port:
+def _port(value: onnx.ValueInfoProto, observed: tuple[int, ...] | None) -> Port:
     tensor = value.type.tensor_type
     dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)
-    shape = tuple(dim.dim_value for dim in tensor.shape.dim)
-    size = dtype.itemsize
-    for each in shape:
-        size *= each
-    return Port(value.name, dtype.name, shape, size)
+    shape = tuple(dim.dim_value for dim in tensor.shape.dim) if observed is None else observed
+    return Port(value.name, dtype_name(dtype), shape, dtype.itemsize * prod(shape))

@@ -6,11 +6,12 @@ read, travels as int8. Where a plan says in which precision a tensor travels to 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import onnx
-from onnx import shape_inference
+from onnx import helper, shape_inference
 
+from taglio.data.spec import dtype_of
 from taglio.errors import BadOption
 from taglio.model.graph import Graph, node_inputs, tensor_shapes
 from taglio.model.load import Model
@@ -23,7 +24,8 @@ INT8 = "int8"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Component:
-    """What one device runs in one session."""
+    """What one device runs in one session. `shapes` are those that its inputs and outputs had when the model was
+    observed: what the file says may be dynamic."""
 
     name: str
     device: str
@@ -31,6 +33,7 @@ class Component:
     proto: onnx.ModelProto
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +72,14 @@ def cut(
     if len(set(names.values())) == 1 and not ends:
         only = next(iter(names.values()))
         inputs = tuple(spec.name for spec in model.inputs)
-        return [Component(only, devices[graph.blocks[0].name], tuple(names), quantized, inputs, model.outputs)]
+        seen = _shapes(graph, (*inputs, *model.outputs))
+        return [Component(only, devices[graph.blocks[0].name], tuple(names), quantized, inputs, model.outputs, seen)]
     owner = _owners(model, graph, quantized, names, ends)
     last = {name: component for name, component in ends.items() if name in model.outputs}
     place = {component: devices[block] for block, component in names.items()}
     if wires is not None:
         place |= dict.fromkeys(ends.values(), wires.start)
-    typed = shape_inference.infer_shapes(quantized)
-    info = {value.name: value for value in [*typed.graph.value_info, *typed.graph.input, *typed.graph.output]}
+    info = _values(quantized, graph)
     initializers = {tensor.name: tensor for tensor in quantized.graph.initializer}
     shapes = tensor_shapes(model.proto)
     producer = {name: node for node in quantized.graph.node for name in node.output if name}
@@ -119,8 +122,42 @@ def cut(
         proto.graph.input.extend(info[each] for each in inputs)
         proto.graph.output.extend(info[each] for each in outputs)
         blocks = tuple(block for block, component in names.items() if component == name)
-        result.append(Component(name, place[name], blocks, proto, inputs, outputs))
+        seen = _shapes(graph, (*inputs, *outputs))
+        result.append(Component(name, place[name], blocks, proto, inputs, outputs, seen))
     return result
+
+
+def _values(quantized: onnx.ModelProto, graph: Graph) -> dict[str, onnx.ValueInfoProto]:
+    """Type and dimensions of every tensor that may cross: as inferred, and of what inference does not reach (behind an
+    operator that is not ONNX's) the type that was observed, with dimensions left open."""
+    typed = shape_inference.infer_shapes(quantized).graph
+    info = {value.name: value for value in [*typed.value_info, *typed.input, *typed.output]}
+    known = {name for name, value in info.items() if value.type.tensor_type.elem_type}
+    tensors = graph.tensor_map()
+    for tensor in graph.tensors:
+        if tensor.name not in known:
+            kind = helper.np_dtype_to_tensor_dtype(dtype_of(tensor.dtype))
+            info[tensor.name] = _open(tensor.name, kind, tensor.shape)
+    zero_points = {tensor.name: tensor.data_type for tensor in quantized.graph.initializer}
+    for node in quantized.graph.node:
+        name = node.output[0] if node.op_type == "QuantizeLinear" else ""
+        base = base_name(name, tensors) if name and name not in known else None
+        if base is not None and len(node.input) > 2 and node.input[2] in zero_points:
+            info[name] = _open(name, zero_points[node.input[2]], tensors[base].shape)
+    return info
+
+
+def _open(name: str, kind: int, shape: tuple[int, ...] | None) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, kind, None if shape is None else [None] * len(shape))
+
+
+def _shapes(graph: Graph, names: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
+    """The observed shapes of tensors, or of what is stored of them in int8."""
+    tensors = graph.tensor_map()
+    found = {name: base_name(name, tensors) for name in names}
+    return {
+        name: shape for name, base in found.items() if base is not None and (shape := tensors[base].shape) is not None
+    }
 
 
 def _proto(

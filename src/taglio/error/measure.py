@@ -46,7 +46,7 @@ class ErrorMeter:
                         f"output {name} of the float model is NaN or infinite on the data: check preprocessing"
                     )
         self.metric = self._anchored(metric or Metric())
-        self._sketcher = Sketcher([np.asarray(each).size for each in self._reference[0]], len(self._samples))
+        self._sketcher = Sketcher([[np.asarray(each).size for each in outputs] for outputs in self._reference])
 
     @property
     def samples(self) -> int:

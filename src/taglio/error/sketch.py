@@ -15,10 +15,11 @@ SIZE = 4096
 class Sketcher:
     """Sums the differences of every sample into one sketch per output; the same element always goes the same way."""
 
-    def __init__(self, lengths: Sequence[int], samples: int, seed: int = 0, size: int = SIZE) -> None:
-        """`lengths`: elements of each output in one sample."""
-        self._seed, self._lengths, self._samples = seed, tuple(lengths), samples
-        self.size = size
+    def __init__(self, lengths: Sequence[Sequence[int]], seed: int = 0, size: int = SIZE) -> None:
+        """`lengths` [samples][outputs]: elements of each output, which may differ from sample to sample."""
+        self._seed, self.size = seed, size
+        # Where each sample's elements begin in all of them, [samples + 1, outputs].
+        self._starts = np.cumsum([[0] * len(lengths[0]), *lengths], axis=0)
         self._ways: dict[tuple[int, int], tuple[np.ndarray, np.ndarray]] = {}
 
     def add(self, sketch: np.ndarray, sample: int, differences: Sequence[np.ndarray]) -> None:
@@ -28,9 +29,10 @@ class Sketcher:
             sketch[output] += np.bincount(place, weights=difference * sign, minlength=self.size)
 
     def _way(self, sample: int, output: int) -> tuple[np.ndarray, np.ndarray]:
-        length = self._lengths[output]
-        if length * self._samples <= self.size:  # short enough to be kept as it is
-            return sample * length + np.arange(length), np.ones(length, np.float32)
+        start, end = self._starts[sample : sample + 2, output]
+        length = end - start
+        if self._starts[-1, output] <= self.size:  # short enough to be kept as it is
+            return np.arange(start, end), np.ones(length, np.float32)
         if (sample, output) not in self._ways:
             rng = np.random.default_rng((self._seed, sample, output))
             place = rng.integers(0, self.size, length, dtype=np.int64)

@@ -114,7 +114,7 @@ class Switchable:
         """The same for each of `feeds`, several at once where that was found to be right and faster."""
         for start in range(0, len(feeds), self.at_once):
             several = feeds[start : start + self.at_once]
-            if self._batched is None or len(several) == 1:
+            if self._batched is None or len(several) == 1 or len({_shapes(feed) for feed in several}) > 1:
                 for feed in several:
                     yield self.run(assignment, feed, wires)
                 continue
@@ -159,8 +159,14 @@ class Switchable:
             self._batched, self.at_once = None, 1
 
 
+def _shapes(feed: Mapping[str, np.ndarray]) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    return tuple((name, value.shape) for name, value in feed.items())
+
+
 def _alike(one: np.ndarray, other: np.ndarray) -> bool:
     """Within what another order of additions explains; int8 rounding can turn that into a step of one tensor."""
+    if one.dtype.kind != "f":
+        return np.array_equal(one, other)
     scale = float(np.abs(one).max(initial=0.0)) or 1.0
     return one.shape == other.shape and float(np.abs(one - other).max(initial=0.0)) <= 1e-3 * scale
 

@@ -63,7 +63,7 @@ def choose(
     models: dict[str, Callable[[], onnx.ModelProto]] = {FLOAT_RUN: lambda: work.model.proto}
     models |= {str(scheme): everything(scheme) for scheme in schemes}
     held_out = work.data.held_out.samples
-    timed = time_models(models, held_out[:FEEDS], work.setup.options(), _EFFORT, kernels=False, progress=progress)
+    timed = time_models(models, work.typical[:FEEDS], work.setup.options(), _EFFORT, kernels=False, progress=progress)
     options = SessionOptions(work.setup.threads, spinning=True)
     float_s = timed[FLOAT_RUN].wall.median_s
     samples = held_out[: min(_MOST, max(_FEWEST, int(_ERROR_S / float_s)))]

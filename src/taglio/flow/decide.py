@@ -263,7 +263,7 @@ def _time(
     assignments |= {_label(name): each.plan.assignment() for name, each in finalists.items()}
     return time_models(
         {name: partial(builder.build, assignment) for name, assignment in assignments.items()},
-        work.data.held_out.samples[:FEEDS],
+        work.typical[:FEEDS],
         work.setup.options(),
         Effort(budget_s=budget_s),
         kernels=kernels,

@@ -48,7 +48,7 @@ def open_switchable(work: Work, builder: QdqBuilder, scheme: Scheme, provider: s
     options = SessionOptions(work.setup.threads, spinning=work.setup.spinning, providers=providers_for(provider))
     wires = dict.fromkeys(quantizable_flows(work.graph), scheme)
     small = sum(block.weight_float_bytes for block in work.graph.blocks) < _SMALL_BYTES
-    together = work.data.held_out.samples[:_TOGETHER] if small else ()
+    together = work.typical[:_TOGETHER] if small else ()
     result = Switchable(work.model, work.graph, builder, precisions(scheme), options, wires=wires, together=together)
     if provider == "cuda" and result.provider != CUDA:  # offered, but without a GPU, a driver or its libraries
         raise BadOption(f"--provider cuda: ONNX Runtime offers {CUDA} but could not start it here: use auto or cpu")
@@ -88,10 +88,10 @@ def error_stage(
 def affordable_inputs(work: Work, switchable: Switchable, budget: Budget) -> int:
     """On how many held-out inputs the study can afford to measure: more for short outputs and for metrics that move in
     steps of one input, while there is time."""
-    samples = work.data.held_out.samples
-    outputs = switchable.run({}, samples[0])
+    samples, sample = work.data.held_out.samples, work.typical[0]
+    outputs = switchable.run({}, sample)
     start = time.perf_counter()
-    switchable.run({}, samples[0])
+    switchable.run({}, sample)
     once = time.perf_counter() - start
     evaluations = len(switchable.switches) + len(switchable.wires) + budget.minimum_subsets
     shortest = max(1, min((np.asarray(each).size for each in outputs), default=1))

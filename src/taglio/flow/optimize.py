@@ -3,7 +3,7 @@
 import resource
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from taglio.flow.decide import Decision, decide, same_assignment, timing_of
 from taglio.flow.error import error_stage, loss_limits, open_switchable
 from taglio.flow.outcome import Outcome, Point, Variant
 from taglio.flow.workspace import COMPONENTS, PLAN, PROFILE, Setup, Work
+from taglio.model.graph import Graph
 from taglio.plan.result import Limits, Plan
 from taglio.plan.search import best
 from taglio.profile.layerwise import Cut, LayerTimes, layer_times
@@ -39,20 +40,21 @@ PLACED = "placed.onnx"
 def optimize(
     folder: Path,
     setup: Setup,
-    limits: Limits,
+    limits_of: Callable[[Graph], Limits],
     *,
     confidence: float = 0.9,
     effort: float = 1.0,
     progress: Progress | None = None,
 ) -> Outcome:
-    """The fastest model under `limits`, built into `folder`. `effort` scales the time given to measuring.
+    """The fastest model under the limits that `limits_of` gives for its blocks, built into `folder`. `effort` scales
+    the time given to measuring.
 
     The plan that is returned held the bound when measured on held-out inputs and was the fastest of the finalists
     when timed beside float and all-int8; where nothing in int8 is both, it is the float model.
     """
     clock = _Clock()
     work = workspace.open_only(folder, setup)
-    limits = loss_limits(work, limits)
+    limits = loss_limits(work, limits_of(work.graph))
     if limits.max_error is None:
         raise BadOption("--max-error: give the worst that is allowed, such as 0.01 for 1 %")
     workspace.keep(work)
@@ -72,7 +74,7 @@ def optimize(
     artifact.save(folder / f"{PROFILE}.json", PROFILE, work.model.sha256, decision.profile)
     clock.lap("plan")
     winner = decision.finalists[decision.winner]
-    plan = replace(winner.plan, measured_error=winner.error)
+    plan = replace(winner.plan, measured_error=winner.error, shapes=work.measured_shapes)
     if winner.name:
         solved = best([each for each in decision.tried if not each.name], 1)
         ahead = solved[0].plan.predicted_latency_s.value if solved else plan.predicted_latency_s.value
@@ -94,7 +96,7 @@ def profile_stage(
         work.graph,
         builder,
         scheme,
-        work.data.held_out.samples[:FEEDS],
+        work.typical[:FEEDS],
         work.setup.options(),
         Effort(budget_s=16.0 * effort),
         seed=work.setup.seed,
@@ -113,8 +115,9 @@ def refuse_layers(setup: Setup) -> None:
 def layers_stage(work: Work, scheme: Scheme, cut_at: Cut, progress: Progress | None = None) -> LayerTimes:
     """Time every layer alone, the notes' way, and keep the times in the folder. See `refuse_layers`."""
     builder = work.builder(scheme, progress)
+    options, forms = work.setup.options(), precisions(scheme)
     result = layer_times(
-        work.model, work.graph, builder, precisions(scheme), work.setup.options(), cut=cut_at, progress=progress
+        work.model, work.graph, builder, forms, options, work.typical[0], cut=cut_at, progress=progress
     )
     artifact.save(work.folder / f"{LAYERS}.json", LAYERS, work.model.sha256, result)
     return result

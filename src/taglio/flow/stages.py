@@ -21,7 +21,7 @@ from taglio.flow.decide import infeasible, plan_stage, verifier, whole_meter
 from taglio.flow.error import loss_limits, open_switchable
 from taglio.flow.optimize import build_stage
 from taglio.flow.outcome import Quantized
-from taglio.flow.workspace import COMPONENTS, ERROR, FLOAT_MODEL, PLAN, PROFILE, RUN, Setup, Work
+from taglio.flow.workspace import COMPONENTS, ERROR, FLOAT_MODEL, PLAN, PROFILE, RUN, Setup, Work, covering
 from taglio.model.graph import Graph, match, select
 from taglio.plan.result import LOCAL, Limits, Plan, placements
 from taglio.plan.search import Tried, best
@@ -35,6 +35,9 @@ from taglio.quantize.ranges import Ranges
 from taglio.quantize.scheme import parse_scheme
 from taglio.run.in_process import Executor, RunReport, time_plan
 from taglio.runtimes.onnxruntime import SessionOptions, open_session, run_session, sums_saturate
+
+# Inputs, of different shapes where there are, on which components must equal the whole.
+PROVEN = 8
 
 
 def reopen_profiled(folder: Path) -> tuple[Work, Profile]:
@@ -77,7 +80,8 @@ def plan(
     builder = work.builder(measured.scheme, progress)
     switchable = open_switchable(work, builder, measured.scheme)
     chosen = _plan_that_holds(work, builder, switchable, measured, model, limits, progress)
-    result = replace(chosen, placements=placements(work.graph, chosen.assignment(), places))
+    placed = placements(work.graph, chosen.assignment(), places)
+    result = replace(chosen, placements=placed, shapes=work.measured_shapes)
     artifact.save(folder / f"{PLAN}.json", PLAN, work.model.sha256, result)
     return work, result
 
@@ -168,7 +172,7 @@ def build(folder: Path, progress: Progress | None = None) -> tuple[Manifest, Pro
     builder = work.builder(measured.scheme, progress)
     manifest = build_stage(work, builder, known)
     whole = builder.build(known.assignment(), known.wire_only(work.graph))
-    proof = prove(folder / COMPONENTS, manifest, whole, work.data.held_out.samples[:4])
+    proof = prove(folder / COMPONENTS, manifest, whole, covering(work.data.held_out.samples)[:PROVEN])
     return manifest, proof
 
 
@@ -188,7 +192,7 @@ def run(folder: Path, runs: int, progress: Progress | None = None, runtime: str 
     result = time_plan(
         Executor(folder / COMPONENTS, manifest, options, runtime or measured.conditions.runtime),
         folder / FLOAT_MODEL,
-        work.data.held_out.samples,
+        work.typical,
         options,
         runs,
         predicted_s=expected,
@@ -243,7 +247,7 @@ def quantize(
     after = open_session(proto, SessionOptions(1), label=str(out))
     total = Tally(work.model.outputs)
     wanted = list(work.model.outputs)
-    for sample in work.data.held_out.samples[:16]:
+    for sample in covering(work.data.held_out.samples)[:16]:
         total.add(run_session(before, wanted, sample, setup.data), run_session(after, wanted, sample, setup.data))
     body = proto.SerializeToString()
     artifact.write_bytes(out, body)

@@ -1,10 +1,14 @@
 """The folder that one model's stages share: what is in it, under which names, and how to open it again."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from taglio import artifact
-from taglio.data.dataset import MAX_CALIBRATION, Split, load, parse_preprocess, split
+from taglio.data.dataset import MAX_CALIBRATION, Sample, Split, one_of_each, shapes_of, split, typical
+from taglio.data.files import load
+from taglio.data.images import parse_preprocess
+from taglio.data.spec import InputSpec, Shape
 from taglio.error.loss import RELATIVE_L2, parse_metric
 from taglio.error.measure import ErrorMeter
 from taglio.error.switchable import Switchable
@@ -12,16 +16,19 @@ from taglio.errors import BadArtifact, BadOption
 from taglio.model.graph import Graph, build
 from taglio.model.load import Model
 from taglio.model.load import load as load_model
+from taglio.model.observe import observe
 from taglio.profile.stopwatch import Progress
 from taglio.quantize.qdq import QdqBuilder
 from taglio.quantize.ranges import Ranges, calibrate
 from taglio.quantize.scheme import Calibration, Scheme
 from taglio.runtimes.onnxruntime import NAME, Optimization, SessionOptions
 
-SETUP, RANGES, PROFILE, ERROR, PLAN, RUN = "setup", "ranges", "profile", "error", "plan", "run"
+SETUP, GRAPH, RANGES, PROFILE, ERROR, PLAN, RUN = "setup", "graph", "ranges", "profile", "error", "plan", "run"
 COMPONENTS = "components"
 FLOAT_MODEL = "float32.onnx"
 REPORT = "report.html"
+# Samples, of different shapes where there are, on which the simplified model must answer as the original.
+_COMPARED = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +65,19 @@ class Work:
     model: Model
     graph: Graph
     data: Split
+
+    @property
+    def typical(self) -> list[Sample]:
+        """The held-out inputs of the shapes that times, sizes and bytes are of: the most frequent ones."""
+        samples = self.data.held_out.samples
+        return [samples[index] for index in typical(samples)]
+
+    @property
+    def measured_shapes(self) -> dict[str, Shape]:
+        """By input, the shape that times are of; empty where the model has no dynamic dimension."""
+        if not any(spec.dynamic for spec in self.model.inputs):
+            return {}
+        return shapes_of(self.typical[0])
 
     def meter(self, switchable: Switchable, count: int | None = None) -> ErrorMeter:
         """A meter of the set-up's metric on the first `count` held-out inputs (None: all)."""
@@ -99,6 +119,7 @@ def create(folder: Path, setup: Setup) -> Work:
 def keep(work: Work) -> None:
     """Remember an opened model and its data in its folder."""
     artifact.write_bytes(work.folder / FLOAT_MODEL, work.model.proto.SerializeToString())
+    artifact.save(work.folder / f"{GRAPH}.json", GRAPH, work.model.sha256, work.graph)
     artifact.save(work.folder / f"{SETUP}.json", SETUP, work.model.sha256, work.setup)
 
 
@@ -116,13 +137,29 @@ def open_only(folder: Path, setup: Setup) -> Work:
 
 
 def _open(folder: Path, setup: Setup) -> Work:
-    model = load_model(Path(setup.model), setup.shapes)
+    read: list[Split] = []
+
+    def samples(inputs: tuple[InputSpec, ...]) -> list[Sample]:
+        read.append(_read(setup, inputs))
+        return covering(read[0].held_out.samples)[:_COMPARED]
+
+    model = load_model(Path(setup.model), setup.shapes, samples)
+    data = read[0]
+    feed = data.held_out.samples[typical(data.held_out.samples)[0]]
+    return Work(folder, setup, model, build(model, observe(model, feed, setup.data)), data)
+
+
+def _read(setup: Setup, inputs: tuple[InputSpec, ...]) -> Split:
     preprocess = parse_preprocess(setup.preprocess) if setup.preprocess else None
-    dataset = load(Path(setup.data), model.inputs, preprocess)
-    data = split(dataset, seed=setup.seed) if not setup.calibration else None
-    if data is None:
-        if Path(setup.calibration) == Path(setup.data):
-            raise BadOption("--calibration is --data: leave it out, and taglio holds a part of the data out")
-        calibration = load(Path(setup.calibration), model.inputs, preprocess, MAX_CALIBRATION)
-        data = Split(calibration, dataset, setup.seed)
-    return Work(folder, setup, model, build(model), data)
+    dataset = load(Path(setup.data), inputs, preprocess)
+    if not setup.calibration:
+        return split(dataset, seed=setup.seed)
+    if Path(setup.calibration) == Path(setup.data):
+        raise BadOption("--calibration is --data: leave it out, and taglio holds a part of the data out")
+    return Split(load(Path(setup.calibration), inputs, preprocess, MAX_CALIBRATION), dataset, setup.seed)
+
+
+def covering(samples: Sequence[Sample]) -> list[Sample]:
+    """All of `samples`, one of each combination of shapes first."""
+    first = one_of_each(samples)
+    return [samples[index] for index in [*first, *sorted(set(range(len(samples))) - set(first))]]

@@ -7,9 +7,11 @@ from math import prod
 
 import onnx
 
+from taglio.data.spec import dtype_name, dtype_of
 from taglio.errors import BadModel, BadOption
 from taglio.model.flops import operator_flops
 from taglio.model.load import Model
+from taglio.model.observe import Observed, tensor_types
 
 ANCHORS = frozenset({"Conv", "ConvTranspose", "MatMul", "Gemm"})
 ACTIVATIONS = frozenset(
@@ -45,18 +47,20 @@ _FLOAT = onnx.TensorProto.FLOAT
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """An activation between blocks. `producer` is None for a model input; `shape` is empty where unknown."""
+    """An activation between blocks. `producer` is None for a model input; `shape` is None where unknown, and one of
+    those that occur where dimensions are dynamic; `dtype` is a numpy name, or "str"."""
 
     name: str
-    shape: tuple[int, ...]
+    shape: tuple[int, ...] | None
     element_bytes: int
     producer: str | None
     consumers: tuple[str, ...]
+    dtype: str = "float32"
 
     @property
     def elements(self) -> int:
         """Number of values; 0 where the shape is not known before running."""
-        return prod(self.shape) if self.shape else 0
+        return 0 if self.shape is None else prod(self.shape)
 
     @property
     def float_bytes(self) -> int:
@@ -148,11 +152,18 @@ class Graph:
         return tuple(block for block in self.blocks if block.quantizable)
 
 
-def build(model: Model) -> Graph:
-    """Group the operators of `model` into blocks. Raises BadModel where the operators form a cycle."""
+def build(model: Model, observed: Observed | None = None) -> Graph:
+    """Group the operators of `model` into blocks. Raises BadModel where the operators form a cycle.
+
+    Shapes and types are those `observed` in an inference. Without one they are the static ones, and a dynamic dimension
+    is no reason to refuse a block its int8 form.
+    """
     proto = model.proto.graph
-    shapes = tensor_shapes(model.proto)
-    types = _tensor_types(model.proto)
+    shapes, types = tensor_shapes(model.proto), tensor_types(model.proto)
+    assumed = tensor_shapes(model.proto, dynamic=1) if observed is None else shapes
+    for name, seen in (observed or {}).items():
+        shapes[name] = seen.shape
+        types[name] = onnx.helper.np_dtype_to_tensor_dtype(dtype_of(seen.dtype))
     initializers = {tensor.name for tensor in proto.initializer}
     consumers: dict[str, list[onnx.NodeProto]] = {}
     for node in proto.node:
@@ -160,7 +171,8 @@ def build(model: Model) -> Graph:
             consumers.setdefault(name, []).append(node)
     groups = _group(proto.node, consumers, initializers, set(model.outputs))
     owner = {node.name: index for index, group in enumerate(groups) for node in group}
-    blocks = tuple(_block(group, consumers, initializers, shapes, types, set(model.outputs)) for group in groups)
+    outputs = set(model.outputs)
+    blocks = tuple(_block(group, consumers, initializers, shapes, assumed, types, outputs) for group in groups)
     names = [block.name for block in blocks]
     if len(set(names)) != len(names):
         raise BadModel(f"{model.name}: two blocks share a name: give its nodes unique names")
@@ -170,8 +182,9 @@ def build(model: Model) -> Graph:
     for name in dict.fromkeys([spec.name for spec in model.inputs] + wanted + list(model.outputs)):
         users = [blocks[owner[node.name]].name for node in consumers.get(name, ())]
         outside = tuple(dict.fromkeys(user for user in users if user != produced.get(name)))
-        size = onnx.helper.tensor_dtype_to_np_dtype(types.get(name, _FLOAT)).itemsize
-        tensors.append(Tensor(name, shapes.get(name, ()), size, produced.get(name), outside))
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(types.get(name, _FLOAT))
+        each = Tensor(name, shapes.get(name), dtype.itemsize, produced.get(name), outside, dtype_name(dtype))
+        tensors.append(each)
     return Graph(model.sha256, blocks, tuple(tensors), tuple(s.name for s in model.inputs), model.outputs)
 
 
@@ -241,13 +254,16 @@ def match(graph: Graph, patterns: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(chosen))
 
 
-def tensor_shapes(proto: onnx.ModelProto) -> dict[str, tuple[int, ...]]:
-    """Static shapes of inputs, outputs, intermediate tensors and initialisers; unknown ones are left out."""
+def tensor_shapes(proto: onnx.ModelProto, dynamic: int | None = None) -> dict[str, tuple[int, ...]]:
+    """Static shapes of inputs, outputs, intermediate tensors and initialisers; those with a dynamic dimension are left
+    out, or have `dynamic` for it."""
     shapes = {tensor.name: tuple(tensor.dims) for tensor in proto.graph.initializer}
     for value in [*proto.graph.input, *proto.graph.value_info, *proto.graph.output]:
         dims = value.type.tensor_type.shape.dim
-        if value.type.tensor_type.HasField("shape") and all(dim.dim_value > 0 for dim in dims):
-            shapes[value.name] = tuple(dim.dim_value for dim in dims)
+        sizes = [dim.dim_value if dim.HasField("dim_value") else dynamic for dim in dims]
+        known = [size for size in sizes if size is not None and size >= 0]
+        if value.type.tensor_type.HasField("shape") and len(known) == len(sizes):
+            shapes[value.name] = tuple(known)
     return shapes
 
 
@@ -260,13 +276,6 @@ def node_inputs(node: onnx.NodeProto) -> list[str]:
             inner |= {tensor.name for tensor in attribute.g.initializer} | {value.name for value in attribute.g.input}
             names += [name for sub in attribute.g.node for name in node_inputs(sub) if name not in inner]
     return names
-
-
-def _tensor_types(proto: onnx.ModelProto) -> dict[str, int]:
-    types = {tensor.name: tensor.data_type for tensor in proto.graph.initializer}
-    for value in [*proto.graph.input, *proto.graph.value_info, *proto.graph.output]:
-        types[value.name] = value.type.tensor_type.elem_type
-    return types
 
 
 def _group(
@@ -355,6 +364,7 @@ def _block(
     consumers: Mapping[str, list[onnx.NodeProto]],
     initializers: set[str],
     shapes: dict[str, tuple[int, ...]],
+    assumed: Mapping[str, tuple[int, ...]],
     types: Mapping[str, int],
     model_outputs: set[str],
 ) -> Block:
@@ -378,7 +388,7 @@ def _block(
         weights=weights,
         weight_elements=sum(prod(shapes[name]) for name in weights),
         flops=sum(operator_flops(node, shapes) for node in group),
-        refusal=_refusal(group, outputs, initializers, shapes, types),
+        refusal=_refusal(group, outputs, initializers, assumed, types),
         movement=first.op_type in MOVEMENT,
         soft_tail=len(group) > 1 and group[-1].op_type not in ("Add", "Relu", "Clip"),
     )
@@ -404,10 +414,10 @@ def _refusal(
     for name in (*data, *outputs):
         if types.get(name, _FLOAT) != _FLOAT:
             return f"tensor {name} is not float32"
-        if not shapes.get(name):
+        if name not in shapes:
             return f"the shape of {name} is not known before running"
-    if first.op_type in MOVEMENT and len(activations) > 1:
-        return "its shape or index is computed while running"
+        if not shapes[name] or 0 in shapes[name]:
+            return f"tensor {name} is {'empty' if shapes[name] else 'a single number'}"
     if first.op_type in ("Conv", "Gemm") and any(name and name not in initializers for name in first.input[1:]):
         return "its weights are computed while running"
     if first.op_type == "Gemm" and any(a.name in ("alpha", "beta") and a.f != 1.0 for a in first.attribute):

@@ -104,7 +104,8 @@ class Plan:
 
     On several devices `predicted_latency_s` is that of the simulated `timeline` of one request, and what any request
     takes of the start device; `summed_s` adds up the seconds of all components and crossings, as if nothing ran at the
-    same time. Inputs come from, and outputs go to, the device `start`.
+    same time. Inputs come from, and outputs go to, the device `start`. Times and bytes are those of inputs of `shapes`;
+    it is empty where the model fixes them.
     """
 
     model_sha256: str
@@ -128,6 +129,7 @@ class Plan:
     predicted_joules: Interval | None = None
     predicted_rate_per_s: Interval | None = None
     timeline: tuple[Span, ...] = ()
+    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
     binding: tuple[str, ...] = ()
 
     def assignment(self) -> dict[str, Precision]:

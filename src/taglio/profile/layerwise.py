@@ -21,7 +21,8 @@ from onnx import helper
 
 from taglio.errors import BadOption
 from taglio.model.graph import Block, Graph, node_inputs
-from taglio.model.load import Model, random_feed
+from taglio.model.inputs import Feed
+from taglio.model.load import Model
 from taglio.profile.stopwatch import Progress, run_once
 from taglio.quantize.emitter import Emitter
 from taglio.quantize.precision import FLOAT32, Assignment, Precision
@@ -67,21 +68,23 @@ def layer_times(
     builder: QdqBuilder,
     precisions: Sequence[Precision],
     options: SessionOptions,
+    sample: Feed,
     *,
     cut: Cut = "upstream",
     warmup: int = 1,
     runs: int = 10,
     progress: Progress | None = None,
 ) -> LayerTimes:
-    """Time each block alone in each of `precisions` that it has, one session at a time, on random inputs.
+    """Time each block alone in each of `precisions` that it has, one session at a time, on random inputs of the shapes
+    that the model has for `sample`; where values matter, on what it computes for it.
 
     Raises BadOption for no runs, BadModel when ONNX Runtime refuses a layer, MeasurementFailed when one fails.
     """
     if runs < 1 or warmup < 0:
         raise BadOption(f"{runs} runs after {warmup} warm-ups: give at least 1 run and no negative warm-up")
     start = time.perf_counter()
-    cutter = LayerCutter(model, builder)
-    observed = _observe(model, _unpredictable(cutter, graph), options)
+    cutter = LayerCutter(model, graph, builder)
+    observed = _observe(model, _unpredictable(cutter, graph), options, sample)
     pairs = [(block, precision) for block in graph.blocks for precision in precisions if precision.fits(block)]
     layers = []
     for done, (block, precision) in enumerate(pairs):
@@ -122,11 +125,12 @@ def speedups(times: LayerTimes, precision: str = "int8") -> dict[str, float]:
 class LayerCutter:
     """Makes models of single blocks of one model."""
 
-    def __init__(self, model: Model, builder: QdqBuilder) -> None:
+    def __init__(self, model: Model, graph: Graph, builder: QdqBuilder) -> None:
         proto = model.proto.graph
         self._model = model
         self._builder = builder
         self._initializers = model.initializers()
+        self._tensors = graph.tensor_map()
         self._values: dict[str, onnx.ValueInfoProto] = {
             value.name: value for value in (*proto.input, *proto.value_info, *proto.output)
         }
@@ -187,7 +191,7 @@ class LayerCutter:
         return list(result.values())
 
     def _stored(self, emitter: Emitter, stored: str, zero_point: str, tensor: str) -> onnx.ValueInfoProto:
-        shape = [dim.dim_value for dim in self._values[tensor].type.tensor_type.shape.dim]
+        shape = self._tensors[tensor].shape
         return helper.make_tensor_value_info(stored, emitter.initializers[zero_point].data_type, shape)
 
 
@@ -198,11 +202,10 @@ def _unpredictable(cutter: LayerCutter, graph: Graph) -> list[str]:
     )
 
 
-def _observe(model: Model, names: Sequence[str], options: SessionOptions) -> dict[str, Array]:
-    """Values of `names` in one inference of the whole float model on random inputs."""
+def _observe(model: Model, names: Sequence[str], options: SessionOptions, feed: Feed) -> dict[str, Array]:
+    """Values of `names` in one inference of the whole float model."""
     if not names:
         return {}
-    feed = random_feed(model.inputs, seed=0)
     wanted = [name for name in names if name not in feed]
     proto = onnx.ModelProto()
     proto.CopyFrom(model.proto)

@@ -70,6 +70,7 @@ def calibrate(
     low_high = {
         name: (float(np.min(value.range_value[0])), float(np.max(value.range_value[1]))) for name, value in data.items()
     }
+    low_high = {name: (low, high) for name, (low, high) in low_high.items() if low <= high or low - high != np.inf}
     for name, (low, high) in low_high.items():
         if not (np.isfinite(low) and np.isfinite(high)):
             raise BadData(f"{dataset.source}: tensor {name} becomes {low} … {high} on it: check its preprocessing")

@@ -16,8 +16,7 @@ from taglio.errors import BadArtifact, BadModel
 from taglio.flow import workspace
 from taglio.flow.outcome import Outcome
 from taglio.flow.workspace import Setup
-from taglio.model.graph import Graph, build
-from taglio.model.load import load as load_model
+from taglio.model.graph import Graph
 from taglio.plan.pareto import Front
 from taglio.plan.result import Plan
 from taglio.profile.measure import FLOAT_RUN
@@ -88,7 +87,7 @@ def gather(folder: Path) -> Material:
         outcome.model if outcome is not None else Path(setup.model).stem if setup is not None else folder.name,
         profile,
         setup,
-        reader.take("graph", lambda: _graph(folder, setup), "profile MODEL --data DATA -o"),
+        reader.artifact(workspace.GRAPH, Graph, "profile MODEL --data DATA -o"),
         reader.artifact(workspace.ERROR, ErrorModel, "error"),
         plan,
         outcome,
@@ -135,16 +134,6 @@ def _load(path: Path, kind: str, expected: type[T], sha256: str, plan_sha256: st
     if plan_sha256 and getattr(value, "plan_sha256", plan_sha256) != plan_sha256:
         raise BadArtifact(f"{path.name} is of another plan than plan.json")
     return value
-
-
-def _graph(folder: Path, setup: Setup | None) -> Graph:
-    """The blocks of the folder's own float model, or of the one it was made from: names are the same in both."""
-    kept = folder / workspace.FLOAT_MODEL
-    if kept.exists():
-        return build(load_model(kept))
-    if setup is not None and Path(setup.model).exists():
-        return build(load_model(Path(setup.model), setup.shapes))
-    raise FileNotFoundError(workspace.FLOAT_MODEL)
 
 
 def _manifest(folder: Path, sha256: str) -> Manifest:

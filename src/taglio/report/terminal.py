@@ -1,6 +1,6 @@
 """Terminal tables. Rounds and aligns; computes nothing that the artifacts do not hold."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import exp
 from pathlib import Path
 from typing import Any
@@ -68,6 +68,8 @@ def outcome(folder: Path, result: Outcome) -> None:
     where = result.conditions
     say(f"on {where.machine}, {where.threads} threads, {where.runtime} {where.runtime_version}")
     say(f"{result.calibration_samples} samples calibrated, {result.held_out_samples} held out for the error")
+    if result.conditions.shapes:
+        say(measured_at(result.conditions.shapes))
     metric = result.metric
     table = _table("", "latency", "predicted", metric.title, "predicted", "accuracy", "size", "int8 blocks")
     for each in (result.float32, result.int8, result.plan):
@@ -95,8 +97,14 @@ def outcome(folder: Path, result: Outcome) -> None:
     say(f"wrote {folder / workspace.COMPONENTS / 'model.onnx'} and {folder / workspace.REPORT}")
 
 
-def inspect(model: Model, graph: Graph, shown: set[str] | None) -> None:
-    """One row per block."""
+def measured_at(shapes: Mapping[str, Sequence[int]]) -> str:
+    """The line that says of which shapes times and bytes are, where a model has dynamic dimensions."""
+    told = ", ".join(f"{name} {'x'.join(map(str, shape)) or 'scalar'}" for name, shape in shapes.items())
+    return f"times and bytes are those of {told}; dimensions stay dynamic in what is built"
+
+
+def inspect(model: Model, graph: Graph, shown: set[str] | None, assumed: str = "") -> None:
+    """One row per block, and what was `assumed` of dynamic dimensions."""
     tensors = graph.tensor_map()
     table = _table("block", "operators", "MFLOPs", "weights", "in int8", "output", "in int8", "int8?")
     for block in graph.blocks:
@@ -121,9 +129,14 @@ def inspect(model: Model, graph: Graph, shown: set[str] | None) -> None:
         f"{_bytes(weights)} of weights, opset {model.opset}"
     )
     for spec in model.inputs:
-        say(f"input  {spec.name} {'x'.join(map(str, spec.shape))} {spec.dtype}")
+        known = spec.shape is not None
+        dims = "x".join("?" if dim is None else str(dim) for dim in spec.shape or ()) if known else "of any shape"
+        say(f"input  {spec.name} {dims} {spec.dtype}")
     for name in model.outputs:
-        say(f"output {name} {'x'.join(map(str, tensors[name].shape)) or '?'}")
+        shape = tensors[name].shape
+        say(f"output {name} {'?' if shape is None else 'x'.join(map(str, shape))} {tensors[name].dtype}")
+    if assumed:
+        say(assumed)
 
 
 def profile(graph: Graph, result: Profile, layers: LayerTimes | None = None) -> None:
@@ -227,6 +240,8 @@ def plan(result: Plan) -> None:
     between = f"{_ms(latency.low)} … {_ms(latency.high)}"
     say(f"{result.status}, gap {result.gap:.2%}; latency {_ms(latency.value)} ({between})")
     say(error_line(result))
+    if result.shapes:
+        say(measured_at(result.shapes))
 
 
 def error_line(result: Plan) -> str:

@@ -1,6 +1,6 @@
 """The whole flow on a running cluster: every device profiles, then error, plan, build, deploy, run. Decides nothing."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import ceil
 from pathlib import Path
@@ -19,6 +19,7 @@ from taglio.flow.error import error_stage, loss_limits, open_switchable
 from taglio.flow.place import ClusterFile, candidate, place_models
 from taglio.flow.stages import build
 from taglio.flow.workspace import PROFILE, SETUP, Setup, Work
+from taglio.model.graph import Graph
 from taglio.plan.objective import Objective
 from taglio.plan.result import Limits, Plan
 from taglio.profile.result import Profile
@@ -48,7 +49,7 @@ class ClusterOutcome:
 def optimize_on_cluster(
     folder: Path,
     setup: Setup,
-    limits: Limits,
+    limits_of: Callable[[Graph], Limits],
     cluster: Cluster,
     objective: Objective,
     used: ClusterFile,
@@ -56,14 +57,16 @@ def optimize_on_cluster(
     effort: float = 1.0,
     progress: Progress | None = None,
 ) -> ClusterOutcome:
-    """The best plan under `limits` on the devices that run, built into `folder` and run on them."""
+    """The best plan under the limits that `limits_of` gives for its blocks on the devices that run, built into `folder`
+    and run on them."""
     if all(device.assumed for device in cluster.devices):
         raise BadOption(
             f"{used.file}: every device's times are another's, scaled, and none would profile the model: "
             "leave scale out for one at least"
         )
     work = workspace.open_only(folder, setup)
-    losses = loss_limits(work, limits)  # a bound that cannot be kept is refused before anything is written
+    # A bound that cannot be kept is refused before anything is written.
+    losses = loss_limits(work, limits_of(work.graph))
     workspace.keep(work)
     with connect(cluster.start) as connection:
         connection.need([device.name for device in cluster.devices])
@@ -82,7 +85,7 @@ def optimize_on_cluster(
     error_stage(work, scheme, switchable, effort=effort, progress=progress)
 
     def placed(time_limit_s: float) -> Plan:
-        candidates = [candidate(folder, lambda _graph: limits)]
+        candidates = [candidate(folder, limits_of)]
         return place_models(
             candidates, cluster, objective, time_limit_s=time_limit_s, used=used, progress=progress
         ).plans[0]

@@ -23,7 +23,7 @@ from taglio.cluster.engine.resident import Resident
 from taglio.errors import BadDevice
 from taglio.flow.place import source
 from taglio.flow.workspace import PROFILE, Work
-from taglio.model.graph import build
+from taglio.model.graph import Graph
 from taglio.model.load import load
 from taglio.plan.result import Plan
 from taglio.profile.measure import profile, refine_near
@@ -46,6 +46,7 @@ class Job:
     sha256: str
     name: str
     shapes: dict[str, tuple[int, ...]]
+    graph: Graph
     ranges: Ranges
     scheme: Scheme
     feeds: list[dict[str, np.ndarray]]
@@ -65,7 +66,7 @@ class Profiler(Resident):
             path = Path(folder) / job.name
             path.write_bytes(self.store.read(job.sha256))
             model = load(path, job.shapes)
-        graph = build(model)
+        graph = job.graph
         builder = QdqBuilder(model, graph, {job.scheme.calibration: job.ranges})
         if job.known is not None:
             again = Effort(budget_s=_AGAIN_S * job.effort)
@@ -149,11 +150,12 @@ def _measured(
 def _asked(work: Work, scheme: Scheme, effort: float, progress: Progress | None) -> Job:
     """What every device is asked, but for its threads."""
     model = Path(work.setup.model)
-    feeds = [dict(each) for each in work.data.held_out.samples[:FEEDS]]
+    feeds = [dict(each) for each in work.typical[:FEEDS]]
     ranges = work.ranges(scheme, progress)
     options = SessionOptions(1, work.setup.options().optimization, work.setup.spinning)
     sha256 = hashlib.sha256(model.read_bytes()).hexdigest()
-    return Job(sha256, model.name, work.setup.shapes, ranges, scheme, feeds, options, effort, work.setup.seed)
+    setup = work.setup
+    return Job(sha256, model.name, setup.shapes, work.graph, ranges, scheme, feeds, options, effort, setup.seed)
 
 
 def _profiler(device: Device, model: Path, sha256: str, progress: Progress | None) -> tuple[Any, str]:

@@ -83,7 +83,7 @@ def run_on_cluster(
 ) -> ClusterRun:
     """Answer `runs` requests on the devices of `cluster`, in turn, or with `stream` as many at once as pay."""
     work, ready = planned(folder, cluster)
-    feeds = work.data.held_out.samples[:_CHECKED]
+    feeds = work.typical[:_CHECKED]
     wanted = {ready.plan.fingerprint(): references(ready, feeds)}
     with connect(cluster.start) as connection:
         recovery = Recovery(connection, work, ready, lambda each: lanes_for(each.plan) if stream else 1)

@@ -1,0 +1,254 @@
+"""Arrays → samples: which entries make a sample, where its batch dimension belongs, what its numbers become.
+
+An array is read entry by entry, and only those that are used: a file may be larger than the memory.
+"""
+
+import zipfile
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from math import prod
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from taglio.data.dataset import LABEL_KEYS, Dataset, assemble, checked_labels, evenly, span
+from taglio.data.spec import TEXT, Array, InputSpec, batch_symbol, matches, missing_batch, shown
+from taglio.errors import BadData, one_line
+
+
+class Column:
+    """An array [N, ...] of which single entries are read."""
+
+    def __init__(self, array: Array) -> None:
+        self._array = array
+        self.shape, self.dtype = array.shape, array.dtype
+
+    def entries(self, indices: Iterable[int]) -> Iterator[Array]:
+        """Copies of the entries at `indices`, which ascend."""
+        for index in indices:
+            yield np.array(self._array[index, ...], order="C")
+
+    def whole(self) -> Array:
+        """All of it."""
+        return np.asarray(self._array)
+
+
+class Stored(Column):
+    """A member of an .npz, read as a stream."""
+
+    def __init__(self, path: Path, member: str) -> None:
+        self._path, self._member = path, member
+        with zipfile.ZipFile(path) as archive, archive.open(member) as stream:
+            self.shape, self._by_column, self.dtype = _header(stream)
+            self._start = stream.tell()
+        if self.dtype.hasobject:
+            raise ValueError(f"{member}: Object arrays are pickled, which is refused: save arrays of numbers")
+
+    def entries(self, indices: Iterable[int]) -> Iterator[Array]:
+        """Copies of the entries at `indices`, which ascend."""
+        if self._by_column or not self.shape:
+            array = self.whole()
+            yield from (np.array(array[index, ...], order="C") for index in indices)
+            return
+        shape, size = self.shape[1:], self.dtype.itemsize * prod(self.shape[1:])
+        with zipfile.ZipFile(self._path) as archive, archive.open(self._member) as stream:
+            for index in indices:
+                stream.seek(self._start + index * size)
+                data = bytearray(stream.read(size))
+                if len(data) < size:
+                    raise ValueError(f"{self._member} is cut short")
+                yield np.frombuffer(data, self.dtype).reshape(shape) if size else np.empty(shape, self.dtype)
+
+    def whole(self) -> Array:
+        """All of it."""
+        with zipfile.ZipFile(self._path) as archive, archive.open(self._member) as stream:
+            array: Array = np.lib.format.read_array(stream, allow_pickle=False)
+            return array
+
+
+def _header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    version = np.lib.format.read_magic(stream)
+    readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    if version not in readers:
+        raise ValueError(f".npy version {version} holds no plain numbers")
+    shape, by_column, dtype = readers[version](stream)
+    return shape, by_column, dtype
+
+
+def read_columns(path: Path) -> dict[str, Column]:
+    """The arrays of an .npz by key, or of an .npy under "". Raises BadData for what is neither."""
+    with reading(path):
+        if path.suffix.lower() == ".npy":
+            array = np.load(path, mmap_mode="r", allow_pickle=False)
+            if not isinstance(array, np.ndarray):
+                raise ValueError("an .npz that is called .npy")
+            return {"": Column(array)}
+        if not zipfile.is_zipfile(path):
+            raise ValueError("not a zip file")
+        with zipfile.ZipFile(path) as archive:
+            members = archive.namelist()
+        return {name.removesuffix(".npy"): Stored(path, name) for name in members}
+
+
+class reading:  # noqa: N801 - used as a statement
+    """Turns what fails while an array file is read into one line."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        broken = (OSError, ValueError, EOFError, KeyError, RuntimeError, NotImplementedError, zipfile.BadZipFile)
+        if isinstance(error, (*broken, zlib.error, MemoryError)):
+            raise BadData(f"{self._path} cannot be read ({one_line(error)}): use numpy.save or numpy.savez") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """The array of every input, the labels, and what to say of how they were found."""
+
+    arrays: Mapping[str, Column]
+    labels: Column | None
+    remarks: tuple[str, ...]
+
+
+def by_input(where: str, found: Mapping[str, Column], inputs: Sequence[InputSpec], *, extra: bool = False) -> Named:
+    """Join arrays to inputs by key; an array of another key is taken where there is one array and one input.
+
+    With `extra`, keys that nothing takes are left out with a remark; otherwise they are refused with BadData.
+    """
+    wanted = [spec.name for spec in inputs]
+    label_keys = [key for key in found if key in LABEL_KEYS and key not in wanted]
+    keys = [key for key in found if key not in label_keys]
+    remarks = []
+    if len(wanted) == len(keys) == 1 and keys != wanted:
+        if keys != [""]:
+            remarks.append(f"{where}: array {keys[0]!r} is taken for the model's only input, {wanted[0]!r}")
+        found = {**found, wanted[0]: found[keys[0]]}
+        keys = wanted
+    if "" in keys:
+        raise BadData(f"{where} is one array for {len(inputs)} inputs: give an .npz with the keys {wanted}")
+    missing = [name for name in wanted if name not in keys]
+    if missing:
+        raise BadData(f"{where} has keys {list(found)}, but not the inputs {missing}: rename or add arrays")
+    unknown = [key for key in keys if key not in wanted] + label_keys[1:]
+    if unknown and not extra:
+        raise BadData(f"{where} has extra keys {unknown}: keep {wanted}, and at most one of {LABEL_KEYS}")
+    if unknown:
+        remarks.append(f"{where}: {', '.join(map(repr, unknown))} is no input of the model, and was left out")
+    labels = found[label_keys[0]] if label_keys else None
+    return Named({name: found[name] for name in wanted}, labels, tuple(remarks))
+
+
+def from_columns(
+    source: str, found: Mapping[str, Column], inputs: Sequence[InputSpec], limit: int, *, extra: bool = False
+) -> Dataset:
+    """Samples from arrays [N, *sample] by key, at most `limit` evenly spaced; labels under one of LABEL_KEYS."""
+    named = by_input(source, found, inputs, extra=extra)
+    symbol = batch_symbol(inputs)
+    fits = {spec.name: fit(source, spec, named.arrays[spec.name].shape, symbol) for spec in inputs}
+    lengths = {spec.name: named.arrays[spec.name].shape[0] for spec in inputs}
+    if len({Fraction(lengths[name], each.rows) for name, each in fits.items()}) > 1:
+        told = ", ".join(f"{name!r} {length}" for name, length in lengths.items())
+        raise BadData(f"{source} has different numbers of samples ({told}): save the same number for each")
+    # The input that takes most rows per sample counts rows for all: labels, names and what was dropped.
+    first, batch = max(((name, each.rows) for name, each in fits.items()), key=lambda item: item[1])
+    rows, count = lengths[first], lengths[first] // batch
+    if count == 0:
+        raise BadData(f"{source} has {rows} samples, and the batch of input {first!r} is {batch}: add samples")
+    keep = evenly(count, limit)
+    labels = None if named.labels is None else checked_labels(source, named.labels.whole(), rows)
+    if labels is not None:
+        lead = (count, batch) if batch > 1 else (count,)
+        labels = labels[: count * batch].reshape(*lead, *labels.shape[1:])[keep]
+    names = [span(str(i * batch), str((i + 1) * batch - 1)) for i in keep]
+    samples: list[dict[str, Array]] = [{} for _ in keep]
+    for spec in inputs:
+        own = fits[spec.name]
+        wanted = (index * own.rows + row for index in keep for row in range(own.rows))
+        entries = named.arrays[spec.name].entries(wanted)
+        for name, sample in zip(names, samples, strict=True):
+            several = [next(entries) for _ in range(own.rows)]
+            sample[spec.name] = cast(f"{source}: sample {name}", spec, own.join(several))
+    return assemble(source, samples, names, labels, rows - batch * len(keep), named.remarks)
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """`rows` entries make a sample, joined along `axis`; None where an entry is a sample as it is."""
+
+    rows: int
+    axis: int | None
+
+    def join(self, entries: Sequence[Array]) -> Array:
+        """One sample."""
+        return entries[0] if self.axis is None else np.stack(entries, axis=self.axis)
+
+
+def fit(where: str, spec: InputSpec, shape: tuple[int, ...], symbol: str | None) -> Fit:
+    """How the entries of an array [N, ...] of `shape` become samples. Raises BadData where they do not fit `spec`."""
+    if shape:
+        if spec.fits(shape[1:]):
+            return Fit(1, None)
+        axis = missing_batch(spec, shape[1:], symbol)
+        if axis is not None and spec.shape is not None:
+            size = spec.shape[axis]
+            return Fit(size if isinstance(size, int) else 1, axis)
+    dims = spec.shape or ()
+    fix = f"save {shown(('N', *dims[1:]))}, with N samples first"
+    if len(dims) >= 3 and len(shape) >= len(dims):
+        channels = 1 - len(dims)
+        if matches((*dims[2:], dims[1]), shape[channels:]):
+            fix = f"the channels are last, so save numpy.moveaxis(array, -1, {channels})"
+        elif matches((dims[-1], *dims[1:-1]), shape[channels:]):
+            fix = f"the channels are first, so save numpy.moveaxis(array, {channels}, -1)"
+    elif dims and matches(dims[1:], shape):
+        fix = "there is no axis of samples, so save array[None], or stack several"
+    raise BadData(f"{where} has {list(shape)} for input {spec.name!r}, which takes {shown(spec.shape)}: {fix}")
+
+
+def one_sample(where: str, spec: InputSpec, array: Array, symbol: str | None) -> Array:
+    """`array` as the one sample that it is, its batch dimension added where it lacks it."""
+    if not spec.fits(array.shape):
+        axis = missing_batch(spec, array.shape, symbol)
+        if axis is None or (spec.shape is not None and isinstance(spec.shape[axis], int) and spec.shape[axis] != 1):
+            raise BadData(
+                f"{where} has {list(array.shape)} for input {spec.name!r}, which takes {shown(spec.shape)}: "
+                "give each sample that shape, or without its batch dimension"
+            )
+        array = np.expand_dims(array, axis)
+    return cast(where, spec, array)
+
+
+def cast(where: str, spec: InputSpec, array: Array) -> Array:
+    """One sample in the input's dtype; refused where that would change what the numbers mean, and where it is NaN.
+
+    Infinities stay: masks hold them. Whether the model answers with numbers is found where it runs.
+    """
+    target, source = spec.numpy_dtype(), array.dtype
+    what = f"{where} has {source} for input {spec.name!r}, which takes {spec.dtype if spec.dtype == TEXT else target}"
+    if spec.dtype == TEXT:
+        if source.kind not in "US" and not all(isinstance(each, str) for each in array.flat):
+            raise BadData(f"{what}: give text")
+        return np.asarray(array.astype("U") if source.kind == "S" else array).astype(object)
+    if source.kind not in "fiub":
+        raise BadData(f"{what}: save numbers")
+    if source.kind == "f" and target.kind != "f":
+        raise BadData(f"{what}: fractions would be lost, so save whole numbers of {target}")
+    if source == np.uint8 and target.kind == "f" and array.ndim >= 3:
+        fix = f"convert them as in training, e.g. (array / 255).astype({target.name!r})"
+        raise BadData(f"{what}: raw pixels need preprocessing, so {fix}, or give a folder of images")
+    with np.errstate(all="ignore"):
+        made = np.ascontiguousarray(array.astype(target, copy=False)).reshape(array.shape)
+        # Compared both ways: int8 -1 survives a round trip through uint8, and int64 is wider than float64.
+        if source.kind != "f" and ((made != array).any() or (made.astype(source) != array).any()):
+            raise BadData(f"{what}: it cannot hold all of {array.min()}..{array.max()}: rescale them")
+        bad = np.count_nonzero(np.isnan(made) | (np.isinf(made) & ~np.isinf(array)))
+    if bad:
+        raise BadData(f"{where}, input {spec.name!r} has {bad} NaN or infinite values as {target}: repair or remove it")
+    return made

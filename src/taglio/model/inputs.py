@@ -1,0 +1,102 @@
+"""The inputs of an ONNX graph: their shapes fixed or left open, and feeds for them. Reads no data."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+from taglio.data.spec import TEXT, Dim, InputSpec, batch_symbol
+from taglio.errors import BadModel
+
+Feed = Mapping[str, np.ndarray]
+
+
+def fix_shapes(path: Path, proto: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Fix the dimensions of the inputs in `shapes`, in place. Raises BadModel where the model has others."""
+    inputs = {value.name: value for value in proto.graph.input}
+    for name, shape in shapes.items():
+        if name not in inputs:
+            raise BadModel(f"{path}: --shape names the input {name}; the model's inputs are {', '.join(inputs)}")
+        tensor = inputs[name].type.tensor_type
+        if not tensor.HasField("shape"):
+            tensor.shape.dim.extend(onnx.TensorShapeProto.Dimension() for _ in shape)
+        dims = tensor.shape.dim
+        if len(dims) != len(shape):
+            raise BadModel(f"{path}: --shape {name} gives {len(shape)} dimensions, the input has {len(dims)}")
+        for dim, size in zip(dims, shape, strict=True):
+            if dim.HasField("dim_value") and dim.dim_value not in (size, 0, -1):
+                raise BadModel(f"{path}: --shape {name} gives {size} where the model fixes {dim.dim_value}")
+            dim.dim_value = size
+    if shapes:  # shapes inferred for the dynamic dimension are stale now
+        del proto.graph.value_info[:]
+        for value in proto.graph.output:
+            value.type.tensor_type.ClearField("shape")
+    for value in proto.graph.input:
+        for dim in value.type.tensor_type.shape.dim:
+            if dim.dim_value < 0:  # how some exporters write a dynamic dimension
+                dim.Clear()
+
+
+def input_specs(path: Path, proto: onnx.ModelProto) -> tuple[InputSpec, ...]:
+    """The inputs of a graph. Raises BadModel for one that is no tensor."""
+    return tuple(_spec(path, value) for value in proto.graph.input)
+
+
+def _spec(path: Path, value: onnx.ValueInfoProto) -> InputSpec:
+    if not value.type.HasField("tensor_type"):
+        raise BadModel(f"{path}: input {value.name} is not a tensor: taglio plans tensor models only")
+    tensor = value.type.tensor_type
+    dims: tuple[Dim, ...] | None = None
+    if tensor.HasField("shape"):
+        dims = tuple(
+            dim.dim_value if dim.HasField("dim_value") else (dim.dim_param or None) for dim in tensor.shape.dim
+        )
+    if tensor.elem_type == onnx.TensorProto.STRING:
+        return InputSpec(value.name, dims, TEXT)
+    return InputSpec(value.name, dims, onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type).name)
+
+
+def keep_interface(original: onnx.ModelProto, made: onnx.ModelProto) -> None:
+    """Give `made`, whose inputs and outputs have the names of those of `original`, their types and dimensions too.
+
+    What was inferred of an output that the original leaves open stays, where it is no dimension's new name.
+    """
+    for old, new in ((original.graph.input, made.graph.input), (original.graph.output, made.graph.output)):
+        declared = {value.name: value for value in old}
+        for value in new:
+            known = declared.get(value.name)
+            if known is None or not known.type.WhichOneof("value"):
+                continue
+            tensor = known.type.tensor_type
+            if known.type.HasField("tensor_type") and not tensor.HasField("shape"):
+                for dim in value.type.tensor_type.shape.dim:
+                    if not dim.HasField("dim_value"):
+                        dim.Clear()
+                continue
+            value.type.CopyFrom(known.type)
+
+
+def random_feed(inputs: Iterable[InputSpec], seed: int) -> dict[str, np.ndarray]:
+    """One feed of standard-normal (floating) or zero/one (integer, bool) values, dynamic dimensions of 1; for timing,
+    never for error."""
+    rng = np.random.default_rng(seed)
+    feed: dict[str, np.ndarray] = {}
+    for spec in inputs:
+        dtype, shape = spec.numpy_dtype(), spec.sizes()
+        if dtype.kind == "f":
+            feed[spec.name] = np.asarray(rng.standard_normal(shape)).astype(dtype)
+        elif dtype.kind == "O":
+            feed[spec.name] = np.full(shape, "", object)
+        else:
+            feed[spec.name] = np.asarray(rng.integers(0, 2, shape)).astype(dtype)
+    return feed
+
+
+def random_feeds(inputs: Sequence[InputSpec]) -> list[dict[str, np.ndarray]]:
+    """One random feed where the inputs are of fixed sizes, but for their batch; otherwise none."""
+    batch = batch_symbol(inputs)
+    known = all(
+        spec.shape is not None and all(isinstance(dim, int) or dim == batch for dim in spec.shape) for spec in inputs
+    )
+    return [random_feed(inputs, seed=0)] if known else []

@@ -1,0 +1,96 @@
+"""The shape and type of every tensor, seen in one inference. Infers nothing.
+
+Static inference stops at operators outside ONNX and at sizes computed while running; an inference does not. Only
+shapes are fetched, so it takes no more memory than any other inference.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from taglio.data.spec import Shape, batch_symbol, dtype_name, shown
+from taglio.errors import BadData, BadModel
+from taglio.model.inputs import Feed, random_feeds
+from taglio.model.load import Model
+from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session, run_session
+
+_PREFIX = "taglio/shape/"
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A tensor as it was in an inference; `dtype` is a numpy name, or "str"."""
+
+    shape: Shape
+    dtype: str
+
+
+Observed = Mapping[str, Seen]
+
+
+def observe(model: Model, feed: Feed, label: str) -> dict[str, Seen]:
+    """Every input and every tensor that an operator of the graph writes, in one inference of `feed`; sequences and
+    optionals are left out. Raises BadData, naming `label`, where the model cannot run it."""
+    written = [name for node in model.proto.graph.node for name in node.output if name]
+    types = tensor_types(model.proto)
+    typed = [name for name in written if name in types]
+    open_ = [name for name in written if name not in types]  # of these ONNX Runtime knows whether they are tensors
+    proto = _with_shapes(model.proto, typed, open_)
+    session = open_session(proto, SessionOptions(1, Optimization.NONE), label=model.name)
+    values = run_session(session, [*(_PREFIX + name for name in typed), *open_], feed, label)
+    found = {name: Seen(value.shape, dtype_name(value.dtype)) for name, value in feed.items()}
+    for name, shape in zip(typed, values, strict=False):
+        dtype = helper.tensor_dtype_to_np_dtype(types[name])
+        found[name] = Seen(tuple(int(size) for size in shape), dtype_name(dtype))
+    for name, value in zip(open_, values[len(typed) :], strict=True):
+        if isinstance(value, np.ndarray):
+            found[name] = Seen(value.shape, dtype_name(value.dtype))
+    return found
+
+
+def observe_random(model: Model) -> tuple[dict[str, Seen] | None, str]:
+    """What random inputs show where sizes are fixed, a dynamic batch taken as 1; and a line that says what was assumed.
+
+    None where other dimensions are dynamic, or random values do not run: then only what inference knows is known.
+    """
+    dynamic = [spec for spec in model.inputs if spec.dynamic]
+    feeds = random_feeds(model.inputs)
+    try:
+        observed = observe(model, feeds[0], model.name) if feeds else None
+    except (BadData, BadModel):
+        observed = None
+    if observed is None:
+        told = ", ".join(f"{spec.name} {shown(spec.shape)}" for spec in dynamic)
+        line = f"{told}: what depends on dynamic dimensions is not counted here; --shape gives them sizes"
+        return None, line if dynamic else ""
+    return (
+        observed,
+        f"{batch_symbol(model.inputs)} is taken as 1 here; --shape gives it another size" if dynamic else "",
+    )
+
+
+def tensor_types(proto: onnx.ModelProto) -> dict[str, int]:
+    """The element type of every tensor that has one in the file."""
+    types = {tensor.name: tensor.data_type for tensor in proto.graph.initializer}
+    for value in [*proto.graph.input, *proto.graph.value_info, *proto.graph.output]:
+        if value.type.HasField("tensor_type") and value.type.tensor_type.elem_type:
+            types[value.name] = value.type.tensor_type.elem_type
+        elif value.type.WhichOneof("value"):
+            types.pop(value.name, None)
+    return types
+
+
+def _with_shapes(model: onnx.ModelProto, typed: list[str], open_: list[str]) -> onnx.ModelProto:
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model)
+    if not any(entry.domain in ("", "ai.onnx") for entry in proto.opset_import):
+        proto.opset_import.append(helper.make_opsetid("", 13))
+    for name in typed:
+        proto.graph.node.append(helper.make_node("Shape", [name], [_PREFIX + name], name=_PREFIX + name))
+    have = {value.name for value in proto.graph.output}
+    names = [*(_PREFIX + name for name in typed), *(name for name in open_ if name not in have)]
+    proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
+    return proto
