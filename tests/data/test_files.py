@@ -10,7 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from taglio.data.dataset import InputSpec, Preprocess, load, parse_preprocess, random_dataset, split
+from taglio.data.dataset import split
+from taglio.data.files import load
+from taglio.data.images import Preprocess, parse_preprocess
+from taglio.data.spec import InputSpec
 from taglio.errors import BadData, BadOption
 
 
@@ -159,7 +162,7 @@ def test_a_batch_groups_pictures(tmp_path: Path) -> None:
     data, single = load(pictures(tmp_path, 5), [x_of(2, 3, 4, 6)]), load(tmp_path, [IMAGE])
     assert (data.names, data.dropped) == (("p00.png..p01.png", "p02.png..p03.png"), 1)
     np.testing.assert_array_equal(data.samples[1]["x"][1:], single.samples[3]["images"])
-    with refused("5 pictures, the model's batch is 8: add"):
+    with refused("5 images, the model's batch is 8: add"):
         load(tmp_path, [x_of(8, 3, 4, 6)])
 
 
@@ -194,12 +197,12 @@ def test_preprocess_may_not_leave_the_input_dtype(tmp_path: Path) -> None:
 
 
 def test_unreadable_pictures_are_named(tmp_path: Path) -> None:
-    with refused(r"0 pictures, the model's batch is 1: add jpg/jpeg/png/bmp/webp files"):
+    with refused(r"0 images, the model's batch is 1: add jpg/jpeg/png/bmp/webp files"):
         load(tmp_path, [IMAGE])
     picture = pictures(tmp_path, 1) / "p00.png"
     for content in (picture.read_bytes()[:70], b"not a picture", b""):
         picture.write_bytes(content)
-        with refused(r"p00\.png is not a readable picture \(.+\): replace or remove it"):
+        with refused(r"p00\.png is not a readable image, .* \(.+\): replace or remove it"):
             load(tmp_path, [IMAGE])
     Image.fromarray(np.full((4, 6), 40000, dtype=np.uint16)).save(picture)
     with refused(r"p00\.png has I;16 pixels, not 8-bit"):

@@ -9,7 +9,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from taglio.errors import BadModel
+from taglio.data.spec import InputSpec
+from taglio.errors import BadData, BadModel
 from taglio.model.inputs import random_feed
 from taglio.model.load import Model, load
 from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session
@@ -123,10 +124,14 @@ def test_external_weights_are_read_and_missing_ones_named(tmp_path: Path) -> Non
 # Shapes
 
 
-def test_a_dynamic_dimension_shows_the_flag_that_fixes_it(tmp_path: Path) -> None:
-    text = refusal(saved(batched(), tmp_path))
-    assert "input x has a dynamic dimension (batchx3x8x8)" in text
-    assert "--shape x=1x3x8x8" in text
+def test_dynamic_dimensions_stay_as_the_model_names_them(tmp_path: Path) -> None:
+    proto = batched()
+    proto.graph.output[0].type.tensor_type.shape.dim[0].dim_param = "answers"
+    model = load(saved(proto, tmp_path))
+    assert model.inputs == (InputSpec("x", ("batch", 3, 8, 8), "float32"),)
+    assert list(model.proto.graph.input) == list(proto.graph.input)
+    assert list(model.proto.graph.output) == list(proto.graph.output)
+    assert random_feed(model.inputs, 0)["x"].shape == (1, 3, 8, 8)
 
 
 def test_a_dynamic_dimension_can_be_fixed(tmp_path: Path) -> None:
@@ -143,23 +148,45 @@ def test_a_dynamic_dimension_can_be_fixed(tmp_path: Path) -> None:
         ({"z": (1, 3, 8, 8)}, "--shape names the input z; the model's inputs are x"),
         ({"x": (1, 3, 8)}, "--shape x gives 3 dimensions, the input has 4"),
         ({"x": (1, 4, 8, 8)}, "--shape x gives 4 where the model fixes 3"),
-        ({"x": (0, 3, 8, 8)}, "zero dimension"),
-        ({"x": (-1, 3, 8, 8)}, "dynamic dimension"),
+        ({"x": (-1, 3, 8, 8)}, "--shape x gives -1: give sizes of 0 or more"),
     ],
 )
 def test_a_wrong_shape_flag(tmp_path: Path, shapes: dict[str, tuple[int, ...]], words: str) -> None:
     assert words in refusal(saved(batched(), tmp_path), shapes)
 
 
-def test_a_zero_dimension(tmp_path: Path) -> None:
+def test_a_zero_dimension_is_a_size(tmp_path: Path) -> None:
     g = Sketch(31)
-    assert "input x has a zero dimension" in refusal(saved(g.model(g.op("Relu", g.input("x", 1, 0, 8))), tmp_path))
+    model = load(saved(g.model(g.op("Relu", g.input("x", 1, 0, 8))), tmp_path))
+    assert model.inputs[0].shape == (1, 0, 8)
 
 
-def test_an_input_without_a_shape(tmp_path: Path) -> None:
+def test_an_input_without_a_shape_takes_any_or_the_one_given(tmp_path: Path) -> None:
     g = Sketch(32)
     g.inputs.append(helper.make_tensor_value_info("x", TensorProto.FLOAT, None))
-    assert "input x has no shape" in refusal(saved(g.model(g.op("Relu", "x")), tmp_path))
+    path = saved(g.model(g.op("Relu", "x")), tmp_path)
+    assert load(path).inputs[0].shape is None
+    assert load(path, {"x": (2, 3)}).inputs[0].shape == (2, 3)
+
+
+def test_a_dimension_of_minus_one_is_dynamic(tmp_path: Path) -> None:
+    proto = batched()
+    proto.graph.input[0].type.tensor_type.shape.dim[0].dim_value = -1
+    assert load(saved(proto, tmp_path)).inputs[0].shape == (None, 3, 8, 8)
+
+
+def test_inputs_that_cannot_be_random_refuse_nothing(tmp_path: Path) -> None:
+    """Integer division by zero, a shape and an index out of range: random values end in an error."""
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 6])
+    shape = helper.make_tensor_value_info("shape", TensorProto.INT64, [2])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    graph = helper.make_graph([helper.make_node("Reshape", ["x", "shape"], ["y"])], "g", [x, shape], [y])
+    path = saved(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path)
+    assert [spec.name for spec in load(path).inputs] == ["x", "shape"]
+    feed = {"x": np.ones((1, 6), np.float32), "shape": np.array([2, 3])}
+    assert load(path, samples=lambda _: [feed]).inputs[1].dtype == "int64"
+    with pytest.raises(BadData, match="cannot run the model on the data"):
+        load(path, samples=lambda _: [{**feed, "shape": np.array([4, 4])}])
 
 
 def test_an_input_that_is_no_tensor(tmp_path: Path) -> None:

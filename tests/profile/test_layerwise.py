@@ -13,6 +13,7 @@ from taglio.data.files import load as load_data
 from taglio.embedded import digits_data, digits_model
 from taglio.errors import BadOption, MeasurementFailed
 from taglio.model.graph import Graph, build
+from taglio.model.inputs import random_feed
 from taglio.model.load import Model, load
 from taglio.profile.layerwise import Cut, LayerCutter, LayerTime, LayerTimes, layer_times, predict_sum, speedups
 from taglio.quantize.precision import FLOAT32, precisions
@@ -47,7 +48,7 @@ def builder(model: Model, graph: Graph) -> QdqBuilder:
 
 @pytest.fixture(scope="module")
 def cutter(model: Model, builder: QdqBuilder) -> LayerCutter:
-    return LayerCutter(model, builder)
+    return LayerCutter(model, build(model), builder)
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +79,7 @@ def types(values: Iterable[onnx.ValueInfoProto]) -> list[str]:
 def test_every_block_is_timed_in_every_form_it_has(model: Model, graph: Graph, builder: QdqBuilder) -> None:
     calls: list[tuple[str, int, int]] = []
 
-    times = layer_times(model, graph, builder, CHOICES, ONE, runs=2, progress=lambda *call: calls.append(call))
+    times = layer_times(model, graph, builder, CHOICES, ONE, random_feed(model.inputs, 0), runs=2, progress=lambda *call: calls.append(call))
 
     expected = {(block.name, each.name) for block in graph.blocks for each in CHOICES if each.fits(block)}
     assert set(times.seconds()) == expected and len(times.layers) == len(expected)
@@ -176,7 +177,7 @@ def test_an_index_that_is_computed_keeps_its_real_values(tmp_path: Path) -> None
     graph = build(model)
     builder = QdqBuilder(model, graph, {"minmax": Ranges("minmax", "", {})})
 
-    times = layer_times(model, graph, builder, [FLOAT32], ONE, runs=1)
+    times = layer_times(model, graph, builder, [FLOAT32], ONE, random_feed(model.inputs, 0), runs=1)
 
     assert {layer.block for layer in times.layers} == {block.name for block in graph.blocks}
     assert times.sessions == len(graph.blocks) + 1  # one more, for the real values
@@ -201,9 +202,9 @@ def test_the_layer_sum_and_the_speed_ups_by_hand(graph: Graph) -> None:
 
 def test_refuses_no_runs(model: Model, graph: Graph, builder: QdqBuilder) -> None:
     with pytest.raises(BadOption, match="0 runs after 1 warm-ups"):
-        layer_times(model, graph, builder, CHOICES, ONE, runs=0)
+        layer_times(model, graph, builder, CHOICES, ONE, {}, runs=0)
     with pytest.raises(BadOption, match="no negative warm-up"):
-        layer_times(model, graph, builder, CHOICES, ONE, warmup=-1)
+        layer_times(model, graph, builder, CHOICES, ONE, {}, warmup=-1)
 
 
 def test_a_layer_that_fails_is_named(
@@ -211,4 +212,4 @@ def test_a_layer_that_fails_is_named(
 ) -> None:
     monkeypatch.setattr("taglio.profile.layerwise._feed", lambda *_: {})
     with pytest.raises(MeasurementFailed, match=r"block /stem/stem\.0/Conv alone: failed while it was timed"):
-        layer_times(model, graph, builder, CHOICES, ONE)
+        layer_times(model, graph, builder, CHOICES, ONE, random_feed(model.inputs, 0))

@@ -171,8 +171,8 @@ def shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
             shapes[name] = tuple(int(size) for size in sizes.lower().split("x"))
         except ValueError:
             shapes[name] = ()
-        if not name or not shapes[name] or min(shapes[name]) < 1:
-            raise BadOption(f'--shape "{text}": write INPUT=1x3x224x224 with sizes of at least 1')
+        if not name or not shapes[name] or min(shapes[name]) < 0:
+            raise BadOption(f'--shape "{text}": write INPUT=1x3x224x224 with sizes of 0 or more')
     return shapes
 
 

@@ -24,6 +24,8 @@ def fix_shapes(path: Path, proto: onnx.ModelProto, shapes: Mapping[str, tuple[in
         dims = tensor.shape.dim
         if len(dims) != len(shape):
             raise BadModel(f"{path}: --shape {name} gives {len(shape)} dimensions, the input has {len(dims)}")
+        if min(shape, default=0) < 0:
+            raise BadModel(f"{path}: --shape {name} gives {min(shape)}: give sizes of 0 or more")
         for dim, size in zip(dims, shape, strict=True):
             if dim.HasField("dim_value") and dim.dim_value not in (size, 0, -1):
                 raise BadModel(f"{path}: --shape {name} gives {size} where the model fixes {dim.dim_value}")

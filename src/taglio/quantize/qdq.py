@@ -13,7 +13,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from taglio.errors import BadOption, CannotQuantize
-from taglio.model.graph import Block, Graph, tensor_shapes
+from taglio.model.graph import MOVEMENT, Block, Graph, tensor_shapes
 from taglio.model.load import Model
 from taglio.quantize.emitter import Emitter
 from taglio.quantize.half import emit_float16
@@ -166,8 +166,8 @@ class QdqBuilder:
         movement = source.op_type not in _WEIGHTED and len(source.input) > 0
         first: str | None = None
         for index, tensor in enumerate(source.input):
-            if not tensor:
-                continue
+            if not tensor or (index and source.op_type in MOVEMENT):
+                continue  # a shape or an index, however it comes about
             constant = self._initializers.get(tensor)
             if constant is None:
                 node.input[index] = self._read_int8(emitter, tensor, scheme, reader)
