@@ -79,7 +79,16 @@ def types(values: Iterable[onnx.ValueInfoProto]) -> list[str]:
 def test_every_block_is_timed_in_every_form_it_has(model: Model, graph: Graph, builder: QdqBuilder) -> None:
     calls: list[tuple[str, int, int]] = []
 
-    times = layer_times(model, graph, builder, CHOICES, ONE, random_feed(model.inputs, 0), runs=2, progress=lambda *call: calls.append(call))
+    times = layer_times(
+        model,
+        graph,
+        builder,
+        CHOICES,
+        ONE,
+        random_feed(model.inputs, 0),
+        runs=2,
+        progress=lambda *call: calls.append(call),
+    )
 
     expected = {(block.name, each.name) for block in graph.blocks for each in CHOICES if each.fits(block)}
     assert set(times.seconds()) == expected and len(times.layers) == len(expected)
