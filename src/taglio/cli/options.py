@@ -32,12 +32,12 @@ def model_argument(each: argparse.ArgumentParser) -> None:
 
 def data_arguments(each: argparse.ArgumentParser) -> None:
     """--data, --preprocess, --seed."""
-    each.add_argument("--data", type=Path, required=True, help="a folder of images, an .npz or an .npy")
+    each.add_argument("--data", type=Path, required=True, help="a folder of images or of .npz, an .npz or an .npy")
     each.add_argument(
         "--preprocess",
         default="",
         metavar="SPEC",
-        help="for images: rgb|bgr|gray, mean=M, scale=S, nchw|nhwc, stretch|letterbox; value = (pixel - mean) x scale",
+        help="for images: rgb|bgr|gray, mean=M, scale=S, nchw|nhwc, stretch|letterbox, size=HxW; value = (pixel - mean) x scale",
     )
     each.add_argument("--seed", type=int, default=0, help="of the calibration / held-out split and of all sampling")
 
