@@ -109,9 +109,9 @@ BAD_DATA: list[tuple[str, Callable[[Path], Path], tuple[str, ...]]] = [
     ("too few labels", too_few_labels, ("[5]", "6 samples")),
     ("nowhere", nowhere, ("does not exist",)),
     ("a table", a_table, (".npz",)),
-    ("empty folder", empty_folder, ("0 pictures", "add")),
+    ("empty folder", empty_folder, ("0 images", "add")),
     ("one picture", one_picture, ("1 samples", "at least 2")),
-    ("unreadable picture", an_unreadable_picture, ("broken.jpg", "replace or remove it")),
+    ("unreadable image", an_unreadable_picture, ("broken.jpg", "replace or remove it")),
     ("truncated picture", a_truncated_picture, ("1.png", "replace or remove it")),
 ]
 

@@ -48,14 +48,6 @@ def dynamic(path: Path) -> None:
     onnx.save(with_input("batch", 3, 8, 8), path)
 
 
-def dynamic_sides(path: Path) -> None:
-    onnx.save(with_input(1, 3, "height", "width"), path)
-
-
-def zero(path: Path) -> None:
-    onnx.save(with_input(1, 3, 0, 8), path)
-
-
 def without_shape(path: Path) -> None:
     proto = conv_relu_chain()
     proto.graph.input[0].type.tensor_type.ClearField("shape")
@@ -146,10 +138,7 @@ BAD_MODELS: list[tuple[str, Callable[[Path], None], tuple[str, ...]]] = [
     ("missing", missing, ("no such file",)),
     ("a folder", a_folder, ("is a folder",)),
     ("no graph", no_graph, ("no ONNX graph",)),
-    ("dynamic", dynamic, ("picture", "batchx3x8x8", "--shape picture=1x3x8x8")),
-    ("dynamic sides", dynamic_sides, ("1x3xheightxwidth", "--shape picture=")),
     ("without shape", without_shape, ("no shape", "--shape x=")),
-    ("zero", zero, ("zero dimension", "1x3x0x8")),
     ("NaN weights", bad_weights(np.nan), ("poisoned", "2 NaN or Inf", "among 216")),
     ("infinite weights", bad_weights(np.inf), ("poisoned", "2 NaN or Inf")),
     ("bad constant", bad_constant, ("NaN",)),
@@ -200,7 +189,7 @@ def test_a_fixed_shape_makes_a_dynamic_model_fit(tmp_path: Path, tiny: Case) -> 
         ("picture=3x8x8", ("3 dimensions", "4")),
         ("picture=1x4x8x8", ("gives 4", "fixes 3")),
         ("picture=1xtwox8x8", ("INPUT=1x3x224x224",)),
-        ("picture=0x3x8x8", ("at least 1",)),
+        ("picture=-1x3x8x8", ("0 or more",)),
         ("1x3x8x8", ("INPUT=1x3x224x224",)),
     ],
 )
