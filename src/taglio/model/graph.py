@@ -1,5 +1,6 @@
 """The blocks of a model and the tensors between them: what a plan may place. Does not say what anything costs."""
 
+from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -345,10 +346,10 @@ def _in_order(groups: list[list[onnx.NodeProto]]) -> list[list[onnx.NodeProto]]:
     for index, needs in enumerate(waiting):
         for need in needs:
             users[need].append(index)
-    ready = [index for index, needs in enumerate(waiting) if not needs]
+    ready = deque(index for index, needs in enumerate(waiting) if not needs)
     order: list[int] = []
     while ready:
-        index = ready.pop(0)
+        index = ready.popleft()
         order.append(index)
         for user in users[index]:
             waiting[user].discard(index)

@@ -1,51 +1,68 @@
 """Whether a rewritten model answers as the original. Rewrites nothing."""
 
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
+from onnxruntime import InferenceSession
 
-from taglio.errors import BadData, BadModel, one_line
+from taglio.errors import BadData, BadModel
+from taglio.model.check import contradicts_itself
 from taglio.model.inputs import Feed
-from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session
+from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session, run_session
 
 # Rewrites reorder float sums; beyond this relative distance the simplified model is not the user's model.
 SIMPLIFY_TOLERANCE = 1e-3
+# One inference of a model that may never end.
+_LIMIT_S = 45.0
+# A product fails because of shapes, whatever the values.
+_PRODUCT_FAILS = re.compile(r"while running (Conv|ConvTranspose|MatMul|Gemm) node")
 
 
-def refuse_difference(
-    path: Path, original: onnx.ModelProto, simple: onnx.ModelProto, feeds: Sequence[Feed], from_user: bool
-) -> None:
-    """Raises BadModel for a rewrite that changes the answers: every later proof would be about another model.
+class Reference:
+    """What the original answers on `feeds`, as long as it can run them."""
 
-    Raises BadData where the original cannot run feeds `from_user`; random ones that it cannot run say nothing.
-    """
-    if not feeds:
-        return
-    options = SessionOptions(threads=os.cpu_count() or 1, optimization=Optimization.BASIC)
-    first, second = (open_session(each, options, label=str(path)) for each in (original, simple))
-    names = [value.name for value in simple.graph.output]
-    for feed in feeds:
-        try:
-            before = first.run(names, dict(feed))
-        except Exception as error:  # ONNX Runtime's exceptions share no useful base class
-            if not from_user:
+    def __init__(
+        self, path: Path, original: onnx.ModelProto, session: InferenceSession, feeds: Sequence[Feed], from_user: bool
+    ) -> None:
+        """Raises BadData where the `session` of `original` cannot run feeds `from_user`. Random ones that it cannot
+        run say nothing, unless the shapes contradict each other: then BadModel. Raises MeasurementFailed where an
+        inference does not end."""
+        self._path = path
+        self._names = [value.name for value in original.graph.output]
+        self._feeds = feeds
+        self._answers: list[list[Any]] = []
+        for feed in feeds:
+            try:
+                self._answers.append(run_session(session, self._names, feed, str(path), limit_s=_LIMIT_S))
+            except BadData as error:
+                if from_user:
+                    raise
+                floats = all(value.dtype.kind == "f" for value in feed.values())
+                if contradicts_itself(original) or (floats and _PRODUCT_FAILS.search(str(error))):
+                    raise BadModel(str(error)) from None
                 return
-            raise BadData(f"{path}: ONNX Runtime cannot run the model on the data ({one_line(error)})") from None
-        try:
-            after = second.run(names, dict(feed))
-        except Exception as error:
-            raise BadModel(f"{path}: simplified, it cannot run ({one_line(error)})") from None
-        for name, left, right in zip(names, before, after, strict=True):
-            distance = difference(left, right)
-            if not distance <= SIMPLIFY_TOLERANCE:
-                raise BadModel(
-                    f"{path}: simplified, its output {name} differs by {distance:.2%} (limit {SIMPLIFY_TOLERANCE:.1%}):"
-                    " export it with constant folding and without training-mode operators"
-                )
+
+    def refuse_difference(self, simple: onnx.ModelProto) -> None:
+        """Raises BadModel for a rewrite that changes the answers: every later proof would be about another model."""
+        options = SessionOptions(threads=os.cpu_count() or 1, optimization=Optimization.BASIC)
+        session = open_session(simple, options, label=str(self._path))
+        for feed, before in zip(self._feeds, self._answers, strict=False):
+            try:
+                after = run_session(session, self._names, feed, str(self._path), limit_s=_LIMIT_S)
+            except BadData as error:
+                raise BadModel(f"simplified, {error}") from None
+            for name, left, right in zip(self._names, before, after, strict=True):
+                distance = difference(left, right)
+                if not distance <= SIMPLIFY_TOLERANCE:
+                    raise BadModel(
+                        f"{self._path}: simplified, its output {name} differs by {distance:.2%} "
+                        f"(limit {SIMPLIFY_TOLERANCE:.1%})"
+                    )
 
 
 def difference(left: Any, right: Any) -> float:

@@ -1,5 +1,6 @@
 """ONNX Runtime sessions on the CPU: options fixed in one value, errors in one line. Does not time anything."""
 
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -11,7 +12,7 @@ import onnx
 import onnxruntime as ort
 from onnx import TensorProto, helper
 
-from taglio.errors import BadData, BadModel, BadOption
+from taglio.errors import BadData, BadModel, BadOption, MeasurementFailed, one_line
 
 NAME = "onnxruntime"
 PROVIDERS = ("CPUExecutionProvider",)
@@ -112,16 +113,41 @@ def open_session(
     try:
         return ort.InferenceSession(source, config, providers=list(options.providers), enable_fallback=0)
     except Exception as error:  # ONNX Runtime's exceptions share no useful base class
-        text = " ".join(str(error).split())
-        raise BadModel(f"{label}: ONNX Runtime {version()} cannot load it: {text[:500]}") from None
+        raise BadModel(f"{label}: ONNX Runtime {version()} cannot load it: {one_line(error, 500)}") from None
 
 
 def run_session(
-    session: ort.InferenceSession, outputs: Sequence[str], feed: Mapping[str, np.ndarray], label: str
+    session: ort.InferenceSession,
+    outputs: Sequence[str],
+    feed: Mapping[str, np.ndarray],
+    label: str,
+    *,
+    limit_s: float | None = None,
 ) -> list[np.ndarray]:
-    """Outputs of one inference. Raises BadData, naming `label`, for values that the model cannot run on."""
+    """Outputs of one inference; all of them where none is named.
+
+    Raises BadData, naming `label`, for values that the model cannot run on, and MeasurementFailed for a run that is not
+    over after `limit_s`.
+    """
+    options, late = ort.RunOptions(), threading.Event()
+
+    def end() -> None:
+        late.set()
+        options.terminate = True
+
+    clock = threading.Timer(limit_s, end) if limit_s is not None else None
     try:
-        values: list[np.ndarray] = session.run(list(outputs), dict(feed))
+        if clock is not None:
+            clock.daemon = True
+            clock.start()
+        values: list[np.ndarray] = session.run(list(outputs) or None, dict(feed), options)
     except Exception as error:  # ONNX Runtime's exceptions share no useful base class
-        raise BadData(f"{label}: ONNX Runtime cannot run these inputs: {' '.join(str(error).split())[:300]}") from None
+        if late.is_set():
+            raise MeasurementFailed(
+                f"{label}: one inference is not over after {limit_s:.0f} s: check its loops"
+            ) from None
+        raise BadData(f"{label}: ONNX Runtime cannot run these inputs: {one_line(error, 300)}") from None
+    finally:
+        if clock is not None:
+            clock.cancel()
     return values

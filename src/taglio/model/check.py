@@ -1,0 +1,104 @@
+"""What no later stage could take, found before anything runs. Leaves to ONNX Runtime what ONNX Runtime can judge."""
+
+import os
+from collections.abc import Iterator
+from math import prod
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import numpy_helper, shape_inference
+
+from taglio.errors import BadModel, one_line
+
+_TYPES = frozenset(onnx.TensorProto.DataType.values()) - {onnx.TensorProto.UNDEFINED}
+_DOMAINS = frozenset({"", "ai.onnx", "ai.onnx.ml", "com.microsoft"})
+_FLOATS = frozenset({onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE})
+# Every output of these depends on every weight: one NaN or infinity among them, and no answer is left. A bias of
+# minus infinity (a class that is never chosen), or a mask, is no fault.
+_MULTIPLIES = frozenset({"Conv", "ConvTranspose", "MatMul", "Gemm"})
+
+
+def refuse_damage(path: Path, proto: onnx.ModelProto) -> None:
+    """Raises BadModel for names that are not text, element types that do not exist, inputs beyond the memory."""
+    if not all(isinstance(name, str) for name in _names(proto.graph)):  # protobuf gives bytes where UTF-8 fails
+        raise BadModel(f"{path}: holds a name that is not text, so the file is damaged: export it again")
+    for what, name, kind in _element_types(proto.graph):
+        if kind not in _TYPES:
+            raise BadModel(f"{path}: {what} {name} has the element type {kind}, which ONNX lacks: export it again")
+    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for value in proto.graph.input:
+        elements = prod(max(1, dim.dim_value) for dim in value.type.tensor_type.shape.dim)
+        if elements > memory_bytes:
+            raise BadModel(
+                f"{path}: input {value.name} has {elements:,} elements, this machine {memory_bytes:,} bytes of "
+                "memory: export it with real sizes"
+            )
+
+
+def _names(graph: onnx.GraphProto) -> Iterator[object]:
+    for named in (graph.input, graph.output, graph.initializer, graph.value_info):
+        for each in named:
+            yield each.name
+    for node in graph.node:
+        yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
+        for attribute in node.attribute:
+            yield attribute.name
+            for inner in (*([attribute.g] if attribute.HasField("g") else ()), *attribute.graphs):
+                yield from _names(inner)
+
+
+def _element_types(graph: onnx.GraphProto) -> Iterator[tuple[str, str, int]]:
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        if value.type.HasField("tensor_type") and value.type.tensor_type.elem_type:
+            yield "tensor", value.name, value.type.tensor_type.elem_type
+    for tensor in graph.initializer:
+        yield "weight", tensor.name, tensor.data_type
+
+
+def refuse_bad_weights(path: Path, proto: onnx.ModelProto) -> None:
+    """Raises BadModel for a weight of a convolution or matrix product that is damaged, NaN or infinite."""
+    initializers = {tensor.name: tensor for tensor in proto.graph.initializer if tensor.data_type in _FLOATS}
+    for node in proto.graph.node:
+        if node.op_type not in _MULTIPLIES:
+            continue
+        for index, name in enumerate(node.input):
+            if name not in initializers:
+                continue
+            values = constant(path, initializers[name])
+            bad = ~np.isfinite(values) if index < 2 else np.isnan(values)
+            if bad.any():
+                raise BadModel(
+                    f"{path}: weight {name} of {node.op_type} {node.name or node.output[0]} has {int(bad.sum())} "
+                    f"NaN or Inf among {values.size:,} values: export the model from a healthy checkpoint"
+                )
+
+
+def constant(path: Path, tensor: onnx.TensorProto) -> np.ndarray:
+    """The values of an initialiser. Raises BadModel where they are not those that its shape asks for."""
+    try:
+        return numpy_helper.to_array(tensor)
+    except (ValueError, TypeError, OverflowError, MemoryError) as error:
+        raise BadModel(f"{path}: weight {tensor.name} is damaged ({one_line(error)}): export it again") from None
+
+
+def name_unknown_operators(path: Path, proto: onnx.ModelProto) -> str:
+    """The refusal that names the first operator of a domain that is neither ONNX's, nor ONNX Runtime's, nor the
+    model's own; "" where there is none."""
+    local = {(function.domain, function.name) for function in proto.functions}
+    for node in proto.graph.node:
+        if node.domain not in _DOMAINS and (node.domain, node.op_type) not in local:
+            return (
+                f"{path}: operator {node.op_type} ({node.name or node.output[0]}) is of the custom domain "
+                f'"{node.domain}", which ONNX Runtime does not know: replace it by standard operators'
+            )
+    return ""
+
+
+def contradicts_itself(proto: onnx.ModelProto) -> bool:
+    """Whether shapes or types of tensors contradict each other."""
+    try:
+        shape_inference.infer_shapes(proto, check_type=True, strict_mode=True)
+    except Exception:  # bare RuntimeErrors from C++
+        return True
+    return False

@@ -1,0 +1,132 @@
+"""The opset at which ONNX Runtime can quantise a model. Changes no answer: `load` compares."""
+
+import subprocess
+import sys
+import tempfile
+from functools import cache
+from pathlib import Path
+
+import onnx
+from onnx import TensorProto, helper
+
+from taglio.errors import BadModel
+from taglio.runtimes.onnxruntime import SessionOptions, open_session, version
+
+# Per-channel DequantizeLinear needs opset 13; 17 is the newest that every back end here reads.
+MINIMUM_OPSET = 13
+TARGET_OPSET = 17
+_STANDARD = ("", "ai.onnx")
+# onnx's converter takes under 2 s for 1,000 operators; on damaged files it was seen to loop and to crash the process.
+_CONVERSION_LIMIT_S = 40.0
+_CONVERT = (
+    "import sys, onnx; from onnx import version_converter as c;"
+    "onnx.save(c.convert_version(onnx.load(sys.argv[1]), int(sys.argv[3])), sys.argv[2])"
+)
+
+
+def declared_opset(proto: onnx.ModelProto) -> int:
+    """The standard operators' opset; 0 where the model uses none of them."""
+    return max((entry.version for entry in proto.opset_import if entry.domain in _STANDARD), default=0)
+
+
+def with_quantizable_opset(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """`proto` at an opset with int8 forms, where it can be brought there; otherwise as it is.
+
+    1. Older than 13: raised by onnx's converter, in a process of its own.
+    2. Newer than ONNX Runtime's QuantizeLinear: declared to be the newest opset that has it, where no operator that
+       the model uses changed since then.
+    """
+    opset = declared_opset(proto)
+    if not opset:
+        return proto
+    if opset < MINIMUM_OPSET:
+        return _raised(proto) or proto
+    if opset > newest_quantizable(opset) and _unchanged_since(proto, newest_quantizable(opset), opset):
+        lowered = onnx.ModelProto()
+        lowered.CopyFrom(proto)
+        for entry in lowered.opset_import:
+            if entry.domain in _STANDARD:
+                entry.version = newest_quantizable(opset)
+        return lowered
+    return proto
+
+
+def no_int8(proto: onnx.ModelProto) -> str:
+    """Why nothing in `proto` can be int8, or ""."""
+    opset = declared_opset(proto)
+    if opset < MINIMUM_OPSET:
+        return (
+            f"int8 needs opset {MINIMUM_OPSET}, and opset {opset} cannot be raised"
+            if opset
+            else "no operator of ONNX's own domain"
+        )
+    if opset > newest_quantizable(opset):
+        return f"ONNX Runtime {version()} has no QuantizeLinear of opset {opset}"
+    return ""
+
+
+@cache
+def newest_quantizable(opset: int) -> int:
+    """The newest opset, at most `opset`, at which ONNX Runtime runs QuantizeLinear and DequantizeLinear. Tried."""
+    for tried in range(opset, MINIMUM_OPSET, -1):
+        try:
+            open_session(_pair(tried), SessionOptions(1))
+        except BadModel:
+            continue
+        return tried
+    return MINIMUM_OPSET
+
+
+def _pair(opset: int) -> onnx.ModelProto:
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "scale", "zero"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["y"]),
+    ]
+    constants = [
+        helper.make_tensor("scale", TensorProto.FLOAT, [], [1.0]),
+        helper.make_tensor("zero", TensorProto.UINT8, [], [0]),
+    ]
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in "xy"]
+    graph = helper.make_graph(nodes, "pair", ends[:1], ends[1:], constants)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+
+
+def _unchanged_since(proto: onnx.ModelProto, older: int, newer: int) -> bool:
+    """Whether every standard operator that `proto` uses is the same at both opsets."""
+    if proto.functions:
+        return False
+    try:
+        return all(
+            onnx.defs.get_schema(kind, newer, "").since_version == onnx.defs.get_schema(kind, older, "").since_version
+            for kind in _kinds(proto.graph)
+        )
+    except onnx.defs.SchemaError:
+        return False
+
+
+def _kinds(graph: onnx.GraphProto) -> set[str]:
+    kinds = set()
+    for node in graph.node:
+        if node.domain in _STANDARD:
+            kinds.add(node.op_type)
+        for attribute in node.attribute:
+            for inner in (attribute.g, *attribute.graphs):
+                kinds |= _kinds(inner)
+    return kinds
+
+
+def _raised(proto: onnx.ModelProto) -> onnx.ModelProto | None:
+    """`proto` at opset 17, or None where onnx's converter fails, crashes or does not end."""
+    with tempfile.TemporaryDirectory() as folder:
+        source, target = Path(folder) / "old.onnx", Path(folder) / "new.onnx"
+        try:
+            onnx.save(proto, source)
+            subprocess.run(
+                [sys.executable, "-c", _CONVERT, str(source), str(target), str(TARGET_OPSET)],
+                capture_output=True,
+                timeout=_CONVERSION_LIMIT_S,
+                check=True,
+            )
+            return onnx.load(target)
+        except (subprocess.SubprocessError, ValueError, OSError):
+            return None

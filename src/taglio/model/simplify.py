@@ -1,0 +1,155 @@
+"""ONNX Runtime's basic rewrites, inferred shapes, and names that nothing else takes. Does not compare answers."""
+
+import contextlib
+import os
+import re
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import onnx
+from onnx import shape_inference
+from onnxruntime import InferenceSession
+
+from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session
+
+# What taglio itself writes behind the name of a tensor or a block.
+_OURS = re.compile(
+    r"(int8|int32|float16|scale|zero_point|quantize|dequantize|dequantized|kept|keep|float|half|each|switch|else|wire|"
+    r"unwired|pass|cast|dynamic)([-/].*)?$"
+)
+_RESERVED = ("taglio/", "wire/")
+
+
+def simplify(path: Path, proto: onnx.ModelProto) -> tuple[InferenceSession, onnx.ModelProto]:
+    """`proto` with constants, BatchNorm and dead nodes folded, shapes inferred, and each node and tensor named once.
+
+    The session is of `proto`, under the same rewrites. Raises BadModel where ONNX Runtime cannot load it.
+
+    ONNX Runtime gives names to what it adds, and gives some of them again when it opens the graph a second time
+    (MatMulAddFusion's `gemm_input_shape`): what `proto` does not name gets a name of ours.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        target = Path(folder) / "simple.onnx"
+        basic = SessionOptions(threads=os.cpu_count() or 1, optimization=Optimization.BASIC)
+        session = open_session(proto, basic, save_optimized=target, label=str(path))
+        simple = onnx.load(target)
+    return session, _prepared(simple, set(_defined(proto.graph)))
+
+
+def as_it_is(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy of `proto` with shapes and names alone: for what ONNX Runtime's rewrites break."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(proto)
+    return _prepared(copy, set(_defined(proto.graph)))
+
+
+def _prepared(proto: onnx.ModelProto, known: set[str]) -> onnx.ModelProto:
+    """Infer shapes, drop what nothing reads, and name every node and tensor; tensors in `known` keep their names."""
+    with contextlib.suppress(Exception):  # bare RuntimeErrors from C++: then ONNX Runtime's own shapes stay
+        proto = shape_inference.infer_shapes(proto, data_prop=True)
+    _drop_unused_initializers(proto.graph)
+    _name_nodes(proto.graph)
+    _rename_tensors(proto.graph, known)
+    return proto
+
+
+def _subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    for attribute in node.attribute:
+        if attribute.type == onnx.AttributeProto.GRAPH:
+            yield attribute.g
+        elif attribute.type == onnx.AttributeProto.GRAPHS:
+            yield from attribute.graphs
+
+
+def _defined(graph: onnx.GraphProto) -> Iterator[str]:
+    """Every name that a graph or a graph inside it gives to a tensor."""
+    for value in graph.input:
+        yield value.name
+    for tensor in graph.initializer:
+        yield tensor.name
+    for node in graph.node:
+        yield from node.output
+        for inner in _subgraphs(node):
+            yield from _defined(inner)
+
+
+def _read(graph: onnx.GraphProto) -> Iterator[str]:
+    for value in graph.output:
+        yield value.name
+    for node in graph.node:
+        yield from node.input
+        for inner in _subgraphs(node):
+            yield from _read(inner)
+
+
+def _drop_unused_initializers(graph: onnx.GraphProto) -> None:
+    used = set(_read(graph))
+    for index in range(len(graph.initializer) - 1, -1, -1):
+        if graph.initializer[index].name not in used:
+            del graph.initializer[index]
+
+
+def _name_nodes(graph: onnx.GraphProto) -> None:
+    names = [node.name or f"{node.op_type}:{next(filter(None, node.output), '')}" for node in graph.node]
+    taken, repeated = set(names), Counter[str]()
+    for node, name in zip(graph.node, names, strict=True):
+        repeated[name] += 1
+        node.name = name if repeated[name] == 1 else _free(f"{name}'", taken)
+
+
+def _free(name: str, taken: set[str]) -> str:
+    """`name`, or with the first number behind it that makes it new; taken from now on."""
+    found, count = name, len(taken) if name in taken else 1
+    while found in taken:
+        count += 1
+        found = f"{name}{count}"
+    taken.add(found)
+    return found
+
+
+def _rename_tensors(graph: onnx.GraphProto, known: set[str]) -> None:
+    """Give tensors that are not `known`, or are called as taglio calls its own, names of their own."""
+    defined = set(_defined(graph))
+    owners = defined | {node.name for node in graph.node}
+    fixed = {value.name for value in (*graph.input, *graph.output)}
+    taken = set(owners)
+    renamed: dict[str, str] = {}
+    for name in dict.fromkeys(_defined(graph)):
+        if not name or name in fixed:
+            continue
+        if name not in known:
+            renamed[name] = _free(f"basic:{name}", taken)
+        elif _is_ours(name, owners):
+            renamed[name] = _free(name.replace("/", ":"), taken)
+    for node in graph.node:
+        if _is_ours(node.name, owners):
+            node.name = _free(node.name.replace("/", ":"), taken)
+    if renamed:
+        _apply(graph, renamed)
+
+
+def _is_ours(name: str, owners: set[str]) -> bool:
+    if name.startswith(_RESERVED):
+        return True
+    at = name.rfind("/")
+    while at > 0:
+        if name[:at] in owners and _OURS.match(name, at + 1):
+            return True
+        at = name.rfind("/", 0, at)
+    return False
+
+
+def _apply(graph: onnx.GraphProto, renamed: Mapping[str, str]) -> None:
+    for named in (graph.initializer, graph.value_info, graph.input, graph.output):
+        for each in named:
+            if each.name in renamed:
+                each.name = renamed[each.name]
+    for node in graph.node:
+        for names in (node.input, node.output):
+            for index, name in enumerate(names):
+                if name in renamed:
+                    names[index] = renamed[name]
+        for inner in _subgraphs(node):
+            _apply(inner, renamed)
