@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from math import prod
 
@@ -13,6 +13,7 @@ from taglio.errors import BadModel, BadOption
 from taglio.model.flops import operator_flops
 from taglio.model.load import Model
 from taglio.model.observe import Observed, tensor_types
+from taglio.model.quantized import why_float
 
 ANCHORS = frozenset({"Conv", "ConvTranspose", "MatMul", "Gemm"})
 ACTIVATIONS = frozenset(
@@ -173,7 +174,14 @@ def build(model: Model, observed: Observed | None = None) -> Graph:
     groups = _group(proto.node, consumers, initializers, set(model.outputs))
     owner = {node.name: index for index, group in enumerate(groups) for node in group}
     outputs = set(model.outputs)
-    blocks = tuple(_block(group, consumers, initializers, shapes, assumed, types, outputs) for group in groups)
+    reasons = why_float(model.proto)
+    blocks = tuple(
+        _kept_float(
+            _block(group, consumers, initializers, shapes, assumed, types, outputs),
+            model.no_int8 or next((reasons[node.name] for node in group if node.name in reasons), ""),
+        )
+        for group in groups
+    )
     names = [block.name for block in blocks]
     if len(set(names)) != len(names):
         raise BadModel(f"{model.name}: two blocks share a name: give its nodes unique names")
@@ -393,6 +401,11 @@ def _block(
         movement=first.op_type in MOVEMENT,
         soft_tail=len(group) > 1 and group[-1].op_type not in ("Add", "Relu", "Clip"),
     )
+
+
+def _kept_float(block: Block, reason: str) -> Block:
+    """`block`, refused int8 for `reason` where there is one."""
+    return replace(block, refusal=reason) if reason else block
 
 
 def _refusal(

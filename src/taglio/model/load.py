@@ -11,6 +11,7 @@ from taglio.errors import BadModel
 from taglio.model.check import name_unknown_operators, refuse_bad_weights, refuse_damage
 from taglio.model.inputs import Feed, fix_shapes, input_specs, keep_interface, random_feeds
 from taglio.model.opset import declared_opset, no_int8, with_quantizable_opset
+from taglio.model.quantized import fold_weights, quantized_operators, to_float
 from taglio.model.read import read
 from taglio.model.same import Reference
 from taglio.model.simplify import as_it_is, simplify
@@ -43,12 +44,14 @@ def load(
     path: Path,
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     samples: Callable[[tuple[InputSpec, ...]], Sequence[Feed]] | None = None,
+    *,
+    requantize: bool = False,
 ) -> Model:
     """Read `path`, fix the input `shapes` given by input name, refuse what cannot be planned, and simplify.
 
     `samples` gives feeds that fit the inputs, on which the simplified model must answer as the original; None takes
     random ones where they run. What ONNX Runtime runs is taken; where simplifying it fails or changes its answers, it
-    is taken as it is.
+    is taken as it is. What is quantised already is kept, or with `requantize` folded to float first.
 
     Raises BadModel, in one line, for: a missing, truncated or non-ONNX file; operators that ONNX Runtime does not
     know; NaN or Inf among the weights of a product; an input that is no tensor.
@@ -62,6 +65,9 @@ def load(
         digest.update(f"{name}={shape}".encode())
     inputs = input_specs(path, proto)
     outputs = tuple(value.name for value in proto.graph.output)
+    if requantize and quantized_operators(proto):
+        proto = to_float(proto)
+        digest.update(b"requantized")
     simple = _simplified(path, proto, samples(inputs) if samples else random_feeds(inputs), samples is not None)
     refuse_bad_weights(path, simple)  # again: Constant operators are initialisers now
     return Model(
@@ -77,9 +83,11 @@ def _simplified(path: Path, proto: onnx.ModelProto, feeds: Sequence[Feed], from_
         raise BadModel(name_unknown_operators(path, proto) or str(error)) from None
     reference = Reference(path, proto, session, feeds, from_user)
     raised = with_quantizable_opset(proto)
-    for attempt in (lambda: simplify(path, raised)[1], lambda: basic)[raised is proto :]:
+    for candidate in (raised, proto) if raised is not proto else (proto,):
         try:
-            simple = attempt()
+            simple = basic if candidate is proto else simplify(path, candidate)[1]
+            if fold_weights(simple):
+                simple = simplify(path, simple)[1]
             keep_interface(proto, simple)
             reference.refuse_difference(simple)
         except BadModel:

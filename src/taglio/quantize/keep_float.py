@@ -14,7 +14,7 @@ the file, where every later user of it is safe too:
    the like): a one-input Max, which only copies, stands behind the operator.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 import onnx
@@ -31,8 +31,12 @@ def keep_float(
     nodes: list[onnx.NodeProto],
     initializers: dict[str, onnx.TensorProto],
     shapes: Mapping[str, tuple[int, ...]],
+    own: Collection[str] = (),
 ) -> None:
-    """Rewrite the patterns in place. `shapes` gives the static shapes of the float model's tensors."""
+    """Rewrite the patterns in place. `shapes` gives the static shapes of the float model's tensors.
+
+    Between pairs that are the model's `own` (names of its nodes) int8 is what the user asked for.
+    """
     producer = {name: node for node in nodes for name in node.output}
     consumers: dict[str, list[onnx.NodeProto]] = {}
     for node in nodes:
@@ -48,6 +52,8 @@ def keep_float(
         source = _dequantize_ahead(node, producer)
         user = _user_before_quantize(node, consumers)
         if source is None or user is None or source.name.endswith(_EACH):
+            continue
+        if source.name in own and _quantize_behind(user, consumers).name in own:
             continue
         if node.op_type == "Conv":
             node.op_type, node.domain = "FusedConv", MICROSOFT
@@ -117,6 +123,13 @@ def _user_before_quantize(node: onnx.NodeProto, consumers: Mapping[str, list[onn
         node = user
 
 
+def _quantize_behind(node: onnx.NodeProto, consumers: Mapping[str, list[onnx.NodeProto]]) -> onnx.NodeProto:
+    """The QuantizeLinear at the end of the path that `_user_before_quantize` found."""
+    while node.op_type != "QuantizeLinear":
+        node = consumers[node.output[0]][0]
+    return node
+
+
 def _spread(
     initializers: dict[str, onnx.TensorProto], dequantize: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]]
 ) -> onnx.NodeProto | None:
@@ -126,6 +139,8 @@ def _spread(
     if len(shape) < 2 or shape[1] < 2:
         return None
     stored, *names = dequantize.input
+    if any(name not in initializers for name in names):  # the model's own
+        return None
     for name in names:
         values = np.repeat(numpy_helper.to_array(initializers[name]), shape[1])
         initializers.setdefault(f"{name}/each", numpy_helper.from_array(values, f"{name}/each"))

@@ -69,7 +69,7 @@ class QdqBuilder:
             scheme = emitter.written.get(name) or emitter.wire.get((name, ""))
             if scheme is not None:
                 self._restore_output(emitter, name, scheme)
-        keep_float(emitter.nodes, emitter.initializers, self._shapes)
+        keep_float(emitter.nodes, emitter.initializers, self._shapes, self._nodes)
         return self._assemble(emitter)
 
     def emit(self, emitter: Emitter, block: Block, precision: Precision | None) -> None:

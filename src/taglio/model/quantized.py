@@ -1,0 +1,306 @@
+"""What of a model is quantised already: named, kept as it is, or folded to float. Calibrates nothing."""
+
+from collections import Counter
+from collections.abc import Collection, Iterator
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session
+
+_PAIR = ("QuantizeLinear", "DequantizeLinear")
+# Products of integers, whose scales follow as Cast, Mul and Add.
+_INTEGER = frozenset({"MatMulInteger", "ConvInteger"})
+_SCALING = frozenset({"Cast", "Mul", "Add"})
+_OTHERS = frozenset(
+    {"DynamicQuantizeLinear", "MatMulNBits", "MatMulBnb4", "GatherBlockQuantized", "MatMulIntegerToFloat",
+     "DynamicQuantizeMatMul", "DynamicQuantizeLSTM", "QGemm", "QAttention", "QEmbedLayerNormalization", "QMoE",
+     "QOrderedMatMul"}
+)  # fmt: skip
+# Operators that move quantised values as they are.
+_CARRIERS = frozenset(
+    {"MaxPool", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Slice", "Gather", "Expand", "Tile",
+     "DepthToSpace", "SpaceToDepth", "Identity", "Split"}
+)  # fmt: skip
+# Operators in integers whose float twins are ONNX's, and how many tensors they read, each with scale and zero point.
+_TWINS = {
+    "QLinearConv": 2, "QLinearMatMul": 2, "QLinearAdd": 2, "QLinearMul": 2, "QLinearSigmoid": 1, "QLinearLeakyRelu": 1,
+    "QLinearAveragePool": 1, "QLinearGlobalAveragePool": 1,
+}  # fmt: skip
+_WIDE = frozenset({TensorProto.INT8, TensorProto.UINT8, TensorProto.INT16, TensorProto.UINT16, TensorProto.INT32})
+
+
+def is_quantized(kind: str) -> bool:
+    """Whether an operator of this type computes with quantised values."""
+    return kind in _PAIR or kind in _INTEGER or kind in _OTHERS or kind.startswith("QLinear")
+
+
+def quantized_operators(proto: onnx.ModelProto) -> dict[str, int]:
+    """Operators that compute with quantised values, counted by type."""
+    counts = Counter(node.op_type for node in proto.graph.node if is_quantized(node.op_type))
+    return dict(counts.most_common())
+
+
+def kept_nodes(proto: onnx.ModelProto) -> frozenset[str]:
+    """Names of the nodes that quantised operators are, or work with, through operators that only move values.
+
+    Another pair beside theirs would have ONNX Runtime fuse or drop one of the two: they stay as they are.
+    """
+    nodes = list(proto.graph.node)
+    if not any(is_quantized(node.op_type) for node in nodes):
+        return frozenset()
+    producer = {name: node for node in nodes for name in node.output}
+    readers: dict[str, list[onnx.NodeProto]] = {}
+    for node in nodes:
+        for name in node.input:
+            readers.setdefault(name, []).append(node)
+    kept = {node.name for node in nodes if is_quantized(node.op_type)}
+
+    def behind(node: onnx.NodeProto, through: Collection[str]) -> None:
+        waiting = [node]
+        while waiting:
+            for user in (user for name in waiting.pop().output for user in readers.get(name, ())):
+                if user.name not in kept and user.op_type in through:
+                    waiting.append(user)
+                kept.add(user.name)
+
+    for node in nodes:
+        if node.op_type in ("DequantizeLinear", "DynamicQuantizeLinear"):
+            behind(node, _CARRIERS)
+        elif node.op_type in _INTEGER:
+            behind(node, _SCALING)
+        elif node.op_type == "QuantizeLinear":
+            source = producer.get(node.input[0])
+            while source is not None and source.name not in kept:
+                kept.add(source.name)
+                source = producer.get(source.input[0]) if source.op_type in _CARRIERS and source.input else None
+    return frozenset(kept)
+
+
+def why_float(proto: onnx.ModelProto) -> dict[str, str]:
+    """By name of a node, why it has no int8 form whatever its operator: it, or what it works with, is quantised
+    already, or it has constants that no scale can hold."""
+    infinite = {
+        tensor.name
+        for tensor in proto.graph.initializer
+        if tensor.data_type == TensorProto.FLOAT and not np.isfinite(numpy_helper.to_array(tensor)).all()
+    }
+    kept = kept_nodes(proto)
+    reasons = {}
+    for node in proto.graph.node:
+        if is_quantized(node.op_type):
+            reasons[node.name] = "already quantised"
+        elif node.name in kept:
+            reasons[node.name] = "works with what is already quantised (--requantize folds that to float)"
+        elif held := infinite.intersection(node.input):
+            reasons[node.name] = f"its constant {min(held)} holds infinity or NaN"
+    return reasons
+
+
+def fold_weights(proto: onnx.ModelProto) -> bool:
+    """Turn weights of 8 bits and more that are dequantised for a float operator into float ones, in place.
+
+    Weights of an operator that reads dequantised activations too stay: ONNX Runtime computes it in int8. So do those
+    of 4 bits and in blocks: they are small on purpose. Says whether anything was folded.
+    """
+    constants = {tensor.name: tensor.data_type for tensor in proto.graph.initializer}
+    dequantized = {node.output[0] for node in proto.graph.node if node.op_type == "DequantizeLinear"}
+    weights = [
+        node
+        for node in proto.graph.node
+        if node.op_type == "DequantizeLinear"
+        and all(name in constants for name in node.input if name)
+        and constants[node.input[0]] in _WIDE
+        and not any(each.name == "block_size" and each.i for each in node.attribute)
+    ]
+    constant = {node.output[0] for node in weights}
+    for node in proto.graph.node:
+        if any(name in dequantized and name not in constant for name in node.input):
+            weights = [each for each in weights if each.output[0] not in node.input]
+    return _fold(proto, weights)
+
+
+def _fold(proto: onnx.ModelProto, nodes: list[onnx.NodeProto]) -> bool:
+    """Replace `nodes`, which read constants alone, by what ONNX Runtime computes for them."""
+    if not nodes:
+        return False
+    read = {name for node in nodes for name in node.input}
+    names = [node.output[0] for node in nodes]
+    graph = helper.make_graph(
+        nodes, "constants", [], [], [each for each in proto.graph.initializer if each.name in read]
+    )
+    graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
+    part = helper.make_model(graph, opset_imports=proto.opset_import, ir_version=proto.ir_version)
+    values = open_session(part, SessionOptions(1, Optimization.NONE), label="its constants").run(names, {})
+    done = {node.name for node in nodes}
+    left = [node for node in proto.graph.node if node.name not in done]
+    del proto.graph.node[:]
+    proto.graph.node.extend(left)
+    proto.graph.initializer.extend(
+        numpy_helper.from_array(value, name) for name, value in zip(names, values, strict=True)
+    )
+    used = {name for node in left for name in node.input} | {value.name for value in proto.graph.output}
+    for index in range(len(proto.graph.initializer) - 1, -1, -1):
+        name = proto.graph.initializer[index].name
+        if name in read and name not in used:
+            del proto.graph.initializer[index]
+    return True
+
+
+def to_float(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy of `proto` in float: what is quantised is dequantised, and pairs on activations are taken out.
+
+    1. An operator in integers becomes its float operator behind DequantizeLinear and before QuantizeLinear.
+    2. DequantizeLinear of a constant becomes the constant.
+    3. A pair on an activation goes; where its zero point is an end of its type, which is how a Relu or Clip before it
+       was folded away, a Clip takes its place.
+
+    Operators that have no float twin here stay.
+    """
+    made = onnx.ModelProto()
+    made.CopyFrom(proto)
+    del made.graph.value_info[:]
+    nodes = [each for node in proto.graph.node for each in _float_twin(node, proto)]
+    nodes = _dynamic_to_float(nodes, made)
+    del made.graph.node[:]
+    made.graph.node.extend(nodes)
+    _name(made.graph.node)
+    constants = {tensor.name for tensor in made.graph.initializer}
+    dequantize = [node for node in made.graph.node if node.op_type == "DequantizeLinear"]
+    _fold(made, [node for node in dequantize if all(name in constants for name in node.input if name)])
+    _drop_pairs(made)
+    return made
+
+
+def _name(nodes: Collection[onnx.NodeProto]) -> None:
+    taken: set[str] = set()
+    for index, node in enumerate(nodes):
+        if not node.name or node.name in taken:
+            node.name = f"{node.op_type}:{node.output[0]}:{index}"
+        taken.add(node.name)
+
+
+def _float_twin(node: onnx.NodeProto, proto: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
+    """`node`, or a QLinear operator as DequantizeLinear, the float operator and QuantizeLinear."""
+    kind, out, given = node.op_type, node.output[0], list(node.input)
+    channels_last = any(each.name == "channels_last" and each.i for each in node.attribute)
+    if kind == "QLinearConcat":
+        reads, (scale, zero), given = (len(given) - 2) // 3, given[:2], given[2:]
+    elif kind in _TWINS and not channels_last:
+        reads = _TWINS[kind]
+        scale, zero = (*given[3 * reads : 3 * reads + 2], "")[:2]
+    else:
+        yield node
+        return
+    dims = {tensor.name: len(tensor.dims) for tensor in proto.graph.initializer}
+    floats = []
+    for index in range(reads):
+        stored, *parameters = given[3 * index : 3 * index + 3]
+        pair = helper.make_node(
+            "DequantizeLinear", [stored, *(each for each in parameters if each)], [f"{out}:float:{index}"]
+        )
+        if index == 1 and dims.get(parameters[0], 0):  # one scale for each channel of the weights
+            pair.attribute.append(helper.make_attribute("axis", 0 if kind == "QLinearConv" else dims[stored] - 1))
+        floats.append(pair.output[0])
+        yield pair
+    if kind == "QLinearConv" and len(given) > 8 and given[8]:  # int32, its scale that of input × weight
+        yield helper.make_node("Mul", [given[1], given[4]], [f"{out}:bias:scale"])
+        yield helper.make_node("Cast", [given[8]], [f"{out}:bias:cast"], to=TensorProto.FLOAT)
+        yield helper.make_node("Mul", [f"{out}:bias:cast", f"{out}:bias:scale"], [f"{out}:bias"])
+        floats.append(f"{out}:bias")
+    twin = helper.make_node(kind.removeprefix("QLinear"), floats, [f"{out}:float"], name=node.name)
+    twin.attribute.extend(each for each in node.attribute if each.name != "channels_last")
+    yield twin
+    yield helper.make_node("QuantizeLinear", [f"{out}:float", scale, *([zero] if zero else [])], [out])
+
+
+def _dynamic_to_float(nodes: list[onnx.NodeProto], proto: onnx.ModelProto) -> list[onnx.NodeProto]:
+    """Products of integers of what DynamicQuantizeLinear made become float products: its scale becomes 1."""
+    arrays = {tensor.name: tensor for tensor in proto.graph.initializer}
+    sources = {node.output[0]: node.input[0] for node in nodes if node.op_type == "DynamicQuantizeLinear"}
+    products = [node for node in nodes if node.op_type in _INTEGER]
+    if not products or any(node.input[0] not in sources or node.input[1] not in arrays for node in products):
+        return nodes
+    one = numpy_helper.from_array(np.array(1, np.float32), "taglio:one")
+    proto.graph.initializer.append(one)
+    result = []
+    for node in nodes:
+        if node.op_type == "DynamicQuantizeLinear":
+            result.append(helper.make_node("Identity", [one.name], [node.output[1]], name=node.name))
+        elif node.op_type in _INTEGER:
+            values = numpy_helper.to_array(arrays[node.input[1]]).astype(np.float32)
+            if len(node.input) > 3 and node.input[3]:
+                zero = numpy_helper.to_array(arrays[node.input[3]]).astype(np.float32)
+                values = values - (zero.reshape(-1, *[1] * (values.ndim - 1)) if node.op_type[0] == "C" else zero)
+            weight = numpy_helper.from_array(values, f"{node.output[0]}:weight")
+            proto.graph.initializer.append(weight)
+            kind = node.op_type.removesuffix("Integer")
+            twin = helper.make_node(kind, [sources[node.input[0]], weight.name], node.output, name=node.name)
+            twin.attribute.extend(node.attribute)
+            result.append(twin)
+        else:
+            result.append(node)
+    return result
+
+
+def _drop_pairs(proto: onnx.ModelProto) -> None:
+    """Take QuantizeLinear … DequantizeLinear out, with what moves values between them done in float."""
+    arrays = {tensor.name: tensor for tensor in proto.graph.initializer}
+    producer = {name: node for node in proto.graph.node for name in node.output}
+    in_float: dict[str, str] = {}
+    renamed: dict[str, str] = {}
+    nodes: list[onnx.NodeProto] = []
+    outputs = {value.name for value in proto.graph.output}
+    for node in proto.graph.node:
+        node.input[:] = [renamed.get(name, name) for name in node.input]
+        nodes.append(node)
+        if node.op_type == "QuantizeLinear":
+            in_float[node.output[0]] = node.input[0]
+            limits = _folded_clip(node, arrays)
+            source = producer.get(node.input[0])
+            if limits is not None and not (source is not None and source.op_type in ("Relu", "Clip")):
+                clipped = f"{node.output[0]}:clip"
+                bounds = [numpy_helper.from_array(np.array(each, np.float32), f"{clipped}:{each}") for each in limits]
+                proto.graph.initializer.extend(bounds)
+                inputs = [node.input[0], *(each.name for each in bounds)]
+                nodes.append(helper.make_node("Clip", inputs, [clipped], name=clipped))
+                in_float[node.output[0]] = clipped
+        elif node.op_type in _CARRIERS and node.input and node.input[0] in in_float and len(node.output) == 1:
+            twin = onnx.NodeProto()
+            twin.CopyFrom(node)
+            twin.name, twin.input[0], twin.output[0] = f"{node.name}:f", in_float[node.input[0]], f"{node.output[0]}:f"
+            nodes.append(twin)
+            in_float[node.output[0]] = twin.output[0]
+        elif node.op_type == "DequantizeLinear" and node.input[0] in in_float:
+            if node.output[0] in outputs:
+                nodes[-1] = helper.make_node("Identity", [in_float[node.input[0]]], node.output, name=node.name)
+            else:
+                renamed[node.output[0]] = in_float[node.input[0]]
+    del proto.graph.node[:]
+    proto.graph.node.extend(_used(nodes, outputs))
+
+
+def _folded_clip(node: onnx.NodeProto, arrays: dict[str, TensorProto]) -> tuple[float, float] | None:
+    """The range of a QuantizeLinear whose zero point is an end of its type; None for any other."""
+    if any(name not in arrays for name in node.input[1:]) or len(node.input) < 3:
+        return None
+    scale, zero = (numpy_helper.to_array(arrays[name]) for name in node.input[1:3])
+    if scale.size != 1 or zero.dtype.kind not in "iu":
+        return None
+    low, high = (
+        (float(end) - float(zero.item())) * float(scale.item())
+        for end in (np.iinfo(zero.dtype).min, np.iinfo(zero.dtype).max)
+    )
+    return (low, high) if low == 0.0 or high == 0.0 else None
+
+
+def _used(nodes: list[onnx.NodeProto], outputs: set[str]) -> list[onnx.NodeProto]:
+    wanted, kept = set(outputs), []
+    for node in reversed(nodes):
+        if wanted.intersection(node.output):
+            kept.append(node)
+            wanted.update(node.input)
+            for attribute in node.attribute:  # what a subgraph reads from outside
+                wanted.update(name for inner in attribute.g.node for name in inner.input)
+    return kept[::-1]
