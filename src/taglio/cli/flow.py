@@ -24,6 +24,7 @@ from taglio.cli.options import (
     read_limits,
     read_setup,
     remark,
+    requantize_argument,
     runtime_argument,
 )
 from taglio.errors import BadOption
@@ -41,6 +42,7 @@ def add(commands: Any) -> None:
 
     each = command(commands, "profile", "measure seconds per block and precision, by whole-model runs", _profile)
     model_argument(each)
+    requantize_argument(each)
     data_arguments(each)
     calibration_argument(each)
     measuring_arguments(each)
@@ -102,6 +104,7 @@ def add(commands: Any) -> None:
 
 def _optimize_arguments(each: argparse.ArgumentParser) -> None:
     model_argument(each)
+    requantize_argument(each)
     data_arguments(each)
     calibration_argument(each)
     bound_argument(each, None)
@@ -151,7 +154,7 @@ def _profile(options: argparse.Namespace) -> int:
     from taglio import artifact
     from taglio.error.loss import Metric
     from taglio.flow import workspace
-    from taglio.flow.choose_scheme import choose
+    from taglio.flow.choose_scheme import choose, float_where_none_loads
     from taglio.flow.optimize import layers_stage, profile_stage, refuse_layers
     from taglio.report import terminal
     from taglio.report.progress import bar
@@ -161,7 +164,10 @@ def _profile(options: argparse.Namespace) -> int:
         refuse_layers(setup)
     with bar(options.json) as progress:
         work = workspace.create(options.out, setup)
-        scheme = setup.scheme or choose(work, 0.01, Metric(), progress=progress)[0]
+        scheme = setup.scheme
+        if scheme is None:
+            scheme, schemes = choose(work, 0.01, Metric(), progress=progress)
+            work = float_where_none_loads(work, schemes)
         result = profile_stage(work, scheme, work.builder(scheme, progress), options.effort, progress)
         chosen = replace(setup, scheme=scheme)
         artifact.save(options.out / f"{workspace.SETUP}.json", workspace.SETUP, work.model.sha256, chosen)

@@ -12,6 +12,7 @@ from taglio.cli.options import (
     json_argument,
     model_argument,
     read_setup,
+    requantize_argument,
     shapes,
 )
 
@@ -22,11 +23,13 @@ def add(commands: Any) -> None:
         commands, "inspect", "blocks, FLOPs, weights and tensor bytes; what can be int8 and why not", _inspect
     )
     model_argument(each)
+    requantize_argument(each)
     each.add_argument("--blocks", default="all", help="show only: all, top-flops:K, top-bytes:K, or name patterns")
     json_argument(each)
 
     each = command(commands, "quantize", "quantise chosen blocks under one scheme, without a plan", _quantize)
     model_argument(each)
+    requantize_argument(each)
     data_arguments(each)
     calibration_argument(each)
     each.add_argument(
@@ -47,7 +50,7 @@ def _inspect(options: argparse.Namespace) -> int:
     from taglio.model.observe import observe_random
     from taglio.report import terminal
 
-    loaded = model.load(options.model, shapes(options.shape))
+    loaded = model.load(options.model, shapes(options.shape), requantize=options.requantize)
     observed, assumed = observe_random(loaded)
     graph = build(loaded, observed)
     shown = None if options.blocks == "all" else set(select(graph, options.blocks))

@@ -30,6 +30,15 @@ def model_argument(each: argparse.ArgumentParser) -> None:
     )
 
 
+def requantize_argument(each: argparse.ArgumentParser) -> None:
+    """--requantize."""
+    each.add_argument(
+        "--requantize",
+        action="store_true",
+        help="fold what the model holds quantised to float first (default: it stays as it is)",
+    )
+
+
 def data_arguments(each: argparse.ArgumentParser) -> None:
     """--data, --preprocess, --seed."""
     each.add_argument("--data", type=Path, required=True, help="a folder of images or of .npz, an .npz or an .npy")
@@ -197,6 +206,7 @@ def read_setup(options: argparse.Namespace) -> Any:
         getattr(options, "metric", RELATIVE_L2),
         str(calibration.resolve()) if calibration else "",
         getattr(options, "runtime", "onnxruntime"),
+        getattr(options, "requantize", False),
     )
 
 

@@ -7,7 +7,7 @@ from functools import partial
 import onnx
 
 from taglio.error.loss import Metric, Tally
-from taglio.errors import BadOption
+from taglio.errors import BadOption, TaglioError, one_line
 from taglio.flow.workspace import Work
 from taglio.profile.measure import FLOAT_RUN, pure_assignments
 from taglio.profile.stopwatch import FEEDS, Effort, Progress, time_models
@@ -16,6 +16,8 @@ from taglio.quantize.scheme import AUTO_SCHEMES, Scheme
 from taglio.runtimes.onnxruntime import SessionOptions, open_session, run_session, sums_saturate
 
 _EFFORT = Effort(maximum=400, budget_s=6.0)
+# Whether a scheme's model loads and runs at all.
+_ONCE = Effort(warmup=0, minimum=1, maximum=1, budget_s=0.0)
 # Inputs for the errors: as many as float inference takes so many seconds for, within these numbers.
 _ERROR_S, _FEWEST, _MOST = 0.5, 2, 32
 # Schemes whose scores are closer than this are equally fast as far as a short timing can tell.
@@ -26,12 +28,16 @@ _STEPS_ERROR = 0.01
 
 @dataclass(frozen=True, slots=True)
 class SchemeResult:
-    """All candidate blocks under one scheme: their loss, and `score_s`, an estimate of a plan's latency."""
+    """All candidate blocks under one scheme: their loss, and `score_s`, an estimate of a plan's latency.
+
+    Where the model does not load or run under the scheme, `dropped` says why, and the numbers are 0.
+    """
 
     scheme: Scheme
     latency_s: float
     error: float
     score_s: float
+    dropped: str = ""
 
 
 def choose(
@@ -50,7 +56,8 @@ def choose(
     there.
 
     The score assumes that a bound of half the all-int8 error lets half of the time be saved: a faster scheme with
-    twice the error is not better under a tight bound.
+    twice the error is not better under a tight bound. A scheme under which the model does not load is dropped; see
+    `float_where_none_loads` for what is to be done where all are.
     """
     if not schemes:
         raise BadOption("no scheme to choose from")
@@ -63,7 +70,23 @@ def choose(
     models: dict[str, Callable[[], onnx.ModelProto]] = {FLOAT_RUN: lambda: work.model.proto}
     models |= {str(scheme): everything(scheme) for scheme in schemes}
     held_out = work.data.held_out.samples
-    timed = time_models(models, work.typical[:FEEDS], work.setup.options(), _EFFORT, kernels=False, progress=progress)
+    time = partial(time_models, options=work.setup.options(), kernels=False, progress=progress)
+    dropped: list[SchemeResult] = []
+    try:
+        timed = time(models, work.typical[:FEEDS], effort=_EFFORT)
+    except TaglioError:  # of which of them?
+        for scheme in schemes:
+            try:
+                time({str(scheme): models[str(scheme)]}, work.typical[:1], effort=_ONCE)
+            except TaglioError as error:
+                dropped.append(SchemeResult(scheme, 0.0, 0.0, 0.0, one_line(error)))
+                del models[str(scheme)]
+        if not dropped:
+            raise
+        schemes = [scheme for scheme in schemes if str(scheme) in models]
+        if not schemes:
+            return dropped[0].scheme, tuple(dropped)
+        timed = time(models, work.typical[:FEEDS], effort=_EFFORT)
     options = SessionOptions(work.setup.threads, spinning=True)
     float_s = timed[FLOAT_RUN].wall.median_s
     samples = held_out[: min(_MOST, max(_FEWEST, int(_ERROR_S / float_s)))]
@@ -92,7 +115,15 @@ def choose(
     if best.error > max_loss and best.scheme.calibration == "minmax":
         clipped = replace(best.scheme, calibration="percentile")  # other numbers, the same kernels: as fast
         results.append(scored(clipped, best.latency_s, everything(clipped)()))
-    return pick(results).scheme, tuple(results)
+    return pick(results).scheme, (*results, *dropped)
+
+
+def float_where_none_loads(work: Work, results: Sequence[SchemeResult]) -> Work:
+    """`work` with every block kept float, for the first scheme's reason, where every scheme was dropped."""
+    if not results or not all(each.dropped for each in results):
+        return work
+    blocks = tuple(replace(block, refusal=block.refusal or results[0].dropped) for block in work.graph.blocks)
+    return replace(work, graph=replace(work.graph, blocks=blocks))
 
 
 def pick(results: Sequence[SchemeResult]) -> SchemeResult:

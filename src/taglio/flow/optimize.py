@@ -14,7 +14,7 @@ from taglio.components.placed import placed
 from taglio.errors import BadOption
 from taglio.flow import workspace
 from taglio.flow.answers import Answers
-from taglio.flow.choose_scheme import SchemeResult, choose
+from taglio.flow.choose_scheme import SchemeResult, choose, float_where_none_loads
 from taglio.flow.decide import Decision, decide, same_assignment, timing_of
 from taglio.flow.error import error_stage, loss_limits, open_switchable
 from taglio.flow.outcome import Outcome, Point, Variant
@@ -62,6 +62,7 @@ def optimize(
     scheme, schemes = setup.scheme, tuple[SchemeResult, ...]()
     if scheme is None:
         scheme, schemes = choose(work, limits.max_error, limits.metric, progress=progress)
+        work = float_where_none_loads(work, schemes)
         clock.lap("scheme")
     builder = work.builder(scheme, progress)
     clock.lap("calibrate")

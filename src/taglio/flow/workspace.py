@@ -35,7 +35,8 @@ _COMPARED = 4
 class Setup:
     """Everything that must be the same from stage to stage.
 
-    `calibration` is data to calibrate on where that is no part of `data`; "" takes a part of `data`.
+    `calibration` is data to calibrate on where that is no part of `data`; "" takes a part of `data`. `requantize`
+    folds what the model holds quantised to float first.
     """
 
     model: str
@@ -50,6 +51,7 @@ class Setup:
     metric: str = RELATIVE_L2
     calibration: str = ""
     runtime: str = NAME
+    requantize: bool = False
 
     def options(self) -> SessionOptions:
         """How sessions that are timed are opened."""
@@ -143,7 +145,7 @@ def _open(folder: Path, setup: Setup) -> Work:
         read.append(_read(setup, inputs))
         return covering(read[0].held_out.samples)[:_COMPARED]
 
-    model = load_model(Path(setup.model), setup.shapes, samples)
+    model = load_model(Path(setup.model), setup.shapes, samples, requantize=setup.requantize)
     data = read[0]
     feed = data.held_out.samples[typical(data.held_out.samples)[0]]
     return Work(folder, setup, model, build(model, observe(model, feed, setup.data)), data)

@@ -51,7 +51,9 @@ def configuration(material: Material) -> Html:
     if outcome is not None and outcome.schemes:
         basis = outcome.metric.basis
         rows: list[list[object]] = [
-            [str(each.scheme), ms(each.latency_s), shown(basis, each.error), ms(each.score_s)]
+            [str(each.scheme), f"dropped: {each.dropped}", "", ""]
+            if each.dropped
+            else [str(each.scheme), ms(each.latency_s), shown(basis, each.error), ms(each.score_s)]
             for each in outcome.schemes
         ]
         parts.append(table(["scheme", "all int8", basis.title, "score"], rows, caption="Schemes tried"))

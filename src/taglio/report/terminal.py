@@ -19,6 +19,7 @@ from taglio.flow.outcome import Outcome, Quantized, Variant
 from taglio.flow.sensitivity import Sensitivity, ranks
 from taglio.model.graph import Graph
 from taglio.model.load import Model
+from taglio.model.quantized import quantized_operators
 from taglio.plan.result import Plan
 from taglio.profile.layerwise import LayerTimes, predict_sum
 from taglio.profile.result import Profile
@@ -128,6 +129,9 @@ def inspect(model: Model, graph: Graph, shown: set[str] | None, assumed: str = "
         f"{model.name}: {len(graph.blocks)} blocks, {len(graph.candidates())} can be int8, {flops / 1e9:.3f} GFLOPs, "
         f"{_bytes(weights)} of weights, opset {model.opset}"
     )
+    if counts := quantized_operators(model.proto):
+        told = ", ".join(f"{count} {kind}" for kind, count in counts.items())
+        say(f"already quantised: {told}; they stay as they are (--requantize folds them to float)")
     for spec in model.inputs:
         known = spec.shape is not None
         dims = "x".join("?" if dim is None else str(dim) for dim in spec.shape or ()) if known else "of any shape"

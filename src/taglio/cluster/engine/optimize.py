@@ -14,7 +14,7 @@ from taglio.cluster.engine.run import run_on_cluster
 from taglio.components.prove import Proof
 from taglio.errors import BadOption
 from taglio.flow import workspace
-from taglio.flow.choose_scheme import choose
+from taglio.flow.choose_scheme import choose, float_where_none_loads
 from taglio.flow.error import error_stage, loss_limits, open_switchable
 from taglio.flow.place import ClusterFile, candidate, place_models
 from taglio.flow.stages import build
@@ -77,7 +77,8 @@ def optimize_on_cluster(
             asked = gather(connection, [device.name for device in cluster.devices])
             saturating = any(each.saturates for each in asked.values())
             bound = losses.max_error or 0.0
-            scheme, _ = choose(timed, bound, losses.metric, progress=progress, saturating_elsewhere=saturating)
+            scheme, tried = choose(timed, bound, losses.metric, progress=progress, saturating_elsewhere=saturating)
+            work = float_where_none_loads(work, tried)
         profiles = profile_devices(connection, work, cluster, scheme, effort, progress)
     _keep(work, cluster, profiles)
     artifact.save(folder / f"{SETUP}.json", SETUP, work.model.sha256, replace(setup, scheme=scheme))

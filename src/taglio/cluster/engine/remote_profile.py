@@ -55,6 +55,7 @@ class Job:
     seed: int
     known: Profile | None = None
     near: Assignment = field(default_factory=dict)
+    requantize: bool = False
 
 
 class Profiler(Resident):
@@ -65,7 +66,7 @@ class Profiler(Resident):
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / job.name
             path.write_bytes(self.store.read(job.sha256))
-            model = load(path, job.shapes)
+            model = load(path, job.shapes, requantize=job.requantize)
         graph = job.graph
         builder = QdqBuilder(model, graph, {job.scheme.calibration: job.ranges})
         if job.known is not None:
@@ -155,7 +156,8 @@ def _asked(work: Work, scheme: Scheme, effort: float, progress: Progress | None)
     options = SessionOptions(1, work.setup.options().optimization, work.setup.spinning)
     sha256 = hashlib.sha256(model.read_bytes()).hexdigest()
     setup = work.setup
-    return Job(sha256, model.name, setup.shapes, work.graph, ranges, scheme, feeds, options, effort, setup.seed)
+    job = Job(sha256, model.name, setup.shapes, work.graph, ranges, scheme, feeds, options, effort, setup.seed)
+    return replace(job, requantize=setup.requantize)
 
 
 def _profiler(device: Device, model: Path, sha256: str, progress: Progress | None) -> tuple[Any, str]:

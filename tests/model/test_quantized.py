@@ -1,0 +1,131 @@
+"""Models that hold quantised values: what stays as it is, what is folded, and that neither changes an answer."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from taglio.model.graph import Graph, build
+from taglio.model.load import Model, load
+from taglio.model.quantized import quantized_operators
+from taglio.quantize.library import dynamic, qoperator
+from taglio.quantize.precision import Precision
+from taglio.quantize.qdq import QdqBuilder
+from taglio.quantize.ranges import Ranges, calibrate
+from taglio.quantize.scheme import DEFAULT_SCHEME
+from taglio.runtimes.onnxruntime import SessionOptions, open_session
+from tests.models import conv_relu_chain, exact, feeds, loaded, residual, saved
+
+SHARED = Path(__file__).parents[2] / ".." / "shared" / "cases"
+
+
+def prepared(proto: onnx.ModelProto, folder: Path) -> tuple[Model, Graph, Ranges, list[dict[str, np.ndarray]]]:
+    model = loaded(proto, folder)
+    data = feeds(model, 4)
+    return model, build(model), calibrate(model, data, "minmax"), [dict(each) for each in data.samples]
+
+
+def answer(proto: onnx.ModelProto, feed: dict[str, np.ndarray]) -> np.ndarray:
+    return np.asarray(open_session(proto, SessionOptions(1)).run(None, feed)[0])
+
+
+def distance(left: np.ndarray, right: np.ndarray) -> float:
+    return float(np.linalg.norm(left - right) / np.linalg.norm(left))
+
+
+def in_int8(model: Model, graph: Graph, ranges: Ranges, names: list[str]) -> onnx.ModelProto:
+    precision = Precision("int8", DEFAULT_SCHEME, "whole")
+    return QdqBuilder(model, graph, {"minmax": ranges}).build(dict.fromkeys(names, precision))
+
+
+def test_what_taglio_quantised_is_read_again_kept_and_built_on(tmp_path: Path) -> None:
+    """Names that taglio wrote, pairs beside new pairs, and the same answers."""
+    model, graph, ranges, inputs = prepared(conv_relu_chain(), tmp_path)
+    names = [block.name for block in graph.candidates()]
+    half = in_int8(model, graph, ranges, names[: len(names) // 2])
+    again, blocks, its_ranges, _ = prepared(half, tmp_path)
+    assert quantized_operators(again.proto) == quantized_operators(half)
+    reasons = {block.refusal for block in blocks.blocks}
+    assert "already quantised" in reasons
+    left = [block.name for block in blocks.candidates()]
+    assert left
+    kept = QdqBuilder(again, blocks, {"minmax": its_ranges}).build({})
+    np.testing.assert_array_equal(answer(kept, inputs[0]), answer(half, inputs[0]))
+    both = in_int8(again, blocks, its_ranges, left)
+    assert distance(answer(half, inputs[0]), answer(both, inputs[0])) < 0.1
+
+
+@pytest.mark.parametrize("make", [conv_relu_chain, residual])
+def test_pairs_are_folded_to_float(make, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    model, graph, ranges, inputs = prepared(make(), tmp_path)
+    quantized = in_int8(model, graph, ranges, [block.name for block in graph.candidates()])
+    folded = load(saved(quantized, tmp_path, "folded"), requantize=True)
+    assert not quantized_operators(folded.proto)
+    assert build(folded).candidates()
+    assert folded.sha256 != load(saved(quantized, tmp_path, "folded")).sha256
+    for feed in inputs:
+        assert distance(answer(model.proto, feed), answer(folded.proto, feed)) < 0.05
+
+
+def test_a_relu_that_was_folded_into_a_zero_point_comes_back(tmp_path: Path) -> None:
+    constants = [
+        numpy_helper.from_array(np.array(0.1, np.float32), "scale"),
+        numpy_helper.from_array(np.array(0, np.uint8), "zero"),
+    ]
+    nodes = [
+        helper.make_node("Neg", ["x"], ["n"]),
+        helper.make_node("QuantizeLinear", ["n", "scale", "zero"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["d"]),
+        helper.make_node("Neg", ["d"], ["y"]),
+    ]
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4]) for name in "xy"]
+    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], constants)
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    folded = load(saved(proto, tmp_path), requantize=True)
+    assert not quantized_operators(folded.proto)
+    np.testing.assert_allclose(answer(folded.proto, {"x": np.array([-1, 2, -3, -99], np.float32)}), [-1, 0, -3, -25.5])
+
+
+def test_integer_operators_are_folded_to_float(tmp_path: Path) -> None:
+    model, graph, ranges, inputs = prepared(residual(), tmp_path)
+    names = [block.name for block in graph.candidates()]
+    proto = qoperator(model, graph, tuple(names), exact("qoperator-u8s8-asym-pc"), ranges)
+    kept = load(saved(proto, tmp_path, "kept"))
+    assert any(kind.startswith("QLinear") for kind in quantized_operators(kept.proto))
+    np.testing.assert_array_equal(answer(kept.proto, inputs[0]), answer(proto, inputs[0]))
+    folded = load(saved(proto, tmp_path, "folded"), requantize=True)
+    assert not quantized_operators(folded.proto)
+    assert distance(answer(model.proto, inputs[0]), answer(folded.proto, inputs[0])) < 0.05
+
+
+def test_dynamic_products_are_kept_or_folded(tmp_path: Path) -> None:
+    rng = np.random.default_rng(3)
+    weights = [numpy_helper.from_array(rng.normal(0, 1, (8, 8)).astype(np.float32), name) for name in ("w", "v")]
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["m"], name="one"),
+        helper.make_node("Relu", ["m"], ["r"], name="relu"),
+        helper.make_node("MatMul", ["r", "v"], ["y"], name="two"),
+    ]
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4, 8]) for name in "xy"]
+    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], weights)
+    float_proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    model, blocks, _, inputs = prepared(float_proto, tmp_path)
+    names = tuple(block.name for block in blocks.candidates() if "MatMul" in block.kind)
+    proto = dynamic(model, blocks, names, exact("u8s8-asym-pt"))
+    kept = load(saved(proto, tmp_path, "kept"))
+    assert not any("MatMulInteger" in block.kind and block.quantizable for block in build(kept).blocks)
+    assert all("quantised" in block.refusal for block in build(kept).blocks if block.kind in ("Cast", "Mul"))
+    folded = load(saved(proto, tmp_path, "folded"), requantize=True)
+    assert not quantized_operators(folded.proto)
+    assert distance(answer(model.proto, inputs[0]), answer(folded.proto, inputs[0])) < 0.05
+
+
+@pytest.mark.skipif(not SHARED.exists(), reason="the shared folder's cases are not beside this checkout")
+def test_weights_behind_dequantize_and_reshape_are_float_constants() -> None:
+    path = SHARED / "17_dq_reshape.onnx"
+    model = load(path)
+    assert not quantized_operators(model.proto)
+    feed = {spec.name: np.ones([int(dim) for dim in spec.shape or ()], np.float32) for spec in model.inputs}
+    assert distance(answer(onnx.load(path), feed), answer(model.proto, feed)) < 1e-6
