@@ -7,8 +7,9 @@ import pytest
 
 from taglio.embedded import digits_data, digits_model
 from taglio.error.loss import Metric
+from taglio.errors import BadModel
 from taglio.flow import choose_scheme
-from taglio.flow.choose_scheme import SchemeResult, choose, pick
+from taglio.flow.choose_scheme import SchemeResult, choose, float_where_none_loads, pick
 from taglio.flow.workspace import Setup, Work, create
 from taglio.quantize.scheme import AUTO_SCHEMES, DEFAULT_SCHEME, Scheme
 from taglio.runtimes.onnxruntime import sums_saturate
@@ -53,3 +54,40 @@ def test_a_bit_less_is_worth_it_where_sums_saturate_and_only_there(work: Work, m
     _, (wide, narrow) = choose(work, 1.0, Metric(), [DEFAULT_SCHEME])
     assert (narrow.error < 0.5 * wide.error) == here
     assert 1.0 < narrow.error / wide.error < 3.0 or here
+
+
+def breaking(monkeypatch: pytest.MonkeyPatch, broken: set[str]) -> None:
+    """ONNX Runtime that loads no model of the schemes in `broken`."""
+    real = choose_scheme.time_models
+
+    def timed(models, *rest, **options):  # type: ignore[no-untyped-def]
+        if hit := broken.intersection(models):
+            raise BadModel(f"{min(hit)}: ONNX Runtime cannot load it: no kernel")
+        return real(models, *rest, **options)
+
+    monkeypatch.setattr(choose_scheme, "time_models", timed)
+    monkeypatch.setattr(choose_scheme, "_EFFORT", replace(choose_scheme._EFFORT, budget_s=0.2))
+
+
+def test_a_scheme_that_does_not_load_drops_out(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
+    breaking(monkeypatch, {str(TENSOR)})
+    chosen, results = choose(work, 1.0, Metric(), [TENSOR, CHANNEL])
+    reasons = {each.scheme: each.dropped for each in results}
+    assert chosen != TENSOR and not reasons[CHANNEL]
+    assert "no kernel" in reasons[TENSOR]
+    assert float_where_none_loads(work, results) is work
+
+
+def test_where_no_scheme_loads_everything_stays_float(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
+    breaking(monkeypatch, {str(TENSOR), str(CHANNEL)})
+    _, results = choose(work, 1.0, Metric(), [TENSOR, CHANNEL])
+    assert [each.scheme for each in results] == [TENSOR, CHANNEL]
+    graph = float_where_none_loads(work, results).graph
+    assert not graph.candidates()
+    assert any("no kernel" in block.refusal for block in graph.blocks)
+
+
+def test_a_model_that_does_not_load_in_float_is_no_schemes_fault(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
+    breaking(monkeypatch, {choose_scheme.FLOAT_RUN})
+    with pytest.raises(BadModel, match="no kernel"):
+        choose(work, 1.0, Metric(), [CHANNEL])
