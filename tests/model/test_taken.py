@@ -172,15 +172,22 @@ def test_an_attribute_of_a_wrong_type_ends_no_process(tmp_path: Path) -> None:
         load(saved(proto, tmp_path))
 
 
-def test_sequences_and_optionals_inside(tmp_path: Path) -> None:
+def test_blocks_that_share_a_sequence_are_one_with_what_lies_between(tmp_path: Path) -> None:
     nodes = [
-        helper.make_node("SplitToSequence", ["x"], ["parts"], axis=1, name="split"),
-        helper.make_node("SequenceAt", ["parts", "i"], ["y"], name="at"),
-        helper.make_node("SequenceLength", ["parts"], ["n"], name="length"),
+        helper.make_node("Relu", ["x"], ["r"], name="before"),
+        helper.make_node("SplitToSequence", ["r"], ["parts"], axis=1, name="split"),
+        helper.make_node("SequenceAt", ["parts", "i"], ["one"], name="at"),
+        helper.make_node("Neg", ["one"], ["negative"], name="between"),
+        helper.make_node("SequenceInsert", ["parts", "negative"], ["more"], name="insert"),
+        helper.make_node("ConcatFromSequence", ["more"], ["joined"], axis=1, name="join"),
+        helper.make_node("Relu", ["joined"], ["y"], name="behind"),
+        helper.make_node("SequenceLength", ["more"], ["n"], name="length"),
     ]
-    outputs = [value("y", [1, 1]), value("n", [], INT64)]
+    outputs = [value("y", None), value("n", [], INT64)]
     _, graph = taken(made(nodes, [value("x", [1, 4])], outputs, [constant("i", 2, np.int64)]), tmp_path, {"x": X})
-    assert graph.tensor_map()["parts"].shape is None
+    assert [block.name for block in graph.blocks] == ["before", "split", "behind"]
+    assert set(graph.blocks[1].operators) == {"split", "at", "between", "insert", "join", "length"}
+    assert not {"parts", "more"} & {tensor.name for tensor in graph.tensors}
 
 
 def test_text_in_and_out(tmp_path: Path) -> None:

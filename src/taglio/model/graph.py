@@ -14,6 +14,7 @@ from taglio.model.flops import operator_flops
 from taglio.model.load import Model
 from taglio.model.observe import Observed, tensor_types
 from taglio.model.quantized import why_float
+from taglio.model.sequences import joined, not_tensors
 
 ANCHORS = frozenset({"Conv", "ConvTranspose", "MatMul", "Gemm"})
 ACTIVATIONS = frozenset(
@@ -172,16 +173,15 @@ def build(model: Model, observed: Observed | None = None) -> Graph:
         for name in node_inputs(node):
             consumers.setdefault(name, []).append(node)
     groups = _group(proto.node, consumers, initializers, set(model.outputs))
+    if apart := not_tensors(proto):
+        reads = [[name for node in group for name in node_inputs(node)] for group in groups]
+        groups = _in_order(joined(groups, reads, apart))
     owner = {node.name: index for index, group in enumerate(groups) for node in group}
     outputs = set(model.outputs)
+    whole = tuple(_block(group, consumers, initializers, shapes, assumed, types, outputs) for group in groups)
     reasons = why_float(model.proto)
-    blocks = tuple(
-        _kept_float(
-            _block(group, consumers, initializers, shapes, assumed, types, outputs),
-            model.no_int8 or next((reasons[node.name] for node in group if node.name in reasons), ""),
-        )
-        for group in groups
-    )
+    whys = [model.no_int8 or next((reasons[n] for n in block.operators if n in reasons), "") for block in whole]
+    blocks = tuple(replace(each, refusal=why or each.refusal) for each, why in zip(whole, whys, strict=True))
     names = [block.name for block in blocks]
     if len(set(names)) != len(names):
         raise BadModel(f"{model.name}: two blocks share a name: give its nodes unique names")
@@ -401,11 +401,6 @@ def _block(
         movement=first.op_type in MOVEMENT,
         soft_tail=len(group) > 1 and group[-1].op_type not in ("Add", "Relu", "Clip"),
     )
-
-
-def _kept_float(block: Block, reason: str) -> Block:
-    """`block`, refused int8 for `reason` where there is one."""
-    return replace(block, refusal=reason) if reason else block
 
 
 def _refusal(

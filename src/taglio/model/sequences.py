@@ -1,0 +1,68 @@
+"""Blocks that hand each other sequences, optionals or maps are one block: such values cross no session."""
+
+from collections.abc import Iterator, Sequence
+
+import onnx
+
+
+def not_tensors(graph: onnx.GraphProto) -> frozenset[str]:
+    """Names of the values that are no tensors."""
+    return frozenset(
+        value.name for value in graph.value_info if value.type.WhichOneof("value") not in (None, "tensor_type")
+    )
+
+
+def joined(
+    groups: Sequence[list[onnx.NodeProto]], reads: Sequence[Sequence[str]], names: frozenset[str]
+) -> list[list[onnx.NodeProto]]:
+    """`groups`, where those that share a value in `names`, and all that lies between them, are one.
+
+    `reads` are the names that each group reads. An edge back along every such value makes a cycle of what must stay
+    together: the strongly connected components are the new groups, not in order.
+    """
+    if not names:
+        return list(groups)
+    ahead: list[list[int]] = [[] for _ in groups]
+    back: list[list[int]] = [[] for _ in groups]
+    for source, target in _edges(groups, reads, names):
+        ahead[source].append(target)
+        back[target].append(source)
+    # Kosaraju's: what reaches each other, by two walks.
+    left, order = set(range(len(groups))), list[int]()
+    for start in range(len(groups)):
+        if start in left:
+            order += _walk(start, ahead, left)
+    result, left = [], set(order)
+    for start in reversed(order):
+        if start in left:
+            members = sorted(_walk(start, back, left))
+            result.append([node for index in members for node in groups[index]])
+    return result
+
+
+def _walk(start: int, edges: Sequence[Sequence[int]], left: set[int]) -> list[int]:
+    """What `start` reaches within `left`, in the order in which a depth-first search leaves it; taken out of `left`."""
+    left.discard(start)
+    done, path = [], [(start, iter(edges[start]))]
+    while path:
+        at, further = path[-1]
+        following = next((each for each in further if each in left), None)
+        if following is None:
+            done.append(at)
+            path.pop()
+        else:
+            left.discard(following)
+            path.append((following, iter(edges[following])))
+    return done
+
+
+def _edges(
+    groups: Sequence[list[onnx.NodeProto]], reads: Sequence[Sequence[str]], names: frozenset[str]
+) -> Iterator[tuple[int, int]]:
+    producer = {name: index for index, group in enumerate(groups) for node in group for name in node.output}
+    for reader, group in enumerate(reads):
+        for name in group:
+            if name in producer:
+                yield producer[name], reader
+                if name in names:
+                    yield reader, producer[name]
