@@ -11,9 +11,10 @@ from onnx import TensorProto, helper, numpy_helper
 
 from taglio.errors import BadModel, TaglioError
 from taglio.model import graph as graphs
-from taglio.model import same
+from taglio.model import observe, same
 from taglio.model.graph import Graph
 from taglio.model.load import Model, load
+from taglio.model.observe import observe_random
 from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session
 from tests.models import residual, saved
 
@@ -241,3 +242,11 @@ def test_ten_thousand_nodes_take_seconds(tmp_path: Path) -> None:
     graph = graphs.build(load(saved(proto, tmp_path)))
     assert len({block.name for block in graph.blocks}) == 10_000
     assert time.process_time() - begun < 30
+
+
+def test_many_tensors_of_static_shape_are_not_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = load(saved(residual(), tmp_path))
+    every = observe_random(model)[0]
+    monkeypatch.setattr(observe, "_ALL_OBSERVED", 3)
+    monkeypatch.setattr(observe, "open_session", lambda *_, **__: pytest.fail("a session was opened"))
+    assert observe_random(model)[0] == every

@@ -18,6 +18,8 @@ from taglio.model.load import Model
 from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session, run_session
 
 _PREFIX = "taglio/shape/"
+# Of more tensors than these, static shapes are believed: ONNX Runtime takes minutes to fetch 100,000 outputs.
+_ALL_OBSERVED = 5_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +38,19 @@ def observe(model: Model, feed: Feed, label: str) -> dict[str, Seen]:
     optionals are left out. Raises BadData, naming `label`, where the model cannot run it."""
     written = [name for node in model.proto.graph.node for name in node.output if name]
     types = tensor_types(model.proto)
-    typed = [name for name in written if name in types]
+    inferred = _static_shapes(model.proto) if len(written) > _ALL_OBSERVED else {}
+    typed = [name for name in written if name in types and name not in inferred]
     open_ = [name for name in written if name not in types]  # of these ONNX Runtime knows whether they are tensors
-    proto = _with_shapes(model.proto, typed, open_)
-    session = open_session(proto, SessionOptions(1, Optimization.NONE), label=model.name)
-    values = run_session(session, [*(_PREFIX + name for name in typed), *open_], feed, label)
+    wanted = [*(_PREFIX + name for name in typed), *open_]
+    values: list[np.ndarray] = []
+    if wanted:
+        proto = _with_shapes(model.proto, typed, open_)
+        session = open_session(proto, SessionOptions(1, Optimization.NONE), label=model.name)
+        values = run_session(session, wanted, feed, label)
     found = {name: Seen(value.shape, dtype_name(value.dtype)) for name, value in feed.items()}
+    for name in written:
+        if name in inferred and name in types:
+            found[name] = Seen(inferred[name], dtype_name(helper.tensor_dtype_to_np_dtype(types[name])))
     for name, shape in zip(typed, values, strict=False):
         dtype = helper.tensor_dtype_to_np_dtype(types[name])
         found[name] = Seen(tuple(int(size) for size in shape), dtype_name(dtype))
@@ -81,6 +90,15 @@ def tensor_types(proto: onnx.ModelProto) -> dict[str, int]:
         elif value.type.WhichOneof("value"):
             types.pop(value.name, None)
     return types
+
+
+def _static_shapes(proto: onnx.ModelProto) -> dict[str, Shape]:
+    found: dict[str, Shape] = {}
+    for value in (*proto.graph.value_info, *proto.graph.output):
+        tensor = value.type.tensor_type
+        if tensor.HasField("shape") and all(dim.HasField("dim_value") for dim in tensor.shape.dim):
+            found[value.name] = tuple(dim.dim_value for dim in tensor.shape.dim)
+    return found
 
 
 def _with_shapes(model: onnx.ModelProto, typed: list[str], open_: list[str]) -> onnx.ModelProto:
