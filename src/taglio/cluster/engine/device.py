@@ -10,7 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-from taglio.cluster.engine import keeper, local
+from taglio.cluster.engine import keeper, listen, local
 from taglio.cluster.engine.library import HEAD, INLINE, ray
 from taglio.cluster.engine.local import LocalDevice
 from taglio.cluster.engine.lock import Lock, make_token
@@ -54,6 +54,7 @@ def start(
     """
     if not _NAME.fullmatch(name):
         raise BadOption(f'--name "{name}": write a name of letters, digits, "-", "_" and "."')
+    listen.address(host)
     if head == (address is not None):
         raise BadOption("say either --head, on the first device, or --address HOST:PORT of the head, on the others")
     ray()
@@ -107,6 +108,8 @@ def _command(device: LocalDevice, folder: Path, port: int, memory_mb: int) -> li
         "--num-cpus=0", "--num-gpus=0", f"--resources={json.dumps({RESOURCE + device.name: 1})}",
         f"--object-store-memory={memory_mb * 10**6}", f"--temp-dir={folder}",
         "--disable-usage-stats", "--include-log-monitor=false", "--log-color=false",
+        # Ports that the system chooses: any --port is then free of those that Ray would set aside for its workers.
+        "--min-worker-port=0", "--max-worker-port=0",
     ]  # fmt: skip
 
 

@@ -1,0 +1,113 @@
+"""Nothing listens beyond the address asked for, however a device was started."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from taglio.cluster.engine.listen import everywhere
+from tests.cluster.engine.devices import Bench, bench, needs_ray
+from tests.end_to_end.command import ENVIRONMENT, refused
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="the kernel's own filter of calls is Linux's")
+
+
+def test_which_addresses_stand_for_every_interface() -> None:
+    port = (80).to_bytes(2, "big")
+    two, ten = (int(each).to_bytes(2, sys.byteorder) for each in (2, 10))
+    assert everywhere(two + port + bytes(4), "10.0.0.1") == ("10.0.0.1", 80)
+    assert everywhere(two + port + bytes((127, 0, 0, 1)), "10.0.0.1") is None
+    assert everywhere(ten + port + bytes(4 + 16), "10.0.0.1") == ("::ffff:10.0.0.1", 80)
+    assert everywhere(ten + port + bytes(4) + bytes(10) + b"\xff\xff" + bytes(4), "10.0.0.1") == ("::ffff:10.0.0.1", 80)
+    assert everywhere(ten + port + bytes(4) + bytes(15) + b"\x01", "10.0.0.1") is None
+    assert everywhere((1).to_bytes(2, sys.byteorder) + b"/tmp/socket", "10.0.0.1") is None
+
+
+_PROGRAM = """
+import socket, subprocess, sys, threading
+from taglio.cluster.engine.listen import hold_to
+hold_to("127.0.0.2")
+hold_to("127.0.0.2")  # a second time in one process
+def bound(family, host):
+    with socket.socket(family) as each:
+        each.bind((host, 0))
+        print(each.getsockname()[0], flush=True)
+bound(socket.AF_INET, "")
+bound(socket.AF_INET, "127.0.0.1")
+bound(socket.AF_INET6, "::")
+thread = threading.Thread(target=bound, args=(socket.AF_INET, "0.0.0.0"))
+thread.start()
+thread.join()
+child = "import socket; s = socket.socket(); s.bind(('', 0)); print(s.getsockname()[0])"
+subprocess.run([sys.executable, "-c", child], check=True)
+"""
+
+
+@linux
+def test_a_process_its_threads_and_its_children_are_held() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _PROGRAM], capture_output=True, text=True, timeout=60, check=True, env=ENVIRONMENT
+    )
+    assert done.stdout.split() == ["127.0.0.2", "127.0.0.1", "::ffff:127.0.0.2", "127.0.0.2", "127.0.0.2"]
+
+
+@pytest.fixture
+def devices() -> Iterator[Bench]:
+    here = bench()
+    try:
+        yield here
+    finally:
+        here.stop()
+
+
+def listened(here: Bench, name: str) -> set[str]:
+    """Addresses on which a device's processes listen, as /proc/net writes them."""
+    sockets = set()
+    for process in here.processes(name):
+        for each in Path(f"/proc/{process}/fd").glob("*"):
+            try:
+                target = str(each.readlink())
+            except OSError:  # closed meanwhile
+                continue
+            if target.startswith("socket:["):
+                sockets.add(target[8:-1])
+    found = set()
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            words = line.split()
+            if words[3] == "0A" and words[9] in sockets:
+                found.add(words[1].partition(":")[0][-8:])
+    return found
+
+
+@linux
+@needs_ray
+@pytest.mark.slow
+@pytest.mark.parametrize(("head", "joined"), [("127.0.0.1", "127.0.0.1"), ("127.0.0.2", "127.0.0.3")])
+def test_devices_listen_where_they_were_told(devices: Bench, head: str, joined: str) -> None:
+    address = f"{head}:{devices.port}"
+    begin = ("device", "start", "--threads", 1, "--json", "--name")
+    devices.command(*begin, "camera", "--head", "--port", devices.port, "--host", head).json()
+    devices.command(*begin, "server", "--address", address, "--host", joined).json()
+    assert set(devices.command("cluster", "status", "--json").json()["devices"]) == {"camera", "server"}
+    for name, host in (("camera", head), ("server", joined)):
+        # /proc writes the four bytes as one number of the machine's own order.
+        held = int.from_bytes(bytes(int(each) for each in host.split(".")), sys.byteorder)
+        assert listened(devices, name) <= {f"{held:08X}", "0100007F"}
+        assert f"{held:08X}" in listened(devices, name)
+
+
+@linux
+@needs_ray
+@pytest.mark.slow
+def test_any_port_that_is_free_will_do(devices: Bench) -> None:
+    devices.port = 10000 + devices.port % 9000 + 10  # within what Ray sets aside for its workers
+    assert devices.start("camera").json()["head"]
+
+
+@needs_ray
+def test_every_interface_is_refused(devices: Bench) -> None:
+    refused(devices.command("device", "start", "--name", "camera", "--head", "--host", "0.0.0.0"), "every interface")
+    refused(devices.command("device", "start", "--name", "camera", "--head", "--host", "::"), "IPv4 address")
