@@ -14,6 +14,7 @@ import msgspec
 from taglio.errors import BadArtifact
 
 FORMAT_VERSION = 3
+_TEMPORARY = ".taglio-"
 _TOOLS = ("taglio", "onnx", "onnxruntime", "numpy", "highspy")
 T = TypeVar("T")
 
@@ -85,9 +86,9 @@ def replacing(path: Path) -> Iterator[Path]:
     """A temporary path to write to; it takes the place of `path` if all went well and vanishes otherwise."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}{_TEMPORARY}")
     except OSError as error:
-        raise _refusal(path, error) from None
+        raise refusal(path, error) from None
     os.close(handle)
     temporary = Path(name)
     try:
@@ -97,12 +98,19 @@ def replacing(path: Path) -> Iterator[Path]:
             os.fsync(file.fileno())
         temporary.replace(path)
     except OSError as error:
-        raise _refusal(path, error) from None
+        raise refusal(path, error) from None
     finally:
         temporary.unlink(missing_ok=True)
 
 
-def _refusal(path: Path, error: OSError) -> BadArtifact:
+def remove_temporaries(folder: Path) -> None:
+    """Remove what `replacing` left in `folder` where a process was killed in it."""
+    for path in folder.glob(f".*{_TEMPORARY}*"):
+        path.unlink(missing_ok=True)
+
+
+def refusal(path: Path, error: OSError) -> BadArtifact:
+    """What to say of a disk that did not take `path`."""
     if error.errno == errno.ENOSPC:
         return BadArtifact(f"{path}: the disk is full: free some room; what was there before is untouched")
     return BadArtifact(f"{path}: cannot be written ({error.strerror or error}): choose another folder with -o")

@@ -21,7 +21,8 @@ from taglio.flow.decide import infeasible, plan_stage, verifier, whole_meter
 from taglio.flow.error import loss_limits, open_switchable
 from taglio.flow.optimize import build_stage
 from taglio.flow.outcome import Quantized
-from taglio.flow.workspace import COMPONENTS, ERROR, FLOAT_MODEL, PLAN, PROFILE, RUN, Setup, Work
+from taglio.flow.transaction import changing, drop, held
+from taglio.flow.workspace import COMPONENTS, ERROR, FLOAT_MODEL, MADE_FROM, PLAN, PROFILE, RUN, Setup, Work
 from taglio.model.graph import Graph, match, select
 from taglio.plan.result import LOCAL, Limits, Plan, placements
 from taglio.plan.search import Tried, best
@@ -70,16 +71,29 @@ def plan(
 
     `pins` are DEVICE=PATTERN, `cuts` tensors that separate `devices` in order. Raises BadOption for contradictions.
     """
-    work, measured = reopen_profiled(folder)
-    model = error_model(work, measured)
-    limits = loss_limits(work, limits_of(work.graph))
-    places = place(work.graph, pins, cuts, devices)
-    builder = work.builder(measured.scheme, progress)
-    switchable = open_switchable(work, builder, measured.scheme)
-    chosen = _plan_that_holds(work, builder, switchable, measured, model, limits, progress)
-    result = replace(chosen, placements=placements(work.graph, chosen.assignment(), places))
-    artifact.save(folder / f"{PLAN}.json", PLAN, work.model.sha256, result)
-    return work, result
+    with changing(folder) as staged:
+        work, measured = reopen_profiled(staged)
+        model = error_model(work, measured)
+        limits = loss_limits(work, limits_of(work.graph))
+        places = place(work.graph, pins, cuts, devices)
+        builder = work.builder(measured.scheme, progress)
+        switchable = open_switchable(work, builder, measured.scheme)
+        chosen = _plan_that_holds(work, builder, switchable, measured, model, limits, progress)
+        result = replace(chosen, placements=placements(work.graph, chosen.assignment(), places))
+        keep_plan(work, result)
+    return replace(work, folder=folder), result
+
+
+def keep_plan(work: Work, plan: Plan) -> None:
+    """Keep a plan in the workspace; what was made from another one goes."""
+    path = work.folder / f"{PLAN}.json"
+    try:
+        before = artifact.load(path, PLAN, Plan, model_sha256=work.model.sha256).fingerprint()
+    except BadArtifact:
+        before = ""
+    if before != plan.fingerprint():
+        drop(work.folder, *MADE_FROM[PLAN])
+    artifact.save(path, PLAN, work.model.sha256, plan)
 
 
 def _plan_that_holds(
@@ -163,17 +177,22 @@ def _known_plan(folder: Path, work: Work, measured: Profile) -> Plan:
 
 def build(folder: Path, progress: Progress | None = None) -> tuple[Manifest, Proof]:
     """Write the components of the folder's plan, and prove on held-out inputs that together they equal the whole."""
-    work, measured = reopen_profiled(folder)
-    known = _known_plan(folder, work, measured)
-    builder = work.builder(measured.scheme, progress)
-    manifest = build_stage(work, builder, known)
-    whole = builder.build(known.assignment(), known.wire_only(work.graph))
-    proof = prove(folder / COMPONENTS, manifest, whole, work.data.held_out.samples[:4])
-    return manifest, proof
+    with changing(folder) as staged:
+        work, measured = reopen_profiled(staged)
+        known = _known_plan(staged, work, measured)
+        builder = work.builder(measured.scheme, progress)
+        manifest = build_stage(work, builder, known)
+        whole = builder.build(known.assignment(), known.wire_only(work.graph))
+        return manifest, prove(staged / COMPONENTS, manifest, whole, work.data.held_out.samples[:4])
 
 
 def run(folder: Path, runs: int, progress: Progress | None = None, runtime: str | None = None) -> RunReport:
     """Time the built components beside the float model, both in `runtime` (None: in that of the profile)."""
+    with held(folder):
+        return _run(folder, runs, progress, runtime)
+
+
+def _run(folder: Path, runs: int, progress: Progress | None, runtime: str | None) -> RunReport:
     work, measured = reopen_profiled(folder)
     known = _known_plan(folder, work, measured)
     manifest = read(folder / COMPONENTS, model_sha256=work.model.sha256)

@@ -21,7 +21,12 @@ from taglio.runtimes.onnxruntime import NAME, Optimization, SessionOptions
 SETUP, RANGES, PROFILE, ERROR, PLAN, RUN = "setup", "ranges", "profile", "error", "plan", "run"
 COMPONENTS = "components"
 FLOAT_MODEL = "float32.onnx"
+OUTCOME = "outcome"
 REPORT = "report.html"
+# What is made from a stage, and goes when it is replaced; the folder stands for its files.
+_FROM_PLAN = (COMPONENTS, f"{RUN}.json", f"{OUTCOME}.json", "cluster-run.json", REPORT)
+MADE_FROM = {PLAN: _FROM_PLAN, ERROR: (f"{PLAN}.json", "pareto.json", "pareto.html", *_FROM_PLAN)}
+MADE_FROM[PROFILE] = ("layers.json", *MADE_FROM[ERROR])
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from onnx import external_data_helper, numpy_helper, shape_inference, version_co
 from taglio.data.dataset import InputSpec
 from taglio.errors import BadModel
 from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session
+from taglio.scratch import scratch
 
 # Per-channel DequantizeLinear needs opset 13; 17 is the newest that every back end here reads.
 MINIMUM_OPSET = 13
@@ -212,8 +212,8 @@ def _raise_opset(path: Path, proto: onnx.ModelProto) -> onnx.ModelProto:
 
 def _simplify(path: Path, proto: onnx.ModelProto) -> onnx.ModelProto:
     """ONNX Runtime's basic rewrites (constant folding, BatchNorm folding, dead nodes), then inferred shapes."""
-    with tempfile.TemporaryDirectory() as folder:
-        target = Path(folder) / "simple.onnx"
+    with scratch() as folder:
+        target = folder / "simple.onnx"
         open_session(
             proto,
             SessionOptions(threads=1, optimization=Optimization.BASIC),

@@ -8,7 +8,6 @@ then stops the process, and what it sustains is what counts.
 
 import json
 import random
-import tempfile
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from taglio.profile.quota import quota
 from taglio.runtimes import openvino
 from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session
 from taglio.runtimes.session import Session
+from taglio.scratch import scratch
 
 Progress = Callable[[str, int, int], None]
 Feed = Mapping[str, np.ndarray]
@@ -143,9 +143,9 @@ def time_models(
         return _in_openvino(
             models, feeds, options, effort, kernels=kernels, often=often, between=between, progress=progress
         )
-    with tempfile.TemporaryDirectory() as folder:
+    with scratch() as folder:
         ready = SessionOptions(options.threads, Optimization.NONE, options.spinning)
-        paths = {name: Path(folder) / f"{index}.onnx" for index, name in enumerate(models)}
+        paths = {name: folder / f"{index}.onnx" for index, name in enumerate(models)}
         sessions = {}
         for index, (name, build) in enumerate(models.items()):
             open_session(build(), options, save_optimized=paths[name], label=name)
@@ -165,7 +165,7 @@ def time_models(
             pauses = busy < _STARVED or (options.threads > allowed.share and busy > _USED_UP * allowed.share)
             again = paused if pauses else again
             for index, name in enumerate(models):
-                prefix = Path(folder) / f"profile-{index}"
+                prefix = folder / f"profile-{index}"
                 sessions[name] = open_session(paths[name], ready, profile_prefix=prefix, label=name)
             _interleave(sessions, feeds, again, lambda done: progress and progress("timing kernels", done, again))
             for name, session in sessions.items():
@@ -187,9 +187,9 @@ def _in_openvino(
     between: Callable[[], object] | None,
     progress: Progress | None,
 ) -> dict[str, Timed]:
-    with tempfile.TemporaryDirectory() as folder:
+    with scratch() as folder:
         loading = lambda done: progress and progress("loading", done, len(models))  # noqa: E731
-        graphs, sessions, paths = openvino_clock.compile_models(models, Path(folder), options, loading)
+        graphs, sessions, paths = openvino_clock.compile_models(models, folder, options, loading)
         least_s = stretch_s(sessions, feeds, effort)
         rounds, again, _ = _rounds(sessions, feeds, effort, least_s, often)
         told = partial(_told, between, progress, rounds)

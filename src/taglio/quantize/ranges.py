@@ -3,10 +3,8 @@
 import contextlib
 import io
 import logging
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import onnx
@@ -18,6 +16,7 @@ from taglio.data.dataset import Dataset
 from taglio.errors import BadData
 from taglio.model.load import Model
 from taglio.quantize.scheme import Calibration
+from taglio.scratch import scratch
 
 _METHODS = {
     "minmax": CalibrationMethod.MinMax,
@@ -50,12 +49,12 @@ def calibrate(
 
     Raises BadData when an activation is NaN or infinite on one of the samples.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        source = Path(folder) / "model.onnx"
+    with scratch() as folder:
+        source = folder / "model.onnx"
         onnx.save(model.proto, source)
         with _quiet():
             calibrator = create_calibrator(
-                source, augmented_model_path=str(Path(folder) / "augmented.onnx"), calibrate_method=_METHODS[method]
+                source, augmented_model_path=str(folder / "augmented.onnx"), calibrate_method=_METHODS[method]
             )
             for index, feed in enumerate(dataset.samples):
                 try:

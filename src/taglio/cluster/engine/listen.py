@@ -1,7 +1,7 @@
 """Hold this process, and all that it starts, to listening on one address. Knows nothing of Ray.
 
-Ray's servers listen on 127.0.0.1 or on every interface, nothing between. Here the kernel (Linux 5.9 or later) hands each
-bind() of the process to a helper, which binds to the one address what asked for all of them, and lets the rest pass.
+Ray's servers listen on 127.0.0.1 or on every interface. Here the kernel (Linux 5.9 or later) hands each bind() of the
+process to a helper, which binds to the one address what asked for all of them, and lets the rest pass.
 Needs no privilege: seccomp_unotify(2). Where the helper is gone, bind() fails: nothing is opened by accident.
 """
 
@@ -68,7 +68,7 @@ def hold_to(host: str) -> None:
     except OSError as error:
         helper.kill()
         raise BadDevice(
-            f"--host {host}: this system cannot keep Ray from listening on every interface ({error.strerror or error}): "
+            f"--host {host}: Ray cannot be kept from listening on every interface here ({error.strerror or error}): "
             "use 127.0.0.1, or Linux 5.9 or later where processes may filter their own calls (seccomp)"
         ) from None
 
