@@ -5,6 +5,7 @@ import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import fields, is_dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,6 +16,8 @@ from taglio.errors import BadArtifact
 
 FORMAT_VERSION = 3
 _TEMPORARY = ".taglio-"
+# No quantity here comes near it; the square of a larger one overflows.
+_LARGEST = 1e150
 _TOOLS = ("taglio", "onnx", "onnxruntime", "numpy", "highspy")
 T = TypeVar("T")
 
@@ -70,9 +73,41 @@ def load(path: Path, kind: str, expected: type[T], *, model_sha256: str | None =
             f"{path}: is of another model ({envelope.model_sha256[:12]}, wanted {model_sha256[:12]}): make it again"
         )
     try:
-        return msgspec.json.decode(envelope.body, type=expected)
-    except msgspec.DecodeError as error:
+        value = msgspec.json.decode(envelope.body, type=expected)
+        check(value)
+    except (msgspec.DecodeError, ValueError) as error:
         raise BadArtifact(f"{path}: damaged ({_line(error)}): make it again") from None
+    return value
+
+
+def check(value: Any, where: str = "$") -> None:
+    """Raise ValueError, with the place, for what no stage writes: a number too large to compute with, and whatever a
+    dataclass's own `check` method refuses of its values."""
+    if is_dataclass(value):
+        for each in fields(value):
+            check(getattr(value, each.name), f"{where}.{each.name}")
+        own = getattr(value, "check", None)
+        if own is not None:
+            try:
+                own()
+            except ValueError as error:
+                raise ValueError(f"{error} - at `{where}`") from None
+    elif isinstance(value, dict):
+        for name, each in value.items():
+            check(each, f"{where}.{name}")
+    elif isinstance(value, tuple | list):
+        for index, each in enumerate(value):
+            check(each, f"{where}[{index}]")
+    elif isinstance(value, str) and "\0" in value:
+        raise ValueError(f"a text holds a NUL - at `{where}`")
+    elif isinstance(value, int | float) and not abs(value) <= _LARGEST:
+        raise ValueError(f"{value:.3g} is out of range - at `{where}`")
+
+
+def require(true: bool, message: str) -> None:
+    """Raise ValueError where a `check` method finds something wrong."""
+    if not true:
+        raise ValueError(message)
 
 
 def write_bytes(path: Path, data: bytes) -> None:

@@ -13,10 +13,10 @@ from taglio.cli.options import (
     effort_argument,
     emit,
     json_argument,
-    positive,
     positive_float,
     remark,
     shapes,
+    thread_count,
 )
 
 _DEFAULT = "onnxruntime,openvino,openvino-ep,litert,pytorch,qkeras,keras"
@@ -37,7 +37,7 @@ def add(commands: Any) -> None:
     each.add_argument("--backends", default=_DEFAULT, metavar="A,B,...", help="which back ends, in this order")
     each.add_argument("--layers", action="store_true", help="also a row per layer, for each back end that can")
     bound_argument(each, 0.01)
-    each.add_argument("--threads", type=positive, default=None, help="threads of a session (default: all cores)")
+    each.add_argument("--threads", type=thread_count, default=None, help="threads of a session (default: all cores)")
     each.add_argument(
         "--row-limit", type=positive_float, default=300.0, help="seconds a row may be silent before it is stopped"
     )

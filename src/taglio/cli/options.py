@@ -1,6 +1,7 @@
 """Arguments that several commands share, and how their text is read. Runs no command."""
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ import msgspec
 
 from taglio.errors import BadOption
 
+_MOST_THREADS = 64
 INTERRUPTED = 130  # the exit code after Ctrl-C
 
 
@@ -39,7 +41,7 @@ def data_arguments(each: argparse.ArgumentParser) -> None:
         metavar="SPEC",
         help="for images: rgb|bgr|gray, mean=M, scale=S, nchw|nhwc, stretch|letterbox; value = (pixel - mean) x scale",
     )
-    each.add_argument("--seed", type=int, default=0, help="of the calibration / held-out split and of all sampling")
+    each.add_argument("--seed", type=natural, default=0, help="random seed")
 
 
 def calibration_argument(each: argparse.ArgumentParser) -> None:
@@ -96,7 +98,7 @@ def pin_arguments(each: argparse.ArgumentParser) -> None:
 def measuring_arguments(each: argparse.ArgumentParser) -> None:
     """How sessions run and how long is measured."""
     each.add_argument("--scheme", default="auto", help="int8 form such as qdq-u8s8-asym-pc, or auto: measure and pick")
-    each.add_argument("--threads", type=positive, default=None, help="threads of a session (default: all cores)")
+    each.add_argument("--threads", type=thread_count, default=None, help="threads of a session (default: all cores)")
     each.add_argument("--spinning", action="store_true", help="let idle threads spin, as a lone server would")
     each.add_argument(
         "--optimization",
@@ -140,6 +142,23 @@ def positive(text: str) -> int:
     value = int(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"{text} is not at least 1")
+    return value
+
+
+def natural(text: str) -> int:
+    """An integer of at least 0."""
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{text} is not at least 0")
+    return value
+
+
+def thread_count(text: str) -> int:
+    """A number of threads: no more than make sense here, since starting a hundred thousand takes minutes."""
+    value, cores = positive(text), os.cpu_count() or 1
+    most = max(_MOST_THREADS, 4 * cores)
+    if value > most:
+        raise argparse.ArgumentTypeError(f"{text} is more than {most}, and this machine has {cores} cores")
     return value
 
 

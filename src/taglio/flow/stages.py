@@ -41,20 +41,31 @@ from taglio.runtimes.onnxruntime import SessionOptions, open_session, run_sessio
 def reopen_profiled(folder: Path) -> tuple[Work, Profile]:
     """The workspace and its profile."""
     work = workspace.reopen(folder)
-    measured = artifact.load(folder / f"{PROFILE}.json", PROFILE, Profile, model_sha256=work.model.sha256)
+    path = folder / f"{PROFILE}.json"
+    measured = artifact.load(path, PROFILE, Profile, model_sha256=work.model.sha256)
+    fits(path, measured, work.graph, "profile")
     return work, measured
 
 
+def fits(path: Path, value: Profile | ErrorModel | Plan, graph: Graph, stage: str) -> None:
+    """Raise BadArtifact where an artifact is of other blocks than the model has."""
+    wrong = value.misfit(graph)
+    if wrong:
+        raise BadArtifact(f"{path}: does not fit the model ({wrong}): run taglio {stage} again")
+
+
 def error_model(work: Work, measured: Profile) -> ErrorModel:
-    """The workspace's error model. Raises BadArtifact where it is of another scheme or metric."""
+    """The workspace's error model. Raises BadArtifact where it is of another scheme, metric or data."""
     path = work.folder / f"{ERROR}.json"
     model = artifact.load(path, ERROR, ErrorModel, model_sha256=work.model.sha256)
     for what, has, where, wanted in (
         ("scheme", str(model.scheme), "profile", str(measured.scheme)),
         ("metric", model.metric.name, "workspace", parse_metric(work.setup.metric).name),
+        ("data", model.data_sha256[:12], "workspace", work.data.held_out.sha256[:12]),
     ):
         if has != wanted:
             raise BadArtifact(f"{path}: is of {what} {has}, the {where} of {wanted}: run taglio error again")
+    fits(path, model, work.graph, "error")
     return model
 
 
@@ -172,6 +183,7 @@ def _known_plan(folder: Path, work: Work, measured: Profile) -> Plan:
         raise BadArtifact(
             f"{path}: is of scheme {known.scheme}, the profile of {measured.scheme}: run taglio plan again"
         )
+    fits(path, known, work.graph, "plan")
     return known
 
 

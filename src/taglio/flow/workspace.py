@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from taglio import artifact
+from taglio.artifact import require
 from taglio.data.dataset import MAX_CALIBRATION, Split, load, parse_preprocess, split
 from taglio.error.loss import RELATIVE_L2, parse_metric
 from taglio.error.measure import ErrorMeter
@@ -12,11 +13,13 @@ from taglio.errors import BadArtifact, BadOption
 from taglio.model.graph import Graph, build
 from taglio.model.load import Model
 from taglio.model.load import load as load_model
+from taglio.profile.machine import MOST_THREADS
 from taglio.profile.stopwatch import Progress
 from taglio.quantize.qdq import QdqBuilder
 from taglio.quantize.ranges import Ranges, calibrate
 from taglio.quantize.scheme import Calibration, Scheme
 from taglio.runtimes.onnxruntime import NAME, Optimization, SessionOptions
+from taglio.runtimes.session import RUNTIMES
 
 SETUP, RANGES, PROFILE, ERROR, PLAN, RUN = "setup", "ranges", "profile", "error", "plan", "run"
 COMPONENTS = "components"
@@ -48,6 +51,14 @@ class Setup:
     metric: str = RELATIVE_L2
     calibration: str = ""
     runtime: str = NAME
+
+    def check(self) -> None:
+        """Raise ValueError for what no command line would have taken."""
+        require(self.optimization in (each.value for each in Optimization), f"unknown optimization {self.optimization}")
+        require(self.runtime in RUNTIMES, f"unknown runtime {self.runtime}")
+        require(1 <= self.threads <= MOST_THREADS, f"threads must be from 1 to {MOST_THREADS}")
+        require(self.seed >= 0, "seed must not be negative")
+        require(all(min(each, default=1) >= 0 for each in self.shapes.values()), "sizes must not be negative")
 
     def options(self) -> SessionOptions:
         """How sessions that are timed are opened."""

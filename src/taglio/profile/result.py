@@ -17,11 +17,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import median
 
+from taglio.artifact import require
 from taglio.model.graph import Flow, Graph, flows
 from taglio.profile.attribution import Attribution
-from taglio.profile.machine import Machine
+from taglio.profile.machine import MOST_THREADS, Machine
 from taglio.profile.stopwatch import WallTime
-from taglio.quantize.precision import Assignment, Precision
+from taglio.quantize.precision import FLOAT32, Assignment, Precision
 from taglio.quantize.scheme import Scheme
 
 
@@ -84,6 +85,13 @@ class Conditions:
     waking_s: float = 0.0
     reference_half_s: tuple[float, float] | None = None
 
+    def check(self) -> None:
+        """Raise ValueError for conditions that no machine has."""
+        require(1 <= self.threads <= MOST_THREADS, f"threads must be from 1 to {MOST_THREADS}")
+        seconds = (self.reference_s or 1.0, *(self.reference_half_s or ()))
+        require(all(0.0 < each < 1e6 for each in seconds), "a reference's seconds must be above 0")
+        require(0.0 <= self.waking_s < 1e6, "waking_s must not be negative")
+
 
 @dataclass(frozen=True, slots=True)
 class Profile:
@@ -106,6 +114,45 @@ class Profile:
     dequantize_s_per_element: float
     interval_ratio: float
     runs: tuple[WholeRun, ...]
+
+    def check(self) -> None:
+        """Raise ValueError for a profile that says nothing, or names what it does not define."""
+        names = [each.name for each in self.precisions]
+        require(
+            len(set(names)) == len(names) and FLOAT32 in self.precisions, "precisions must be distinct, with float32"
+        )
+        require(any(each.form == "whole" for each in self.precisions), "no precision is int8")
+        require(len(self.blocks) > 0, "no blocks")
+        cells = [(each.block, each.precision) for each in self.blocks]
+        require(len(set(cells)) == len(cells), "a block has a precision twice")
+        named = {each.precision for each in self.blocks} | {
+            name for run in self.runs for name in run.assignment.values()
+        }
+        require(named <= set(names), f"unknown precision {', '.join(sorted(named - set(names))[:1])}")
+        require(any(run.name == FLOAT32.name and not run.assignment for run in self.runs), "no run of the float model")
+        seconds = (self.overhead_s, self.kernel_overhead_s, *(each.seconds for each in self.blocks))
+        require(all(abs(each) < 1e9 for each in seconds), "seconds are out of range")
+        require(all(abs(run.predicted_s) < 1e9 for run in self.runs), "predicted seconds are out of range")
+        require(0.0 <= self.interval_ratio < 1e6, "interval_ratio must not be negative")
+
+    def misfit(self, graph: Graph) -> str:
+        """What is wrong where the profile is of other blocks or flows than `graph` has; "" where it fits."""
+        blocks = {each.name for each in graph.blocks}
+        timed = {each.block for each in self.blocks if each.precision == FLOAT32.name}
+        moved, known = {each.name for each in flows(graph)}, {each.flow for each in self.glue}
+        used = {each.block for each in self.blocks} | {name for run in self.runs for name in run.assignment}
+        candidates = {(each.name, "int8") for each in graph.candidates()}
+        cells = {(each.block, each.precision) for each in self.blocks}
+        for what, wrong in (
+            ("no time of block", blocks - timed),
+            ("no int8 time of block", {name for name, _ in candidates - cells}),
+            ("no glue of flow", moved - known),
+            ("unknown block", used - blocks),
+            ("unknown flow", known - moved),
+        ):
+            if wrong:
+                return f"{what} {min(wrong)}"
+        return ""
 
     def block_times(self) -> dict[tuple[str, str], float]:
         """Seconds by (block, precision name)."""

@@ -19,6 +19,7 @@ from statistics import median
 import numpy as np
 import onnx
 
+from taglio.artifact import require
 from taglio.errors import MeasurementFailed
 from taglio.profile import openvino_clock
 from taglio.profile.quota import quota
@@ -40,6 +41,7 @@ STRETCH_S = 0.2
 _STARVED, _USED_UP, _UNPAUSED, _OVERRUN = 0.8, 0.9, 30, 1.2
 # Runs in a round of those that much rests on.
 _OFTEN = 3
+_LONGEST_S = 365 * 24 * 3600.0
 # A served model is given another input each time, which no cache holds: one and the same was measured 5 % too fast.
 FEEDS = 4
 
@@ -71,6 +73,12 @@ class WallTime:
     mean_s: float
     runs: int
     steady_s: float
+
+    def check(self) -> None:
+        """Raise ValueError for what no clock says."""
+        seconds = (self.median_s, self.p95_s, self.mean_s, self.steady_s)
+        require(all(1e-12 < each < _LONGEST_S for each in seconds), "seconds must be above 0, and less than a year")
+        require(0.0 <= self.deviation_s < _LONGEST_S and self.runs >= 1, "the spread or the count is out of range")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -12,6 +12,7 @@ import onnxruntime
 from onnxruntime.quantization import CalibrationDataReader, CalibrationMethod
 from onnxruntime.quantization.calibrate import create_calibrator
 
+from taglio.artifact import require
 from taglio.data.dataset import Dataset
 from taglio.errors import BadData
 from taglio.model.load import Model
@@ -32,6 +33,10 @@ class Ranges:
     method: Calibration
     data_sha256: str
     low_high: dict[str, tuple[float, float]]
+
+    def check(self) -> None:
+        """Raise ValueError for a range that is none."""
+        require(all(low <= high for low, high in self.low_high.values()), "a range ends before it begins")
 
 
 class _OneSample(CalibrationDataReader):  # type: ignore[misc]

@@ -12,9 +12,10 @@ from taglio import artifact
 from taglio.components.build import MANIFEST, Manifest, read
 from taglio.error.loss import Metric
 from taglio.error.model import ErrorModel
-from taglio.errors import BadArtifact, BadModel
+from taglio.errors import BadArtifact
 from taglio.flow import workspace
 from taglio.flow.outcome import Outcome
+from taglio.flow.stages import fits
 from taglio.flow.workspace import Setup
 from taglio.model.graph import Graph, build
 from taglio.model.load import load as load_model
@@ -75,7 +76,8 @@ class Material:
 
 
 def gather(folder: Path) -> Material:
-    """Read a workspace. Raises BadArtifact where the profile is missing or damaged."""
+    """Read a workspace. Raises BadArtifact where the profile is missing, or anything that is there is damaged or of
+    another model."""
     profile_path = folder / f"{workspace.PROFILE}.json"
     profile = artifact.load(profile_path, workspace.PROFILE, Profile)
     reader = _Reader(folder, profile.model_sha256)
@@ -83,13 +85,19 @@ def gather(folder: Path) -> Material:
     plan = reader.artifact(workspace.PLAN, Plan, "plan --max-error E")
     current = plan.fingerprint() if plan is not None else ""
     outcome = reader.artifact(OUTCOME, Outcome, "optimize MODEL --data DATA --max-error E -o", current)
+    graph = reader.take("graph", lambda: _graph(folder, setup), "profile MODEL --data DATA -o")
+    error = reader.artifact(workspace.ERROR, ErrorModel, "error")
+    if graph is not None:
+        for kind, value in ((workspace.PROFILE, profile), (workspace.ERROR, error), (workspace.PLAN, plan)):
+            if value is not None:
+                fits(folder / f"{kind}.json", value, graph, kind)
     return Material(
         str(folder),
         outcome.model if outcome is not None else Path(setup.model).stem if setup is not None else folder.name,
         profile,
         setup,
-        reader.take("graph", lambda: _graph(folder, setup), "profile MODEL --data DATA -o"),
-        reader.artifact(workspace.ERROR, ErrorModel, "error"),
+        graph,
+        error,
         plan,
         outcome,
         reader.take("manifest", lambda: _manifest(folder, profile.model_sha256), "build"),
@@ -98,6 +106,10 @@ def gather(folder: Path) -> Material:
         _tools(profile_path),
         reader.artifact("pareto", Front, "pareto --cluster FILE --max-error E"),
     )
+
+
+class _OtherPlanError(Exception):
+    """An artifact that was made from the plan before."""
 
 
 class _Reader:
@@ -109,7 +121,7 @@ class _Reader:
         self.absent: dict[str, Absent] = {}
 
     def artifact(self, kind: str, expected: type[T], command: str, plan_sha256: str = "") -> T | None:
-        """The artifact; one of another plan than `plan_sha256` is left out."""
+        """The artifact; one that is missing, or of another plan than `plan_sha256`, is left out."""
         path = self._folder / f"{kind}.json"
         return self.take(kind, lambda: _load(path, kind, expected, self._sha256, plan_sha256), command)
 
@@ -118,8 +130,8 @@ class _Reader:
             return make()
         except FileNotFoundError as error:
             reason = f"{error.args[0]} is not in this folder."
-        except (BadArtifact, BadModel) as error:
-            reason = f"{error}."
+        except _OtherPlanError as error:
+            reason = f"{error} is of another plan than plan.json."
         verb, _, options = command.partition(" ")
         where = shlex.quote(str(self._folder))
         ends = options.endswith("-o")
@@ -133,7 +145,7 @@ def _load(path: Path, kind: str, expected: type[T], sha256: str, plan_sha256: st
         raise FileNotFoundError(path.name)
     value = artifact.load(path, kind, expected, model_sha256=sha256)
     if plan_sha256 and getattr(value, "plan_sha256", plan_sha256) != plan_sha256:
-        raise BadArtifact(f"{path.name} is of another plan than plan.json")
+        raise _OtherPlanError(path.name)
     return value
 
 
