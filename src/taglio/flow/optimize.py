@@ -206,6 +206,7 @@ def _outcome(
         _peak_memory_bytes(),
         plan.fingerprint(),
         plan.limits.metric,
+        decision.doubt(),
     )
 
 

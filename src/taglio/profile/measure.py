@@ -76,6 +76,7 @@ def profile(
         median(seen_s),
         waking_seconds(),
         middle_half(seen_s),
+        max(each.others for each in timed.values()),
     )
     runs = _runs(model, graph, assignments, timed, set(mixes), 1.0)
     return _assemble(model.sha256, graph, conditions, scheme, choices, runs)

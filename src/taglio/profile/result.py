@@ -20,6 +20,7 @@ from statistics import median
 from taglio.artifact import require
 from taglio.model.graph import Flow, Graph, flows
 from taglio.profile.attribution import Attribution
+from taglio.profile.busy import doubt
 from taglio.profile.machine import MOST_THREADS, Machine
 from taglio.profile.stopwatch import WallTime
 from taglio.quantize.precision import FLOAT32, Assignment, Precision
@@ -72,7 +73,8 @@ class WholeRun:
 @dataclass(frozen=True, slots=True)
 class Conditions:
     """How the times were taken. `reference_s` is what the fixed computation of speed.py took then, in the median of
-    several looks, whose middle half `reference_half_s` bounds; `waking_s` is how much longer a run takes where the
+    several looks, whose middle half `reference_half_s` bounds; `others` is the share of the processors that other
+    programs had meanwhile; `waking_s` is how much longer a run takes where the
     device has waited before it."""
 
     machine: Machine
@@ -84,6 +86,11 @@ class Conditions:
     reference_s: float | None = None
     waking_s: float = 0.0
     reference_half_s: tuple[float, float] | None = None
+    others: float = 0.0
+
+    def doubt(self) -> str | None:
+        """What to say where the machine was busy while the times were taken."""
+        return doubt(self.others, self.reference_half_s)
 
     def check(self) -> None:
         """Raise ValueError for conditions that no machine has."""

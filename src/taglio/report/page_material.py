@@ -12,7 +12,6 @@ from taglio import artifact
 from taglio.components.build import MANIFEST, Manifest, read
 from taglio.error.loss import Metric
 from taglio.error.model import ErrorModel
-from taglio.errors import BadArtifact
 from taglio.flow import workspace
 from taglio.flow.outcome import Outcome
 from taglio.flow.stages import fits
@@ -162,10 +161,7 @@ def _graph(folder: Path, setup: Setup | None) -> Graph:
 def _manifest(folder: Path, sha256: str) -> Manifest:
     if not (folder / workspace.COMPONENTS / MANIFEST).exists():
         raise FileNotFoundError(f"{workspace.COMPONENTS}/{MANIFEST}")
-    manifest = read(folder / workspace.COMPONENTS)
-    if manifest.model_sha256 != sha256:
-        raise BadArtifact(f"{workspace.COMPONENTS}: of another model ({manifest.model_sha256[:12]}): build again")
-    return manifest
+    return read(folder / workspace.COMPONENTS, model_sha256=sha256)
 
 
 class _Versions(msgspec.Struct):
