@@ -72,9 +72,8 @@ def metric_argument(each: argparse.ArgumentParser, default: str | None) -> None:
         "--metric",
         default=default,
         metavar="NAME",
-        help="what the bound is on: relative-l2, l2-per-size, sqnr (dB), cosine, top1, or module:function, imported as Python "
-        "does, from the current folder too, which is "
-        "given the outputs by name and the labels and returns a number (larger is better unless the function has an "
+        help="what the bound is on: relative-l2, l2-per-size, sqnr (dB), cosine, top1, or module:function, imported "
+        "as Python does and from the current folder, which is given the outputs by name and the labels and returns a number (larger is better unless the function has an "
         "attribute smaller_is_better)",
     )
 
