@@ -73,8 +73,8 @@ def metric_argument(each: argparse.ArgumentParser, default: str | None) -> None:
         default=default,
         metavar="NAME",
         help="what the bound is on: relative-l2, l2-per-size, sqnr (dB), cosine, top1, or module:function, imported "
-        "as Python does and from the current folder, which is given the outputs by name and the labels and returns a number (larger is better unless the function has an "
-        "attribute smaller_is_better)",
+        "as Python does and from the current folder, which is given the outputs by name and the labels and returns a "
+        "number (larger is better unless the function has an attribute smaller_is_better)",
     )
 
 
