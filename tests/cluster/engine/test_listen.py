@@ -1,5 +1,6 @@
 """Nothing listens beyond the address asked for, however a device was started."""
 
+import contextlib
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -7,8 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from taglio.cluster.emulate import needs
+from taglio.cluster.emulate.devices import start_devices
+from taglio.cluster.emulate.emulation import Emulation
 from taglio.cluster.engine.listen import everywhere
-from tests.cluster.engine.devices import Bench, bench, needs_ray
+from tests.cluster.engine.devices import CLUSTER, Bench, bench, needs_ray
 from tests.end_to_end.command import ENVIRONMENT, refused
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="the kernel's own filter of calls is Linux's")
@@ -62,24 +66,24 @@ def devices() -> Iterator[Bench]:
         here.stop()
 
 
-def listened(here: Bench, name: str) -> set[str]:
-    """Addresses on which a device's processes listen, as /proc/net writes them."""
-    sockets = set()
-    for process in here.processes(name):
-        for each in Path(f"/proc/{process}/fd").glob("*"):
-            try:
-                target = str(each.readlink())
-            except OSError:  # closed meanwhile
-                continue
-            if target.startswith("socket:["):
-                sockets.add(target[8:-1])
-    found = set()
-    for table in ("tcp", "tcp6"):
-        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
-            words = line.split()
-            if words[3] == "0A" and words[9] in sockets:
-                found.add(words[1].partition(":")[0][-8:])
+def listened(processes: list[int]) -> set[str]:
+    """Addresses on which these processes listen, each in its own network."""
+    found = set[str]()
+    for process in processes:
+        with contextlib.suppress(OSError):  # it ended, or closed one, meanwhile
+            found.update(_addresses(Path(f"/proc/{process}")))
     return found
+
+
+def _addresses(process: Path) -> Iterator[str]:
+    sockets = {str(each.readlink()) for each in (process / "fd").glob("*") if each.is_symlink()}
+    for table in ("tcp", "tcp6"):
+        for line in (process / "net" / table).read_text().splitlines()[1:]:
+            words = line.split()
+            if words[3] == "0A" and f"socket:[{words[9]}]" in sockets:
+                # The last four bytes, as one number of the machine's own order.
+                number = int(words[1].partition(":")[0][-8:], 16)
+                yield ".".join(str(each) for each in number.to_bytes(4, sys.byteorder))
 
 
 @linux
@@ -93,10 +97,28 @@ def test_devices_listen_where_they_were_told(devices: Bench, head: str, joined: 
     devices.command(*begin, "server", "--address", address, "--host", joined).json()
     assert set(devices.command("cluster", "status", "--json").json()["devices"]) == {"camera", "server"}
     for name, host in (("camera", head), ("server", joined)):
-        # /proc writes the four bytes as one number of the machine's own order.
-        held = int.from_bytes(bytes(int(each) for each in host.split(".")), sys.byteorder)
-        assert listened(devices, name) <= {f"{held:08X}", "0100007F"}
-        assert f"{held:08X}" in listened(devices, name)
+        assert host in listened(devices.processes(name)) <= {host, "127.0.0.1"}
+
+
+@linux
+@needs_ray
+@pytest.mark.slow
+@pytest.mark.skipif(needs.missing() is not None, reason=f"cannot emulate here: {needs.missing()}")
+def test_emulated_devices_listen_on_their_own_addresses(tmp_path: Path) -> None:
+    file = tmp_path / "cluster.toml"
+    file.write_text(CLUSTER)
+    with Emulation(file) as made:
+        start_devices(made)
+        for name in ("camera", "server"):
+            mark = f"TAGLIO_DEVICE={name}\0".encode()
+            found = []
+            for path in Path("/proc").glob("[0-9]*/environ"):
+                with contextlib.suppress(OSError):
+                    if mark in path.read_bytes():
+                        found.append(int(path.parent.name))
+            inside = [each for each in found if made.addresses[name] in listened([each])]
+            assert inside
+            assert listened(inside) <= {made.addresses[name], "127.0.0.1"}
 
 
 @linux
