@@ -1,6 +1,7 @@
 """Nothing listens beyond the address asked for, however a device was started."""
 
 import contextlib
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -124,9 +125,15 @@ def test_emulated_devices_listen_on_their_own_addresses(tmp_path: Path) -> None:
 @linux
 @needs_ray
 @pytest.mark.slow
-def test_any_port_that_is_free_will_do(devices: Bench) -> None:
-    devices.port = 10000 + devices.port % 9000 + 10  # within what Ray sets aside for its workers
-    assert devices.start("camera").json()["head"]
+@pytest.mark.parametrize("port", [8265, 10001, 15151, 52365])
+def test_ports_that_ray_would_set_aside(port: int, devices: Bench) -> None:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            pytest.skip(f"port {port} is in use")
+    devices.port = port
+    assert devices.start("camera").json()["address"] == f"127.0.0.1:{port}"
 
 
 @needs_ray

@@ -101,15 +101,16 @@ def start(
 
 
 def _command(device: LocalDevice, folder: Path, port: int, memory_mb: int) -> list[str]:
-    role = ["--head", f"--port={port}", "--include-dashboard=false"] if device.head else [f"--address={device.address}"]
+    head = ["--head", f"--port={port}", "--include-dashboard=false", "--dashboard-port=0"]
+    role = head if device.head else [f"--address={device.address}"]
     return [
         sys.executable, "-m", "taglio.cluster.engine.raystart", "start", *role, "--block",
         f"--node-ip-address={device.host}",
         "--num-cpus=0", "--num-gpus=0", f"--resources={json.dumps({RESOURCE + device.name: 1})}",
         f"--object-store-memory={memory_mb * 10**6}", f"--temp-dir={folder}",
         "--disable-usage-stats", "--include-log-monitor=false", "--log-color=false",
-        # Ports that the system chooses: any --port is then free of those that Ray would set aside for its workers.
-        "--min-worker-port=0", "--max-worker-port=0",
+        # Ray sets ports aside for its workers and for what we do not use, and would refuse these as --port.
+        "--min-worker-port=0", "--max-worker-port=0", "--dashboard-agent-listen-port=0",
     ]  # fmt: skip
 
 
