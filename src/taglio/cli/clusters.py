@@ -273,7 +273,7 @@ def _pareto(options: argparse.Namespace) -> int:
         )
         artifact.save(staged / "pareto.json", "pareto", each.work.model.sha256, result)
         lacks = offer(lambda: page_pareto.write(staged / path.name, each.work.model.name, result))
-    remark(lacks)
+    remark(lacks.replace(str(staged), str(options.folder)))
     if options.json:
         return emit(result)
     terminal_cluster.front(result, path)
