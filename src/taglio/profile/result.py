@@ -148,11 +148,8 @@ class Profile:
         timed = {each.block for each in self.blocks if each.precision == FLOAT32.name}
         moved, known = {each.name for each in flows(graph)}, {each.flow for each in self.glue}
         used = {each.block for each in self.blocks} | {name for run in self.runs for name in run.assignment}
-        candidates = {(each.name, "int8") for each in graph.candidates()}
-        cells = {(each.block, each.precision) for each in self.blocks}
         for what, wrong in (
             ("no time of block", blocks - timed),
-            ("no int8 time of block", {name for name, _ in candidates - cells}),
             ("no glue of flow", moved - known),
             ("unknown block", used - blocks),
             ("unknown flow", known - moved),
