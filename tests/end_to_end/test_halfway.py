@@ -195,6 +195,19 @@ def test_killed_while_files_are_replaced(
     assert steps > 8
 
 
+def test_other_folders_of_a_workspace_are_read_and_stay(workspace: Path) -> None:
+    (workspace / "mine").mkdir()
+    (workspace / "mine" / "far.json").write_text("1")
+    with transaction.changing(workspace) as staged:
+        assert (staged / "mine" / "far.json").read_text() == "1"
+        artifact.write_bytes(staged / "profiles" / "near.json", b"2")
+    assert (workspace / "mine" / "far.json").read_text() == "1" and not (workspace / "mine").is_symlink()
+    assert (workspace / "profiles" / "near.json").read_text() == "2"
+    with transaction.changing(workspace) as staged:
+        transaction.drop(staged, "profiles")
+    assert not (workspace / "profiles").exists()
+
+
 @pytest.mark.parametrize("index", range(5), ids=["profile", "error", "plan", "build", "run"])
 def test_killed_at_a_random_moment(index: int, workspace: Path, tiny: Case) -> None:
     """Each stage again over a finished workspace, killed at some point: what is there is what was, or is complete."""

@@ -23,8 +23,8 @@ from taglio import artifact
 from taglio.errors import Busy, TaglioError
 
 _INFO, _STAGED, _READY, _GONE = ".taglio-lock", ".taglio-new", ".taglio-ready", ".gone"
-# The folders of a workspace whose files belong to it; others are caches, or the user's.
-FOLDERS = ("", "components")
+# The folders of a workspace whose files belong to it; others are caches, or the user's, and can be read.
+FOLDERS = ("", "components", "profiles")
 
 
 class _Holder(msgspec.Struct):
@@ -131,6 +131,9 @@ def _link(folder: Path, staged: Path) -> None:
                 if error.errno == errno.ENOSPC:
                     raise
                 shutil.copy2(path, target)
+    for other in folder.iterdir():
+        if other.is_dir() and other.name not in FOLDERS and not other.name.startswith("."):
+            (staged / other.name).symlink_to(other.resolve())
 
 
 def _commit(folder: Path, staged: Path) -> None:
