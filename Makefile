@@ -31,11 +31,12 @@ backends: ## build the environments of the other back ends (BACKENDS="openvino t
 test-backends: dev backends ## test the rows of the other back ends
 	@TAGLIO_TEST_BACKENDS='$(BACKENDS)' $(PY) -m pytest tests/compare/backends tests/runtimes $(ARGS)
 
-lint: dev ## check style, format, types and that docs/cli.md is current
+lint: dev ## check style, security, format, types and that docs/cli.md is current
 	@$(PY) -m ruff check --output-format concise .
 	@$(PY) -m ruff format --check --quiet . || { echo 'not formatted: run $(PY) -m ruff format .' >&2; exit 1; }
 	@$(PY) -m mypy $(CODE)
 	@$(PY) scripts/cli_docs.py --check
+	@$(PY) scripts/audit.py
 
 bench: core ## run the benchmarks (BENCH=quality ARGS="--cases digits" for a part; see benchmarks/METHOD.md)
 	@for bench in $(BENCH); do $(PY) benchmarks/$$bench.py $(ARGS) || exit 1; done

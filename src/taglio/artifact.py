@@ -5,6 +5,7 @@ import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import fields, is_dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,6 +15,9 @@ import msgspec
 from taglio.errors import BadArtifact
 
 FORMAT_VERSION = 3
+_TEMPORARY = ".taglio-"
+# No quantity here comes near it; the square of a larger one overflows.
+_LARGEST = 1e150
 _TOOLS = ("taglio", "onnx", "onnxruntime", "numpy", "highspy")
 T = TypeVar("T")
 
@@ -69,9 +73,41 @@ def load(path: Path, kind: str, expected: type[T], *, model_sha256: str | None =
             f"{path}: is of another model ({envelope.model_sha256[:12]}, wanted {model_sha256[:12]}): make it again"
         )
     try:
-        return msgspec.json.decode(envelope.body, type=expected)
-    except msgspec.DecodeError as error:
+        value = msgspec.json.decode(envelope.body, type=expected)
+        check(value)
+    except (msgspec.DecodeError, ValueError) as error:
         raise BadArtifact(f"{path}: damaged ({_line(error)}): make it again") from None
+    return value
+
+
+def check(value: Any, where: str = "$") -> None:
+    """Raise ValueError, with the place, for what no stage writes: a number too large to compute with, and whatever a
+    dataclass's own `check` method refuses of its values."""
+    if is_dataclass(value):
+        for each in fields(value):
+            check(getattr(value, each.name), f"{where}.{each.name}")
+        own = getattr(value, "check", None)
+        if own is not None:
+            try:
+                own()
+            except ValueError as error:
+                raise ValueError(f"{error} - at `{where}`") from None
+    elif isinstance(value, dict):
+        for name, each in value.items():
+            check(each, f"{where}.{name}")
+    elif isinstance(value, tuple | list):
+        for index, each in enumerate(value):
+            check(each, f"{where}[{index}]")
+    elif isinstance(value, str) and "\0" in value:
+        raise ValueError(f"a text holds a NUL - at `{where}`")
+    elif isinstance(value, int | float) and not abs(value) <= _LARGEST:
+        raise ValueError(f"{value:.3g} is out of range - at `{where}`")
+
+
+def require(true: bool, message: str) -> None:
+    """Raise ValueError where a `check` method finds something wrong."""
+    if not true:
+        raise ValueError(message)
 
 
 def write_bytes(path: Path, data: bytes) -> None:
@@ -85,9 +121,9 @@ def replacing(path: Path) -> Iterator[Path]:
     """A temporary path to write to; it takes the place of `path` if all went well and vanishes otherwise."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}{_TEMPORARY}")
     except OSError as error:
-        raise _refusal(path, error) from None
+        raise refusal(path, error) from None
     os.close(handle)
     temporary = Path(name)
     try:
@@ -97,12 +133,19 @@ def replacing(path: Path) -> Iterator[Path]:
             os.fsync(file.fileno())
         temporary.replace(path)
     except OSError as error:
-        raise _refusal(path, error) from None
+        raise refusal(path, error) from None
     finally:
         temporary.unlink(missing_ok=True)
 
 
-def _refusal(path: Path, error: OSError) -> BadArtifact:
+def remove_temporaries(folder: Path) -> None:
+    """Remove what `replacing` left in `folder` where a process was killed in it."""
+    for path in folder.glob(f".*{_TEMPORARY}*"):
+        path.unlink(missing_ok=True)
+
+
+def refusal(path: Path, error: OSError) -> BadArtifact:
+    """What to say of a disk that did not take `path`."""
     if error.errno == errno.ENOSPC:
         return BadArtifact(f"{path}: the disk is full: free some room; what was there before is untouched")
     return BadArtifact(f"{path}: cannot be written ({error.strerror or error}): choose another folder with -o")

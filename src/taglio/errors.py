@@ -23,6 +23,10 @@ class BadArtifact(TaglioError):
     """A file written by another stage is damaged, of another version, or of another model."""
 
 
+class Busy(TaglioError):
+    """Another command works in the same workspace."""
+
+
 class CannotQuantize(TaglioError):
     """A block cannot be quantised under the scheme asked for."""
 

@@ -4,7 +4,9 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.end_to_end.command import SCHEME, Case, refused, snapshot, taglio
@@ -89,12 +91,18 @@ def test_a_report_needs_the_profile(damage: Callable[[Path], tuple[str, ...]], w
     assert snapshot(workspace) == before
 
 
-@pytest.mark.parametrize("damage", [another_version, another_model, cut_in_half, deleted])
+@pytest.mark.parametrize("damage", [another_version, another_model, cut_in_half])
+@pytest.mark.parametrize("stage", ["error", "plan", "run", "setup", "components/manifest"])
+def test_a_report_of_what_is_damaged(damage: Callable[[Path], tuple[str, ...]], stage: str, workspace: Path) -> None:
+    words = damage(workspace / f"{stage}.json")
+    before = snapshot(workspace)
+    refused(taglio("report", workspace), "BadArtifact", f"{stage}.json", *words)
+    assert snapshot(workspace) == before
+
+
 @pytest.mark.parametrize("stage", ["error", "plan", "run"])
-def test_a_report_says_what_it_leaves_out(
-    damage: Callable[[Path], tuple[str, ...]], stage: str, workspace: Path
-) -> None:
-    damage(workspace / f"{stage}.json")
+def test_a_report_says_what_it_leaves_out(stage: str, workspace: Path) -> None:
+    deleted(workspace / f"{stage}.json")
     assert taglio("report", workspace).code == 0
     assert f"taglio {stage} {workspace}" in (workspace / "report.html").read_text()
 
@@ -129,13 +137,82 @@ def test_an_error_model_of_another_scheme(workspace: Path, tiny: Case) -> None:
     other = ("--scheme", "qdq-s8s8-sym-pt", "--effort", 0.01, "-o", workspace)
     assert taglio("profile", *tiny.arguments(), *other).code == 0
     refused(taglio("plan", workspace, "--max-error", 0.1), "BadArtifact", "error.json", "scheme", "taglio error")
+    assert not (workspace / "plan.json").exists()  # it was made from the profile that is no more
 
 
-def test_a_plan_of_another_scheme(workspace: Path, tiny: Case) -> None:
-    other = ("--scheme", f"{SCHEME}-percentile", "--effort", 0.01, "-o", workspace)
+def test_a_plan_of_another_scheme(workspace: Path, tiny: Case, tmp_path: Path) -> None:
+    other = ("--scheme", f"{SCHEME}-percentile", "--effort", 0.01, "-o", tmp_path / "other")
     assert taglio("profile", *tiny.arguments(), *other).code == 0
+    shutil.copy(tmp_path / "other" / "profile.json", workspace)
     for command in ("build", "run"):
         refused(taglio(command, workspace), "BadArtifact", "plan.json", "scheme", "taglio plan")
+
+
+def test_an_error_model_of_other_data(workspace: Path, tmp_path: Path) -> None:
+    data = np.random.default_rng(1).standard_normal((10, 3, 8, 8)).astype(np.float32)
+    np.save(tmp_path / "other.npy", data)
+    body = json.loads((workspace / "setup.json").read_text())["body"]
+    edit(workspace / "setup.json", body=body | {"data": str(tmp_path / "other.npy")})
+    for command in (("plan", "--max-error", 0.1), ("sensitivity",)):
+        refused(taglio(command[0], workspace, *command[1:]), "BadArtifact", "error.json", "of data", "taglio error")
+
+
+def at(body: Any, path: str) -> tuple[Any, Any]:
+    """The container and the key of a place such as runs.0.wall."""
+    *inner, last = (int(each) if each.isdigit() else each for each in path.split("."))
+    for each in inner:
+        body = body[each]
+    return body, last
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "value", "said"),
+    [
+        ("profile", "blocks", [], "no blocks"),
+        ("profile", "blocks.0.block", "other", "conv0"),
+        ("profile", "glue", [], "no glue of flow"),
+        ("profile", "glue", None, "damaged"),
+        ("profile", "runs", [], "no run of the float model"),
+        ("profile", "runs.0.wall.median_s", 0, "above 0"),
+        ("profile", "runs.0.wall.median_s", 1e308, "out of range"),
+        ("profile", "precisions", [], "float32"),
+        ("profile", "conditions.threads", 0, "threads"),
+        ("error", "upper_log", 1e308, "out of range"),
+        ("error", "upper_log", 1000, "upper_log"),
+        ("error", "outputs", [], "no output"),
+        ("error", "outputs.0.output", "z", "unknown output z"),
+        ("error", "outputs.0.exponent", 0, "exponent"),
+        ("error", "outputs.0.blocks.0.own", -1, "negative"),
+        ("error", "samples", 0, "samples"),
+        ("plan", "placements", [], "no placements"),
+        ("plan", "placements.0.precision", "int3", "unknown precision int3"),
+        ("plan", "placements.0.block", "other", "no placement of block conv0"),
+        ("setup", "optimization", "heavy", "unknown optimization heavy"),
+        ("setup", "threads", 100000, "threads"),
+        ("setup", "seed", -1, "seed"),
+        ("setup", "runtime", "abacus", "unknown runtime abacus"),
+        ("components/manifest", "pieces", [], "no components"),
+        ("components/manifest", "pieces.0.file", "../model.onnx", "outside"),
+        ("components/manifest", "pieces.0.inputs.0.name", "other", "reads other"),
+    ],
+)
+def test_an_artifact_whose_content_makes_no_sense(
+    name: str, path: str, value: object, said: str, workspace: Path
+) -> None:
+    """Through every command that reads it."""
+    file = workspace / f"{name}.json"
+    body = json.loads(file.read_text())["body"]
+    container, key = at(body, path)
+    if value is None:
+        del container[key]
+    else:
+        container[key] = value
+    edit(file, body=body)
+    before = snapshot(workspace)
+    readers = [*READERS[f"{name}.json"], ("report",)]
+    for command in readers:
+        refused(taglio(command[0], workspace, *command[1:]), "BadArtifact", file.name, said)
+    assert snapshot(workspace) == before
 
 
 def test_components_of_another_plan(workspace: Path) -> None:

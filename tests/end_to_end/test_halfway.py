@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -13,6 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from taglio import artifact
+from taglio.flow import transaction
+from taglio.flow.workspace import MADE_FROM, PROFILE
 from tests.conftest import Staged
 from tests.end_to_end.command import ENVIRONMENT, SCHEME, Case, quick, refused, snapshot, taglio
 
@@ -89,28 +93,34 @@ def test_a_folder_that_cannot_be_made(tiny: Case, tmp_path: Path) -> None:
     assert (tmp_path / "file").read_text() == "here first"
 
 
-def started(case: Case, out: Path) -> subprocess.Popen[str]:
-    """An optimisation in a process of its own, its profile just written."""
-    options = ("--max-error", "0.01", "--scheme", SCHEME, "--effort", "0.02", "-o", out, "--json")
-    command = [sys.executable, "-m", "taglio.cli", "optimize", *case.arguments(), *options]
-    process = subprocess.Popen(
-        [str(each) for each in command],
+def begun(command: tuple[object, ...]) -> "subprocess.Popen[str]":
+    """A command in a process of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "taglio.cli", *(str(each) for each in command)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         env=ENVIRONMENT,
     )
+
+
+def optimizing(case: Case, out: Path) -> "subprocess.Popen[str]":
+    """An optimisation whose profile was just written."""
+    process = begun(
+        ("optimize", *case.arguments(), "--max-error", 0.01, "--scheme", SCHEME, "--effort", 0.02, "-o", out, "--json")
+    )
     until = time.monotonic() + 300
-    while not (out / "profile.json").exists() and process.poll() is None and time.monotonic() < until:
+    while not [*out.glob(".taglio-new/*/profile.json")] and process.poll() is None and time.monotonic() < until:
         time.sleep(0.01)
     assert process.poll() is None, process.communicate()
     return process
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL], ids=["interrupted", "killed"])
-def test_stopped_halfway(how: signal.Signals, few_digits: Case, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    process = started(few_digits, out)
+def test_stopped_halfway(how: signal.Signals, few_digits: Case, workspace: Path) -> None:
+    """Over the workspace of another model: it stays as it was, and the next run replaces it."""
+    before = snapshot(workspace)
+    process = optimizing(few_digits, workspace)
     process.send_signal(how)
     printed, said = process.communicate(timeout=300)
     assert printed == ""
@@ -118,14 +128,105 @@ def test_stopped_halfway(how: signal.Signals, few_digits: Case, tmp_path: Path) 
         assert process.returncode == 130
         assert len(said.splitlines()) == 1
         assert said.startswith("taglio: stopped")
-        assert not [path for path in out.rglob(".*") if path.is_file()]
+        assert snapshot(workspace) == before
     else:
         assert process.returncode == -signal.SIGKILL
-    assert not (out / "plan.json").exists()
-    assert not (out / "outcome.json").exists()
-    # What was written is whole: the next stage reads it, and the whole flow runs over it.
-    assert taglio("error", out, "--effort", 0.01, "--json").json()["evaluations"] > 0
-    assert quick(few_digits, out, "--max-error", 0.01, "--json").json()["plan"]["error"] <= 0.01
+    assert taglio("run", workspace, "--runs", 3).code == 0
+    assert {name for name in snapshot(workspace) if snapshot(workspace)[name] != before.get(name)} == {"run.json"}
+    assert quick(few_digits, workspace, "--max-error", 0.01, "--json").json()["plan"]["error"] <= 0.01
+    assert not [*workspace.rglob(".*")]
+
+
+def test_two_commands_in_one_workspace(few_digits: Case, workspace: Path) -> None:
+    process = optimizing(few_digits, workspace)
+    try:
+        for command in commands_that_write(few_digits, workspace)[:6]:
+            refused(taglio(*command), "Busy", workspace, f"process {process.pid} since 20", "taglio optimize")
+    finally:
+        process.kill()
+        process.communicate()
+    assert taglio("report", workspace).code == 0  # a dead process holds nothing
+
+
+class KilledError(BaseException):
+    """What a process that is killed would raise if it could."""
+
+
+def dying(monkeypatch: pytest.MonkeyPatch, name: str, after: int) -> None:
+    """From now on, Path's method `name` works so many times and then ends the command, as kill -9 does."""
+    real, left = getattr(Path, name), [after]
+
+    def dies(self: Path, *args: object, **options: object) -> object:
+        left[0] -= 1
+        if left[0] < 0:
+            raise KilledError
+        return real(self, *args, **options)
+
+    monkeypatch.setattr(Path, name, dies)
+
+
+def test_killed_while_files_are_replaced(
+    workspace: Path, tiny: Case, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """At every single step of it: whoever comes next finds the workspace as it was, or as it was to be."""
+    new = Path(shutil.copytree(workspace, tmp_path / "new"))
+    assert taglio("profile", *tiny.arguments(), "--scheme", SCHEME, "--effort", 0.01, "-o", new).code == 0
+    assert not (new / "plan.json").exists()  # what was made from another profile
+    before, after = snapshot(workspace), set(snapshot(new))
+    steps = 0
+    for name in ("replace", "unlink", "rmdir"):
+        for index in range(100):
+            out = Path(shutil.copytree(workspace, tmp_path / f"{name}{index}" / "out"))
+            with monkeypatch.context() as patch:
+                try:
+                    with transaction.changing(out) as staged:
+                        artifact.write_bytes(staged / "profile.json", (new / "profile.json").read_bytes())
+                        transaction.drop(staged, *MADE_FROM[PROFILE])
+                        dying(patch, name, index)
+                except KilledError:
+                    steps += 1
+                else:
+                    break
+            with transaction.held(out):  # who comes next
+                pass
+            found = snapshot(out)
+            assert found == before or set(found) == after
+            assert not [*out.rglob(".*")]
+    assert steps > 8
+
+
+def test_other_folders_of_a_workspace_are_read_and_stay(workspace: Path) -> None:
+    (workspace / "mine").mkdir()
+    (workspace / "mine" / "far.json").write_text("1")
+    with transaction.changing(workspace) as staged:
+        assert (staged / "mine" / "far.json").read_text() == "1"
+        artifact.write_bytes(staged / "profiles" / "near.json", b"2")
+    assert (workspace / "mine" / "far.json").read_text() == "1" and not (workspace / "mine").is_symlink()
+    assert (workspace / "profiles" / "near.json").read_text() == "2"
+    with transaction.changing(workspace) as staged:
+        transaction.drop(staged, "profiles")
+    assert not (workspace / "profiles").exists()
+
+
+@pytest.mark.parametrize("index", range(5), ids=["profile", "error", "plan", "build", "run"])
+def test_killed_at_a_random_moment(index: int, workspace: Path, tiny: Case) -> None:
+    """Each stage again over a finished workspace, killed at some point: what is there is what was, or is complete."""
+    command = commands_that_write(tiny, workspace)[index]
+    process = begun(command)
+    time.sleep(random.Random(index).uniform(1.0, 4.0))
+    process.kill()
+    process.communicate()
+    with transaction.held(workspace):
+        pass
+    assert not [*workspace.rglob(".*")]
+    stages = [("error", workspace, "--effort", 0.01), ("plan", workspace, "--max-error", 0.05), ("build", workspace)]
+    if (workspace / "components" / "manifest.json").exists():
+        stages = []  # as it was: it runs
+    elif (workspace / "plan.json").exists():
+        stages = stages[2:]
+    for each in stages:
+        assert taglio(*each).code == 0
+    assert taglio("run", workspace, "--runs", 3).code == 0
 
 
 def test_an_interrupted_run_over_an_old_one(workspace: Path, tiny: Case, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,8 +237,7 @@ def test_an_interrupted_run_over_an_old_one(workspace: Path, tiny: Case, monkeyp
     before = snapshot(workspace)
     ran = quick(tiny, workspace, "--max-error", 0.05)
     refused(ran, "stopped", "intact", code=130)
-    assert set(snapshot(workspace)) == set(before)
-    assert snapshot(workspace)["plan.json"] == before["plan.json"]
+    assert snapshot(workspace) == before
 
 
 def test_standard_output_that_closes(digits: Case) -> None:

@@ -91,6 +91,7 @@ def test_a_plan_is_bounded_and_told_in_the_users_metric(
     out = tmp_path / "out"
     ran = quick(few_digits, out, "--metric", "own_metric:right", "--max-error", 90)
     assert ran.code == 0, ran.err
+    assert ran.out.count(f"own_metric:right was imported from {tmp_path / 'own_metric.py'}") == 1
     assert re.search(r"its own_metric:right is \d+(\.\d+)?, at least 90 asked for", ran.out)
     told = quick(few_digits, out, "--metric", "own_metric:right", "--max-error", 90, "--json").json()
     assert told["metric"] == {"name": "own_metric:right", "bound": 90.0}

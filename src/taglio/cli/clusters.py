@@ -112,8 +112,11 @@ def _time_limit(each: argparse.ArgumentParser) -> None:
 
 def plan_on_cluster(options: argparse.Namespace) -> int:
     """`taglio plan OUT --cluster FILE`."""
+    from contextlib import ExitStack
+
     from taglio.cluster import file as cluster_file
     from taglio.flow.place import ClusterFile, candidate, loosen_error, place_models, reread
+    from taglio.flow.transaction import changing
     from taglio.plan.explain import again, limits_cost, runner_up, what_if
     from taglio.plan.objective import parse_objective
     from taglio.plan.place import Running
@@ -125,10 +128,13 @@ def plan_on_cluster(options: argparse.Namespace) -> int:
         raise BadOption("--cut and --devices place by hand: leave them out with --cluster, or use --pin")
     objective = parse_objective(options.objective)
     cluster = cluster_file.load(options.cluster, options.scenario)
-    with bar(options.json) as progress:
-        candidates = [candidate(options.folder, lambda graph: _limits(graph, options), options.rate)]
+    with ExitStack() as stack:
+        progress = stack.enter_context(bar(options.json))
+        staged = stack.enter_context(changing(options.folder))
+        candidates = [candidate(staged, lambda graph: _limits(graph, options), options.rate)]
         for text in options.with_model:
             folder, rate, bound = _also(text, options.max_error)
+            folder = stack.enter_context(changing(folder))
             candidates.append(candidate(folder, lambda graph, bound=bound: _limits(graph, options, bound), rate))  # type: ignore[misc]
         running = None
         if options.running:
@@ -242,6 +248,7 @@ def _pareto(options: argparse.Namespace) -> int:
     from taglio import artifact
     from taglio.cluster import file as cluster_file
     from taglio.flow.place import candidate, with_error
+    from taglio.flow.transaction import changing
     from taglio.plan.pareto import AXES, front
     from taglio.plan.place import place
     from taglio.report import page_pareto, terminal_cluster
@@ -252,8 +259,9 @@ def _pareto(options: argparse.Namespace) -> int:
     if first != "latency" or axis not in AXES:
         raise BadOption(f'--axes "{options.axes}": give latency,error, latency,energy or latency,throughput')
     cluster = cluster_file.load(options.cluster, options.scenario)
-    with bar(options.json) as progress:
-        each = candidate(options.folder, lambda graph: _limits(graph, options))
+    path = options.folder / "pareto.html"
+    with bar(options.json) as progress, changing(options.folder) as staged:
+        each = candidate(staged, lambda graph: _limits(graph, options))
         work = replace(each.workload(cluster), name=each.work.model.name)
         result = front(
             work,
@@ -263,9 +271,9 @@ def _pareto(options: argparse.Namespace) -> int:
             points=options.points,
             progress=progress,
         )
-    artifact.save(options.folder / "pareto.json", "pareto", each.work.model.sha256, result)
-    path = options.folder / "pareto.html"
-    remark(offer(lambda: page_pareto.write(path, each.work.model.name, result)))
+        artifact.save(staged / "pareto.json", "pareto", each.work.model.sha256, result)
+        lacks = offer(lambda: page_pareto.write(staged / path.name, each.work.model.name, result))
+    remark(lacks.replace(str(staged), str(options.folder)))
     if options.json:
         return emit(result)
     terminal_cluster.front(result, path)

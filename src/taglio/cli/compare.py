@@ -13,10 +13,10 @@ from taglio.cli.options import (
     effort_argument,
     emit,
     json_argument,
-    positive,
     positive_float,
     remark,
     shapes,
+    thread_count,
 )
 
 _DEFAULT = "onnxruntime,openvino,openvino-ep,litert,pytorch,qkeras,keras"
@@ -37,7 +37,7 @@ def add(commands: Any) -> None:
     each.add_argument("--backends", default=_DEFAULT, metavar="A,B,...", help="which back ends, in this order")
     each.add_argument("--layers", action="store_true", help="also a row per layer, for each back end that can")
     bound_argument(each, 0.01)
-    each.add_argument("--threads", type=positive, default=None, help="threads of a session (default: all cores)")
+    each.add_argument("--threads", type=thread_count, default=None, help="threads of a session (default: all cores)")
     each.add_argument(
         "--row-limit", type=positive_float, default=300.0, help="seconds a row may be silent before it is stopped"
     )
@@ -51,6 +51,7 @@ def _compare(options: argparse.Namespace) -> int:
     from taglio.compare.kept import FILE
     from taglio.compare.measure import Question, compare
     from taglio.compare.result import COMPARISON
+    from taglio.flow.transaction import held
     from taglio.profile.machine import available_cores
     from taglio.report import comparison_page, comparison_table
     from taglio.report.progress import bar
@@ -70,15 +71,15 @@ def _compare(options: argparse.Namespace) -> int:
         options.max_error,
         options.row_limit,
     )
-    with bar(options.json) as progress:
+    with bar(options.json) as progress, held(options.out, create=True):
         result = compare(question, progress)
-    if result.stopped:
-        page, lacks = None, ""
-    else:
-        artifact.save(options.out / f"{COMPARISON}.json", COMPARISON, result.model_sha256, result)
-        page = options.out / comparison_page.FILE
-        lacks = offer(lambda: comparison_page.write(options.out, result))
-        (options.out / FILE).unlink(missing_ok=True)  # finished: the same command measures again
+        if result.stopped:
+            page, lacks = None, ""
+        else:
+            artifact.save(options.out / f"{COMPARISON}.json", COMPARISON, result.model_sha256, result)
+            page = options.out / comparison_page.FILE
+            lacks = offer(lambda: comparison_page.write(options.out, result))
+            (options.out / FILE).unlink(missing_ok=True)  # finished: the same command measures again
     remark(lacks)
     if options.json:
         emit(result)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from taglio.cli.clusters import cluster_argument, objective_argument
-from taglio.cli.options import command, emit, json_argument, positive, remark
+from taglio.cli.options import command, emit, json_argument, positive, remark, thread_count
 
 _NAME = "the device's name in the cluster file"
 _CLUSTER = "the cluster file (TOML) that names the devices"
@@ -23,9 +23,9 @@ def add(commands: Any) -> None:
     each.add_argument("--name", required=True, help=_NAME)
     each.add_argument("--head", action="store_true", help="the first device, which the others join")
     each.add_argument("--address", metavar="HOST:PORT", help="of the head, to join it")
-    each.add_argument("--host", help="this machine's address for the others (default 127.0.0.1: this machine only)")
+    each.add_argument("--host", help="the one address to listen on (default 127.0.0.1: this machine only)")
     each.add_argument("--port", type=positive, default=6379, help="where the head listens (default 6379)")
-    each.add_argument("--threads", type=positive, help="threads of a session (default: all cores)")
+    each.add_argument("--threads", type=thread_count, help="threads of a session (default: all cores)")
     each.add_argument(
         "--memory-mb", type=positive, default=200, help="for tensors on their way, at least 80 (default 200)"
     )

@@ -156,21 +156,22 @@ def _profile(options: argparse.Namespace) -> int:
     from taglio.flow import workspace
     from taglio.flow.choose_scheme import choose, float_where_none_loads
     from taglio.flow.optimize import layers_stage, profile_stage, refuse_layers
+    from taglio.flow.transaction import changing
     from taglio.report import terminal
     from taglio.report.progress import bar
 
     setup = read_setup(options)
     if options.layers:
         refuse_layers(setup)
-    with bar(options.json) as progress:
-        work = workspace.create(options.out, setup)
+    with bar(options.json) as progress, changing(options.out, create=True) as staged:
+        work = workspace.create(staged, setup)
         scheme = setup.scheme
         if scheme is None:
             scheme, schemes = choose(work, 0.01, Metric(), progress=progress)
             work = float_where_none_loads(work, schemes)
         result = profile_stage(work, scheme, work.builder(scheme, progress), options.effort, progress)
         chosen = replace(setup, scheme=scheme)
-        artifact.save(options.out / f"{workspace.SETUP}.json", workspace.SETUP, work.model.sha256, chosen)
+        artifact.save(staged / f"{workspace.SETUP}.json", workspace.SETUP, work.model.sha256, chosen)
         layers = layers_stage(work, scheme, options.layers, progress) if options.layers else None
     if options.json:
         return emit({"profile": result, "layers": layers} if layers else result)
@@ -185,16 +186,17 @@ def _error(options: argparse.Namespace) -> int:
     from taglio.error.loss import parse_metric
     from taglio.flow.error import error_stage, open_switchable
     from taglio.flow.stages import reopen_profiled
+    from taglio.flow.transaction import changing
     from taglio.flow.workspace import SETUP
     from taglio.report import terminal
     from taglio.report.progress import bar
 
-    with bar(options.json) as progress:
-        work, measured = reopen_profiled(options.folder)
+    with bar(options.json) as progress, changing(options.folder) as staged:
+        work, measured = reopen_profiled(staged)
         if options.metric is not None:
             parse_metric(options.metric)
             work = replace(work, setup=replace(work.setup, metric=options.metric))
-            artifact.save(options.folder / f"{SETUP}.json", SETUP, work.model.sha256, work.setup)
+            artifact.save(staged / f"{SETUP}.json", SETUP, work.model.sha256, work.setup)
         builder = work.builder(measured.scheme, progress)
         switchable = open_switchable(work, builder, measured.scheme, options.provider)
         result = error_stage(work, measured.scheme, switchable, effort=options.effort, progress=progress)
@@ -207,15 +209,14 @@ def _error(options: argparse.Namespace) -> int:
 
 
 def _sensitivity(options: argparse.Namespace) -> int:
-    from taglio import artifact
-    from taglio.error.model import ErrorModel
     from taglio.flow.sensitivity import sensitivity
-    from taglio.flow.stages import reopen_profiled
-    from taglio.flow.workspace import ERROR
+    from taglio.flow.stages import error_model, reopen_profiled
+    from taglio.flow.transaction import held
     from taglio.report import terminal
 
-    work, measured = reopen_profiled(options.folder)
-    model = artifact.load(options.folder / f"{ERROR}.json", ERROR, ErrorModel, model_sha256=work.model.sha256)
+    with held(options.folder):
+        work, measured = reopen_profiled(options.folder)
+        model = error_model(work, measured)
     rows = sensitivity(work.graph, measured, model)
     if options.json:
         return emit(terminal.sensitivity_object(rows, model))

@@ -1,6 +1,7 @@
 """Arguments that several commands share, and how their text is read. Runs no command."""
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ import msgspec
 
 from taglio.errors import BadOption
 
+_MOST_THREADS = 64
 INTERRUPTED = 130  # the exit code after Ctrl-C
 
 
@@ -46,9 +48,10 @@ def data_arguments(each: argparse.ArgumentParser) -> None:
         "--preprocess",
         default="",
         metavar="SPEC",
-        help="for images: rgb|bgr|gray, mean=M, scale=S, nchw|nhwc, stretch|letterbox, size=HxW; value = (pixel - mean) x scale",
+        help="for images: rgb|bgr|gray, mean=M, scale=S, nchw|nhwc, stretch|letterbox, size=HxW; value = "
+        "(pixel - mean) x scale",
     )
-    each.add_argument("--seed", type=int, default=0, help="of the calibration / held-out split and of all sampling")
+    each.add_argument("--seed", type=natural, default=0, help="random seed")
 
 
 def calibration_argument(each: argparse.ArgumentParser) -> None:
@@ -79,9 +82,9 @@ def metric_argument(each: argparse.ArgumentParser, default: str | None) -> None:
         "--metric",
         default=default,
         metavar="NAME",
-        help="what the bound is on: relative-l2, l2-per-size, sqnr (dB), cosine, top1, or module:function, which is "
-        "given the outputs by name and the labels and returns a number (larger is better unless the function has an "
-        "attribute smaller_is_better)",
+        help="what the bound is on: relative-l2, l2-per-size, sqnr (dB), cosine, top1, or module:function, imported "
+        "as Python does and from the current folder, which is given the outputs by name and the labels and returns a "
+        "number (larger is better unless the function has an attribute smaller_is_better)",
     )
 
 
@@ -105,7 +108,7 @@ def pin_arguments(each: argparse.ArgumentParser) -> None:
 def measuring_arguments(each: argparse.ArgumentParser) -> None:
     """How sessions run and how long is measured."""
     each.add_argument("--scheme", default="auto", help="int8 form such as qdq-u8s8-asym-pc, or auto: measure and pick")
-    each.add_argument("--threads", type=positive, default=None, help="threads of a session (default: all cores)")
+    each.add_argument("--threads", type=thread_count, default=None, help="threads of a session (default: all cores)")
     each.add_argument("--spinning", action="store_true", help="let idle threads spin, as a lone server would")
     each.add_argument(
         "--optimization",
@@ -149,6 +152,23 @@ def positive(text: str) -> int:
     value = int(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"{text} is not at least 1")
+    return value
+
+
+def natural(text: str) -> int:
+    """An integer of at least 0."""
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{text} is not at least 0")
+    return value
+
+
+def thread_count(text: str) -> int:
+    """A number of threads: no more than make sense here, since starting a hundred thousand takes minutes."""
+    value, cores = positive(text), os.cpu_count() or 1
+    most = max(_MOST_THREADS, 4 * cores)
+    if value > most:
+        raise argparse.ArgumentTypeError(f"{text} is more than {most}, and this machine has {cores} cores")
     return value
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import onnx
 
 from taglio import artifact
+from taglio.artifact import require
 from taglio.components.cut import Component
 from taglio.data.spec import dtype_name
 from taglio.errors import BadArtifact
@@ -52,6 +53,18 @@ class Manifest:
     pieces: tuple[Piece, ...]
     plan_sha256: str = ""
 
+    def check(self) -> None:
+        """Raise ValueError for components that cannot run one after another."""
+        require(len(self.pieces) > 0, "no components")
+        known = set(self.inputs)
+        for piece in self.pieces:
+            require(Path(piece.file).name == piece.file, f"component file {piece.file} lies outside the folder")
+            missing = [port.name for port in piece.inputs if port.name not in known]
+            require(not missing, f"component {piece.name} reads {', '.join(missing[:1])}, which nothing writes before")
+            known |= {port.name for port in piece.outputs}
+        missing = [name for name in self.outputs if name not in known]
+        require(not missing and len(self.outputs) > 0, f"no component writes the output {', '.join(missing[:1])}")
+
 
 def write(
     folder: Path,
@@ -91,8 +104,6 @@ def read(folder: Path, *, model_sha256: str | None = None) -> Manifest:
     manifest = artifact.load(folder / MANIFEST, "manifest", Manifest, model_sha256=model_sha256)
     for piece in manifest.pieces:
         path = folder / piece.file
-        if Path(piece.file).name != piece.file:
-            raise BadArtifact(f"{folder / MANIFEST}: component file {piece.file} lies outside the folder: build again")
         try:
             found = hashlib.sha256(path.read_bytes()).hexdigest()
         except OSError:

@@ -170,6 +170,12 @@ def user_function(name: str) -> Callable[[Mapping[str, np.ndarray], Any], Any]:
     return found  # type: ignore[no-any-return]
 
 
+def source_of(name: str) -> str:
+    """Which file the user's function was imported from; modules of the current folder come last."""
+    function = user_function(name)
+    return str(getattr(sys.modules.get(name.partition(":")[0]), "__file__", None) or f"{function!r}")
+
+
 def call_user(name: str, outputs: Mapping[str, np.ndarray], labels: np.ndarray | None) -> float:
     """The user's number for `outputs` [samples, ...] by name. Raises BadData where it raises or returns no number."""
     try:

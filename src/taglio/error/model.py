@@ -15,10 +15,12 @@ monotone link, through `steps`, leads from the largest of them to the loss.
 """
 
 from dataclasses import dataclass
+from itertools import pairwise
 from math import exp, log
 
 import numpy as np
 
+from taglio.artifact import require
 from taglio.error.loss import Metric
 from taglio.model.graph import Graph, flows
 from taglio.profile.result import reads, writes
@@ -27,6 +29,8 @@ from taglio.quantize.scheme import Scheme
 
 _SMALLEST = 1e-9
 _LARGEST_LOG = 700.0  # exp of more overflows a float
+# No fit has twenty orders of magnitude between predicted and measured errors, or is four times as steep as squares.
+_LARGEST_UPPER, _STEEPEST = 50.0, 8.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +60,13 @@ class OutputModel:
     edges: tuple[EdgeNoise, ...]
     level: float
     exponent: float
+
+    def check(self) -> None:
+        """Raise ValueError for terms that no fit gives."""
+        require(abs(self.level) <= _LARGEST_LOG, "level is out of range")
+        require(0.0 < self.exponent <= _STEEPEST, f"exponent must be above 0 and at most {_STEEPEST:g}")
+        terms = [each.own for each in self.blocks] + [each.noise for each in self.edges]
+        require(min(terms, default=0.0) >= 0.0, "squared noise must not be negative")
 
     def noise(self, graph: Graph, assignment: Assignment) -> float:
         """The sum s of `assignment`."""
@@ -123,6 +134,36 @@ class ErrorModel:
     upper_add: float = 0.0
     steps: tuple[tuple[float, float], ...] = ()
     notes: tuple[str, ...] = ()
+
+    def check(self) -> None:
+        """Raise ValueError for a model that no study gives."""
+        require(0.0 <= self.upper_log <= _LARGEST_UPPER, f"upper_log must be from 0 to {_LARGEST_UPPER:g}")
+        require(self.upper_add >= 0.0, "upper_add must not be negative")
+        require(0.0 < self.confidence < 1.0, "confidence must lie between 0 and 1")
+        require(self.samples >= 1 and self.evaluations >= 0, "samples or evaluations are out of range")
+        errors = [each.error for each in self.alone] + [each.error for each in self.subsets]
+        require(min(errors, default=0.0) >= 0.0, "an error must not be negative")
+        rises = all(low <= high for one, other in pairwise(self.steps) for low, high in zip(one, other, strict=True))
+        require(rises and all(min(each) >= 0.0 for each in self.steps), "steps must rise from 0")
+        require(self.metric.smooth or len(self.steps) > 0, "no steps")
+        names = [each.output for each in self.outputs]
+        require(len(set(names)) == len(names), "an output has two models")
+
+    def misfit(self, graph: Graph) -> str:
+        """What is wrong where the model is of other blocks, flows or outputs than `graph` has; "" where it fits."""
+        blocks, moved = {each.name for each in graph.blocks}, {each.name for each in flows(graph)}
+        terms = [term for each in self.outputs for term in each.blocks]
+        edges = [term for each in self.outputs for term in each.edges]
+        named = {each.block for each in terms} | {each.block for each in self.alone} | {each.reader for each in edges}
+        named |= {name for each in self.subsets for name in each.assignment}
+        for what, wrong in (
+            ("unknown block", named - blocks),
+            ("unknown flow", {each.flow for each in edges} - moved),
+            ("unknown output", {each.output for each in self.outputs} - set(graph.outputs)),
+        ):
+            if wrong:
+                return f"{what} {min(wrong)}"
+        return "" if self.outputs or not graph.candidates() else "no output has a model"
 
     def predict(self, graph: Graph, assignment: Assignment) -> float:
         """Predicted error; 0 where nothing is quantised."""

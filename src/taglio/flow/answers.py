@@ -1,9 +1,7 @@
 """What built models answer on the held-out inputs: error and accuracy of the very files that would be deployed."""
 
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import onnx
@@ -15,6 +13,7 @@ from taglio.flow.workspace import Work
 from taglio.profile.measure import FLOAT_RUN
 from taglio.runtimes.onnxruntime import NAME, open_session, run_session
 from taglio.runtimes.session import Session, opener
+from taglio.scratch import scratch
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +37,11 @@ def answers(work: Work, models: Mapping[str, Callable[[], onnx.ModelProto]], met
     reference = open_session(original, options, label=work.model.name)
     tallies = {name: Tally(names, metric) for name in (FLOAT_RUN, *models)}
     hits = {name: _Hits(labels) for name in tallies}
-    with tempfile.TemporaryDirectory() as folder:
+    with scratch() as folder:
         sessions: dict[str, Session] = {}
         elsewhere = {FLOAT_RUN: lambda: original} if options.runtime != NAME else {}
         for index, (name, build) in enumerate({**elsewhere, **models}.items()):
-            path = Path(folder) / f"{index}.onnx"
+            path = folder / f"{index}.onnx"
             artifact.write_bytes(path, build().SerializeToString())
             sessions[name] = opener(options.runtime)(path, options)
         for index, sample in enumerate(samples):

@@ -18,6 +18,7 @@ from taglio.flow.workspace import Work
 from taglio.model.graph import ANCHORS, Graph
 from taglio.plan.result import Limits
 from taglio.plan.search import Tried, best, damage_first, exclude, predicted_by, search, unsolved
+from taglio.profile.busy import doubt, faster
 from taglio.profile.measure import FLOAT_RUN, pure_assignments, refine
 from taglio.profile.result import Profile
 from taglio.profile.stopwatch import FEEDS, Effort, Progress, Timed, time_models
@@ -48,6 +49,12 @@ class Decision:
     answers: dict[str, Answers]
     tried: tuple[Tried, ...]
     profile: Profile
+
+    def doubt(self) -> str | None:
+        """What to say where the machine was busy while the profile or the finalists were timed."""
+        last = max(each.others for each in self.timed.values())
+        conditions = self.profile.conditions
+        return doubt(max(last, conditions.others), conditions.reference_half_s)
 
 
 def decide(
@@ -272,8 +279,13 @@ def _time(
 
 
 def _winner(finalists: Mapping[str, Tried], timed: Mapping[str, Timed]) -> str:
-    """The fastest by the clock among those that hold the bound; float or all-int8 where a plan gains only noise."""
+    """The fastest by the clock among those that hold the bound; float or all-int8 where a plan gains only noise, and
+    float where what seems faster did not win in rounds that ran both."""
     seconds = {name: timing_of(name, timed).wall.median_s for name, each in finalists.items() if each.holds}
     fastest = min(seconds, key=lambda each: seconds[each])
     plain = [name for name in (FLOAT_RUN, "int8") if seconds.get(name, float("inf")) <= seconds[fastest] * _NOISE]
-    return min(plain, key=lambda each: seconds[each]) if plain else fastest
+    chosen = min(plain, key=lambda each: seconds[each]) if plain else fastest
+    if chosen == FLOAT_RUN or FLOAT_RUN not in seconds:
+        return chosen
+    one, other = timing_of(chosen, timed).samples_s, timed[FLOAT_RUN].samples_s
+    return chosen if faster(one, other, 1.0 if chosen == "int8" else _NOISE) else FLOAT_RUN

@@ -15,7 +15,8 @@ from taglio.error.model import ErrorModel
 from taglio.error.study import Budget, study
 from taglio.error.switchable import Switchable, quantizable_flows
 from taglio.errors import BadOption
-from taglio.flow.workspace import ERROR, Work
+from taglio.flow.transaction import drop
+from taglio.flow.workspace import ERROR, MADE_FROM, Work
 from taglio.plan.result import Limits
 from taglio.profile.measure import pure_assignments
 from taglio.profile.stopwatch import Progress
@@ -81,6 +82,7 @@ def error_stage(
     where = f"measured on {switchable.provider}, whose rounding is not the CPU's: plans are verified on the CPU"
     lines = () if switchable.provider == PROVIDERS[0] else (where,)
     result = replace(result, notes=lines + doubts(work, scheme, meter, progress))
+    drop(work.folder, *MADE_FROM[ERROR])
     artifact.save(work.folder / f"{ERROR}.json", ERROR, work.model.sha256, result)
     return result
 

@@ -1,4 +1,4 @@
-"""The whole flow on one machine: profile, error, plan, build, time. Each stage's artifact is written as it ends."""
+"""The whole flow on one machine: profile, error, plan, build, time. What it wrote replaces an older run at the end."""
 
 import resource
 import sys
@@ -18,7 +18,8 @@ from taglio.flow.choose_scheme import SchemeResult, choose, float_where_none_loa
 from taglio.flow.decide import Decision, decide, same_assignment, timing_of
 from taglio.flow.error import error_stage, loss_limits, open_switchable
 from taglio.flow.outcome import Outcome, Point, Variant
-from taglio.flow.workspace import COMPONENTS, PLAN, PROFILE, Setup, Work
+from taglio.flow.transaction import changing, drop
+from taglio.flow.workspace import COMPONENTS, MADE_FROM, OUTCOME, PLAN, PROFILE, Setup, Work
 from taglio.model.graph import Graph
 from taglio.plan.result import Limits, Plan
 from taglio.plan.search import best
@@ -31,7 +32,6 @@ from taglio.quantize.qdq import QdqBuilder
 from taglio.quantize.scheme import Scheme
 from taglio.runtimes.onnxruntime import NAME
 
-OUTCOME = "outcome"
 LAYERS = "layers"
 # The whole quantised model, with the placement in its own metadata, beside the components of several devices.
 PLACED = "placed.onnx"
@@ -50,8 +50,21 @@ def optimize(
     the time given to measuring.
 
     The plan that is returned held the bound when measured on held-out inputs and was the fastest of the finalists
-    when timed beside float and all-int8; where nothing in int8 is both, it is the float model.
+    when timed beside float and all-int8; where nothing in int8 is both, it is the float model. Raises Busy where
+    another command works in `folder`.
     """
+    with changing(folder, create=True) as staged:
+        return _optimize(staged, setup, limits_of, confidence, effort, progress)
+
+
+def _optimize(
+    folder: Path,
+    setup: Setup,
+    limits_of: Callable[[Graph], Limits],
+    confidence: float,
+    effort: float,
+    progress: Progress | None,
+) -> Outcome:
     clock = _Clock()
     work = workspace.open_only(folder, setup)
     limits = loss_limits(work, limits_of(work.graph))
@@ -103,6 +116,7 @@ def profile_stage(
         seed=work.setup.seed,
         progress=progress,
     )
+    drop(work.folder, *MADE_FROM[PROFILE])
     artifact.save(work.folder / f"{PROFILE}.json", PROFILE, work.model.sha256, result)
     return result
 
@@ -201,6 +215,7 @@ def _outcome(
         _peak_memory_bytes(),
         plan.fingerprint(),
         plan.limits.metric,
+        decision.doubt(),
     )
 
 

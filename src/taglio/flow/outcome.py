@@ -39,7 +39,8 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of one optimisation. Errors are losses of `metric` (error/loss.py)."""
+    """The result of one optimisation. Errors are losses of `metric` (error/loss.py); `doubt` says by how much seconds
+    may be off where the machine was busy."""
 
     model: str
     model_sha256: str
@@ -61,6 +62,7 @@ class Outcome:
     peak_memory_bytes: int
     plan_sha256: str = ""
     metric: Metric = RELATIVE
+    doubt: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

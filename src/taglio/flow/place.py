@@ -13,7 +13,7 @@ from taglio.errors import BadArtifact, BadOption, Infeasible
 from taglio.flow.answers import answers
 from taglio.flow.decide import verifier, whole_meter
 from taglio.flow.error import loss_limits, open_switchable
-from taglio.flow.stages import error_model, reopen_profiled
+from taglio.flow.stages import error_model, keep_plan, reopen_profiled
 from taglio.flow.workspace import PLAN, PROFILE, Work
 from taglio.model.graph import Graph
 from taglio.plan.nonnegative import nonnegative
@@ -168,7 +168,7 @@ def place_models(
         replace(plan, measured_error=meter.error(plan)) for meter, plan in zip(meters, answer.plans, strict=True)
     )
     for each, plan in zip(candidates, plans, strict=True):
-        artifact.save(each.folder / f"{PLAN}.json", PLAN, each.work.model.sha256, plan)
+        keep_plan(each.work, plan)
         if used is not None:
             artifact.save(each.folder / f"{CLUSTER}.json", CLUSTER, each.work.model.sha256, used)
     return replace(answer, plans=plans)

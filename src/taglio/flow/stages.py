@@ -21,7 +21,19 @@ from taglio.flow.decide import infeasible, plan_stage, verifier, whole_meter
 from taglio.flow.error import loss_limits, open_switchable
 from taglio.flow.optimize import build_stage
 from taglio.flow.outcome import Quantized
-from taglio.flow.workspace import COMPONENTS, ERROR, FLOAT_MODEL, PLAN, PROFILE, RUN, Setup, Work, covering
+from taglio.flow.transaction import changing, drop, held
+from taglio.flow.workspace import (
+    COMPONENTS,
+    ERROR,
+    FLOAT_MODEL,
+    MADE_FROM,
+    PLAN,
+    PROFILE,
+    RUN,
+    Setup,
+    Work,
+    covering,
+)
 from taglio.model.graph import Graph, match, select
 from taglio.plan.result import LOCAL, Limits, Plan, placements
 from taglio.plan.search import Tried, best
@@ -43,20 +55,31 @@ PROVEN = 8
 def reopen_profiled(folder: Path) -> tuple[Work, Profile]:
     """The workspace and its profile."""
     work = workspace.reopen(folder)
-    measured = artifact.load(folder / f"{PROFILE}.json", PROFILE, Profile, model_sha256=work.model.sha256)
+    path = folder / f"{PROFILE}.json"
+    measured = artifact.load(path, PROFILE, Profile, model_sha256=work.model.sha256)
+    fits(path, measured, work.graph, "profile")
     return work, measured
 
 
+def fits(path: Path, value: Profile | ErrorModel | Plan, graph: Graph, stage: str) -> None:
+    """Raise BadArtifact where an artifact is of other blocks than the model has."""
+    wrong = value.misfit(graph)
+    if wrong:
+        raise BadArtifact(f"{path}: does not fit the model ({wrong}): run taglio {stage} again")
+
+
 def error_model(work: Work, measured: Profile) -> ErrorModel:
-    """The workspace's error model. Raises BadArtifact where it is of another scheme or metric."""
+    """The workspace's error model. Raises BadArtifact where it is of another scheme, metric or data."""
     path = work.folder / f"{ERROR}.json"
     model = artifact.load(path, ERROR, ErrorModel, model_sha256=work.model.sha256)
     for what, has, where, wanted in (
         ("scheme", str(model.scheme), "profile", str(measured.scheme)),
         ("metric", model.metric.name, "workspace", parse_metric(work.setup.metric).name),
+        ("data", model.data_sha256[:12], "workspace", work.data.held_out.sha256[:12]),
     ):
         if has != wanted:
             raise BadArtifact(f"{path}: is of {what} {has}, the {where} of {wanted}: run taglio error again")
+    fits(path, model, work.graph, "error")
     return model
 
 
@@ -73,17 +96,30 @@ def plan(
 
     `pins` are DEVICE=PATTERN, `cuts` tensors that separate `devices` in order. Raises BadOption for contradictions.
     """
-    work, measured = reopen_profiled(folder)
-    model = error_model(work, measured)
-    limits = loss_limits(work, limits_of(work.graph))
-    places = place(work.graph, pins, cuts, devices)
-    builder = work.builder(measured.scheme, progress)
-    switchable = open_switchable(work, builder, measured.scheme)
-    chosen = _plan_that_holds(work, builder, switchable, measured, model, limits, progress)
-    placed = placements(work.graph, chosen.assignment(), places)
-    result = replace(chosen, placements=placed, shapes=work.measured_shapes)
-    artifact.save(folder / f"{PLAN}.json", PLAN, work.model.sha256, result)
-    return work, result
+    with changing(folder) as staged:
+        work, measured = reopen_profiled(staged)
+        model = error_model(work, measured)
+        limits = loss_limits(work, limits_of(work.graph))
+        places = place(work.graph, pins, cuts, devices)
+        builder = work.builder(measured.scheme, progress)
+        switchable = open_switchable(work, builder, measured.scheme)
+        chosen = _plan_that_holds(work, builder, switchable, measured, model, limits, progress)
+        placed = placements(work.graph, chosen.assignment(), places)
+        result = replace(chosen, placements=placed, shapes=work.measured_shapes)
+        keep_plan(work, result)
+    return replace(work, folder=folder), result
+
+
+def keep_plan(work: Work, plan: Plan) -> None:
+    """Keep a plan in the workspace; what was made from another one goes."""
+    path = work.folder / f"{PLAN}.json"
+    try:
+        before = artifact.load(path, PLAN, Plan, model_sha256=work.model.sha256).fingerprint()
+    except BadArtifact:
+        before = ""
+    if before != plan.fingerprint():
+        drop(work.folder, *MADE_FROM[PLAN])
+    artifact.save(path, PLAN, work.model.sha256, plan)
 
 
 def _plan_that_holds(
@@ -162,22 +198,29 @@ def _known_plan(folder: Path, work: Work, measured: Profile) -> Plan:
         raise BadArtifact(
             f"{path}: is of scheme {known.scheme}, the profile of {measured.scheme}: run taglio plan again"
         )
+    fits(path, known, work.graph, "plan")
     return known
 
 
 def build(folder: Path, progress: Progress | None = None) -> tuple[Manifest, Proof]:
     """Write the components of the folder's plan, and prove on held-out inputs that together they equal the whole."""
-    work, measured = reopen_profiled(folder)
-    known = _known_plan(folder, work, measured)
-    builder = work.builder(measured.scheme, progress)
-    manifest = build_stage(work, builder, known)
-    whole = builder.build(known.assignment(), known.wire_only(work.graph))
-    proof = prove(folder / COMPONENTS, manifest, whole, covering(work.data.held_out.samples)[:PROVEN])
+    with changing(folder) as staged:
+        work, measured = reopen_profiled(staged)
+        known = _known_plan(staged, work, measured)
+        builder = work.builder(measured.scheme, progress)
+        manifest = build_stage(work, builder, known)
+        whole = builder.build(known.assignment(), known.wire_only(work.graph))
+        proof = prove(staged / COMPONENTS, manifest, whole, covering(work.data.held_out.samples)[:PROVEN])
     return manifest, proof
 
 
 def run(folder: Path, runs: int, progress: Progress | None = None, runtime: str | None = None) -> RunReport:
     """Time the built components beside the float model, both in `runtime` (None: in that of the profile)."""
+    with held(folder):
+        return _run(folder, runs, progress, runtime)
+
+
+def _run(folder: Path, runs: int, progress: Progress | None, runtime: str | None) -> RunReport:
     work, measured = reopen_profiled(folder)
     known = _known_plan(folder, work, measured)
     manifest = read(folder / COMPONENTS, model_sha256=work.model.sha256)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from taglio import artifact
+from taglio.artifact import require
 from taglio.data.dataset import MAX_CALIBRATION, Sample, Split, one_of_each, shapes_of, split, typical
 from taglio.data.files import load
 from taglio.data.images import parse_preprocess
@@ -17,18 +18,25 @@ from taglio.model.graph import Graph, build
 from taglio.model.load import Model
 from taglio.model.load import load as load_model
 from taglio.model.observe import observe
+from taglio.profile.machine import MOST_THREADS
 from taglio.profile.stopwatch import Progress
 from taglio.quantize.qdq import QdqBuilder
 from taglio.quantize.ranges import Ranges, calibrate
 from taglio.quantize.scheme import Calibration, Scheme
 from taglio.runtimes.onnxruntime import NAME, Optimization, SessionOptions
+from taglio.runtimes.session import RUNTIMES
 
 SETUP, GRAPH, RANGES, PROFILE, ERROR, PLAN, RUN = "setup", "graph", "ranges", "profile", "error", "plan", "run"
 COMPONENTS = "components"
 FLOAT_MODEL = "float32.onnx"
+OUTCOME = "outcome"
 REPORT = "report.html"
 # Samples, of different shapes where there are, on which the simplified model must answer as the original.
 _COMPARED = 4
+# What is made from a stage, and goes when it is replaced; the folder stands for its files.
+_FROM_PLAN = (COMPONENTS, f"{RUN}.json", f"{OUTCOME}.json", "cluster-run.json", REPORT)
+MADE_FROM = {PLAN: _FROM_PLAN, ERROR: (f"{PLAN}.json", "pareto.json", "pareto.html", *_FROM_PLAN)}
+MADE_FROM[PROFILE] = ("layers.json", *MADE_FROM[ERROR])
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +60,14 @@ class Setup:
     calibration: str = ""
     runtime: str = NAME
     requantize: bool = False
+
+    def check(self) -> None:
+        """Raise ValueError for what no command line would have taken."""
+        require(self.optimization in (each.value for each in Optimization), f"unknown optimization {self.optimization}")
+        require(self.runtime in RUNTIMES, f"unknown runtime {self.runtime}")
+        require(1 <= self.threads <= MOST_THREADS, f"threads must be from 1 to {MOST_THREADS}")
+        require(self.seed >= 0, "seed must not be negative")
+        require(all(min(each, default=1) >= 0 for each in self.shapes.values()), "sizes must not be negative")
 
     def options(self) -> SessionOptions:
         """How sessions that are timed are opened."""

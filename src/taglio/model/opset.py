@@ -2,15 +2,14 @@
 
 import subprocess
 import sys
-import tempfile
 from functools import cache
-from pathlib import Path
 
 import onnx
 from onnx import TensorProto, helper
 
 from taglio.errors import BadModel
 from taglio.runtimes.onnxruntime import SessionOptions, open_session, version
+from taglio.scratch import scratch
 
 # Per-channel DequantizeLinear needs opset 13; 17 is the newest that every back end here reads.
 MINIMUM_OPSET = 13
@@ -117,8 +116,8 @@ def _kinds(graph: onnx.GraphProto) -> set[str]:
 
 def _raised(proto: onnx.ModelProto) -> onnx.ModelProto | None:
     """`proto` at opset 17, or None where onnx's converter fails, crashes or does not end."""
-    with tempfile.TemporaryDirectory() as folder:
-        source, target = Path(folder) / "old.onnx", Path(folder) / "new.onnx"
+    with scratch() as folder:
+        source, target = folder / "old.onnx", folder / "new.onnx"
         try:
             onnx.save(proto, source)
             subprocess.run(

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import re
-import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -13,6 +12,7 @@ from onnx import shape_inference
 from onnxruntime import InferenceSession
 
 from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session
+from taglio.scratch import scratch
 
 # What taglio itself writes behind the name of a tensor or a block.
 _OURS = re.compile(
@@ -30,8 +30,8 @@ def simplify(path: Path, proto: onnx.ModelProto) -> tuple[InferenceSession, onnx
     ONNX Runtime gives names to what it adds, and gives some of them again when it opens the graph a second time
     (MatMulAddFusion's `gemm_input_shape`): what `proto` does not name gets a name of ours.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        target = Path(folder) / "simple.onnx"
+    with scratch() as folder:
+        target = folder / "simple.onnx"
         basic = SessionOptions(threads=os.cpu_count() or 1, optimization=Optimization.BASIC)
         session = open_session(proto, basic, save_optimized=target, label=str(path))
         simple = onnx.load(target)

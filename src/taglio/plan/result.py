@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from taglio.artifact import require
 from taglio.error.loss import RELATIVE, Metric
 from taglio.model.graph import Graph
 from taglio.plan.simulate import Span
@@ -54,6 +55,10 @@ class Interval:
     value: float
     high: float
     coverage: float
+
+    def check(self) -> None:
+        """Raise ValueError for ends in the wrong order."""
+        require(self.low <= self.value <= self.high, "low, value and high must rise")
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +136,35 @@ class Plan:
     timeline: tuple[Span, ...] = ()
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
     binding: tuple[str, ...] = ()
+
+    def check(self) -> None:
+        """Raise ValueError for a plan that places nothing, or names what it does not define."""
+        names = [each.name for each in self.precisions]
+        require(len(set(names)) == len(names), "precisions must be distinct")
+        require(FLOAT32 in self.precisions, "float32 is missing from precisions")
+        require(len(self.placements) > 0, "no placements")
+        blocks = [each.block for each in self.placements]
+        require(len(set(blocks)) == len(blocks), "a block is placed twice")
+        for each in self.placements:
+            require(each.precision in names, f"block {each.block} has the unknown precision {each.precision}")
+            require(each.device != "" and each.stage >= 0, f"block {each.block} has no device or a negative stage")
+        require(self.predicted_latency_s.low >= 0.0 and self.gap >= 0.0, "a latency or gap must not be negative")
+        require(self.limits.max_error is None or self.limits.max_error >= 0.0, "max_error must not be negative")
+        require(self.measured_error is None or self.measured_error >= 0.0, "an error must not be negative")
+
+    def misfit(self, graph: Graph) -> str:
+        """What is wrong where the plan is of other blocks than `graph` has; "" where it fits."""
+        blocks = {each.name: each for each in graph.blocks}
+        placed = {each.block: each.precision for each in self.placements}
+        by_name = {each.name: each for each in self.precisions}
+        for what, wrong in (
+            ("no placement of block", set(blocks) - set(placed)),
+            ("unknown block", set(placed) - set(blocks)),
+        ):
+            if wrong:
+                return f"{what} {min(wrong)}"
+        unfit = [name for name, precision in placed.items() if not by_name[precision].fits(blocks[name])]
+        return f"block {min(unfit)} cannot be {placed[min(unfit)]}" if unfit else ""
 
     def assignment(self) -> dict[str, Precision]:
         """Precision by block, blocks in float32 left out."""

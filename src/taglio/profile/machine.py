@@ -5,6 +5,8 @@ import platform
 from dataclasses import dataclass
 from pathlib import Path
 
+# More than any machine has: a pool of a hundred thousand threads takes minutes to start, and its memory.
+MOST_THREADS = 1024
 # Instruction sets that decide how fast int8 and bf16 are.
 _INSTRUCTIONS = (
     "avx2", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_int8", "amx_bf16",

@@ -77,6 +77,7 @@ def profile(
         waking_seconds(),
         middle_half(seen_s),
         {name: value.shape for name, value in feeds[0].items()} if any(s.dynamic for s in model.inputs) else {},
+        max(each.others for each in timed.values()),
     )
     runs = _runs(model, graph, assignments, timed, set(mixes), 1.0)
     return _assemble(model.sha256, graph, conditions, scheme, choices, runs)

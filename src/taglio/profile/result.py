@@ -17,11 +17,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from statistics import median
 
+from taglio.artifact import require
 from taglio.model.graph import Flow, Graph, flows
 from taglio.profile.attribution import Attribution
-from taglio.profile.machine import Machine
+from taglio.profile.busy import doubt
+from taglio.profile.machine import MOST_THREADS, Machine
 from taglio.profile.stopwatch import WallTime
-from taglio.quantize.precision import Assignment, Precision
+from taglio.quantize.precision import FLOAT32, Assignment, Precision
 from taglio.quantize.scheme import Scheme
 
 
@@ -71,8 +73,9 @@ class WholeRun:
 @dataclass(frozen=True, slots=True)
 class Conditions:
     """How the times were taken. `reference_s` is what the fixed computation of speed.py took then, in the median of
-    several looks, whose middle half `reference_half_s` bounds; `waking_s` is how much longer a run takes where the
-    device has waited before it. `shapes` are those of the inputs; empty where the model fixes them."""
+    several looks, whose middle half `reference_half_s` bounds; `others` is the share of the processors that other
+    programs had meanwhile; `waking_s` is how much longer a run takes where the device has waited before it. `shapes`
+    are those of the inputs; empty where the model fixes them."""
 
     machine: Machine
     runtime: str
@@ -84,6 +87,18 @@ class Conditions:
     waking_s: float = 0.0
     reference_half_s: tuple[float, float] | None = None
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    others: float = 0.0
+
+    def doubt(self) -> str | None:
+        """What to say where the machine was busy while the times were taken."""
+        return doubt(self.others, self.reference_half_s)
+
+    def check(self) -> None:
+        """Raise ValueError for conditions that no machine has."""
+        require(1 <= self.threads <= MOST_THREADS, f"threads must be from 1 to {MOST_THREADS}")
+        seconds = (self.reference_s or 1.0, *(self.reference_half_s or ()))
+        require(all(0.0 < each < 1e6 for each in seconds), "a reference's seconds must be above 0")
+        require(0.0 <= self.waking_s < 1e6, "waking_s must not be negative")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +122,42 @@ class Profile:
     dequantize_s_per_element: float
     interval_ratio: float
     runs: tuple[WholeRun, ...]
+
+    def check(self) -> None:
+        """Raise ValueError for a profile that says nothing, or names what it does not define."""
+        names = [each.name for each in self.precisions]
+        require(
+            len(set(names)) == len(names) and FLOAT32 in self.precisions, "precisions must be distinct, with float32"
+        )
+        require(any(each.form == "whole" for each in self.precisions), "no precision is int8")
+        require(len(self.blocks) > 0, "no blocks")
+        cells = [(each.block, each.precision) for each in self.blocks]
+        require(len(set(cells)) == len(cells), "a block has a precision twice")
+        named = {each.precision for each in self.blocks} | {
+            name for run in self.runs for name in run.assignment.values()
+        }
+        require(named <= set(names), f"unknown precision {', '.join(sorted(named - set(names))[:1])}")
+        require(any(run.name == FLOAT32.name and not run.assignment for run in self.runs), "no run of the float model")
+        seconds = (self.overhead_s, self.kernel_overhead_s, *(each.seconds for each in self.blocks))
+        require(all(abs(each) < 1e9 for each in seconds), "seconds are out of range")
+        require(all(abs(run.predicted_s) < 1e9 for run in self.runs), "predicted seconds are out of range")
+        require(0.0 <= self.interval_ratio < 1e6, "interval_ratio must not be negative")
+
+    def misfit(self, graph: Graph) -> str:
+        """What is wrong where the profile is of other blocks or flows than `graph` has; "" where it fits."""
+        blocks = {each.name for each in graph.blocks}
+        timed = {each.block for each in self.blocks if each.precision == FLOAT32.name}
+        moved, known = {each.name for each in flows(graph)}, {each.flow for each in self.glue}
+        used = {each.block for each in self.blocks} | {name for run in self.runs for name in run.assignment}
+        for what, wrong in (
+            ("no time of block", blocks - timed),
+            ("no glue of flow", moved - known),
+            ("unknown block", used - blocks),
+            ("unknown flow", known - moved),
+        ):
+            if wrong:
+                return f"{what} {min(wrong)}"
+        return ""
 
     def block_times(self) -> dict[tuple[str, str], float]:
         """Seconds by (block, precision name)."""

@@ -8,7 +8,6 @@ then stops the process, and what it sustains is what counts.
 
 import json
 import random
-import tempfile
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,12 +19,15 @@ from statistics import median
 import numpy as np
 import onnx
 
+from taglio.artifact import require
 from taglio.errors import MeasurementFailed
 from taglio.profile import openvino_clock
+from taglio.profile.busy import Watch, enough, kept, others_in
 from taglio.profile.quota import quota
 from taglio.runtimes import openvino
 from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session
 from taglio.runtimes.session import Session
+from taglio.scratch import scratch
 
 Progress = Callable[[str, int, int], None]
 Feed = Mapping[str, np.ndarray]
@@ -40,6 +42,7 @@ STRETCH_S = 0.2
 _STARVED, _USED_UP, _UNPAUSED, _OVERRUN = 0.8, 0.9, 30, 1.2
 # Runs in a round of those that much rests on.
 _OFTEN = 3
+_LONGEST_S = 365 * 24 * 3600.0
 # A served model is given another input each time, which no cache holds: one and the same was measured 5 % too fast.
 FEEDS = 4
 
@@ -72,15 +75,24 @@ class WallTime:
     runs: int
     steady_s: float
 
+    def check(self) -> None:
+        """Raise ValueError for what no clock says."""
+        seconds = (self.median_s, self.p95_s, self.mean_s, self.steady_s)
+        require(all(1e-12 < each < _LONGEST_S for each in seconds), "seconds must be above 0, and less than a year")
+        require(0.0 <= self.deviation_s < _LONGEST_S and self.runs >= 1, "the spread or the count is out of range")
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Timed:
     """One model as it ran: the graph that ONNX Runtime executed, wall time, and median seconds per kernel by node
-    name, measured in a session of its own because profiling slows the run."""
+    name, measured in a session of its own because profiling slows the run. `samples_s` are the wall seconds that count,
+    by round; `others` is the share of the processors that other programs had meanwhile (busy.py)."""
 
     optimized: onnx.ModelProto
     wall: WallTime
     kernels: dict[str, float]
+    samples_s: tuple[float, ...] = ()
+    others: float = 0.0
 
 
 def summarize(samples: Sequence[float], apart: Sequence[float] | None = None) -> WallTime:
@@ -143,9 +155,9 @@ def time_models(
         return _in_openvino(
             models, feeds, options, effort, kernels=kernels, often=often, between=between, progress=progress
         )
-    with tempfile.TemporaryDirectory() as folder:
+    with scratch() as folder:
         ready = SessionOptions(options.threads, Optimization.NONE, options.spinning)
-        paths = {name: Path(folder) / f"{index}.onnx" for index, name in enumerate(models)}
+        paths = {name: folder / f"{index}.onnx" for index, name in enumerate(models)}
         sessions = {}
         for index, (name, build) in enumerate(models.items()):
             open_session(build(), options, save_optimized=paths[name], label=name)
@@ -156,7 +168,8 @@ def time_models(
         rounds, again, paused = _rounds(sessions, feeds, effort, least_s, often)
         told = partial(_told, between, progress, rounds)
         begun, before = time.perf_counter(), time.process_time()
-        samples = _interleave(sessions, feeds, rounds, told, least_s, often)
+        watch = Watch()
+        samples = _interleave(sessions, feeds, rounds, told, least_s, often, watch)
         busy = (time.process_time() - before) / (time.perf_counter() - begun)
         sessions.clear()
         events: dict[str, dict[str, float]] = {}
@@ -165,15 +178,20 @@ def time_models(
             pauses = busy < _STARVED or (options.threads > allowed.share and busy > _USED_UP * allowed.share)
             again = paused if pauses else again
             for index, name in enumerate(models):
-                prefix = Path(folder) / f"profile-{index}"
+                prefix = folder / f"profile-{index}"
                 sessions[name] = open_session(paths[name], ready, profile_prefix=prefix, label=name)
-            _interleave(sessions, feeds, again, lambda done: progress and progress("timing kernels", done, again))
+            seen = Watch()
+            tell = lambda done: progress and progress("timing kernels", done, again)  # noqa: E731
+            _interleave(sessions, feeds, again, tell, watch=seen)
+            counted = kept(seen.windows, effort.warmup + effort.minimum)
             for name, session in sessions.items():
                 path = Path(session.end_profiling())
                 limit = _OVERRUN * allowed.used_s / options.threads if pauses else None
-                events[name] = _kernel_seconds(path, effort.warmup, limit)
+                events[name] = _kernel_seconds(path, effort.warmup, limit, counted)
             sessions.clear()
-        return {name: Timed(_skeleton(paths[name]), summarize(samples[name]), events.get(name, {})) for name in models}
+        return {
+            name: _timed(_skeleton(paths[name]), samples[name], events.get(name, {}), watch, effort) for name in models
+        }
 
 
 def _in_openvino(
@@ -187,13 +205,14 @@ def _in_openvino(
     between: Callable[[], object] | None,
     progress: Progress | None,
 ) -> dict[str, Timed]:
-    with tempfile.TemporaryDirectory() as folder:
+    with scratch() as folder:
         loading = lambda done: progress and progress("loading", done, len(models))  # noqa: E731
-        graphs, sessions, paths = openvino_clock.compile_models(models, Path(folder), options, loading)
+        graphs, sessions, paths = openvino_clock.compile_models(models, folder, options, loading)
         least_s = stretch_s(sessions, feeds, effort)
         rounds, again, _ = _rounds(sessions, feeds, effort, least_s, often)
         told = partial(_told, between, progress, rounds)
-        samples = _interleave(sessions, feeds, rounds, told, least_s, often)
+        watch = Watch()
+        samples = _interleave(sessions, feeds, rounds, told, least_s, often, watch)
         sessions.clear()
         seconds: dict[str, dict[str, float]] = {}
         if kernels:
@@ -201,7 +220,17 @@ def _in_openvino(
             _interleave(counting, feeds, again, lambda done: progress and progress("timing kernels", done, again))
             for name, each in counting.items():
                 seconds[name] = openvino_clock.join(graphs[name], each.parts, each.seconds(effort.warmup))
-        return {name: Timed(graphs[name], summarize(samples[name]), seconds.get(name, {})) for name in models}
+        return {name: _timed(graphs[name], samples[name], seconds.get(name, {}), watch, effort) for name in models}
+
+
+def _timed(
+    graph: onnx.ModelProto, samples: Sequence[float], kernels: dict[str, float], watch: Watch, effort: Effort
+) -> Timed:
+    """What counts of all rounds."""
+    rounds = kept(watch.windows, effort.minimum)
+    each = len(samples) // watch.windows[-1].end  # more than one where the model ran often
+    counted = [samples[index] for index in range(len(samples)) if index // each in set(rounds)]
+    return Timed(graph, summarize(counted), kernels, tuple(counted), others_in(watch.windows, set(rounds)))
 
 
 def _told(between: Callable[[], object] | None, progress: Progress | None, rounds: int, done: int) -> None:
@@ -218,17 +247,22 @@ def _interleave(
     tell: Callable[[int], object],
     least_s: float = 0.0,
     often: Collection[str] = (),
+    watch: Watch | None = None,
 ) -> dict[str, list[float]]:
     """Wall seconds of `rounds` rounds, each running every session in a fresh order, or some often: once, or until
-    `least_s` are full, of which the mean counts."""
+    `least_s` are full, of which the mean counts. With a `watch` there are more where others disturbed some."""
     samples: dict[str, list[float]] = {name: [] for name in sessions}
     order, given = [*sessions, *(_OFTEN - 1) * [*often]], cycle(feeds)
     shuffle = random.Random(0)
-    for index in range(rounds):
+    done = 0
+    while done < rounds or (watch is not None and not enough(watch.windows, rounds)):
         shuffle.shuffle(order)
         for name in order:
             samples[name].append(float(np.mean(run_for(least_s, name, sessions[name], given))))
-        tell(index + 1)
+        done += 1
+        if watch is not None:
+            watch.look(done, last=done >= rounds)
+        tell(min(done, rounds))
     return samples
 
 
@@ -287,14 +321,20 @@ def _rounds(
     return walls, effort.warmup + again, effort.warmup + paused
 
 
-def _kernel_seconds(path: Path, warmup: int, longest_s: float | None) -> dict[str, float]:
-    """By kernel; with `longest_s` where the process pauses, and has worked for no longer when it does."""
+def _kernel_seconds(path: Path, warmup: int, longest_s: float | None, counted: Sequence[int]) -> dict[str, float]:
+    """By kernel, of the runs that are `counted`; with `longest_s` where the process pauses, and has worked for no
+    longer when it does."""
     durations: dict[str, list[float]] = {}
     for event in json.loads(path.read_text()):
         if event.get("cat") == "Node" and event["name"].endswith(_KERNEL_SUFFIX):
             durations.setdefault(event["name"][: -len(_KERNEL_SUFFIX)], []).append(event["dur"] * 1e-6)
     # The first runs allocate; it is not what a served model pays.
-    later = {name: values[warmup:] or values for name, values in durations.items()}
+    runs = max((len(values) for values in durations.values()), default=0)
+    later = {}
+    for name, values in durations.items():
+        # A kernel in a branch or a loop does not run once a run.
+        each = [values[index] for index in counted if index >= warmup] if len(values) == runs > max(counted) else []
+        later[name] = each or values[warmup:] or values
     if longest_s is not None:
         return unpaused(later, longest_s)
     return {name: median(values) for name, values in later.items()}

@@ -15,10 +15,8 @@ are refused: every operator that was asked for is looked up in the result, and n
 
 import contextlib
 import logging
-import tempfile
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 import onnx
@@ -39,6 +37,7 @@ from taglio.quantize.ranges import Ranges
 from taglio.quantize.same_range import share_ranges
 from taglio.quantize.scheme import Scheme
 from taglio.runtimes.onnxruntime import SessionOptions, open_session
+from taglio.scratch import scratch
 
 _TYPES = {"u8": QuantType.QUInt8, "s8": QuantType.QInt8}
 _CLIPS = frozenset({"Relu", "Clip"})
@@ -114,8 +113,8 @@ def dynamic(model: Model, graph: Graph, blocks: Sequence[str], scheme: Scheme) -
         asked[f"{node.name}_MatMul" if node.op_type == "Gemm" else node.name] = block
     gemms = {node.name for node in model.proto.graph.node if node.op_type == "Gemm"}
     proto = _own_weights(model.proto, gemms | {block.operators[0] for block in chosen})
-    with tempfile.TemporaryDirectory() as folder, _quiet():
-        target = Path(folder) / "dynamic.onnx"
+    with scratch() as folder, _quiet():
+        target = folder / "dynamic.onnx"
         quantize_dynamic(
             proto,
             target,

@@ -3,10 +3,8 @@
 import contextlib
 import io
 import logging
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import onnx
@@ -14,10 +12,12 @@ import onnxruntime
 from onnxruntime.quantization import CalibrationDataReader, CalibrationMethod
 from onnxruntime.quantization.calibrate import create_calibrator
 
+from taglio.artifact import require
 from taglio.data.dataset import Dataset
 from taglio.errors import BadData
 from taglio.model.load import Model
 from taglio.quantize.scheme import Calibration
+from taglio.scratch import scratch
 
 _METHODS = {
     "minmax": CalibrationMethod.MinMax,
@@ -33,6 +33,10 @@ class Ranges:
     method: Calibration
     data_sha256: str
     low_high: dict[str, tuple[float, float]]
+
+    def check(self) -> None:
+        """Raise ValueError for a range that is none."""
+        require(all(low <= high for low, high in self.low_high.values()), "a range ends before it begins")
 
 
 class _OneSample(CalibrationDataReader):  # type: ignore[misc]
@@ -50,12 +54,12 @@ def calibrate(
 
     Raises BadData when an activation is NaN or infinite on one of the samples.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        source = Path(folder) / "model.onnx"
+    with scratch() as folder:
+        source = folder / "model.onnx"
         onnx.save(model.proto, source)
         with _quiet():
             calibrator = create_calibrator(
-                source, augmented_model_path=str(Path(folder) / "augmented.onnx"), calibrate_method=_METHODS[method]
+                source, augmented_model_path=str(folder / "augmented.onnx"), calibrate_method=_METHODS[method]
             )
             for index, feed in enumerate(dataset.samples):
                 try:

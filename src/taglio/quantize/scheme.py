@@ -80,9 +80,9 @@ def parse_scheme(text: str) -> Scheme:
             case "asym" | "sym" | "restr":
                 fields["activation_symmetry"] = next(k for k, v in _SHORT.items() if v == token)
             case "wsym" | "wasym":
-                fields["weight_symmetric"] = token == "wsym"
+                fields["weight_symmetric"] = token == "wsym"  # noqa: S105 - a word of the scheme's name
             case "pc" | "pt":
-                fields["per_channel"] = token == "pc"
+                fields["per_channel"] = token == "pc"  # noqa: S105 - the same
             case "rr":
                 fields["reduced_range"] = True
             case "minmax" | "entropy" | "percentile":

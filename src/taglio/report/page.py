@@ -6,6 +6,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from taglio.flow import workspace
+from taglio.flow.transaction import held
 from taglio.report import (
     page_blocks,
     page_cluster,
@@ -77,8 +78,9 @@ def write(folder: Path) -> Written:
     The page shows what the workspace holds and names the command that makes the rest. Raises BadArtifact where the
     profile is missing or damaged, or the page cannot be written.
     """
-    text, lacks = render(gather(folder))
-    return written.write(folder / workspace.REPORT, text, lacks)
+    with held(folder):
+        text, lacks = render(gather(folder))
+        return written.write(folder / workspace.REPORT, text, lacks)
 
 
 def render(material: Material) -> tuple[str, list[str]]:

@@ -12,9 +12,9 @@ from taglio import artifact
 from taglio.components.build import MANIFEST, Manifest, read
 from taglio.error.loss import Metric
 from taglio.error.model import ErrorModel
-from taglio.errors import BadArtifact, BadModel
 from taglio.flow import workspace
 from taglio.flow.outcome import Outcome
+from taglio.flow.stages import fits
 from taglio.flow.workspace import Setup
 from taglio.model.graph import Graph
 from taglio.plan.pareto import Front
@@ -74,7 +74,8 @@ class Material:
 
 
 def gather(folder: Path) -> Material:
-    """Read a workspace. Raises BadArtifact where the profile is missing or damaged."""
+    """Read a workspace. Raises BadArtifact where the profile is missing, or anything that is there is damaged or of
+    another model."""
     profile_path = folder / f"{workspace.PROFILE}.json"
     profile = artifact.load(profile_path, workspace.PROFILE, Profile)
     reader = _Reader(folder, profile.model_sha256)
@@ -82,13 +83,19 @@ def gather(folder: Path) -> Material:
     plan = reader.artifact(workspace.PLAN, Plan, "plan --max-error E")
     current = plan.fingerprint() if plan is not None else ""
     outcome = reader.artifact(OUTCOME, Outcome, "optimize MODEL --data DATA --max-error E -o", current)
+    graph = reader.artifact(workspace.GRAPH, Graph, "profile MODEL --data DATA -o")
+    error = reader.artifact(workspace.ERROR, ErrorModel, "error")
+    if graph is not None:
+        for kind, value in ((workspace.PROFILE, profile), (workspace.ERROR, error), (workspace.PLAN, plan)):
+            if value is not None:
+                fits(folder / f"{kind}.json", value, graph, kind)
     return Material(
         str(folder),
         outcome.model if outcome is not None else Path(setup.model).stem if setup is not None else folder.name,
         profile,
         setup,
-        reader.artifact(workspace.GRAPH, Graph, "profile MODEL --data DATA -o"),
-        reader.artifact(workspace.ERROR, ErrorModel, "error"),
+        graph,
+        error,
         plan,
         outcome,
         reader.take("manifest", lambda: _manifest(folder, profile.model_sha256), "build"),
@@ -97,6 +104,10 @@ def gather(folder: Path) -> Material:
         _tools(profile_path),
         reader.artifact("pareto", Front, "pareto --cluster FILE --max-error E"),
     )
+
+
+class _OtherPlanError(Exception):
+    """An artifact that was made from the plan before."""
 
 
 class _Reader:
@@ -108,7 +119,7 @@ class _Reader:
         self.absent: dict[str, Absent] = {}
 
     def artifact(self, kind: str, expected: type[T], command: str, plan_sha256: str = "") -> T | None:
-        """The artifact; one of another plan than `plan_sha256` is left out."""
+        """The artifact; one that is missing, or of another plan than `plan_sha256`, is left out."""
         path = self._folder / f"{kind}.json"
         return self.take(kind, lambda: _load(path, kind, expected, self._sha256, plan_sha256), command)
 
@@ -117,8 +128,8 @@ class _Reader:
             return make()
         except FileNotFoundError as error:
             reason = f"{error.args[0]} is not in this folder."
-        except (BadArtifact, BadModel) as error:
-            reason = f"{error}."
+        except _OtherPlanError as error:
+            reason = f"{error} is of another plan than plan.json."
         verb, _, options = command.partition(" ")
         where = shlex.quote(str(self._folder))
         ends = options.endswith("-o")
@@ -132,17 +143,14 @@ def _load(path: Path, kind: str, expected: type[T], sha256: str, plan_sha256: st
         raise FileNotFoundError(path.name)
     value = artifact.load(path, kind, expected, model_sha256=sha256)
     if plan_sha256 and getattr(value, "plan_sha256", plan_sha256) != plan_sha256:
-        raise BadArtifact(f"{path.name} is of another plan than plan.json")
+        raise _OtherPlanError(path.name)
     return value
 
 
 def _manifest(folder: Path, sha256: str) -> Manifest:
     if not (folder / workspace.COMPONENTS / MANIFEST).exists():
         raise FileNotFoundError(f"{workspace.COMPONENTS}/{MANIFEST}")
-    manifest = read(folder / workspace.COMPONENTS)
-    if manifest.model_sha256 != sha256:
-        raise BadArtifact(f"{workspace.COMPONENTS}: of another model ({manifest.model_sha256[:12]}): build again")
-    return manifest
+    return read(folder / workspace.COMPONENTS, model_sha256=sha256)
 
 
 class _Versions(msgspec.Struct):

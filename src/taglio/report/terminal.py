@@ -12,7 +12,7 @@ from rich.table import Table
 
 from taglio.components.build import Manifest
 from taglio.components.prove import Proof
-from taglio.error.loss import Metric
+from taglio.error.loss import Metric, source_of
 from taglio.error.model import ErrorModel
 from taglio.flow import workspace
 from taglio.flow.outcome import Outcome, Quantized, Variant
@@ -52,6 +52,7 @@ def summary(folder: Path, outcome: Outcome) -> dict[str, Any]:
             "int8_blocks": plan.int8_blocks,
             "blocks": outcome.blocks,
         },
+        "doubt": outcome.doubt,
         "scheme": outcome.scheme,
         "stage_seconds": outcome.stage_seconds,
         "peak_memory_bytes": outcome.peak_memory_bytes,
@@ -88,6 +89,8 @@ def outcome(folder: Path, result: Outcome) -> None:
             str(each.int8_blocks),
         )
     _print(table)
+    if metric.own:
+        say(f"{metric.name} was imported from {source_of(metric.name)}")
     gain = result.float32.latency.median_s / result.plan.latency.median_s
     against = result.int8.latency.median_s / result.plan.latency.median_s
     held = "holds the bound" if result.int8.error <= result.max_error else "breaks the bound"
@@ -96,6 +99,8 @@ def outcome(folder: Path, result: Outcome) -> None:
         f"its {metric.title} is {metric.text(result.plan.error, 3)}, {metric.limit(result.max_error, 3)} asked for "
         f"({result.status}, gap {result.gap:.2%})."
     )
+    if result.doubt:
+        say(f"note: {result.doubt}")
     say(f"took {sum(result.stage_seconds.values()):.0f} s, {_bytes(result.peak_memory_bytes)} of memory at most")
     say(f"wrote {folder / workspace.COMPONENTS / 'model.onnx'} and {folder / workspace.REPORT}")
 
@@ -178,6 +183,9 @@ def profile(graph: Graph, result: Profile, layers: LayerTimes | None = None) -> 
     say(
         f"scheme {result.scheme}; 9 of 10 measured times should lie within {result.interval_ratio:.1%} of the predicted"
     )
+    doubt = result.conditions.doubt()
+    if doubt:
+        say(f"note: {doubt}")
 
 
 def error(graph: Graph, result: ErrorModel) -> None:
@@ -200,6 +208,7 @@ def error(graph: Graph, result: ErrorModel) -> None:
         f"within {middle} (median); {result.confidence:.0%} of {sure}"
     )
     if metric.own:
+        say(f"{metric.name} was imported from {source_of(metric.name)}")
         say(f"the float model has {metric.name} = {metric.text(0.0)}")
     for note in result.notes:
         say(f"note: {note}")

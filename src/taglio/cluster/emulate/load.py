@@ -9,12 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from taglio.cluster.emulate.record import ENVIRONMENT
+from taglio.profile.busy import STAT, ticks
 
-STAT = Path("/proc/stat")
 # A machine that is busy for longer has hardly a moment in which whoever wants to work finds a processor free.
 FULL = 0.9
-# Of the first line of /proc/stat (proc(5)): ticks until and with those stolen by the host, idle and waiting for a disk.
-_ALL, _IDLE, _WAITING = 8, 3, 4
 
 
 class Load:
@@ -41,7 +39,4 @@ def crowded(share: float | None) -> str | None:
 
 
 def _ticks(stat: Path | None) -> tuple[int, int]:
-    if stat is None:
-        return 0, 0
-    found = [int(word) for word in stat.read_text().split("\n", 1)[0].split()[1 : 1 + _ALL]]
-    return sum(found) - found[_IDLE] - found[_WAITING], sum(found)
+    return (0, 0) if stat is None else ticks(stat.read_text())

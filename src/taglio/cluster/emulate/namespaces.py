@@ -61,7 +61,8 @@ def delete(name: str) -> None:
 
 
 def _ip(*words: str) -> str:
-    done = subprocess.run(["ip", *words], capture_output=True, text=True, check=False)
+    command = ["ip", *words]  # by name: it lies in /sbin here and in /usr/sbin there
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise CannotEmulate(f"ip {' '.join(words)}: {done.stderr.strip() or done.returncode}")
     return done.stdout

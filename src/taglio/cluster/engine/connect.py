@@ -13,6 +13,7 @@ from taglio import artifact
 from taglio.cluster.engine import local
 from taglio.cluster.engine.device import LOOPBACK, RESOURCE, split
 from taglio.cluster.engine.library import part, ray
+from taglio.cluster.engine.listen import hold_to
 from taglio.cluster.engine.local import LocalDevice
 from taglio.cluster.engine.members import devices
 from taglio.cluster.engine.parcel import keep_memory
@@ -82,6 +83,7 @@ def connect(prefer: str | None = None) -> Iterator[Connection]:
     os.environ.update(here.lock.environment())
     if here.host == LOOPBACK:  # else Ray looks for the head at this machine's address in the network
         os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+    hold_to(here.host)  # a program that uses the cluster is called back, and listens for that
     library = ray()  # it reads all this as it is loaded
     keep_memory()
     # It prints what nodes report, pages of it, on standard output, where a command's own answer goes.

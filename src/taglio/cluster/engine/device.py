@@ -10,7 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-from taglio.cluster.engine import keeper, local
+from taglio.cluster.engine import keeper, listen, local
 from taglio.cluster.engine.library import HEAD, INLINE, ray
 from taglio.cluster.engine.local import LocalDevice
 from taglio.cluster.engine.lock import Lock, make_token
@@ -54,6 +54,7 @@ def start(
     """
     if not _NAME.fullmatch(name):
         raise BadOption(f'--name "{name}": write a name of letters, digits, "-", "_" and "."')
+    listen.address(host)
     if head == (address is not None):
         raise BadOption("say either --head, on the first device, or --address HOST:PORT of the head, on the others")
     ray()
@@ -100,13 +101,16 @@ def start(
 
 
 def _command(device: LocalDevice, folder: Path, port: int, memory_mb: int) -> list[str]:
-    role = ["--head", f"--port={port}", "--include-dashboard=false"] if device.head else [f"--address={device.address}"]
+    head = ["--head", f"--port={port}", "--include-dashboard=false", "--dashboard-port=0"]
+    role = head if device.head else [f"--address={device.address}"]
     return [
         sys.executable, "-m", "taglio.cluster.engine.raystart", "start", *role, "--block",
         f"--node-ip-address={device.host}",
         "--num-cpus=0", "--num-gpus=0", f"--resources={json.dumps({RESOURCE + device.name: 1})}",
         f"--object-store-memory={memory_mb * 10**6}", f"--temp-dir={folder}",
         "--disable-usage-stats", "--include-log-monitor=false", "--log-color=false",
+        # Ray sets ports aside for its workers and for what we do not use, and would refuse these as --port.
+        "--min-worker-port=0", "--max-worker-port=0", "--dashboard-agent-listen-port=0",
     ]  # fmt: skip
 
 

@@ -8,7 +8,6 @@ handling, threads and processes included. What a request takes besides its compo
 processor's caches: it is measured with one that multiplies matrices.
 """
 
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -26,6 +25,7 @@ from taglio.components.build import write
 from taglio.components.cut import Component
 from taglio.errors import BadDevice
 from taglio.profile.stopwatch import Progress
+from taglio.scratch import scratch
 
 # Messages more, in the third pipeline. Many bytes are what a link lets through in so long, within limits.
 _MORE = 2
@@ -66,9 +66,9 @@ def _measured(connection: Connection, cluster: Cluster, progress: Progress | Non
     found: dict[str, Handling] = {}
     ours: list[tuple[float, float, float, float]] = []
     shares: list[float] = []
-    with tempfile.TemporaryDirectory() as folder:
-        request_s = _request_s(connection, cluster, Path(folder) / "working")
-        alone = _taken(connection, cluster, Path(folder) / "alone", _parts(start))[start].seconds if others else 0.0
+    with scratch() as folder:
+        request_s = _request_s(connection, cluster, folder / "working")
+        alone = _taken(connection, cluster, folder / "alone", _parts(start))[start].seconds if others else 0.0
         for done, name in enumerate(others):
             if progress:
                 progress("measuring messages", done, len(others))
@@ -80,7 +80,7 @@ def _measured(connection: Connection, cluster: Cluster, progress: Progress | Non
                 "back": (_parts(start, name, back=back), _FEWEST_LONG),
             }
             taken = {
-                each: _taken(connection, cluster, Path(folder) / f"{name}-{each}", parts, fewest)
+                each: _taken(connection, cluster, folder / f"{name}-{each}", parts, fewest)
                 for each, (parts, fewest) in ways.items()
             }
             seconds = {way: {at: each.seconds for at, each in uses.items()} for way, uses in taken.items()}

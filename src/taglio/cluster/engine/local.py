@@ -18,6 +18,7 @@ from taglio.errors import BadArtifact, BadDevice, BadOption
 
 # A Unix socket's path has at most 107 bytes, and Ray's lie deep below a device's folder.
 _LONGEST = 40
+_BELOW = "/tmp/taglio-"  # noqa: S108 - `prepare` refuses a folder that others may write to
 _FILE, _PID, LOG = "device.json", "pid", "log"
 # Where a head keeps what it knows of its cluster: it outlives a head that is killed, not one that is stopped.
 MEMORY = "memory"
@@ -48,14 +49,14 @@ class LocalDevice:
 
 def home(environment: Mapping[str, str] = os.environ) -> Path:
     """The folder of all devices of this user, TAGLIO_DEVICES or one below /tmp."""
-    return Path(environment.get("TAGLIO_DEVICES") or f"/tmp/taglio-{os.getuid()}")
+    return Path(environment.get("TAGLIO_DEVICES") or f"{_BELOW}{os.getuid()}")
 
 
 def prepare(name: str) -> Path:
     """The folder of the device called `name`, made for its owner alone. Raises BadOption where that cannot be."""
     base = home()
     folder = base / name
-    if len(os.fsencode(folder)) > _LONGEST + len("/tmp/taglio-"):
+    if len(os.fsencode(folder)) > _LONGEST + len(_BELOW):
         raise BadOption(f"{folder}: too long for the sockets in it: shorten the name or set TAGLIO_DEVICES=/short/path")
     base.mkdir(parents=True, exist_ok=True, mode=0o700)
     found = base.stat()

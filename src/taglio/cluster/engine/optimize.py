@@ -18,7 +18,8 @@ from taglio.flow.choose_scheme import choose, float_where_none_loads
 from taglio.flow.error import error_stage, loss_limits, open_switchable
 from taglio.flow.place import ClusterFile, candidate, place_models
 from taglio.flow.stages import build
-from taglio.flow.workspace import PROFILE, SETUP, Setup, Work
+from taglio.flow.transaction import changing, drop
+from taglio.flow.workspace import MADE_FROM, PROFILE, SETUP, Setup, Work
 from taglio.model.graph import Graph
 from taglio.plan.objective import Objective
 from taglio.plan.result import Limits, Plan
@@ -59,6 +60,22 @@ def optimize_on_cluster(
 ) -> ClusterOutcome:
     """The best plan under the limits that `limits_of` gives for its blocks on the devices that run, built into `folder`
     and run on them."""
+    with changing(folder, create=True) as staged:
+        drop(staged, *MADE_FROM[PROFILE])
+        return _optimize(staged, setup, limits_of, cluster, objective, used, effort=effort, progress=progress)
+
+
+def _optimize(
+    folder: Path,
+    setup: Setup,
+    limits_of: Callable[[Graph], Limits],
+    cluster: Cluster,
+    objective: Objective,
+    used: ClusterFile,
+    *,
+    effort: float,
+    progress: Progress | None,
+) -> ClusterOutcome:
     if all(device.assumed for device in cluster.devices):
         raise BadOption(
             f"{used.file}: every device's times are another's, scaled, and none would profile the model: "

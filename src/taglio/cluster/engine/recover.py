@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from multiprocessing.process import BaseProcess
 from statistics import median
@@ -23,8 +23,9 @@ from taglio.cluster.engine.library import ray
 from taglio.cluster.engine.pipeline import Answer, Pipeline
 from taglio.cluster.engine.replan import Planned, replan, replan_apart
 from taglio.cluster.engine.resident import facts
-from taglio.errors import BadDevice, Infeasible
+from taglio.errors import BadDevice, BadOption, Infeasible, TaglioError
 from taglio.flow.workspace import Work
+from taglio.plan.result import Limits
 
 _ANSWER_S = 5.0
 _LOOK_S = 2.0
@@ -90,8 +91,9 @@ class Recovery:
                 if gone:
                     planned = replan(self._work.folder, self._wanted.plan, cluster)
                 return self._take(planned)
-            except Infeasible as error:
-                raise BadDevice(f"without {', '.join(gone)} no plan keeps the limits ({error})") from None
+            except (Infeasible, BadOption) as error:
+                living = [each.name for each in cluster.devices]
+                raise BadDevice(lost(gone, living, self._wanted.plan.limits, error)) from None
             except HeadLost:  # it was waited for
                 raise
             except BadDevice as error:  # another one went meanwhile
@@ -237,6 +239,25 @@ class Recovery:
                 cluster = cluster.with_link(_fitted(link, message.bytes, now))
                 said.append(f"{ends[0]} to {ends[1]} takes {now / before:.2f} times as long as at first")
         return cluster, factors, "; ".join(said)
+
+
+def lost(gone: Sequence[str], living: Sequence[str], limits: Limits, error: TaglioError) -> str:
+    """What to say where devices are gone and the rest may not do their work: who is lost, and which pins forbid it."""
+    names = ", ".join(f'"{name}"' for name in gone)
+    off: dict[str, set[str]] = {}
+    for block, device in limits.device_exclusions:
+        off.setdefault(block, set()).add(device)
+    pinned = dict(limits.device_pins)
+    nowhere = [block for block, devices in off.items() if devices >= set(living)]
+    nowhere += [block for block, devices in off.items() if pinned.get(block) in devices and block not in nowhere]
+    rest = ", ".join(living)
+    if not nowhere:
+        return f"device {names} is lost, and without it no plan on {rest} keeps the limits ({error}): start it again"
+    blocks = f"{nowhere[0]}{f' and {len(nowhere) - 1} more' if len(nowhere) > 1 else ''}"
+    return (
+        f"device {names} is lost, and pins forbid block {blocks} on every other ({rest}): start it again, or plan with "
+        "fewer --keep-off"
+    )
 
 
 def _busy_s(answer: Answer, device: str) -> float:

@@ -5,7 +5,6 @@ ranges; what comes back is the profile that `taglio profile` would have written 
 """
 
 import hashlib
-import tempfile
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -34,6 +33,7 @@ from taglio.quantize.qdq import QdqBuilder
 from taglio.quantize.ranges import Ranges
 from taglio.quantize.scheme import Scheme
 from taglio.runtimes.onnxruntime import NAME, SessionOptions
+from taglio.scratch import scratch
 
 _EFFORT_S, _AGAIN_S = 16.0, 6.0
 
@@ -63,8 +63,8 @@ class Profiler(Resident):
 
     def profile(self, job: Job) -> Profile:
         """Measure the model that was sent; what is known of it already, again in the precisions of a plan."""
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / job.name
+        with scratch() as folder:
+            path = folder / job.name
             path.write_bytes(self.store.read(job.sha256))
             model = load(path, job.shapes, requantize=job.requantize)
         graph = job.graph

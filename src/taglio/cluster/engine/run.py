@@ -29,6 +29,7 @@ from taglio.components.build import read
 from taglio.components.prove import TOLERANCE
 from taglio.errors import BadArtifact, MeasurementFailed
 from taglio.flow.place import CLUSTER, ClusterFile, source
+from taglio.flow.transaction import held
 from taglio.flow.workspace import COMPONENTS, PLAN, PROFILE, Work, reopen
 from taglio.plan.result import Plan
 from taglio.plan.simulate import Span, link_name
@@ -82,6 +83,13 @@ def run_on_cluster(
     folder: Path, cluster: Cluster, runs: int, *, stream: bool = False, progress: Progress | None = None
 ) -> ClusterRun:
     """Answer `runs` requests on the devices of `cluster`, in turn, or with `stream` as many at once as pay."""
+    with held(folder):
+        return _run_on_cluster(folder, cluster, runs, stream=stream, progress=progress)
+
+
+def _run_on_cluster(
+    folder: Path, cluster: Cluster, runs: int, *, stream: bool, progress: Progress | None
+) -> ClusterRun:
     work, ready = planned(folder, cluster)
     feeds = work.typical[:_CHECKED]
     wanted = {ready.plan.fingerprint(): references(ready, feeds)}

@@ -99,7 +99,7 @@ class Server:
     def _again(self, waiting: deque[_Waiting], reason: str) -> None:
         """A new pipeline, and all that waits sent through it."""
         if waiting[0].attempts >= _ATTEMPTS:
-            raise BadDevice(f"request {waiting[0].request} broke {_ATTEMPTS} times, the last time by: {reason}")
+            raise BadDevice(f"request {waiting[0].request} failed {_ATTEMPTS} times; last error: {reason}")
         begun = time.monotonic()
         self.pipeline.close()
         self.pipeline = self._recovery.recover(reason)

@@ -1,0 +1,184 @@
+"""Hold this process, and all that it starts, to listening on one address. Knows nothing of Ray.
+
+Ray's servers listen on 127.0.0.1 or on every interface. Here the kernel (Linux 5.9 or later) hands each bind() of the
+process to a helper, which binds to the one address what asked for all of them, and lets the rest pass.
+Needs no privilege: seccomp_unotify(2). Where the helper is gone, bind() fails: nothing is opened by accident.
+"""
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import ipaddress
+import os
+import platform
+import select
+import socket
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+from taglio.errors import BadDevice, BadOption
+
+# By machine, from the kernel's headers: what its audit calls it, and the numbers of bind, seccomp and pidfd_getfd.
+_NUMBERS = {"x86_64": (0xC000003E, 49, 317, 438), "aarch64": (0xC00000B7, 200, 277, 438)}
+_SET_NO_NEW_PRIVILEGES, _SET_TRACER = 38, 0x59616D61  # of prctl(2)
+_MODE_FILTER, _SPEC_ALLOW, _NEW_LISTENER = 1, 4, 8  # of seccomp(2)
+_ALLOW, _NOTIFY = 0x7FFF0000, 0x7FC00000
+_RECEIVE, _SEND, _CONTINUE = 0xC0502100, 0xC0182101, 1  # of seccomp_unotify(2)
+_REQUEST, _RESPONSE, _ARGUMENTS = struct.Struct("=QIIiIQ6Q"), struct.Struct("=QqiI"), 6
+# Lengths of sockaddr_in and sockaddr_in6, of which an address is bytes 4 to 8 and 8 to 24 (ip(7), ipv6(7)).
+_LONGEST = 128
+
+
+class _Instruction(ctypes.Structure):
+    _fields_ = (("code", ctypes.c_ushort), ("yes", ctypes.c_ubyte), ("no", ctypes.c_ubyte), ("k", ctypes.c_uint))
+
+
+class _Program(ctypes.Structure):
+    _fields_ = (("length", ctypes.c_ushort), ("first", ctypes.POINTER(_Instruction)))
+
+
+def hold_to(host: str) -> None:
+    """From now on, what this thread and all that it starts would listen for on every interface, it does on `host`.
+
+    Raises BadDevice where the kernel does not let us.
+    """
+    if address(host) == ipaddress.IPv4Address("127.0.0.1"):
+        return  # Ray's servers keep to it by themselves
+    ours, theirs = socket.socketpair()
+    # Started before the filter is there: it must be able to bind.
+    helper = subprocess.Popen(
+        [sys.executable, "-m", "taglio.cluster.engine.listen", str(theirs.fileno()), host],
+        pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )  # fmt: skip
+    theirs.close()
+    try:
+        with ours:
+            listener = _filter(helper.pid)
+            if listener is None:  # this process was held before, which lasts as long as it does
+                return
+            socket.send_fds(ours, [b"l"], [listener])
+            os.close(listener)
+            ours.settimeout(30.0)
+            if ours.recv(1) != b"r":
+                raise OSError(errno.ESRCH, "the helper ended")
+    except OSError as error:
+        helper.kill()
+        raise BadDevice(
+            f"--host {host}: Ray cannot be kept from listening on every interface here ({error.strerror or error}): "
+            "use 127.0.0.1, or Linux 5.9 or later where processes may filter their own calls (seccomp)"
+        ) from None
+
+
+def address(host: str) -> ipaddress.IPv4Address:
+    """The one address that `host` writes. Raises BadOption."""
+    try:
+        found = ipaddress.IPv4Address(host)
+    except ValueError:
+        raise BadOption(f"--host {host}: write an IPv4 address of this machine, such as 192.168.1.10") from None
+    if found.is_unspecified:
+        raise BadOption(f"--host {host} would listen on every interface: write one address of this machine")
+    return found
+
+
+def _filter(helper: int) -> int | None:
+    """Put the filter in place; the descriptor on which the kernel asks, None where this process has one already."""
+    if sys.platform != "linux" or platform.machine() not in _NUMBERS:
+        raise OSError(errno.ENOSYS, f"{sys.platform} on {platform.machine()}")
+    machine, bind, seccomp, _ = _NUMBERS[platform.machine()]
+    load, equal, answer = 0x20, 0x15, 0x06  # BPF_LD | BPF_W | BPF_ABS, BPF_JMP | BPF_JEQ | BPF_K, BPF_RET | BPF_K
+    code = (_Instruction * 6)(
+        _Instruction(load, 0, 0, 4),
+        _Instruction(equal, 0, 3, machine),
+        _Instruction(load, 0, 0, 0),
+        _Instruction(equal, 0, 1, bind),
+        _Instruction(answer, 0, 0, _NOTIFY),
+        _Instruction(answer, 0, 0, _ALLOW),
+    )
+    kernel = ctypes.CDLL(None, use_errno=True)
+    kernel.prctl(_SET_TRACER, helper, 0, 0, 0)  # only where Yama asks for it
+    if kernel.prctl(_SET_NO_NEW_PRIVILEGES, 1, 0, 0, 0) != 0:
+        raise _failure()
+    found: int = kernel.syscall(
+        seccomp, _MODE_FILTER, _SPEC_ALLOW | _NEW_LISTENER, ctypes.byref(_Program(len(code), code))
+    )
+    if found < 0 and ctypes.get_errno() == errno.EBUSY:
+        return None
+    if found < 0:
+        raise _failure()
+    return found
+
+
+def _failure() -> OSError:
+    return OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
+def serve(listener: int, host: str) -> None:
+    """Answer the kernel until no process is left under the filter."""
+    waiting = select.poll()
+    waiting.register(listener, select.POLLIN)
+    while True:
+        if any(event & (select.POLLHUP | select.POLLERR) for _, event in waiting.poll()):
+            return
+        request = bytearray(_REQUEST.size)
+        with contextlib.suppress(OSError):  # it was interrupted, or has ended, meanwhile
+            fcntl.ioctl(listener, _RECEIVE, request)
+            number, thread, *_ = _REQUEST.unpack(request)
+            descriptor, place, length, *_ = _REQUEST.unpack(request)[_ARGUMENTS:]
+            try:
+                held = _bind(thread, descriptor, place, length, host)
+                answer = _RESPONSE.pack(number, 0, 0, 0 if held else _CONTINUE)
+            except OSError as error:
+                answer = _RESPONSE.pack(number, 0, -(error.errno or errno.EACCES), 0)
+            fcntl.ioctl(listener, _SEND, answer)
+
+
+def _bind(thread: int, descriptor: int, place: int, length: int, host: str) -> bool:
+    """Bind the socket of another process to `host` where it asked for every interface; whether it did."""
+    with Path(f"/proc/{thread}/mem").open("rb", buffering=0) as memory:
+        memory.seek(place)
+        wanted = memory.read(min(length, _LONGEST))
+    there = everywhere(wanted, host)
+    if there is None:
+        return False
+    status = Path(f"/proc/{thread}/status").read_text()
+    process = os.pidfd_open(int(status.partition("\nTgid:")[2].split()[0]))
+    kernel = ctypes.CDLL(None, use_errno=True)
+    try:
+        copy: int = kernel.syscall(_NUMBERS[platform.machine()][3], process, descriptor, 0)
+    finally:
+        os.close(process)
+    if copy < 0:
+        raise _failure()
+    with socket.socket(fileno=copy) as bound:
+        bound.bind(there)
+    return True
+
+
+def everywhere(wanted: bytes, host: str) -> tuple[str, int] | None:
+    """Where to bind instead if `wanted`, the kernel's own form of an address, stands for every interface; else None."""
+    family = int.from_bytes(wanted[:2], sys.byteorder)
+    port = int.from_bytes(wanted[2:4], "big")
+    if family == socket.AF_INET and not any(wanted[4:8]):
+        return host, port
+    # "::" for IPv6, or as IPv4 in it; a socket of IPv6 listens for IPv4 under this name.
+    if family == socket.AF_INET6 and wanted[8:24] in (bytes(16), bytes(10) + b"\xff\xff" + bytes(4)):
+        return f"::ffff:{host}", port
+    return None
+
+
+def main(pipe: int, host: str) -> None:
+    """The helper: take the descriptor from `pipe`, say that all is ready, serve."""
+    with socket.socket(fileno=pipe) as given:
+        _, found, _, _ = socket.recv_fds(given, 1, 1)
+        if not found:
+            return
+        given.send(b"r")
+    serve(found[0], host)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2])

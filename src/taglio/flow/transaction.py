@@ -1,0 +1,211 @@
+"""One command's changes to a workspace: no other command at the same time, and all of them or none. Knows no stage.
+
+The command works in a copy of the workspace below it (hard links, so that it costs nothing), which replaces the files
+in one step at the end: a rename, after which whoever comes next finishes the moving even if this process is killed in
+the middle of it. Files are replaced, never written to (artifact.py), so the links leave the originals as they are.
+"""
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+
+import msgspec
+
+from taglio import artifact
+from taglio.errors import Busy, TaglioError
+
+_INFO, _STAGED, _READY, _GONE = ".taglio-lock", ".taglio-new", ".taglio-ready", ".gone"
+# The folders of a workspace whose files belong to it; others are caches, or the user's, and can be read.
+FOLDERS = ("", "components", "profiles")
+
+
+class _Holder(msgspec.Struct):
+    pid: int
+    since: str
+    command: str
+
+
+@contextlib.contextmanager
+def held(folder: Path, *, create: bool = False) -> Iterator[None]:
+    """Keep other commands out of a workspace, and put in order what a killed one left. Raises Busy.
+
+    The lock is the kernel's and ends with the process, however that ends. With `create` the folder is made, and removed
+    again if nothing comes into it; else one that does not exist is nobody's.
+    """
+    made = _make(folder) if create else []
+    try:
+        with _locked(folder):
+            yield
+    finally:
+        for each in made:
+            with contextlib.suppress(OSError):  # it is not empty
+                each.rmdir()
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    try:
+        place = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        yield
+        return
+    try:
+        try:
+            fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Busy(_who(folder)) from None
+        except OSError as error:
+            if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.EINVAL, errno.EBADF):  # not on this file system
+                raise
+        info = folder / _INFO
+        with contextlib.suppress(OSError):  # who may not write here says so where it tries to
+            info.write_bytes(msgspec.json.encode(_holder()))
+        try:
+            _recover(folder)
+            yield
+        finally:
+            with contextlib.suppress(OSError):
+                info.unlink(missing_ok=True)
+    finally:
+        os.close(place)
+
+
+@contextlib.contextmanager
+def changing(folder: Path, *, create: bool = False) -> Iterator[Path]:
+    """The folder to work in instead of `folder`; what is there at the end replaces the workspace's files, unless an
+    error ends the command. Raises Busy, and BadArtifact where the disk refuses. `create` as of `held`.
+    """
+    with held(folder, create=create):
+        if not folder.is_dir():  # the first stage's command is missing: whoever reads says which
+            yield folder
+            return
+        # Of the same name, by which a model is called where there are several.
+        staged = folder / _STAGED / folder.resolve().name
+        try:
+            _link(folder, staged)
+            yield staged
+            _commit(folder, staged)
+        except OSError as error:
+            raise artifact.refusal(folder, error) from None
+        except TaglioError as error:
+            error.args = tuple(str(each).replace(str(staged), str(folder)) for each in error.args)
+            raise
+        finally:
+            shutil.rmtree(folder / _STAGED, ignore_errors=True)
+
+
+def drop(staged: Path, *names: str) -> None:
+    """Remove what was made from a stage that is replaced; a folder's name stands for all files in it."""
+    for name in names:
+        path = staged / name
+        for each in path.iterdir() if path.is_dir() else [path]:
+            each.unlink(missing_ok=True)
+
+
+def _make(folder: Path) -> list[Path]:
+    """Make a folder; which were missing, the innermost first."""
+    missing = [each for each in (folder, *folder.parents) if not each.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise artifact.refusal(folder, error) from None
+    return missing
+
+
+def _link(folder: Path, staged: Path) -> None:
+    for each in FOLDERS:
+        (staged / each).mkdir(parents=True, exist_ok=True)
+        for path in _files(folder / each):
+            target = staged / each / path.name
+            try:
+                target.hardlink_to(path)
+            except OSError as error:
+                if error.errno == errno.ENOSPC:
+                    raise
+                shutil.copy2(path, target)
+    for other in folder.iterdir():
+        if other.is_dir() and other.name not in FOLDERS and not other.name.startswith("."):
+            (staged / other.name).symlink_to(other.resolve())
+
+
+def _commit(folder: Path, staged: Path) -> None:
+    gone = []
+    for each in FOLDERS:
+        for path in _files(folder / each):
+            target = staged / each / path.name
+            if not target.exists():
+                gone.append(str(path.relative_to(folder)))
+            elif target.samefile(path):
+                target.unlink()
+    (staged / _GONE).write_text(json.dumps(gone))
+    _sync(staged)
+    staged.replace(folder / _READY)
+    _finish(folder)
+
+
+def _recover(folder: Path) -> None:
+    """Finish or remove what a command that was killed left."""
+    if (folder / _READY).is_dir():
+        _finish(folder)
+    shutil.rmtree(folder / _STAGED, ignore_errors=True)
+    for each in FOLDERS:
+        if (folder / each).is_dir():
+            artifact.remove_temporaries(folder / each)
+
+
+def _finish(folder: Path) -> None:
+    """Move what is ready; begun again from any point in it, the end is the same."""
+    ready = folder / _READY
+    gone = ready / _GONE
+    if gone.exists():  # it goes last
+        for name in json.loads(gone.read_text()):
+            (folder / name).unlink(missing_ok=True)
+        for each in FOLDERS:
+            (folder / each).mkdir(exist_ok=True)
+            for path in _files(ready / each):
+                path.replace(folder / each / path.name)
+            if each and not any((folder / each).iterdir()):
+                (folder / each).rmdir()
+            _sync(folder / each)
+        gone.unlink()
+    shutil.rmtree(ready)
+
+
+def _files(folder: Path) -> list[Path]:
+    if not folder.is_dir():
+        return []
+    return [each for each in folder.iterdir() if each.is_file() and not each.name.startswith(".")]
+
+
+def _sync(folder: Path) -> None:
+    """What was renamed in a folder outlives a loss of power."""
+    with contextlib.suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def _holder() -> _Holder:
+    now = datetime.fromtimestamp(time.time()).astimezone()
+    return _Holder(os.getpid(), now.strftime("%Y-%m-%d %H:%M:%S"), " ".join(["taglio", *sys.argv[1:]])[:300])
+
+
+def _who(folder: Path) -> str:
+    try:
+        holder = msgspec.json.decode((folder / _INFO).read_bytes(), type=_Holder)
+    except (OSError, msgspec.DecodeError):
+        return f"{folder} is in use by another taglio: wait until it ends, or choose another folder"
+    return (
+        f"{folder} is in use by process {holder.pid} since {holder.since} ({holder.command}): wait until it ends, or "
+        "choose another folder"
+    )

@@ -1,0 +1,107 @@
+"""Rounds that other programs disturbed are measured again, left out, and said; a plan must win against float."""
+
+import random
+import time
+
+import pytest
+
+from taglio.flow import decide
+from taglio.profile import stopwatch
+from taglio.profile.busy import QUIET, Watch, Window, doubt, enough, faster, kept, others_in, others_share, ticks
+from taglio.profile.stopwatch import Timed, summarize
+
+STAT = "cpu  100 0 100 700 100 0 0 50 0 0\ncpu0 60 0 40 300 50 0 0 50 0 0\ncpu1 40 0 60 400 50 0 0 0 0 0\nintr 1 2\n"
+
+
+def test_ticks_of_the_processors_that_this_process_may_use() -> None:
+    assert ticks(STAT) == (250, 1050)
+    assert ticks(STAT, {0}) == (150, 500)  # what the host stole is not ours either
+    assert ticks(STAT, {0, 1}) == (250, 1050)
+    assert ticks(STAT, {7}) == (0, 0)
+
+
+def test_the_share_of_others() -> None:
+    assert others_share(1.5, 1.0, 2.0) == 0.25
+    assert others_share(0.9, 1.0, 2.0) == 0.0  # the kernel's ticks are coarse
+    assert others_share(0.0, 0.0, 0.0) == 0.0
+
+
+def test_rounds_of_quiet_windows_count() -> None:
+    windows = [Window(0, 3, 0.0), Window(3, 5, 0.6), Window(5, 6, 0.05), Window(6, 9, 0.3)]
+    assert kept(windows, 3) == [0, 1, 2, 5]
+    assert kept(windows, 5) == [0, 1, 2, 5, 6, 7, 8]  # too few: the quietest of the others too
+    assert others_in(windows, {0, 1, 2, 5}) == pytest.approx(0.0125)
+    assert kept([Window(0, 4, 0.5)], 3) == [0, 1, 2, 3]
+
+
+def test_more_is_measured_where_others_disturbed_and_not_for_ever() -> None:
+    assert enough([Window(0, 10, 0.0)], 10)
+    assert not enough([Window(0, 4, 0.5), Window(4, 10, 0.0)], 10)
+    assert enough([Window(0, 4, 0.5), Window(4, 14, 0.0)], 10)
+    assert enough([Window(0, 20, 0.5)], 10)
+
+
+class Machine:
+    """A session on a machine of two processors, one of which another program has until a round; and its clock."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, until: int) -> None:
+        self.now_s, self.runs, self.worked_s, self.until = 0.0, 0, 0.0, until
+        monkeypatch.setattr(time, "perf_counter", lambda: self.now_s)
+
+    def run(self, _names: object, _feed: object) -> list[object]:
+        disturbed = self.runs < self.until
+        took_s = 0.6 if disturbed else 0.3
+        self.now_s += took_s
+        self.worked_s += 2.0 * took_s if disturbed else took_s
+        self.runs += 1
+        return []
+
+    def read(self) -> tuple[float, float, float]:
+        return self.worked_s, self.now_s, 2.0 * self.now_s
+
+
+@pytest.mark.parametrize(("until", "rounds", "said"), [(0, 10, False), (5, 15, False), (100, 20, True)])
+def test_a_measurement_that_is_disturbed(until: int, rounds: int, said: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(monkeypatch, until)
+    watch = Watch(machine.read)
+    samples = stopwatch._interleave({"model": machine}, [{}], 10, lambda _: None, watch=watch)["model"]  # type: ignore[dict-item]
+    assert len(samples) == rounds
+    counted = kept(watch.windows, 3)
+    assert [samples[index] for index in counted] == pytest.approx([0.6 if said else 0.3] * len(counted))
+    assert (doubt(others_in(watch.windows, counted)) is not None) == said
+
+
+def test_what_is_said() -> None:
+    assert doubt(QUIET) is None
+    assert doubt(0.0, (1.0, 1.2)) is None
+    assert "50% of its processors): seconds may be off by up to 100%" in (doubt(0.5) or "")
+    assert "varied by 50%" in (doubt(0.0, (1.0, 1.5)) or "")
+
+
+def timed(samples: list[float]) -> Timed:
+    return Timed(None, summarize(samples), {}, tuple(samples))  # type: ignore[arg-type]
+
+
+def test_a_plan_that_seems_faster_must_win_against_float() -> None:
+    """Float is as fast as the plan; a burst of another program's work moves one median by a fifth."""
+    noise = random.Random(0)
+    steady = [1.0 + noise.uniform(-0.01, 0.01) for _ in range(40)]
+    assert faster([each * 0.9 for each in steady], steady, 1.015)
+    assert not faster(steady, steady, 1.0)
+    scattered = [[noise.lognormvariate(0.0, 0.5) for _ in range(15)] for _ in range(400)]
+    wrong = sum(faster(one, other, 1.015) for one, other in zip(scattered[::2], scattered[1::2], strict=True))
+    assert wrong <= 0.08 * 200
+    medians = [summarize(each).median_s for each in scattered]
+    assert sum(one * 1.015 < other for one, other in zip(medians[::2], medians[1::2], strict=True)) > 0.4 * 200
+
+
+def test_the_winner() -> None:
+    class Holds:
+        holds = True
+
+    finalists = {"float32": Holds(), "plan 1": Holds()}
+    float_s = [1.0, 1.1, 1.2, 2.0, 2.1]
+    doubtful, sure = [2.0, 1.0, 1.0, 1.0, 2.2], [0.9, 1.0, 1.1, 1.8, 1.9]
+    for plan_s, winner in ((doubtful, "float32"), (sure, "plan 1")):
+        result = {"float32": timed(float_s), "finalist plan 1": timed(plan_s)}
+        assert decide._winner(finalists, result) == winner  # type: ignore[arg-type]

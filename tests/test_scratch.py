@@ -1,0 +1,50 @@
+"""Temporary folders do not outlive the processes that made them, however those ended."""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from taglio import scratch as module
+from taglio.scratch import scratch
+from tests.end_to_end.command import ENVIRONMENT
+
+_HOLD = """
+from taglio.scratch import scratch
+with scratch() as folder:
+    print(folder, flush=True)
+    input()
+"""
+
+
+def test_what_a_killed_process_left_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(module, "_YOUNG_S", 0.0)
+    processes, folders = [], []
+    for _ in range(2):
+        each = subprocess.Popen(
+            [sys.executable, "-c", _HOLD],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**ENVIRONMENT, "TMPDIR": str(tmp_path)},
+        )
+        assert each.stdout is not None
+        processes.append(each)
+        folders.append(Path(each.stdout.readline().strip()))
+    dead, alive = folders
+    (dead / "model.onnx").write_bytes(b"half")
+    processes[0].kill()
+    processes[0].communicate()
+    os.utime(dead, (time.time() - 1.0,) * 2)
+    with scratch() as own:
+        assert own.is_dir()
+        assert not dead.exists()
+        assert alive.is_dir()  # its process lives
+    assert not own.exists()
+    processes[1].kill()
+    processes[1].communicate()
