@@ -162,6 +162,7 @@ def _profile(options: argparse.Namespace) -> int:
     with bar(options.json) as progress:
         work = workspace.create(options.out, setup)
         scheme = setup.scheme or choose(work, 0.01, Metric(), progress=progress)[0]
+        work = work.settled(scheme, progress)
         result = profile_stage(work, scheme, work.builder(scheme, progress), options.effort, progress)
         chosen = replace(setup, scheme=scheme)
         artifact.save(options.out / f"{workspace.SETUP}.json", workspace.SETUP, work.model.sha256, chosen)

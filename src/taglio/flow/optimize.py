@@ -61,6 +61,7 @@ def optimize(
     if scheme is None:
         scheme, schemes = choose(work, limits.max_error, limits.metric, progress=progress)
         clock.lap("scheme")
+    work = work.settled(scheme, progress)
     builder = work.builder(scheme, progress)
     clock.lap("calibrate")
     measured = profile_stage(work, scheme, builder, effort, progress)

@@ -38,10 +38,10 @@ from taglio.runtimes.onnxruntime import SessionOptions, open_session, run_sessio
 
 
 def reopen_profiled(folder: Path) -> tuple[Work, Profile]:
-    """The workspace and its profile."""
+    """The workspace, with the blocks float that failed in int8 under its profile's scheme, and the profile."""
     work = workspace.reopen(folder)
     measured = artifact.load(folder / f"{PROFILE}.json", PROFILE, Profile, model_sha256=work.model.sha256)
-    return work, measured
+    return work.settled(measured.scheme), measured
 
 
 def error_model(work: Work, measured: Profile) -> ErrorModel:
@@ -211,6 +211,8 @@ def quantize(
     if scheme is None:
         raise BadOption("--scheme auto needs a bound to choose by: name a scheme, or use taglio optimize")
     work = workspace.open_only(out.parent, setup)
+    if method == "static" and scheme.format == "qdq":
+        work = work.settled(scheme, progress)
     names = select(work.graph, blocks)
     if not names:
         raise BadOption(f'--blocks "{blocks}" chooses no block of {work.model.name}')

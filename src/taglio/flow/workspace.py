@@ -1,6 +1,6 @@
 """The folder that one model's stages share: what is in it, under which names, and how to open it again."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from taglio import artifact
@@ -16,9 +16,10 @@ from taglio.profile.stopwatch import Progress
 from taglio.quantize.qdq import QdqBuilder
 from taglio.quantize.ranges import Ranges, calibrate
 from taglio.quantize.scheme import Calibration, Scheme
-from taglio.runtimes.onnxruntime import NAME, Optimization, SessionOptions
+from taglio.quantize.trial import unusable
+from taglio.runtimes.onnxruntime import NAME, Optimization, SessionOptions, version
 
-SETUP, RANGES, PROFILE, ERROR, PLAN, RUN = "setup", "ranges", "profile", "error", "plan", "run"
+SETUP, RANGES, FLOATS, PROFILE, ERROR, PLAN, RUN = "setup", "ranges", "floats", "profile", "error", "plan", "run"
 COMPONENTS = "components"
 FLOAT_MODEL = "float32.onnx"
 REPORT = "report.html"
@@ -49,6 +50,15 @@ class Setup:
         return SessionOptions(self.threads, Optimization(self.optimization), self.spinning, runtime=self.runtime)
 
 
+@dataclass(frozen=True, slots=True)
+class Floats:
+    """The blocks that were found unable to be int8 with ONNX Runtime `version`, and why."""
+
+    data_sha256: str
+    version: str
+    reasons: dict[str, str]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Work:
     """An opened workspace: the model, its blocks and its data, ready for any stage."""
@@ -68,6 +78,28 @@ class Work:
     def builder(self, scheme: Scheme, progress: Progress | None = None) -> QdqBuilder:
         """A builder of quantised models under `scheme`; its calibration is read from the folder or made and kept."""
         return QdqBuilder(self.model, self.graph, {scheme.calibration: self.ranges(scheme, progress)})
+
+    def settled(self, scheme: Scheme, progress: Progress | None = None) -> "Work":
+        """The same work with every block float that was tried in int8 under `scheme` and failed (quantize/trial.py);
+        which ones is read from the folder or found out and kept."""
+        path = self.folder / f"{FLOATS}-{scheme}.json"
+        sha256, known = self.data.calibration.sha256, None
+        if path.exists():
+            try:
+                known = artifact.load(path, FLOATS, Floats, model_sha256=self.model.sha256)
+            except BadArtifact:
+                known = None
+        if known is None or (known.data_sha256, known.version) != (sha256, version()):
+            known = Floats(sha256, version(), self.unusable(scheme, progress))
+            artifact.save(path, FLOATS, self.model.sha256, known)
+        return replace(self, graph=self.graph.without_int8(known.reasons))
+
+    def unusable(self, scheme: Scheme, progress: Progress | None = None, *, thorough: bool = True) -> dict[str, str]:
+        """The blocks that cannot be int8 under `scheme`, each with the reason; nothing is kept but the ranges."""
+        options = replace(self.setup.options(), spinning=False)
+        feed = self.data.calibration.samples[0]
+        ranges = self.ranges(scheme, progress)
+        return unusable(self.model, self.graph, ranges, scheme, feed, options, thorough=thorough)
 
     def ranges(self, scheme: Scheme, progress: Progress | None = None) -> Ranges:
         """Calibrated ranges for `scheme`'s method, from the folder where they are of this data."""

@@ -1,15 +1,17 @@
 """The blocks of a model and the tensors between them: what a plan may place. Does not say what anything costs."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from math import prod
 
 import onnx
 
 from taglio.errors import BadModel, BadOption
+from taglio.model.captures import node_inputs
 from taglio.model.flops import operator_flops
 from taglio.model.load import Model
+from taglio.model.operators import moves, quantized_already, refusal
 
 ANCHORS = frozenset({"Conv", "ConvTranspose", "MatMul", "Gemm"})
 ACTIVATIONS = frozenset(
@@ -30,16 +32,6 @@ ACTIVATIONS = frozenset(
 )
 # y = x · gate(x): the two consumers of the anchor's output are the gate and the product.
 GATES = frozenset({"Sigmoid", "HardSigmoid"})
-# Operators that only move or select values: their output keeps the scale of their input, so they add no error.
-MOVEMENT = frozenset(
-    {"MaxPool", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Split", "Slice", "Resize", "Gather",
-     "Expand", "Tile", "DepthToSpace", "SpaceToDepth", "Identity"}
-)  # fmt: skip
-# Compute operators with an int8 kernel in ONNX Runtime's CPU provider (QLinear*, QGemm, MatMulIntegerToFloat).
-# Softmax is left out: QLinearSoftmax of 1.31 answers wrongly for asymmetric inputs (35 % error alone on YOLO11).
-INT8_COMPUTE = frozenset(
-    {"Conv", "MatMul", "Gemm", "Add", "Mul", "Concat", "AveragePool", "GlobalAveragePool", "Sigmoid", "LeakyRelu"}
-)
 _FLOAT = onnx.TensorProto.FLOAT
 
 
@@ -143,6 +135,11 @@ class Graph:
         """Tensors by name."""
         return {tensor.name: tensor for tensor in self.tensors}
 
+    def without_int8(self, refusals: Mapping[str, str]) -> "Graph":
+        """The same graph in which these blocks have no int8 form, by name and reason."""
+        blocks = tuple(replace(block, refusal=block.refusal or refusals.get(block.name, "")) for block in self.blocks)
+        return replace(self, blocks=blocks)
+
     def candidates(self) -> tuple[Block, ...]:
         """Blocks that have an int8 form."""
         return tuple(block for block in self.blocks if block.quantizable)
@@ -154,13 +151,17 @@ def build(model: Model) -> Graph:
     shapes = tensor_shapes(model.proto)
     types = _tensor_types(model.proto)
     initializers = {tensor.name for tensor in proto.initializer}
+    producers = {name: node for node in proto.node for name in node.output}
     consumers: dict[str, list[onnx.NodeProto]] = {}
     for node in proto.node:
         for name in node_inputs(node):
             consumers.setdefault(name, []).append(node)
-    groups = _group(proto.node, consumers, initializers, set(model.outputs))
+    biases = {tensor.name for tensor in proto.initializer if all(size == 1 for size in tensor.dims[:-1])}
+    groups = _group(proto.node, consumers, biases, set(model.outputs))
     owner = {node.name: index for index, group in enumerate(groups) for node in group}
-    blocks = tuple(_block(group, consumers, initializers, shapes, types, set(model.outputs)) for group in groups)
+    blocks = tuple(
+        _block(group, producers, consumers, initializers, shapes, types, set(model.outputs)) for group in groups
+    )
     names = [block.name for block in blocks]
     if len(set(names)) != len(names):
         raise BadModel(f"{model.name}: two blocks share a name: give its nodes unique names")
@@ -251,17 +252,6 @@ def tensor_shapes(proto: onnx.ModelProto) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def node_inputs(node: onnx.NodeProto) -> list[str]:
-    """Names that a node reads, those read by its subgraphs from outside included."""
-    names = [name for name in node.input if name]
-    for attribute in node.attribute:
-        if attribute.type == onnx.AttributeProto.GRAPH:
-            inner = {output for sub in attribute.g.node for output in sub.output}
-            inner |= {tensor.name for tensor in attribute.g.initializer} | {value.name for value in attribute.g.input}
-            names += [name for sub in attribute.g.node for name in node_inputs(sub) if name not in inner]
-    return names
-
-
 def _tensor_types(proto: onnx.ModelProto) -> dict[str, int]:
     types = {tensor.name: tensor.data_type for tensor in proto.graph.initializer}
     for value in [*proto.graph.input, *proto.graph.value_info, *proto.graph.output]:
@@ -272,7 +262,7 @@ def _tensor_types(proto: onnx.ModelProto) -> dict[str, int]:
 def _group(
     nodes: Iterable[onnx.NodeProto],
     consumers: Mapping[str, list[onnx.NodeProto]],
-    initializers: set[str],
+    biases: set[str],
     outputs: set[str],
 ) -> list[list[onnx.NodeProto]]:
     """Anchors with the bias addition and activation that a runtime fuses into them; everything else alone."""
@@ -283,14 +273,14 @@ def _group(
             continue
         group = [node]
         if node.op_type in ANCHORS:
-            group += _tail(node, consumers, initializers, outputs)
+            group += _tail(node, consumers, biases, outputs)
         absorbed |= {member.name for member in group}
         groups.append(group)
     return _in_order(groups)
 
 
 def _tail(
-    anchor: onnx.NodeProto, consumers: Mapping[str, list[onnx.NodeProto]], initializers: set[str], outputs: set[str]
+    anchor: onnx.NodeProto, consumers: Mapping[str, list[onnx.NodeProto]], biases: set[str], outputs: set[str]
 ) -> list[onnx.NodeProto]:
     tail: list[onnx.NodeProto] = []
     tensor = anchor.output[0]
@@ -298,7 +288,7 @@ def _tail(
         users = consumers.get(tensor, [])
         if len(users) == 1 and users[0].op_type == "Add" and anchor.op_type == "MatMul" and not tail:
             other = [name for name in users[0].input if name != tensor]
-            if not other or other[0] not in initializers:
+            if not other or other[0] not in biases:
                 break
             tail.append(users[0])
         elif len(users) == 1 and users[0].op_type in ACTIVATIONS and len(users[0].output) == 1:
@@ -352,6 +342,7 @@ def _in_order(groups: list[list[onnx.NodeProto]]) -> list[list[onnx.NodeProto]]:
 
 def _block(
     group: list[onnx.NodeProto],
+    producers: Mapping[str, onnx.NodeProto],
     consumers: Mapping[str, list[onnx.NodeProto]],
     initializers: set[str],
     shapes: dict[str, tuple[int, ...]],
@@ -369,6 +360,9 @@ def _block(
     )
     weights = tuple(name for name in reads if name in initializers and types.get(name) == _FLOAT)
     first = group[0]
+    why_float = refusal(first, outputs, initializers, shapes, types)
+    if not why_float and quantized_already(group, producers, consumers):
+        why_float = "the model quantises it itself"
     return Block(
         name=first.name,
         kind="+".join(node.op_type for node in group),
@@ -378,46 +372,7 @@ def _block(
         weights=weights,
         weight_elements=sum(prod(shapes[name]) for name in weights),
         flops=sum(operator_flops(node, shapes) for node in group),
-        refusal=_refusal(group, outputs, initializers, shapes, types),
-        movement=first.op_type in MOVEMENT,
+        refusal=why_float,
+        movement=moves(first),
         soft_tail=len(group) > 1 and group[-1].op_type not in ("Add", "Relu", "Clip"),
     )
-
-
-def _refusal(
-    group: list[onnx.NodeProto],
-    outputs: tuple[str, ...],
-    initializers: set[str],
-    shapes: Mapping[str, tuple[int, ...]],
-    types: Mapping[str, int],
-) -> str:
-    """Why a group has no int8 form, or "". The first operator decides; the tail follows it."""
-    first = group[0]
-    if first.op_type == "Softmax":
-        return "ONNX Runtime's int8 Softmax answers wrongly for some scales"
-    if first.op_type not in INT8_COMPUTE and first.op_type not in MOVEMENT:
-        return f"ONNX Runtime has no int8 {first.op_type} on the CPU"
-    activations = [name for name in first.input if name and name not in initializers]
-    if not activations or not outputs:
-        return "reads no activation"
-    data = activations[:1] if first.op_type in MOVEMENT else activations
-    for name in (*data, *outputs):
-        if types.get(name, _FLOAT) != _FLOAT:
-            return f"tensor {name} is not float32"
-        if not shapes.get(name):
-            return f"the shape of {name} is not known before running"
-    if first.op_type in MOVEMENT and len(activations) > 1:
-        return "its shape or index is computed while running"
-    if first.op_type in ("Conv", "Gemm") and any(name and name not in initializers for name in first.input[1:]):
-        return "its weights are computed while running"
-    if first.op_type == "Gemm" and any(a.name in ("alpha", "beta") and a.f != 1.0 for a in first.attribute):
-        return "Gemm with alpha or beta other than 1 has no int8 kernel"
-    if first.op_type == "MatMul" and first.input[0] in initializers:
-        return "MatMul with a constant first factor has no int8 form"
-    if first.op_type == "AveragePool" and {"ceil_mode", "count_include_pad"} <= {
-        a.name for a in first.attribute if a.i
-    }:
-        return "ONNX Runtime's int8 AveragePool divides partial windows wrongly"
-    if first.op_type == "Conv" and len(shapes.get(first.input[1], ())) not in (3, 4):
-        return "only 1-D and 2-D convolutions have an int8 kernel"
-    return ""

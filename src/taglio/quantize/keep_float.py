@@ -14,11 +14,13 @@ the file, where every later user of it is safe too:
    the like): a one-input Max, which only copies, stands behind the operator.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper
+
+from taglio.model.captures import node_inputs
 
 MICROSOFT = "com.microsoft"
 _EACH = "/each"
@@ -31,23 +33,30 @@ def keep_float(
     nodes: list[onnx.NodeProto],
     initializers: dict[str, onnx.TensorProto],
     shapes: Mapping[str, tuple[int, ...]],
+    own: Collection[str],
 ) -> None:
-    """Rewrite the patterns in place. `shapes` gives the static shapes of the float model's tensors."""
+    """Rewrite the patterns in place. `shapes` gives the static shapes of the float model's tensors, `own` the names of
+    its operators: what stands between two pairs of its own runs as it asks."""
     producer = {name: node for node in nodes for name in node.output}
     consumers: dict[str, list[onnx.NodeProto]] = {}
     for node in nodes:
-        for name in node.input:
+        for name in node_inputs(node):
             consumers.setdefault(name, []).append(node)
     before: dict[str, list[onnx.NodeProto]] = {}
     behind: dict[str, list[onnx.NodeProto]] = {}
     spread: dict[str, onnx.NodeProto | None] = {}
     for node in nodes:
-        weighted = node.op_type in _WEIGHTED and node.input[1] not in producer
+        # A weight behind a pair of ours is an int8 operator's. Any other counts, also one that is computed: ONNX
+        # Runtime folds what is made of weights alone, such as a Cast of one, before it looks.
+        behind_weight = producer.get(node.input[1]) if node.op_type in _WEIGHTED else None
+        weighted = node.op_type in _WEIGHTED and (behind_weight is None or behind_weight.name in own)
         if not (weighted or node.op_type == "Softmax"):
             continue
         source = _dequantize_ahead(node, producer)
         user = _user_before_quantize(node, consumers)
         if source is None or user is None or source.name.endswith(_EACH):
+            continue
+        if source.name in own and _quantize_behind(user, consumers).name in own:
             continue
         if node.op_type == "Conv":
             node.op_type, node.domain = "FusedConv", MICROSOFT
@@ -98,6 +107,13 @@ def _dequantize_ahead(node: onnx.NodeProto, producer: Mapping[str, onnx.NodeProt
     while source is not None and source.op_type in _CARRIERS:
         source = producer.get(source.input[0])
     return source if source is not None and source.op_type == "DequantizeLinear" else None
+
+
+def _quantize_behind(user: onnx.NodeProto, consumers: Mapping[str, list[onnx.NodeProto]]) -> onnx.NodeProto:
+    """The QuantizeLinear at the end of the lone path that begins with `user`."""
+    while user.op_type != "QuantizeLinear":
+        user = consumers[user.output[0]][0]
+    return user
 
 
 def _user_before_quantize(node: onnx.NodeProto, consumers: Mapping[str, list[onnx.NodeProto]]) -> onnx.NodeProto | None:

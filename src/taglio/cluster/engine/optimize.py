@@ -75,6 +75,7 @@ def optimize_on_cluster(
             saturating = any(each.saturates for each in asked.values())
             bound = losses.max_error or 0.0
             scheme, _ = choose(timed, bound, losses.metric, progress=progress, saturating_elsewhere=saturating)
+        work = work.settled(scheme, progress)
         profiles = profile_devices(connection, work, cluster, scheme, effort, progress)
     _keep(work, cluster, profiles)
     artifact.save(folder / f"{SETUP}.json", SETUP, work.model.sha256, replace(setup, scheme=scheme))

@@ -40,13 +40,15 @@ _EFFORT_S, _AGAIN_S = 16.0, 6.0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Job:
-    """What a device is to measure: the model by hash, and everything that `taglio profile` would be told; of a plan,
-    what is `known` and the precisions `near` which it is to be known better."""
+    """What a device is to measure: the model by hash, and everything that `taglio profile` would be told; `floats` are
+    the blocks without an int8 form and why; of a plan, what is `known` and the precisions `near` which it is to be
+    known better."""
 
     sha256: str
     name: str
     shapes: dict[str, tuple[int, ...]]
     ranges: Ranges
+    floats: dict[str, str]
     scheme: Scheme
     feeds: list[dict[str, np.ndarray]]
     options: SessionOptions
@@ -65,7 +67,7 @@ class Profiler(Resident):
             path = Path(folder) / job.name
             path.write_bytes(self.store.read(job.sha256))
             model = load(path, job.shapes)
-        graph = build(model)
+        graph = build(model).without_int8(job.floats)
         builder = QdqBuilder(model, graph, {job.scheme.calibration: job.ranges})
         if job.known is not None:
             again = Effort(budget_s=_AGAIN_S * job.effort)
@@ -153,7 +155,8 @@ def _asked(work: Work, scheme: Scheme, effort: float, progress: Progress | None)
     ranges = work.ranges(scheme, progress)
     options = SessionOptions(1, work.setup.options().optimization, work.setup.spinning)
     sha256 = hashlib.sha256(model.read_bytes()).hexdigest()
-    return Job(sha256, model.name, work.setup.shapes, ranges, scheme, feeds, options, effort, work.setup.seed)
+    floats = {block.name: block.refusal for block in work.graph.blocks if block.refusal}
+    return Job(sha256, model.name, work.setup.shapes, ranges, floats, scheme, feeds, options, effort, work.setup.seed)
 
 
 def _profiler(device: Device, model: Path, sha256: str, progress: Progress | None) -> tuple[Any, str]:
