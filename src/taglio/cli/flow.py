@@ -169,6 +169,7 @@ def _profile(options: argparse.Namespace) -> int:
         if scheme is None:
             scheme, schemes = choose(work, 0.01, Metric(), progress=progress)
             work = float_where_none_loads(work, schemes)
+        work = work.settled(scheme, progress)
         result = profile_stage(work, scheme, work.builder(scheme, progress), options.effort, progress)
         chosen = replace(setup, scheme=scheme)
         artifact.save(staged / f"{workspace.SETUP}.json", workspace.SETUP, work.model.sha256, chosen)

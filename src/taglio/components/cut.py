@@ -13,7 +13,8 @@ from onnx import helper, shape_inference
 
 from taglio.data.spec import dtype_of
 from taglio.errors import BadOption
-from taglio.model.graph import Graph, node_inputs, tensor_shapes
+from taglio.model.captures import node_inputs
+from taglio.model.graph import Graph, tensor_shapes
 from taglio.model.load import Model
 from taglio.plan.partition import components
 from taglio.profile.attribution import base_name
@@ -82,6 +83,7 @@ def cut(
     info = _values(quantized, graph)
     initializers = {tensor.name: tensor for tensor in quantized.graph.initializer}
     shapes = tensor_shapes(model.proto)
+    floats = {node.name for node in model.proto.graph.node}
     producer = {name: node for node in quantized.graph.node for name in node.output if name}
     first = [component for name, component in ends.items() if name not in last]
     order = list(dict.fromkeys([*first, *names.values(), *last.values()]))
@@ -117,7 +119,7 @@ def cut(
             continue
         # Within a component a tensor may have fewer readers than in the whole, and ONNX Runtime fuse what it did not.
         own = {each: initializers[each] for each in read if each in initializers}
-        keep_float(nodes, own, shapes)
+        keep_float(nodes, own, shapes, floats)
         proto = _proto(quantized, name, nodes, own)
         proto.graph.input.extend(info[each] for each in inputs)
         proto.graph.output.extend(info[each] for each in outputs)

@@ -18,7 +18,8 @@ from onnx import TensorProto, helper
 
 from taglio.error.batch import with_free_batch
 from taglio.errors import BadData, BadOption, TaglioError
-from taglio.model.graph import Block, Graph, flows, node_inputs
+from taglio.model.captures import node_inputs
+from taglio.model.graph import Block, Graph, flows
 from taglio.model.load import Model
 from taglio.quantize.emitter import Emitter
 from taglio.quantize.precision import Assignment, Precision

@@ -9,6 +9,7 @@ import onnx
 from taglio.error.loss import Metric, Tally
 from taglio.errors import BadOption, TaglioError, one_line
 from taglio.flow.workspace import Work
+from taglio.model.graph import Graph
 from taglio.profile.measure import FLOAT_RUN, pure_assignments
 from taglio.profile.stopwatch import FEEDS, Effort, Progress, time_models
 from taglio.quantize.precision import precisions
@@ -64,8 +65,12 @@ def choose(
     if not metric.smooth:
         metric, max_loss = metric.basis, _STEPS_ERROR
 
+    graphs: dict[Scheme, Graph] = {}
+
     def everything(scheme: Scheme) -> Callable[[], onnx.ModelProto]:
-        return partial(work.builder(scheme).build, pure_assignments(work.graph, precisions(scheme))["int8"])
+        if scheme not in graphs:
+            graphs[scheme] = work.graph.without_int8(work.unusable(scheme, thorough=False))
+        return partial(work.builder(scheme).build, pure_assignments(graphs[scheme], precisions(scheme))["int8"])
 
     models: dict[str, Callable[[], onnx.ModelProto]] = {FLOAT_RUN: lambda: work.model.proto}
     models |= {str(scheme): everything(scheme) for scheme in schemes}

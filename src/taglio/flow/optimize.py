@@ -77,6 +77,7 @@ def _optimize(
         scheme, schemes = choose(work, limits.max_error, limits.metric, progress=progress)
         work = float_where_none_loads(work, schemes)
         clock.lap("scheme")
+    work = work.settled(scheme, progress)
     builder = work.builder(scheme, progress)
     clock.lap("calibrate")
     measured = profile_stage(work, scheme, builder, effort, progress)

@@ -53,12 +53,12 @@ PROVEN = 8
 
 
 def reopen_profiled(folder: Path) -> tuple[Work, Profile]:
-    """The workspace and its profile."""
+    """The workspace, with the blocks float that failed in int8 under its profile's scheme, and the profile."""
     work = workspace.reopen(folder)
     path = folder / f"{PROFILE}.json"
     measured = artifact.load(path, PROFILE, Profile, model_sha256=work.model.sha256)
     fits(path, measured, work.graph, "profile")
-    return work, measured
+    return work.settled(measured.scheme), measured
 
 
 def fits(path: Path, value: Profile | ErrorModel | Plan, graph: Graph, stage: str) -> None:
@@ -258,6 +258,8 @@ def quantize(
     if scheme is None:
         raise BadOption("--scheme auto needs a bound to choose by: name a scheme, or use taglio optimize")
     work = workspace.open_only(out.parent, setup)
+    if method == "static" and scheme.format == "qdq":
+        work = work.settled(scheme, progress)
     names = select(work.graph, blocks)
     if not names:
         raise BadOption(f'--blocks "{blocks}" chooses no block of {work.model.name}')

@@ -1,7 +1,7 @@
 """The folder that one model's stages share: what is in it, under which names, and how to open it again."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from taglio import artifact
@@ -23,10 +23,12 @@ from taglio.profile.stopwatch import Progress
 from taglio.quantize.qdq import QdqBuilder
 from taglio.quantize.ranges import Ranges, calibrate
 from taglio.quantize.scheme import Calibration, Scheme
-from taglio.runtimes.onnxruntime import NAME, Optimization, SessionOptions
+from taglio.quantize.trial import unusable
+from taglio.runtimes.onnxruntime import NAME, Optimization, SessionOptions, version
 from taglio.runtimes.session import RUNTIMES
 
-SETUP, GRAPH, RANGES, PROFILE, ERROR, PLAN, RUN = "setup", "graph", "ranges", "profile", "error", "plan", "run"
+SETUP, GRAPH, RANGES, FLOATS, PROFILE = "setup", "graph", "ranges", "floats", "profile"
+ERROR, PLAN, RUN = "error", "plan", "run"
 COMPONENTS = "components"
 FLOAT_MODEL = "float32.onnx"
 OUTCOME = "outcome"
@@ -74,6 +76,15 @@ class Setup:
         return SessionOptions(self.threads, Optimization(self.optimization), self.spinning, runtime=self.runtime)
 
 
+@dataclass(frozen=True, slots=True)
+class Floats:
+    """The blocks that were found unable to be int8 with ONNX Runtime `version`, and why."""
+
+    data_sha256: str
+    version: str
+    reasons: dict[str, str]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Work:
     """An opened workspace: the model, its blocks and its data, ready for any stage."""
@@ -106,6 +117,28 @@ class Work:
     def builder(self, scheme: Scheme, progress: Progress | None = None) -> QdqBuilder:
         """A builder of quantised models under `scheme`; its calibration is read from the folder or made and kept."""
         return QdqBuilder(self.model, self.graph, {scheme.calibration: self.ranges(scheme, progress)})
+
+    def settled(self, scheme: Scheme, progress: Progress | None = None) -> "Work":
+        """The same work with every block float that was tried in int8 under `scheme` and failed (quantize/trial.py);
+        which ones is read from the folder or found out and kept."""
+        path = self.folder / f"{FLOATS}-{scheme}.json"
+        sha256, known = self.data.calibration.sha256, None
+        if path.exists():
+            try:
+                known = artifact.load(path, FLOATS, Floats, model_sha256=self.model.sha256)
+            except BadArtifact:
+                known = None
+        if known is None or (known.data_sha256, known.version) != (sha256, version()):
+            known = Floats(sha256, version(), self.unusable(scheme, progress))
+            artifact.save(path, FLOATS, self.model.sha256, known)
+        return replace(self, graph=self.graph.without_int8(known.reasons))
+
+    def unusable(self, scheme: Scheme, progress: Progress | None = None, *, thorough: bool = True) -> dict[str, str]:
+        """The blocks that cannot be int8 under `scheme`, each with the reason; nothing is kept but the ranges."""
+        options = replace(self.setup.options(), spinning=False)
+        feed = self.data.calibration.samples[0]
+        ranges = self.ranges(scheme, progress)
+        return unusable(self.model, self.graph, ranges, scheme, feed, options, thorough=thorough)
 
     def ranges(self, scheme: Scheme, progress: Progress | None = None) -> Ranges:
         """Calibrated ranges for `scheme`'s method, from the folder where they are of this data."""

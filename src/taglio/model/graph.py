@@ -10,9 +10,11 @@ import onnx
 
 from taglio.data.spec import dtype_name, dtype_of
 from taglio.errors import BadModel, BadOption
+from taglio.model.captures import node_inputs
 from taglio.model.flops import operator_flops
 from taglio.model.load import Model
 from taglio.model.observe import Observed, tensor_types
+from taglio.model.operators import moves, quantized_already, refusal
 from taglio.model.quantized import why_float
 from taglio.model.sequences import joined, not_tensors
 
@@ -35,16 +37,6 @@ ACTIVATIONS = frozenset(
 )
 # y = x · gate(x): the two consumers of the anchor's output are the gate and the product.
 GATES = frozenset({"Sigmoid", "HardSigmoid"})
-# Operators that only move or select values: their output keeps the scale of their input, so they add no error.
-MOVEMENT = frozenset(
-    {"MaxPool", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Split", "Slice", "Resize", "Gather",
-     "Expand", "Tile", "DepthToSpace", "SpaceToDepth", "Identity"}
-)  # fmt: skip
-# Compute operators with an int8 kernel in ONNX Runtime's CPU provider (QLinear*, QGemm, MatMulIntegerToFloat).
-# Softmax is left out: QLinearSoftmax of 1.31 answers wrongly for asymmetric inputs (35 % error alone on YOLO11).
-INT8_COMPUTE = frozenset(
-    {"Conv", "MatMul", "Gemm", "Add", "Mul", "Concat", "AveragePool", "GlobalAveragePool", "Sigmoid", "LeakyRelu"}
-)
 _FLOAT = onnx.TensorProto.FLOAT
 
 
@@ -150,6 +142,11 @@ class Graph:
         """Tensors by name."""
         return {tensor.name: tensor for tensor in self.tensors}
 
+    def without_int8(self, refusals: Mapping[str, str]) -> "Graph":
+        """The same graph in which these blocks have no int8 form, by name and reason."""
+        blocks = tuple(replace(block, refusal=block.refusal or refusals.get(block.name, "")) for block in self.blocks)
+        return replace(self, blocks=blocks)
+
     def candidates(self) -> tuple[Block, ...]:
         """Blocks that have an int8 form."""
         return tuple(block for block in self.blocks if block.quantizable)
@@ -168,17 +165,31 @@ def build(model: Model, observed: Observed | None = None) -> Graph:
         shapes[name] = seen.shape
         types[name] = onnx.helper.np_dtype_to_tensor_dtype(dtype_of(seen.dtype))
     initializers = {tensor.name for tensor in proto.initializer}
+    producers = {name: node for node in proto.node for name in node.output}
     consumers: dict[str, list[onnx.NodeProto]] = {}
     for node in proto.node:
         for name in node_inputs(node):
             consumers.setdefault(name, []).append(node)
-    groups = _group(proto.node, consumers, initializers, set(model.outputs))
+    biases = {tensor.name for tensor in proto.initializer if all(size == 1 for size in tensor.dims[:-1])}
+    groups = _group(proto.node, consumers, biases, set(model.outputs))
     if apart := not_tensors(proto):
         reads = [[name for node in group for name in node_inputs(node)] for group in groups]
         groups = _in_order(joined(groups, reads, apart))
     owner = {node.name: index for index, group in enumerate(groups) for node in group}
     outputs = set(model.outputs)
-    whole = tuple(_block(group, consumers, initializers, shapes, assumed, types, outputs) for group in groups)
+    whole = tuple(
+        _block(
+            group,
+            producers,
+            consumers,
+            initializers,
+            shapes=shapes,
+            assumed=assumed,
+            types=types,
+            model_outputs=outputs,
+        )
+        for group in groups
+    )
     reasons = why_float(model.proto)
     whys = [model.no_int8 or next((reasons[n] for n in block.operators if n in reasons), "") for block in whole]
     blocks = tuple(replace(each, refusal=why or each.refusal) for each, why in zip(whole, whys, strict=True))
@@ -276,21 +287,10 @@ def tensor_shapes(proto: onnx.ModelProto, dynamic: int | None = None) -> dict[st
     return shapes
 
 
-def node_inputs(node: onnx.NodeProto) -> list[str]:
-    """Names that a node reads, those read by its subgraphs from outside included."""
-    names = [name for name in node.input if name]
-    for attribute in node.attribute:
-        if attribute.type == onnx.AttributeProto.GRAPH:
-            inner = {output for sub in attribute.g.node for output in sub.output}
-            inner |= {tensor.name for tensor in attribute.g.initializer} | {value.name for value in attribute.g.input}
-            names += [name for sub in attribute.g.node for name in node_inputs(sub) if name not in inner]
-    return names
-
-
 def _group(
     nodes: Iterable[onnx.NodeProto],
     consumers: Mapping[str, list[onnx.NodeProto]],
-    initializers: set[str],
+    biases: set[str],
     outputs: set[str],
 ) -> list[list[onnx.NodeProto]]:
     """Anchors with the bias addition and activation that a runtime fuses into them; everything else alone."""
@@ -301,14 +301,14 @@ def _group(
             continue
         group = [node]
         if node.op_type in ANCHORS:
-            group += _tail(node, consumers, initializers, outputs)
+            group += _tail(node, consumers, biases, outputs)
         absorbed |= {member.name for member in group}
         groups.append(group)
     return _in_order(groups)
 
 
 def _tail(
-    anchor: onnx.NodeProto, consumers: Mapping[str, list[onnx.NodeProto]], initializers: set[str], outputs: set[str]
+    anchor: onnx.NodeProto, consumers: Mapping[str, list[onnx.NodeProto]], biases: set[str], outputs: set[str]
 ) -> list[onnx.NodeProto]:
     tail: list[onnx.NodeProto] = []
     tensor = anchor.output[0]
@@ -316,7 +316,7 @@ def _tail(
         users = consumers.get(tensor, [])
         if len(users) == 1 and users[0].op_type == "Add" and anchor.op_type == "MatMul" and not tail:
             other = [name for name in users[0].input if name != tensor]
-            if not other or other[0] not in initializers:
+            if not other or other[0] not in biases:
                 break
             tail.append(users[0])
         elif len(users) == 1 and users[0].op_type in ACTIVATIONS and len(users[0].output) == 1:
@@ -370,8 +370,10 @@ def _in_order(groups: list[list[onnx.NodeProto]]) -> list[list[onnx.NodeProto]]:
 
 def _block(
     group: list[onnx.NodeProto],
+    producers: Mapping[str, onnx.NodeProto],
     consumers: Mapping[str, list[onnx.NodeProto]],
     initializers: set[str],
+    *,
     shapes: dict[str, tuple[int, ...]],
     assumed: Mapping[str, tuple[int, ...]],
     types: Mapping[str, int],
@@ -388,6 +390,9 @@ def _block(
     )
     weights = tuple(name for name in reads if name in initializers and types.get(name) == _FLOAT)
     first = group[0]
+    why = refusal(first, outputs, initializers, assumed, types)
+    if not why and quantized_already(group, producers, consumers):
+        why = "the model quantises it itself"
     return Block(
         name=first.name,
         kind="+".join(node.op_type for node in group),
@@ -397,46 +402,7 @@ def _block(
         weights=weights,
         weight_elements=sum(prod(shapes[name]) for name in weights),
         flops=sum(operator_flops(node, shapes) for node in group),
-        refusal=_refusal(group, outputs, initializers, assumed, types),
-        movement=first.op_type in MOVEMENT,
+        refusal=why,
+        movement=moves(first),
         soft_tail=len(group) > 1 and group[-1].op_type not in ("Add", "Relu", "Clip"),
     )
-
-
-def _refusal(
-    group: list[onnx.NodeProto],
-    outputs: tuple[str, ...],
-    initializers: set[str],
-    shapes: Mapping[str, tuple[int, ...]],
-    types: Mapping[str, int],
-) -> str:
-    """Why a group has no int8 form, or "". The first operator decides; the tail follows it."""
-    first = group[0]
-    if first.op_type == "Softmax":
-        return "ONNX Runtime's int8 Softmax answers wrongly for some scales"
-    if first.op_type not in INT8_COMPUTE and first.op_type not in MOVEMENT:
-        return f"ONNX Runtime has no int8 {first.op_type} on the CPU"
-    activations = [name for name in first.input if name and name not in initializers]
-    if not activations or not outputs:
-        return "reads no activation"
-    data = activations[:1] if first.op_type in MOVEMENT else activations
-    for name in (*data, *outputs):
-        if types.get(name, _FLOAT) != _FLOAT:
-            return f"tensor {name} is not float32"
-        if name not in shapes:
-            return f"the shape of {name} is not known before running"
-        if not shapes[name] or 0 in shapes[name]:
-            return f"tensor {name} is {'empty' if shapes[name] else 'a single number'}"
-    if first.op_type in ("Conv", "Gemm") and any(name and name not in initializers for name in first.input[1:]):
-        return "its weights are computed while running"
-    if first.op_type == "Gemm" and any(a.name in ("alpha", "beta") and a.f != 1.0 for a in first.attribute):
-        return "Gemm with alpha or beta other than 1 has no int8 kernel"
-    if first.op_type == "MatMul" and first.input[0] in initializers:
-        return "MatMul with a constant first factor has no int8 form"
-    if first.op_type == "AveragePool" and {"ceil_mode", "count_include_pad"} <= {
-        a.name for a in first.attribute if a.i
-    }:
-        return "ONNX Runtime's int8 AveragePool divides partial windows wrongly"
-    if first.op_type == "Conv" and len(shapes.get(first.input[1], ())) not in (3, 4):
-        return "only 1-D and 2-D convolutions have an int8 kernel"
-    return ""

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import onnx
 
-from taglio.model.graph import Graph, node_inputs
+from taglio.model.captures import node_inputs
+from taglio.model.graph import Graph
 from taglio.model.load import Model
 
 _GLUE = frozenset({"QuantizeLinear", "DequantizeLinear", "ReorderInput", "ReorderOutput"})

@@ -20,7 +20,8 @@ import onnx
 from onnx import helper
 
 from taglio.errors import BadOption
-from taglio.model.graph import Block, Graph, node_inputs
+from taglio.model.captures import node_inputs
+from taglio.model.graph import Block, Graph
 from taglio.model.inputs import Feed
 from taglio.model.load import Model
 from taglio.profile.stopwatch import Progress, run_once

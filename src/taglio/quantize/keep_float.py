@@ -20,6 +20,8 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+from taglio.model.captures import node_inputs
+
 MICROSOFT = "com.microsoft"
 _EACH = "/each"
 _WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm"})
@@ -31,22 +33,23 @@ def keep_float(
     nodes: list[onnx.NodeProto],
     initializers: dict[str, onnx.TensorProto],
     shapes: Mapping[str, tuple[int, ...]],
-    own: Collection[str] = (),
+    own: Collection[str],
 ) -> None:
-    """Rewrite the patterns in place. `shapes` gives the static shapes of the float model's tensors.
-
-    Between pairs that are the model's `own` (names of its nodes) int8 is what the user asked for.
-    """
+    """Rewrite the patterns in place. `shapes` gives the static shapes of the float model's tensors, `own` the names of
+    its operators: what stands between two pairs of its own runs as it asks."""
     producer = {name: node for node in nodes for name in node.output}
     consumers: dict[str, list[onnx.NodeProto]] = {}
     for node in nodes:
-        for name in node.input:
+        for name in node_inputs(node):
             consumers.setdefault(name, []).append(node)
     before: dict[str, list[onnx.NodeProto]] = {}
     behind: dict[str, list[onnx.NodeProto]] = {}
     spread: dict[str, onnx.NodeProto | None] = {}
     for node in nodes:
-        weighted = node.op_type in _WEIGHTED and node.input[1] not in producer
+        # A weight behind a pair of ours is an int8 operator's. Any other counts, also one that is computed: ONNX
+        # Runtime folds what is made of weights alone, such as a Cast of one, before it looks.
+        behind_weight = producer.get(node.input[1]) if node.op_type in _WEIGHTED else None
+        weighted = node.op_type in _WEIGHTED and (behind_weight is None or behind_weight.name in own)
         if not (weighted or node.op_type == "Softmax"):
             continue
         source = _dequantize_ahead(node, producer)
@@ -106,6 +109,13 @@ def _dequantize_ahead(node: onnx.NodeProto, producer: Mapping[str, onnx.NodeProt
     return source if source is not None and source.op_type == "DequantizeLinear" else None
 
 
+def _quantize_behind(user: onnx.NodeProto, consumers: Mapping[str, list[onnx.NodeProto]]) -> onnx.NodeProto:
+    """The QuantizeLinear at the end of the lone path that begins with `user`."""
+    while user.op_type != "QuantizeLinear":
+        user = consumers[user.output[0]][0]
+    return user
+
+
 def _user_before_quantize(node: onnx.NodeProto, consumers: Mapping[str, list[onnx.NodeProto]]) -> onnx.NodeProto | None:
     """The first node behind `node` and its Relu or Clip, where a lone path leads from there to a QuantizeLinear."""
     first: onnx.NodeProto | None = None
@@ -121,13 +131,6 @@ def _user_before_quantize(node: onnx.NodeProto, consumers: Mapping[str, list[onn
         if user.op_type not in _CLIPS and user.op_type not in _CARRIERS:
             return None
         node = user
-
-
-def _quantize_behind(node: onnx.NodeProto, consumers: Mapping[str, list[onnx.NodeProto]]) -> onnx.NodeProto:
-    """The QuantizeLinear at the end of the path that `_user_before_quantize` found."""
-    while node.op_type != "QuantizeLinear":
-        node = consumers[node.output[0]][0]
-    return node
 
 
 def _spread(

@@ -28,7 +28,8 @@ from onnxruntime.quantization.registry import QLinearOpsRegistry
 from onnxruntime.transformers.float16 import DEFAULT_OP_BLOCK_LIST, convert_float_to_float16
 
 from taglio.errors import BadModel, BadOption, CannotQuantize
-from taglio.model.graph import Block, Graph, flows, node_inputs, tensor_shapes
+from taglio.model.captures import node_inputs
+from taglio.model.graph import Block, Graph, flows, tensor_shapes
 from taglio.model.load import Model
 from taglio.quantize.casts import copy_of, in_float16, tidy_casts
 from taglio.quantize.keep_float import import_domains, keep_float
@@ -86,7 +87,7 @@ def qoperator(model: Model, graph: Graph, blocks: Sequence[str], scheme: Scheme,
     before = _names(proto)
     made = _quantize(proto, asked, scheme, _overrides(proto, asked, parameters, scheme))
     _check_qoperator(made, asked, nodes, before)
-    _keep_float(made, tensor_shapes(model.proto))
+    _keep_float(made, tensor_shapes(model.proto), nodes.keys())
     _check_loads(made, chosen, "QOperator")
     return made
 
@@ -305,10 +306,10 @@ def _check_qoperator(
     _compare(asked, done, "QOperator", "its input is float there: add the block before it, or use qdq")
 
 
-def _keep_float(made: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> None:
+def _keep_float(made: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]], own: Collection[str]) -> None:
     nodes = list(made.graph.node)
     initializers = {tensor.name: tensor for tensor in made.graph.initializer}
-    keep_float(nodes, initializers, shapes)
+    keep_float(nodes, initializers, shapes, own)
     copies = [copy_of(node) for node in nodes]
     del made.graph.node[:]
     made.graph.node.extend(copies)

@@ -13,11 +13,14 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from taglio.errors import BadOption, CannotQuantize
-from taglio.model.graph import MOVEMENT, Block, Graph, tensor_shapes
+from taglio.model.captures import node_inputs, rename_inputs
+from taglio.model.graph import Block, Graph, tensor_shapes
 from taglio.model.load import Model
+from taglio.model.operators import moves
 from taglio.quantize.emitter import Emitter
 from taglio.quantize.half import emit_float16
 from taglio.quantize.keep_float import import_domains, keep_float
+from taglio.quantize.own_pairs import own_parameters
 from taglio.quantize.parameters import (
     QuantizedWeight,
     TensorParameters,
@@ -32,7 +35,7 @@ from taglio.quantize.scheme import Scheme
 
 # Float tails that int8 arithmetic gets for free when the zero point is the type's minimum.
 _FREE_TAILS = frozenset({"Relu", "Clip"})
-_WEIGHTED = frozenset({"Conv", "Gemm", "MatMul"})
+_WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 _INT32_BIAS_LIMIT = 2.0**30
 
 
@@ -50,7 +53,10 @@ class QdqBuilder:
         self._nodes = {node.name: node for node in model.proto.graph.node}
         self._roots = range_roots(model.proto)
         self._ranges = {name: share_ranges(model.proto, each.low_high) for name, each in ranges.items()}
+        self._without = {name: each.without for name, each in ranges.items()}
         self._shapes = tensor_shapes(model.proto)
+        self._own = own_parameters(model.proto, self._initializers)
+        self._producers = {name: node for node in model.proto.graph.node for name in node.output}
 
     def build(self, assignment: Assignment, wire: Mapping[tuple[str, str], Scheme] | None = None) -> onnx.ModelProto:
         """The model with each block in its assigned precision. Raises CannotQuantize for a form it lacks.
@@ -69,7 +75,7 @@ class QdqBuilder:
             scheme = emitter.written.get(name) or emitter.wire.get((name, ""))
             if scheme is not None:
                 self._restore_output(emitter, name, scheme)
-        keep_float(emitter.nodes, emitter.initializers, self._shapes, self._nodes)
+        keep_float(emitter.nodes, emitter.initializers, self._shapes, self._nodes.keys())
         return self._assemble(emitter)
 
     def emit(self, emitter: Emitter, block: Block, precision: Precision | None) -> None:
@@ -89,8 +95,7 @@ class QdqBuilder:
             node.CopyFrom(source)
             in_int8 = scheme is not None and precision is not None and (precision.form == "whole" or position == 0)
             if scheme is None or not in_int8:
-                for index, tensor in enumerate(source.input):
-                    node.input[index] = self.read_float(emitter, tensor, emitter.wire.get((tensor, block.name)))
+                self._read_float_inputs(emitter, node, block.name)
                 emitter.nodes.append(node)
                 continue
             fused_tail = position > 0 and self._free(block, position, scheme)
@@ -104,13 +109,16 @@ class QdqBuilder:
                     emitter.written[tensor] = scheme
 
     def parameters(self, tensor: str, scheme: Scheme) -> TensorParameters:
-        """Scale and zero point of an activation under `scheme`."""
+        """Scale and zero point of an activation under `scheme`; the model's own where it is quantised already."""
         key = (tensor, scheme.activation_key)
         if key not in self._parameters:
             root = self._roots.get(tensor, tensor)
+            if root in self._own:
+                return self._own[root]
             ranges = self._ranges[scheme.calibration]
             if root not in ranges:
-                raise CannotQuantize(f"tensor {root} has no calibrated range: calibrate with data that reaches it")
+                reason = self._without[scheme.calibration].get(root, "is unknown to the calibration: calibrate again")
+                raise CannotQuantize(f"tensor {root} has no calibrated range: it {reason}")
             self._parameters[key] = activation_parameters(*ranges[root], scheme)
         return self._parameters[key]
 
@@ -127,6 +135,22 @@ class QdqBuilder:
         scheme = emitter.written.get(tensor, wire)
         return self._pair(emitter, tensor, scheme) if scheme is not None else tensor
 
+    def _read_float_inputs(self, emitter: Emitter, node: onnx.NodeProto, reader: str) -> None:
+        """Let `node`, and what its subgraphs read of the graph around them, read as the plan has written it."""
+        names = {
+            tensor: self.read_float(emitter, tensor, emitter.wire.get((tensor, reader)))
+            for tensor in dict.fromkeys(node_inputs(node))
+        }
+        if node.op_type == "QuantizeLinear" and names.get(node.input[0], node.input[0]) != node.input[0]:
+            names[node.input[0]] = self._copy(emitter, names[node.input[0]], f"{node.output[0]}/apart")
+        rename_inputs(node, names)
+
+    def _copy(self, emitter: Emitter, source: str, name: str) -> str:
+        """A copy of `source` between two pairs: ONNX Runtime merges two in a row into one of a third scale."""
+        if all(node.output[0] != name for node in emitter.nodes):
+            emitter.nodes.append(helper.make_node("Max", [source], [name], name=name))
+        return name
+
     def _read_int8(self, emitter: Emitter, tensor: str, scheme: Scheme, reader: str) -> str:
         written = emitter.written.get(tensor, emitter.wire.get((tensor, reader)))
         if written is None or written.activation_key == scheme.activation_key:
@@ -142,11 +166,9 @@ class QdqBuilder:
         # The first pair on a tensor has the plain names; another scheme's are told apart by its key.
         first = emitter.named.setdefault(tensor, scheme.activation_key)
         suffix = "" if first == scheme.activation_key else "/" + "-".join(scheme.activation_key)
-        if source is not None:
-            # ONNX Runtime merges two pairs in a row into one of a third scale: a one-input Max, a copy, is between.
-            copy = f"{tensor}/kept{suffix}"
-            emitter.nodes.append(helper.make_node("Max", [source], [copy], name=f"{tensor}/keep{suffix}"))
-            source = copy
+        before = self._producers.get(tensor)
+        if source is not None or (before is not None and before.op_type == "DequantizeLinear"):
+            source = self._copy(emitter, source or tensor, f"{tensor}/kept{suffix}")
         scale = emitter.constant(f"{tensor}/scale{suffix}", np.asarray(parameters.scale))
         zero = emitter.constant(f"{tensor}/zero_point{suffix}", np.asarray(parameters.zero_point))
         stored, name = f"{tensor}/int8{suffix}", f"{tensor}/dequantized{suffix}"
@@ -166,7 +188,7 @@ class QdqBuilder:
         movement = source.op_type not in _WEIGHTED and len(source.input) > 0
         first: str | None = None
         for index, tensor in enumerate(source.input):
-            if not tensor or (index and source.op_type in MOVEMENT):
+            if not tensor or (index and moves(source)):
                 continue  # a shape or an index, however it comes about
             constant = self._initializers.get(tensor)
             if constant is None:
@@ -191,6 +213,8 @@ class QdqBuilder:
         tensor = node.input[index]
         scale_in = float(self.parameters(activation, scheme).scale)
         weight = self._quantized_weight(node, scale_in, scheme)
+        if index == 2 and node.op_type == "ConvTranspose":  # its kernel is float, and so may the bias be
+            return str(tensor)
         if index == 1 or node.op_type == "MatMul":
             stored = emitter.constant(f"{tensor}/int8-{scheme}", weight.values)
             return self._dequantize(emitter, tensor, str(scheme), stored, weight.scale, weight.zero_point, weight.axis)
@@ -253,21 +277,17 @@ class QdqBuilder:
         """A model output that int8 wrote, or that travels so, keeps its name behind the pair, so that the kernel before
         it can fuse."""
         behind = self._pair(emitter, name, scheme)
+        renamed = {name: f"{name}/float", behind: name}
         for node in emitter.nodes:
-            for names in (node.input, node.output):
-                for index, tensor in enumerate(names):
-                    if tensor == name:
-                        names[index] = f"{name}/float"
-                    elif tensor == behind:
-                        names[index] = name
+            rename_inputs(node, renamed)
+            node.output[:] = [renamed.get(tensor, tensor) for tensor in node.output]
 
     def _assemble(self, emitter: Emitter) -> onnx.ModelProto:
         proto = onnx.ModelProto()
         proto.CopyFrom(_without_weights(self._model.proto))
         graph = proto.graph
         graph.node.extend(emitter.nodes)
-        used = {name for node in emitter.nodes for name in node.input} | set(self._model.outputs)
-        used |= _outer_names(emitter.nodes)
+        used = {name for node in emitter.nodes for name in node_inputs(node)} | set(self._model.outputs)
         graph.initializer.extend(tensor for name, tensor in self._initializers.items() if name in used)
         graph.initializer.extend(emitter.initializers.values())
         import_domains(proto)
@@ -284,20 +304,12 @@ def _without_weights(proto: onnx.ModelProto) -> onnx.ModelProto:
     return shell
 
 
-def _outer_names(nodes: list[onnx.NodeProto]) -> set[str]:
-    names: set[str] = set()
-    for node in nodes:
-        for attribute in node.attribute:
-            if attribute.type == onnx.AttributeProto.GRAPH:
-                names |= {name for sub in attribute.g.node for name in sub.input}
-                names |= _outer_names(list(attribute.g.node))
-    return names
-
-
 def _channel_axis(node: onnx.NodeProto, weight: onnx.TensorProto) -> int | None:
     """The axis of output channels, where ONNX Runtime's kernels take one scale an entry."""
     if node.op_type == "Conv":
         return 0
+    if node.op_type == "ConvTranspose":  # [input channels, output channels of a group, ...]: groups share scales
+        return 1
     if node.op_type == "MatMul":
         return 1 if len(weight.dims) == 2 else None
     transposed = next((attribute.i for attribute in node.attribute if attribute.name == "transB"), 0)

@@ -1,95 +1,136 @@
-"""Calibration: the range of every activation over the calibration inputs. Does not turn ranges into scales."""
+"""Calibration: the range of every activation over the calibration inputs. Does not turn ranges into scales.
+
+The extremes are reduced where they arise, so nothing is held of one sample but its extremes; histograms are ONNX
+Runtime's own. A tensor that masks (its values reach −3.4e38 or −∞, say) has no range: a step of it would be larger
+than all that it masks.
+"""
 
 import contextlib
 import io
-import logging
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import onnx
-import onnxruntime
-from onnxruntime.quantization import CalibrationDataReader, CalibrationMethod
-from onnxruntime.quantization.calibrate import create_calibrator
+from onnx import TensorProto, helper
+from onnxruntime.quantization.calibrate import HistogramCollector
 
 from taglio.artifact import require
 from taglio.data.dataset import Dataset
-from taglio.errors import BadData
 from taglio.model.load import Model
 from taglio.quantize.scheme import Calibration
-from taglio.scratch import scratch
+from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session, run_session
 
-_METHODS = {
-    "minmax": CalibrationMethod.MinMax,
-    "entropy": CalibrationMethod.Entropy,
-    "percentile": CalibrationMethod.Percentile,
-}
+# ONNX Runtime's own settings of its two histogram methods.
+_BINS = {"entropy": 128, "percentile": 2048}
+_PERCENTILE = 99.999
+# Beyond this a value is a mask or an overflow, not a quantity.
+_MASK = 1e30
+_LOWEST, _HIGHEST = "taglio/lowest/", "taglio/highest/"
 
 
 @dataclass(frozen=True, slots=True)
 class Ranges:
-    """Lowest and highest value per tensor name, as the calibration method sees them."""
+    """Lowest and highest value per tensor name, as the calibration method sees them; `without` says of a tensor that
+    has no range why."""
 
     method: Calibration
     data_sha256: str
     low_high: dict[str, tuple[float, float]]
+    without: dict[str, str] = field(default_factory=dict)
 
     def check(self) -> None:
         """Raise ValueError for a range that is none."""
         require(all(low <= high for low, high in self.low_high.values()), "a range ends before it begins")
 
 
-class _OneSample(CalibrationDataReader):  # type: ignore[misc]
-    def __init__(self, feed: dict[str, np.ndarray]) -> None:
-        self._feeds = iter([feed])
-
-    def get_next(self) -> dict[str, np.ndarray] | None:
-        return next(self._feeds, None)
-
-
 def calibrate(
     model: Model, dataset: Dataset, method: Calibration, progress: Callable[[int, int], None] | None = None
 ) -> Ranges:
-    """Run ONNX Runtime's calibrator over `dataset`, one sample at a time so that memory does not grow with it.
+    """Run the model over `dataset`, one sample at a time so that memory does not grow with it.
 
-    Raises BadData when an activation is NaN or infinite on one of the samples.
+    Raises BadData for a sample that ONNX Runtime cannot run.
     """
-    with scratch() as folder:
-        source = folder / "model.onnx"
-        onnx.save(model.proto, source)
-        with _quiet():
-            calibrator = create_calibrator(
-                source, augmented_model_path=str(folder / "augmented.onnx"), calibrate_method=_METHODS[method]
-            )
-            for index, feed in enumerate(dataset.samples):
-                try:
-                    calibrator.collect_data(_OneSample(feed))
-                except Exception as error:
-                    text = " ".join(str(error).split())[:300]
-                    name = dataset.names[index] if index < len(dataset.names) else str(index)
-                    raise BadData(f"{dataset.source}: sample {name}: ONNX Runtime cannot run it: {text}") from None
-                if progress:
-                    progress(index + 1, len(dataset.samples))
-            data = calibrator.compute_data()
-    low_high = {
-        name: (float(np.min(value.range_value[0])), float(np.max(value.range_value[1]))) for name, value in data.items()
-    }
-    low_high = {name: (low, high) for name, (low, high) in low_high.items() if low <= high or low - high != np.inf}
-    for name, (low, high) in low_high.items():
-        if not (np.isfinite(low) and np.isfinite(high)):
-            raise BadData(f"{dataset.source}: tensor {name} becomes {low} … {high} on it: check its preprocessing")
-    return Ranges(method, dataset.sha256, low_high)
-
-
-@contextlib.contextmanager
-def _quiet():  # type: ignore[no-untyped-def]
-    """The calibrators print their progress; it is not ours."""
-    level = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    onnxruntime.set_default_logger_severity(4)
-    try:
+    total = len(dataset.samples)
+    seen = _extremes(model, dataset, progress if method == "minmax" else None)
+    without = {name: reason for name, pair in seen.items() if (reason := _why_none(*pair))}
+    low_high = {name: pair for name, pair in seen.items() if name not in without}
+    if method != "minmax" and low_high:
+        collector = HistogramCollector(method, False, _BINS[method], 128, _PERCENTILE, "same")
+        for index, values in enumerate(_tensors(model, dataset, list(low_high))):
+            with contextlib.redirect_stdout(io.StringIO()):  # it prints its progress
+                collector.collect({name: value for name, value in values.items() if value.size})
+            if progress:
+                progress(index + 1, total)
         with contextlib.redirect_stdout(io.StringIO()):
-            yield
-    finally:
-        logging.disable(level)
-        onnxruntime.set_default_logger_severity(2)
+            clipped = collector.compute_collection_result()
+        low_high = {name: (float(np.min(each[0])), float(np.max(each[1]))) for name, each in clipped.items()}
+    return Ranges(method, dataset.sha256, low_high, without)
+
+
+def _why_none(low: float, high: float) -> str:
+    if low > high:
+        return "is empty on all of the data"
+    if max(-low, high) >= _MASK:
+        return f"reaches {low if -low >= _MASK else high:.3g}, as masks do: no step of int8 holds that beside others"
+    return ""
+
+
+def _extremes(
+    model: Model, dataset: Dataset, progress: Callable[[int, int], None] | None
+) -> dict[str, tuple[float, float]]:
+    """The lowest and the highest value of every float tensor; +∞ and −∞ of one that is always empty."""
+    names = float_tensors(model)
+    nodes, wanted = [], []
+    for prefix, kind in ((_LOWEST, "ReduceMin"), (_HIGHEST, "ReduceMax")):
+        for name in names:
+            nodes.append(helper.make_node(kind, [name], [prefix + name], name=prefix + name, keepdims=0))
+            wanted.append(prefix + name)
+    lowest, highest = np.full(len(names), np.inf), np.full(len(names), -np.inf)
+    for index, values in enumerate(_run(model, dataset, nodes, wanted)):
+        found = np.array([float(value) for value in values]).reshape(2, -1)
+        lowest, highest = np.minimum(lowest, found[0]), np.maximum(highest, found[1])
+        if progress:
+            progress(index + 1, len(dataset.samples))
+    return {name: (float(low), float(high)) for name, low, high in zip(names, lowest, highest, strict=True)}
+
+
+def float_tensors(model: Model) -> list[str]:
+    """The float32 tensors that are inputs or written by an operator; ONNX Runtime says so of those without a type."""
+    graph = model.proto.graph
+    types = {value.name: value.type for value in (*graph.value_info, *graph.output, *graph.input)}
+    names = [value.name for value in graph.input] + [name for node in graph.node for name in node.output if name]
+    untyped = [name for name in names if not types.get(name, onnx.TypeProto()).WhichOneof("value")]
+    known = {name for name in names if types.get(name, onnx.TypeProto()).tensor_type.elem_type == TensorProto.FLOAT}
+    if untyped:
+        session = open_session(_with_outputs(model.proto, [], untyped), _PLAIN, label=model.name)
+        known |= {each.name for each in session.get_outputs() if each.name in untyped and each.type == "tensor(float)"}
+    return [name for name in names if name in known]
+
+
+_PLAIN = SessionOptions(threads=0, optimization=Optimization.NONE)
+
+
+def _tensors(model: Model, dataset: Dataset, names: Sequence[str]) -> Iterator[Mapping[str, np.ndarray]]:
+    given = {value.name for value in model.proto.graph.input}
+    written = [name for name in names if name not in given]
+    for feed, values in zip(dataset.samples, _run(model, dataset, [], written), strict=True):
+        yield {name: feed[name] for name in names if name in given} | dict(zip(written, values, strict=True))
+
+
+def _run(
+    model: Model, dataset: Dataset, nodes: Sequence[onnx.NodeProto], wanted: Sequence[str]
+) -> Iterator[list[np.ndarray]]:
+    session = open_session(_with_outputs(model.proto, nodes, wanted), _PLAIN, label=model.name)
+    for index, feed in enumerate(dataset.samples):
+        name = dataset.names[index] if index < len(dataset.names) else str(index)
+        yield run_session(session, wanted, feed, f"{dataset.source}: sample {name}")
+
+
+def _with_outputs(proto: onnx.ModelProto, nodes: Sequence[onnx.NodeProto], wanted: Sequence[str]) -> onnx.ModelProto:
+    result = onnx.ModelProto()
+    result.CopyFrom(proto)
+    result.graph.node.extend(nodes)
+    outputs = {value.name for value in proto.graph.output}
+    result.graph.output.extend(onnx.ValueInfoProto(name=name) for name in wanted if name not in outputs)
+    return result

@@ -8,17 +8,18 @@ from collections.abc import Mapping
 
 import onnx
 
-from taglio.model.graph import MOVEMENT
+from taglio.model.operators import moves
 
 # A tensor may lose this many of its quantisation steps to the wider range: less than one bit.
 _COARSER = 2.0
 
 
 def range_roots(proto: onnx.ModelProto) -> dict[str, str]:
-    """For every tensor that only moved, the tensor that first held its values."""
+    """For every activation that only moved, the tensor that first held its values; a constant's move is a root."""
+    constants = {tensor.name for tensor in proto.graph.initializer}
     roots: dict[str, str] = {}
     for node in proto.graph.node:
-        if node.op_type in MOVEMENT:
+        if moves(node) and node.input[0] not in constants:
             for name in node.output:
                 roots[name] = roots.get(node.input[0], node.input[0])
     return roots

@@ -96,6 +96,7 @@ def _optimize(
             bound = losses.max_error or 0.0
             scheme, tried = choose(timed, bound, losses.metric, progress=progress, saturating_elsewhere=saturating)
             work = float_where_none_loads(work, tried)
+        work = work.settled(scheme, progress)
         profiles = profile_devices(connection, work, cluster, scheme, effort, progress)
     _keep(work, cluster, profiles)
     artifact.save(folder / f"{SETUP}.json", SETUP, work.model.sha256, replace(setup, scheme=scheme))

@@ -40,8 +40,9 @@ _EFFORT_S, _AGAIN_S = 16.0, 6.0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Job:
-    """What a device is to measure: the model by hash, and everything that `taglio profile` would be told; of a plan,
-    what is `known` and the precisions `near` which it is to be known better."""
+    """What a device is to measure: the model by hash, and everything that `taglio profile` would be told; `floats` are
+    the blocks without an int8 form and why; of a plan, what is `known` and the precisions `near` which it is to be
+    known better."""
 
     sha256: str
     name: str

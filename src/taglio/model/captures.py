@@ -1,0 +1,48 @@
+"""Which outer tensors an operator reads, through its subgraphs too, and how to rename them. Builds no blocks.
+
+The body of an If, Loop or Scan reads tensors of the graphs around it by name. A name that a body defines itself (an
+input, a weight, an output of one of its operators) is its own, whatever an outer tensor is called.
+"""
+
+from collections.abc import Iterator, Mapping
+
+import onnx
+
+
+def node_inputs(node: onnx.NodeProto) -> list[str]:
+    """Names that a node reads, those read by its subgraphs from outside included."""
+    names = [name for name in node.input if name]
+    for graph in _bodies(node):
+        own = _defined(graph)
+        reads = [name for sub in graph.node for name in node_inputs(sub)] + [value.name for value in graph.output]
+        names += [name for name in reads if name not in own]
+    return names
+
+
+def rename_inputs(node: onnx.NodeProto, names: Mapping[str, str]) -> None:
+    """Let `node`, and its subgraphs at any depth, read under the new names, in place."""
+    for index, name in enumerate(node.input):
+        node.input[index] = names.get(name, name)
+    for graph in _bodies(node):
+        own = _defined(graph)
+        outer = {old: new for old, new in names.items() if old not in own}
+        if not outer:
+            continue
+        for sub in graph.node:
+            rename_inputs(sub, outer)
+        for value in graph.output:
+            value.name = outer.get(value.name, value.name)
+
+
+def _bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    for attribute in node.attribute:
+        if attribute.type == onnx.AttributeProto.GRAPH:
+            yield attribute.g
+        elif attribute.type == onnx.AttributeProto.GRAPHS:
+            yield from attribute.graphs
+
+
+def _defined(graph: onnx.GraphProto) -> set[str]:
+    own = {name for node in graph.node for name in node.output}
+    own |= {tensor.name for tensor in graph.initializer} | {value.name for value in graph.input}
+    return own | {tensor.values.name for tensor in graph.sparse_initializer}

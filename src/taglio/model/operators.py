@@ -1,0 +1,116 @@
+"""What operators do to values, and which have an int8 form in ONNX Runtime's CPU provider. Knows no blocks.
+
+A form that these rules promise is tried before it is planned (quantize/trial.py): they hold what is known and cheap.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+
+import onnx
+
+# Operators that only move or select values: their output keeps the scale of their input, so they add no error.
+MOVEMENT = frozenset(
+    {"MaxPool", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Split", "Slice", "Resize", "Gather",
+     "Expand", "Tile", "DepthToSpace", "SpaceToDepth", "Identity"}
+)  # fmt: skip
+# Compute operators with an int8 kernel in ONNX Runtime's CPU provider (QLinear*, QGemm, MatMulIntegerToFloat), and
+# ConvTranspose, which it computes in float between its pairs; OpenVINO computes it in int8.
+# Softmax is left out: QLinearSoftmax of 1.31 answers wrongly for asymmetric inputs (35 % error alone on YOLO11).
+INT8_COMPUTE = frozenset(
+    {"Conv", "ConvTranspose", "MatMul", "Gemm", "Add", "Mul", "Concat", "AveragePool", "GlobalAveragePool", "Sigmoid",
+     "LeakyRelu"}
+)  # fmt: skip
+_FLOAT = onnx.TensorProto.FLOAT
+_INTEGER = "QuantizeLinear"
+_REAL = "DequantizeLinear"
+
+
+def standard(node: onnx.NodeProto) -> bool:
+    """Whether `node` is one of ONNX's own operators: others may share their names."""
+    return node.domain in ("", "ai.onnx")
+
+
+def moves(node: onnx.NodeProto) -> bool:
+    """Whether every value of the outputs is one of the first input's, or lies between two of them."""
+    if not standard(node) or node.op_type not in MOVEMENT:
+        return False
+    return node.op_type != "Resize" or not _leaves_range(node)
+
+
+def _leaves_range(resize: onnx.NodeProto) -> bool:
+    """Cubic interpolation overshoots; tf_crop_and_resize writes a constant outside its input."""
+    return (
+        text(resize, "mode", "nearest") == "cubic"
+        or text(resize, "coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize"
+    )
+
+
+def text(node: onnx.NodeProto, name: str, default: str) -> str:
+    """A string attribute."""
+    return next((attribute.s.decode() for attribute in node.attribute if attribute.name == name), default)
+
+
+def quantized_already(
+    group: Sequence[onnx.NodeProto],
+    producers: Mapping[str, onnx.NodeProto],
+    consumers: Mapping[str, Sequence[onnx.NodeProto]],
+) -> bool:
+    """Whether the model itself dequantises what the group reads and quantises what it writes."""
+    reads = [producers[name] for name in group[0].input if name in producers]
+    users = consumers.get(group[-1].output[0], ())
+    return (
+        bool(reads)
+        and bool(users)
+        and all(node.op_type == _REAL for node in reads)
+        and all(node.op_type == _INTEGER for node in users)
+    )
+
+
+def refusal(
+    node: onnx.NodeProto,
+    outputs: Sequence[str],
+    initializers: Collection[str],
+    shapes: Mapping[str, tuple[int, ...]],
+    types: Mapping[str, int],
+) -> str:
+    """Why a block that begins with `node` and writes `outputs` has no int8 form, or ""."""
+    kind = node.op_type
+    if kind == "Softmax":
+        return "ONNX Runtime's int8 Softmax answers wrongly for some scales"
+    if kind in MOVEMENT and standard(node) and not moves(node):
+        return f"this {kind} leaves the range of its input, which int8 would clip"
+    if (kind not in INT8_COMPUTE and kind not in MOVEMENT) or not standard(node):
+        return f"ONNX Runtime has no int8 {kind} on the CPU"
+    activations = [name for name in node.input if name and name not in initializers]
+    if not activations or not outputs:
+        return "reads no activation"
+    if kind in MOVEMENT and node.input[0] in initializers:
+        return "what it moves is a constant"
+    for name in (*(activations[:1] if kind in MOVEMENT else activations), *outputs):
+        if types.get(name, _FLOAT) != _FLOAT:
+            return f"tensor {name} is not float32"
+        if name not in shapes:
+            return f"the shape of {name} is not known before running"
+        if not shapes[name] or 0 in shapes[name]:
+            return f"tensor {name} is {'empty' if shapes[name] else 'a single number'}"
+    return _without_kernel(node, initializers, shapes)
+
+
+def _without_kernel(node: onnx.NodeProto, initializers: Collection[str], shapes: Mapping[str, tuple[int, ...]]) -> str:
+    """What of its attributes or weights ONNX Runtime's int8 kernel of `node` cannot do, or ""."""
+    kind = node.op_type
+    weighted = kind in ("Conv", "ConvTranspose", "Gemm")
+    if weighted and any(name and name not in initializers for name in node.input[1:]):
+        return "its weights are computed while running"
+    if kind == "Gemm" and any(a.name in ("alpha", "beta") and a.f != 1.0 for a in node.attribute):
+        return "Gemm with alpha or beta other than 1 has no int8 kernel"
+    if kind == "MatMul" and node.input[0] in initializers:
+        return "MatMul with a constant first factor has no int8 form"
+    if kind == "AveragePool":
+        given = {a.name for a in node.attribute if a.i}
+        if {"ceil_mode", "count_include_pad"} <= given:
+            return "ONNX Runtime's int8 AveragePool divides partial windows wrongly"
+        if any(a.name == "dilations" and any(step != 1 for step in a.ints) for a in node.attribute):
+            return "ONNX Runtime's int8 AveragePool ignores dilations"
+    if kind == "Conv" and len(shapes.get(node.input[1], ())) not in (3, 4):
+        return "only 1-D and 2-D convolutions have an int8 kernel"
+    return ""
