@@ -63,27 +63,6 @@ class Ledger:
         np.add.at(result, move, new)
         return result
 
-    def regions(
-        self, priced: Priced, labels: np.ndarray, use: np.ndarray, move: np.ndarray, nodes: np.ndarray, to: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """As `changes`, where move move[i] gives node nodes[i] the label to[i], each move many at once.
-
-        Beside it, which values each move touches, as (move, value) pairs.
-        """
-        count, width = int(move.max(initial=-1)) + 1, len(self.fan_out)
-        value, index = self._touched(nodes)
-        pairs = np.unique(move[index] * width + value)
-        which, value = np.divmod(pairs, width)
-        after = np.repeat(labels[None, :], count, axis=0)
-        after[move, nodes] = to
-        owner, edge, producer, reader = self._ends(value)
-        new = self._use(priced, value, owner, edge, after[which, producer], after[which[owner], reader]) - use[value]
-        result = np.zeros((count, self.width))
-        np.add.at(result, move, self.unary[nodes, to] - self.unary[nodes, labels[nodes]])
-        for column in range(self.width):
-            result[:, column] += np.bincount(which, new[:, column], count)
-        return result, which, value
-
     def _touched(self, nodes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Values that each of a list of nodes writes or reads, and whose they are."""
         counts = self.touches[nodes + 1] - self.touches[nodes]

@@ -24,7 +24,7 @@ from taglio.plan.result import Plan, Status
 from taglio.plan.stream import fastest_stream, totals_of
 from taglio.plan.workload import Workload
 
-GAP = 1e-3
+GAP = 5e-3
 # What a later objective may give up of an earlier one, so that rounding does not forbid all but one plan.
 _GIVE = 1e-3
 _ROUNDS = 6

@@ -1,15 +1,14 @@
-"""Solve a `Problem`: a labelling with its copies, and a proof of how far from the best it can be at most.
+"""Solve a `Problem`: labels and copies, and a proven bound on any.
 
-1. The limits are priced (multipliers.py); elimination (relaxation.py) gives the Lagrangian exactly, so its maximum is a
-   proven lower bound. Labels whose min-marginal lies above what is known to be reachable can be in no better plan.
-2. Labellings within the limits come from crossing the priced answers, region by region (crossover.py), from moves and
-   pairs of moves (descent.py), and where that is not enough from fixing part of the network and pricing the rest
-   (dive.py).
-3. Branching (branching.py) looks for plans barely above the bound, then further up, and proves where there are none.
+1. Lagrangian bound: the limits are priced (multipliers.py) and what is left is eliminated exactly (relaxation.py), first
+   with every value split into two-ended parts, then exactly over the labels that can still be in a better plan: those
+   whose min-marginal is below what is known to be reachable.
+2. Incumbents: the Lagrangian's answers that are nearest to the limits, improved by single moves and pairs (descent.py).
+3. Branch and bound (branching.py) looks for plans barely above the bound, then further up, and proves where there are
+   none.
 4. What the gap still allows goes to HiGHS (program.py), over the labels that are left.
 
-Prices are found first with every value split into two-ended parts, then exactly over the labels that this leaves. In a
-graph too wide to eliminate even so, edges are cut and priced (loosened.py).
+In a graph too wide to eliminate, edges are left out of the bound, and HiGHS has the rest of the time.
 """
 
 import time
@@ -19,29 +18,36 @@ from typing import Literal
 
 import numpy as np
 
+from taglio.plan.branching import Branching
 from taglio.plan.descent import Descent
 from taglio.plan.elimination import TooWide
-from taglio.plan.finding import Finder
-from taglio.plan.known import Known
+from taglio.plan.evaluate import evaluate
 from taglio.plan.ledger import Ledger
-from taglio.plan.loosened import Loosened
 from taglio.plan.multipliers import Answer, Prices, maximise
-from taglio.plan.prices import Account
+from taglio.plan.prices import BIG, Account, Market
 from taglio.plan.problem import Copies, Kind, Problem
-from taglio.plan.program import Program
-from taglio.plan.relaxation import WIDEST, Relaxation, tightest
+from taglio.plan.program import Found, Program
+from taglio.plan.relaxation import WIDEST, Relaxation, narrowed, tightest
 
 Outcome = Literal["optimal", "time limit", "infeasible"]
-GAP = 1e-3
-# Prices are found until no more than so many gaps can be won: with split tables, with exact ones.
+GAP = 5e-3
+# Multipliers are improved until no more than so many gaps can be won: with split tables, with exact ones.
 _ROUGH, _FINE = 3.0, 0.15
 # How far above the bound of split tables a label may lie to be kept for exact ones.
 _SLACKS = (0.015, 0.06, 0.25, np.inf)
-# Of the time there is, what a graph too wide for elimination gets before HiGHS has its turn.
-_LOOSENING_SHARE = 0.8
 # Pairs of labels at the two ends of an edge, over all edges, beyond which HiGHS's presolve alone takes minutes,
 # whatever time it is given.
 _MOST_PAIRS = 150_000
+# A given plan within so many gaps of the bound is proven in one go, as it is likely the best: bounds can be that loose.
+_GIVEN = 100.0
+# Answers that are improved before branching, and the share of the time up to then that this may take.
+_STARTS, _STARTING_SHARE = 2, 0.5
+# Of the time of branching, what improving its answers may take; what branching gets of the time left while no plan is
+# known.
+_IMPROVING_SHARE, _BRANCHING_SHARE = 0.25, 0.8
+# Gaps above the bound up to which branching looks for plans at first; how much further each time that none is, and
+# where so few nodes in all halves had to be looked into that doing so once more costs next to nothing.
+_AIM, _FURTHER, _FEW, _FAR = 0.9, 2.0, 300, 10.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -84,8 +90,12 @@ def solve(
     return _Search(problem, gap, time.perf_counter() + time_limit_s, incumbent, multipliers).run(method)
 
 
-class _Search(Known):
-    """One run: what is known, and how it is bettered."""
+class _Search:
+    """What is known of a problem while it is solved, and how it is improved.
+
+    Labels that are not `alive`, a mask (nodes, labels), are in no plan cheaper than `floor`, and no plan costs more
+    than `most`.
+    """
 
     def __init__(
         self,
@@ -95,35 +105,82 @@ class _Search(Known):
         incumbent: Sequence[int] | None,
         multipliers: Mapping[str, float] | None,
     ) -> None:
-        super().__init__(problem, gap, deadline)
-        self.warm = multipliers or {}
+        self.started = self.built = time.perf_counter()
+        problem.check()
+        self.problem, self.gap, self.deadline = problem, gap, deadline
+        self.alive = problem.allowed.reshape(len(problem.nodes), -1)
+        self.market = Market(problem)
+        self.objective, self.bound = np.inf, -np.inf
+        self.labels: np.ndarray | None = None
+        self.wires: tuple[dict[int, Copies], ...] = ()
+        self.floor, self.most = np.inf, self._most()
         self.given = None if incumbent is None else np.array(incumbent, dtype=np.intp)
-        self.multipliers = self._start()
-        self.built = self.started
+        self.multipliers = np.array([float((multipliers or {}).get(row.name, 0.0)) for row in self.market.rows])
         self.how = ""
-        self.most = self._most()
 
     def run(self, method: str) -> Placed:
         """The answer."""
         if method == "auto":
             self._offer_given()
+            self.how = "prices"
             try:
                 rough = Relaxation(self.market, self.alive, arity=1, limit=WIDEST)
             except TooWide:
-                rough = None
-            self.built = time.perf_counter()
-            if rough is None:
-                self._by_loosening()
-            elif self._by_prices(rough):
-                return self._placed("infeasible")
+                self._by_omission()
+            else:
+                self.built = time.perf_counter()
+                if self._by_prices(rough):
+                    return self._placed("infeasible")
         if not self.done() and time.perf_counter() < self.deadline and self._by_highs() and self.labels is None:
             return self._placed("infeasible")
         if self.labels is None:
             self._offer_simple()
         return self._placed("optimal" if self.done() else "time limit")
 
+    def done(self) -> bool:
+        """Whether the gap is small enough."""
+        return bool(np.isfinite(self.objective)) and self.objective - self.bound <= self.gap * abs(self.objective)
+
+    def cutoff(self) -> float:
+        """Plans that cost more do not count: they better the best one by less than the gap."""
+        return self.objective - 0.9 * self.gap * abs(self.objective) if np.isfinite(self.objective) else np.inf
+
+    def offer(self, account: Account) -> None:
+        """Take a labelling as the best plan if it is one."""
+        if account.objective < self.objective and (account.rows <= self.market.uppers + 1e-9).all():
+            self._take(account.labels, account.wires(), account.objective)
+
+    def _improve(self, found: Found) -> None:
+        """Take what HiGHS found if it is better."""
+        if found.labels is not None:
+            objective = evaluate(self.problem, found.labels.tolist(), found.wires).objective
+            if objective < self.objective:
+                self._take(found.labels, found.wires, objective)
+
+    def _take(self, labels: np.ndarray, wires: tuple[dict[int, Copies], ...], objective: float) -> None:
+        if self.problem.implications or (self.problem.memory is not None and self.problem.memory.peak):
+            totals = evaluate(self.problem, labels.tolist(), wires)
+            if totals.broken:
+                return
+        if objective < BIG / 10:
+            self.objective, self.labels, self.wires = objective, labels, wires
+
+    def _worth(self, account: Account) -> float:
+        """The objective, and what the limits are broken by."""
+        over = float(np.maximum(0.0, account.rows - self.market.uppers).sum())
+        return account.objective + abs(self.bound) * over
+
+    def _keep(self, marginals: np.ndarray, threshold: float) -> None:
+        """Drop labels that every plan up to `threshold` does without, by lower bounds (nodes, labels)."""
+        kept = self.alive & (marginals <= threshold)
+        if not kept.any(axis=1).all():
+            # No plan is as cheap as the threshold: that is a bound as well.
+            self.bound = max(self.bound, min(threshold, self.floor))
+            return
+        self.alive, self.floor = kept, min(self.floor, threshold)
+
     def _offer_given(self) -> None:
-        if self.given is not None and self._allowed(self.given):
+        if self.given is not None and self.alive[np.arange(len(self.given)), self.given].all():
             self.offer(self.market.account(self.market.price(self.multipliers), self.given))
 
     def _offer_simple(self) -> None:
@@ -136,16 +193,8 @@ class _Search(Known):
             labels = cost.reshape(len(allowed), -1).argmin(axis=1)
             self.offer(self.market.account(self.market.price(self.multipliers), labels))
 
-    def _allowed(self, labels: np.ndarray) -> bool:
-        table = self.problem.allowed.reshape(len(labels), -1)
-        return bool(table[np.arange(len(labels)), labels].all())
-
-    def _start(self) -> np.ndarray:
-        return np.array([float(self.warm.get(row.name, 0.0)) for row in self.market.rows])
-
     def _by_prices(self, rough: Relaxation) -> bool:
         """Bound and plans by prices; True where the limits are proven to contradict each other."""
-        self.how = "prices"
         everything = self.alive
         pool, prices = self._price(rough, 1.0 if rough.exact else _ROUGH)
         for slack in _SLACKS:
@@ -155,7 +204,7 @@ class _Search(Known):
                 break
             threshold = min(self.bound + slack * abs(self.bound), self.objective)
             rough.run(self.market.price(prices.multipliers))
-            self.keep(rough.marginals(), threshold)
+            self._keep(rough.marginals(), threshold)
             relaxation = rough
             if not rough.exact:
                 relaxation = tightest(self.market, self.alive)
@@ -163,7 +212,7 @@ class _Search(Known):
             if self.done() or self.bound > self.most:
                 break
             if self.bound < threshold * (1.0 - 1e-6) or slack == _SLACKS[-1]:
-                Finder(self).run(relaxation, pool, prices)
+                self._find(relaxation, pool, prices)
             # A plan cheaper than the threshold is in reach of the labels kept, and with it every better one.
             if self.done() or self.objective * (1.0 - self.gap) <= threshold:
                 break
@@ -175,32 +224,19 @@ class _Search(Known):
         above = self.objective * (1.0 - self.gap) - self.bound
         return self.given is not None and slack * abs(self.bound) < above < _SLACKS[2] * abs(self.bound)
 
-    def _by_loosening(self) -> None:
-        """Bound and plans for a graph too wide to eliminate: some edges are cut and priced instead."""
-        self.how = "prices, edges cut"
-        market = self.market
-        loose = Loosened(market, self.alive)
-        ledger = Ledger(market)
-        descent = Descent(market, ledger)
+    def _by_omission(self) -> None:
+        """Bound and plans for a graph too wide to eliminate: what some edges cost is left out of the bound."""
+        self.how = "prices, edges left out"
         self._offer_simple()
-        until = min(self.deadline, time.perf_counter() + _LOOSENING_SHARE * (self.deadline - time.perf_counter()))
-        while not self.done() and time.perf_counter() < until:
-            priced, value, labels = loose.run(self.multipliers)
-            self.bound = max(self.bound, value)
-            account = market.account(priced, labels)
-            self.offer(account)
-            if loose.calls % 20 == 1:
-                for start in (labels, self.labels):
-                    if start is None:
-                        continue
-                    found, better = descent.improve(priced, self.multipliers, start, self.alive, good_enough=-np.inf)
-                    if found < self.objective:
-                        self.offer(market.account(priced, better))
-            goal = self.objective if np.isfinite(self.objective) else value + 0.1 * abs(value)
-            self.multipliers = loose.step(self.multipliers, account.rows - market.uppers, goal - value)
-        self.multipliers = loose.best
+        rough = narrowed(self.market, self.alive)
+        self.built = time.perf_counter()
+        pool, prices = self._price(rough, 1.0)
+        rough.run(self.market.price(prices.multipliers))
+        marginals = rough.marginals()
+        descent = Descent(self.market, Ledger(self.market))
+        self._improve_nearest(descent, pool, prices.multipliers, self.alive)
         if np.isfinite(self.objective) and not self.done():
-            self.keep(loose.marginals(), self.objective - 0.9 * self.gap * abs(self.objective))
+            self._keep(marginals, self.cutoff())
 
     def _price(self, relaxation: Relaxation, tolerance: float) -> tuple[list[Account], Prices]:
         """Raise the bound until no more than `tolerance` of the gap can be won."""
@@ -225,17 +261,107 @@ class _Search(Known):
         self.multipliers = prices.multipliers
         return pool, prices
 
+    def _find(self, relaxation: Relaxation, pool: list[Account], prices: Prices) -> None:
+        """Plans within the limits, from the answers near the best prices on."""
+        market = self.market
+        relaxation.run(market.price(prices.multipliers))
+        marginals = relaxation.marginals()
+        descent = Descent(market, Ledger(market))
+        # A running plan that is not far from the bound is likely the best: prove that in one go.
+        near = self.objective - self.bound <= _GIVEN * self.gap * abs(self.bound)
+        aim = np.inf if self.given is not None and near else _AIM
+        if aim < np.inf:
+            self._improve_nearest(descent, pool, prices.multipliers, self._offered(marginals))
+        further = 1.0
+        while further and not self._ended():
+            aim *= further
+            upto = self.bound + aim * self.gap * abs(self.bound)
+            further = self._branch(relaxation, descent, marginals, prices.multipliers, upto)
+        if np.isfinite(self.objective) and not self.done():
+            self._keep(marginals, self.cutoff())
+
+    def _offered(self, marginals: np.ndarray) -> np.ndarray:
+        """Labels that are tried in plans: those with a bound near the least one, and the best of every node."""
+        least = float(marginals.min())
+        near = least + 3.0 * self.gap * abs(least)
+        kept: np.ndarray = marginals <= np.maximum(near, marginals.min(axis=1))[:, None]
+        return kept
+
+    def _ended(self) -> bool:
+        """Whether the gap is small enough, no plan is left among the labels that are alive, or time is up."""
+        proven = self.done() or self.bound >= self.floor or self.bound > self.most
+        return proven or time.perf_counter() > self.deadline
+
+    def _improve_nearest(
+        self, descent: Descent, pool: list[Account], multipliers: np.ndarray, offered: np.ndarray
+    ) -> None:
+        """Improve the few answers that are nearest to a plan."""
+        begun = time.perf_counter()
+        until = min(self.deadline, begun + _STARTING_SHARE * (begun - self.started))
+        known: set[bytes] = set()
+        for account in sorted(pool, key=self._worth):
+            if self.done() or len(known) == _STARTS or time.perf_counter() > until:
+                return
+            if account.labels.tobytes() not in known:
+                known.add(account.labels.tobytes())
+                self._descend(descent, account.labels, multipliers, offered)
+
+    def _descend(self, descent: Descent, labels: np.ndarray, multipliers: np.ndarray, offered: np.ndarray) -> None:
+        good = self.bound / (1.0 - self.gap) if self.bound > 0 else self.bound
+        priced = self.market.price(multipliers)
+        objective, labels = descent.improve(priced, multipliers, labels, offered, good_enough=good)
+        if objective < self.objective:
+            self.offer(self.market.account(priced, labels))
+
+    def _branch(
+        self, relaxation: Relaxation, descent: Descent, marginals: np.ndarray, multipliers: np.ndarray, aim: float
+    ) -> float:
+        """Look for plans up to `aim` by branching; where there is none, that is a bound. How much further to look then;
+        0 where time ran out."""
+        aim = min(aim, self.floor)
+        upto = min(aim, self.cutoff())
+        alive = self.alive & (marginals <= upto)
+        if not alive.any(axis=1).all():
+            self.bound = max(self.bound, upto)
+            return _FURTHER
+        market, begun, spent = self.market, time.perf_counter(), 0.0
+        worths: list[float] = []
+
+        def show(account: Account, multipliers: np.ndarray, marginals: np.ndarray) -> None:
+            nonlocal spent
+            self.offer(account)
+            now = time.perf_counter()
+            worths.append(self._worth(account))
+            # Time goes to the answers that are nearer to a plan than most.
+            if spent <= _IMPROVING_SHARE * (now - begun) and worths[-1] <= np.median(worths):
+                self._descend(descent, account.labels, multipliers, self._offered(marginals))
+                spent += time.perf_counter() - now
+
+        def close(labels: np.ndarray) -> bool:
+            cutoff = min(aim, self.cutoff())
+            program = Program(market, labels)
+            found = program.solve(time_limit_s=until - time.perf_counter(), gap=0.2 * self.gap, cutoff=cutoff)
+            self._improve(found)
+            return found.infeasible or found.bound >= min(aim, self.cutoff())
+
+        share = 1.0 if np.isfinite(self.objective) else _BRANCHING_SHARE
+        until = begun + share * (self.deadline - begun)
+        branching = Branching(market, lambda: min(aim, self.cutoff()), show, close, until)
+        bound = branching.run(alive, multipliers, relaxation)
+        self.bound = max(self.bound, bound)
+        if bound < min(aim, self.cutoff()):
+            return 0.0
+        return _FAR if market.nodes * (1 + len(worths)) <= _FEW else _FURTHER
+
     def _most(self) -> float:
         """More than any labelling can cost: a bound above it proves that none keeps the limits."""
-        ledger_free = self.market.price(np.zeros(len(self.market.rows)))
-        values = self.problem.values
-        devices = self.market.devices
-        total = np.where(self.problem.allowed.reshape(len(self.alive), -1), ledger_free.unary, 0.0).max(axis=1).sum()
-        by_value = ledger_free.send_float.max(axis=(1, 2)) + ledger_free.send_int8.max(axis=(1, 2))
-        by_value += ledger_free.quantize.max(axis=(1, 2))
-        total += devices * by_value.sum()
-        total += (np.diff(values.start) * ledger_free.dequantize.max(axis=1, initial=0.0)).sum()
-        return float(total + ledger_free.constant) * (1.0 + 1e-9) + 1e-9
+        priced = self.market.price(np.zeros(len(self.market.rows)))
+        total = np.where(self.alive, priced.unary, 0.0).max(axis=1).sum()
+        by_value = priced.send_float.max(axis=(1, 2)) + priced.send_int8.max(axis=(1, 2))
+        by_value += priced.quantize.max(axis=(1, 2), initial=0.0)
+        total += self.market.devices * by_value.sum()
+        total += (np.diff(self.problem.values.start) * priced.dequantize.max(axis=1, initial=0.0)).sum()
+        return float(total + priced.constant) * (1.0 + 1e-9) + 1e-9
 
     def _by_highs(self) -> bool:
         """HiGHS over the labels that are left; True where it proves that no plan is."""
@@ -249,7 +375,7 @@ class _Search(Known):
         found = program.solve(
             time_limit_s=self.deadline - time.perf_counter(), gap=0.5 * self.gap, cutoff=self.objective
         )
-        self.improve(found)
+        self._improve(found)
         # Plans that need a label that was dropped cost more than the floor; the cutoff hides what is no better.
         proven = min(found.bound, self.floor, self.objective)
         if np.isfinite(proven):

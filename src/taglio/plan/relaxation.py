@@ -13,8 +13,9 @@ from taglio.plan.prices import BIG, KINDS, Market, Priced
 from taglio.plan.problem import CALLER, SOURCE, Kind
 from taglio.plan.valuetables import Parts, States, Tables, split
 
-# Tables with more entries are not built where a looser bound, or another method, will do.
-WIDEST = 3e6
+# Tables with more entries are not built where a looser bound, or another method, will do; nor are larger ones where
+# edges were left out already.
+WIDEST, _NARROW = 3e6, 3e5
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -324,6 +325,42 @@ def tightest(market: Market, alive: np.ndarray) -> Relaxation:
         except TooWide:
             pass
     return Relaxation(market, alive, arity=1, limit=np.inf)
+
+
+def narrowed(market: Market, alive: np.ndarray) -> Relaxation:
+    """A relaxation of a graph that is too wide: edges are left out, those that cost least first, but for a spanning
+    forest and strict ones."""
+    values = market.problem.values
+    producer = values.producer[market.edge_value]
+    inner = (producer >= 0) & (values.readers >= 0)
+    priced = market.price(np.zeros(len(market.rows)))
+    dear = priced.send_float.mean(axis=(1, 2))[market.edge_value] + BIG * values.strict
+    root = list(range(market.nodes))
+
+    def find(node: int) -> int:
+        while root[node] != node:
+            root[node] = root[root[node]]
+            node = root[node]
+        return node
+
+    without = np.zeros(len(inner), dtype=bool)
+    for edge in sorted(np.flatnonzero(inner).tolist(), key=lambda each: -dear[each]):
+        one, other = find(int(producer[edge])), find(int(values.readers[edge]))
+        without[edge] = one == other and not values.strict[edge]
+        root[one] = other
+    best = Relaxation(market, alive, arity=1, without=without)
+    # What else fits, the dearest edges first.
+    waiting = [edge for edge in np.argsort(-dear).tolist() if without[edge]]
+    size = max(1, len(waiting) // 6)
+    while waiting and size >= max(1, len(without) // 100):
+        tried = without.copy()
+        tried[waiting[:size]] = False
+        try:
+            best = Relaxation(market, alive, arity=1, limit=_NARROW, without=tried)
+            without, waiting = tried, waiting[size:]
+        except TooWide:
+            size //= 2
+    return best
 
 
 # Few where tables are small and their number is what takes time; many where tables are large.
