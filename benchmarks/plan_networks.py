@@ -41,9 +41,8 @@ def profile(graph: Graph, seed: int, *, sparing: float = 0.1) -> Profile:
         size = sum(tensors[name].float_bytes for name in (*block.inputs, *block.outputs))
         seconds = (block.flops / FLOPS_PER_S + size / BYTES_PER_S + START_S) * rng.lognormal(0.0, 0.3)
         shares = {"float32": 1.0, "int8": rng.uniform(0.3, 1.1), "int8-anchor": rng.uniform(0.4, 1.1)}
-        for each in choices:
-            if each.fits(block) and not block.movement:
-                blocks.append(BlockTime(block.name, each.name, seconds * shares[each.name], 0.0, 1))
+        fitting = [] if block.movement else [each.name for each in choices if each.fits(block)]
+        blocks += [BlockTime(block.name, name, seconds * shares[name], 0.0, 1) for name in fitting]
     for flow in flows(graph):
         whole = START_S + PER_ELEMENT_S * tensors[flow.name].elements
         quantize, dequantize = whole * rng.uniform(0.3, 1.5, 2) * np.where(rng.random(2) < sparing, -0.3, 1.0)

@@ -14,12 +14,12 @@ from math import inf
 import numpy as np
 
 from taglio.plan.assemble import Assembled
+from taglio.plan.branches import branches, flow_ends
 from taglio.plan.evaluate import cheapest_copies, evaluate
 from taglio.plan.problem import CALLER, SOURCE, Totals, Wires
 from taglio.plan.resources import request_shares
 from taglio.plan.schedule import Schedule, Scheduler, Sent
 from taglio.plan.simulate import simulate
-from taglio.plan.windows import branches, flow_ends
 from taglio.plan.workload import Goal
 
 # A component is parted where that shortens the request by so much of it.

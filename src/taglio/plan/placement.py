@@ -1,6 +1,6 @@
 """Solve a `Problem`: labels and copies, and a proven bound on any.
 
-1. Lagrangian bound: the limits are priced (multipliers.py) and what is left is eliminated exactly (relaxation.py), first
+1. Lagrangian bound: the limits are priced (multipliers.py), what is left is eliminated exactly (relaxation.py): first
    with every value split into two-ended parts, then exactly over the labels that can still be in a better plan: those
    whose min-marginal is below what is known to be reachable.
 2. Incumbents: the Lagrangian's answers that are nearest to the limits, improved by single moves and pairs (descent.py).

@@ -1,28 +1,11 @@
-"""Windows of a graph: pairs of blocks between which others must run, one after the other where they share a device.
-
-What follows block a and leads to block b runs after a has ended and before b starts. A longest path may therefore leap
-from a to b over everything in between, and take as long as any one device is busy with that, or any one link. Where a
-graph forks and joins, a path sees one branch; a window sees what all of them keep one device busy with.
-"""
+"""Branches of a graph: what comes of one block alone, or leads to one alone. They may move as wholes."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from taglio.plan.problem import CALLER, SOURCE, Problem
 
 START = -1
 END = -2
-
-
-@dataclass(frozen=True, slots=True)
-class Window:
-    """After the node `first` (or START) and before `last` (or END): the nodes strictly between, and the edges that
-    begin and end in the window."""
-
-    first: int
-    last: int
-    nodes: tuple[int, ...]
-    edges: tuple[int, ...]
 
 
 def flow_ends(problem: Problem, model: int) -> tuple[tuple[int, int, int], ...]:
@@ -37,28 +20,6 @@ def flow_ends(problem: Problem, model: int) -> tuple[tuple[int, int, int], ...]:
         for edge, value in enumerate(of.tolist())
         if values.model[value] == model
     )
-
-
-def windows(nodes: range, ends: Sequence[tuple[int, int, int]]) -> tuple[Window, ...]:
-    """Windows from each fork to where its branches have met, to each join from where they came apart, and the whole.
-
-    `nodes` are one model's, in execution order; `ends` its edges: index, producer (or START), reader (or END).
-    """
-    stop, edges, before, after = _graph(nodes, ends)
-    parted, joined = _dominators(before), _joins(after)
-    pairs = {(parted[index], index) for index in range(1, stop + 1) if len(before[index]) > 1}
-    pairs |= {(index, joined[index]) for index in range(stop) if len(after[index]) > 1}
-    pairs.add((0, stop))
-    earlier = _ancestors(before)
-    names = [START, *nodes, END]
-    found = []
-    for first, last in sorted(pairs):
-        between = [n for n in range(first + 1, last) if earlier[last] >> n & 1 and earlier[n] >> first & 1]
-        if len(between) > 1:
-            inside = {first, last, *between}
-            kept = tuple(edge for edge, source, reader in edges if source in inside and reader in inside)
-            found.append(Window(names[first], names[last], tuple(names[n] for n in between), kept))
-    return tuple(found)
 
 
 def branches(nodes: range, ends: Sequence[tuple[int, int, int]]) -> set[int]:
@@ -113,13 +74,4 @@ def _dominators(before: Sequence[set[int]]) -> list[int]:
                 one, other = (found[one], other) if one > other else (one, found[other])
             nearest = one
         found[node] = nearest
-    return found
-
-
-def _ancestors(before: Sequence[set[int]]) -> list[int]:
-    """Every node that a path leads from to a node, as bits, by node."""
-    found = [0] * len(before)
-    for node, direct in enumerate(before):
-        for each in direct:
-            found[node] |= found[each] | 1 << each
     return found
