@@ -1,6 +1,6 @@
 """Branches: what may move as a whole."""
 
-from taglio.plan.branches import END, START, branches
+from taglio.plan.local_search import END, START, branches
 
 
 def test_branches_are_what_comes_of_one_node_alone_or_leads_to_one_alone() -> None:

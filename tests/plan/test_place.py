@@ -14,24 +14,25 @@ from taglio.cluster.devices import Cluster, Link
 from taglio.cluster.file import parse
 from taglio.errors import BadOption, Infeasible
 from taglio.plan.assemble import Assembled, assemble
+from taglio.plan.costs import evaluate
 from taglio.plan.describe import latencies
-from taglio.plan.evaluate import broken_edges, choices, evaluate
 from taglio.plan.explain import amount
 from taglio.plan.objective import Objective, parse_objective
+from taglio.plan.one_machine import noise_limits
 from taglio.plan.place import Answer, Running, conflict, place
 from taglio.plan.problem import Totals
 from taglio.plan.result import Limits
 from taglio.plan.schedule import Scheduler
 from taglio.plan.simulate import simulate
-from taglio.plan.solve import noise_limits
 from taglio.plan.workload import Goal, Workload
 from taglio.profile.attribution import Attribution
 from taglio.profile.result import WholeRun
 from taglio.profile.stopwatch import WallTime
 from tests.plan import made_up
 from tests.plan.made_up import Problem
+from tests.plan.reference import broken_edges, choices
 from tests.plan.test_assemble import PAIR, chain
-from tests.plan.test_check_cluster import THREE
+from tests.plan.test_check import THREE
 from tests.plan.test_schedule import STEADY
 
 CLUSTER = parse(PAIR)
@@ -337,8 +338,8 @@ def test_a_running_plan_stays_unless_moving_pays() -> None:
     [
         ("latncy", 'did you mean "latency"'),
         ("", "is empty"),
-        ("latency=1,energy=x", "no number"),
-        ("latency=-1", "no number"),
+        ("latency=1,energy=x", "must be a number"),
+        ("latency=-1", "must be a number"),
         ("speed=1", "weights are for latency and energy"),
         ("latency=0", "above 0"),
         ("latency,latency", "twice"),

@@ -108,6 +108,13 @@ def _time_limit(each: argparse.ArgumentParser) -> None:
         metavar="S",
         help="of one plan, of which an error bound takes up to five (default: 20 s; 4 s for a point of a front)",
     )
+    each.add_argument(
+        "--gap",
+        type=fraction,
+        default=0.005,
+        metavar="SHARE",
+        help="proven distance from the best plan at which the search ends, with --cluster (default: 0.5%%)",
+    )
 
 
 def plan_on_cluster(options: argparse.Namespace) -> int:
@@ -140,6 +147,7 @@ def plan_on_cluster(options: argparse.Namespace) -> int:
             cluster,
             objective,
             running=running,
+            gap=options.gap,
             time_limit_s=options.time_limit or 20.0,
             used=used,
             progress=progress,
@@ -258,7 +266,9 @@ def _pareto(options: argparse.Namespace) -> int:
         result = front(
             work,
             axis,
-            lambda w, objective: place([w], cluster, objective, time_limit_s=options.time_limit or 4.0),
+            lambda w, objective: place(
+                [w], cluster, objective, gap=options.gap, time_limit_s=options.time_limit or 4.0
+            ),
             with_error,
             points=options.points,
             progress=progress,

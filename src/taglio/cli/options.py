@@ -202,8 +202,8 @@ def read_setup(options: argparse.Namespace) -> Any:
 
 def read_limits(graph: Any, options: argparse.Namespace) -> Any:
     """The limits that the options ask for; patterns need the graph."""
+    from taglio.plan.one_machine import pinned
     from taglio.plan.result import Limits
-    from taglio.plan.solve import pinned
 
     if graph is None:
         return Limits(options.max_error)

@@ -8,7 +8,7 @@ from taglio.cluster.devices import Cluster
 from taglio.cluster.engine.recover import Recovery
 from taglio.cluster.engine.replan import Planned
 from taglio.cluster.file import parse
-from tests.plan.test_check_cluster import THREE
+from tests.plan.test_check import THREE
 
 TWO = parse('start = "near"\n[device.near]\n[device.far]\n[[link]]\nfrom = "near"\nto = "far"\nbandwidth_mbit_s = 8\n')
 

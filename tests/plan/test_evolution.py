@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from taglio.cluster.file import parse
 from taglio.errors import BadOption
 from taglio.plan.assemble import Assembled, assemble
-from taglio.plan.evaluate import evaluate
-from taglio.plan.evolve import Pool, Pools
+from taglio.plan.costs import evaluate
+from taglio.plan.evolution import Pool, Pools
 from taglio.plan.local_search import LocalSearch
 from taglio.plan.replay import Replay
 from taglio.plan.result import Limits

@@ -1,10 +1,10 @@
 """The critical path: the placement of least simulated latency that is found, and a proven lower bound on any.
 
-Placements come from the plan of the least sum and those of one device, by an evolutionary search (evolve.py), and by
+Placements come from the plan of the least sum and those of one device, by an evolutionary search (evolution.py), and by
 moving parts of the best to other devices (local_search.py).
 
 The bound: a request takes at least as long as any path of blocks and transfers, whatever else happens. With the limits
-on noise priced at λ ≥ 0, a path is as long as its seconds and λ times its noise; the longest path under the best labels,
+on noise priced at λ ≥ 0, a path is as long as its seconds and λ times its noise; the longest path under its best labels
 less λ times the limits, is a lower bound at every λ, and the best of a few λ is taken. It knows nothing of devices that
 have to do one thing after another, so that it is close where a network is a chain, and loose where it is broad.
 """
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from taglio.plan.assemble import Assembled
-from taglio.plan.evolve import Pools
+from taglio.plan.evolution import Pools
 from taglio.plan.local_search import LocalSearch
 from taglio.plan.problem import Totals
 from taglio.plan.timetable import BYTES, DELAY, NEVER, Timetable, Way

@@ -1,4 +1,4 @@
-"""Placements bettered by many small changes at a time: pools of them, one after the other. Proves nothing.
+"""An evolutionary search for placements: pools of them, one after the other, improved by many small changes. No bound.
 
 A change gives another device or precision to all that leads to a block, or all that comes of it, a branch, a run of
 blocks, or one block; takes such a part from another placement of the pool; or holds a component together where it could
@@ -15,7 +15,6 @@ from math import inf
 
 import numpy as np
 
-from taglio.plan.evaluate import evaluate
 from taglio.plan.local_search import LocalSearch
 from taglio.plan.problem import Copies, Wires
 from taglio.plan.replay import Played, Replay
@@ -250,7 +249,7 @@ class Pools:
             ended, before = pool.run(deadline, _PATIENCE, good_enough=good_enough), search.value
             offered = 0
             for own, wires, stages in pool.plans():
-                totals = replace(evaluate(search.assembled.problem, own, wires), stages=stages)
+                totals = replace(search.costs.totals(own, wires), stages=stages)
                 if search.kept(totals) and offered < _OFFERED:
                     search.offer(totals)
                     offered += 1

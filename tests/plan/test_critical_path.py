@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from taglio.cluster.file import parse
 from taglio.errors import BadOption
 from taglio.plan.assemble import Assembled, assemble
-from taglio.plan.critical import path_bound
-from taglio.plan.evaluate import evaluate
-from taglio.plan.evolve import Pool
+from taglio.plan.costs import evaluate
+from taglio.plan.critical_path import path_bound
+from taglio.plan.evolution import Pool
 from taglio.plan.local_search import LocalSearch
 from taglio.plan.problem import NoiseBound
 from taglio.plan.result import Limits
