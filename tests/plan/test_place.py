@@ -84,7 +84,7 @@ def period(assembled: Assembled, totals: Totals) -> float:
 
 def placed(problem: Problem, objective: Objective, cluster: Cluster = CLUSTER) -> Answer | None:
     try:
-        return place([workload(problem, cluster)], cluster, objective, time_limit_s=20.0)
+        return place([workload(problem, cluster)], cluster, objective, gap=1e-3, time_limit_s=20.0)
     except (Infeasible, BadOption):
         return None
 
@@ -109,9 +109,7 @@ def test_the_shortest_request_is_between_the_bound_and_what_is_found(problem: Pr
 
 
 @settings(STEADY, max_examples=30)
-@given(
-    made_up.problems(largest=3, sparing=False), st.sampled_from([SUM, ENERGY, parse_objective("latency=0,energy=2")])
-)
+@given(made_up.problems(largest=3), st.sampled_from([SUM, ENERGY, parse_objective("latency=0,energy=2")]))
 def test_what_adds_up_is_the_least_of_all(problem: Problem, objective: Objective) -> None:
     answer = placed(problem, objective)
     try:
@@ -158,7 +156,7 @@ def test_a_stream_goes_by_its_busiest_device(send_s: float, receive_s: float, sl
     work = Workload("m", graph, known, None, Limits(None))
     devices = tuple(replace(each, send_s=send_s, receive_s=receive_s) for each in CLUSTER.devices)
     cluster = replace(CLUSTER, devices=devices)
-    answer = place([work], cluster, STREAM)
+    answer = place([work], cluster, STREAM, gap=1e-3)
     assembled = assemble([work], cluster, Goal())
     best = min(totals_period(assembled, totals) for totals in every(assembled))
     assert best * (1 - 1e-9) <= answer.value <= best * (1 + 2e-3)
@@ -184,13 +182,13 @@ def totals_period(assembled: Assembled, totals: Totals) -> float:
 def test_later_objectives_give_up_nothing_of_the_first() -> None:
     graph, profiles = chain()
     work = Workload("m", graph, profiles, None, Limits(None))
-    cheap, quick = place([work], CLUSTER, ENERGY), place([work], CLUSTER, LATENCY)
-    both = place([work], CLUSTER, parse_objective("latency,energy"))
+    cheap, quick = place([work], CLUSTER, ENERGY, gap=1e-3), place([work], CLUSTER, LATENCY, gap=1e-3)
+    both = place([work], CLUSTER, parse_objective("latency,energy"), gap=1e-3)
     assert both.plans[0].predicted_latency_s.value <= 1.002 * quick.value
     energy = both.plans[0].predicted_joules
     assert energy is not None and quick.plans[0].predicted_joules is not None
     assert energy.value <= quick.plans[0].predicted_joules.value * (1 + 1e-9)
-    other = place([work], CLUSTER, parse_objective("energy,latency"))
+    other = place([work], CLUSTER, parse_objective("energy,latency"), gap=1e-3)
     assert other.totals.resources[2] <= cheap.totals.resources[2] * 1.002
     assert other.plans[0].predicted_latency_s.value <= cheap.plans[0].predicted_latency_s.value * (1 + 1e-9)
 
@@ -211,18 +209,18 @@ def test_more_never_hurts(problem: Problem, which: int) -> None:
         changed = replace(problem, limits=replace(problem.limits, max_error=2 * problem.limits.max_error))
     elif which == 2:
         cluster = THREE.with_link(Link("far", "near", 1e9))
-    after = place([workload(changed, cluster)], cluster, SUM, time_limit_s=5.0)
+    after = place([workload(changed, cluster)], cluster, SUM, gap=1e-3, time_limit_s=5.0)
     assert after.bound <= before.value * (1 + 1e-9) + 1e-12
     assert after.value <= before.value * (1 + 2e-3) + 1e-12
     work = workload(problem, THREE)
     turned = replace(THREE, devices=THREE.devices[::-1])
-    again = place([work], turned, SUM, time_limit_s=5.0)
+    again = place([work], turned, SUM, gap=1e-3, time_limit_s=5.0)
     assert again.value == pytest.approx(before.value, rel=2e-3, abs=1e-12)
 
 
 def test_a_chain_is_proven_to_a_thousandth() -> None:
     graph, profiles = chain(soft=True)
-    answer = place([Workload("m", graph, profiles, None, Limits(None))], CLUSTER, LATENCY)
+    answer = place([Workload("m", graph, profiles, None, Limits(None))], CLUSTER, LATENCY, gap=1e-3)
     assert answer.gap <= 1e-3
 
 

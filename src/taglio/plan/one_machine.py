@@ -16,16 +16,15 @@ from taglio.plan.check import PlanIsWrong, check
 from taglio.plan.costs import evaluate
 from taglio.plan.describe import describe as describe_placed
 from taglio.plan.result import LOCAL, Interval, Limits, Plan, placements
-from taglio.plan.solve import solve
+from taglio.plan.solve import GAP, solve
 from taglio.plan.workload import Goal, Workload
 from taglio.profile.fit import COVERAGE
 from taglio.profile.result import Profile, predict
 from taglio.quantize.effective import effective
 from taglio.quantize.precision import Assignment, Precision
 
-# Finer than a plan for several devices needs: it takes tenths of a second at most, and the clock tells plans this close
-# apart.
-_GAP = 1e-3
+# A gap that most plans reach in tenths of a second, and what they may take for it.
+_FINE, _FINE_S = 1e-3, 2.0
 
 
 def pinned(graph: Graph, max_error: float | None, keep_float: Sequence[str], force_int8: Sequence[str]) -> Limits:
@@ -63,11 +62,11 @@ def make_plan(
     limits: Limits,
     *,
     slack: float = 1.0,
-    gap: float = _GAP,
+    gap: float = GAP,
     time_limit_s: float = 60.0,
 ) -> Plan:
-    """The fastest plan for one machine under `limits`, checked independently. Its status may be "infeasible" when pins
-    force error."""
+    """The fastest plan for one machine under `limits`, proven within `gap` (or less, where that takes little), checked
+    independently. Its status may be "infeasible" when pins force error."""
     refuse_contradictions(graph, limits)
     bounds: Mapping[str, float] = {}
     if limits.max_error is not None and error is not None:
@@ -75,12 +74,14 @@ def make_plan(
     cluster, told = local(LOCAL), partial(describe, graph, profile, error, limits)
     work = Workload(graph.model_sha256, graph, {LOCAL: profile}, error, limits, None, bounds)
     assembled = assemble([work], cluster, Goal())
-    placed = solve(assembled.problem, gap=gap, time_limit_s=time_limit_s)
+    placed = solve(assembled.problem, gap=min(gap, _FINE), time_limit_s=min(time_limit_s, _FINE_S))
+    if placed.status == "time limit" and placed.gap > gap:
+        placed = solve(assembled.problem, gap=gap, time_limit_s=time_limit_s, incumbent=placed.labels or None)
     if not placed.labels:
         return told({}, status="infeasible", gap=inf)
     (whole,) = describe_placed(assembled, evaluate(assembled.problem, placed.labels, placed.wires))
     check(graph, {LOCAL: profile}, error, cluster, whole, max_noise=bounds)
-    plan = told(whole.assignment(), status=placed.status, gap=placed.gap)
+    plan = told(whole.assignment(), status="optimal" if placed.gap <= gap else "time limit", gap=placed.gap)
     if not isclose(plan.predicted_latency_s.value, whole.predicted_latency_s.value, rel_tol=1e-6, abs_tol=1e-9):
         raise PlanIsWrong(
             f"the plan takes {whole.predicted_latency_s.value * 1e3:.4f} ms by the planner's tables, "
