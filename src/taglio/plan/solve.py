@@ -40,6 +40,8 @@ _MOST_PAIRS = 150_000
 _GIVEN = 100.0
 # Answers that are improved before branching, and the share of the time up to then that this may take.
 _STARTS, _STARTING_SHARE = 2, 0.5
+# The same in a graph too wide to eliminate: all answers, for this share of the time that is left.
+_OMITTING_SHARE = 0.5
 # Of the time of branching, what improving its answers may take; what branching gets of the time left while no plan is
 # known.
 _IMPROVING_SHARE, _BRANCHING_SHARE = 0.25, 0.8
@@ -251,7 +253,8 @@ class _Search:
         rough.run(self.costs.price(prices.multipliers))
         marginals = rough.marginals()
         descent = Descent(self.costs)
-        self._improve_nearest(descent, pool, prices.multipliers, self.alive)
+        until = time.perf_counter() + _OMITTING_SHARE * (self.deadline - time.perf_counter())
+        self._improve_nearest(descent, pool, prices.multipliers, self.alive, len(pool), until)
         if np.isfinite(self.objective) and not self.done():
             self._keep(marginals, self.cutoff())
 
@@ -288,7 +291,8 @@ class _Search:
         near = self.objective - self.bound <= _GIVEN * self.gap * abs(self.bound)
         aim = np.inf if self.given is not None and near else _AIM
         if aim < np.inf:
-            self._improve_nearest(descent, pool, prices.multipliers, self._offered(marginals))
+            until = time.perf_counter() + _STARTING_SHARE * (time.perf_counter() - self.started)
+            self._improve_nearest(descent, pool, prices.multipliers, self._offered(marginals), _STARTS, until)
         further = 1.0
         while further and not self._ended():
             aim *= further
@@ -310,14 +314,18 @@ class _Search:
         return proven or time.perf_counter() > self.deadline
 
     def _improve_nearest(
-        self, descent: Descent, pool: list[Account], multipliers: np.ndarray, offered: np.ndarray
+        self,
+        descent: Descent,
+        pool: list[Account],
+        multipliers: np.ndarray,
+        offered: np.ndarray,
+        starts: int,
+        until: float,
     ) -> None:
         """Improve the few answers that are nearest to a plan."""
-        begun = time.perf_counter()
-        until = min(self.deadline, begun + _STARTING_SHARE * (begun - self.started))
         known: set[bytes] = set()
         for account in sorted(pool, key=self._worth):
-            if self.done() or len(known) == _STARTS or time.perf_counter() > until:
+            if self.done() or len(known) == starts or time.perf_counter() > min(until, self.deadline):
                 return
             if account.labels.tobytes() not in known:
                 known.add(account.labels.tobytes())
