@@ -13,9 +13,8 @@ from taglio.plan.elimination import LARGEST_TABLE, TooWide, schedule
 from taglio.plan.problem import CALLER, SOURCE, Kind
 from taglio.plan.value_tables import Parts, States, Tables, split
 
-# Tables with more entries are not built where a looser bound, or another method, will do; nor are larger ones where
-# edges were left out already.
-WIDEST, _NARROW = 3e6, 3e5
+# Tables with more entries are not built where a looser bound, or another method, will do.
+WIDEST = 3e6
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,7 +46,7 @@ class Relaxation:
         without: np.ndarray | None = None,
     ) -> None:
         """Raises TooWide where a table would have more than `limit` entries. With an arity of 1, edges may be left out
-        (`without`, a mask): the bound then counts the least that they may cost."""
+        (`without`, a mask): the caller bounds what they cost."""
         self.costs, self.arity, self.without = costs, arity, without
         counts = alive.sum(axis=1)
         self.given = int(counts.sum())
@@ -95,8 +94,6 @@ class Relaxation:
         free = np.ones(self.costs.nodes, dtype=bool)
         free[self.free] = False
         base += priced.unary[free, self.fixed[free]].sum() + self.costs.least(priced, labels, self.settled)
-        if self.without is not None:
-            base += self._least_left_out(priced)
         self.base, self.total = float(base), total
         return total + self.base, labels
 
@@ -109,12 +106,6 @@ class Relaxation:
         rows, columns = np.nonzero(np.isfinite(found))
         result[self.free[rows], self.labels[rows, columns]] = found[rows, columns]
         return result
-
-    def _least_left_out(self, priced: Priced) -> float:
-        """What the edges left out cost at least: no more than nothing, and less where changes of type save time."""
-        assert self.without is not None
-        least = np.minimum(priced.quantize.min(axis=(1, 2)), 0.0) + np.minimum(priced.dequantize.min(axis=1), 0.0)
-        return float(least[self.costs.edge_value[self.without]].sum())
 
     def _split(self) -> tuple[np.ndarray, Parts]:
         """Values between fixed nodes alone, and the parts of the others."""
@@ -335,42 +326,6 @@ def tightest(costs: Costs, alive: np.ndarray) -> Relaxation:
         except TooWide:
             pass
     return Relaxation(costs, alive, arity=1, limit=np.inf)
-
-
-def narrowed(costs: Costs, alive: np.ndarray) -> Relaxation:
-    """A relaxation of a graph that is too wide: edges are left out, those that cost least first, but for a spanning
-    forest and strict ones."""
-    values = costs.problem.values
-    producer = values.producer[costs.edge_value]
-    inner = (producer >= 0) & (values.readers >= 0)
-    priced = costs.price(np.zeros(len(costs.rows)))
-    dear = priced.send_float.mean(axis=(1, 2))[costs.edge_value] + BIG * values.strict
-    root = list(range(costs.nodes))
-
-    def find(node: int) -> int:
-        while root[node] != node:
-            root[node] = root[root[node]]
-            node = root[node]
-        return node
-
-    without = np.zeros(len(inner), dtype=bool)
-    for edge in sorted(np.flatnonzero(inner).tolist(), key=lambda each: -dear[each]):
-        one, other = find(int(producer[edge])), find(int(values.readers[edge]))
-        without[edge] = one == other and not values.strict[edge]
-        root[one] = other
-    best = Relaxation(costs, alive, arity=1, without=without)
-    # What else fits, the dearest edges first.
-    waiting = [edge for edge in np.argsort(-dear).tolist() if without[edge]]
-    size = max(1, len(waiting) // 6)
-    while waiting and size >= max(1, len(without) // 100):
-        tried = without.copy()
-        tried[waiting[:size]] = False
-        try:
-            best = Relaxation(costs, alive, arity=1, limit=_NARROW, without=tried)
-            without, waiting = tried, waiting[size:]
-        except TooWide:
-            size //= 2
-    return best
 
 
 # Few where tables are small and their number is what takes time; many where tables are large.

@@ -8,7 +8,8 @@
    there are none.
 4. What the gap still allows goes to HiGHS (milp.py), over the labels that are left.
 
-In a graph too wide to eliminate, edges are left out of the bound, and HiGHS has the rest of the time.
+In a graph too wide to eliminate, edges are relaxed and priced as limits are (edge_relaxation.py); HiGHS has the rest of
+the time.
 """
 
 import time
@@ -22,10 +23,11 @@ from taglio.plan.branch_and_bound import Branching
 from taglio.plan.costs import BIG, Account, Costs
 from taglio.plan.cutting_planes import Answer, Prices, maximise
 from taglio.plan.descent import Descent
+from taglio.plan.edge_relaxation import EdgeRelaxation
 from taglio.plan.elimination import TooWide
 from taglio.plan.milp import Found, Program
 from taglio.plan.problem import Copies, Kind, Problem, surrounded
-from taglio.plan.relaxation import WIDEST, Relaxation, narrowed, tightest
+from taglio.plan.relaxation import WIDEST, Relaxation, tightest
 
 Outcome = Literal["optimal", "time limit", "infeasible"]
 GAP = 5e-3
@@ -40,8 +42,9 @@ _MOST_PAIRS = 150_000
 _GIVEN = 100.0
 # Answers that are improved before branching, and the share of the time up to then that this may take.
 _STARTS, _STARTING_SHARE = 2, 0.5
-# The same in a graph too wide to eliminate: all answers, for this share of the time that is left.
-_OMITTING_SHARE = 0.5
+# Of the time there is, what a graph too wide to eliminate gets before HiGHS has its turn, and how often an answer is
+# improved meanwhile.
+_EDGES_SHARE, _EVERY = 0.8, 20
 # Of the time of branching, what improving its answers may take; what branching gets of the time left while no plan is
 # known.
 _IMPROVING_SHARE, _BRANCHING_SHARE = 0.25, 0.8
@@ -126,7 +129,7 @@ class _Search:
             try:
                 rough = Relaxation(self.costs, self.alive, arity=1, limit=WIDEST)
             except TooWide:
-                self._by_omission()
+                self._by_edge_relaxation()
             else:
                 self.built = time.perf_counter()
                 if self._by_prices(rough):
@@ -243,20 +246,25 @@ class _Search:
         above = self.objective * (1.0 - self.gap) - self.bound
         return self.given is not None and slack * abs(self.bound) < above < _SLACKS[2] * abs(self.bound)
 
-    def _by_omission(self) -> None:
-        """Bound and plans for a graph too wide to eliminate: what some edges cost is left out of the bound."""
-        self.how = "prices, edges left out"
+    def _by_edge_relaxation(self) -> None:
+        """Bound and plans for a graph too wide to eliminate."""
+        self.how, costs = "prices, edges relaxed", self.costs
+        relaxed, descent = EdgeRelaxation(costs, self.alive), Descent(costs)
         self._offer_simple()
-        rough = narrowed(self.costs, self.alive)
-        self.built = time.perf_counter()
-        pool, prices = self._price(rough, 1.0)
-        rough.run(self.costs.price(prices.multipliers))
-        marginals = rough.marginals()
-        descent = Descent(self.costs)
-        until = time.perf_counter() + _OMITTING_SHARE * (self.deadline - time.perf_counter())
-        self._improve_nearest(descent, pool, prices.multipliers, self.alive, len(pool), until)
+        until = time.perf_counter() + _EDGES_SHARE * (self.deadline - time.perf_counter())
+        while not self.done() and time.perf_counter() < until:
+            priced, value, labels = relaxed.run(self.multipliers)
+            self.bound = max(self.bound, value)
+            account = costs.account(priced, labels)
+            self.offer(account)
+            if relaxed.calls % _EVERY == 1:
+                for start in [labels] if self.labels is None else [labels, self.labels]:
+                    self._descend(descent, start, self.multipliers, self.alive)
+            goal = self.objective if np.isfinite(self.objective) else value + 0.1 * abs(value)
+            self.multipliers = relaxed.step(self.multipliers, account.rows - costs.uppers, goal - value)
+        self.multipliers = relaxed.best
         if np.isfinite(self.objective) and not self.done():
-            self._keep(marginals, self.cutoff())
+            self._keep(relaxed.marginals(), self.cutoff())
 
     def _price(self, relaxation: Relaxation, tolerance: float) -> tuple[list[Account], Prices]:
         """Raise the bound until no more than `tolerance` of the gap can be won."""
@@ -291,8 +299,7 @@ class _Search:
         near = self.objective - self.bound <= _GIVEN * self.gap * abs(self.bound)
         aim = np.inf if self.given is not None and near else _AIM
         if aim < np.inf:
-            until = time.perf_counter() + _STARTING_SHARE * (time.perf_counter() - self.started)
-            self._improve_nearest(descent, pool, prices.multipliers, self._offered(marginals), _STARTS, until)
+            self._improve_nearest(descent, pool, prices.multipliers, self._offered(marginals))
         further = 1.0
         while further and not self._ended():
             aim *= further
@@ -314,18 +321,14 @@ class _Search:
         return proven or time.perf_counter() > self.deadline
 
     def _improve_nearest(
-        self,
-        descent: Descent,
-        pool: list[Account],
-        multipliers: np.ndarray,
-        offered: np.ndarray,
-        starts: int,
-        until: float,
+        self, descent: Descent, pool: list[Account], multipliers: np.ndarray, offered: np.ndarray
     ) -> None:
         """Improve the few answers that are nearest to a plan."""
+        begun = time.perf_counter()
+        until = min(self.deadline, begun + _STARTING_SHARE * (begun - self.started))
         known: set[bytes] = set()
         for account in sorted(pool, key=self._worth):
-            if self.done() or len(known) == starts or time.perf_counter() > min(until, self.deadline):
+            if self.done() or len(known) == _STARTS or time.perf_counter() > until:
                 return
             if account.labels.tobytes() not in known:
                 known.add(account.labels.tobytes())
