@@ -119,6 +119,7 @@ def test_a_front_is_drawn(out: Path, cluster: Path) -> None:
 
 def test_refusals_are_one_line(out: Path, cluster: Path) -> None:
     refused(taglio("plan", out, "--max-error", "1%", "--objective", "energy"), "--cluster")
+    refused(taglio("plan", out, "--max-error", "1%", "--gap", "0.1%"), "--gap")
     refused(taglio("plan", out, "--cluster", cluster, *QUICK, "--scenario", "cutt"), 'did you mean "cut"')
     refused(taglio("plan", out, "--cluster", cluster, *QUICK, "--objective", "speed"), "not known")
     refused(taglio("plan", out, "--cluster", cluster, *QUICK, "--cut", "x"), "--pin")

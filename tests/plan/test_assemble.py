@@ -11,16 +11,16 @@ from taglio.cluster.devices import Cluster, local
 from taglio.cluster.file import parse
 from taglio.errors import BadOption
 from taglio.model.graph import Graph
-from taglio.plan.assemble import Assembled, assemble
-from taglio.plan.evaluate import brute_force, evaluate
-from taglio.plan.labels import assignment_of, labels_of, placements_of
+from taglio.plan.assemble import Assembled, assemble, assignment_of, labels_of, placements_of
+from taglio.plan.costs import evaluate
+from taglio.plan.one_machine import noise_limits
 from taglio.plan.problem import Copies
 from taglio.plan.result import Limits
-from taglio.plan.solve import noise_limits
 from taglio.plan.workload import Goal, Workload
 from taglio.profile.result import Profile
 from tests.plan import made_up
 from tests.plan.made_up import FLOAT, INT8, MICROSECOND, Problem, Sketch, assignments, noise, profile_of, seconds
+from tests.plan.reference import brute_force
 
 STEADY = settings(deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow])
 HERE = local()

@@ -1,178 +1,208 @@
-"""The checker knows a right plan from every kind of wrong one, without the solver."""
+"""The checker passes every honest plan on several devices, and knows every kind of lie."""
 
-import ast
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from taglio.error.model import BlockNoise, ErrorModel, OutputModel
-from taglio.model.graph import Graph
-from taglio.plan import check as checker
+from taglio.cluster.devices import Cluster, Link
+from taglio.cluster.file import parse
+from taglio.plan.assemble import Assembled, assemble, labels_of
 from taglio.plan.check import PlanIsWrong, check
-from taglio.plan.result import Limits, Placement, Plan
-from taglio.plan.solve import describe, make_plan, noise_limits
-from taglio.profile.result import Profile
+from taglio.plan.costs import evaluate
+from taglio.plan.describe import describe, predicted_error
+from taglio.plan.result import Limits, Plan
+from taglio.plan.workload import Goal, Workload
+from taglio.profile.result import predict
 from tests.plan import made_up
-from tests.plan.made_up import INT8, Problem, Sketch, choosers, error_of, forms, profile_of
+from tests.plan.made_up import INT8, Problem
+from tests.plan.test_assemble import PAIR, chain
+from tests.plan.test_schedule import STEADY, drawn, some_stages
 
-LIMITS = Limits(0.1, float_blocks=("conv0",), int8_blocks=("conv1",))
-
-
-@pytest.fixture(scope="module")
-def graph() -> Graph:
-    """conv0 (held in float) → conv1 (held in int8) → join2 → soft3 → refused4."""
-    sketch = Sketch()
-    x = sketch.conv(sketch.conv(sketch.input("x")))
-    sketch.refused(sketch.conv(sketch.join(x), soft=True))
-    return sketch.graph()
-
-
-@pytest.fixture(scope="module")
-def profile(graph: Graph) -> Profile:
-    times = {(block.name, name): 10.0 if name == "int8" else 20.0 for block in graph.blocks for name in forms(block)}
-    return profile_of(graph, times, {tensor.name: (1.0, 0.5, 2.0, 2.0) for tensor in graph.tensors}, 5.0)
-
-
-@pytest.fixture(scope="module")
-def error(graph: Graph) -> ErrorModel:
-    own = tuple(BlockNoise(block.name, name, 1e-3) for block in choosers(graph) for name in forms(block)[1:])
-    return error_of(graph, (OutputModel("y", own, (), 0.0, 1.0),), 0.1)
-
-
-@pytest.fixture(scope="module")
-def plan(graph: Graph, profile: Profile, error: ErrorModel) -> Plan:
-    found = make_plan(graph, profile, error, LIMITS)
-    assert set(found.assignment()) == {"conv1", "join2", "soft3"}
-    return found
+THREE = parse(
+    PAIR.replace(
+        "[device.far]", "[device.far]\nmemory_mb = 10\nsend_ms = 0.01\nreceive_ms = 0.03\nreceive_ms_per_mb = 40"
+    )
+    + """
+[device.cloud]
+active_watts = 1.5
+loopback = { bandwidth_mbit_s = 80, latency_ms = 0.002 }
+[[link]]
+from = "far"
+to = "cloud"
+both = true
+bandwidth_mbit_s = 80
+[[link]]
+from = "near"
+to = "cloud"
+both = true
+bandwidth_mbit_s = 2
+latency_ms = 0.1
+gap_ms = 0.04
+"""
+)
 
 
-def in_precision(plan: Plan, **changes: str) -> Plan:
-    """The plan with some blocks in another precision, and nothing else said of it."""
-    placed = tuple(replace(each, precision=changes.get(each.block, each.precision)) for each in plan.placements)
-    return replace(plan, placements=placed)
+def on_three(problem: Problem) -> Assembled:
+    profiles = {device.name: problem.profile for device in THREE.devices}
+    work = Workload("m", problem.graph, profiles, problem.error, Limits(None))
+    return assemble([work], THREE, Goal())
 
 
-def honest(graph: Graph, profile: Profile, error: ErrorModel, plan: Plan, **changes: str) -> Plan:
-    """The same, with times and errors as they are then."""
-    changed = in_precision(plan, **changes)
-    told = describe(graph, profile, error, plan.limits, changed.assignment())
-    return replace(changed, predicted_latency_s=told.predicted_latency_s, predicted_error=told.predicted_error)
-
-
-def test_a_right_plan_passes(graph: Graph, profile: Profile, error: ErrorModel, plan: Plan) -> None:
-    bounds = noise_limits(error, 0.1, 1.0)
-    seconds = plan.predicted_latency_s.value
-    check(graph, profile, error, plan)
-    check(graph, profile, error, plan, objective_s=seconds - profile.overhead_s, noise_bounds=bounds)
-    check(graph, profile, None, plan)
-    check(graph, profile, error, honest(graph, profile, error, plan, soft3="int8-anchor"))
-
-
-@pytest.mark.parametrize("factor", [0.5, 0.999, 1.001, 2.0])
-def test_a_wrong_latency_is_caught(
-    graph: Graph, profile: Profile, error: ErrorModel, plan: Plan, factor: float
-) -> None:
-    claimed = plan.predicted_latency_s
-    lying = replace(plan, predicted_latency_s=replace(claimed, value=factor * claimed.value))
-    with pytest.raises(PlanIsWrong, match=r"ms by the tables, .* ms were claimed"):
-        check(graph, profile, error, lying)
-
-
-def test_another_precision_than_the_one_that_was_priced_is_caught(
-    graph: Graph, profile: Profile, error: ErrorModel, plan: Plan
-) -> None:
-    with pytest.raises(PlanIsWrong, match="were claimed"):
-        check(graph, profile, error, in_precision(plan, soft3="float32"))
-
-
-def test_a_plan_slower_than_its_solver_promised_is_caught(
-    graph: Graph, profile: Profile, error: ErrorModel, plan: Plan
-) -> None:
-    promised = plan.predicted_latency_s.value - profile.overhead_s
-    with pytest.raises(PlanIsWrong, match="the solver promised"):
-        check(graph, profile, error, plan, objective_s=promised - 3e-6)
-
-
-def test_a_broken_pin_is_caught(graph: Graph, profile: Profile, error: ErrorModel, plan: Plan) -> None:
-    with pytest.raises(PlanIsWrong, match="conv0 was to stay float, the plan has it in int8"):
-        check(graph, profile, error, honest(graph, profile, error, plan, conv0="int8"))
-    with pytest.raises(PlanIsWrong, match="conv1 was to be int8, the plan has it in float32"):
-        check(graph, profile, error, honest(graph, profile, error, plan, conv1="float32", join2="float32"))
-
-
-def test_a_pin_of_a_weightless_block_binds_too(graph: Graph, profile: Profile, error: ErrorModel, plan: Plan) -> None:
-    assert plan.assignment()["join2"] is INT8
-    with pytest.raises(PlanIsWrong, match="join2 was to stay float"):
-        check(graph, profile, error, replace(plan, limits=Limits(0.1, float_blocks=("join2",))))
-
-
-def test_movement_may_be_held_in_float_and_still_follow() -> None:
-    """It has no precision of its own: it moves what its producer writes."""
-    sketch = Sketch()
-    sketch.conv(sketch.move(sketch.conv(sketch.input("x")))[0])
-    graph = sketch.graph()
-    profile = profile_of(graph, {}, dict.fromkeys(("x", "conv0.0", "conv2.0"), (0.0, 0.0, 0.0, 0.0)))
-    moved = make_plan(graph, profile, None, Limits(None, float_blocks=("move1",), int8_blocks=("conv0",)))
-    check(graph, profile, None, moved)
-    assert set(moved.assignment()) >= {"conv0", "move1"}
-
-
-def test_a_block_that_is_missing_doubled_or_made_up_is_caught(
-    graph: Graph, profile: Profile, error: ErrorModel, plan: Plan
-) -> None:
-    for placed in (
-        plan.placements[:-1],
-        (*plan.placements, plan.placements[0]),
-        (*plan.placements, Placement("conv9", "local", "float32")),
-        (*plan.placements[:-1], Placement("conv9", "local", "float32")),
-        (),
-    ):
-        with pytest.raises(PlanIsWrong, match=f"places {len(placed)} blocks of 5"):
-            check(graph, profile, error, replace(plan, placements=placed))
-
-
-def test_noise_over_its_bound_is_caught(graph: Graph, profile: Profile, error: ErrorModel, plan: Plan) -> None:
-    check(graph, profile, error, plan, noise_bounds={"y": 3e-3})
-    with pytest.raises(PlanIsWrong, match=r"output y: the plan's noise 0\.003 is over its bound 0\.00299"):
-        check(graph, profile, error, plan, noise_bounds={"y": 2.99e-3})
-
-
-@pytest.mark.parametrize(("block", "precision"), [("refused4", "int8"), ("join2", "int8-anchor"), ("soft3", "int4")])
-def test_a_precision_that_the_block_does_not_have_is_caught(
-    graph: Graph, profile: Profile, error: ErrorModel, plan: Plan, block: str, precision: str
-) -> None:
-    wrong = in_precision(plan, **{block: precision})
-    names = {each.block: each.precision for each in wrong.placements}
-    seconds = checker.latency(graph, profile, names)
-    wrong = replace(wrong, predicted_latency_s=replace(plan.predicted_latency_s, value=seconds))
-    with pytest.raises(PlanIsWrong, match=block):
-        check(graph, profile, error, wrong)
-
-
-@settings(max_examples=100, deadline=None, derandomize=True, database=None)
-@given(made_up.problems())
-def test_its_sums_are_those_that_are_worked_out_from_the_readers(problem: Problem) -> None:
-    graph, error = problem.graph, problem.error
-    for chosen in list(made_up.assignments(graph, Limits(None)))[:20]:
-        names = {b.name: chosen[b.name].name if b.name in chosen else "float32" for b in graph.blocks}
-        told = checker.latency(graph, problem.profile, names)
-        assert told == pytest.approx(made_up.seconds(graph, problem.profile, chosen), rel=1e-9, abs=1e-15)
-        for output in error.outputs:
-            total = checker.noise(graph, error, output.output, names)
-            assert total == pytest.approx(made_up.noise(graph, output, chosen), rel=1e-9)
-            assert total == pytest.approx(output.noise(graph, chosen), rel=1e-9)
-        if INT8 in chosen.values():
-            check(graph, problem.profile, error, describe(graph, problem.profile, error, Limits(None), chosen))
-
-
-def test_it_imports_neither_solver_nor_formulation() -> None:
-    tree = ast.parse(Path(checker.__file__).read_text())
-    imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-    assert not imported & {
-        "taglio.plan.formulate",
-        "taglio.plan.highs",
-        "taglio.plan.solve",
-        "taglio.quantize.effective",
+@settings(STEADY, max_examples=200)
+@given(made_up.problems(), st.integers(0, 2**32))
+def test_every_labelling_is_described_as_the_checker_finds_it(problem: Problem, seed: int) -> None:
+    assembled = on_three(problem)
+    totals = evaluate(assembled.problem, drawn(assembled, seed))
+    if seed % 2:
+        totals = replace(totals, stages=some_stages(assembled, seed))
+    (plan,) = describe(assembled, totals)
+    check(problem.graph, assembled.workloads[0].profiles, problem.error, THREE, plan)
+    noises = {
+        output.output: made_up.noise(problem.graph, output, plan.assignment()) for output in problem.error.outputs
     }
+    if not plan.wire_only(problem.graph):
+        check(problem.graph, assembled.workloads[0].profiles, problem.error, THREE, plan, max_noise=noises)
+        assert predicted_error(assembled.workloads[0], plan) == pytest.approx(
+            problem.error.predict(problem.graph, plan.assignment())
+        )
+
+
+def honest(cluster: Cluster) -> tuple[Assembled, Plan]:
+    """conv0 near in int8, conv1 far in int8, conv2 near in float."""
+    graph, profiles = chain()
+    assembled = assemble([Workload("m", graph, profiles, None, Limits(None))], cluster, Goal())
+    names = [block.name for block in graph.blocks]
+    labels = labels_of(assembled, 0, dict(zip(names, ("near", "far", "near"))), dict.fromkeys(names[:2], INT8))
+    return assembled, describe(assembled, evaluate(assembled.problem, labels))[0]
+
+
+def first(plan: Plan, **changes: object) -> Plan:
+    return replace(plan, placements=(replace(plan.placements[0], **changes), *plan.placements[1:]))  # type: ignore[arg-type]
+
+
+LIES: dict[str, tuple[Callable[[Plan], Plan], str]] = {
+    "a block left out": (lambda p: replace(p, placements=p.placements[1:]), "places 2 blocks of 3"),
+    "an unknown device": (lambda p: first(p, device="cloud"), "which is not in the cluster"),
+    "another device": (lambda p: first(p, device="far"), "."),
+    "another precision": (lambda p: first(p, precision="float32"), "."),
+    "no such form": (lambda p: first(p, precision="int8-anchor"), "no soft tail"),
+    "a crossing left out": (lambda p: replace(p, crossings=p.crossings[1:]), "never reaches far"),
+    "a crossing too many": (
+        lambda p: replace(p, crossings=(*p.crossings, replace(p.crossings[0], tensor="conv2.0"))),
+        "nobody reads",
+    ),
+    "a quicker link": (
+        lambda p: replace(p, crossings=(replace(p.crossings[0], predicted_s=1e-9), *p.crossings[1:])),
+        "were claimed",
+    ),
+    "int8 sent as float": (
+        lambda p: replace(p, crossings=(replace(p.crossings[0], precision="float32"), *p.crossings[1:])),
+        "is written as int8",
+    ),
+    "a quicker component": (
+        lambda p: replace(p, pieces=(replace(p.pieces[0], predicted_s=1e-9), *p.pieces[1:])),
+        "were claimed",
+    ),
+    "a component left out": (lambda p: replace(p, pieces=p.pieces[1:]), "its placements make"),
+    "an earlier end": (
+        lambda p: replace(p, predicted_latency_s=replace(p.predicted_latency_s, value=1e-6)),
+        "were claimed",
+    ),
+    "a start before its input": (
+        lambda p: replace(p, timeline=tuple(replace(s, start_s=0.0, end_s=s.end_s - s.start_s) for s in p.timeline)),
+        "before",
+    ),
+    "less energy": (lambda p: replace(p, predicted_joules=None), "takes .* J by the tables"),
+    "a higher rate": (
+        lambda p: replace(p, predicted_rate_per_s=replace(p.predicted_latency_s, value=1e9)),
+        "requests a second by the tables",
+    ),
+    "over its latency limit": (lambda p: replace(p, limits=Limits(None, max_latency_s=1e-6)), "over its limit"),
+    "over its energy limit": (lambda p: replace(p, limits=Limits(None, max_energy_joules=1e-9)), "over its limit"),
+    "below its rate": (lambda p: replace(p, limits=Limits(None, min_rate_per_s=1e9)), "over its limit"),
+    "against a pin": (lambda p: replace(p, limits=Limits(None, device_pins=(("conv0", "far"),))), "against a pin"),
+    "against an exclusion": (
+        lambda p: replace(p, limits=Limits(None, device_exclusions=(("conv1", "far"),))),
+        "against a pin",
+    ),
+    "held in float": (lambda p: replace(p, limits=Limits(None, float_blocks=("conv0",))), "was to stay float"),
+    "held in int8": (lambda p: replace(p, limits=Limits(None, int8_blocks=("conv2",))), "was to be int8"),
+}
+
+
+def test_stages_that_the_plan_was_not_described_with_are_caught() -> None:
+    graph, profiles = chain()
+    cluster = parse(PAIR)
+    assembled = assemble([Workload("m", graph, profiles, None, Limits(None))], cluster, Goal())
+    labels = labels_of(assembled, 0, dict.fromkeys((block.name for block in graph.blocks), "far"), {})
+    (plan,) = describe(assembled, evaluate(assembled.problem, labels))
+    check(graph, profiles, None, cluster, plan)
+    late = replace(plan, placements=(*plan.placements[:-1], replace(plan.placements[-1], stage=1)))
+    assert late.fingerprint() != plan.fingerprint()
+    with pytest.raises(PlanIsWrong, match="its placements make"):
+        check(graph, profiles, None, cluster, late)
+
+
+def test_messages_take_of_the_rate_what_they_take_of_the_devices() -> None:
+    """conv1 alone is far: one message there, one back."""
+    _, before = honest(parse(PAIR))
+    _, after = honest(parse(PAIR.replace("[device.far]", "[device.far]\nsend_ms = 0.5\nreceive_ms = 0.25")))
+    _, starting = honest(parse(PAIR.replace("[device.near]", "[device.near]\nrequest_ms = 2")))
+    near = sum(each.predicted_s for each in starting.pieces if each.device == "near")
+    assert starting.predicted_rate_per_s is not None
+    assert 1.0 / starting.predicted_rate_per_s.value == pytest.approx(near + 2e-3)
+    assert starting.predicted_latency_s.value == pytest.approx(before.predicted_latency_s.value + 2e-3)
+    assert before.predicted_rate_per_s is not None and after.predicted_rate_per_s is not None
+    assert after.predicted_latency_s == before.predicted_latency_s
+    far = next(each.predicted_s for each in after.pieces if each.device == "far")
+    assert 1.0 / after.predicted_rate_per_s.value == pytest.approx(far + 0.75e-3)
+    assert after.predicted_rate_per_s.value < before.predicted_rate_per_s.value
+
+
+def test_a_plan_all_in_float_says_what_int8_would_take() -> None:
+    graph, profiles = chain()
+    assembled = assemble([Workload("m", graph, profiles, None, Limits(None))], parse(PAIR), Goal())
+    places = dict.fromkeys((block.name for block in graph.blocks), "near")
+    (plan,) = describe(assembled, evaluate(assembled.problem, labels_of(assembled, 0, places, {})))
+    int8 = {block.name: INT8 for block in graph.candidates()}
+    taken = [predict(profiles["near"], graph, each).total_s * 1e3 for each in (int8, {})]
+    assert any(f"take {taken[0]:.4g} ms on near instead of {taken[1]:.4g}" in note for note in plan.notes)
+    (mixed,) = describe(assembled, evaluate(assembled.problem, labels_of(assembled, 0, places, int8)))
+    assert not any("nothing is in int8" in note for note in mixed.notes)
+
+
+@pytest.mark.parametrize(("change", "words"), LIES.values(), ids=LIES)
+def test_a_lie_is_caught(change: Callable[[Plan], Plan], words: str) -> None:
+    cluster = parse(PAIR)
+    assembled, plan = honest(cluster)
+    work = assembled.workloads[0]
+    check(work.graph, work.profiles, None, cluster, plan)
+    with pytest.raises(PlanIsWrong, match=words):
+        check(work.graph, work.profiles, None, cluster, change(plan))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "words"),
+    [
+        ("[device.far]", "[device.far]\nmemory_mb = 0.000001", "MB for weights and live activations"),
+        ("[device.far]", '[device.far]\nnever = ["conv*"]', "may not run it"),
+        ("[device.far]", "[device.far]\nint8 = false", "may not run int8"),
+        ("[device.far]", "[device.far]\nenergy_cap_joules = 0.0000001", "over its cap"),
+        ("latency_ms = 0.01", "latency_ms = 0.02", "were claimed"),
+        ("[device.far]", "[device.far]\nreceive_ms = 1", "requests a second by the tables"),
+        ("[device.near]", "[device.near]\nrequest_ms = 1", "a request takes 1.0000"),
+        ("[device.near]", "[device.near]\nsend_ms_per_mb = 1e4", "near is busy with two things at once"),
+        ("[device.near]", "[device.near]\nsend_ms = 1", "near is busy with two things at once"),
+    ],
+)
+def test_another_cluster_is_noticed(before: str, after: str, words: str) -> None:
+    assembled, plan = honest(parse(PAIR))
+    work = assembled.workloads[0]
+    with pytest.raises(PlanIsWrong, match=words):
+        check(work.graph, work.profiles, None, parse(PAIR.replace(before, after)), plan)
+    broken = replace(parse(PAIR), links=(Link("near", "far", 1e6, 1e-5, 3e-6),))
+    with pytest.raises(PlanIsWrong, match="not connected"):
+        check(work.graph, work.profiles, None, broken, plan)

@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given, settings
 
 from taglio.cluster.file import parse
-from taglio.plan.assemble import Assembled
+from taglio.plan.assemble import Assembled, labels_of
+from taglio.plan.costs import evaluate
 from taglio.plan.describe import latencies
-from taglio.plan.evaluate import evaluate
-from taglio.plan.labels import labels_of
 from taglio.plan.local_search import LocalSearch
 from taglio.plan.objective import parse_objective
 from taglio.plan.place import place

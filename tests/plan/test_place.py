@@ -14,24 +14,25 @@ from taglio.cluster.devices import Cluster, Link
 from taglio.cluster.file import parse
 from taglio.errors import BadOption, Infeasible
 from taglio.plan.assemble import Assembled, assemble
+from taglio.plan.costs import evaluate
 from taglio.plan.describe import latencies
-from taglio.plan.evaluate import broken_edges, choices, evaluate
 from taglio.plan.explain import amount
 from taglio.plan.objective import Objective, parse_objective
+from taglio.plan.one_machine import noise_limits
 from taglio.plan.place import Answer, Running, conflict, place
 from taglio.plan.problem import Totals
 from taglio.plan.result import Limits
 from taglio.plan.schedule import Scheduler
 from taglio.plan.simulate import simulate
-from taglio.plan.solve import noise_limits
 from taglio.plan.workload import Goal, Workload
 from taglio.profile.attribution import Attribution
 from taglio.profile.result import WholeRun
 from taglio.profile.stopwatch import WallTime
 from tests.plan import made_up
 from tests.plan.made_up import Problem
+from tests.plan.reference import broken_edges, choices
 from tests.plan.test_assemble import PAIR, chain
-from tests.plan.test_check_cluster import THREE
+from tests.plan.test_check import THREE
 from tests.plan.test_schedule import STEADY
 
 CLUSTER = parse(PAIR)
@@ -83,7 +84,7 @@ def period(assembled: Assembled, totals: Totals) -> float:
 
 def placed(problem: Problem, objective: Objective, cluster: Cluster = CLUSTER) -> Answer | None:
     try:
-        return place([workload(problem, cluster)], cluster, objective, time_limit_s=20.0)
+        return place([workload(problem, cluster)], cluster, objective, gap=1e-3, time_limit_s=20.0)
     except (Infeasible, BadOption):
         return None
 
@@ -108,9 +109,7 @@ def test_the_shortest_request_is_between_the_bound_and_what_is_found(problem: Pr
 
 
 @settings(STEADY, max_examples=30)
-@given(
-    made_up.problems(largest=3, sparing=False), st.sampled_from([SUM, ENERGY, parse_objective("latency=0,energy=2")])
-)
+@given(made_up.problems(largest=3), st.sampled_from([SUM, ENERGY, parse_objective("latency=0,energy=2")]))
 def test_what_adds_up_is_the_least_of_all(problem: Problem, objective: Objective) -> None:
     answer = placed(problem, objective)
     try:
@@ -121,8 +120,9 @@ def test_what_adds_up_is_the_least_of_all(problem: Problem, objective: Objective
     best = min((totals.objective for totals in every(assembled)), default=inf)
     assert (answer is None) == (best == inf)
     if answer is not None:
-        assert best * (1 - 1e-6) - 1e-12 <= answer.value <= best * (1 + 2e-3) + 1e-12
-        assert answer.bound <= best * (1 + 1e-6) + 1e-12
+        # Where changes of type save more than blocks take, a sum may be below nothing.
+        assert best - 1e-6 * abs(best) - 1e-12 <= answer.value <= best + 2e-3 * abs(best) + 1e-12
+        assert answer.bound <= best + 1e-6 * abs(best) + 1e-12
 
 
 def test_what_a_request_takes_of_the_start_device_is_part_of_the_latency_that_is_proven() -> None:
@@ -157,7 +157,7 @@ def test_a_stream_goes_by_its_busiest_device(send_s: float, receive_s: float, sl
     work = Workload("m", graph, known, None, Limits(None))
     devices = tuple(replace(each, send_s=send_s, receive_s=receive_s) for each in CLUSTER.devices)
     cluster = replace(CLUSTER, devices=devices)
-    answer = place([work], cluster, STREAM)
+    answer = place([work], cluster, STREAM, gap=1e-3)
     assembled = assemble([work], cluster, Goal())
     best = min(totals_period(assembled, totals) for totals in every(assembled))
     assert best * (1 - 1e-9) <= answer.value <= best * (1 + 2e-3)
@@ -183,13 +183,13 @@ def totals_period(assembled: Assembled, totals: Totals) -> float:
 def test_later_objectives_give_up_nothing_of_the_first() -> None:
     graph, profiles = chain()
     work = Workload("m", graph, profiles, None, Limits(None))
-    cheap, quick = place([work], CLUSTER, ENERGY), place([work], CLUSTER, LATENCY)
-    both = place([work], CLUSTER, parse_objective("latency,energy"))
+    cheap, quick = place([work], CLUSTER, ENERGY, gap=1e-3), place([work], CLUSTER, LATENCY, gap=1e-3)
+    both = place([work], CLUSTER, parse_objective("latency,energy"), gap=1e-3)
     assert both.plans[0].predicted_latency_s.value <= 1.002 * quick.value
     energy = both.plans[0].predicted_joules
     assert energy is not None and quick.plans[0].predicted_joules is not None
     assert energy.value <= quick.plans[0].predicted_joules.value * (1 + 1e-9)
-    other = place([work], CLUSTER, parse_objective("energy,latency"))
+    other = place([work], CLUSTER, parse_objective("energy,latency"), gap=1e-3)
     assert other.totals.resources[2] <= cheap.totals.resources[2] * 1.002
     assert other.plans[0].predicted_latency_s.value <= cheap.plans[0].predicted_latency_s.value * (1 + 1e-9)
 
@@ -210,18 +210,18 @@ def test_more_never_hurts(problem: Problem, which: int) -> None:
         changed = replace(problem, limits=replace(problem.limits, max_error=2 * problem.limits.max_error))
     elif which == 2:
         cluster = THREE.with_link(Link("far", "near", 1e9))
-    after = place([workload(changed, cluster)], cluster, SUM, time_limit_s=5.0)
+    after = place([workload(changed, cluster)], cluster, SUM, gap=1e-3, time_limit_s=5.0)
     assert after.bound <= before.value * (1 + 1e-9) + 1e-12
     assert after.value <= before.value * (1 + 2e-3) + 1e-12
     work = workload(problem, THREE)
     turned = replace(THREE, devices=THREE.devices[::-1])
-    again = place([work], turned, SUM, time_limit_s=5.0)
+    again = place([work], turned, SUM, gap=1e-3, time_limit_s=5.0)
     assert again.value == pytest.approx(before.value, rel=2e-3, abs=1e-12)
 
 
 def test_a_chain_is_proven_to_a_thousandth() -> None:
     graph, profiles = chain(soft=True)
-    answer = place([Workload("m", graph, profiles, None, Limits(None))], CLUSTER, LATENCY)
+    answer = place([Workload("m", graph, profiles, None, Limits(None))], CLUSTER, LATENCY, gap=1e-3)
     assert answer.gap <= 1e-3
 
 
@@ -337,8 +337,8 @@ def test_a_running_plan_stays_unless_moving_pays() -> None:
     [
         ("latncy", 'did you mean "latency"'),
         ("", "is empty"),
-        ("latency=1,energy=x", "no number"),
-        ("latency=-1", "no number"),
+        ("latency=1,energy=x", "must be a number"),
+        ("latency=-1", "must be a number"),
         ("speed=1", "weights are for latency and energy"),
         ("latency=0", "above 0"),
         ("latency,latency", "twice"),

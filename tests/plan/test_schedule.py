@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from taglio.cluster.devices import Link
 from taglio.cluster.file import parse
-from taglio.plan.assemble import Assembled, assemble
-from taglio.plan.evaluate import broken_edges, evaluate
-from taglio.plan.labels import labels_of
+from taglio.plan.assemble import Assembled, assemble, labels_of
+from taglio.plan.costs import evaluate
 from taglio.plan.partition import components
 from taglio.plan.problem import Copies, Wires
 from taglio.plan.result import Limits
@@ -22,6 +21,7 @@ from taglio.plan.simulate import simulate
 from taglio.plan.workload import Goal, Workload
 from tests.plan import made_up
 from tests.plan.made_up import INT8, MICROSECOND, Problem
+from tests.plan.reference import broken_edges
 from tests.plan.test_assemble import PAIR, chain
 
 STEADY = settings(deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow])

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from taglio.error.model import Alone, BlockNoise, ErrorModel, OutputModel
 from taglio.model.graph import Graph
 from taglio.plan import search as module
+from taglio.plan.one_machine import make_plan
 from taglio.plan.result import Limits, Plan
 from taglio.plan.search import Tried, best, damage_first, exclude, search, search_by, unsolved
-from taglio.plan.solve import make_plan
 from taglio.profile.result import Profile
 from taglio.quantize.precision import Assignment
 from tests.plan import made_up

@@ -41,8 +41,8 @@ def test_changes_do_what_they_say() -> None:
     [
         ("faster", "write "),
         ("link near->fra bandwidth x2", 'did you mean "far"'),
-        ("link near->far bandwidth x0", "no factor above 0"),
-        ("link near->far bandwidth xx", "no factor above 0"),
+        ("link near->far bandwidth x0", "must be a factor above 0"),
+        ("link near->far bandwidth xx", "must be a factor above 0"),
         ("without near", "start device"),
         ("device cloud x2", "there are near, far"),
         ("link near->near cut; link near->near bandwidth x2; without far; link near->far cut", "far"),

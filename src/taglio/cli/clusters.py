@@ -108,6 +108,12 @@ def _time_limit(each: argparse.ArgumentParser) -> None:
         metavar="S",
         help="of one plan, of which an error bound takes up to five (default: 20 s; 4 s for a point of a front)",
     )
+    each.add_argument(
+        "--gap",
+        type=fraction,
+        metavar="SHARE",
+        help="proven distance from the best plan at which the search ends (default: 0.5%%)",
+    )
 
 
 def plan_on_cluster(options: argparse.Namespace) -> int:
@@ -119,7 +125,7 @@ def plan_on_cluster(options: argparse.Namespace) -> int:
     from taglio.flow.transaction import changing
     from taglio.plan.explain import again, limits_cost, runner_up, what_if
     from taglio.plan.objective import parse_objective
-    from taglio.plan.place import Running
+    from taglio.plan.place import GAP, Running
     from taglio.report import page, terminal_cluster
     from taglio.report.progress import bar
     from taglio.report.written import offer
@@ -146,6 +152,7 @@ def plan_on_cluster(options: argparse.Namespace) -> int:
             cluster,
             objective,
             running=running,
+            gap=GAP if options.gap is None else options.gap,
             time_limit_s=options.time_limit or 20.0,
             used=used,
             progress=progress,
@@ -186,6 +193,7 @@ def refuse_without_cluster(options: argparse.Namespace) -> None:
         "--max-energy-j": options.max_energy_j,
         "--min-rate": options.min_rate,
         "--keep-off": options.keep_off,
+        "--gap": options.gap,
         "--rate": options.rate,
         "--with-model": options.with_model,
         "--what-if": options.what_if,
@@ -250,7 +258,7 @@ def _pareto(options: argparse.Namespace) -> int:
     from taglio.flow.place import candidate, with_error
     from taglio.flow.transaction import changing
     from taglio.plan.pareto import AXES, front
-    from taglio.plan.place import place
+    from taglio.plan.place import GAP, place
     from taglio.report import page_pareto, terminal_cluster
     from taglio.report.progress import bar
     from taglio.report.written import offer
@@ -260,13 +268,14 @@ def _pareto(options: argparse.Namespace) -> int:
         raise BadOption(f'--axes "{options.axes}": give latency,error, latency,energy or latency,throughput')
     cluster = cluster_file.load(options.cluster, options.scenario)
     path = options.folder / "pareto.html"
+    gap = GAP if options.gap is None else options.gap
     with bar(options.json) as progress, changing(options.folder) as staged:
         each = candidate(staged, lambda graph: _limits(graph, options))
         work = replace(each.workload(cluster), name=each.work.model.name)
         result = front(
             work,
             axis,
-            lambda w, objective: place([w], cluster, objective, time_limit_s=options.time_limit or 4.0),
+            lambda w, objective: place([w], cluster, objective, gap=gap, time_limit_s=options.time_limit or 4.0),
             with_error,
             points=options.points,
             progress=progress,

@@ -232,7 +232,7 @@ def read_setup(options: argparse.Namespace) -> Any:
 
 def read_limits(graph: Any, options: argparse.Namespace) -> Any:
     """The limits that the options ask for; patterns need the graph."""
-    from taglio.plan.solve import pinned
+    from taglio.plan.one_machine import pinned
 
     return pinned(graph, options.max_error, options.keep_float, options.force_int8)
 

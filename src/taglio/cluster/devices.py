@@ -17,7 +17,8 @@ class Device:
     `cpus` is what emulation lets it use of processors; planning knows only measured times. A message takes `send_s` and
     each of its bytes `send_byte_s` of its time where it leaves, `receive_s` and `receive_byte_s` where it arrives
     (LogP's o), a request `request_s` where requests start. `never` lists patterns of operator types and block names
-    that it may not run.
+    that it may not run. `processor` names the device whose processor and memory it shares, where it is another runtime
+    there (a place): the two run one at a time, and exchange tensors by a copy, over their link.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Device:
     request_s: float = 0.0
     send_byte_s: float = 0.0
     receive_byte_s: float = 0.0
+    processor: str = ""
 
     def sending_s(self, count_bytes: float) -> float:
         """Its time that a message of so many bytes takes where it leaves."""
@@ -85,6 +87,10 @@ class Cluster:
             if device.name == name:
                 return device
         raise BadOption(f'no device "{name}"{nearest(name, [each.name for each in self.devices])}')
+
+    def processor(self, name: str) -> str:
+        """The device whose processor and memory `name` uses: itself, or the one that it shares them with."""
+        return self.device(name).processor or name
 
     def link(self, source: str, target: str) -> Link | None:
         """The link from `source` to `target`; None where they are not connected. A loopback that the file does not

@@ -16,13 +16,12 @@ from taglio.flow.error import loss_limits, open_switchable
 from taglio.flow.stages import error_model, keep_plan, reopen_profiled
 from taglio.flow.workspace import PLAN, PROFILE, Work
 from taglio.model.graph import Graph
-from taglio.plan.nonnegative import nonnegative
 from taglio.plan.objective import Objective
-from taglio.plan.place import Answer, Running, place
+from taglio.plan.one_machine import noise_limits
+from taglio.plan.place import GAP, Answer, Running, place
 from taglio.plan.result import Limits, Plan
 from taglio.plan.search import search_by
-from taglio.plan.solve import noise_limits
-from taglio.plan.workload import Workload, scaled
+from taglio.plan.workload import Workload, in_components, scaled
 from taglio.profile.result import Profile
 from taglio.profile.stopwatch import Progress
 from taglio.quantize.qdq import QdqBuilder
@@ -58,7 +57,7 @@ class Candidate:
         bound = self.limits.max_error
         bounds = None if bound is None else noise_limits(self.error, bound, slack)
         measured = device_profiles(self.folder, self.work, cluster, self.measured)
-        profiles = {device: nonnegative(profile, self.work.graph) for device, profile in measured.items()}
+        profiles = {device: in_components(profile) for device, profile in measured.items()}
         name = self.folder.name
         return Workload(name, self.work.graph, profiles, self.error, self.limits, self.rate_per_s, bounds)
 
@@ -123,6 +122,7 @@ def place_models(
     objective: Objective,
     *,
     running: Running | None = None,
+    gap: float = GAP,
     time_limit_s: float = 20.0,
     used: ClusterFile | None = None,
     progress: Progress | None = None,
@@ -136,7 +136,7 @@ def place_models(
     def make(slacks: Sequence[float]) -> Answer | None:
         works = [each.workload(cluster, slack) for each, slack in zip(candidates, slacks, strict=True)]
         try:
-            return place(works, cluster, objective, running=running, time_limit_s=time_limit_s / 2)
+            return place(works, cluster, objective, running=running, gap=gap, time_limit_s=time_limit_s / 2)
         except Infeasible as error:
             refusals.append(error)
             return None

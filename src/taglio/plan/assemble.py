@@ -1,22 +1,25 @@
 """From graphs, profiles, error models, a cluster and limits to one `Problem` of numbers. Solves nothing.
 
-Each model's blocks become nodes and its tensors values. What a flow costs that does not hang on a change of type goes
+Each model's blocks become nodes and its tensors values. What a flow costs that does not depend on a change of type goes
 to the movement blocks that carry it, shared by the elements they write, or to its producer where nothing moves it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 
 import numpy as np
 
 from taglio.cluster.devices import Cluster
 from taglio.error.model import OutputModel
+from taglio.errors import BadOption
 from taglio.model.graph import Graph
-from taglio.plan.block_tables import BlockTables
 from taglio.plan.problem import CALLER, SOURCE, Form, Kind, Memory, NoiseBound, Problem, Values
-from taglio.plan.resources import request_shares, resources
+from taglio.plan.result import Placement
+from taglio.plan.tables import BlockTables, request_shares, resources
 from taglio.plan.workload import Goal, Workload
 from taglio.profile.result import anchor_costs
+from taglio.quantize.precision import FLOAT32, Assignment, Precision
 
 _KINDS = {"float": (Kind.FLOAT, Kind.FLOAT), "whole": (Kind.INT8, Kind.INT8), "anchor": (Kind.INT8, Kind.ANCHOR)}
 # Movement behind an int8 anchor carries that layout on; to everybody else it is in float.
@@ -49,7 +52,9 @@ def assemble(workloads: Sequence[Workload], cluster: Cluster, goal: Goal, *, wir
     first_value = _offsets([len(part.graph.tensors) for part in parts])
     shares = request_shares(workloads)
     overhead = np.array([part.overhead_s() for part in parts])
-    capacity = np.array([device.memory_bytes for device in cluster.devices])
+    capacity = np.array([device.memory_bytes if not device.processor else inf for device in cluster.devices])
+    names = [device.name for device in cluster.devices]
+    memory_of = np.array([names.index(cluster.processor(name)) for name in names])
     many = len(workloads) > 1
     problem = Problem(
         devices=tuple(device.name for device in cluster.devices),
@@ -61,7 +66,9 @@ def assemble(workloads: Sequence[Workload], cluster: Cluster, goal: Goal, *, wir
         values=_values(parts, first_node, [device.name for device in cluster.devices].index(cluster.start)),
         resources=resources(workloads, cluster, goal),
         noises=_noises(parts, forms),
-        memory=Memory(capacity, np.concatenate([part.weights() for part in parts]), bool(np.isfinite(capacity).any())),
+        memory=Memory(
+            capacity, np.concatenate([part.weights() for part in parts]), bool(np.isfinite(capacity).any()), memory_of
+        ),
         implications=tuple(each for part, at in zip(parts, first_node, strict=True) for each in part.surrounded(at)),
         wire_only=wire_only and len(cluster.devices) > 1,
         constant=goal.latency * float(shares @ overhead.min(axis=1)),
@@ -191,3 +198,51 @@ def share(noise: float, limit: float) -> float:
     """A term's share of a limit. Beyond 1 the term alone is too much and how much no longer matters: capped, so that a
     tiny limit cannot overflow."""
     return min(noise / limit, _FORBIDDEN) if limit > 0.0 else _FORBIDDEN * (noise > 0.0)
+
+
+def labels_of(assembled: Assembled, model: int, devices: Mapping[str, str], assignment: Assignment) -> list[int]:
+    """Labels of one model's nodes; a movement block carries on what its input's producer wrote.
+
+    Raises BadOption for a device that the cluster lacks.
+    """
+    problem, graph = assembled.problem, assembled.workloads[model].graph
+    columns = {form.name: index for index, form in enumerate(problem.forms)}
+    rows = {name: index for index, name in enumerate(problem.devices)}
+    tensors = graph.tensor_map()
+    kinds: dict[str, Kind] = {}
+    labels = []
+    for block in graph.blocks:
+        name = assignment[block.name].name if block.name in assignment else FLOAT32.name
+        if block.movement and block.quantizable:
+            kind = kinds.get(tensors[block.inputs[0]].producer or "", Kind.FLOAT)
+            name = {Kind.FLOAT: FLOAT32.name, Kind.ANCHOR: CARRY_ANCHOR}.get(kind) or _carried(assembled)
+        if devices[block.name] not in rows:
+            raise BadOption(f'block {block.name} is placed on "{devices[block.name]}", which is not in the cluster')
+        kinds[block.name] = problem.forms[columns[name]].writes
+        labels.append(problem.label(rows[devices[block.name]], columns[name]))
+    return labels
+
+
+def placements_of(
+    assembled: Assembled, model: int, labels: Sequence[int], stages: Sequence[int] = ()
+) -> tuple[Placement, ...]:
+    """Placements of one model's blocks; `labels` are those of all nodes, and so are `stages` where there are any."""
+    problem = assembled.problem
+    found = []
+    for node, block in zip(assembled.nodes(model), assembled.workloads[model].graph.blocks, strict=True):
+        device, form = problem.split(labels[node])
+        name = problem.forms[form].name
+        name = FLOAT32.name if name == CARRY_ANCHOR else name
+        found.append(Placement(block.name, problem.devices[device], name, stages[node] if stages else 0))
+    return tuple(found)
+
+
+def assignment_of(assembled: Assembled, model: int, placements: Sequence[Placement]) -> dict[str, Precision]:
+    """Precision by block, those in float32 left out."""
+    known = {each.name: each for each in assembled.workloads[model].precisions}
+    return {each.block: known[each.precision] for each in placements if each.precision != FLOAT32.name}
+
+
+def _carried(assembled: Assembled) -> str:
+    """The name of the form in which movement carries int8."""
+    return next(form.name for form in assembled.problem.forms if form.reads == form.writes == Kind.INT8)

@@ -1,16 +1,24 @@
-"""Check a plan against the tables, with no solver and none of the formulation's code.
+"""Check a plan against the tables, with no solver and none of the planner's own arithmetic.
 
-Recomputes, operator by operator, what the plan costs and how much noise it adds, and compares with what was claimed.
+Works from the plan's words alone (placements, crossings, timeline) and from the reader's side: what each component must
+wait for, what it costs, what each device holds. A timeline is not simulated again but verified: nobody does two things
+at once, nothing starts before what it needs has arrived, everything takes what the tables say.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+from itertools import pairwise, product
 from math import isclose
 
+from taglio.cluster.devices import Cluster
 from taglio.error.model import ErrorModel
 from taglio.errors import TaglioError
-from taglio.model.graph import Graph
+from taglio.model.graph import Graph, Tensor
+from taglio.plan.facts import FLOAT, INT8, Facts, Reading
 from taglio.plan.result import Plan
 from taglio.profile.result import Profile
+
+_CLOSE = 1e-6
 
 
 class PlanIsWrong(TaglioError):
@@ -19,87 +27,378 @@ class PlanIsWrong(TaglioError):
 
 def check(
     graph: Graph,
-    profile: Profile,
+    profiles: Mapping[str, Profile],
     error: ErrorModel | None,
+    cluster: Cluster,
     plan: Plan,
     *,
-    objective_s: float | None = None,
-    noise_bounds: Mapping[str, float] | None = None,
+    max_noise: Mapping[str, float] | None = None,
 ) -> None:
-    """Raise PlanIsWrong unless `plan` places every block once, keeps its pins, costs `objective_s` and keeps
-    `noise_bounds` (noise sum per output)."""
-    precision = {each.block: each.precision for each in plan.placements}
-    if set(precision) != {block.name for block in graph.blocks} or len(plan.placements) != len(graph.blocks):
+    """Raise PlanIsWrong unless the plan is one that `cluster` can run, costs what it says and keeps its limits.
+
+    `profiles` by device. `max_noise` bounds the noise sum of outputs; memory is that of this model alone.
+    """
+    if sorted(each.block for each in plan.placements) != sorted(block.name for block in graph.blocks):
         raise PlanIsWrong(f"the plan places {len(plan.placements)} blocks of {len(graph.blocks)}")
-    forms = {each.name: each for each in plan.precisions}
-    for block in graph.blocks:
-        form = forms.get(precision[block.name])
-        if form is None or not form.fits(block):
-            raise PlanIsWrong(
-                f"block {block.name} has no {precision[block.name]} form: {block.refusal or 'no soft tail'}"
-            )
-    for name in plan.limits.float_blocks:
-        if precision[name] != "float32" and not graph.block(name).movement:
-            raise PlanIsWrong(f"block {name} was to stay float, the plan has it in {precision[name]}")
-    for name in plan.limits.int8_blocks:
-        if precision[name] == "float32":
-            raise PlanIsWrong(f"block {name} was to be int8, the plan has it in float32")
-    seconds = latency(graph, profile, precision)
-    claimed = plan.predicted_latency_s.value
-    if not isclose(seconds, claimed, rel_tol=1e-6, abs_tol=1e-9):
-        raise PlanIsWrong(f"the plan takes {seconds * 1e3:.4f} ms by the tables, {claimed * 1e3:.4f} ms were claimed")
-    if objective_s is not None and seconds > objective_s + profile.overhead_s + 1e-6 + 1e-3 * seconds:
-        total = objective_s + profile.overhead_s
-        raise PlanIsWrong(
-            f"the plan takes {seconds * 1e3:.4f} ms by the tables, the solver promised {total * 1e3:.4f} ms"
-        )
-    for output, bound in (noise_bounds or {}).items():
-        total = noise(graph, error, output, precision) if error is not None else 0.0
-        if total > bound * (1.0 + 1e-6):
+    facts = _Checks(graph, profiles, cluster, plan)
+    facts.placements()
+    facts.crossings()
+    seconds = facts.piece_seconds()
+    facts.pieces(seconds)
+    facts.timeline(seconds)
+    facts.totals(seconds)
+    facts.memory()
+    for output, bound in (max_noise or {}).items():
+        assert error is not None
+        total = facts.noise(error, output)
+        if total > bound * (1.0 + _CLOSE):
             raise PlanIsWrong(f"output {output}: the plan's noise {total:.4g} is over its bound {bound:.4g}")
 
 
-def latency(graph: Graph, profile: Profile, precision: Mapping[str, str]) -> float:
-    """Seconds of one inference by the profile's tables."""
-    total = profile.overhead_s
-    total += sum(time.seconds for time in profile.blocks if precision.get(time.block) == time.precision)
-    blocks = {block.name: block for block in graph.blocks}
-    for entry in profile.glue:
-        tensor = next(each for each in graph.tensors if each.name == entry.flow)
-        int8 = tensor.producer is not None and precision[tensor.producer] == "int8"
-        to_int8: set[str] = set()
-        to_float = 0
-        waiting = [tensor.name]
-        while waiting:
-            name = waiting.pop()
-            to_float += int8 and name in graph.outputs
-            for consumer in next(each for each in graph.tensors if each.name == name).consumers:
-                block = blocks[consumer]
-                if block.movement and not block.refusal and block.inputs[0] == name:
-                    waiting += block.outputs
-                elif precision[consumer] == "float32":
-                    to_float += int8
-                elif not int8:
-                    to_int8.add(name)
-        if int8:
-            total += entry.int8_s + to_float * entry.dequantize_s
-        elif tensor.producer is not None and precision[tensor.producer] != "float32":  # its anchor alone is int8
-            base, each = entry.anchor_float_s, entry.anchor_quantize_s
-            total += entry.float_s if base is None else base
-            total += len(to_int8) * (entry.quantize_s if each is None else each)
-        else:
-            total += entry.float_s + len(to_int8) * entry.quantize_s
-    return total
+class _Checks(Facts):
+    def placements(self) -> None:
+        """Every block where and how it may be."""
+        plan, limits = self.plan, self.plan.limits
+        names = {device.name: device for device in self.cluster.devices}
+        forms = {each.name: each for each in plan.precisions}
+        pins, off = dict(limits.device_pins), set(limits.device_exclusions)
+        for block in self.graph.blocks:
+            where, how = self.place[block.name], self.form[block.name]
+            if where not in names:
+                raise PlanIsWrong(f"block {block.name} is placed on {where}, which is not in the cluster")
+            device = names[where]
+            words = (block.name, *block.operators, *block.kind.split("+"))
+            if any(fnmatchcase(word, pattern) for pattern in device.never for word in words):
+                raise PlanIsWrong(f"block {block.name} is placed on {where}, which may not run it")
+            if pins.get(block.name, where) != where or (block.name, where) in off:
+                raise PlanIsWrong(f"block {block.name} is placed on {where} against a pin")
+            if how not in forms or not forms[how].fits(block):
+                raise PlanIsWrong(f"block {block.name} has no {how} form: {block.refusal or 'no soft tail'}")
+            if how != FLOAT and not device.int8:
+                raise PlanIsWrong(f"block {block.name} is {how} on {where}, which may not run int8")
+            if how != FLOAT and block.name in limits.float_blocks and not block.movement:
+                raise PlanIsWrong(f"block {block.name} was to stay float, the plan has it in {how}")
+            if how == FLOAT and block.name in limits.int8_blocks:
+                raise PlanIsWrong(f"block {block.name} was to be int8, the plan has it in float32")
+            if self.moves(block) and (how == INT8) != self.written_int8(block.inputs[0]):
+                raise PlanIsWrong(f"block {block.name} moves {block.inputs[0]} on in another type than it comes in")
+
+    def crossings(self) -> None:
+        """Every reader elsewhere gets a copy it can read, over a link, of the size and time that the link says."""
+        needed: set[tuple[str, str]] = set()
+        for each in self.readings:
+            if each.device == self.home(each.tensor.name):
+                continue
+            key = (each.tensor.name, each.device)
+            needed.add(key)
+            got = self.copies.get(key)
+            if not got:
+                raise PlanIsWrong(
+                    f"{each.tensor.name} never reaches {each.device}, where {each.reader or 'the caller'} reads it"
+                )
+            if self.written_int8(each.tensor.name) and got != {INT8}:
+                raise PlanIsWrong(
+                    f"{each.tensor.name} is written as int8 and travels to {each.device} as {sorted(got)}"
+                )
+        for key in self.copies.keys() - needed:
+            raise PlanIsWrong(f"{key[0]} travels to {key[1]}, where nobody reads it")
+        for sent in self.plan.crossings:
+            tensor = self.tensors[sent.tensor]
+            link = self.cluster.link(sent.source, sent.target)
+            if link is None:
+                raise PlanIsWrong(f"{sent.tensor} travels from {sent.source} to {sent.target}, which are not connected")
+            size = tensor.int8_bytes if sent.precision == INT8 else tensor.float_bytes
+            took = link.latency_s + size / link.bandwidth_bytes_per_s
+            if sent.source != self.home(sent.tensor) or sent.bytes != size or not _close(sent.predicted_s, took):
+                raise PlanIsWrong(
+                    f"{sent.tensor} from {sent.source} to {sent.target}: {size} bytes take {took * 1e3:.4f} ms, "
+                    f"{sent.bytes:.0f} in {sent.predicted_s * 1e3:.4f} ms were claimed"
+                )
+
+    def piece_seconds(self) -> dict[str, float]:
+        """Seconds of every component by the tables."""
+        component, device = self.component, self.pieces_of()
+        start = self.plan.start
+        total = {name: self.profiles[where].overhead_s for name, where in device.items()}
+        for block in self.graph.blocks:
+            total[component[block.name]] += self.times[self.place[block.name]].get(
+                (block.name, self.form[block.name]), 0.0
+            )
+        read = {self.flow(each.tensor.name) for each in self.readings}
+        for tensor in self.graph.tensors:
+            if self.flow(tensor.name) == tensor.name:
+                for bearer, share in self.bearers(tensor, tensor.name in read):
+                    where = self.place.get(bearer, "")
+                    for name in [component[bearer]] if bearer else device:
+                        glue = self.glue(tensor.name, where or device[name])
+                        base = glue.int8_s if self.written_int8(tensor.name) else glue.float_s
+                        if self.anchored(tensor.name) and glue.anchor_float_s is not None:
+                            base = glue.anchor_float_s
+                        total[name] += share * base
+        for name, by_piece in self.groups().items():
+            producer = self.tensors[name].producer
+            source = component[producer] if producer is not None else ""
+            home, int8 = self.home(name), self.written_int8(name)
+            writer_quantises = not int8 and any(kinds >= {INT8} for (t, _), kinds in self.copies.items() if t == name)
+            for where, readings in by_piece.items():
+                here = where
+                floats = sum(not each.int8 for each in readings)
+                if producer is not None and (where == source or (not where and home == start)):
+                    here, arriving = source, {INT8} if int8 else {FLOAT, INT8}
+                    writer_quantises |= not int8 and floats < len(readings)
+                else:
+                    arriving = self.arrives(name, where, readings)
+                    here = where or f"output-{start}"
+                    writer_quantises |= not int8 and readings[0].device == home and arriving == {INT8}
+                glue = self.glue(name, readings[0].device)
+                if floats and FLOAT not in arriving:
+                    total[here] += floats * glue.dequantize_s
+                if floats < len(readings) and INT8 not in arriving:
+                    total[here] += glue.quantize_s
+            if writer_quantises:
+                glue = self.glue(name, home)
+                behind = self.anchored(name) and glue.anchor_quantize_s is not None
+                total[source or f"input-{start}"] += (glue.anchor_quantize_s or 0.0) if behind else glue.quantize_s
+        # A change of type may save time, but no component takes less than none.
+        return {name: max(0.0, each) for name, each in total.items()}
+
+    def bearers(self, tensor: Tensor, read: bool) -> list[tuple[str, float]]:
+        """Who is charged what a flow costs by itself: its movement by the elements written, or its producer, or its
+        first reader; "" stands for every component, where nobody reads an input."""
+        moves = [
+            block for block in self.graph.blocks if self.moves(block) and self.flow(block.inputs[0]) == tensor.name
+        ]
+        if moves:
+            sizes = [sum(self.tensors[name].elements for name in block.outputs) for block in moves]
+            whole = sum(sizes)
+            return [(b.name, s / whole if whole else 1.0 / len(moves)) for b, s in zip(moves, sizes, strict=True)]
+        if tensor.producer is not None:
+            return [(tensor.producer, 1.0)]
+        return [(tensor.consumers[0], 1.0)] if read and tensor.consumers else [("", 1.0)]
+
+    def pieces(self, seconds: Mapping[str, float]) -> None:
+        """The components that the plan names are those that the rule makes, and take what it says."""
+        device, claimed = self.pieces_of(), {each.component: each for each in self.plan.pieces}
+        if set(claimed) != set(device):
+            raise PlanIsWrong(f"the plan has components {sorted(claimed)}, its placements make {sorted(device)}")
+        for name, each in claimed.items():
+            if each.device != device[name] or not _close(each.predicted_s, seconds[name]):
+                raise PlanIsWrong(
+                    f"component {name} takes {seconds[name] * 1e3:.4f} ms on {device[name]} by the tables, "
+                    f"{each.predicted_s * 1e3:.4f} ms on {each.device} were claimed"
+                )
+
+    def timeline(self, seconds: Mapping[str, float]) -> None:
+        """The timeline is one that the devices and links can keep, and ends when the plan says."""
+        device, component = self.pieces_of(), self.component
+        runs = {each.what: each for each in self.plan.timeline if not each.transfer}
+        sent = {(each.what, each.on): each for each in self.plan.timeline if each.transfer}
+        if len(runs) + len(sent) != len(self.plan.timeline) or set(runs) != set(device):
+            raise PlanIsWrong(f"the timeline runs {sorted(runs)}, the plan has {sorted(device)}")
+        receiving = self.receiving()
+        for name, span in runs.items():
+            stops = receiving.get(self.cluster.processor(span.on), ()) if span.on in self.profiles else ()
+            still = sum(max(0.0, min(b, span.end_s) - max(a, span.start_s)) for a, b in stops)
+            if span.on != device[name] or not _close(span.end_s - span.start_s - still, seconds[name]):
+                raise PlanIsWrong(f"component {name} is in the timeline for {(span.end_s - span.start_s) * 1e3:.4f} ms")
+        ready = dict.fromkeys([*device, ""], 0.0)
+        for name, by_piece in self.groups().items():
+            producer = self.tensors[name].producer
+            source = component[producer] if producer is not None else ""
+            for where, readings in by_piece.items():
+                if producer is not None and (where == source or (not where and self.home(name) == self.plan.start)):
+                    continue
+                for kind in self.arrives(name, where, readings):
+                    if not self.takes(kind, name, where, readings):
+                        continue
+                    leaves = runs[source].end_s if source else 0.0
+                    if not source and kind == INT8:
+                        leaves = runs[f"input-{self.plan.start}"].end_s
+                    arrival = leaves
+                    link = self.cluster.link(self.home(name), readings[0].device)
+                    size = self.tensors[name].int8_bytes if kind == INT8 else self.tensors[name].float_bytes
+                    took = 0.0 if link is None else link.seconds(size)
+                    here = readings[0].device == self.home(name) and not source
+                    if took > 0.0 and not here:
+                        span_ = sent.get((f"{name} ({kind})", f"{self.home(name)} -> {readings[0].device}"))
+                        if span_ is None or span_.start_s < leaves - 1e-9:
+                            raise PlanIsWrong(f"{name} is sent to {readings[0].device} before it is there, or never")
+                        if not _close(span_.end_s - span_.start_s, took):
+                            raise PlanIsWrong(f"{name} is on its way for {(span_.end_s - span_.start_s) * 1e3:.4f} ms")
+                        arrival = span_.end_s
+                    after = where or (f"output-{self.plan.start}" if kind == INT8 else "")
+                    ready[after] = max(ready[after], arrival)
+        for name, span in runs.items():
+            if span.start_s < ready[name] - 1e-9:
+                raise PlanIsWrong(f"component {name} starts before what it reads has arrived")
+        self.one_at_a_time()
+        end = max((each.end_s for each in self.plan.timeline), default=0.0)
+        claimed, request_s = self.plan.predicted_latency_s.value, self.cluster.device(self.plan.start).request_s
+        if not _close(end + request_s, claimed) or end < ready[""] - 1e-9:
+            raise PlanIsWrong(
+                f"the timeline ends at {end * 1e3:.4f} ms and a request takes {request_s * 1e3:.4f}, "
+                f"{claimed * 1e3:.4f} ms were claimed"
+            )
+
+    def receiving(self) -> dict[str, list[tuple[float, float]]]:
+        """By device, from when to when it receives, which components stand still for: the end of each message's way,
+        where those that overlap count once."""
+        found: dict[str, list[tuple[float, float]]] = {}
+        size = {
+            (f"{each.tensor} ({each.precision})", f"{each.source} -> {each.target}"): each.bytes
+            for each in self.plan.crossings
+        }
+        for each in (each for each in self.plan.timeline if each.transfer):
+            source, target = each.on.split(" -> ")
+            if source != target:
+                device = self.cluster.device(target)
+                takes = device.receive_s + size.get((each.what, each.on), 0.0) * device.receive_byte_s
+                found.setdefault(self.cluster.processor(target), []).append(
+                    (max(each.start_s, each.end_s - takes), each.end_s)
+                )
+        for known in found.values():
+            known.sort()
+            for index, (begin, _) in enumerate(known[1:], 1):
+                before = known[index - 1][1]
+                known[index] = max(begin, before), max(known[index][1], before)
+        return found
+
+    def one_at_a_time(self) -> None:
+        """No device runs two components at once, or one while it still sends what the last one wrote, and no link sends
+        two tensors."""
+        by_place: dict[str, list[tuple[float, float]]] = {}
+        sending: dict[str, float] = {}
+        for sent in self.plan.crossings:
+            producer = self.tensors[sent.tensor].producer
+            device = self.cluster.device(sent.source)
+            takes = device.send_s + sent.bytes * device.send_byte_s if sent.source != sent.target else 0.0
+            source = self.component[producer] if producer is not None else ""
+            if not source and sent.precision == INT8:
+                source = f"input-{self.plan.start}"
+            sending[source] = sending.get(source, 0.0) + takes
+        for each in self.plan.timeline:
+            end = each.end_s
+            if each.transfer:
+                source, target = each.on.split(" -> ")
+                link = self.cluster.link(source, target)
+                end -= link.latency_s - link.gap_s if link is not None else 0.0
+            else:
+                end += sending.get(each.what, 0.0)
+            where = each.on if each.transfer else self.cluster.processor(each.on)
+            by_place.setdefault(where, []).append((each.start_s, end))
+        for place, times in by_place.items():
+            for (_, end), (start, _) in pairwise(sorted(times)):
+                if start < end - 1e-9:
+                    raise PlanIsWrong(f"{place} is busy with two things at once in the timeline")
+
+    def totals(self, seconds: Mapping[str, float]) -> None:
+        """Energy, rate and limits on what a request takes."""
+        plan, limits = self.plan, self.plan.limits
+        watts = {device.name: device.active_watts for device in self.cluster.devices}
+        busy: dict[str, float] = {}
+        for name, device in self.pieces_of().items():
+            busy[device] = busy.get(device, 0.0) + seconds[name]
+        spent = {device: watts[device] * each for device, each in busy.items()}
+        for sent in plan.crossings:
+            link = self.cluster.link(sent.source, sent.target)
+            assert link is not None
+            spent[sent.source] = spent.get(sent.source, 0.0) + sent.bytes * link.joules_per_byte
+            name = f"{sent.source} -> {sent.target}"
+            busy[name] = busy.get(name, 0.0) + link.gap_s + sent.bytes / link.bandwidth_bytes_per_s
+            if sent.source != sent.target:
+                ends = self.cluster.device(sent.source), self.cluster.device(sent.target)
+                sends, receives = ends[0].send_s, ends[1].receive_s
+                sends, receives = (
+                    sends + sent.bytes * ends[0].send_byte_s,
+                    receives + sent.bytes * ends[1].receive_byte_s,
+                )
+                busy[sent.source] = busy.get(sent.source, 0.0) + sends
+                busy[sent.target] = busy.get(sent.target, 0.0) + receives
+        joules, claimed = sum(spent.values()), plan.predicted_joules
+        if not _close(joules, claimed.value if claimed is not None else 0.0):
+            raise PlanIsWrong(f"a request takes {joules:.6g} J by the tables, the plan says {claimed}")
+        busy[plan.start] = busy.get(plan.start, 0.0) + self.cluster.device(plan.start).request_s
+        for name in busy.keys() & self.profiles.keys():
+            busy[name] *= self.profiles[name].sustained()
+        for name, shared in [(each.name, each.processor) for each in self.cluster.devices if each.processor]:
+            busy[shared] = busy.get(shared, 0.0) + busy.pop(name, 0.0)
+        rate, said = 1.0 / max(busy.values()), plan.predicted_rate_per_s
+        if said is not None and not _close(rate, said.value):
+            raise PlanIsWrong(
+                f"there is room for {rate:.4g} requests a second by the tables, the plan says {said.value:.4g}"
+            )
+        for what, value, most in (
+            ("latency", plan.predicted_latency_s.value, limits.max_latency_s),
+            ("energy", joules, limits.max_energy_joules),
+            ("seconds between requests", 1.0 / rate, 1.0 / limits.min_rate_per_s if limits.min_rate_per_s else None),
+        ):
+            if most is not None and value > most * (1.0 + _CLOSE):
+                raise PlanIsWrong(f"the plan's {what} of {value:.6g} is over its limit {most:.6g}")
+        for each in self.cluster.devices:
+            if spent.get(each.name, 0.0) > each.energy_cap_joules * (1.0 + _CLOSE):
+                raise PlanIsWrong(f"a request takes {spent[each.name]:.6g} J of {each.name}, over its cap")
+
+    def memory(self) -> None:
+        """Weights and live activations of every device, operator by operator."""
+        position = {block.name: index for index, block in enumerate(self.graph.blocks)}
+        last = len(self.graph.blocks) - 1
+        by_tensor: dict[str, list[Reading]] = {}
+        for reading in self.readings:
+            by_tensor.setdefault(reading.tensor.name, []).append(reading)
+        for device in (each for each in self.cluster.devices if not each.processor):
+            places = [each.name for each in self.cluster.devices if self.cluster.processor(each.name) == device.name]
+            held = 0.0
+            for block in self.graph.blocks:
+                if self.place[block.name] in places:
+                    in_int8 = self.form[block.name] != FLOAT
+                    held += block.weight_int8_bytes if in_int8 else block.weight_float_bytes
+            live = [0.0] * (last + 1)
+            for tensor, place in product(self.graph.tensors, places):
+                here = [each for each in by_tensor.get(tensor.name, ()) if each.device == place]
+                if not here and place != self.home(tensor.name):
+                    continue
+                kinds = self.held(tensor.name, place, here, bool(self.elsewhere_int8(tensor.name)))
+                first = position[tensor.producer] if tensor.producer is not None else 0
+                end = max([first, *(position[each.reader] if each.reader else last for each in here)])
+                size = tensor.float_bytes * (FLOAT in kinds) + tensor.int8_bytes * (INT8 in kinds)
+                for index in range(first, end + 1):
+                    live[index] += size
+            used = held + max(live)
+            if used > device.memory_bytes * (1.0 + _CLOSE):
+                raise PlanIsWrong(
+                    f"{device.name} needs {used / 1e6:.1f} MB for weights and live activations, "
+                    f"it has {device.memory_bytes / 1e6:.1f} MB"
+                )
+
+    def elsewhere_int8(self, tensor: str) -> list[str]:
+        return [device for (name, device), kinds in self.copies.items() if name == tensor and INT8 in kinds]
+
+    def held(self, tensor: str, device: str, here: Sequence[Reading], sent_int8: bool) -> set[str]:
+        """The precisions in which a device holds a tensor."""
+        wants_int8 = any(each.int8 for each in here)
+        if device != self.home(tensor):
+            return self.copies[tensor, device] | ({INT8} if wants_int8 else set())
+        if self.written_int8(tensor):
+            return {INT8}
+        return {FLOAT} | ({INT8} if wants_int8 or sent_int8 else set())
+
+    def noise(self, error: ErrorModel, output: str) -> float:
+        """Noise sum of one output; what a float reader takes from an int8 copy of a float tensor counts as read in
+        int8 by everybody behind it."""
+        model = next(each for each in error.outputs if each.output == output)
+        wired = {
+            (self.flow(each.tensor.name), name)
+            for each in self.readings
+            if not each.int8 and each.device != self.home(each.tensor.name) and not self.written_int8(each.tensor.name)
+            if self.copies[each.tensor.name, each.device] == {INT8}
+            for name in self.behind(each.reader)
+        }
+        total = sum(each.own for each in model.blocks if self.form[each.block] == each.precision)
+        for edge in model.edges:
+            takes = self.form[edge.reader] != FLOAT or (edge.flow, edge.reader) in wired
+            total += edge.noise if takes and not self.written_int8(edge.flow) else 0.0
+        return total
 
 
-def noise(graph: Graph, error: ErrorModel, output: str, precision: Mapping[str, str]) -> float:
-    """Noise sum of one output by the error model's tables."""
-    model = next(each for each in error.outputs if each.output == output)
-    producer = {tensor.name: tensor.producer for tensor in graph.tensors}
-    total = sum(each.own for each in model.blocks if precision[each.block] == each.precision)
-    for edge in model.edges:
-        source = producer[edge.flow]
-        written = source is not None and precision[source] == "int8"
-        if precision[edge.reader] != "float32" and not written:
-            total += edge.noise
-    return total
+def _close(a: float, b: float) -> bool:
+    return isclose(a, b, rel_tol=_CLOSE, abs_tol=1e-9)

@@ -9,8 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from taglio.plan.ledger import Ledger
-from taglio.plan.prices import Market, Priced
+from taglio.plan.costs import Costs, Priced
 
 _MOST_PAIRED = 160
 
@@ -18,10 +17,9 @@ _MOST_PAIRED = 160
 class Descent:
     """Local search over labels that are `offered`, a mask (nodes, labels)."""
 
-    def __init__(self, market: Market, ledger: Ledger) -> None:
-        self.market, self.ledger = market, ledger
-        values = market.problem.values
-        self.near: list[set[int]] = [set() for _ in range(market.nodes)]
+    def __init__(self, costs: Costs) -> None:
+        self.costs, values = costs, costs.problem.values
+        self.near: list[set[int]] = [set() for _ in range(costs.nodes)]
         start, readers = values.start.tolist(), values.readers.tolist()
         for value, producer in enumerate(values.producer.tolist()):
             ends = {node for node in (producer, *readers[start[value] : start[value + 1]]) if node >= 0}
@@ -39,14 +37,14 @@ class Descent:
         rounds: int = 12,
     ) -> tuple[float, np.ndarray]:
         """The objective (infinite if a limit stays broken) and labels reached from `labels`."""
-        market, ledger = self.market, self.ledger
+        costs = self.costs
         labels = labels.copy()
-        total, use = ledger.totals(priced, labels)
-        uppers = market.uppers
+        total, use = costs.by_move(priced, labels)
+        uppers = costs.uppers
         penalty, step = 4.0 * multipliers + 0.2 * abs(total[0]), 0.05 * abs(total[0])
         nodes, to = np.nonzero(offered)
-        first = np.searchsorted(nodes, np.arange(market.nodes + 1))
-        change = ledger.changes(priced, labels, use, nodes, to)
+        first = np.searchsorted(nodes, np.arange(costs.nodes + 1))
+        change = costs.changes(priced, labels, use, nodes, to)
 
         def merit(sums: np.ndarray) -> np.ndarray:
             over = np.maximum(0.0, sums[..., 1:] - uppers)
@@ -86,10 +84,10 @@ class Descent:
                         take(other)
                 if not stale:
                     break
-            total, use = ledger.totals(priced, labels)
+            total, use = costs.by_move(priced, labels)
             again = np.concatenate([np.arange(first[node], first[node + 1]) for node in sorted(stale)])
-            change[again] = ledger.changes(priced, labels, use, nodes[again], to[again])
-        total, _ = ledger.totals(priced, labels)
+            change[again] = costs.changes(priced, labels, use, nodes[again], to[again])
+        total, _ = costs.by_move(priced, labels)
         feasible = bool((total[1:] <= uppers + 1e-9).all()) and total[0] < 1e8
         return (float(total[0]) if feasible else np.inf), labels
 

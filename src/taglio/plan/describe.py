@@ -10,8 +10,7 @@ from math import inf, isfinite
 
 from taglio.cluster.devices import Cluster
 from taglio.model.graph import flows
-from taglio.plan.assemble import Assembled, behind_tensor
-from taglio.plan.labels import placements_of
+from taglio.plan.assemble import Assembled, behind_tensor, placements_of
 from taglio.plan.problem import Totals
 from taglio.plan.result import Crossing, DeviceUse, Interval, Plan, PlannedPiece, Status
 from taglio.plan.schedule import Schedule, Scheduler
@@ -142,7 +141,11 @@ def _busy(assembled: Assembled, model: int, schedule: Schedule, timeline: Timeli
         if source.name != target.name:
             busy[source.name] = busy.get(source.name, 0.0) + source.sending_s(each.bytes)
             busy[target.name] = busy.get(target.name, 0.0) + target.receiving_s(each.bytes)
-    return {on: seconds * (profiles[on].sustained() if on in profiles else 1.0) for on, seconds in busy.items()}
+    found: dict[str, float] = {}
+    for on, seconds in busy.items():
+        where = cluster.processor(on) if on in profiles else on
+        found[where] = found.get(where, 0.0) + seconds * (profiles[on].sustained() if on in profiles else 1.0)
+    return found
 
 
 def _without_int8(work: Workload, plan: Plan, cluster: Cluster) -> tuple[str, ...]:
@@ -196,18 +199,19 @@ def _usage(assembled: Assembled, totals: Totals, timeline: Timeline, schedule: S
     """What a request of one model asks of each device that it uses; memory is that of all models together."""
     used = {schedule.devices[piece.device] for piece in schedule.pieces}
     found = []
-    for index, device in enumerate(assembled.cluster.devices):
+    for device in assembled.cluster.devices:
         if device.name not in used:
             continue
-        busy = timeline.busy_s.get(device.name, 0.0)
+        busy, memory = timeline.busy_s.get(device.name, 0.0), assembled.cluster.processor(device.name)
+        owner, has = assembled.problem.devices.index(memory), assembled.cluster.device(memory).memory_bytes
         found.append(
             DeviceUse(
                 device.name,
                 busy,
                 busy * device.active_watts,
-                float(totals.weight_bytes[index]),
-                float(totals.peak_bytes[index]),
-                device.memory_bytes if isfinite(device.memory_bytes) else None,
+                float(totals.weight_bytes[owner]),
+                float(totals.peak_bytes[owner]),
+                has if isfinite(has) else None,
                 device.assumed,
             )
         )

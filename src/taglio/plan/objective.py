@@ -72,7 +72,7 @@ def _weights(text: str, words: list[str]) -> Goal:
         except ValueError:
             weights[name] = -1.0
         if not isfinite(weights[name]) or weights[name] < 0.0:
-            raise BadOption(f'--objective "{text}": the weight of {name} is no number of at least 0')
+            raise BadOption(f'--objective "{text}": the weight of {name} must be a number of at least 0')
     if not any(weights.values()):
         raise BadOption(f'--objective "{text}": one weight must be above 0')
     return Goal(weights["latency"], weights["energy"])

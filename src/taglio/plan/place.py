@@ -10,21 +10,20 @@ import numpy as np
 
 from taglio.cluster.devices import Cluster
 from taglio.errors import BadOption, Infeasible
-from taglio.plan.assemble import Assembled, assemble
-from taglio.plan.check_cluster import check_cluster
-from taglio.plan.critical import shorten
+from taglio.plan.assemble import Assembled, assemble, labels_of
+from taglio.plan.check import check
+from taglio.plan.costs import evaluate
+from taglio.plan.critical_path import shorten
 from taglio.plan.describe import describe, latencies, loads
-from taglio.plan.evaluate import evaluate
-from taglio.plan.labels import labels_of
 from taglio.plan.objective import Objective
-from taglio.plan.placement import solve
 from taglio.plan.problem import Totals, switching
-from taglio.plan.resources import busy_times, request_shares
 from taglio.plan.result import Plan, Status
-from taglio.plan.stream import fastest_stream, totals_of
+from taglio.plan.solve import solve
+from taglio.plan.tables import busy_times, request_shares
+from taglio.plan.throughput import fastest_stream, totals_of
 from taglio.plan.workload import Workload
 
-GAP = 1e-3
+GAP = 5e-3
 # What a later objective may give up of an earlier one, so that rounding does not forbid all but one plan.
 _GIVE = 1e-3
 _ROUNDS = 6
@@ -110,7 +109,7 @@ def place(
     found = replace(found, plans=plans, assembled=replace(found.assembled, workloads=tuple(workloads)))
     work = zip(workloads, found.plans, strict=True)
     for workload, plan in work:
-        check_cluster(workload.graph, workload.profiles, workload.error, cluster, plan, max_noise=workload.noise_limits)
+        check(workload.graph, workload.profiles, workload.error, cluster, plan, max_noise=workload.noise_limits)
     return found
 
 

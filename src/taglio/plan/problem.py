@@ -14,6 +14,8 @@ limits are linear in the resources. What each value costs between given labels:
   quantised once on the producer's device, for all destinations and for the int8 readers there. An int8 reader
   elsewhere reads the int8 copy, or a device that got only a float copy quantises once for all its int8 readers. A
   float reader where only an int8 copy came dequantises for itself ("wire only"; where the problem allows it).
+* changes of type may cost less than nothing; a value is quantised only where somebody reads its int8 copy, and both
+  copies are sent only where a device has readers of both kinds.
 * noise: an int8 reader of a float value adds the edge's noise, a wire-only float reader its wire noise.
 """
 
@@ -123,11 +125,19 @@ class Implication:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Memory:
-    """Bytes per device; weights (node, form); `peak` says whether live activations count beside the weights."""
+    """Bytes per device; weights (node, form); `peak` says whether live activations count beside the weights. `of` is
+    the device whose memory each device uses, where some share one: its capacity holds, and it is charged."""
 
     capacity: Floats
     weights: Floats
     peak: bool = False
+    of: np.ndarray | None = None
+
+    def used(self) -> np.ndarray:
+        """Whether each device (row) uses the memory of each (column)."""
+        every = np.arange(len(self.capacity))
+        result: np.ndarray = (every if self.of is None else self.of)[:, None] == every
+        return result
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -199,8 +209,10 @@ class Problem:
             if array.shape != shape:
                 raise BadOption(f"the problem's {name} has shape {array.shape}, {shape} was expected")
         for name, array, _ in shapes:
-            if name not in ("allowed", "producer", "readers", "strict") and not np.all(np.nan_to_num(array) >= 0.0):
-                raise BadOption(f"the problem's {name} has a negative entry or none: costs are not negative")
+            if name in _SIGNED and not np.isfinite(array).all():
+                raise BadOption(f"the problem's {name} has an entry that is not finite")
+            if name not in (*_SIGNED, "allowed", "producer", "strict") and not np.all(np.nan_to_num(array) >= 0.0):
+                raise BadOption(f"the problem's {name} has a negative entry: only seconds may be saved")
         producer = self.values.producer[self.values.edge_value()]
         late = (self.values.readers != CALLER) & (producer >= self.values.readers)
         if late.any():
@@ -209,6 +221,9 @@ class Problem:
         for node in np.flatnonzero(~self.allowed.reshape(n, -1).any(axis=1)):
             raise BadOption(f"node {self.nodes[int(node)]} has no allowed label: loosen its pins")
 
+
+# Times that may be negative: a change of type may save its neighbours more than it takes.
+_SIGNED = ("seconds", "quantize_s", "dequantize_s")
 
 # Copies that each other device gets of each value: wires[value][device].
 Wires = tuple[Mapping[int, Copies], ...]
@@ -238,3 +253,12 @@ def switching(problem: Problem, labels: Sequence[int], costs: Floats) -> Floats:
     extra = np.repeat(np.asarray(costs, dtype=float)[:, None], problem.labels, axis=1)
     extra[np.arange(len(problem.nodes)), np.asarray(labels)] = 0.0
     return extra.reshape(problem.seconds.shape)
+
+
+def surrounded(problem: Problem, labels: np.ndarray) -> list[int]:
+    """Nodes whose label their neighbours' forbid."""
+    return [
+        each.node
+        for each in problem.implications
+        if each.labels[labels[each.node]] and all(mask[labels[node]] for node, mask in each.neighbours)
+    ]

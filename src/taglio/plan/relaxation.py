@@ -8,10 +8,10 @@ from math import prod
 
 import numpy as np
 
+from taglio.plan.costs import BIG, KINDS, Costs, Priced
 from taglio.plan.elimination import LARGEST_TABLE, TooWide, schedule
-from taglio.plan.prices import BIG, KINDS, Market, Priced
 from taglio.plan.problem import CALLER, SOURCE, Kind
-from taglio.plan.valuetables import Parts, States, Tables, split
+from taglio.plan.value_tables import Parts, States, Tables, split
 
 # Tables with more entries are not built where a looser bound, or another method, will do.
 WIDEST = 3e6
@@ -38,7 +38,7 @@ class Relaxation:
 
     def __init__(
         self,
-        market: Market,
+        costs: Costs,
         alive: np.ndarray,
         *,
         arity: int = 3,
@@ -47,12 +47,12 @@ class Relaxation:
     ) -> None:
         """Raises TooWide where a table would have more than `limit` entries. With an arity of 1, edges may be left out
         (`without`, a mask): the caller bounds what they cost."""
-        self.market, self.arity, self.without = market, arity, without
+        self.costs, self.arity, self.without = costs, arity, without
         counts = alive.sum(axis=1)
         self.given = int(counts.sum())
         self.free = np.flatnonzero(counts > 1)
         self.fixed = alive.argmax(axis=1)
-        self.index = np.full(market.nodes + 1, -1, dtype=np.intp)
+        self.index = np.full(costs.nodes + 1, -1, dtype=np.intp)
         self.index[self.free] = np.arange(len(self.free))
         self.settled, self.parts = self._split()
         own = counts[self.free]
@@ -62,7 +62,7 @@ class Relaxation:
         place = np.minimum(np.arange(max(sizes, default=1)), own[:, None] - 1)
         self.labels = np.take_along_axis(ordered, place, axis=1)
         self.ends = self._ends()
-        axes = self.index[np.where(self.ends >= 0, self.ends, market.nodes)]
+        axes = self.index[np.where(self.ends >= 0, self.ends, costs.nodes)]
         scopes: list[tuple[int, ...]] = [(node,) for node in range(len(sizes))]
         self.factors: list[int] = []
         constant: list[int] = []
@@ -78,8 +78,10 @@ class Relaxation:
 
     @property
     def exact(self) -> bool:
-        """Whether the bound is the least priced cost itself."""
-        return self.parts.exact
+        """Whether the bound is the least priced cost: no value is split, and no int8 copy is made for others than
+        its readers because making it saves time."""
+        sparing = self.costs.devices > 1 and bool((self.costs.problem.values.quantize_s < 0.0).any())
+        return self.parts.exact and not sparing
 
     def run(self, priced: Priced, alive: np.ndarray | None = None) -> tuple[float, np.ndarray]:
         """A lower bound on the priced cost of every labelling, and the labels that reach it (exactly, if `exact`): of
@@ -89,17 +91,17 @@ class Relaxation:
         labels = self.fixed.copy()
         labels[self.free] = self.labels[np.arange(len(self.free)), chosen]
         base = priced.constant + self.flat[self.constant_cells].sum()
-        free = np.ones(self.market.nodes, dtype=bool)
+        free = np.ones(self.costs.nodes, dtype=bool)
         free[self.free] = False
-        base += priced.unary[free, self.fixed[free]].sum() + self.market.cost(priced, labels, self.settled)
+        base += priced.unary[free, self.fixed[free]].sum() + self.costs.least(priced, labels, self.settled)
         self.base, self.total = float(base), total
         return total + self.base, labels
 
     def marginals(self) -> np.ndarray:
         """After `run`: a lower bound on the priced cost with each label of each node (nodes, labels); infinite where
         the node has no such label."""
-        result = np.full((self.market.nodes, self.market.labels), np.inf)
-        result[np.arange(self.market.nodes), self.fixed] = self.total + self.base
+        result = np.full((self.costs.nodes, self.costs.labels), np.inf)
+        result[np.arange(self.costs.nodes), self.fixed] = self.total + self.base
         found = self.elimination.marginals(self.total) + self.base
         rows, columns = np.nonzero(np.isfinite(found))
         result[self.free[rows], self.labels[rows, columns]] = found[rows, columns]
@@ -107,11 +109,11 @@ class Relaxation:
 
     def _split(self) -> tuple[np.ndarray, Parts]:
         """Values between fixed nodes alone, and the parts of the others."""
-        values, free = self.market.problem.values, self.index >= 0
+        values, free = self.costs.problem.values, self.index >= 0
         open_ = (values.producer >= 0) & free[values.producer]
         edges = (values.readers >= 0) & free[values.readers]
-        open_ |= np.bincount(self.market.edge_value[edges], minlength=len(open_)) > 0
-        parts = split(self.market, self.arity, np.flatnonzero(open_))
+        open_ |= np.bincount(self.costs.edge_value[edges], minlength=len(open_)) > 0
+        parts = split(self.costs, self.arity, np.flatnonzero(open_))
         if self.without is not None:
             kept = ~self.without[parts.edges[:, 0]]
             parts = Parts(parts.value[kept], parts.edges[kept], parts.count[kept], parts.share[kept])
@@ -119,15 +121,15 @@ class Relaxation:
 
     def _ends(self) -> np.ndarray:
         """Producer and readers of every part, −1 where there is none or it is no node."""
-        values = self.market.problem.values
+        values = self.costs.problem.values
         producer = values.producer[self.parts.value]
         readers = np.where(self.parts.edges >= 0, values.readers[self.parts.edges], CALLER)
         return np.column_stack([np.where(producer == SOURCE, -1, producer), np.where(readers == CALLER, -1, readers)])
 
     def _lay_out(self, axes: np.ndarray, constant: list[int]) -> None:
         """Where in the costs of the parts' states each cell of each factor lies."""
-        market, parts = self.market, self.parts
-        values = market.problem.values
+        costs, parts = self.costs, self.parts
+        values = costs.problem.values
         count = len(parts.value)
         strides = np.zeros((count, 1 + self.arity), dtype=np.intp)
         base = np.zeros(count, dtype=np.intp)
@@ -168,14 +170,14 @@ class Relaxation:
             self.positions[plan.starts[members][:, None] + np.arange(laid.shape[1])] = laid
         for wide in set(plan.sizes):
             nodes = np.flatnonzero(np.array(plan.sizes) == wide)
-            laid = self.cells + 1 + self.free[nodes][:, None] * market.labels + self.labels[nodes, :wide]
+            laid = self.cells + 1 + self.free[nodes][:, None] * costs.labels + self.labels[nodes, :wide]
             self.positions[plan.starts[nodes][:, None] + np.arange(wide)] = laid
         self._keep(layouts)
 
     def _keep(self, layouts: "list[_Layout]") -> None:
         """Number the cells that are read anew, and make tables of these alone: many states are those of no label."""
-        market = self.market
-        number = np.zeros(self.cells + 1 + market.nodes * market.labels, dtype=np.intp)
+        costs = self.costs
+        number = np.zeros(self.cells + 1 + costs.nodes * costs.labels, dtype=np.intp)
         number[self.positions] = number[self.constant_cells] = 1
         self.tables, count = [], 0
         for arity in sorted({each.arity for each in layouts}):
@@ -196,7 +198,7 @@ class Relaxation:
             number[taken] = count + np.arange(len(taken))
             count += len(taken)
             together = States(*(np.concatenate(one, axis=-1) for one in zip(*states[0], *states[1], strict=True)))
-            self.tables.append(Tables(market, self.parts, np.concatenate([each.chosen for each in alike]), together))
+            self.tables.append(Tables(costs, self.parts, np.concatenate([each.chosen for each in alike]), together))
         number[self.cells :] = count + np.arange(len(number) - self.cells)
         self.positions, self.constant_cells = number[self.positions], number[self.constant_cells]
         self.flat, self.cells = np.full(count + len(number) - self.cells, BIG), count
@@ -211,18 +213,18 @@ class Relaxation:
             cells = rest
         part, *readers, place = ends
         local = self.local[layout.chosen]
-        back = np.argsort(np.where(local < 0, self.market.devices, local), axis=1)
+        back = np.argsort(np.where(local < 0, self.costs.devices, local), axis=1)
         reads = np.array(readers[::-1])
         return States(begin + part, cells, back[part, place], back[part, reads >> 1], reads & 1 == 1)
 
     def _places(self) -> tuple[np.ndarray, np.ndarray]:
         """By part, each device's number among those that its ends can be on (−1 for others), and how many they are."""
-        market, parts = self.market, self.parts
-        values = market.problem.values
-        on = np.zeros((market.nodes + 1, market.devices), dtype=bool)
-        on[np.arange(market.nodes), market.label_device[self.fixed]] = True
-        on[np.repeat(self.free, self.labels.shape[1]), market.label_device[self.labels].ravel()] = True
-        met = np.asarray(on[np.where(self.ends >= 0, self.ends, market.nodes)].any(axis=1))
+        costs, parts = self.costs, self.parts
+        values = costs.problem.values
+        on = np.zeros((costs.nodes + 1, costs.devices), dtype=bool)
+        on[np.arange(costs.nodes), costs.label_device[self.fixed]] = True
+        on[np.repeat(self.free, self.labels.shape[1]), costs.label_device[self.labels].ravel()] = True
+        met = np.asarray(on[np.where(self.ends >= 0, self.ends, costs.nodes)].any(axis=1))
         called = ((parts.edges >= 0) & (values.readers[parts.edges] < 0)).any(axis=1)
         outside = (values.producer[parts.value] < 0) | called
         rows = np.flatnonzero(outside)
@@ -231,12 +233,12 @@ class Relaxation:
 
     def _states(self, chosen: np.ndarray, labels: np.ndarray, slot: int) -> np.ndarray:
         """States of labels (part, label) as a part's producer (slot 0) or reader."""
-        market = self.market
-        place: np.ndarray = self.local[chosen[:, None], market.label_device[labels]]
+        costs = self.costs
+        place: np.ndarray = self.local[chosen[:, None], costs.label_device[labels]]
         if slot == 0:
-            place = market.label_writes[labels] * self.width[chosen][:, None] + place
+            place = costs.label_writes[labels] * self.width[chosen][:, None] + place
         else:
-            place = place * 2 + (market.label_reads[labels] == Kind.INT8)
+            place = place * 2 + (costs.label_reads[labels] == Kind.INT8)
         return place
 
     def _cells(
@@ -250,7 +252,7 @@ class Relaxation:
         strict: np.ndarray,
     ) -> np.ndarray:
         """Positions in the costs of states of every cell of factors of one shape."""
-        market, count = self.market, len(chosen)
+        costs, count = self.costs, len(chosen)
         cells = base[chosen].reshape(count, *(1,) * len(shape))
         laid: list[np.ndarray] = []
         for axis, size in enumerate(shape):
@@ -268,8 +270,8 @@ class Relaxation:
         for slot in range(self.arity):
             on = strict[chosen, slot]
             if on.any():
-                wrong = self._kinds(chosen, 0, scope, axes, laid, market.label_writes) != self._kinds(
-                    chosen, slot + 1, scope, axes, laid, market.label_reads
+                wrong = self._kinds(chosen, 0, scope, axes, laid, costs.label_writes) != self._kinds(
+                    chosen, slot + 1, scope, axes, laid, costs.label_reads
                 )
                 cells = np.where(on.reshape(flat) & wrong, self.cells, cells)
         return np.ascontiguousarray(np.broadcast_to(cells, (count, *shape)))
@@ -311,19 +313,19 @@ class Relaxation:
 _ONE_TABLE, _MOST_READERS = 1e6, 5
 
 
-def tightest(market: Market, alive: np.ndarray) -> Relaxation:
+def tightest(costs: Costs, alive: np.ndarray) -> Relaxation:
     """The relaxation that splits fewest values of those whose tables have at most WIDEST entries; pairs alone may have
     more. Raises TooWide where these are more than elimination builds."""
-    most, devices = 3, market.devices
-    fan_out = int(np.diff(market.problem.values.start).max(initial=0))
+    most, devices = 3, costs.devices
+    fan_out = int(np.diff(costs.problem.values.start).max(initial=0))
     while most < min(_MOST_READERS, fan_out) and KINDS * devices * (2 * devices) ** (most + 1) <= _ONE_TABLE:
         most += 1
     for arity in sorted({most, 3}, reverse=True):
         try:
-            return Relaxation(market, alive, arity=arity, limit=WIDEST)
+            return Relaxation(costs, alive, arity=arity, limit=WIDEST)
         except TooWide:
             pass
-    return Relaxation(market, alive, arity=1, limit=np.inf)
+    return Relaxation(costs, alive, arity=1, limit=np.inf)
 
 
 # Few where tables are small and their number is what takes time; many where tables are large.

@@ -188,7 +188,8 @@ class _Run:
                 ready = np.maximum(ready, row[:, BEFORE] + row[:, BUSY] + row[:, DELAY])
                 handing_s = table.send_s[table.home] + row[:, BYTES] * table.send_byte_s[table.home]
                 handed = np.where(row[:, BEFORE] > 0.0, row[:, BEFORE] + handing_s, 0.0)
-                self.clock[self.own + table.home] = np.maximum(self.clock[self.own + table.home], handed)
+                home = self.own + table.processor[table.home]
+                self.clock[home] = np.maximum(self.clock[home], handed)
                 self._count(self.each, table.home * table.devices + here, row[:, BYTES])
                 self.noise += edge.noise[label]
             else:
@@ -200,7 +201,8 @@ class _Run:
                 if edge.noisy:
                     self.noise += edge.noise[pair]
             taken = taken + row[:, AFTER]
-        clock, began, current = self.clock[at], self.began[at], self.current[at]
+        processor = self.own + table.processor[here]
+        clock, began, current = self.clock[processor], self.began[at], self.current[at]
         start = np.maximum(ready, clock)
         fresh = self.closed[at] | (ready > began)
         self.began[at] = np.where(fresh, start, began)
@@ -210,7 +212,7 @@ class _Run:
         self.begun += fresh
         self.current[at] = self.component[node] = mine
         self.ended[mine, self.each] = end
-        self.clock[at], self.closed[at], self.last = end, False, np.maximum(self.last, end)
+        self.clock[processor], self.closed[at], self.last = end, False, np.maximum(self.last, end)
         self.busy[at] += taken
         self.overhead[at] += overhead
 
@@ -250,7 +252,7 @@ class _Run:
         at = which * self.table.devices**2 + by
         leaves = self.ended[self.component[node, which], which] + row[:, BEFORE]
         source = by // self.table.devices
-        handing = which * self.table.devices + source
+        handing = which * self.table.devices + self.table.processor[source]
         handing_s = self.table.send_s[source] + row[:, BYTES] * self.table.send_byte_s[source]
         self.clock[handing] = np.maximum(self.clock[handing], leaves) + handing_s
         leaves = np.maximum(leaves, self.link[at]) + row[:, BUSY]
@@ -268,7 +270,11 @@ class _Run:
         """What came of it."""
         table, shape = self.table, (len(self.each), -1)
         clock = self.clock.reshape(shape)
-        last = np.maximum(self.restored, clock[:, table.home]) + table.overhead_s[table.home] + self.restoring
+        last = (
+            np.maximum(self.restored, clock[:, table.processor[table.home]])
+            + table.overhead_s[table.home]
+            + self.restoring
+        )
         done = np.maximum(np.maximum(self.done, self.last), np.where(self.restored > 0.0, last, 0.0))
         overhead = self.overhead.reshape(shape)
         overhead[:, table.home] += np.where(self.restored > 0.0, table.overhead_s[table.home], 0.0)

@@ -57,6 +57,7 @@ class Schedule:
     sent: tuple[Sent, ...]
     devices: tuple[str, ...]
     names: tuple[str, ...]
+    processors: tuple[tuple[str, str], ...] = ()
 
     def pipeline(self) -> Pipeline:
         """What the simulator plays."""
@@ -77,6 +78,7 @@ class Schedule:
                 )
                 for each in self.sent
             ),
+            self.processors,
         )
 
 
@@ -100,6 +102,7 @@ class Scheduler:
                     reader = int(values.readers[edge]) - self.nodes.start
                     self.sources[reader].append(int(values.producer[value]) - self.nodes.start)
         self.names = tuple(device.name for device in cluster.devices)
+        self.processors = tuple((each.name, each.processor) for each in cluster.devices if each.processor)
         self.home = self.names.index(cluster.start)
         links = [[cluster.link(a, b) for b in self.names] for a in self.names]
         self.gap_s = [[each.gap_s if each else 0.0 for each in row] for row in links]
@@ -220,7 +223,8 @@ class _Draft:
             device, nodes = self._device[index], tuple(self._members[index])
             name = self._s.names[device]
             label = {_AT_INPUT: f"{INPUT}-{name}", _AT_OUTPUT: f"{OUTPUT}-{name}"}.get(index, f"{index}-{name}")
-            pieces.append(Piece(label, device, nodes, self._time[index], sending_s[index]))
+            # A change of type may save time, but no component takes less than none.
+            pieces.append(Piece(label, device, nodes, max(0.0, self._time[index]), sending_s[index]))
         found = [
             replace(
                 each,
@@ -231,4 +235,4 @@ class _Draft:
         ]
         # What is needed first leaves first, as the engine sends it.
         sent = tuple(sorted(found, key=lambda each: min(each.targets, default=len(pieces))))
-        return Schedule(tuple(pieces), sent, self._s.names, self._s.problem.values.names)
+        return Schedule(tuple(pieces), sent, self._s.names, self._s.problem.values.names, self._s.processors)

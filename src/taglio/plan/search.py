@@ -7,8 +7,8 @@ from typing import Protocol, TypeVar
 
 from taglio.error.model import ErrorModel
 from taglio.model.graph import Graph
+from taglio.plan.one_machine import describe, latency, make_plan
 from taglio.plan.result import Limits, Plan
-from taglio.plan.solve import describe, latency, make_plan
 from taglio.profile.result import Profile
 from taglio.quantize.precision import FLOAT32, Assignment, Precision
 

@@ -46,10 +46,12 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """What one request of one model does; tasks stand in an order in which they can run."""
+    """What one request of one model does; tasks stand in an order in which they can run. `processors` are the devices
+    that use another's processor, and whose."""
 
     tasks: tuple[Task, ...]
     transfers: tuple[Transfer, ...]
+    processors: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +134,6 @@ class _Server:
     link: bool
     waiting: list[tuple[float, int, int, int]] = field(default_factory=list)
     occupied: bool = False
-    busy_s: float = 0.0
     began_s: float = 0.0
     ends_s: float = 0.0
     receives_s: float = 0.0
@@ -145,6 +146,8 @@ class _Run:
         self._sequence = 0
         self._spans: list[Span] = []
         self._servers: dict[str, _Server] = {}
+        self._busy_s: dict[str, float] = {}
+        self._processor = dict(pair for pipeline in pipelines for pair in pipeline.processors)
         sends = [_sends(pipeline) for pipeline in pipelines]
         self._states = []
         for request in requests:
@@ -173,7 +176,7 @@ class _Run:
         spans = tuple(sorted(self._spans, key=lambda each: (each.start_s, each.end_s, each.on, each.what)))
         arrivals = tuple(each.arrival_s for each in self._requests)
         ends = tuple(state.end_s for state in self._states)
-        return Timeline(spans, arrivals, ends, {name: each.busy_s for name, each in self._servers.items()})
+        return Timeline(spans, arrivals, ends, self._busy_s)
 
     def _at(self, time: float, what: str, request: int, index: int) -> None:
         self._sequence += 1
@@ -190,7 +193,7 @@ class _Run:
     def _ran(self, now: float, request: int, task: int, touched: dict[str, None]) -> None:
         state = self._states[request]
         each = state.pipeline.tasks[task]
-        server = self._servers[each.device]
+        server = self._servers[self._runs_on(each.device)]
         if server.ends_s > now:  # it stood still meanwhile
             self._at(server.ends_s, "ran", request, task)
             return
@@ -204,9 +207,9 @@ class _Run:
             self._queue(now, request, transfer, touched)
 
     def _free(self, _now: float, request: int, task: int, touched: dict[str, None]) -> None:
-        device = self._states[request].pipeline.tasks[task].device
-        self._servers[device].occupied = False
-        touched[device] = None
+        processor = self._runs_on(self._states[request].pipeline.tasks[task].device)
+        self._servers[processor].occupied = False
+        touched[processor] = None
 
     def _sent(self, now: float, request: int, transfer: int, touched: dict[str, None]) -> None:
         each = self._states[request].pipeline.transfers[transfer]
@@ -217,7 +220,7 @@ class _Run:
 
     def _reached(self, now: float, request: int, transfer: int, _touched: dict[str, None]) -> None:
         each = self._states[request].pipeline.transfers[transfer]
-        server = self._servers.setdefault(each.link[1], _Server(link=False))
+        server = self._servers.setdefault(self._runs_on(each.link[1]), _Server(link=False))
         until = max(server.receives_s, now + min(each.busy_s + each.delay_s, each.receiving_s))
         if server.ends_s > now:
             server.ends_s += until - max(server.receives_s, now)
@@ -236,10 +239,13 @@ class _Run:
         state.end_s = max(state.end_s, now)
 
     def _ready(self, request: int, task: int, touched: dict[str, None]) -> None:
-        device = self._states[request].pipeline.tasks[task].device
-        server = self._servers.setdefault(device, _Server(link=False))
+        processor = self._runs_on(self._states[request].pipeline.tasks[task].device)
+        server = self._servers.setdefault(processor, _Server(link=False))
         heappush(server.waiting, (float(request), task, request, task))
-        touched[device] = None
+        touched[processor] = None
+
+    def _runs_on(self, device: str) -> str:
+        return self._processor.get(device, device)
 
     def _queue(self, now: float, request: int, transfer: int, touched: dict[str, None]) -> None:
         each = self._states[request].pipeline.transfers[transfer]
@@ -261,14 +267,14 @@ class _Run:
         server.occupied = True
         if server.link:
             sent = pipeline.transfers[index]
-            server.busy_s += sent.busy_s
+            self._busy_s[name] = self._busy_s.get(name, 0.0) + sent.busy_s
             self._spans.append(Span(name, sent.name, request, now, now + sent.busy_s + sent.delay_s, transfer=True))
             self._at(now + sent.busy_s, "sent", request, index)
             if sent.receiving_s > 0.0:
                 self._at(now + max(0.0, sent.busy_s + sent.delay_s - sent.receiving_s), "reached", request, index)
         else:
-            seconds = pipeline.tasks[index].seconds
-            server.busy_s += seconds
+            seconds, device = pipeline.tasks[index].seconds, pipeline.tasks[index].device
+            self._busy_s[device] = self._busy_s.get(device, 0.0) + seconds
             server.began_s, server.ends_s = now, now + seconds + max(0.0, server.receives_s - now)
             self._at(server.ends_s, "ran", request, index)
 

@@ -1,125 +1,427 @@
-"""From tables and limits to a plan: which precisions are allowed, what the error bound means in noise, and the answer.
+"""Solve a `Problem`: labels and copies, and a proven bound on any.
 
-Does not measure; see search.py for the loop that does.
+1. Lagrangian bound: the limits are priced (cutting_planes.py), and what is left is eliminated exactly (relaxation.py);
+   first with every value split into two-ended parts, then exactly over the labels that can still be in a better plan:
+   those whose min-marginal is below what is known to be reachable.
+2. Incumbents: the Lagrangian's answers that are nearest to the limits, improved by single moves and pairs (descent.py).
+3. Branch and bound (branch_and_bound.py) looks for plans barely above the bound, then further up, and proves where
+   there are none.
+4. What the gap still allows goes to HiGHS (milp.py), over the labels that are left.
+
+In a graph too wide to eliminate, edges are relaxed and priced as limits are (edge_relaxation.py); HiGHS has the rest of
+the time.
 """
 
+import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
 
-from taglio.error.model import ErrorModel
-from taglio.errors import BadOption
-from taglio.model.graph import Graph, match
-from taglio.plan.check import check
-from taglio.plan.formulate import formulate
-from taglio.plan.highs import solve
-from taglio.plan.result import Interval, Limits, Plan, placements
-from taglio.profile.fit import COVERAGE
-from taglio.profile.result import Profile, predict
-from taglio.quantize.effective import effective
-from taglio.quantize.precision import FLOAT32, Assignment, Precision
+import numpy as np
 
+from taglio.plan.branch_and_bound import Branching
+from taglio.plan.costs import BIG, Account, Costs
+from taglio.plan.cutting_planes import Answer, Prices, maximise
+from taglio.plan.descent import Descent
+from taglio.plan.edge_relaxation import EdgeRelaxation
+from taglio.plan.elimination import TooWide
+from taglio.plan.milp import Found, Program
+from taglio.plan.problem import Copies, Kind, Problem, surrounded
+from taglio.plan.relaxation import WIDEST, Relaxation, tightest
 
-def pinned(graph: Graph, max_error: float | None, keep_float: Sequence[str], force_int8: Sequence[str]) -> Limits:
-    """Limits from name patterns. Raises BadOption for one that matches nothing or contradicts another."""
-    names = match(graph, force_int8)
-    computing = tuple(name for name in names if not graph.block(name).movement)
-    limits = Limits(max_error, match(graph, keep_float), computing or names)
-    _refuse_contradictions(graph, limits)
-    return limits
-
-
-def allowed_precisions(graph: Graph, profile: Profile, limits: Limits) -> dict[str, list[Precision]]:
-    """The precisions each block may take. Raises BadOption for pins that contradict each other or the block."""
-    _refuse_contradictions(graph, limits)
-    allowed: dict[str, list[Precision]] = {}
-    for block in graph.candidates():
-        if block.movement:
-            continue
-        options = [precision for precision in profile.precisions if precision.fits(block)]
-        if block.name in limits.float_blocks:
-            options = [FLOAT32]
-        elif block.name in limits.int8_blocks:
-            options = [option for option in options if option.scheme is not None]
-        allowed[block.name] = options
-    return allowed
-
-
-def _refuse_contradictions(graph: Graph, limits: Limits) -> None:
-    both = set(limits.float_blocks) & set(limits.int8_blocks)
-    if both:
-        raise BadOption(f"block {min(both)} is held in float and in int8: drop one of the two pins")
-    for name in limits.int8_blocks:
-        block = graph.block(name)
-        if block.refusal or block.movement:
-            reason = block.refusal or "a movement operator follows its producer"
-            raise BadOption(f"block {name} cannot be held in int8: {reason}")
+Outcome = Literal["optimal", "time limit", "infeasible"]
+GAP = 5e-3
+# Multipliers are improved until no more than so many gaps can be won: with split tables, with exact ones.
+_ROUGH, _FINE = 3.0, 0.15
+# How far above the bound of split tables a label may lie to be kept for exact ones.
+_SLACKS = (0.015, 0.06, 0.25, np.inf)
+# Pairs of labels at the two ends of an edge, over all edges, beyond which HiGHS's presolve alone takes minutes,
+# whatever time it is given.
+_MOST_PAIRS = 150_000
+# A given plan within so many gaps of the bound is proven in one go, as it is likely the best: bounds can be that loose.
+_GIVEN = 100.0
+# Answers that are improved before branching, and the share of the time up to then that this may take.
+_STARTS, _STARTING_SHARE = 2, 0.5
+# Of the time there is, what a graph too wide to eliminate gets before HiGHS has its turn, and how often an answer is
+# improved meanwhile.
+_EDGES_SHARE, _EVERY = 0.8, 20
+# Of the time of branching, what improving its answers may take; what branching gets of the time left while no plan is
+# known.
+_IMPROVING_SHARE, _BRANCHING_SHARE = 0.25, 0.8
+# Gaps above the bound up to which branching looks for plans at first; how much further each time that none is, and
+# where so few nodes in all halves had to be looked into that doing so once more costs next to nothing.
+_AIM, _FURTHER, _FEW, _FAR = 0.9, 2.0, 300, 10.0
 
 
-def noise_limits(error: ErrorModel, bound: float, slack: float) -> dict[str, float]:
-    """Largest noise sum per output for an error bound. `slack` multiplies the bound: 1 keeps the model's upper end
-    under it, more trusts measurement over the model."""
-    target = error.noise_target(bound) * slack
-    return {output.output: output.noise_limit(target) for output in error.outputs}
+@dataclass(frozen=True, slots=True, eq=False)
+class Placed:
+    """The answer. `labels` and `wires` are empty where none was found; `multipliers` are what the last unit of each
+    limit, as a share of it, costs in units of the objective."""
+
+    status: Outcome
+    objective: float
+    bound: float
+    labels: tuple[int, ...]
+    wires: tuple[dict[int, Copies], ...]
+    multipliers: dict[str, float]
+    build_s: float
+    solve_s: float
+    how: str
+
+    @property
+    def gap(self) -> float:
+        """(objective − bound) / |objective|, at least 0; infinite without a plan."""
+        if not self.labels or not np.isfinite(self.objective):
+            return float("inf")
+        return max(0.0, (self.objective - self.bound) / max(1e-12, abs(self.objective)))
 
 
-def make_plan(
-    graph: Graph,
-    profile: Profile,
-    error: ErrorModel | None,
-    limits: Limits,
+def solve(
+    problem: Problem,
     *,
-    slack: float = 1.0,
+    gap: float = GAP,
     time_limit_s: float = 60.0,
-) -> Plan:
-    """The fastest plan under `limits`, checked independently. Its status may be "infeasible" when pins force error."""
-    bounds: Mapping[str, float] = {}
-    if limits.max_error is not None and error is not None:
-        bounds = noise_limits(error, limits.max_error, slack)
-    allowed = allowed_precisions(graph, profile, limits)
-    program = formulate(graph, profile, error, bounds, allowed)
-    solution = solve(program, time_limit_s)
-    chosen: dict[str, Precision] = {}
-    by_name = {precision.name: precision for precision in profile.precisions}
-    for name, value in zip(program.names, solution.values, strict=True):
-        if name[0] == "block" and value > 0.5 and name[2] != FLOAT32.name:
-            chosen[name[1]] = by_name[name[2]]
-    plan = describe(graph, profile, error, limits, chosen, status=solution.status, gap=solution.gap)
-    if solution.status != "infeasible":
-        check(graph, profile, error, plan, objective_s=solution.objective / 1e3, noise_bounds=bounds)
-    return plan
+    incumbent: Sequence[int] | None = None,
+    multipliers: Mapping[str, float] | None = None,
+    method: Literal["auto", "highs"] = "auto",
+) -> Placed:
+    """The best plan within `gap`, or what is known after `time_limit_s`.
+
+    `incumbent` and `multipliers` (of an earlier `Placed`) start the search near a running plan. The bound holds for
+    every plan, whatever the status. Raises BadOption for a problem that contradicts itself.
+    """
+    return _Search(problem, gap, time.perf_counter() + time_limit_s, incumbent, multipliers).run(method)
 
 
-def describe(
-    graph: Graph,
-    profile: Profile,
-    error: ErrorModel | None,
-    limits: Limits,
-    assignment: Mapping[str, Precision],
-    *,
-    status: str = "optimal",
-    gap: float = 0.0,
-    notes: Sequence[str] = (),
-) -> Plan:
-    """A plan from an assignment: what ONNX Runtime will make of it, with predictions and intervals."""
-    whole = next(precision for precision in profile.precisions if precision.form == "whole")
-    final = effective(graph, assignment, whole)
-    guess = error.predict(graph, final) if error is not None else float("nan")
-    upper = error.upper(guess) if error is not None else float("nan")
-    return Plan(
-        profile.model_sha256,
-        profile.scheme,
-        profile.precisions,
-        limits,
-        placements(graph, final),
-        status,  # type: ignore[arg-type]
-        gap,
-        latency(profile, graph, final),
-        Interval(0.0, guess, upper, error.confidence if error is not None else 0.0),
-        None,
-        tuple(notes),
-    )
+class _Search:
+    """What is known of a problem while it is solved, and how it is improved.
 
+    Labels that are not `alive`, a mask (nodes, labels), are in no plan cheaper than `floor`, and no plan costs more
+    than `most`.
+    """
 
-def latency(profile: Profile, graph: Graph, assignment: Assignment) -> Interval:
-    """Predicted seconds of one inference."""
-    seconds, width = predict(profile, graph, assignment).total_s, profile.interval_ratio
-    return Interval(seconds / (1.0 + width), seconds, seconds * (1.0 + width), COVERAGE)
+    def __init__(
+        self,
+        problem: Problem,
+        gap: float,
+        deadline: float,
+        incumbent: Sequence[int] | None,
+        multipliers: Mapping[str, float] | None,
+    ) -> None:
+        self.started = self.built = time.perf_counter()
+        problem.check()
+        self.problem, self.gap, self.deadline = problem, gap, deadline
+        self.alive = self.alive_at_first = problem.allowed.reshape(len(problem.nodes), -1)
+        self.costs = Costs(problem)
+        self.objective, self.bound = np.inf, -np.inf
+        self.labels: np.ndarray | None = None
+        self.wires: tuple[dict[int, Copies], ...] = ()
+        self.floor, self.most = np.inf, self._most()
+        self.given = None if incumbent is None else np.array(incumbent, dtype=np.intp)
+        self.multipliers = np.array([float((multipliers or {}).get(row.name, 0.0)) for row in self.costs.rows])
+        self.how = ""
+
+    def run(self, method: str) -> Placed:
+        """The answer."""
+        if method == "auto":
+            self._offer_given()
+            self.how = "prices"
+            try:
+                rough = Relaxation(self.costs, self.alive, arity=1, limit=WIDEST)
+            except TooWide:
+                self._by_edge_relaxation()
+            else:
+                self.built = time.perf_counter()
+                if self._by_prices(rough):
+                    return self._placed("infeasible")
+        if not self.done() and time.perf_counter() < self.deadline and self._by_highs() and self.labels is None:
+            return self._placed("infeasible")
+        if self.labels is None:
+            self._offer_simple()
+        return self._placed("optimal" if self.done() else "time limit")
+
+    def done(self) -> bool:
+        """Whether the gap is small enough."""
+        return bool(np.isfinite(self.objective)) and self.objective - self.bound <= self.gap * abs(self.objective)
+
+    def cutoff(self) -> float:
+        """Plans that cost more do not count: they better the best one by less than the gap."""
+        return self.objective - 0.9 * self.gap * abs(self.objective) if np.isfinite(self.objective) else np.inf
+
+    def offer(self, account: Account) -> None:
+        """Take a labelling as the best plan if it is one, mended where it breaks an implication."""
+        if account.objective < self.objective and surrounded(self.problem, account.labels):
+            account = self._mended(account)
+        if account.objective < self.objective and (account.rows <= self.costs.uppers + 1e-9).all():
+            self._take(account.labels, account.wires(), account.objective)
+
+    def _mended(self, account: Account) -> Account:
+        """The same with the cheapest label on the same device that is not forbidden, where there is one."""
+        labels, costs = account.labels.copy(), self.costs
+        priced = costs.price(self.multipliers)
+        forbidden = {each.node: each.labels for each in self.problem.implications}
+        for _ in range(len(forbidden)):
+            found = surrounded(self.problem, labels)
+            for node in found:
+                here = costs.label_device == costs.label_device[labels[node]]
+                open_ = np.flatnonzero(self.alive_at_first[node] & here & ~forbidden[node])
+                if not len(open_):
+                    return account
+                labels[node] = open_[priced.unary[node, open_].argmin()]
+            if not found:
+                break
+        return costs.account(priced, labels)
+
+    def _improve(self, found: Found) -> None:
+        """Take what HiGHS found if it is better."""
+        if found.labels is not None:
+            objective = self.costs.totals(found.labels, found.wires).objective
+            if objective < self.objective:
+                self._take(found.labels, found.wires, objective)
+
+    def _take(self, labels: np.ndarray, wires: tuple[dict[int, Copies], ...], objective: float) -> None:
+        memory = self.problem.memory
+        looked_at = bool(self.problem.implications) or (memory is not None and memory.peak)
+        if looked_at and self.costs.totals(labels, wires).broken:
+            return
+        if objective < BIG / 10:
+            self.objective, self.labels, self.wires = objective, labels, wires
+
+    def _worth(self, account: Account) -> float:
+        """The objective, and what the limits are broken by."""
+        over = float(np.maximum(0.0, account.rows - self.costs.uppers).sum())
+        return account.objective + abs(self.bound) * over
+
+    def _keep(self, marginals: np.ndarray, threshold: float) -> None:
+        """Drop labels that every plan up to `threshold` does without, by lower bounds (nodes, labels)."""
+        kept = self.alive & (marginals <= threshold)
+        if not kept.any(axis=1).all():
+            # No plan is as cheap as the threshold: that is a bound as well.
+            self.bound = max(self.bound, min(threshold, self.floor))
+            return
+        self.alive, self.floor = kept, min(self.floor, threshold)
+
+    def _offer_given(self) -> None:
+        if self.given is not None and self.alive[np.arange(len(self.given)), self.given].all():
+            self.offer(self.costs.account(self.costs.price(self.multipliers), self.given))
+
+    def _offer_simple(self) -> None:
+        """Everything in float on one device, or as near to it as is allowed: a plan where the search found none."""
+        allowed, seconds = self.problem.allowed, self.problem.seconds
+        floats = [form.reads == Kind.FLOAT and form.writes == Kind.FLOAT for form in self.problem.forms]
+        for device in range(self.costs.devices):
+            off = 2.0 * (np.arange(self.costs.devices) != device)[:, None] + ~np.array(floats)
+            cost = np.where(allowed, seconds / max(1e-12, float(seconds.max())) + 2.0 * off, np.inf)
+            labels = cost.reshape(len(allowed), -1).argmin(axis=1)
+            self.offer(self.costs.account(self.costs.price(self.multipliers), labels))
+
+    def _by_prices(self, rough: Relaxation) -> bool:
+        """Bound and plans by prices; True where the limits are proven to contradict each other."""
+        everything = self.alive
+        pool, prices = self._price(rough, 1.0 if rough.exact else _ROUGH)
+        for slack in _SLACKS:
+            if self._given_beyond(slack):
+                continue
+            if self.bound > self.most or self.done() or time.perf_counter() > self.deadline:
+                break
+            threshold = min(self.bound + slack * abs(self.bound), self.objective)
+            rough.run(self.costs.price(prices.multipliers))
+            self._keep(rough.marginals(), threshold)
+            relaxation = rough
+            if not rough.exact:
+                relaxation = tightest(self.costs, self.alive)
+                pool, prices = self._price(relaxation, _FINE)
+            if self.done() or self.bound > self.most:
+                break
+            if self.bound < threshold * (1.0 - 1e-6) or slack == _SLACKS[-1]:
+                self._find(relaxation, pool, prices)
+            # A plan cheaper than the threshold is in reach of the labels kept, and with it every better one.
+            if self.done() or self.objective * (1.0 - self.gap) <= threshold:
+                break
+            self.alive, self.floor = everything, np.inf
+        return self.bound > self.most
+
+    def _given_beyond(self, slack: float) -> bool:
+        """Whether a given plan lies beyond this slack and not far: then the labels that it needs are kept at once."""
+        above = self.objective * (1.0 - self.gap) - self.bound
+        return self.given is not None and slack * abs(self.bound) < above < _SLACKS[2] * abs(self.bound)
+
+    def _by_edge_relaxation(self) -> None:
+        """Bound and plans for a graph too wide to eliminate."""
+        self.how, costs = "prices, edges relaxed", self.costs
+        relaxed, descent = EdgeRelaxation(costs, self.alive), Descent(costs)
+        self._offer_simple()
+        until = time.perf_counter() + _EDGES_SHARE * (self.deadline - time.perf_counter())
+        while not self.done() and time.perf_counter() < until:
+            priced, value, labels = relaxed.run(self.multipliers)
+            self.bound = max(self.bound, value)
+            account = costs.account(priced, labels)
+            self.offer(account)
+            if relaxed.calls % _EVERY == 1:
+                for start in [labels] if self.labels is None else [labels, self.labels]:
+                    self._descend(descent, start, self.multipliers, self.alive)
+            goal = self.objective if np.isfinite(self.objective) else value + 0.1 * abs(value)
+            self.multipliers = relaxed.step(self.multipliers, account.rows - costs.uppers, goal - value)
+        self.multipliers = relaxed.best
+        if np.isfinite(self.objective) and not self.done():
+            self._keep(relaxed.marginals(), self.cutoff())
+
+    def _price(self, relaxation: Relaxation, tolerance: float) -> tuple[list[Account], Prices]:
+        """Raise the bound until no more than `tolerance` of the gap can be won."""
+        costs = self.costs
+        pool: list[Account] = []
+
+        def oracle(point: np.ndarray) -> Answer:
+            priced = costs.price(point)
+            value, labels = relaxation.run(priced)
+            account = costs.account(priced, labels)
+            pool.append(account)
+            self.bound = max(self.bound, min(value, self.floor))
+            self.offer(account)
+            slope = account.rows - costs.uppers
+            return Answer(value, value - float(point @ slope), slope)
+
+        def stop(bound: float) -> bool:
+            return bound > self.most or self.done() or time.perf_counter() > self.deadline
+
+        reach = 0.25 if not self.multipliers.any() else 0.03
+        prices = maximise(oracle, self.multipliers, tolerance=tolerance * self.gap, calls=80, reach=reach, stop=stop)
+        self.multipliers = prices.multipliers
+        return pool, prices
+
+    def _find(self, relaxation: Relaxation, pool: list[Account], prices: Prices) -> None:
+        """Plans within the limits, from the answers near the best prices on."""
+        costs = self.costs
+        relaxation.run(costs.price(prices.multipliers))
+        marginals = relaxation.marginals()
+        descent = Descent(costs)
+        # A running plan that is not far from the bound is likely the best: prove that in one go.
+        near = self.objective - self.bound <= _GIVEN * self.gap * abs(self.bound)
+        aim = np.inf if self.given is not None and near else _AIM
+        if aim < np.inf:
+            self._improve_nearest(descent, pool, prices.multipliers, self._offered(marginals))
+        further = 1.0
+        while further and not self._ended():
+            aim *= further
+            upto = self.bound + aim * self.gap * abs(self.bound)
+            further = self._branch(relaxation, descent, marginals, prices.multipliers, upto)
+        if np.isfinite(self.objective) and not self.done():
+            self._keep(marginals, self.cutoff())
+
+    def _offered(self, marginals: np.ndarray) -> np.ndarray:
+        """Labels that are tried in plans: those with a bound near the least one, and the best of every node."""
+        least = float(marginals.min())
+        near = least + 3.0 * self.gap * abs(least)
+        kept: np.ndarray = marginals <= np.maximum(near, marginals.min(axis=1))[:, None]
+        return kept
+
+    def _ended(self) -> bool:
+        """Whether the gap is small enough, no plan is left among the labels that are alive, or time is up."""
+        proven = self.done() or self.bound >= self.floor or self.bound > self.most
+        return proven or time.perf_counter() > self.deadline
+
+    def _improve_nearest(
+        self, descent: Descent, pool: list[Account], multipliers: np.ndarray, offered: np.ndarray
+    ) -> None:
+        """Improve the few answers that are nearest to a plan."""
+        begun = time.perf_counter()
+        until = min(self.deadline, begun + _STARTING_SHARE * (begun - self.started))
+        known: set[bytes] = set()
+        for account in sorted(pool, key=self._worth):
+            if self.done() or len(known) == _STARTS or time.perf_counter() > until:
+                return
+            if account.labels.tobytes() not in known:
+                known.add(account.labels.tobytes())
+                self._descend(descent, account.labels, multipliers, offered)
+
+    def _descend(self, descent: Descent, labels: np.ndarray, multipliers: np.ndarray, offered: np.ndarray) -> None:
+        good = self.bound / (1.0 - self.gap) if self.bound > 0 else self.bound
+        priced = self.costs.price(multipliers)
+        objective, labels = descent.improve(priced, multipliers, labels, offered, good_enough=good)
+        if objective < self.objective:
+            self.offer(self.costs.account(priced, labels))
+
+    def _branch(
+        self, relaxation: Relaxation, descent: Descent, marginals: np.ndarray, multipliers: np.ndarray, aim: float
+    ) -> float:
+        """Look for plans up to `aim` by branching; where there is none, that is a bound. How much further to look then;
+        0 where time ran out."""
+        aim = min(aim, self.floor)
+        upto = min(aim, self.cutoff())
+        alive = self.alive & (marginals <= upto)
+        if not alive.any(axis=1).all():
+            self.bound = max(self.bound, upto)
+            return _FURTHER
+        costs, begun, spent = self.costs, time.perf_counter(), 0.0
+        worths: list[float] = []
+
+        def show(account: Account, multipliers: np.ndarray, marginals: np.ndarray) -> None:
+            nonlocal spent
+            self.offer(account)
+            now = time.perf_counter()
+            worths.append(self._worth(account))
+            # Time goes to the answers that are nearer to a plan than most.
+            if spent <= _IMPROVING_SHARE * (now - begun) and worths[-1] <= np.median(worths):
+                self._descend(descent, account.labels, multipliers, self._offered(marginals))
+                spent += time.perf_counter() - now
+
+        def close(labels: np.ndarray) -> bool:
+            cutoff = min(aim, self.cutoff())
+            program = Program(costs, labels)
+            found = program.solve(time_limit_s=until - time.perf_counter(), gap=0.2 * self.gap, cutoff=cutoff)
+            self._improve(found)
+            return found.infeasible or found.bound >= min(aim, self.cutoff())
+
+        share = 1.0 if np.isfinite(self.objective) else _BRANCHING_SHARE
+        until = begun + share * (self.deadline - begun)
+        branching = Branching(costs, lambda: min(aim, self.cutoff()), show, close, until)
+        bound = branching.run(alive, multipliers, relaxation)
+        self.bound = max(self.bound, bound)
+        if bound < min(aim, self.cutoff()):
+            return 0.0
+        return _FAR if costs.nodes * (1 + len(worths)) <= _FEW else _FURTHER
+
+    def _most(self) -> float:
+        """More than any labelling can cost: a bound above it proves that none keeps the limits."""
+        priced = self.costs.price(np.zeros(len(self.costs.rows)))
+        total = np.where(self.alive, priced.unary, 0.0).max(axis=1).sum()
+        by_value = priced.send_float.max(axis=(1, 2)) + priced.send_int8.max(axis=(1, 2))
+        by_value += priced.quantize.max(axis=(1, 2), initial=0.0)
+        total += self.costs.devices * by_value.sum()
+        total += (np.diff(self.problem.values.start) * priced.dequantize.max(axis=1, initial=0.0)).sum()
+        return float(total + priced.constant) * (1.0 + 1e-9) + 1e-9
+
+    def _by_highs(self) -> bool:
+        """HiGHS over the labels that are left; True where it proves that no plan is."""
+        counts = self.alive.sum(axis=1)
+        producer, reader = self.costs.producer[self.costs.edge_value], self.costs.readers
+        inner = (producer >= 0) & (reader >= 0)
+        if int((counts[producer[inner]] * counts[reader[inner]]).sum()) > _MOST_PAIRS:
+            return False
+        self.how = f"{self.how}, HiGHS" if self.how else "HiGHS"
+        program = Program(self.costs, self.alive)
+        found = program.solve(
+            time_limit_s=self.deadline - time.perf_counter(), gap=0.5 * self.gap, cutoff=self.objective
+        )
+        self._improve(found)
+        # Plans that need a label that was dropped cost more than the floor; the cutoff hides what is no better.
+        proven = min(found.bound, self.floor, self.objective)
+        if np.isfinite(proven):
+            self.bound = max(self.bound, proven)
+        return found.infeasible and not np.isfinite(self.floor)
+
+    def _placed(self, status: Outcome) -> Placed:
+        now = time.perf_counter()
+        names = [row.name for row in self.costs.rows]
+        labels = () if self.labels is None or status == "infeasible" else tuple(self.labels.tolist())
+        return Placed(
+            status,
+            float(self.objective),
+            float(min(self.bound, self.objective)),
+            labels,
+            self.wires if labels else (),
+            dict(zip(names, self.multipliers.tolist(), strict=False)),
+            self.built - self.started,
+            now - self.built,
+            self.how,
+        )

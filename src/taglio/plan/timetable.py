@@ -52,6 +52,8 @@ class Timetable:
         self.send_s = np.array([device.send_s for device in assembled.cluster.devices])
         self.send_byte_s = np.array([device.send_byte_s for device in assembled.cluster.devices])
         self.home = problem.devices.index(assembled.cluster.start)
+        # By device: the one whose processor it uses.
+        self.processor = np.array([problem.devices.index(assembled.cluster.processor(d)) for d in problem.devices])
         mine = slice(first, first + count)
         self.seconds = problem.seconds.reshape(len(problem.nodes), -1)[mine]
         self.allowed = problem.allowed.reshape(len(problem.nodes), -1)[mine]

@@ -68,7 +68,7 @@ def _factor(word: str, text: str) -> float:
     except ValueError:
         value = 0.0
     if not isfinite(value) or value <= 0.0:
-        raise BadOption(f'change "{text}": "x{word}" is no factor above 0')
+        raise BadOption(f'change "{text}": "x{word}" must be a factor above 0')
     return value
 
 

@@ -13,7 +13,7 @@ from taglio.cluster.engine.replan import Planned
 from taglio.cluster.file import parse
 from taglio.errors import BadDevice, BadOption, Infeasible, TaglioError
 from taglio.plan.result import Limits
-from tests.plan.test_check_cluster import THREE
+from tests.plan.test_check import THREE
 
 TWO = parse('start = "near"\n[device.near]\n[device.far]\n[[link]]\nfrom = "near"\nto = "far"\nbandwidth_mbit_s = 8\n')
 

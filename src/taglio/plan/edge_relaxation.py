@@ -1,4 +1,4 @@
-"""A lower bound for graphs too wide to eliminate: some edges are cut, and the two ends agree for a price.
+"""A lower bound for graphs too wide to eliminate (DenseNet): some edges are cut, and their ends agree for a price.
 
 A cut edge of cost f(p, r) becomes min over s of (f(p, s) + φ(s)) at its producer and −φ(r) at its reader: never more
 than f, whatever φ is. What is left is narrow. φ and the prices of the limits rise together along the subgradient (each
@@ -9,43 +9,43 @@ from dataclasses import replace
 
 import numpy as np
 
+from taglio.plan.costs import KINDS, Costs, Priced
 from taglio.plan.elimination import TooWide
-from taglio.plan.prices import KINDS, Market, Priced
 from taglio.plan.problem import Kind
 from taglio.plan.relaxation import Relaxation
-from taglio.plan.valuetables import States, Tables, split
+from taglio.plan.value_tables import States, Tables, split
 
 _NARROW = 3e5
 
 
-class Loosened:
+class EdgeRelaxation:
     """The relaxation, its cut edges and their prices φ (edge, reader state)."""
 
-    def __init__(self, market: Market, alive: np.ndarray, narrow: float = _NARROW) -> None:
+    def __init__(self, costs: Costs, alive: np.ndarray, narrow: float = _NARROW) -> None:
         """Tables of more than `narrow` entries are only built where no edge can be cut."""
-        self.market, self.alive = market, alive
-        cut, self.relaxation = _cut(market, alive, narrow)
-        values, devices = market.problem.values, market.devices
-        parts = split(market, 1, np.arange(len(values)))
+        self.costs, self.alive = costs, alive
+        cut, self.relaxation = _cut(costs, alive, narrow)
+        values, devices = costs.problem.values, costs.devices
+        parts = split(costs, 1, np.arange(len(values)))
         chosen = np.flatnonzero(cut[parts.edges[:, 0]])
         self.edges = parts.edges[chosen, 0]
         self.producer, self.reader = values.producer[parts.value[chosen]], values.readers[self.edges]
-        self.writes = market.label_writes * devices + market.label_device
-        self.reads = market.label_device * 2 + (market.label_reads == Kind.INT8)
+        self.writes = costs.label_writes * devices + costs.label_device
+        self.reads = costs.label_device * 2 + (costs.label_reads == Kind.INT8)
         kind, source, target, int8, part = np.indices((KINDS, devices, devices, 2, len(chosen))).reshape(5, -1)
-        self.tables = Tables(market, parts, chosen, States(part, kind, source, target[None], int8[None] == 1))
+        self.tables = Tables(costs, parts, chosen, States(part, kind, source, target[None], int8[None] == 1))
         self.prices = np.zeros((len(chosen), 2 * devices))
         # Neither a sum over states that no label has nor a price for one of them means anything.
         self.possible = np.zeros_like(self.prices, dtype=bool)
         for row, node in enumerate(self.reader.tolist()):
             self.possible[row, self.reads[alive[node]]] = True
         self.calls, self.bound, self.pace, self.stale = 0, -np.inf, 1.0, 0
-        self.best = np.zeros(len(market.rows))
+        self.best = np.zeros(len(costs.rows))
         self.best_prices = self.prices
 
     def run(self, multipliers: np.ndarray) -> tuple[Priced, float, np.ndarray]:
         """Costs at these prices, the bound there, and the labels that reach it."""
-        priced = self.market.price(multipliers)
+        priced = self.costs.price(multipliers)
         value, self.labels = self.relaxation.run(self._loose(priced))
         taken = self.table[np.arange(len(self.edges)), self.writes[self.labels[self.producer]]]
         self.copied = taken.argmin(axis=1)
@@ -80,12 +80,12 @@ class Loosened:
     def marginals(self) -> np.ndarray:
         """Lower bounds by label at the best prices."""
         self.prices = self.best_prices
-        self.relaxation.run(self._loose(self.market.price(self.best)))
+        self.relaxation.run(self._loose(self.costs.price(self.best)))
         return self.relaxation.marginals()
 
     def _loose(self, priced: Priced) -> Priced:
         """The costs with every cut edge shared between its ends."""
-        states = KINDS * self.market.devices, self.prices.shape[1]
+        states = KINDS * self.costs.devices, self.prices.shape[1]
         table = np.moveaxis(self.tables.at(priced).reshape(*states, len(self.edges)), -1, 0)
         self.table = table + np.where(self.possible, self.prices, np.inf)[:, None, :]
         unary = priced.unary.copy()
@@ -94,14 +94,14 @@ class Loosened:
         return replace(priced, unary=unary)
 
 
-def _cut(market: Market, alive: np.ndarray, narrow: float) -> tuple[np.ndarray, Relaxation]:
+def _cut(costs: Costs, alive: np.ndarray, narrow: float) -> tuple[np.ndarray, Relaxation]:
     """Edges to cut so that what is left is narrow: a spanning forest stays, then what else fits, dear edges first."""
-    values = market.problem.values
-    priced = market.price(np.zeros(len(market.rows)))
-    producer = values.producer[market.edge_value]
+    values = costs.problem.values
+    priced = costs.price(np.zeros(len(costs.rows)))
+    producer = values.producer[costs.edge_value]
     inner = (producer >= 0) & (values.readers >= 0)
-    dear = priced.send_float.mean(axis=(1, 2))[market.edge_value] + 1e9 * values.strict
-    root = list(range(market.nodes))
+    dear = priced.send_float.mean(axis=(1, 2))[costs.edge_value] + 1e9 * values.strict
+    root = list(range(costs.nodes))
 
     def find(node: int) -> int:
         while root[node] != node:
@@ -114,14 +114,14 @@ def _cut(market: Market, alive: np.ndarray, narrow: float) -> tuple[np.ndarray, 
         one, other = find(int(producer[edge])), find(int(values.readers[edge]))
         cut[edge] = one == other and not values.strict[edge]
         root[one] = other
-    best = Relaxation(market, alive, arity=1, without=cut)
+    best = Relaxation(costs, alive, arity=1, without=cut)
     waiting = [edge for edge in np.argsort(-dear).tolist() if cut[edge]]
     size = max(1, len(waiting) // 6)
     while waiting and size >= max(1, len(cut) // 100):
         tried = cut.copy()
         tried[waiting[:size]] = False
         try:
-            best = Relaxation(market, alive, arity=1, limit=narrow, without=tried)
+            best = Relaxation(costs, alive, arity=1, limit=narrow, without=tried)
             cut, waiting = tried, waiting[size:]
         except TooWide:
             size //= 2

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from taglio.cluster.file import parse
 from taglio.errors import BadOption
 from taglio.plan.assemble import Assembled, assemble
-from taglio.plan.evaluate import evaluate
-from taglio.plan.evolve import Pool, Pools
+from taglio.plan.costs import evaluate
+from taglio.plan.evolution import Pool, Pools
 from taglio.plan.local_search import LocalSearch
 from taglio.plan.replay import Replay
 from taglio.plan.result import Limits
@@ -114,19 +114,5 @@ def test_pools_end_by_themselves_where_there_is_nothing_more_to_find() -> None:
     search = LocalSearch(assembled, Goal())
     best = min(search.worth(totals) for totals in every(assembled))
     search.offer(evaluate(assembled.problem, [0] * len(assembled.problem.nodes)))
-    Pools(search, [Timetable(assembled, 0)]).run(inf, good_enough=0.0, allowed=None)
+    Pools(search, [Timetable(assembled, 0)]).run(inf, good_enough=0.0)
     assert search.value == pytest.approx(best, rel=3e-3)  # a component has to be worth it
-
-
-def test_changes_keep_to_the_labels_that_are_left() -> None:
-    graph, profiles = chain()
-    assembled = assemble([Workload("m", graph, profiles, None, Limits(None))], parse(PAIR), Goal())
-    search = LocalSearch(assembled, Goal())
-    start = [0] * len(assembled.problem.nodes)
-    assert search.offer(evaluate(assembled.problem, start))
-    allowed = np.zeros((len(start), assembled.problem.labels), dtype=bool)
-    allowed[:, 0] = allowed[0] = True
-    pool = Pool(search, [Timetable(assembled, 0)], price=0.0, allowed=allowed)
-    pool.add(np.array([start]))
-    pool.run(inf, 20, good_enough=0.0)
-    assert (pool.labels[:, 1:] == 0).all()

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from taglio.plan.multipliers import Answer, maximise
+from taglio.plan.cutting_planes import Answer, maximise
 
 # What two answers cost, and by how much each breaks the one limit: the best price is 1, where both give 2.
 CHEAP, DEAR = (1.0, 1.0), (3.0, -1.0)

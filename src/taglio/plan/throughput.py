@@ -8,11 +8,11 @@ from math import inf
 import numpy as np
 
 from taglio.plan.assemble import Assembled
+from taglio.plan.costs import evaluate
 from taglio.plan.describe import loads
-from taglio.plan.evaluate import evaluate
-from taglio.plan.placement import Placed, solve
 from taglio.plan.problem import CALLER, SOURCE, Problem, Resource, Totals
-from taglio.plan.resources import NOT_CONNECTED, busy_times, request_shares
+from taglio.plan.solve import Placed, solve
+from taglio.plan.tables import NOT_CONNECTED, busy_times, request_shares
 
 # Of the time, what placing everything on the start device may take.
 _STAYING_SHARE = 0.2
@@ -108,6 +108,8 @@ def _leaving(assembled: Assembled) -> float:
     if not (np.isin(nodes, reads).all() and np.isin(nodes, read[read != SOURCE]).all()):
         return 0.0
     cluster = assembled.cluster
+    if any(each.processor == cluster.processor(cluster.start) for each in cluster.devices):
+        return 0.0  # a block may run on the same processor and not leave it
     home = cluster.device(cluster.start)
     shares = request_shares(assembled.workloads)
     works = zip(shares, assembled.workloads, strict=True)

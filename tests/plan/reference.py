@@ -1,4 +1,4 @@
-"""What a labelling costs, value by value, in plain loops: slow, and what every solver is held against."""
+"""What a labelling costs, value by value, in plain loops: slow, and what costs.py and every solver are held against."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -153,6 +153,8 @@ def use_of(problem: Problem, labels: Sequence[int], value: int, copies: Mapping[
         ints, floats = sum(int8 for _, int8 in edges), sum(not int8 for _, int8 in edges)
         got = use.held[home] if device == home else copies[device]
         if not got or (kind == Kind.INT8 and got != Copies.INT8):
+            return None
+        if got == Copies.FLOAT | Copies.INT8 and not (ints and floats):
             return None
         dequantized = floats if not got & Copies.FLOAT else 0
         if dequantized and kind != Kind.INT8 and not problem.wire_only:

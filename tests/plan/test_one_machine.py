@@ -8,9 +8,8 @@ from hypothesis import HealthCheck, given, settings
 
 from taglio.error.model import BlockNoise, EdgeNoise, ErrorModel, OutputModel
 from taglio.model.graph import Graph
-from taglio.plan.highs import RELATIVE_GAP
+from taglio.plan.one_machine import make_plan
 from taglio.plan.result import Limits, Plan
-from taglio.plan.solve import make_plan
 from taglio.profile.result import Profile
 from taglio.quantize.precision import Assignment
 from tests.plan import made_up
@@ -27,6 +26,7 @@ from tests.plan.made_up import (
     within,
 )
 
+GAP = 1e-4
 STEADY = settings(deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow])
 
 
@@ -35,7 +35,7 @@ def solved(graph: Graph, profile: Profile, error: ErrorModel | None, limits: Lim
 
     Rows of a program hold within a millionth, so assignments that close to a limit may count or not.
     """
-    plan = make_plan(graph, profile, error, limits)
+    plan = make_plan(graph, profile, error, limits, gap=1e-7)
     lenient, _ = cheapest(graph, profile, error, limits, LENIENT)
     strict, wanted = cheapest(graph, profile, error, limits, -LENIENT)
     if plan.status == "infeasible":
@@ -75,11 +75,11 @@ def test_a_looser_bound_never_gives_a_slower_plan(problem: Problem) -> None:
     last = inf
     for bound in (1e-3, 1e-2, 0.1, 1.0, 1e3, None):
         limits = replace(problem.limits, max_error=bound)
-        plan = make_plan(problem.graph, problem.profile, problem.error, limits)
+        plan = make_plan(problem.graph, problem.profile, problem.error, limits, gap=GAP)
         if plan.status == "infeasible":
             assert last == inf, "infeasible under a bound looser than one that was kept"
             continue
-        assert plan.predicted_latency_s.value <= last * (1 + RELATIVE_GAP)  # each is proven to that gap
+        assert plan.predicted_latency_s.value <= last * (1 + GAP)  # each is proven to that gap
         last = plan.predicted_latency_s.value
     assert last < inf
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import highspy
 import numpy as np
 
-from taglio.plan.quiet import Quiet
+from taglio.plan.milp import Quiet
 
 # Where a goal is out of the planes' reach, the search ends at this share of the way that is missing.
 _HOPELESS = 0.15

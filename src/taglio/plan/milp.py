@@ -7,7 +7,7 @@ at the destination. A float reader needs f, or o (dequantised from an int8 copy)
 
     f + o ≥ Σ y (float readers)     i + q ≥ Σ y (int8 readers)     q ≤ f     o ≤ i     z ≥ i     z ≥ y (int8, at home)
 
-States (device and kind) rather than labels index y. Costs and what limits count are the same columns as in prices.py.
+States (device and kind) rather than labels index y. Costs and what limits count are the same columns as in costs.py.
 """
 
 from collections.abc import Sequence
@@ -16,11 +16,9 @@ from dataclasses import dataclass, field
 import highspy
 import numpy as np
 
-from taglio.plan.check import PlanIsWrong
-from taglio.plan.ledger import Ledger
-from taglio.plan.prices import Market
+from taglio.errors import TaglioError
+from taglio.plan.costs import Costs
 from taglio.plan.problem import CALLER, SOURCE, Copies, Kind
-from taglio.plan.quiet import Quiet, SolverFailed
 
 INFINITY = float("inf")
 State = tuple[int, int]
@@ -73,25 +71,25 @@ Expression = tuple[float, list[tuple[int, float]]]
 
 
 class Program:
-    """The program of a market whose nodes may take labels that are alive, a mask (nodes, labels)."""
+    """The program of a costs whose nodes may take labels that are alive, a mask (nodes, labels)."""
 
-    def __init__(self, market: Market, alive: np.ndarray) -> None:
-        self.market, self.alive = market, [np.flatnonzero(row) for row in alive]
-        ledger = Ledger(market)
-        self.width, self.unary = ledger.width, ledger.unary
-        self.send = {Copies.FLOAT: ledger.send_float, Copies.INT8: ledger.send_int8}
-        self.quantize, self.dequantize = ledger.quantize, ledger.dequantize
-        self.edge, self.wire = ledger.edge, ledger.wire
+    def __init__(self, costs: Costs, alive: np.ndarray) -> None:
+        self.costs, self.alive = costs, [np.flatnonzero(row) for row in alive]
+        tables = costs.limited
+        self.width, self.unary = costs.width, tables.unary
+        self.send = {Copies.FLOAT: tables.send_float, Copies.INT8: tables.send_int8}
+        self.quantize, self.dequantize = tables.quantize, tables.dequantize
+        self.edge, self.wire = tables.edge, tables.wire
         self.nothing = np.zeros(self.width)
         self.fixed = np.zeros(self.width)
-        self.fixed[0] = market.problem.constant
+        self.fixed[0] = costs.problem.constant
         self.matrix = _Matrix(self.width)
         self.x: list[list[int]] = []
         self.copies: dict[tuple[int, int, int, Copies], int] = {}
         self._nodes()
-        for value in range(len(market.problem.values)):
+        for value in range(len(costs.problem.values)):
             self._value(value)
-        for implication in market.problem.implications:
+        for implication in costs.problem.implications:
             ends = [(implication.node, implication.labels), *implication.neighbours]
             constant, terms = _sum([self._mask(node, mask) for node, mask in ends])
             self.matrix.row(-INFINITY, len(ends) - 1.0 - constant, terms)
@@ -115,7 +113,7 @@ class Program:
         """States of an end with their indicators; `node` below 0 is outside, at home in float."""
         if node < 0:
             return {(home, int(Kind.FLOAT)): (1.0, [])}
-        device = self.market.label_device
+        device = self.costs.label_device
         result: dict[State, Expression] = {}
         for index, label in enumerate(self.alive[node]):
             state = (int(device[label]), int(kinds[label]))
@@ -162,12 +160,17 @@ class Program:
             row = [(column, 1.0) for column in columns] + [(column, -value) for column, value in terms]
             self.matrix.row(constant, INFINITY, row)
 
+    def _at_most(self, column: int, indicators: Sequence[Expression]) -> None:
+        """A column that saves time is no more than Σ indicators: it is not taken without a reason."""
+        constant, terms = _sum(indicators)
+        self.matrix.row(-INFINITY, constant, [(column, 1.0), *((each, -value) for each, value in terms)])
+
     def _value(self, value: int) -> None:
-        market = self.market
-        values = market.problem.values
+        costs = self.costs
+        values = costs.problem.values
         home = int(values.home[value])
         producer = int(values.producer[value])
-        writes = self._states(-1 if producer == SOURCE else producer, home, market.label_writes)
+        writes = self._states(-1 if producer == SOURCE else producer, home, costs.label_writes)
         # Indicators by (source, destination): of int8 producers and of float producers, what each reader wants.
         from_int8: dict[tuple[int, int], list[Expression]] = {}
         floats: dict[tuple[int, int], list[tuple[int, Expression]]] = {}
@@ -175,7 +178,7 @@ class Program:
         at_home: dict[State, list[Expression]] = {}
         for edge in range(values.start[value], values.start[value + 1]):
             reader = int(values.readers[edge])
-            reads = self._states(-1 if reader == CALLER else reader, home, market.label_reads)
+            reads = self._states(-1 if reader == CALLER else reader, home, costs.label_reads)
             pairs = self._pairs(writes, reads, bool(values.strict[edge]))
             by_route: dict[tuple[int, int, bool, bool], list[Expression]] = {}
             for ((a, kind), (d, read)), indicator in pairs.items():
@@ -216,8 +219,10 @@ class Program:
     ) -> None:
         """What goes elsewhere of a value written in float, and quantising it."""
         matrix = self.matrix
-        wire_only = self.market.problem.wire_only
+        wire_only = self.costs.problem.wire_only
         quantized: dict[State, int] = {}
+        # Who reads the int8 copy that is made at each state of the producer.
+        uses: dict[State, list[Expression]] = {state: list(indicators) for state, indicators in at_home.items()}
 
         def quantizer(state: State) -> int:
             if state not in quantized:
@@ -238,6 +243,7 @@ class Program:
                 matrix.row(0.0, INFINITY, [*row, (i, -1.0)])
                 # Where the producer's kind is open, quantising counts as of the kind that it writes.
                 for state in at:
+                    uses.setdefault(state, []).append((0.0, [(i, 1.0)]))
                     constant, terms = writes[state]
                     if len(at) > 1:
                         flipped = [(column, -each) for column, each in terms]
@@ -246,15 +252,29 @@ class Program:
                 q = matrix.column(self.quantize[value, 0, d])
                 self._at_least([i, q], wanted)
                 matrix.row(0.0, INFINITY, [(f, 1.0), (q, -1.0)])
+                if _saves(self.quantize[value, 0, d]):
+                    matrix.row(-INFINITY, 1.0, [(q, 1.0), (i, 1.0)])
+                    self._at_most(q, wanted)
+            read = list(wanted)
             for edge, (constant, terms) in readers:
                 columns = [f]
                 if wire_only:
                     o = matrix.column(self.dequantize[value, d] + self.wire[edge])
                     matrix.row(0.0, INFINITY, [(i, 1.0), (o, -1.0)])
                     columns.append(o)
+                    read.append((0.0, [(o, 1.0)]))
+                    if _saves(self.dequantize[value, d]):
+                        matrix.row(-INFINITY, 1.0, [(o, 1.0), (f, 1.0)])
+                        self._at_most(o, [(constant, terms)])
                 self._at_least(columns, [(constant, terms)])
+            if i >= 0 and _saves(self.quantize[value, :, a]):
+                self._at_most(i, read)
         for state, indicators in at_home.items():
             self._at_least([quantizer(state)], indicators)
+        for state, column in quantized.items():
+            if _saves(self.quantize[value, state[1], state[0]]):
+                self._at_most(column, uses[state])
+                self._at_most(column, [writes[state]])
 
     def solve(
         self,
@@ -267,7 +287,7 @@ class Program:
     ) -> Found:
         """Run HiGHS; with `feasibility` the objective is nothing. Plans above `cutoff` need not be found, and one at or
         below `target` is good enough."""
-        matrix, market = self.matrix, self.market
+        matrix, costs = self.matrix, self.costs
         count = len(matrix.cost)
         cost = np.array(matrix.cost).reshape(count, self.width)
         scale = 1.0
@@ -275,7 +295,7 @@ class Program:
             cost[:, 0] = 0.0
         else:
             scale = 1e3 / max(1e-12, np.abs(cost[:, 0]).max(initial=0.0))
-        limits = [(row, cost[:, 1 + row], market.uppers[row] - self.fixed[1 + row]) for row in range(len(market.rows))]
+        limits = [(row, cost[:, 1 + row], costs.uppers[row] - self.fixed[1 + row]) for row in range(len(costs.rows))]
         if cutoff < INFINITY and not feasibility:
             limits.append((-1, cost[:, 0] * scale, (cutoff - self.fixed[0]) * scale))
         low, high = list(matrix.low), list(matrix.high)
@@ -310,7 +330,7 @@ class Program:
         ):
             highs.setOptionValue(name, option)
         if highs.passModel(model) == highspy.HighsStatus.kError:  # run on what is left, HiGHS may never end
-            raise PlanIsWrong(f"HiGHS refuses a program of {count} columns and {len(low)} rows")
+            raise SolverFailed(f"HiGHS refuses a program of {count} columns and {len(low)} rows")
         try:
             highs.run()
         except SolverFailed:
@@ -350,16 +370,16 @@ class Program:
             if found[column] > 0.5:
                 at = chosen.setdefault((value, a), {})
                 at[d] = at.get(d, Copies(0)) | copy
-        place, kind, to, int8 = self.market.ends(labels)
-        start = self.market.problem.values.start
+        ends = self.costs.ends(labels)
+        start = self.costs.problem.values.start
         wires: list[dict[int, Copies]] = []
-        for value, source in enumerate(place.tolist()):
+        for value, source in enumerate(ends.place.tolist()):
             edges = range(start[value], start[value + 1])
             needed: dict[int, bool] = {}
             for edge in edges:
-                if to[edge] != source:
-                    needed[int(to[edge])] = needed.get(int(to[edge]), True) and bool(int8[edge])
-            if kind[value] == Kind.INT8:
+                if ends.to[edge] != source:
+                    needed[int(ends.to[edge])] = needed.get(int(ends.to[edge]), True) and bool(ends.int8[edge])
+            if ends.kind[value] == Kind.INT8:
                 wires.append(dict.fromkeys(needed, Copies.INT8))
             else:
                 got = chosen.get((value, source), {})
@@ -367,5 +387,33 @@ class Program:
         return labels, tuple(wires)
 
 
+def _saves(cost: np.ndarray) -> bool:
+    """Whether something costs less than nothing."""
+    return bool((cost < 0.0).any())
+
+
 def _sum(expressions: Sequence[Expression]) -> Expression:
     return sum(constant for constant, _ in expressions), [term for _, terms in expressions for term in terms]
+
+
+class SolverFailed(TaglioError):
+    """HiGHS did not run: what it would be asked for is the answer to something else, or nothing."""
+
+
+class Quiet(highspy.Highs):
+    """HiGHS that prints nothing: since 1.16 it names itself while it is made, where no option has been set yet."""
+
+    def __init__(self) -> None:
+        highspy.Highs.__init__(self)
+
+    def enableCallbacks(self) -> None:  # noqa: N802
+        """Silence first: HiGHS calls this while it is made, and what it calls prints."""
+        self.setOptionValue("output_flag", False)
+        highspy.Highs.enableCallbacks(self)
+
+    def run(self) -> highspy.HighsStatus:
+        """Solve. Raises SolverFailed where that was refused, which HiGHS itself says on standard output alone."""
+        status = highspy.Highs.run(self)
+        if status == highspy.HighsStatus.kError:
+            raise SolverFailed(f"HiGHS did not run a program of {self.getNumCol()} columns and {self.getNumRow()} rows")
+        return status

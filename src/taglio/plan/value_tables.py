@@ -2,7 +2,7 @@
 
 A value with one to `arity` edges is one part, exact. One with more is split into parts of at most `arity` edges, each
 of which pays its share of what is paid once: the sum of the parts is then a lower bound (a maximum is at least any
-convex combination).
+convex combination). Where quantising saves time, each part saves it all.
 """
 
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from taglio.plan.prices import BIG, Market, Priced
+from taglio.plan.costs import BIG, Costs, Priced, ways
 from taglio.plan.problem import Kind
 
 
@@ -29,9 +29,9 @@ class Parts:
         return bool((self.share == 1.0).all())
 
 
-def split(market: Market, arity: int, chosen: np.ndarray) -> Parts:
+def split(costs: Costs, arity: int, chosen: np.ndarray) -> Parts:
     """The `chosen` values in parts of at most `arity` edges."""
-    start = market.problem.values.start
+    start = costs.problem.values.start
     fan_out = np.diff(start)
     pieces = np.zeros(len(fan_out), dtype=np.intp)
     pieces[chosen] = -(-fan_out[chosen] // arity)
@@ -67,8 +67,8 @@ class Tables:
     resources seldom: what hangs on the latter alone is kept.
     """
 
-    def __init__(self, market: Market, parts: Parts, chosen: np.ndarray, states: States) -> None:
-        self.market, self.states = market, states
+    def __init__(self, costs: Costs, parts: Parts, chosen: np.ndarray, states: States) -> None:
+        self.costs, self.states = costs, states
         self.value, self.share = parts.value[chosen], parts.share[chosen]
         self.floats = int((states.kind != Kind.INT8).sum())
         self._group(parts.edges[chosen, : len(states.target)].T)
@@ -77,9 +77,9 @@ class Tables:
     def _group(self, edges: np.ndarray) -> None:
         """Number the groups of readers that are met, by part, devices and members: `groups` (arity, cells) has the
         number of a group at its first slot, and at others that of nothing, which comes last."""
-        states, devices = self.states, self.market.devices
+        states, devices = self.states, self.costs.devices
         arity, count = states.target.shape
-        patterns, none = 3**arity, len(self.market.readers)
+        patterns, none = 3**arity, len(self.costs.readers)
         keys = np.zeros((arity, count), dtype=np.intp)
         first = np.ones((arity, count), dtype=bool)
         place = (states.part * devices + states.source) * devices
@@ -106,7 +106,7 @@ class Tables:
         """The costs at these prices, by cell."""
         if priced.send_float is not self.settled_at:
             self._settle(priced)
-        if self.market.problem.wire_only:
+        if self.costs.problem.wire_only:
             wired = np.append(priced.wire, 0.0).take(self.wired).sum(axis=0)
         else:
             wired = BIG * self.reading
@@ -115,31 +115,39 @@ class Tables:
         # Without an int8 copy made on the producer's device, and with one, of which each other device takes what is
         # cheapest: summed up over the groups at once, as the two parts of complex numbers.
         self.ways.real[:-1] = self.alone + noise
-        self.ways.imag[:-1] = np.minimum(self.both, self.from_int8 + wired) + noise
+        self.ways.imag[:-1] = np.minimum(self.both, self.by_int8 + wired) + noise
         total, more = self.totals
         np.take(self.ways, self.groups[0, : self.floats], out=total, mode="clip")
         for groups in self.groups[1:, : self.floats]:
             np.add(total, np.take(self.ways, groups, out=more, mode="clip"), out=total)
-        np.minimum(total.real, total.imag + self.paid, out=self.costs[: self.floats])
-        return self.costs
+        np.minimum(total.real, total.imag + self.paid, out=self.table[: self.floats])
+        return self.table
 
     def _settle(self, priced: Priced) -> None:
         """Work out what the prices of the resources decide."""
         value, share, source, target = self.value[self.part], self.share[self.part], self.source, self.target
         send_float = priced.send_float[value, source, target] * share
         send_int8 = priced.send_int8[value, source, target] * share
-        again = priced.quantize[value, 0, target] * share
+        again = priced.quantize[value, 0, target]
+        again = np.where(again > 0.0, again * share, again)
         home = source == target
         # No int8 copy exists: other devices quantise again, int8 readers at home are not served.
-        self.alone = np.where(home, np.where(self.some, BIG, 0.0), send_float + np.where(self.some, again, 0.0))
-        self.both = np.where(home, 0.0, send_float + np.where(self.some, np.minimum(again, send_int8), 0.0))
-        # The producer wrote int8: float readers dequantise, other devices get the int8 copy.
-        self.from_int8 = send_int8 + self.reading * priced.dequantize[value, target]
+        restored = self.reading * priced.dequantize[value, target]
+        # Of what the producer wrote in int8 other devices get the int8 copy, and float readers dequantise.
+        by_float, self.from_int8, by_both = ways(send_float, send_int8, again, self.some, self.reading > 0, restored)
+        self.alone = np.where(home, np.where(self.some, BIG, 0.0), by_float)
+        self.both = np.where(home, 0.0, np.minimum(by_float, by_both))
+        self.by_int8 = np.where(home, 0.0, self.from_int8)
         states, floats = self.states, self.floats
         part, kind, place = states.part[:floats], states.kind[:floats], states.source[:floats]
-        self.paid = priced.quantize[self.value[part], kind, place] * self.share[part]
+        paid = priced.quantize[self.value[part], kind, place]
+        # Time that quantising saves counts whole in every part; and not where nobody can read an int8 copy.
+        used = states.int8[:, :floats].any(axis=0)
+        if self.costs.problem.wire_only:
+            used |= (states.target[:, :floats] != place).any(axis=0)
+        self.paid = np.where(paid > 0.0, paid * self.share[part], np.where(used, paid, 0.0))
         self.ways = np.zeros(len(value) + 1, dtype=complex)
         self.totals = np.empty((2, floats), dtype=complex)
-        self.costs = np.zeros(len(states.kind))
-        self.costs[floats:] = np.append(self.from_int8, 0.0)[self.groups[:, floats:]].sum(axis=0)
+        self.table = np.zeros(len(states.kind))
+        self.table[floats:] = np.append(self.from_int8, 0.0)[self.groups[:, floats:]].sum(axis=0)
         self.settled_at = priced.send_float

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from taglio.plan.evaluate import brute_force, evaluate
-from taglio.plan.loosened import Loosened
-from taglio.plan.placement import solve
-from taglio.plan.prices import KINDS, Market
+from taglio.plan.costs import KINDS, Costs, evaluate
+from taglio.plan.edge_relaxation import EdgeRelaxation
+from taglio.plan.milp import Program
 from taglio.plan.problem import CALLER, SOURCE, Form, Kind, Problem, Resource, Values, switching
-from taglio.plan.program import Program
 from taglio.plan.relaxation import Relaxation, tightest
-from taglio.plan.valuetables import States, Tables, split
+from taglio.plan.solve import solve
+from taglio.plan.value_tables import States, Tables, split
+from tests.plan.reference import brute_force
 from tests.plan.small_problems import fan, made, problems
 
 CLOSE = 1e-5
@@ -38,16 +38,16 @@ def some_of(alive: np.ndarray, seed: int) -> np.ndarray:
 @slowly
 @given(problems(limits=False), st.sampled_from([1, 2, 3, 5]))
 def test_elimination_equals_brute_force(problem: Problem, arity: int) -> None:
-    best, market = brute_force(problem), Market(problem)
-    relaxation = Relaxation(market, alive(problem), arity=arity)
-    priced = market.price(np.zeros(len(market.rows)))
+    best, costs = brute_force(problem), Costs(problem)
+    relaxation = Relaxation(costs, alive(problem), arity=arity)
+    priced = costs.price(np.zeros(len(costs.rows)))
     value, labels = relaxation.run(priced)
     if best is None:
         assert value > 1e8
         return
     assert value <= best.objective + CLOSE
     if relaxation.exact:
-        account = market.account(priced, labels)
+        account = costs.account(priced, labels)
         assert value == pytest.approx(best.objective, abs=CLOSE)
         assert account.objective == pytest.approx(best.objective, abs=CLOSE)
         assert evaluate(problem, labels.tolist(), account.wires()).objective == pytest.approx(best.objective, abs=CLOSE)
@@ -56,11 +56,11 @@ def test_elimination_equals_brute_force(problem: Problem, arity: int) -> None:
 @slowly
 @given(problems(limits=False), st.integers(0, 9))
 def test_min_marginals_equal_brute_force_with_the_label_pinned(problem: Problem, turn: int) -> None:
-    market = Market(problem)
-    relaxation = Relaxation(market, alive(problem), arity=3)
+    costs = Costs(problem)
+    relaxation = Relaxation(costs, alive(problem), arity=3)
     if not relaxation.exact:
         return
-    relaxation.run(market.price(np.zeros(len(market.rows))))
+    relaxation.run(costs.price(np.zeros(len(costs.rows))))
     node = turn % len(problem.nodes)
     for label, least in enumerate(relaxation.marginals()[node]):
         if not alive(problem)[node, label]:
@@ -78,10 +78,10 @@ def test_min_marginals_equal_brute_force_with_the_label_pinned(problem: Problem,
 @slowly
 @given(problems(limits=False), st.integers(0, 2**16))
 def test_tables_restricted_to_fewer_labels_equal_brute_force(problem: Problem, seed: int) -> None:
-    market, every = Market(problem), alive(problem)
+    costs, every = Costs(problem), alive(problem)
     fewer = some_of(every, seed)
-    priced = market.price(np.zeros(len(market.rows)))
-    relaxation = Relaxation(market, every, arity=3)
+    priced = costs.price(np.zeros(len(costs.rows)))
+    relaxation = Relaxation(costs, every, arity=3)
     for labels in (fewer, every):
         value, chosen = relaxation.run(priced, labels)
         best = brute_force(replace(problem, allowed=labels.reshape(problem.allowed.shape)))
@@ -97,30 +97,30 @@ def test_tables_restricted_to_fewer_labels_equal_brute_force(problem: Problem, s
 @given(st.integers(0, 2**16), st.sampled_from([2, 3]))
 def test_one_table_for_five_readers_is_the_cost_of_every_labelling(seed: int, devices: int) -> None:
     problem = fan(5, devices, np.random.default_rng(seed))
-    market, rng = Market(problem), np.random.default_rng(seed)
-    priced = market.price(np.zeros(0))
-    relaxation = tightest(market, alive(problem))
+    costs, rng = Costs(problem), np.random.default_rng(seed)
+    priced = costs.price(np.zeros(0))
+    relaxation = tightest(costs, alive(problem))
     assert relaxation.exact
     for _ in range(10):
         labels = np.array([rng.choice(np.flatnonzero(row)) for row in alive(problem)])
         only = np.arange(problem.labels) == labels[:, None]
-        assert relaxation.run(priced, only)[0] == pytest.approx(market.account(priced, labels).objective)
+        assert relaxation.run(priced, only)[0] == pytest.approx(costs.account(priced, labels).objective)
 
 
 @slowly
 @given(problems(), st.integers(0, 2**16), st.sampled_from([1, 2, 3, 4]))
 def test_tables_that_are_kept_between_prices_equal_new_ones(problem: Problem, seed: int, arity: int) -> None:
-    rng, market = np.random.default_rng(seed), Market(problem)
-    parts = split(market, arity, np.arange(len(problem.values)))
+    rng, costs = np.random.default_rng(seed), Costs(problem)
+    parts = split(costs, arity, np.arange(len(problem.values)))
     chosen = np.flatnonzero(parts.count == arity)
-    ends = (2, market.devices) * arity
-    kind, source, *readers, part = np.indices((KINDS, market.devices, *ends, len(chosen))).reshape(3 + len(ends), -1)
+    ends = (2, costs.devices) * arity
+    kind, source, *readers, part = np.indices((KINDS, costs.devices, *ends, len(chosen))).reshape(3 + len(ends), -1)
     states = States(part, kind, source, np.array(readers[1::2]), np.array(readers[::2]) == 1)
-    kept, objective = Tables(market, parts, chosen, states), 1.0
+    kept, objective = Tables(costs, parts, chosen, states), 1.0
     for turn in range(4):
         objective = objective if turn == 1 else float(rng.uniform())
-        priced = market.price(rng.exponential(5.0, len(market.rows)), objective)
-        np.testing.assert_array_equal(kept.at(priced), Tables(market, parts, chosen, states).at(priced))
+        priced = costs.price(rng.exponential(5.0, len(costs.rows)), objective)
+        np.testing.assert_array_equal(kept.at(priced), Tables(costs, parts, chosen, states).at(priced))
 
 
 @slowly
@@ -139,12 +139,12 @@ def test_without_time_what_is_on_one_device_in_float_is_a_plan(problem: Problem)
 @slowly
 @given(problems(), st.integers(0, 2**16))
 def test_no_prices_give_a_bound_above_the_best(problem: Problem, seed: int) -> None:
-    best, market = brute_force(problem), Market(problem)
+    best, costs = brute_force(problem), Costs(problem)
     if best is None:
         return
-    multipliers = np.random.default_rng(seed).exponential(5.0, len(market.rows))
+    multipliers = np.random.default_rng(seed).exponential(5.0, len(costs.rows))
     for arity in (1, 3):
-        value, _ = Relaxation(market, alive(problem), arity=arity).run(market.price(multipliers))
+        value, _ = Relaxation(costs, alive(problem), arity=arity).run(costs.price(multipliers))
         assert value <= best.objective + CLOSE
 
 
@@ -184,7 +184,7 @@ def test_a_peak_of_activations_is_kept_and_the_bound_holds(problem: Problem) -> 
 def test_a_program_of_some_labels_equals_brute_force(problem: Problem, seed: int) -> None:
     kept = some_of(alive(problem), seed)
     best = brute_force(replace(problem, allowed=kept.reshape(problem.allowed.shape)))
-    found = Program(Market(problem), kept).solve(time_limit_s=30.0, gap=1e-6)
+    found = Program(Costs(problem), kept).solve(time_limit_s=30.0, gap=1e-6)
     assert found.infeasible == (best is None)
     if best is not None and found.labels is not None:
         totals = evaluate(problem, found.labels.tolist(), found.wires)
@@ -194,19 +194,19 @@ def test_a_program_of_some_labels_equals_brute_force(problem: Problem, seed: int
 
 @slowly
 @given(problems(), st.integers(0, 2**16), st.booleans())
-def test_cut_edges_at_any_price_give_a_bound_below_the_best(problem: Problem, seed: int, every: bool) -> None:
-    best, market, rng = brute_force(problem), Market(problem), np.random.default_rng(seed)
+def test_relaxed_edges_give_a_bound_below_the_best_at_any_price(problem: Problem, seed: int, every: bool) -> None:
+    best, costs, rng = brute_force(problem), Costs(problem), np.random.default_rng(seed)
     if best is None:
         return
-    loose = Loosened(market, alive(problem), narrow=0.0 if every else 1e5)
-    loose.prices = rng.normal(0.0, 3.0, loose.prices.shape)
-    multipliers = rng.exponential(5.0, len(market.rows))
+    relaxed = EdgeRelaxation(costs, alive(problem), narrow=0.0 if every else 1e5)
+    relaxed.prices = rng.normal(0.0, 3.0, relaxed.prices.shape)
+    multipliers = rng.exponential(5.0, len(costs.rows))
     for _ in range(3):
-        _, value, labels = loose.run(multipliers)
+        _, value, labels = relaxed.run(multipliers)
         assert value <= best.objective + CLOSE
-        account = market.account(market.price(multipliers), labels)
-        multipliers = loose.step(multipliers, account.rows - market.uppers, 1.0)
-    assert (loose.marginals()[np.arange(len(best.labels)), best.labels] <= best.objective + CLOSE).all()
+        account = costs.account(costs.price(multipliers), labels)
+        multipliers = relaxed.step(multipliers, account.rows - costs.uppers, 1.0)
+    assert (relaxed.marginals()[np.arange(len(best.labels)), best.labels] <= best.objective + CLOSE).all()
 
 
 def objective(problem: Problem) -> float:

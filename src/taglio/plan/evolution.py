@@ -1,4 +1,4 @@
-"""Placements bettered by many small changes at a time: pools of them, one after the other. Proves nothing.
+"""An evolutionary search for placements: pools of them, one after the other, improved by many small changes. No bound.
 
 A change gives another device or precision to all that leads to a block, or all that comes of it, a branch, a run of
 blocks, or one block; takes such a part from another placement of the pool; or holds a component together where it could
@@ -15,7 +15,6 @@ from math import inf
 
 import numpy as np
 
-from taglio.plan.evaluate import evaluate
 from taglio.plan.local_search import LocalSearch
 from taglio.plan.problem import Copies, Wires
 from taglio.plan.replay import Played, Replay
@@ -59,18 +58,17 @@ class Pool:
         tables: Sequence[Timetable],
         *,
         price: float,
-        allowed: np.ndarray | None = None,
         seed: int = 0,
     ) -> None:
         """`tables` are those of the models. Tensors travel as int8 where that is sooner by `price` seconds for all of a
-        bound on the error. Changes give blocks `allowed` labels, (nodes, labels), where not all that may be."""
+        bound on the error."""
         self.search, self.goal = search, search.goal
         problem = self.problem = search.assembled.problem
         self.shares = search.shares
         self.forms = len(problem.forms)
         self.models = [each.nodes for each in tables]
         self.replays = [Replay(each, price) for each in tables]
-        self.allowed = problem.allowed.reshape(len(problem.nodes), -1) if allowed is None else allowed
+        self.allowed = problem.allowed.reshape(len(problem.nodes), -1)
         self.random = np.random.default_rng(seed)
         self._group = lru_cache(_KEPT)(search.groups.__getitem__)
         self.labels = np.zeros((0, len(problem.nodes)), dtype=np.intp)
@@ -243,15 +241,15 @@ class Pools:
         self._made = self._fruitless = 0
         self._last: Pool | None = None
 
-    def run(self, deadline: float, *, good_enough: float, allowed: np.ndarray | None) -> None:
+    def run(self, deadline: float, *, good_enough: float) -> None:
         """Offer the search what small changes make of its best placement, and of all on one device."""
         search = self.search
         while search.value > good_enough and self._fruitless < _FRUITLESS and time.perf_counter() < deadline:
-            pool = self._last = self._last or self._begun(allowed)
+            pool = self._last = self._last or self._begun()
             ended, before = pool.run(deadline, _PATIENCE, good_enough=good_enough), search.value
             offered = 0
             for own, wires, stages in pool.plans():
-                totals = replace(evaluate(search.assembled.problem, own, wires), stages=stages)
+                totals = replace(search.costs.totals(own, wires), stages=stages)
                 if search.kept(totals) and offered < _OFFERED:
                     search.offer(totals)
                     offered += 1
@@ -259,10 +257,10 @@ class Pools:
                 self._last = None
                 self._fruitless = self._fruitless + 1 if search.value == before else 0
 
-    def _begun(self, allowed: np.ndarray | None) -> Pool:
+    def _begun(self) -> Pool:
         search, problem = self.search, self.search.assembled.problem
         assert search.best is not None, "give the search at least one placement"
-        pool = Pool(search, self.tables, price=search.value, allowed=allowed, seed=self._made)
+        pool = Pool(search, self.tables, price=search.value, seed=self._made)
         self._made += 1
         forms, may = len(problem.forms), problem.allowed.reshape(len(problem.nodes), -1)
         starts = [list(search.best.labels)]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from taglio.plan.quiet import Quiet, SolverFailed
+from taglio.plan.milp import Quiet, SolverFailed
 
 
 def test_the_solver_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:

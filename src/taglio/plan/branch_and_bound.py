@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from taglio.plan.multipliers import Answer, maximise
-from taglio.plan.prices import Account, Market
+from taglio.plan.costs import Account, Costs
+from taglio.plan.cutting_planes import Answer, maximise
 from taglio.plan.relaxation import Relaxation, tightest
 
 # Answers that a half takes over from the whole.
@@ -43,7 +43,7 @@ class Branching:
     to a plan, the prices there, and what a plan with each label costs at least, (nodes, labels); `close` gets labels
     where each node has one left (copies may still differ), and says whether no plan of theirs is below the cutoff."""
 
-    market: Market
+    costs: Costs
     cutoff: Callable[[], float]
     show: Callable[[Account, np.ndarray, np.ndarray], None]
     close: Callable[[np.ndarray], bool]
@@ -79,27 +79,27 @@ class Branching:
             left = alive.sum() / relaxation.given
             # Tables of most eliminations have three axes.
             fewer = (1.0 - left**3) * relaxation.elimination.tables.size
-            if left >= _SAME_TABLES and fewer <= _MANY_ENTRIES * self.market.nodes:
+            if left >= _SAME_TABLES and fewer <= _MANY_ENTRIES * self.costs.nodes:
                 return relaxation
-        return tightest(self.market, alive)
+        return tightest(self.costs, alive)
 
     def _look(
         self, alive: np.ndarray, multipliers: np.ndarray, known: list[Account], relaxation: Relaxation
     ) -> list[Half]:
         """The bound of these labels and where to branch; nothing where no plan is below the cutoff. `known` are answers
         of a larger set of labels that are in this one too, and `relaxation` is the larger set's."""
-        market, cutoff = self.market, self.cutoff
+        costs, cutoff = self.costs, self.cutoff
         pool = list(known)
         last = multipliers
 
         def oracle(point: np.ndarray) -> Answer:
             nonlocal last
             last = point
-            priced = market.price(point)
+            priced = costs.price(point)
             value, labels = relaxation.run(priced, alive)
-            account = market.account(priced, labels)
+            account = costs.account(priced, labels)
             pool.append(account)
-            slope = account.rows - market.uppers
+            slope = account.rows - costs.uppers
             return Answer(value, value - float(point @ slope), slope)
 
         found = maximise(
@@ -109,48 +109,48 @@ class Branching:
             calls=15,
             reach=0.03,
             stop=lambda bound: bound >= cutoff() or time.perf_counter() > self.deadline,
-            known=[(each.objective, each.rows - market.uppers) for each in known],
+            known=[(each.objective, each.rows - costs.uppers) for each in known],
             goal=cutoff,
         )
         bound = found.bound
         if bound >= cutoff():
             return []
         if last is not found.multipliers:
-            relaxation.run(market.price(found.multipliers), alive)
+            relaxation.run(costs.price(found.multipliers), alive)
         marginals = relaxation.marginals()
-        nearest = min(pool, key=lambda each: each.objective + abs(bound) * _over(market, each))
+        nearest = min(pool, key=lambda each: each.objective + abs(bound) * _over(costs, each))
         self.show(nearest, found.multipliers, marginals)
         kept = alive & (marginals < cutoff())
         counts = kept.sum(axis=1)
         if not counts.all() or ((counts == 1).all() and self.close(kept)):
             return []
-        node, sides = _where(market, kept, pool, found.shares)
+        node, sides = _where(costs, kept, pool, found.shares)
         # The halves of this one take over the last: those that the mean is of, and else the latest.
         pool = [pool[index] for index in np.argsort(found.shares[: len(pool)], kind="stable")]
         return [Half(bound, relaxation, kept, found.multipliers, node, sides, pool)]
 
 
-def _over(market: Market, account: Account) -> float:
-    return float(np.maximum(0.0, account.rows - market.uppers).sum())
+def _over(costs: Costs, account: Account) -> float:
+    return float(np.maximum(0.0, account.rows - costs.uppers).sum())
 
 
 def _where(
-    market: Market, alive: np.ndarray, pool: list[Account], shares: np.ndarray
+    costs: Costs, alive: np.ndarray, pool: list[Account], shares: np.ndarray
 ) -> tuple[int, tuple[np.ndarray, np.ndarray]]:
     """The node of most work about whose device, or else label, the answers disagree most; −1 where none is open."""
-    rows, every = np.arange(market.nodes), np.arange(market.labels)
-    fractions = np.zeros((market.nodes, market.labels))
+    rows, every = np.arange(costs.nodes), np.arange(costs.labels)
+    fractions = np.zeros((costs.nodes, costs.labels))
     for share, account in zip(shares, pool, strict=False):
         fractions[rows, account.labels] += share
     fractions[~alive] = 0.0
-    by_device = fractions.reshape(market.nodes, market.devices, market.forms).sum(axis=2)
-    work = market.problem.seconds.max(axis=(1, 2))
+    by_device = fractions.reshape(costs.nodes, costs.devices, costs.forms).sum(axis=2)
+    work = costs.problem.seconds.max(axis=(1, 2))
     work = work / max(1e-12, work.max(initial=0.0))
     for scores, part in ((by_device, True), (fractions, False)):
         open_ = np.minimum(scores, 1.0 - scores) * (0.2 + work)[:, None]
         for flat in np.argsort(-open_, axis=None)[:50].tolist():
             node, index = divmod(flat, scores.shape[1])
-            one = market.label_device == index if part else every == index
+            one = costs.label_device == index if part else every == index
             sides = alive[node] & one, alive[node] & ~one
             if sides[0].any() and sides[1].any():
                 return node, sides

@@ -1,0 +1,448 @@
+"""What labels and copies cost: the one rule of copies, changes of type and noise (problem.py), for all values at once.
+
+`Costs` keeps everything that adds up in tables whose last axis is over sums: the objective, every resource, every noise
+and each device's weights. Limits are rows g(x) ≤ 1, each divided by its upper end (a limit of 0 keeps its own unit).
+With a multiplier λ ≥ 0 a row adds λ · (g(x) − 1) to the objective; the least of that over all labellings is a lower
+bound (Lagrange). Chooses copies, never labels.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from taglio.plan.problem import CALLER, SOURCE, Copies, Kind, Problem, Totals, Wires, surrounded
+
+# Stands for "forbidden" in tables: far above any sum of costs, and small enough that differences keep their digits.
+BIG = 1e9
+KINDS = 3
+# A limit may be broken by rounding.
+TOLERANCE = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One limit: its place among the sums, what its unit is worth, and its upper end in units."""
+
+    name: str
+    column: int
+    unit: float
+    upper: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tables:
+    """Costs by node and label, by value (kind of float,) and device (from, to), and by edge; with a last axis over
+    sums, or none at given prices."""
+
+    unary: np.ndarray
+    send_float: np.ndarray
+    send_int8: np.ndarray
+    quantize: np.ndarray
+    dequantize: np.ndarray
+    edge: np.ndarray
+    wire: np.ndarray
+
+    def columns(self, which: np.ndarray, units: np.ndarray) -> "Tables":
+        """Some of the sums, each in its unit."""
+        return Tables(*(np.ascontiguousarray(getattr(self, name)[..., which] / units) for name in self.__slots__))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Priced(Tables):
+    """Costs at given prices, and what is added whatever the labels are."""
+
+    constant: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ends:
+    """Values (repeats allowed) with their edges under a labelling: where and in which kind each is written; by edge the
+    value in the list that it belongs to, where it is read, and whether as int8."""
+
+    value: np.ndarray
+    place: np.ndarray
+    kind: np.ndarray
+    owner: np.ndarray
+    edge: np.ndarray
+    to: np.ndarray
+    int8: np.ndarray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Served:
+    """Copies by value and device as numbers of `Copies` (0: none), and what they entail: whether a value is quantised
+    where it is written and where again, how many readers dequantise where, and which edges add edge or wire noise."""
+
+    copies: np.ndarray
+    quantized: np.ndarray
+    again: np.ndarray
+    dequantized: np.ndarray
+    noisy: np.ndarray
+    wired: np.ndarray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Account:
+    """A labelling with its copies (value, device): the objective, and every row in units of its limit."""
+
+    labels: np.ndarray
+    objective: float
+    rows: np.ndarray
+    copies: np.ndarray
+
+    def wires(self) -> tuple[dict[int, Copies], ...]:
+        """The copies as a plan has them."""
+        return wires_of(self.copies)
+
+
+def wires_of(copies: np.ndarray) -> tuple[dict[int, Copies], ...]:
+    """Copies (value, device) by value."""
+    return tuple({int(d): Copies(int(row[d])) for d in np.flatnonzero(row)} for row in copies)
+
+
+class Costs:
+    """A problem's tables."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem, values = problem, problem.values
+        self.devices, self.forms = len(problem.devices), len(problem.forms)
+        self.nodes, self.labels = len(problem.nodes), problem.labels
+        self.label_device = np.repeat(np.arange(self.devices), self.forms)
+        self.label_writes = np.tile(np.array([int(form.writes) for form in problem.forms]), self.devices)
+        self.label_reads = np.tile(np.array([int(form.reads) for form in problem.forms]), self.devices)
+        self.edge_value = values.edge_value()
+        self.producer, self.readers = values.producer, values.readers
+        self.fan_out = np.diff(values.start)
+        self.rows = self._rows()
+        self.uppers = np.array([row.upper for row in self.rows])
+        self.sums = self._tables()
+        columns = np.array([0, *(row.column for row in self.rows)])
+        self.limited = self.sums.columns(columns, np.array([1.0, *(row.unit for row in self.rows)]))
+        self.width = len(columns)
+        moving = ("send_float", "send_int8", "quantize", "dequantize")
+        # The sums that copies and changes of type count towards: prices of others leave their tables as they are.
+        self.moving = np.flatnonzero(
+            [any(np.any(getattr(self.limited, name)[..., k]) for name in moving) for k in range(self.width)]
+        )
+        self.moved_tables = [np.ascontiguousarray(getattr(self.limited, name)[..., self.moving]) for name in moving]
+        self.moved_at, self.moved = np.full(len(self.moving), np.nan), list[np.ndarray]()
+        self.touched, self.touches = self._touches()
+        self.plain = self.price(np.zeros(len(self.rows)))
+
+    def _rows(self) -> tuple[Row, ...]:
+        problem, found = self.problem, []
+        limits = [(each.name, each.upper) for each in problem.resources]
+        limits += [(each.name, each.upper) for each in problem.noises]
+        if problem.memory is not None:
+            limits += [(f"memory of {problem.devices[d]}", float(c)) for d, c in enumerate(problem.memory.capacity)]
+        for index, (name, upper) in enumerate(limits):
+            if np.isfinite(upper):
+                unit = upper if upper > 0.0 else 1.0
+                found.append(Row(name, 1 + index, unit, upper / unit))
+        return tuple(found)
+
+    def _tables(self) -> Tables:
+        """Every sum's: the objective, resources, noises, weights by device."""
+        problem, values = self.problem, self.problem.values
+        resources, noises, devices = problem.resources, problem.noises, self.devices
+        off_diagonal = ~np.eye(devices, dtype=bool)
+        models = np.array([each.models for each in resources]).reshape(len(resources), -1)
+        rate = models[:, :, None] * np.array([each.device for each in resources]).reshape(-1, 1, devices)
+        square = (len(resources), 1, devices, devices)
+        link = models[:, :, None, None] * np.array([each.link for each in resources]).reshape(square) * off_diagonal
+        byte = models[:, :, None, None] * np.array([each.byte for each in resources]).reshape(square) * off_diagonal
+        weight = np.array([each.weight for each in resources])
+        rates, links, bytes_ = (np.moveaxis(each[:, values.model], 0, -1) for each in (rate, link, byte))
+        taken = problem.seconds[..., None] * np.moveaxis(rate[:, problem.model], 0, -1)[:, :, None]
+        extra = np.zeros(problem.seconds.shape) if problem.extra is None else problem.extra
+        own = np.broadcast_to(
+            np.stack([each.own for each in noises], axis=-1)[:, None] if noises else np.zeros((1, 1, 1, 0)),
+            (*problem.seconds.shape, len(noises)),
+        )
+        held = np.zeros((*problem.seconds.shape, devices))
+        if problem.memory is not None:
+            held += problem.memory.weights[:, None, :, None] * problem.memory.used()[:, None]
+        unary = np.concatenate([(taken @ weight + extra)[..., None], taken, own, held], axis=-1)
+
+        def whole(table: np.ndarray) -> np.ndarray:
+            none = np.zeros((*table.shape[:-1], len(noises) + devices))
+            return np.concatenate([(table @ weight)[..., None], table, none], axis=-1)
+
+        def by_edge(which: str) -> np.ndarray:
+            table = np.zeros((len(values.readers), 1 + len(resources) + len(noises) + devices))
+            for index, each in enumerate(noises):
+                table[:, 1 + len(resources) + index] = getattr(each, which)
+            return table
+
+        return Tables(
+            unary.reshape(self.nodes, self.labels, -1),
+            whole(links + bytes_ * values.float_bytes[:, None, None, None]),
+            whole(links + bytes_ * values.int8_bytes[:, None, None, None]),
+            whole(values.quantize_s[..., None] * rates[:, None]),
+            whole(values.dequantize_s[..., None] * rates),
+            by_edge("edge"),
+            by_edge("wire"),
+        )
+
+    def _touches(self) -> tuple[np.ndarray, np.ndarray]:
+        """Values that each node writes or reads, and where each node's begin."""
+        values = self.problem.values
+        inner, read = np.flatnonzero(values.producer >= 0), values.readers >= 0
+        written = np.column_stack([values.producer[inner], inner])
+        taken = np.column_stack([values.readers[read], self.edge_value[read]])
+        pairs = np.unique(np.concatenate([written, taken]), axis=0).reshape(-1, 2)
+        return pairs[:, 1], np.searchsorted(pairs[:, 0], np.arange(self.nodes + 1))
+
+    def price(self, multipliers: np.ndarray, objective: float = 1.0) -> Priced:
+        """Costs with each row at its multiplier (in units of the objective per whole limit)."""
+        weights = np.concatenate([[objective], multipliers])
+        # The same arrays as before where nothing that moves has another price, so that what comes of them can be kept.
+        if not (self.moved and np.array_equal(weights[self.moving], self.moved_at)):
+            self.moved_at = weights[self.moving]
+            self.moved = [table @ self.moved_at for table in self.moved_tables]
+        unary, edge, wire = (table @ weights for table in (self.limited.unary, self.limited.edge, self.limited.wire))
+        constant = objective * self.problem.constant - float(multipliers @ self.uppers)
+        send_float, send_int8, quantize, dequantize = self.moved
+        return Priced(unary, send_float, send_int8, quantize, dequantize, edge, wire, constant)
+
+    def ends(self, labels: np.ndarray) -> Ends:
+        """All values and edges under a labelling."""
+        every = np.arange(len(self.problem.values))
+        return self._ends(every, lambda _, node: labels[node])
+
+    def _ends(self, value: np.ndarray, label: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Ends:
+        """A list of values with their edges; `label(number in the list, node)` are the nodes' labels."""
+        values = self.problem.values
+        counts = self.fan_out[value]
+        owner = np.repeat(np.arange(len(value)), counts)
+        edge = np.repeat(values.start[value], counts) + _ramp(counts)
+        producer, reader, home = values.producer[value], values.readers[edge], values.home[value]
+        written = label(np.arange(len(value)), np.maximum(producer, 0))
+        read = label(owner, np.maximum(reader, 0))
+        place = np.where(producer == SOURCE, home, self.label_device[written])
+        kind = np.where(producer == SOURCE, int(Kind.FLOAT), self.label_writes[written])
+        to = np.where(reader == CALLER, home[owner], self.label_device[read])
+        int8 = (reader != CALLER) & (self.label_reads[read] == Kind.INT8)
+        return Ends(value, place, kind, owner, edge, to, int8)
+
+    def _readers(self, ends: Ends) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Readers in int8 and in float by value and device; which other devices have any."""
+        count, flat = len(ends.value), ends.owner * self.devices + ends.to
+        ints, floats = (
+            np.bincount(flat[which], minlength=count * self.devices).reshape(count, self.devices)
+            for which in (ends.int8, ~ends.int8)
+        )
+        there = ints + floats > 0
+        there[np.arange(count), ends.place] = False
+        return ints, floats, there
+
+    def cheapest(self, priced: Priced, ends: Ends) -> Served:
+        """The cheapest copies at these prices."""
+        ints, floats, there = self._readers(ends)
+        count, copies = len(ends.value), np.zeros((len(ends.value), self.devices), dtype=np.intp)
+        # Of most values nothing leaves the device that they are written on.
+        sent = np.flatnonzero(there.any(axis=1))
+        v, at, open_ = ends.value[sent], ends.place[sent], there[sent]
+        flat = (ends.owner * self.devices + ends.to)[~ends.int8]
+        wired = np.bincount(flat, priced.wire[ends.edge[~ends.int8]], count * self.devices)
+        by_float, by_int8, by_both = ways(
+            priced.send_float[v, at],
+            priced.send_int8[v, at],
+            priced.quantize[v, 0],
+            ints[sent] > 0,
+            floats[sent] > 0,
+            floats[sent] * priced.dequantize[v] + wired.reshape(count, self.devices)[sent]
+            if self.problem.wire_only
+            else BIG,
+        )
+        # What each device saves by an int8 copy; quantising it is paid once, and may itself save time.
+        saved = np.where(open_, by_float - np.minimum(by_int8, by_both), -np.inf)
+        taken = saved > 0.0
+        here, needed = priced.quantize[v, np.minimum(ends.kind[sent], 1), at], ints[sent, at] > 0
+        alone = np.flatnonzero(~(needed | taken.any(axis=1)) & (here < saved.max(axis=1)))
+        taken[alone, saved[alone].argmax(axis=1)] = True
+        quantized = needed | (here < np.where(taken, saved, 0.0).sum(axis=1))
+        chosen = np.where(taken & quantized[:, None], np.where(by_int8 <= by_both, 2, 3), 1)
+        copies[sent] = np.where((ends.kind[sent] == Kind.INT8)[:, None], 2, chosen) * open_
+        return self._served(ends, copies, ints, floats)
+
+    def given(self, ends: Ends, copies: np.ndarray) -> Served:
+        """These copies (value, device)."""
+        ints, floats, _ = self._readers(ends)
+        return self._served(ends, copies, ints, floats)
+
+    def _served(self, ends: Ends, copies: np.ndarray, ints: np.ndarray, floats: np.ndarray) -> Served:
+        rows, from_int8 = np.arange(len(ends.value)), ends.kind == Kind.INT8
+        dequantized = np.where(copies == 2, floats, 0)
+        dequantized[rows, ends.place] = np.where(from_int8, floats[rows, ends.place], 0)
+        noisy = ~from_int8[ends.owner]
+        return Served(
+            copies,
+            ((ints[rows, ends.place] > 0) | (copies >= 2).any(axis=1)) & ~from_int8,
+            (copies == 1) & (ints > 0),
+            dequantized,
+            noisy & ends.int8,
+            noisy & ~ends.int8 & (copies[ends.owner, ends.to] == 2),
+        )
+
+    def by_value(self, tables: Tables, ends: Ends, served: Served) -> np.ndarray:
+        """What each value of a list counts in these tables."""
+        value, place = ends.value, ends.place
+        result = np.zeros((len(value), *tables.edge.shape[1:]))
+        for copy, table in ((Copies.FLOAT, tables.send_float), (Copies.INT8, tables.send_int8)):
+            at, target = np.nonzero(served.copies & int(copy))
+            np.add.at(result, at, table[value[at], place[at], target])
+        at, target = np.nonzero(served.again)
+        np.add.at(result, at, tables.quantize[value[at], 0, target])
+        at, target = np.nonzero(served.dequantized)
+        times = served.dequantized[at, target].reshape(-1, *(1,) * (result.ndim - 1))
+        np.add.at(result, at, times * tables.dequantize[value[at], target])
+        here = np.flatnonzero(served.quantized)
+        result[here] += tables.quantize[value[here], np.minimum(ends.kind[here], 1), place[here]]
+        np.add.at(result, ends.owner[served.noisy], tables.edge[ends.edge[served.noisy]])
+        np.add.at(result, ends.owner[served.wired], tables.wire[ends.edge[served.wired]])
+        return result
+
+    def least(self, priced: Priced, labels: np.ndarray, value: np.ndarray) -> float:
+        """The priced cost of some values under `labels`, strict edges not looked at."""
+        ends = self._ends(value, lambda _, node: labels[node])
+        return float(self.by_value(priced, ends, self.cheapest(priced, ends)).sum())
+
+    def account(self, priced: Priced, labels: np.ndarray) -> Account:
+        """The copies that are cheapest at these prices, and what the labelling then costs in every row."""
+        ends = self.ends(labels)
+        served = self.cheapest(priced, ends)
+        total = self._total(self.limited, labels, self.by_value(self.limited, ends, served))
+        return Account(labels, float(total[0]), total[1:], served.copies)
+
+    def _total(self, tables: Tables, labels: np.ndarray, by_value: np.ndarray) -> np.ndarray:
+        total: np.ndarray = tables.unary[np.arange(self.nodes), labels].sum(axis=0) + by_value.sum(axis=0)
+        total[0] += self.problem.constant
+        return total
+
+    def by_move(self, priced: Priced, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The objective and rows of a labelling, and what each value counts in them; what breaks a strict edge costs
+        more than any plan."""
+        use = self._use(priced, self.ends(labels), labels[np.maximum(self.readers, 0)])
+        return self._total(self.limited, labels, use), use
+
+    def changes(
+        self, priced: Priced, labels: np.ndarray, use: np.ndarray, nodes: np.ndarray, to: np.ndarray
+    ) -> np.ndarray:
+        """What giving node nodes[m] the label to[m], alone, adds to every sum; `use` is by value, from `by_move`."""
+        counts = self.touches[nodes + 1] - self.touches[nodes]
+        value = self.touched[np.repeat(self.touches[nodes], counts) + _ramp(counts)]
+        move = np.repeat(np.arange(len(nodes)), counts)
+
+        def label(number: np.ndarray, node: np.ndarray) -> np.ndarray:
+            moved: np.ndarray = np.where(node == nodes[move[number]], to[move[number]], labels[node])
+            return moved
+
+        ends = self._ends(value, label)
+        read = label(ends.owner, np.maximum(self.readers[ends.edge], 0))
+        result: np.ndarray = self.limited.unary[nodes, to] - self.limited.unary[nodes, labels[nodes]]
+        np.add.at(result, move, self._use(priced, ends, read) - use[value])
+        return result
+
+    def _use(self, priced: Priced, ends: Ends, read: np.ndarray) -> np.ndarray:
+        result = self.by_value(self.limited, ends, self.cheapest(priced, ends))
+        wrong = self.problem.values.strict[ends.edge] & (self.label_reads[read] != ends.kind[ends.owner])
+        result[:, 0] += BIG * np.bincount(ends.owner[wrong], minlength=len(ends.value))
+        return result
+
+    def totals(self, labels: Sequence[int] | np.ndarray, wires: Wires | None = None) -> Totals:
+        """What a labelling costs. Without `wires` every value takes the copies that are cheapest by the objective."""
+        problem, labels_ = self.problem, np.asarray(labels, dtype=np.intp)
+        ends = self.ends(labels_)
+        if wires is None:
+            served = self.cheapest(self.plain, ends)
+            wires = wires_of(served.copies)
+        else:
+            copies = np.zeros((len(problem.values), self.devices), dtype=np.intp)
+            for value, each in enumerate(wires):
+                copies[value, list(each)] = [int(copy) for copy in each.values()]
+            served = self.given(ends, copies)
+        total = self._total(self.sums, labels_, self.by_value(self.sums, ends, served))
+        resources, noises, weight = np.split(total[1:], np.cumsum([len(problem.resources), len(problem.noises)]))
+        peak = weight
+        if problem.memory is not None and problem.memory.peak:
+            peak = weight + self._live_bytes(ends, served).max(axis=1)
+        broken = self._broken_labels(labels_, ends, served)
+        amounts = np.concatenate([total[: -self.devices], peak])
+        broken += [each.name for each in self.rows if over(float(amounts[each.column]), each.unit * each.upper)]
+        broken += [f"{problem.nodes[node]} between its neighbours" for node in surrounded(problem, labels_)]
+        return Totals(tuple(labels_.tolist()), wires, float(total[0]), resources, noises, weight, peak, tuple(broken))
+
+    def _broken_labels(self, labels: np.ndarray, ends: Ends, served: Served) -> list[str]:
+        problem, values = self.problem, self.problem.values
+        at, form = np.divmod(labels, self.forms)
+        not_allowed = np.flatnonzero(~problem.allowed[np.arange(self.nodes), at, form])
+        broken = [
+            f"{problem.nodes[n]} may not be {problem.forms[form[n]].name} on {problem.devices[at[n]]}"
+            for n in not_allowed
+        ]
+        reads = np.where(self.readers == CALLER, 0, self.label_reads[labels[np.maximum(self.readers, 0)]])
+        for edge in np.flatnonzero(values.strict & (reads != ends.kind[ends.owner])).tolist():
+            name = values.names[self.edge_value[edge]]
+            broken.append(f"{problem.nodes[self.readers[edge]]} cannot carry {name} as it is written")
+        ints, floats, there = self._readers(ends)
+        copies, whole = served.copies, (ends.kind == Kind.INT8)[:, None]
+        wrong = (
+            ((copies > 0) != there) | (there & whole & (copies != 2)) | ((copies == 3) & ((ints == 0) | (floats == 0)))
+        )
+        if not problem.wire_only:
+            wrong |= there & ~whole & (copies == 2) & (floats > 0)
+        lost = [values.names[value] for value in np.flatnonzero(wrong.any(axis=1)).tolist()]
+        return [*broken, *(f"{name} does not reach its readers by the copies chosen" for name in lost)]
+
+    def _live_bytes(self, ends: Ends, served: Served) -> np.ndarray:
+        """Bytes of live activations (device, position). A copy lives from the position of its producer (0 for an input)
+        to its last reader on the device (the end, where the caller reads); on its own device at least where it is
+        written."""
+        values, rows, nodes = self.problem.values, np.arange(len(ends.value)), max(1, self.nodes)
+        held = served.copies | np.where(served.again, int(Copies.INT8), 0)
+        held[rows, ends.place] |= np.where(ends.kind == Kind.INT8, int(Copies.INT8), int(Copies.FLOAT))
+        held[rows, ends.place] |= np.where(served.quantized, int(Copies.INT8), 0)
+        first = np.maximum(values.producer, 0)
+        last = np.repeat(first[:, None], self.devices, axis=1)
+        np.maximum.at(last, (ends.owner, ends.to), np.where(self.readers == CALLER, nodes - 1, self.readers))
+        size = (held & 1) * values.float_bytes[:, None] + (held >> 1) * values.int8_bytes[:, None]
+        change = np.zeros((self.devices, nodes + 1))
+        for device in range(self.devices):
+            np.add.at(change[device], first, size[:, device])
+            np.subtract.at(change[device], last[:, device] + 1, size[:, device])
+        assert self.problem.memory is not None
+        result: np.ndarray = self.problem.memory.used().T @ change.cumsum(axis=1)[:, :nodes]
+        return result
+
+
+def ways(
+    send_float: np.ndarray,
+    send_int8: np.ndarray,
+    again: np.ndarray,
+    ints: np.ndarray,
+    floats: np.ndarray,
+    restored: np.ndarray | float,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """What serving a device costs by a float copy, an int8 copy, or both, beside making the int8 copy: `again` is
+    quantising there, `restored` what the float readers add where only an int8 copy comes."""
+    by_float = send_float + np.where(ints, again, 0.0)
+    by_int8 = send_int8 + np.where(floats, restored, 0.0)
+    return by_float, by_int8, np.where(ints & floats, send_float + send_int8, BIG)
+
+
+def evaluate(problem: Problem, labels: Sequence[int], wires: Wires | None = None) -> Totals:
+    """`Costs.totals` of one labelling."""
+    return Costs(problem).totals(labels, wires)
+
+
+def over(amount: float, upper: float) -> bool:
+    """Whether a limit is broken, beyond rounding."""
+    return bool(amount > upper + TOLERANCE * max(1e-3, abs(upper)))
+
+
+def _ramp(counts: np.ndarray) -> np.ndarray:
+    """0, 1, … within each of `counts`."""
+    result: np.ndarray = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
+    return result

@@ -1,0 +1,146 @@
+"""The critical path: the placement of least simulated latency that is found, and a proven lower bound on any.
+
+Placements come from the plan of the least sum and those of one device, by an evolutionary search (evolution.py), and by
+moving parts of the best to other devices (local_search.py).
+
+The bound: a request takes at least as long as any path of blocks and transfers, whatever else happens. With the limits
+on noise priced at λ ≥ 0, a path is as long as its seconds and λ times its noise; the longest path under its best labels
+less λ times the limits, is a lower bound at every λ, and the best of a few λ is taken. It knows nothing of devices that
+have to do one thing after another, so that it is close where a network is a chain, and loose where it is broad.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from taglio.plan.assemble import Assembled
+from taglio.plan.evolution import Pools
+from taglio.plan.local_search import LocalSearch
+from taglio.plan.problem import Totals
+from taglio.plan.timetable import BYTES, DELAY, NEVER, Timetable, Way
+from taglio.plan.workload import Goal
+
+# Of the time, what the evolutionary search gets; the rest moves parts of its best placements.
+_EVOLVING = 0.92
+# Pairs of labels at the two ends of an edge, over all edges, beyond which tables of them take too much memory (0.2 kB
+# each).
+_MOST_PAIRS = 3_000_000
+# Prices of a limit that are tried, as shares of what the request takes; then so many times nearer to the best of them.
+_PRICES, _NEARER = (0.0, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0), 3
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Shortest:
+    """The best placement found and its value, the proven lower bound, and how many placements were simulated."""
+
+    totals: Totals
+    value: float
+    bound: float
+    tried: int
+
+    @property
+    def gap(self) -> float:
+        """(value − bound) / value."""
+        return max(0.0, self.value - self.bound) / max(self.value, 1e-12)
+
+
+def shorten(
+    assembled: Assembled, goal: Goal, start: Sequence[Totals], *, bound: float = 0.0, gap: float, time_limit_s: float
+) -> Shortest:
+    """Improve `start` (each within the limits) until the gap is proven or the time is up. `goal` weighs what the
+    critical path takes and the joules; `bound` is what is known already."""
+    begun = time.perf_counter()
+    deadline = begun + time_limit_s
+    search = LocalSearch(assembled, goal, deadline)
+    for totals in start:
+        search.offer(totals)
+    assert search.best is not None, "give at least one placement"
+    if len(assembled.problem.values.readers) * assembled.problem.labels**2 <= _MOST_PAIRS:
+        tables = [Timetable(assembled, model) for model in range(len(assembled.workloads))]
+        taken = np.array([path_bound(each) for each in tables])
+        bound = max(bound, goal.latency * float(search.shares @ taken))
+        pools = Pools(search, tables)
+        pools.run(begun + _EVOLVING * time_limit_s, good_enough=bound / (1.0 - gap))
+    if search.value > bound / (1.0 - gap):
+        search.move(deadline)
+    return Shortest(search.best, search.value, min(bound, search.value), search.tried)
+
+
+def path_bound(table: Timetable) -> float:
+    """Seconds that no placement of a model undercuts."""
+    paths = _Paths(table)
+    uppers = np.array([each.upper for each in table.problem.noises])
+    bounded = np.flatnonzero(np.isfinite(uppers))
+    prices = np.zeros(len(uppers))
+    best = unpriced = paths.longest(prices)
+    for index in bounded.tolist():
+        tries = sorted({unpriced * each / max(uppers[index], 1e-9) for each in _PRICES})
+        for _ in range(_NEARER):
+            found = []
+            for price in tries:
+                prices[index] = price
+                found.append(paths.longest(prices) - float(prices[bounded] @ uppers[bounded]))
+            at = int(np.argmax(found))
+            prices[index], best = tries[at], max(best, found[at])
+            low, high = tries[max(at - 1, 0)], tries[min(at + 1, len(tries) - 1)]
+            tries = np.linspace(low, high, 5).tolist()
+    return best
+
+
+class _Paths:
+    """Longest paths through one model's graph under the best labels."""
+
+    def __init__(self, table: Timetable) -> None:
+        self.table = table
+        # What changes of type spare, a component is spared even where they are on no path through it.
+        self.seconds = np.where(table.allowed, table.seconds - self._spared(), NEVER)
+        least = self.seconds.min(axis=1)
+        self.spared = float(least[least < 0.0].sum())
+        self.reads = [[(way.producer, *self._edge(way, answers=False)) for way in ways] for ways in table.reads]
+        self.answers = [[self._edge(way, answers=True) for way in ways] for ways in table.answers]
+
+    def longest(self, prices: np.ndarray) -> float:
+        """The longest path in seconds and, at these prices by bound, noise."""
+        own = self.seconds + self.table.own @ prices
+        ends: list[np.ndarray] = []
+        longest = 0.0
+        for node, edges in enumerate(self.reads):
+            start = np.zeros(self.table.labels) if edges else self.table.overhead_s[self.table.device]
+            for producer, seconds, noise in edges:
+                came = seconds + noise @ prices
+                came = came[0] if producer is None else (ends[producer][:, None] + came).min(axis=0)
+                start = np.maximum(start, came)
+            end = start + own[node]
+            ends.append(end)
+            longest = max(longest, float(end.min()))
+            for seconds, _ in self.answers[node]:
+                longest = max(longest, float((end + seconds[:, 0]).min()))
+        return longest + self.spared
+
+    def _edge(self, way: Way, *, answers: bool) -> tuple[np.ndarray, np.ndarray]:
+        """Least seconds between the end of who writes and the start of who reads, and noise; by their labels."""
+        table = self.table
+        entered = np.zeros(1) if answers else table.overhead_s[table.device]
+        begun = np.where(way.far | (way.producer is None), entered, 0.0)
+        floats, ints = (np.maximum(each[..., :BYTES], 0.0).sum(axis=-1) for each in (way.floats, way.ints))
+        path = np.minimum(floats, ints) + begun
+        never = np.minimum(way.floats[..., DELAY], way.ints[..., DELAY]) >= NEVER
+        return np.where(never, NEVER, path), way.noise
+
+    def _spared(self) -> np.ndarray:
+        """The most seconds that changes of type at a node's inputs and outputs may spare, (node, label)."""
+        values, table, first = self.table.problem.values, self.table, self.table.nodes.start
+        change = np.minimum(np.minimum(values.quantize_s.min(axis=1), values.dequantize_s), 0.0)
+        # A value is quantised where it is written, and quantised or dequantised where it is read.
+        spared = np.zeros((len(table.nodes), table.devices))
+        for value in np.flatnonzero((change < 0.0).any(axis=1)).tolist():
+            ends = [
+                int(values.producer[value]),
+                *values.readers[values.start[value] : values.start[value + 1]].tolist(),
+            ]
+            for node in ends:
+                if first <= node < table.nodes.stop:
+                    spared[node - first] -= change[value]
+        return spared[:, table.device]
