@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from taglio.error.loss import COSINE, L2_PER_SIZE, RELATIVE_L2, SQNR, TOP1, Metric, Tally, parse_metric
+from taglio.error.loss import COSINE, L2_PER_SIZE, RELATIVE_L2, SQNR, TOP1, Metric, parse_metric
+from taglio.error.tally import Tally
 from taglio.errors import BadData, BadOption
 
 Y = [np.array([[3.0, 0.0, 4.0]], np.float32), np.array([[0.0, 2.0, 0.0]], np.float32)]

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from taglio.error.loss import Tally
+from taglio.error.tally import Tally
 from taglio.error.measure import ErrorMeter
 from taglio.error.study import random_subsets
 from taglio.error.switchable import FLAGS_INPUT, Switchable

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from taglio.error.loss import Tally
+from taglio.error.tally import Tally
 from taglio.errors import BadData
 
 Samples = list[list[np.ndarray]]
