@@ -110,7 +110,7 @@ class ErrorMeter:
 
 
 def refuse_missing(name: str, values: Sequence[np.ndarray]) -> None:
-    """Raises BadData where the float model's output is NaN throughout, or infinite: there is nothing to compare."""
+    """Raises BadData where the float model's output is NaN throughout for an input, or never finite."""
     floats = [each for each in map(as_array, values) if each.dtype.kind == "f" and each.size]
-    if floats and not any(np.isfinite(each).any() for each in floats):
-        raise BadData(f"output {name} of the float model is NaN or infinite on all of the data: check preprocessing")
+    if any(np.isnan(each).all() for each in floats) or (floats and not any(np.isfinite(each).any() for each in floats)):
+        raise BadData(f"output {name} of the float model is NaN or infinite on the data: check preprocessing")

@@ -41,6 +41,7 @@ _MOVING: Mapping[str, tuple[int, ...] | None] = dict.fromkeys(
 ) | {"Concat": None, "SequenceConstruct": None, "ScatterND": (0, 2), "ScatterElements": (0, 2)}  # fmt: skip
 
 Values = Mapping[str, np.ndarray]
+_ByShape = dict[tuple[int, ...], np.ndarray]
 
 
 @dataclass(slots=True, eq=False)
@@ -109,14 +110,14 @@ class _Movement:
             return made is not None and made.op_type == "SequenceConstruct"
         return any(name not in self._constants for name in values)
 
-    def labels(self, samples: Sequence[Values]) -> tuple[dict[int, list[np.ndarray]], dict[int, _Scale]]:
+    def labels(self, samples: Sequence[Values]) -> tuple[dict[int, _ByShape], dict[int, _Scale]]:
         """Labels of each output by its index, an array for each shape that was seen, and what each label stands for."""
-        labels: dict[int, list[np.ndarray]] = {}
+        labels: dict[int, _ByShape] = {}
         scales: dict[int, _Scale] = {}
         chosen, complete = _few(samples)
-        values = self._values([samples[index] for index in chosen])
-        if not self._outputs or not values:
+        if not self._outputs or not chosen:
             return labels, scales
+        values = self._values([samples[index] for index in chosen])
         channels = {name: self._channels(name, values) for name in self._sources if name in self._producers}
         options = SessionOptions(threads=1)
         mover = open_session(self._alone(values[0]), options, label="the movement") if self._nodes else None
@@ -129,7 +130,7 @@ class _Movement:
             for name in self._outputs:
                 self._learn(name, sample[name], marks[name], labels, scales)
         if not complete:  # only what fits any shape is sure to fit the others
-            labels = {output: known for output, known in labels.items() if len(known) == 1}
+            labels = {output: known for output, known in labels.items() if _alike([*known.values()])}
         return labels, scales
 
     def _values(self, samples: Sequence[Values]) -> list[dict[str, np.ndarray]]:
@@ -186,7 +187,7 @@ class _Movement:
         name: str,
         value: np.ndarray,
         moved: np.ndarray,
-        labels: dict[int, list[np.ndarray]],
+        labels: dict[int, _ByShape],
         scales: dict[int, _Scale],
     ) -> None:
         if moved.shape != value.shape:
@@ -200,10 +201,7 @@ class _Movement:
             if label in scales:
                 scales[label].square += float(square)
                 scales[label].count += int(counts[label])
-        known = labels.setdefault(self._model.outputs.index(name), [])
-        marks = reduced(marks)
-        if not any(each.shape == marks.shape and (each == marks).all() for each in known):
-            known.append(marks)
+        labels.setdefault(self._model.outputs.index(name), {})[value.shape] = reduced(marks)
 
     def _alone(self, sample: Values) -> onnx.ModelProto:
         """The movement alone, in float32."""
@@ -237,9 +235,12 @@ class _Movement:
         return result
 
 
-def _merge(labels: dict[int, list[np.ndarray]], scales: dict[int, _Scale], most: int) -> None:
+def _merge(labels: dict[int, _ByShape], scales: dict[int, _Scale], most: int) -> None:
     """Join labels of one output, those of the most similar scale first, until there are at most `most`."""
-    known = {output: {int(label) for each in arrays for label in np.unique(each)} for output, arrays in labels.items()}
+    known = {
+        output: {int(label) for each in arrays.values() for label in np.unique(each)}
+        for output, arrays in labels.items()
+    }
     into = np.arange(max(scales, default=0) + 1)
     while sum(map(len, known.values())) > most:
         pairs = []
@@ -255,7 +256,11 @@ def _merge(labels: dict[int, list[np.ndarray]], scales: dict[int, _Scale], most:
         scales[kept].square += scales[joined].square
         scales[kept].count += scales[joined].count
     for output, arrays in labels.items():
-        labels[output] = [into[each].astype(np.int16) for each in arrays]
+        labels[output] = {shape: into[each].astype(np.int16) for shape, each in arrays.items()}
+
+
+def _alike(arrays: Sequence[np.ndarray]) -> bool:
+    return all(np.array_equal(arrays[0], each) for each in arrays)
 
 
 def _few(samples: Sequence[Values]) -> tuple[list[int], bool]:

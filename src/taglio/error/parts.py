@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+Labels = Mapping[tuple[int, ...], np.ndarray]
+
 
 @dataclass(frozen=True, slots=True)
 class Part:
@@ -20,13 +22,13 @@ class Part:
 class Parts:
     """Every output's parts, in the order of the outputs; each value of an output is in exactly one.
 
-    `labels` [output index] hold the label of every value, an array for each shape. Axes along which labels do not
-    change have the length 1 there, and fit any.
+    `labels` [output index] hold the label of every value, by the shape of the output. Axes along which labels do not
+    change have the length 1.
     """
 
     outputs: tuple[str, ...]
     parts: tuple[Part, ...]
-    labels: Mapping[int, tuple[np.ndarray, ...]] = field(default_factory=dict)
+    labels: Mapping[int, Labels] = field(default_factory=dict)
     _chosen: dict[tuple[int, tuple[int, ...]], tuple[slice, ...] | np.ndarray] = field(default_factory=dict)
 
     @property
@@ -64,17 +66,17 @@ def whole(outputs: Sequence[str]) -> Parts:
     return Parts(tuple(outputs), tuple(Part(index, name) for index, name in enumerate(outputs)))
 
 
-def labelled(outputs: Sequence[str], labels: Mapping[int, Sequence[np.ndarray]], sources: Mapping[int, str]) -> Parts:
+def labelled(outputs: Sequence[str], labels: Mapping[int, Labels], sources: Mapping[int, str]) -> Parts:
     """Parts by `labels`, which are as in `Parts`; outputs with fewer than two labels are one part. `sources` says where
     a label's values come from."""
     parts: list[Part] = []
-    kept: dict[int, tuple[np.ndarray, ...]] = {}
+    kept: dict[int, Labels] = {}
     for output, name in enumerate(outputs):
-        known = sorted({int(label) for each in labels.get(output, ()) for label in np.unique(each)})
+        known = sorted({int(label) for each in labels.get(output, {}).values() for label in np.unique(each)})
         if len(known) < 2:
             parts.append(Part(output, name))
             continue
-        kept[output] = tuple(reduced(each) for each in labels[output])
+        kept[output] = {shape: reduced(each) for shape, each in labels[output].items()}
         taken: list[str] = []
         for label in known:
             taken.append(_named(name, label, kept[output], sources[label], taken))
@@ -91,12 +93,14 @@ def reduced(labels: np.ndarray) -> np.ndarray:
     return labels
 
 
-def fitting(known: Sequence[np.ndarray], shape: tuple[int, ...]) -> np.ndarray | None:
-    """The first of `known` labels that can be broadcast to `shape`."""
-    for each in known:
-        if each.ndim == len(shape) and all(a in (1, b) for a, b in zip(each.shape, shape, strict=True)):
-            return each
-    return None
+def fitting(known: Labels, shape: tuple[int, ...]) -> np.ndarray | None:
+    """The labels of an output of this shape: those `known`, or where all known ones are alike, these."""
+    if shape in known:
+        return known[shape]
+    first, *others = known.values()
+    alike = all(np.array_equal(first, each) for each in others)
+    suits = first.ndim == len(shape) and all(a in (1, b) for a, b in zip(first.shape, shape, strict=True))
+    return first if alike and suits else None
 
 
 def box(chosen: np.ndarray) -> tuple[slice, ...] | None:
@@ -110,12 +114,12 @@ def box(chosen: np.ndarray) -> tuple[slice, ...] | None:
     return tuple(result) if chosen[tuple(result)].all() else None
 
 
-def _named(output: str, label: int, labels: Sequence[np.ndarray], source: str, taken: Sequence[str]) -> str:
+def _named(output: str, label: int, labels: Labels, source: str, taken: Sequence[str]) -> str:
     """A slice in Python's words where the part is one, else by where it came from; unlike those `taken`."""
-    found = [box(each == label) for each in labels]
+    found = [box(each == label) for each in labels.values()]
     name = f"{output}: {source}"
     if found[0] is not None and all(each == found[0] for each in found):
-        name = f"{output}[{_words(found[0], labels[0].shape)}]"
+        name = f"{output}[{_words(found[0], next(iter(labels.values())).shape)}]"
     again = sum(each == name or each.startswith(f"{name} (") for each in taken)
     return f"{name} ({again + 1})" if again else name
 
