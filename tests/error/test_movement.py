@@ -109,7 +109,7 @@ OPERATORS = ("transpose", "flatten", "reverse", "halves", "pad", "unsqueeze", "t
 def test_parts_cover_every_value_once_and_mix_no_sources(widths: list[int], moves: list[str]) -> None:
     feeds = numbered(**{f"i{index}": (2, width, 3) for index, width in enumerate(widths)})
     g = Sketch()
-    shape = (2, sum(widths), 3)
+    shape: tuple[int, ...] = (2, sum(widths), 3)
     y = g.op("Concat", *inputs(g, feeds), axis=1)
     for move in moves:
         rank = len(shape)

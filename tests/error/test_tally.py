@@ -1,5 +1,7 @@
 """The error that is accumulated sample by sample is NumPy's on all samples at once."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -91,7 +93,9 @@ def test_what_is_not_float_is_compared_for_equality(before: np.ndarray, after: n
 
 def test_a_scalar_and_a_map_are_outputs_like_others() -> None:
     total = Tally(["mean", "scores"])
-    total.add([np.float32(2.0), [{"cat": 3.0, "dog": 4.0}]], [np.float32(2.0), [{"dog": 4.0, "cat": 3.5}]])
+    before: list[Any] = [np.float32(2.0), [{"cat": 3.0, "dog": 4.0}]]
+    after: list[Any] = [np.float32(2.0), [{"dog": 4.0, "cat": 3.5}]]
+    total.add(before, after)
     assert list(total.l2()) == pytest.approx([0.0, 0.1])
 
 

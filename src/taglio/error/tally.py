@@ -136,8 +136,8 @@ class Tally:
         return np.asarray(self._sums(None)[0])
 
     def by_sample(self) -> np.ndarray:
-        """‖ŷ − y‖² and ‖y‖² by sample and part, shape [2, samples, parts]."""
-        return np.array(self._rows)[:, :2].transpose(1, 0, 2)
+        """‖ŷ − y‖² and ‖y‖² by sample and part, shape [2, samples, parts]; 0 for what is not float."""
+        return np.where(self._exact, 0.0, np.array(self._rows)[:, :2].transpose(1, 0, 2))
 
     def losses(self, labels: np.ndarray | None = None, weights: np.ndarray | None = None) -> np.ndarray:
         """Loss per part; of a metric that looks at all outputs together, the same for each."""
