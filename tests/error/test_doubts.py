@@ -2,8 +2,20 @@
 
 import numpy as np
 
-from taglio.error.doubts import coarse_metric, constant_outputs, saturating_sums, too_few_inputs, unlike_calibration
+from taglio.error.doubts import (
+    coarse_metric,
+    constant_inputs,
+    constant_outputs,
+    digests,
+    few_inputs,
+    no_numbers,
+    not_float,
+    saturating_sums,
+    too_few_inputs,
+    unlike_calibration,
+)
 from taglio.error.loss import RELATIVE, TOP1, Metric
+from taglio.error.tally import Tally
 from taglio.quantize.scheme import parse_scheme
 from tests.components.cases import digits
 
@@ -60,3 +72,36 @@ def test_sums_that_may_saturate_are_told_where_they_do() -> None:
     assert "saturate at 16 bits; qdq-u8s8-sym-pc-rr has weights of 7 bits" in line
     for scheme, saturates in (("u8s8-sym-pc", False), ("u8s8-sym-pc-rr", True), ("u8u8-asym-pt", True)):
         assert saturating_sums(parse_scheme(scheme), saturates) == ""
+
+
+def test_samples_that_are_few_repeat_or_are_shared_are_told() -> None:
+    zeros = [{"x": np.zeros((1, 3), np.float32)}] * 2
+    lines = few_inputs(digests(zeros), digests(zeros))
+    assert any("1 of 2 held-out inputs repeat others: 1 differ" in line for line in lines)
+    assert any("2 of 2 held-out inputs were also calibrated on" in line for line in lines)
+    assert any("few inputs: 1 for the ranges and 1 for the error" in line for line in lines)
+    many = [{"x": np.full((1, 3), i, np.float32)} for i in range(64)]
+    assert few_inputs(digests(many[:32]), digests(many[32:])) == []
+
+
+def test_constant_inputs_are_told_but_no_masks() -> None:
+    mask, varied = np.ones((1, 4), np.int64), np.arange(4, dtype=np.float32)
+    assert constant_inputs([{"x": varied, "mask": mask}] * 4) == []
+    assert constant_inputs([{"x": np.zeros(4, np.float32), "mask": mask}] * 4) == [
+        "input x is one value throughout (0.0) in 4 of 4 samples: check the data and --preprocess"
+    ]
+    assert len(constant_inputs([{"mask": mask}] * 4)) == 1
+
+
+def test_outputs_that_are_not_float_are_told() -> None:
+    alone, beside = Tally(["class"]), Tally(["class", "y"])
+    alone.add([np.array([1, 2])], [np.array([1, 3])])
+    beside.add([np.array([1, 2]), np.ones(2)], [np.array([1, 3]), np.ones(2)])
+    assert not_float(alone).startswith("no output is float: the error is the share of values that change")
+    assert not_float(beside).endswith("with all blocks in int8 stay the same: class 50.00%")
+
+
+def test_missing_numbers_of_the_float_model_are_told_but_no_masks() -> None:
+    outputs = [[np.array([np.nan, 1.0])], [np.array([-np.inf, 1.0])]]
+    assert "y for 1 of 2 inputs" in no_numbers(outputs, ["y"])
+    assert no_numbers(outputs[1:], ["y"]) == ""

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from taglio.error.loss import Tally
 from taglio.error.measure import ErrorMeter
 from taglio.error.study import random_subsets
 from taglio.error.switchable import FLAGS_INPUT, Switchable
+from taglio.error.tally import Tally
 from taglio.errors import BadData, BadOption
 from taglio.quantize.precision import Assignment
 from taglio.runtimes.onnxruntime import SessionOptions

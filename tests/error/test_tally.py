@@ -1,10 +1,11 @@
 """The error that is accumulated sample by sample is NumPy's on all samples at once."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
-from taglio.error.loss import Tally
-from taglio.errors import BadData
+from taglio.error.tally import RUINED, PartLoss, Tally
 
 Samples = list[list[np.ndarray]]
 
@@ -62,27 +63,68 @@ def test_scaling_both_sides_changes_nothing() -> None:
     assert thousandfold.value() == pytest.approx(once, rel=1e-5)
 
 
-@pytest.mark.parametrize("dtype", [np.int64, np.bool_, np.float16, np.float64])
-def test_outputs_of_any_number_type_count_as_numbers(dtype: type[np.generic]) -> None:
-    total = Tally(["class"])
+@pytest.mark.parametrize("dtype", [np.float16, np.float64])
+def test_floats_of_any_width_count_alike(dtype: type[np.generic]) -> None:
+    total = Tally(["y"])
     total.add([np.array([1, 1, 1, 1], dtype)], [np.array([1, 1, 0, 1], dtype)])
     assert total.value() == pytest.approx(0.5)
 
 
-@pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
-def test_a_float_model_that_gives_no_numbers_is_refused(wrong: float) -> None:
-    total = accumulated(drawn(0), drawn(0))
-    total.add([np.ones(1), np.array([wrong])], [np.ones(1), np.ones(1)])
-    with pytest.raises(BadData, match="output vector of the float model is NaN or infinite on the data"):
-        total.value()
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (np.array([3, 1, 4, 1]), np.array([3, 1, 5, 1])),
+        (np.array([True, True, False, True]), np.array([True, True, True, True])),
+        (np.array(["a", "b", "c", "d"], object), np.array(["a", "b", "x", "d"], object)),
+        ([np.array([3, 1]), np.array([4, 1])], [np.array([3, 1]), np.array([5, 1])]),
+        (np.array([3, 1, 4, 1]), np.array([3, 1, 4])),
+    ],
+)
+def test_what_is_not_float_is_compared_for_equality(before: np.ndarray, after: np.ndarray) -> None:
+    alone = Tally(["class"])
+    alone.add([before], [after])
+    assert alone.value() == pytest.approx(0.25)
+    beside = Tally(["class", "y"])
+    beside.add([before, np.array([3.0, 4.0])], [after, np.array([3.0, 4.5])])
+    assert beside.value() == pytest.approx(0.1)
+    assert beside.unchanged() == {"class": pytest.approx(0.75)}
+    assert [each.name for each in beside.parts()] == ["y"]
 
 
-def test_a_float_model_that_is_always_zero_is_refused() -> None:
-    total = Tally(["y", "mask"])
+def test_a_scalar_and_a_map_are_outputs_like_others() -> None:
+    total = Tally(["mean", "scores"])
+    before: list[Any] = [np.float32(2.0), [{"cat": 3.0, "dog": 4.0}]]
+    after: list[Any] = [np.float32(2.0), [{"dog": 4.0, "cat": 3.5}]]
+    total.add(before, after)
+    assert list(total.l2()) == pytest.approx([0.0, 0.1])
+
+
+def test_of_lengths_that_differ_what_is_missing_counts_as_zero() -> None:
+    total = Tally(["boxes"])
+    total.add([np.array([[3.0], [4.0]])], [np.array([[3.0]])])
+    assert total.value() == pytest.approx(0.8)
+    total.add([np.array([[12.0]])], [np.array([[12.0], [5.0]])])
+    assert total.value() == pytest.approx(np.sqrt((16 + 25) / (25 + 144)))
+    assert total.ragged() == {"boxes": 2}
+
+
+@pytest.mark.parametrize("masked", [-np.inf, np.nan, -3.4e38, -1e9])
+def test_what_is_masked_alike_hides_nothing(masked: float) -> None:
+    y = np.array([3.0, masked, 4.0, masked], np.float32)
+    total = Tally(["y"])
+    total.add([y], [y + np.array([0.0, 0.0, 0.5, 0.0], np.float32)])
+    assert 0.05 < total.value() <= 0.1
+    worse = Tally(["y"])
+    worse.add([y], [np.array([3.0, 1.0, 4.0, masked], np.float32)])
+    assert worse.value() > 0.4
+
+
+def test_what_is_zero_for_float_on_all_samples_must_stay_zero() -> None:
+    total = Tally(["y", "mask"], watched=True)
     for _ in range(3):
         total.add([np.ones(2), np.zeros(2)], [np.ones(2), np.full(2, 0.1)])
-    with pytest.raises(BadData, match="output mask of the float model is zero on all samples"):
-        total.l2()
+    assert total.value() == np.inf
+    assert total.lost() == "mask is no longer 0, which float is for every input"
     # Zero on some samples is nothing special.
     total.add([np.ones(2), np.ones(2)], [np.ones(2), np.ones(2)])
     assert total.l2()[1] == pytest.approx(np.sqrt(0.06 / 2.0))
@@ -96,12 +138,44 @@ def test_a_quantised_model_that_gives_no_numbers_is_infinitely_wrong(wrong: floa
 
 
 def test_numbers_lost_where_the_float_model_is_zero_are_no_agreement() -> None:
-    total = Tally(["y"])
+    total = Tally(["y"], watched=True)
     total.add([np.zeros(2)], [np.array([0.0, np.nan])])
-    with pytest.raises(BadData, match="output y"):
-        total.value()
+    assert total.value() == np.inf
+    assert total.parts() == (PartLoss("y", RUINED, "is NaN or infinite"),)
 
 
 def test_outputs_must_match_in_number() -> None:
     with pytest.raises(ValueError, match="zip"):
         Tally(["a", "b"]).add([np.ones(1)], [np.ones(1), np.ones(1)])
+
+
+def test_the_interval_is_wide_for_few_samples_and_unknown_for_repeated_ones() -> None:
+    rng = np.random.default_rng(0)
+    widths = []
+    for count in (4, 16, 64):
+        total = Tally(["y"])
+        for _ in range(count):
+            y = rng.normal(0.0, 1.0, 50)
+            total.add([y], [y + rng.normal(0.0, 0.01 * rng.uniform(0.2, 3.0), 50)])
+        found = total.interval(range(count))
+        assert found is not None
+        low, high = found
+        assert low <= total.value() <= high
+        widths.append((high - low) / total.value())
+        assert total.interval([0] * count) is None
+        doubled = total.interval([index // 2 for index in range(count)])
+        assert doubled is not None
+    assert widths[0] > widths[1] > widths[2] > 0.0
+
+
+def test_the_interval_holds_the_error_of_many_samples_nine_times_in_ten() -> None:
+    rng = np.random.default_rng(1)
+    inside = 0
+    for _ in range(200):
+        total = Tally(["y"])
+        for _ in range(6):
+            total.add([np.full(40, 1.0)], [1.0 + rng.normal(0.0, 0.01 * rng.uniform(0.5, 1.5), 40)])
+        found = total.interval(range(6))
+        assert found is not None
+        inside += found[0] <= 0.01 * np.sqrt(13 / 12) <= found[1]
+    assert inside >= 170

@@ -14,7 +14,7 @@ from taglio.compare.request import Request
 from taglio.compare.result import Conversion
 from taglio.compare.supervise import Limits
 from taglio.compare.variants import Source
-from taglio.error.loss import Tally
+from taglio.error.tally import Tally
 from taglio.errors import BadModel
 from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session, run_session
 

@@ -11,6 +11,7 @@ from taglio.error.fit import Terms, fit_terms
 from taglio.error.measure import ErrorMeter, Reading
 from taglio.error.model import Alone, BlockNoise, EdgeNoise, ErrorModel, OutputModel, Subset
 from taglio.error.steps import monotone
+from taglio.error.tally import RUINED
 from taglio.error.terms import Design, starting_noises
 from taglio.model.load import Model
 from taglio.quantize.precision import Assignment, Precision
@@ -24,8 +25,6 @@ _NEAR = 0.5
 _TINY = 1e-9
 # How sure it is that the stated share of subsets is covered.
 _ASSURED = 0.9
-# Stands for an error that is no number: far beyond any bound, and its logarithm still a number.
-_RUINED = 1e3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -137,13 +136,13 @@ def _vector(reading: Reading, output: int) -> np.ndarray:
     sketch: np.ndarray = reading.sketch[output]
     if not sketch.any() and reading.l2[output] > 0.0:
         sketch = np.zeros_like(sketch)
-        sketch[0] = min(float(reading.l2[output]), _RUINED)
+        sketch[0] = min(float(reading.l2[output]), RUINED)
     return sketch
 
 
 def finite(errors: np.ndarray) -> np.ndarray:
     """Errors with those of outputs that became NaN or infinite set to a ruinous number."""
-    return np.asarray(np.nan_to_num(errors, nan=_RUINED, posinf=_RUINED))
+    return np.asarray(np.nan_to_num(errors, nan=RUINED, posinf=RUINED))
 
 
 def _output(name: str, columns: Design, terms: Terms) -> OutputModel:

@@ -1,20 +1,25 @@
-"""What makes the measured errors less sure: too few inputs, inputs unlike the calibration, dead outputs, sums that
-saturate on this processor.
+"""What makes the measured errors less sure: too few inputs, inputs that repeat each other or are constant or unlike the
+calibration, dead outputs, sums that saturate on this processor.
 
 Says so; refuses nothing and runs nothing.
 """
 
-from collections.abc import Mapping, Sequence
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
+from taglio.error.compared import as_array
 from taglio.error.loss import Metric
+from taglio.error.tally import Tally
 from taglio.model.graph import Graph
 from taglio.quantize.scheme import Scheme
 
 # An error whose own relative standard error is above this is not worth three digits.
 _UNSURE = 0.15
+# Distinct inputs below which neither ranges nor errors are those of the inputs to come.
+_FEW = 16
 # Held-out inputs below which one answer is more than 1 % of a metric that counts them.
 _COUNTED = 100
 # Held-out values beyond the calibrated range are clipped. Measured between halves of one folder of photographs, half of
@@ -22,10 +27,84 @@ _COUNTED = 100
 _OVERFLOW = 0.25
 
 
-def too_few_inputs(squares: np.ndarray, references: np.ndarray, names: Sequence[str]) -> str:
-    """A line where the error of the worst output hangs on which inputs were drawn, or "".
+def digests(samples: Iterable[Mapping[str, np.ndarray]]) -> tuple[bytes, ...]:
+    """One for each sample; equal ones are of equal inputs."""
+    result = []
+    for sample in samples:
+        digest = hashlib.blake2b(digest_size=16)
+        for name in sorted(sample):
+            value = np.ascontiguousarray(sample[name])
+            digest.update(f"{name} {value.dtype.str} {value.shape}".encode())
+            digest.update(repr(value.tolist()).encode() if value.dtype.hasobject else value.tobytes())
+        result.append(digest.digest())
+    return tuple(result)
 
-    `squares` and `references` [samples, outputs] are ‖ŷ − y‖² and ‖y‖² with all blocks in int8. The relative standard
+
+def few_inputs(calibration: Sequence[bytes], held_out: Sequence[bytes]) -> list[str]:
+    """Lines where there are few inputs, or inputs repeat each other, by their digests."""
+    lines = []
+    for what, inputs in (("calibration", calibration), ("held-out", held_out)):
+        if repeated := len(inputs) - len(set(inputs)):
+            lines.append(f"{repeated} of {len(inputs)} {what} inputs repeat others: {len(set(inputs))} differ")
+    if shared := sum(each in set(calibration) for each in held_out):
+        lines.append(
+            f"{shared} of {len(held_out)} held-out inputs were also calibrated on: the error of others may be larger"
+        )
+    ranges, errors = len(set(calibration)), len(set(held_out))
+    if min(ranges, errors) < _FEW:
+        lines.append(
+            f"few inputs: {ranges} for the ranges and {errors} for the error, where {_FEW} of each are the least to "
+            "rely on; give more in --data"
+        )
+    return lines
+
+
+def constant_inputs(samples: Sequence[Mapping[str, np.ndarray]]) -> list[str]:
+    """A line for each input that is one value throughout in at least half of the samples. Of integer inputs, such as
+    masks, that is nothing special unless there are no others."""
+    floats = [name for name, value in samples[0].items() if value.dtype.kind == "f"]
+    lines = []
+    for name in floats or [*samples[0]]:
+        values = [
+            each[name].flat[0] for each in samples if each[name].size > 1 and (each[name] == each[name].flat[0]).all()
+        ]
+        if len(values) >= max(1, len(samples) / 2):
+            which = f" ({values[0]})" if len({str(each) for each in values}) == 1 else ""
+            lines.append(
+                f"input {name} is one value throughout{which} in {len(values)} of {len(samples)} samples: "
+                "check the data and --preprocess"
+            )
+    return lines
+
+
+def not_float(everything: Tally) -> str:
+    """A line where outputs are not float, or ""; `everything` has all blocks in int8."""
+    unchanged = everything.unchanged()
+    if not unchanged:
+        return ""
+    shares = ", ".join(f"{name} {share:.2%}" for name, share in unchanged.items())
+    if everything.counted.all():
+        return (
+            f"no output is float: the error is the share of values that change; with all blocks in int8 stay {shares}"
+        )
+    return f"outputs that are not float are left out of the error; with all blocks in int8 stay the same: {shares}"
+
+
+def no_numbers(references: Sequence[Sequence[np.ndarray]], names: Sequence[str]) -> str:
+    """A line where outputs of the float model have NaN, or "". Infinite values are masks."""
+    found = []
+    for index, name in enumerate(names):
+        values = [as_array(each[index]) for each in references]
+        count = sum(bool(np.isnan(each).any()) for each in values if each.dtype.kind == "f")
+        if count:
+            found.append(f"{name} for {count} of {len(values)} inputs")
+    return f"the float model's output has NaN, which must stay NaN: {', '.join(found)}" if found else ""
+
+
+def too_few_inputs(squares: np.ndarray, references: np.ndarray, names: Sequence[str]) -> str:
+    """A line where the error of the worst part depends on which inputs were drawn, or "".
+
+    `squares` and `references` [samples, parts] are ‖ŷ − y‖² and ‖y‖² with all blocks in int8. The relative standard
     error of √(Σ squares / Σ references) is that of a ratio, by linearisation, with n − 1 degrees of freedom.
     """
     count = len(squares)
@@ -101,7 +180,7 @@ def constant_outputs(references: Sequence[Sequence[np.ndarray]], names: Sequence
     dead = [
         name
         for index, name in enumerate(names)
-        if all(np.array_equal(each[index], references[0][index]) for each in references[1:])
+        if all(np.array_equal(as_array(each[index]), as_array(references[0][index])) for each in references[1:])
     ]
     if not dead:
         return ""

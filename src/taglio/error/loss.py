@@ -16,7 +16,7 @@ relative L2, and a monotone link leads from there to the loss.
 
 import importlib
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import inf, isfinite, log10, sqrt
 from pathlib import Path
@@ -28,7 +28,6 @@ from taglio.errors import BadData, BadOption
 
 RELATIVE_L2, L2_PER_SIZE, SQNR, COSINE, TOP1 = "relative-l2", "l2-per-size", "sqnr", "cosine", "top1"
 SMOOTH = (RELATIVE_L2, L2_PER_SIZE, SQNR, COSINE)
-Outputs = Sequence[np.ndarray]
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,118 +191,3 @@ def call_user(name: str, outputs: Mapping[str, np.ndarray], labels: np.ndarray |
     if not isfinite(value):
         raise BadData(f"--metric {name}: returned {value}: it must be finite for every model that is tried")
     return value
-
-
-class Tally:
-    """Losses of one set of changed outputs against the reference, sample by sample.
-
-    Only sums are kept, but for a user's function, which sees all outputs at once.
-    """
-
-    def __init__(self, names: Sequence[str], metric: Metric | None = None) -> None:
-        """`names` of the outputs; `metric` is relative L2 where None."""
-        self._metric = metric or RELATIVE
-        self._names = tuple(names)
-        count = len(self._names)
-        self._difference, self._reference, self._along = (np.zeros(count) for _ in range(3))
-        self._sizes = np.zeros(count)
-        self._samples = 0
-        self._agree = self._rows = 0
-        self._kept: list[list[np.ndarray]] = []
-
-    def add(self, reference: Outputs, changed: Outputs) -> list[np.ndarray]:
-        """Count one sample; the differences ŷ − y, flat, per output."""
-        differences = []
-        self._samples += 1
-        for index, (y, z) in enumerate(zip(reference, changed, strict=True)):
-            # Integer outputs (class indices) count as numbers; float64 sums keep small differences.
-            a, b = np.asarray(y, np.float32).ravel(), np.asarray(z, np.float32).ravel()
-            difference = b - a
-            differences.append(difference)
-            self._difference[index] += float(np.dot(difference, difference))
-            self._reference[index] += float(np.dot(a, a))
-            if self._metric.name == COSINE:
-                self._along[index] += float(np.dot(a, difference))
-            self._sizes[index] = a.size
-        if self._metric.name == TOP1:
-            rows, agree = _agreement(self._names[0], reference[0], changed[0])
-            self._rows, self._agree = self._rows + rows, self._agree + agree
-        if self._metric.own:
-            self._kept.append([np.asarray(z) for z in changed])
-        return differences
-
-    def l2(self) -> np.ndarray:
-        """Relative L2 error per output, or what the noise model is fitted to: l2-per-size where that is the metric.
-
-        Raises BadData for an output that is NaN, or zero on all samples while the changed one is not.
-        """
-        result = np.zeros(len(self._names))
-        for index, name in enumerate(self._names):
-            difference, reference = self._difference[index], self._reference[index]
-            if not isfinite(reference):
-                raise BadData(f"output {name} of the float model is NaN or infinite on the data: check preprocessing")
-            if self._metric.name == L2_PER_SIZE:
-                value = sqrt(difference / self._samples) / self._sizes[index] if isfinite(difference) else inf
-            elif reference == 0.0:
-                if difference != 0.0:  # NaN too
-                    raise BadData(
-                        f"output {name} of the float model is zero on all samples: its relative error is undefined"
-                    )
-                value = 0.0
-            else:
-                value = sqrt(difference / reference) if isfinite(difference) else inf
-            result[index] = value
-        return result
-
-    def squares(self) -> np.ndarray:
-        """‖ŷ − y‖² per output."""
-        return self._difference
-
-    def references(self) -> np.ndarray:
-        """‖y‖² per output."""
-        return self._reference
-
-    def losses(self, labels: np.ndarray | None = None) -> np.ndarray:
-        """Loss per output; of a metric that looks at all outputs together, the same for each."""
-        name = self._metric.name
-        if name == COSINE:
-            return np.array([self._angle(index, l2) for index, l2 in enumerate(self.l2())])
-        if name == TOP1:
-            return np.full(len(self._names), 1.0 - self._agree / max(1, self._rows))
-        if self._metric.own:
-            value = call_user(name, self.outputs(), labels)
-            return np.full(len(self._names), self._metric.loss(value))
-        return self.l2()
-
-    def _angle(self, output: int, l2: float) -> float:
-        """√(2 · cosine distance), from y · (ŷ − y) and ‖ŷ − y‖: 1 − cos of the sums themselves loses small angles."""
-        if not isfinite(l2):
-            return 2.0
-        y, along, square = sqrt(self._reference[output]), self._along[output], self._difference[output]
-        longer = 2.0 * along + square  # ‖ŷ‖² − ‖y‖²
-        z = sqrt(max(0.0, y * y + longer))
-        if y == 0.0 or z == 0.0:
-            return 0.0 if square == 0.0 else sqrt(2.0)
-        return sqrt(max(0.0, square - (longer / (y + z)) ** 2) / (y * z))
-
-    def value(self, labels: np.ndarray | None = None) -> float:
-        """The largest loss over outputs."""
-        return float(self.losses(labels).max())
-
-    def outputs(self) -> dict[str, np.ndarray]:
-        """The changed outputs of all samples, stacked along the first axis (kept for a user's function alone)."""
-        return {
-            name: np.concatenate([np.atleast_1d(sample[index]) for sample in self._kept])
-            for index, name in enumerate(self._names)
-        }
-
-
-def _agreement(name: str, reference: np.ndarray, changed: np.ndarray) -> tuple[int, int]:
-    """Rows of class scores, and how many of them have their largest score at the same class."""
-    y, z = np.asarray(reference), np.asarray(changed)
-    if y.ndim != 2 or y.shape[1] < 2:
-        raise BadData(
-            f"--metric top1: output {name} has shape {list(y.shape)}, not [inputs, classes]: "
-            "use relative-l2, or a function of your own"
-        )
-    return y.shape[0], int((y.argmax(axis=1) == z.argmax(axis=1)).sum())

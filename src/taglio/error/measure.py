@@ -2,19 +2,23 @@
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 
 import numpy as np
 
-from taglio.error.loss import Metric, Outputs, Tally, call_user
+from taglio.error.compared import as_array
+from taglio.error.loss import Metric, call_user
+from taglio.error.parts import Parts, whole
 from taglio.error.sketch import Sketcher
 from taglio.error.switchable import Switchable
+from taglio.error.tally import Outputs, Tally
 from taglio.errors import BadData
 from taglio.quantize.precision import Assignment
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reading:
-    """One evaluation: `l2` and `loss` by output, and the sketch [outputs, size] of the differences in units of `l2`;
+    """One evaluation: `l2` and `loss` by part, and the sketch [parts, size] of the differences in units of `l2`;
     size is 0 where none was asked for."""
 
     l2: np.ndarray
@@ -29,24 +33,23 @@ class ErrorMeter:
         self,
         switchable: Switchable,
         samples: Sequence[Mapping[str, np.ndarray]],
-        names: Sequence[str],
+        parts: Parts | Sequence[str],
         metric: Metric | None = None,
         labels: np.ndarray | None = None,
     ) -> None:
-        """`labels` [samples, ...] are for a user's metric. Raises BadData for float outputs NaN or infinite."""
+        """`parts` of the outputs, or their names; `labels` [samples, ...] are for a user's metric. Raises BadData
+        for an output of the float model that is NaN or infinite throughout."""
         self._switchable = switchable
         self._samples = tuple(samples)
         self._labels = labels[: len(self._samples)] if labels is not None else None
-        self.names = tuple(names)
+        self._parts = parts if isinstance(parts, Parts) else whole(parts)
+        self.names = self._parts.names
         self._reference = [*switchable.run_all({}, self._samples)]
-        for outputs in self._reference:
-            for name, value in zip(self.names, outputs, strict=True):
-                if not np.isfinite(np.asarray(value, np.float64)).all():
-                    raise BadData(
-                        f"output {name} of the float model is NaN or infinite on the data: check preprocessing"
-                    )
+        for name, values in zip(self._parts.outputs, zip(*self._reference, strict=True), strict=True):
+            refuse_missing(name, values)
         self.metric = self._anchored(metric or Metric())
-        self._sketcher = Sketcher([[np.asarray(each).size for each in outputs] for outputs in self._reference])
+        same = Tally(self._parts)
+        self._sketcher = Sketcher([[len(each) for each in same.add(outputs, outputs)] for outputs in self._reference])
 
     @property
     def samples(self) -> int:
@@ -64,8 +67,19 @@ class ErrorMeter:
         return frozenset(wire.tensor for wire in self._switchable.wires)
 
     def error(self, assignment: Assignment) -> float:
-        """Loss of the model with `assignment` quantised, the largest over outputs."""
-        return self._tally(self._switchable.run_all(assignment, self._samples), sketch=False)[0].value(self._labels)
+        """Loss of the model with `assignment` quantised, the largest over parts; infinite where one lost what it
+        told."""
+        tally = self.tally(assignment)
+        return inf if tally.lost() else tally.value(self._labels)
+
+    def tally(self, assignment: Assignment) -> Tally:
+        """All that is known of the outputs with `assignment` quantised."""
+        tally = Tally(self._parts, self.metric, watched=True)
+        for outputs, reference in zip(
+            self._switchable.run_all(assignment, self._samples), self._reference, strict=True
+        ):
+            tally.add(reference, outputs)
+        return tally
 
     def read(self, assignment: Assignment, wires: Collection[str] = (), *, sketch: bool = True) -> Reading:
         """Everything that the study keeps of one evaluation; `wires` travel as int8 besides."""
@@ -76,18 +90,8 @@ class ErrorMeter:
         finite = np.isfinite(sums).all(axis=1) & np.isfinite(l2)
         return Reading(l2, tally.losses(self._labels), np.where(finite[:, None], sums, 0.0) * scale[:, None])
 
-    def sample_errors(self, assignment: Assignment) -> np.ndarray:
-        """‖ŷ − y‖² and ‖y‖² by sample and output, shape [2, samples, outputs]."""
-        rows = []
-        changed = self._switchable.run_all(assignment, self._samples)
-        for outputs, reference in zip(changed, self._reference, strict=True):
-            tally = Tally(self.names)
-            tally.add(reference, outputs)
-            rows.append((tally.squares(), tally.references()))
-        return np.array(rows).transpose(1, 0, 2)
-
     def _tally(self, changed: Iterable[Outputs], *, sketch: bool) -> tuple[Tally, np.ndarray]:
-        tally = Tally(self.names, self.metric)
+        tally = Tally(self._parts, self.metric)
         sums = np.zeros((len(self.names), self._sketcher.size if sketch else 0))
         for index, (outputs, reference) in enumerate(zip(changed, self._reference, strict=True)):
             differences = tally.add(reference, outputs)
@@ -99,7 +103,14 @@ class ErrorMeter:
         """A user's metric with the float model's own value on these samples."""
         if not metric.own:
             return metric
-        tally = Tally(self.names, metric)
+        tally = Tally(self._parts, metric)
         for reference in self._reference:
             tally.add(reference, reference)
         return replace(metric, float_value=call_user(metric.name, tally.outputs(), self._labels))
+
+
+def refuse_missing(name: str, values: Sequence[np.ndarray]) -> None:
+    """Raises BadData where the float model's output is NaN throughout for an input, or never finite."""
+    floats = [each for each in map(as_array, values) if each.dtype.kind == "f" and each.size]
+    if any(np.isnan(each).all() for each in floats) or (floats and not any(np.isfinite(each).any() for each in floats)):
+        raise BadData(f"output {name} of the float model is NaN or infinite on the data: check preprocessing")

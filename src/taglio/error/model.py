@@ -22,6 +22,7 @@ import numpy as np
 
 from taglio.artifact import require
 from taglio.error.loss import Metric
+from taglio.error.tally import PartLoss
 from taglio.model.graph import Graph, flows
 from taglio.profile.result import reads, writes
 from taglio.quantize.precision import Assignment
@@ -117,7 +118,7 @@ class ErrorModel:
     tolerance limit of cross-validated log ratios, or of differences where the metric is a step (combine.py).
     `samples` inputs not used for calibration were measured. Outputs that never came near being the largest have no
     model. `steps` are knots (relative L2, loss), rising in both; empty for a smooth metric. `notes` say what of the
-    data makes these figures less sure.
+    data makes these figures less sure. `parts` are the losses with all blocks in int8.
     """
 
     model_sha256: str
@@ -134,6 +135,7 @@ class ErrorModel:
     upper_add: float = 0.0
     steps: tuple[tuple[float, float], ...] = ()
     notes: tuple[str, ...] = ()
+    parts: tuple[PartLoss, ...] = ()
 
     def check(self) -> None:
         """Raise ValueError for a model that no study gives."""

@@ -1,15 +1,18 @@
 """What built models answer on the held-out inputs: error and accuracy of the very files that would be deployed."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf
 
 import numpy as np
 import onnx
 
 from taglio import artifact
-from taglio.error.loss import Metric, Outputs, Tally
+from taglio.error.loss import Metric
+from taglio.error.tally import Outputs, PartLoss, Tally
 from taglio.errors import BadData
 from taglio.flow.workspace import Work
+from taglio.plan.result import Limits
 from taglio.profile.measure import FLOAT_RUN
 from taglio.runtimes.onnxruntime import NAME, open_session, run_session
 from taglio.runtimes.session import Session, opener
@@ -18,10 +21,22 @@ from taglio.scratch import scratch
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """`error` is the loss against the float model; `accuracy` top-1, None without labels that fit."""
+    """`error` is the loss against the float model, that of the worst of its `parts`; `accuracy` top-1, None without
+    labels that fit. `interval` is where the error lies for other inputs like these in nine of ten cases, None where
+    that is not known. `unchanged` is the share of values that stay the same in each output that is not float, `ragged`
+    the number of inputs for which an output's length changes."""
 
     error: float
     accuracy: float | None
+    parts: tuple[PartLoss, ...] = ()
+    interval: tuple[float, float] | None = None
+    unchanged: dict[str, float] = field(default_factory=dict)
+    ragged: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def judged(self) -> float:
+        """What is held against a bound: infinite where a part lost what it told."""
+        return inf if any(each.lost for each in self.parts) else self.error
 
 
 def answers(work: Work, models: Mapping[str, Callable[[], onnx.ModelProto]], metric: Metric) -> dict[str, Answers]:
@@ -32,10 +47,11 @@ def answers(work: Work, models: Mapping[str, Callable[[], onnx.ModelProto]], met
     Raises BadData for inputs that a model cannot run on.
     """
     options, names = work.setup.options(), list(work.model.outputs)
+    groups = [work.digests[1].index(each) for each in work.digests[1]]
     samples, labels = work.data.held_out.samples, work.data.held_out.labels
     original = work.model.proto
     reference = open_session(original, options, label=work.model.name)
-    tallies = {name: Tally(names, metric) for name in (FLOAT_RUN, *models)}
+    tallies = {name: Tally(work.parts, metric, watched=True) for name in (FLOAT_RUN, *models)}
     hits = {name: _Hits(labels) for name in tallies}
     with scratch() as folder:
         sessions: dict[str, Session] = {}
@@ -50,7 +66,13 @@ def answers(work: Work, models: Mapping[str, Callable[[], onnx.ModelProto]], met
                 found = _run(sessions[name], names, sample, name) if name in sessions else wanted
                 tally.add(wanted, found)
                 hits[name].add(index, found)
-    return {name: Answers(tally.value(labels), hits[name].share()) for name, tally in tallies.items()}
+    return {name: _answers(tally, hits[name].share(), labels, groups) for name, tally in tallies.items()}
+
+
+def _answers(tally: Tally, accuracy: float | None, labels: np.ndarray | None, groups: Sequence[int]) -> Answers:
+    parts = tally.parts(labels)
+    error = max(each.loss for each in parts)
+    return Answers(error, accuracy, parts, tally.interval(groups), tally.unchanged(), tally.ragged())
 
 
 def _run(session: Session, names: list[str], sample: Mapping[str, np.ndarray], label: str) -> list[np.ndarray]:
@@ -76,3 +98,22 @@ class _Hits:
 
     def share(self) -> float | None:
         return None if self._labels is None else self._hits / len(self._labels)
+
+
+def of_answers(answered: Mapping[str, Answers], winner: str, limits: Limits) -> tuple[str, ...]:
+    """What must be said of the answers of the model that was chosen, and of all-int8; a line each."""
+    chosen, metric = answered[winner], limits.metric
+    lines = [
+        f"output {name} changes its length on {count} inputs: values that one side lacks count as 0"
+        for name, count in chosen.ragged.items()
+    ]
+    lines += [
+        f"output {name} is not float: {share:.2%} of it stays the same" for name, share in chosen.unchanged.items()
+    ]
+    if chosen.interval and limits.max_error is not None and chosen.error <= limits.max_error < chosen.interval[1]:
+        low, high = (metric.text(each, 2) for each in chosen.interval)
+        lines.append(f"the bound holds on these inputs; the {metric.title} on others like them is {low} to {high}")
+    everything = answered.get("int8")
+    if everything is not None:
+        lines += [f"all-int8 is refused: {each.name} {each.lost}" for each in everything.parts if each.lost]
+    return tuple(lines)

@@ -6,7 +6,8 @@ from functools import partial
 
 import onnx
 
-from taglio.error.loss import Metric, Tally
+from taglio.error.loss import Metric
+from taglio.error.tally import Tally
 from taglio.errors import BadOption, TaglioError, one_line
 from taglio.flow.workspace import Work
 from taglio.model.graph import Graph
@@ -102,7 +103,7 @@ def choose(
 
     def scored(scheme: Scheme, latency_s: float, model: onnx.ModelProto) -> SchemeResult:
         session = open_session(model, options)
-        total = Tally(work.model.outputs, metric)
+        total = Tally(work.parts, metric)
         for sample, outputs in zip(samples, reference, strict=True):
             total.add(outputs, session.run(list(work.model.outputs), sample))
         error = total.value()

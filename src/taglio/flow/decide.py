@@ -208,7 +208,7 @@ def _proven(
             models = {name: partial(builder.build, finalists[name].plan.assignment()) for name in asked}
             answered |= answers(work, models, metric)
             for name in {*asked, FLOAT_RUN} & set(finalists):
-                finalists[name] = _judged(finalists[name], answered[name].error, limits)
+                finalists[name] = _judged(finalists[name], answered[name].judged, limits)
         if winner is None or finalists[winner].holds:
             return winner
 

@@ -4,16 +4,26 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 
-import numpy as np
-
 from taglio import artifact
 from taglio.data.dataset import Dataset
-from taglio.error.doubts import coarse_metric, constant_outputs, saturating_sums, too_few_inputs, unlike_calibration
-from taglio.error.loss import Metric, Tally, call_user, parse_metric
+from taglio.error.compared import as_array
+from taglio.error.doubts import (
+    coarse_metric,
+    constant_inputs,
+    constant_outputs,
+    few_inputs,
+    no_numbers,
+    not_float,
+    saturating_sums,
+    too_few_inputs,
+    unlike_calibration,
+)
+from taglio.error.loss import Metric, call_user, parse_metric
 from taglio.error.measure import ErrorMeter
 from taglio.error.model import ErrorModel
 from taglio.error.study import Budget, study
 from taglio.error.switchable import Switchable, quantizable_flows
+from taglio.error.tally import Tally
 from taglio.errors import BadOption
 from taglio.flow.transaction import drop
 from taglio.flow.workspace import ERROR, MADE_FROM, Work
@@ -81,7 +91,12 @@ def error_stage(
     )
     where = f"measured on {switchable.provider}, whose rounding is not the CPU's: plans are verified on the CPU"
     lines = () if switchable.provider == PROVIDERS[0] else (where,)
-    result = replace(result, notes=lines + doubts(work, scheme, meter, progress))
+    everything = meter.tally(pure_assignments(work.graph, precisions(scheme))["int8"])
+    result = replace(
+        result,
+        notes=lines + doubts(work, scheme, meter, everything, progress),
+        parts=everything.parts(work.data.held_out.labels),
+    )
     drop(work.folder, *MADE_FROM[ERROR])
     artifact.save(work.folder / f"{ERROR}.json", ERROR, work.model.sha256, result)
     return result
@@ -96,22 +111,28 @@ def affordable_inputs(work: Work, switchable: Switchable, budget: Budget) -> int
     switchable.run({}, sample)
     once = time.perf_counter() - start
     evaluations = len(switchable.switches) + len(switchable.wires) + budget.minimum_subsets
-    shortest = max(1, min((np.asarray(each).size for each in outputs), default=1))
+    shortest = max(1, min((as_array(each).size for each in outputs), default=1))
     wanted = max(_LEAST_INPUTS, min(_MOST_INPUTS, _NUMBERS // shortest))
     if not parse_metric(work.setup.metric).smooth:
         wanted = _MOST_INPUTS
     return max(1, min(wanted, len(samples), int(budget.seconds / max(1e-6, once * evaluations))))
 
 
-def doubts(work: Work, scheme: Scheme, meter: ErrorMeter, progress: Progress | None = None) -> tuple[str, ...]:
-    """What of the data makes the errors less sure, a line each."""
-    everything = pure_assignments(work.graph, precisions(scheme))["int8"]
-    squares, references = meter.sample_errors(everything)
+def doubts(
+    work: Work, scheme: Scheme, meter: ErrorMeter, everything: Tally, progress: Progress | None = None
+) -> tuple[str, ...]:
+    """What of the data makes the errors less sure, a line each; `everything` is in int8."""
+    squares, references = everything.by_sample()
+    outputs = work.model.outputs
     lines = [
+        *few_inputs(*work.digests),
+        *constant_inputs([*work.data.calibration.samples, *work.data.held_out.samples]),
+        not_float(everything),
+        no_numbers(meter.references, outputs),
         too_few_inputs(squares, references, meter.names),
         coarse_metric(meter.metric, len(work.data.held_out.samples)),
         unlike_calibration(work.ranges(scheme, progress).low_high, _held_out_ranges(work), work.graph),
-        constant_outputs(meter.references, meter.names),
+        constant_outputs(meter.references, outputs),
         saturating_sums(scheme, sums_saturate()),
     ]
     return tuple(line for line in lines if line)

@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from math import isfinite
 from pathlib import Path
 
 from taglio import artifact
@@ -13,7 +14,7 @@ from taglio.components.cut import Wires, cut
 from taglio.components.placed import placed
 from taglio.errors import BadOption
 from taglio.flow import workspace
-from taglio.flow.answers import Answers
+from taglio.flow.answers import Answers, of_answers
 from taglio.flow.choose_scheme import SchemeResult, choose, float_where_none_loads
 from taglio.flow.decide import Decision, decide, same_assignment, timing_of
 from taglio.flow.error import error_stage, loss_limits, open_switchable
@@ -97,7 +98,8 @@ def _optimize(
     artifact.save(folder / f"{PLAN}.json", PLAN, work.model.sha256, plan)
     manifest = build_stage(work, builder, plan)
     clock.lap("build")
-    outcome = _outcome(work, plan, schemes, builder, decision, manifest, clock)
+    notes = model.notes + of_answers(decision.answers, decision.winner, limits)
+    outcome = replace(_outcome(work, plan, schemes, builder, decision, manifest, clock), notes=notes)
     artifact.save(folder / f"{OUTCOME}.json", OUTCOME, work.model.sha256, outcome)
     return outcome
 
@@ -175,6 +177,8 @@ def _outcome(
             size_bytes,
             len(each.plan.assignment()),
             answered[name].accuracy,
+            answered[name].parts,
+            answered[name].interval,
         )
 
     float_size = (work.folder / workspace.FLOAT_MODEL).stat().st_size
@@ -182,12 +186,15 @@ def _outcome(
     points = []
     for index, each in enumerate(decision.tried):
         name = next((name for name, other in final.items() if same_assignment(each, other)), "")
+        error = answered[name].error if name in answered else each.error
+        if not isfinite(error):  # lost what it told: nowhere between speed and error
+            continue
         points.append(
             Point(
                 name or each.name or f"tried {index + 1}",
                 each.plan.predicted_latency_s.value,
                 timing_of(name, timed).wall.median_s if name else None,
-                each.error,
+                error,
                 len(each.plan.assignment()),
                 each.holds,
             )

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from taglio.error.loss import RELATIVE, Metric
+from taglio.error.tally import PartLoss
 from taglio.flow.choose_scheme import SchemeResult
 from taglio.profile.result import Conditions
 from taglio.profile.stopwatch import WallTime
@@ -12,7 +13,8 @@ from taglio.profile.stopwatch import WallTime
 class Variant:
     """One way to run the model. Latencies in seconds, timed side by side; error on the held-out inputs.
 
-    `accuracy` is top-1 on the held-out labels where the data has any.
+    `accuracy` is top-1 on the held-out labels where the data has any. `error` is that of the worst of `parts`, and
+    `interval` where it lies for other inputs like these in nine of ten cases.
     """
 
     name: str
@@ -23,6 +25,17 @@ class Variant:
     size_bytes: int
     int8_blocks: int
     accuracy: float | None
+    parts: tuple[PartLoss, ...] = ()
+    interval: tuple[float, float] | None = None
+
+    @property
+    def lost(self) -> str:
+        """The first part that lost what it told, and what; "" where none did. No bound allows that."""
+        return next((f"{each.name} {each.lost}" for each in self.parts if each.lost), "")
+
+    def holds(self, max_error: float) -> bool:
+        """Whether it keeps the bound."""
+        return self.error <= max_error and not self.lost
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +53,8 @@ class Point:
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """The result of one optimisation. Errors are losses of `metric` (error/loss.py); `doubt` says by how much seconds
-    may be off where the machine was busy."""
+    may be off where the machine was busy. `notes` say what else makes the
+    figures less sure."""
 
     model: str
     model_sha256: str
@@ -63,6 +77,7 @@ class Outcome:
     plan_sha256: str = ""
     metric: Metric = RELATIVE
     doubt: str | None = None
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,3 +92,4 @@ class Quantized:
     float_size_bytes: int
     error: float
     notes: tuple[str, ...] = ()
+    parts: tuple[PartLoss, ...] = ()

@@ -231,7 +231,7 @@ class _Meter:
             wires = plan.wire_only(self._work.graph)
             if wires:
                 built = partial(self._builder.build, plan.assignment(), wires)
-                self._known[key] = answers(self._work, {"plan": built}, self._meter.metric)["plan"].error
+                self._known[key] = answers(self._work, {"plan": built}, self._meter.metric)["plan"].judged
             else:
                 self._known[key] = self._meter.error(plan.assignment())
         return self._known[key]

@@ -11,9 +11,10 @@ from taglio.components.build import Manifest, read
 from taglio.components.cut import devices_after
 from taglio.components.prove import Proof, prove
 from taglio.error.doubts import saturating_sums
-from taglio.error.loss import Metric, Tally, parse_metric
+from taglio.error.loss import Metric, parse_metric
 from taglio.error.model import ErrorModel
 from taglio.error.switchable import Switchable
+from taglio.error.tally import Tally
 from taglio.errors import BadArtifact, BadOption
 from taglio.flow import workspace
 from taglio.flow.answers import answers
@@ -149,9 +150,9 @@ def _first_that_holds(
 ) -> Plan | None:
     for each in best(tried, len(tried)):
         built = partial(builder.build, each.plan.assignment())
-        error = answers(work, {"plan": built}, metric)["plan"].error
-        if limits.max_error is None or error <= limits.max_error:
-            return replace(each.plan, measured_error=error)
+        answered = answers(work, {"plan": built}, metric)["plan"]
+        if limits.max_error is None or answered.judged <= limits.max_error:
+            return replace(each.plan, measured_error=answered.error)
     return None
 
 
@@ -290,7 +291,7 @@ def quantize(
         names = tuple(assignment)
     before = open_session(work.model.proto, SessionOptions(1), label=work.model.name)
     after = open_session(proto, SessionOptions(1), label=str(out))
-    total = Tally(work.model.outputs)
+    total = Tally(work.parts, watched=True)
     wanted = list(work.model.outputs)
     for sample in covering(work.data.held_out.samples)[:16]:
         total.add(run_session(before, wanted, sample, setup.data), run_session(after, wanted, sample, setup.data))
@@ -305,6 +306,7 @@ def quantize(
         len(work.graph.candidates()),
         len(body),
         size,
-        total.value(),
+        max(each.loss for each in total.parts()),
         tuple(note for each in used if (note := saturating_sums(each, saturates))),
+        total.parts(),
     )

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 from taglio import artifact
@@ -10,8 +11,11 @@ from taglio.data.dataset import MAX_CALIBRATION, Sample, Split, one_of_each, sha
 from taglio.data.files import load
 from taglio.data.images import parse_preprocess
 from taglio.data.spec import InputSpec, Shape
+from taglio.error.doubts import digests
 from taglio.error.loss import RELATIVE_L2, parse_metric
 from taglio.error.measure import ErrorMeter
+from taglio.error.movement import find_parts
+from taglio.error.parts import Parts
 from taglio.error.switchable import Switchable
 from taglio.errors import BadArtifact, BadOption
 from taglio.model.graph import Graph, build
@@ -85,7 +89,7 @@ class Floats:
     reasons: dict[str, str]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)  # no slots: what is found out about it is kept
 class Work:
     """An opened workspace: the model, its blocks and its data, ready for any stage."""
 
@@ -108,11 +112,21 @@ class Work:
             return {}
         return shapes_of(self.typical[0])
 
+    @cached_property
+    def parts(self) -> Parts:
+        """The parts of the outputs, each of which is measured by itself."""
+        return find_parts(self.model, self.data.held_out.samples)
+
+    @cached_property
+    def digests(self) -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
+        """Of every calibration and every held-out input: equal ones are of equal inputs."""
+        return digests(self.data.calibration.samples), digests(self.data.held_out.samples)
+
     def meter(self, switchable: Switchable, count: int | None = None) -> ErrorMeter:
         """A meter of the set-up's metric on the first `count` held-out inputs (None: all)."""
         held_out = self.data.held_out
         metric = parse_metric(self.setup.metric)
-        return ErrorMeter(switchable, held_out.samples[:count], self.model.outputs, metric, held_out.labels)
+        return ErrorMeter(switchable, held_out.samples[:count], self.parts, metric, held_out.labels)
 
     def builder(self, scheme: Scheme, progress: Progress | None = None) -> QdqBuilder:
         """A builder of quantised models under `scheme`; its calibration is read from the folder or made and kept."""

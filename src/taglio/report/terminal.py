@@ -12,8 +12,9 @@ from rich.table import Table
 
 from taglio.components.build import Manifest
 from taglio.components.prove import Proof
-from taglio.error.loss import Metric, source_of
+from taglio.error.loss import RELATIVE, Metric, source_of
 from taglio.error.model import ErrorModel
+from taglio.error.tally import PartLoss
 from taglio.flow import workspace
 from taglio.flow.outcome import Outcome, Quantized, Variant
 from taglio.flow.sensitivity import Sensitivity, ranks
@@ -28,6 +29,8 @@ from taglio.run.in_process import RunReport
 _SHOWN = 20
 # Rows of `inspect`: rich takes 2 ms for each.
 _ROWS = 1_000
+# An interval that ends further above the error than this share of it is told.
+_WIDE = 0.15
 
 
 def say(text: str) -> None:
@@ -54,6 +57,7 @@ def summary(folder: Path, outcome: Outcome) -> dict[str, Any]:
         },
         "doubt": outcome.doubt,
         "scheme": outcome.scheme,
+        "notes": outcome.notes,
         "stage_seconds": outcome.stage_seconds,
         "peak_memory_bytes": outcome.peak_memory_bytes,
         "artifacts": {
@@ -75,7 +79,9 @@ def outcome(folder: Path, result: Outcome) -> None:
     if result.conditions.shapes:
         say(measured_at(result.conditions.shapes))
     metric = result.metric
-    table = _table("", "latency", "predicted", metric.title, "predicted", "accuracy", "size", "int8 blocks")
+    worst = {each.name: _worst(each) for each in (result.float32, result.int8, result.plan)}
+    parts = ("worst part",) if any(worst.values()) else ()
+    table = _table("", "latency", "predicted", metric.title, *parts, "predicted", "accuracy", "size", "int8 blocks")
     for each in (result.float32, result.int8, result.plan):
         accuracy = "" if each.accuracy is None else f"{each.accuracy:.2%}"
         table.add_row(
@@ -83,6 +89,7 @@ def outcome(folder: Path, result: Outcome) -> None:
             _ms(each.latency.median_s),
             _ms(each.predicted_latency_s),
             metric.text(each.error, 3),
+            *(escape(worst[each.name]) for _ in parts),
             metric.text(each.predicted_error, 3),
             accuracy,
             _bytes(each.size_bytes),
@@ -93,14 +100,16 @@ def outcome(folder: Path, result: Outcome) -> None:
         say(f"{metric.name} was imported from {source_of(metric.name)}")
     gain = result.float32.latency.median_s / result.plan.latency.median_s
     against = result.int8.latency.median_s / result.plan.latency.median_s
-    held = "holds the bound" if result.int8.error <= result.max_error else "breaks the bound"
+    held = "holds the bound" if result.int8.holds(result.max_error) else "breaks the bound"
     say(
         f"The plan is {gain:.2f} x as fast as float and {against:.2f} x as fast as all-int8, which {held}; "
-        f"its {metric.title} is {metric.text(result.plan.error, 3)}, {metric.limit(result.max_error, 3)} asked for "
-        f"({result.status}, gap {result.gap:.2%})."
+        f"its {metric.title} is {metric.text(result.plan.error, 3)}{_interval(result.plan, metric)}, "
+        f"{metric.limit(result.max_error, 3)} asked for ({result.status}, gap {result.gap:.2%})."
     )
-    if result.doubt:
-        say(f"note: {result.doubt}")
+    if parts and result.plan.int8_blocks:
+        _say_parts("the plan", result.plan.parts, metric)
+    for note in (*([result.doubt] if result.doubt else []), *result.notes):
+        say(f"note: {note}")
     say(f"took {sum(result.stage_seconds.values()):.0f} s, {_bytes(result.peak_memory_bytes)} of memory at most")
     say(f"wrote {folder / workspace.COMPONENTS / 'model.onnx'} and {folder / workspace.REPORT}")
 
@@ -109,6 +118,28 @@ def measured_at(shapes: Mapping[str, Sequence[int]]) -> str:
     """The line that says of which shapes times and bytes are, where a model has dynamic dimensions."""
     told = ", ".join(f"{name} {'x'.join(map(str, shape)) or 'scalar'}" for name, shape in shapes.items())
     return f"times and bytes are those of {told}; dimensions stay dynamic in what is built"
+
+
+def _worst(variant: Variant) -> str:
+    """The part with the largest error; "" where there is one alone, or no error."""
+    if len(variant.parts) < 2 or variant.error == 0.0:
+        return ""
+    return max(variant.parts, key=lambda each: each.loss).name
+
+
+def _interval(variant: Variant, metric: Metric) -> str:
+    """Where the error lies for other inputs, where that is wide."""
+    if variant.interval is None or variant.interval[1] <= variant.error * (1.0 + _WIDE):
+        return ""
+    low, high = (metric.text(each, 2) for each in variant.interval)
+    return f" (90 % interval {low} to {high})"
+
+
+def _say_parts(what: str, parts: Sequence[PartLoss], metric: Metric) -> None:
+    """The error of every part, the worst first."""
+    ordered = sorted(parts, key=lambda each: -each.loss)
+    told = ", ".join(f"{each.name} {metric.text(each.loss, 2)}{each.lost and f' ({each.lost})'}" for each in ordered)
+    say(f"{what} by part of the outputs: {told}")
 
 
 def inspect(model: Model, graph: Graph, shown: set[str] | None, assumed: str = "") -> None:
@@ -210,6 +241,8 @@ def error(graph: Graph, result: ErrorModel) -> None:
     if metric.own:
         say(f"{metric.name} was imported from {source_of(metric.name)}")
         say(f"the float model has {metric.name} = {metric.text(0.0)}")
+    if len(result.parts) > 1 or any(each.lost for each in result.parts):
+        _say_parts("all in int8", result.parts, metric)
     for note in result.notes:
         say(f"note: {note}")
 
@@ -333,6 +366,8 @@ def quantized(result: Quantized) -> None:
         f"{result.method}: {result.blocks} of {result.candidates} candidate blocks; {_bytes(result.float_size_bytes)} "
         f"became {_bytes(result.size_bytes)}; error {result.error:.4%} on held-out inputs"
     )
+    if len(result.parts) > 1 or any(each.lost for each in result.parts):
+        _say_parts("error", result.parts, RELATIVE)
     for note in result.notes:
         say(f"note: {note}")
     say(f"wrote {result.path}")
@@ -346,6 +381,8 @@ def _variant(each: Variant, metric: Metric) -> dict[str, Any]:
         "error": each.error,
         "size_bytes": each.size_bytes,
         "accuracy": each.accuracy,
+        "parts": msgspec.to_builtins(each.parts),
+        "interval": each.interval,
     }
 
 

@@ -16,7 +16,7 @@ from taglio.compare.row import Checked, Latency, Layer, Support, Wanted
 from taglio.compare.workers.binding import Binding, bind
 from taglio.compare.workers.contract import Array, Backend, Data, Opened, Refused
 from taglio.compare.workers.marker import Marker
-from taglio.error.loss import Tally
+from taglio.error.tally import Tally
 
 Tell = Callable[..., None]
 Wait = Callable[[bool], None]

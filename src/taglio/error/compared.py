@@ -1,0 +1,71 @@
+"""Two values of one output in a form in which they can be compared. Pure."""
+
+from typing import Any
+
+import numpy as np
+
+# Values beyond this stand for infinity, as masks are written where −inf is not wanted.
+_INFINITE = 1e15
+# A value so many times as large as all others is a mask, such as −10⁹ before a Softmax.
+_MASK = 1e3
+
+
+def as_array(value: Any) -> np.ndarray:
+    """What a runtime returned as one array: members of a sequence one behind the other, those of a map by their key."""
+    if isinstance(value, dict):
+        value = [value[key] for key in sorted(value)]
+    if isinstance(value, list | tuple):
+        members = [as_array(each).ravel() for each in value]
+        return np.concatenate(members) if members else np.zeros(0, np.float32)
+    return np.zeros(0, np.float32) if value is None else np.asarray(value)
+
+
+def resized(value: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """`value` cut, or continued with zeros, to `shape` of as many axes."""
+    if value.shape == shape:
+        return value
+    result = np.zeros(shape, value.dtype)
+    common = tuple(slice(min(a, b)) for a, b in zip(value.shape, shape, strict=True))
+    result[common] = value[common]
+    return result
+
+
+def union(one: np.ndarray, other: np.ndarray) -> tuple[np.ndarray, np.ndarray, tuple[int, ...]]:
+    """Both with as many axes, and the smallest shape that holds them."""
+    if one.ndim != other.ndim:
+        one, other = one.ravel(), other.ravel()
+    return one, other, tuple(max(a, b) for a, b in zip(one.shape, other.shape, strict=True))
+
+
+def unequal(reference: np.ndarray, changed: np.ndarray) -> np.ndarray:
+    """1.0 where two values differ or one of them is missing, else 0.0; flat."""
+    reference, changed, shape = union(reference, changed)
+    result = np.ones(shape, np.float32)
+    common = tuple(slice(min(a, b)) for a, b in zip(reference.shape, changed.shape, strict=True))
+    result[common] = np.asarray(reference[common] != changed[common], np.float32)
+    return result.ravel()
+
+
+def comparable(reference: np.ndarray, changed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Two flat float arrays as float32, without what would hide the other values in a norm.
+
+    An infinite or missing number that is the same in both is 0 in both; one that is not makes the change infinite. A
+    mask weighs as much as one of the other values.
+    """
+    # float64 outputs are compared in float32 as well: differences are far above its rounding.
+    a, b = np.asarray(reference, np.float32), np.asarray(changed, np.float32)
+    size = np.abs(a)
+    top = float(size.max(initial=0.0))
+    if not top < _INFINITE:  # NaN too
+        odd = ~(size < _INFINITE)
+        same = (np.isnan(a) & np.isnan(b)) | ((np.sign(a) == np.sign(b)) & (np.abs(b) >= _INFINITE))
+        a, b = np.where(odd, 0.0, a), np.where(odd, np.where(same, 0.0, np.inf), b)
+        size = np.abs(a)
+        top = float(size.max(initial=0.0))
+    if top > _MASK:
+        mask = size > 0.5 * top
+        others = size[~mask]
+        if 0.0 < float(others.max(initial=0.0)) < top / _MASK:
+            scale = np.where(mask, np.sqrt(np.mean(others.astype(np.float64) ** 2)) / top, 1.0).astype(np.float32)
+            a, b = a * scale, b * scale
+    return a, b

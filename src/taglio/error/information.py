@@ -1,0 +1,108 @@
+"""Whether an output lost what it told, whatever its error is. Pure.
+
+An error of 1 % of values around 1000 can be all that they differ by. So of a part of the outputs a few hundred values
+of each input are kept, and two questions asked: do the values still differ, and are they still in the same order; and
+does what changes from input to input still change in the same way. Only values that stand off the bulk of the float
+model's count: the noise floor of a detector's scores has no order that anybody needs.
+"""
+
+import numpy as np
+
+_KEPT, _JUDGED = 256, 8192
+# Values that differ by less than this share of their root mean square are constant; of the change between inputs.
+_VARIES, _VARIES_BY_INPUT = 1e-3, 1e-2
+# How far from the median, in standard deviations, a value counts; how many it takes to judge.
+_OFF_BULK, _FEWEST = 0.1, 16
+_FEWEST_INPUTS = 4
+# The share of values that may become one and the same; the rank correlation that must be left.
+_ALIKE, _ORDER = 0.5, 0.5
+
+
+class Watch:
+    """Keeps of every input the same few values, drawn at random, and the largest of each stretch."""
+
+    def __init__(self) -> None:
+        self._drawn: list[tuple[np.ndarray, np.ndarray]] = []
+        self._peaks: list[tuple[np.ndarray, np.ndarray]] = []
+
+    def add(self, reference: np.ndarray, changed: np.ndarray) -> None:
+        """Watch one input's values, flat, before and after."""
+        size = len(reference)
+        if size == 0:
+            return
+        if size <= _KEPT:
+            self._drawn.append((reference.copy(), changed.copy()))
+            return
+        drawn = np.random.default_rng(size).integers(0, size, _KEPT)
+        self._drawn.append((reference[drawn], changed[drawn]))
+        stretch = size // _KEPT
+        peaks = np.abs(reference[: stretch * _KEPT].reshape(_KEPT, stretch)).argmax(axis=1)
+        peaks += np.arange(_KEPT) * stretch
+        self._peaks.append((reference[peaks], changed[peaks]))
+
+    def lost(self) -> str:
+        """What was lost, as in "output y …", or ""."""
+        kept = [*self._drawn, *self._peaks]
+        if not kept:
+            return ""
+        a, b = (np.concatenate(each)[:: 1 + sum(map(len, each)) // _JUDGED] for each in zip(*kept, strict=True))
+        return _values_lost(a, b) or self._change_lost()
+
+    def _change_lost(self) -> str:
+        if len(self._drawn) < _FEWEST_INPUTS or len({len(a) for a, _ in self._drawn}) > 1:
+            return ""
+        a, b = (np.stack(each).astype(np.float64) for each in zip(*self._drawn, strict=True))
+        change, changed = a - a.mean(axis=0), b - b.mean(axis=0)
+        if _root(change) <= _VARIES_BY_INPUT * _root(a):
+            return ""
+        step = 1 + change.size // _JUDGED
+        telling = _telling(change.ravel()[::step])
+        if np.count_nonzero(telling) < _FEWEST:
+            return ""
+        if _root(changed) == 0.0:
+            return "is the same for every input"
+        order = rank_correlation(change.ravel()[::step][telling], changed.ravel()[::step][telling])
+        return "no longer follows the input" if order < _ORDER else ""
+
+
+def _values_lost(a: np.ndarray, b: np.ndarray) -> str:
+    if np.std(a.astype(np.float64)) <= _VARIES * _root(a):
+        return ""
+    telling = _telling(a)
+    if np.count_nonzero(telling) < _FEWEST:
+        return ""
+    a, b = a[telling], b[telling]
+    value, share = _commonest(b)
+    if share > _ALIKE and share > _commonest(a)[1] + 0.5 * _ALIKE:
+        if share == 1.0:
+            return f"is {value:.4g} everywhere"
+        return f"is {value:.4g} in {share:.0%} of its values"
+    return "has its values in another order" if rank_correlation(a, b) < _ORDER else ""
+
+
+def rank_correlation(a: np.ndarray, b: np.ndarray) -> float:
+    """Spearman's; ties have their mean rank. 0 where one of them is constant."""
+    x, y = _ranks(a), _ranks(b)
+    x, y = x - x.mean(), y - y.mean()
+    norm = float(np.sqrt((x @ x) * (y @ y)))
+    return float(x @ y) / norm if norm > 0.0 else 0.0
+
+
+def _telling(a: np.ndarray) -> np.ndarray:
+    return np.asarray(np.abs(a - np.median(a)) > _OFF_BULK * np.std(a.astype(np.float64)))
+
+
+def _ranks(values: np.ndarray) -> np.ndarray:
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    return np.asarray((np.cumsum(counts) - 0.5 * (counts - 1.0))[inverse])
+
+
+def _commonest(values: np.ndarray) -> tuple[float, float]:
+    """The value that occurs most often, and its share."""
+    found, counts = np.unique(values, return_counts=True)
+    most = int(np.argmax(counts))
+    return float(found[most]), float(counts[most]) / len(values)
+
+
+def _root(values: np.ndarray) -> float:
+    return float(np.sqrt(np.mean(values.astype(np.float64) ** 2)))

@@ -1,0 +1,293 @@
+"""Find the parts of a model's outputs. Measures no error.
+
+1. An output is followed back through operators that only move values, to the tensors that something computed. What a
+   Concat (or Stack, or Scatter) joined comes from several. Which value came from where is asked of ONNX Runtime: the
+   movement alone is run, with every such tensor filled with a number of its own.
+2. Channels of one such tensor whose scales are far apart, by its values on a few inputs, are parts too (scales.py).
+3. Where that makes too many, those of one output and of the most similar scale are merged.
+
+An output is one part where its shape cannot be known beforehand or its movement does not run by itself.
+"""
+
+import os
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import exp, inf, log
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from taglio.error.parts import Parts, labelled, reduced, whole
+from taglio.error.scales import channel_axes, groups_by_scale
+from taglio.errors import TaglioError
+from taglio.model.load import Model
+from taglio.runtimes.onnxruntime import SessionOptions, open_session, run_session
+
+_MOST = 16
+# Inputs that the scales are taken from, and seconds after which no more are run; shapes that are looked at.
+_INPUTS, _SECONDS, _SHAPES = 4, 2.0, 8
+
+_FLOATS = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE, onnx.TensorProto.BFLOAT16)
+# Of these every value is one of the input's, and as large.
+_IDENTITIES = {"Identity", "Dropout", "Cast", "QuantizeLinear", "DequantizeLinear"}
+# Operators that only move values, with the inputs that hold them (None: all).
+_MOVING: Mapping[str, tuple[int, ...] | None] = dict.fromkeys(
+    (*_IDENTITIES, "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Slice", "Split", "Gather", "GatherND",
+     "GatherElements", "Expand", "Tile", "DepthToSpace", "SpaceToDepth", "Pad", "ConcatFromSequence"),
+    (0,),
+) | {"Concat": None, "SequenceConstruct": None, "ScatterND": (0, 2), "ScatterElements": (0, 2)}  # fmt: skip
+
+Values = Mapping[str, np.ndarray]
+_ByShape = dict[tuple[int, ...], np.ndarray]
+
+
+@dataclass(slots=True, eq=False)
+class _Scale:
+    """Of one label: the tensor that its values come from, their squares and their number."""
+
+    source: str
+    square: float = 0.0
+    count: int = 0
+
+    def log_rms(self) -> float:
+        return 0.5 * log(self.square / self.count) if self.square > 0.0 else -inf
+
+
+def find_parts(model: Model, samples: Sequence[Values]) -> Parts:
+    """The parts of the outputs of `model`, as its graph and `samples` show them."""
+    try:
+        labels, scales = _Movement(model).labels(samples)
+    except TaglioError:  # what cannot run is refused, with its reason, where it is to run for its own sake
+        return whole(model.outputs)
+    _merge(labels, scales, max(_MOST, len(model.outputs)))
+    sources = {
+        label: f"values near {exp(scale.log_rms()):.2g}" if scale.source in model.outputs else scale.source
+        for label, scale in scales.items()
+    }
+    return labelled(model.outputs, labels, sources)
+
+
+class _Movement:
+    """The operators that move values to the float outputs, the tensors that they start from (`_sources`), and what
+    else they read, such as shapes and indices (`_read`)."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        graph = model.proto.graph
+        self._producers = {name: node for node in graph.node for name in node.output if name}
+        self._constants = {tensor.name: tensor for tensor in graph.initializer}
+        self._outputs = [
+            value.name
+            for value in graph.output
+            if value.type.tensor_type.elem_type in _FLOATS and value.name not in self._constants
+        ]
+        self._nodes: set[str] = set()
+        self._sources: dict[str, None] = {}
+        self._read: dict[str, None] = {}
+        waiting = self._outputs[::-1]
+        while waiting:
+            name = waiting.pop()
+            node = self._producers.get(name)
+            if node is None or not self._moves(node):
+                self._sources[name] = None
+            elif node.name not in self._nodes:
+                self._nodes.add(node.name)
+                values = _moved_inputs(node)
+                waiting += values[::-1]
+                if node.op_type not in _IDENTITIES:
+                    self._read |= dict.fromkeys(each for each in node.input if each and each not in values)
+
+    def _moves(self, node: onnx.NodeProto) -> bool:
+        """Whether it moves what was computed: to gather rows of a table of weights is to compute."""
+        if node.op_type not in _MOVING or node.domain not in ("", "ai.onnx", "com.microsoft"):
+            return False
+        values = _moved_inputs(node)
+        if node.op_type == "ConcatFromSequence":
+            made = self._producers.get(values[0])
+            return made is not None and made.op_type == "SequenceConstruct"
+        return any(name not in self._constants for name in values)
+
+    def labels(self, samples: Sequence[Values]) -> tuple[dict[int, _ByShape], dict[int, _Scale]]:
+        """Labels of each output by its index, an array for each shape that was seen, and what each label stands for."""
+        labels: dict[int, _ByShape] = {}
+        scales: dict[int, _Scale] = {}
+        chosen, complete = _few(samples)
+        if not self._outputs or not chosen:
+            return labels, scales
+        values = self._values([samples[index] for index in chosen])
+        channels = {name: self._channels(name, values) for name in self._sources if name in self._producers}
+        options = SessionOptions(threads=1)
+        mover = open_session(self._alone(values[0]), options, label="the movement") if self._nodes else None
+        for sample in values:
+            marks = self._marked(sample, channels, scales)
+            moved = [name for name in self._outputs if name not in self._sources]
+            if mover is not None and moved:
+                feed = marks | {name: sample[name] for name in self._read if name not in self._constants}
+                marks |= zip(moved, run_session(mover, moved, feed, "the movement"), strict=True)
+            for name in self._outputs:
+                self._learn(name, sample[name], marks[name], labels, scales)
+        if not complete:  # only what fits any shape is sure to fit the others
+            labels = {output: known for output, known in labels.items() if _alike([*known.values()])}
+        return labels, scales
+
+    def _values(self, samples: Sequence[Values]) -> list[dict[str, np.ndarray]]:
+        """All that the movement reads and writes, and the inputs, on `samples`, or the first of them of a slow model;
+        but one of each shape at least."""
+        wanted = [
+            name for name in dict.fromkeys([*self._outputs, *self._sources, *self._read]) if name in self._producers
+        ]
+        options = SessionOptions(threads=os.cpu_count() or 1)
+        session = open_session(_showing(self._model, wanted), options, label=self._model.name)
+        needed = len({_shapes(each) for each in samples})
+        result: list[dict[str, np.ndarray]] = []
+        start = time.perf_counter()
+        for sample in samples:
+            if len(result) >= needed and time.perf_counter() - start > _SECONDS:
+                break
+            result.append(
+                {**sample, **dict(zip(wanted, run_session(session, wanted, sample, "the data"), strict=True))}
+            )
+        return result
+
+    def _channels(self, name: str, values: Sequence[Values]) -> tuple[int, np.ndarray] | None:
+        """The axis along which `name` has channels of unlike scale, and the group of each channel; or None."""
+        found = [np.asarray(sample[name]) for sample in values]
+        if found[0].dtype.kind != "f" or len({each.ndim for each in found}) > 1:
+            return None
+        for axis in channel_axes(name, found[0].ndim, self._producers, self._constants, _MOVING):
+            length = found[0].shape[axis]
+            if length > 1 and all(each.shape[axis] == length for each in found):
+                groups = groups_by_scale([np.moveaxis(each, axis, 0).reshape(length, -1) for each in found])
+                if groups.any():
+                    return axis, groups
+        return None
+
+    def _marked(
+        self, sample: Values, channels: Mapping[str, tuple[int, np.ndarray] | None], scales: dict[int, _Scale]
+    ) -> dict[str, np.ndarray]:
+        """Every source filled with its label, or its channels with their groups' labels."""
+        result: dict[str, np.ndarray] = {}
+        first = 1
+        for name in self._sources:
+            shape = tuple(self._constants[name].dims) if name in self._constants else np.shape(sample[name])
+            axis, groups = channels.get(name) or (0, np.zeros(1, np.int64))
+            along = [-1 if index == axis and len(groups) > 1 else 1 for index in range(len(shape))]
+            result[name] = np.array(np.broadcast_to(first + groups.reshape(along), shape), np.float32)
+            following = first + int(groups.max()) + 1
+            for label in range(first, following):
+                scales.setdefault(label, _Scale(name))
+            first = following
+        return result
+
+    def _learn(
+        self,
+        name: str,
+        value: np.ndarray,
+        moved: np.ndarray,
+        labels: dict[int, _ByShape],
+        scales: dict[int, _Scale],
+    ) -> None:
+        if moved.shape != value.shape:
+            return
+        marks = moved.astype(np.int16)
+        marks[marks == 0] = marks.max(initial=0)  # padding, whose zeros change no norm
+        flat = value.astype(np.float64).ravel()
+        squares = np.where(np.abs(flat) < 1e15, flat, 0.0) ** 2
+        counts = np.bincount(marks.ravel())
+        for label, square in enumerate(np.bincount(marks.ravel(), squares)):
+            if label in scales:
+                scales[label].square += float(square)
+                scales[label].count += int(counts[label])
+        labels.setdefault(self._model.outputs.index(name), {})[value.shape] = reduced(marks)
+
+    def _alone(self, sample: Values) -> onnx.ModelProto:
+        """The movement alone, in float32."""
+        proto = self._model.proto
+        result = onnx.ModelProto(ir_version=proto.ir_version, producer_name="taglio")
+        result.opset_import.extend(proto.opset_import)
+        graph = result.graph
+        graph.name = "movement"
+        types = dict.fromkeys(self._sources, onnx.TensorProto.FLOAT)
+        for name in self._read:
+            if name in self._constants:
+                graph.initializer.append(self._constants[name])
+            else:
+                types[name] = helper.np_dtype_to_tensor_dtype(sample[name].dtype)
+        graph.input.extend(helper.make_tensor_value_info(name, kind, None) for name, kind in types.items())
+        for node in proto.graph.node:
+            if node.name not in self._nodes:
+                continue
+            copy = graph.node.add()
+            if node.op_type in _IDENTITIES:
+                copy.CopyFrom(helper.make_node("Identity", [node.input[0]], [node.output[0]]))
+                continue
+            copy.CopyFrom(node)
+            if node.op_type == "Pad" and len(node.input) > 2:
+                copy.input[2] = ""  # what is padded bears the label 0
+        graph.output.extend(
+            helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None)
+            for name in self._outputs
+            if name not in self._sources
+        )
+        return result
+
+
+def _merge(labels: dict[int, _ByShape], scales: dict[int, _Scale], most: int) -> None:
+    """Join labels of one output, those of the most similar scale first, until there are at most `most`."""
+    known = {
+        output: {int(label) for each in arrays.values() for label in np.unique(each)}
+        for output, arrays in labels.items()
+    }
+    into = np.arange(max(scales, default=0) + 1)
+    while sum(map(len, known.values())) > most:
+        pairs = []
+        for output, members in known.items():
+            for low, high in pairwise(sorted(members, key=lambda label: scales[label].log_rms())):
+                apart = scales[high].log_rms() - scales[low].log_rms() if scales[low].square > 0.0 else 0.0
+                pairs.append((apart, output, min(low, high), max(low, high)))
+        if not pairs:
+            break
+        _, output, kept, joined = min(pairs)
+        known[output].remove(joined)
+        into[into == joined] = kept
+        scales[kept].square += scales[joined].square
+        scales[kept].count += scales[joined].count
+    for output, arrays in labels.items():
+        labels[output] = {shape: into[each].astype(np.int16) for shape, each in arrays.items()}
+
+
+def _alike(arrays: Sequence[np.ndarray]) -> bool:
+    return all(np.array_equal(arrays[0], each) for each in arrays)
+
+
+def _few(samples: Sequence[Values]) -> tuple[list[int], bool]:
+    """A few samples, one of each shape first; and whether every shape is among them."""
+    firsts: dict[object, int] = {}
+    for index, sample in enumerate(samples):
+        firsts.setdefault(_shapes(sample), index)
+    chosen = [*firsts.values()][:_SHAPES]
+    others = [index for index in range(len(samples)) if index not in chosen]
+    return chosen + others[: max(0, _INPUTS - len(chosen))], len(firsts) <= _SHAPES
+
+
+def _shapes(sample: Values) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    return tuple((name, np.shape(value)) for name, value in sorted(sample.items()))
+
+
+def _moved_inputs(node: onnx.NodeProto) -> list[str]:
+    chosen = _MOVING[node.op_type]
+    return [name for index, name in enumerate(node.input) if name and (chosen is None or index in chosen)]
+
+
+def _showing(model: Model, names: Iterable[str]) -> onnx.ModelProto:
+    """The model with `names` among its outputs; itself where they all are already."""
+    missing = [name for name in names if name not in model.outputs]
+    if not missing:
+        return model.proto
+    result = onnx.ModelProto()
+    result.CopyFrom(model.proto)
+    result.graph.output.extend(onnx.ValueInfoProto(name=name) for name in missing)
+    return result

@@ -1,0 +1,138 @@
+"""The parts of a model's outputs: what is measured by itself. Says how to take them, not how they are found
+(movement.py)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+Labels = Mapping[tuple[int, ...], np.ndarray]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Values of the output with index `output`: those with the label `label`, or all of them where that is None."""
+
+    output: int
+    name: str
+    label: int | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Parts:
+    """Every output's parts, in the order of the outputs; each value of an output is in exactly one.
+
+    `labels` [output index] hold the label of every value, by the shape of the output. Axes along which labels do not
+    change have the length 1.
+    """
+
+    outputs: tuple[str, ...]
+    parts: tuple[Part, ...]
+    labels: Mapping[int, Labels] = field(default_factory=dict)
+    _chosen: dict[tuple[int, tuple[int, ...]], tuple[slice, ...] | np.ndarray] = field(default_factory=dict)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the parts."""
+        return tuple(part.name for part in self.parts)
+
+    def take(self, index: int, value: np.ndarray) -> np.ndarray:
+        """The values of part `index` in `value`, its whole output, flat. Where labels do not fit its shape, the
+        output's first part takes all of it."""
+        part = self.parts[index]
+        if part.label is None:
+            return value.ravel()
+        key = index, value.shape
+        if key not in self._chosen:
+            self._chosen[key] = self._choose(part, part.label, value.shape)
+        chosen = self._chosen[key]
+        return value.ravel()[chosen] if isinstance(chosen, np.ndarray) else value[chosen].ravel()
+
+    def fits(self, output: int, shape: tuple[int, ...]) -> bool:
+        """Whether an output of this shape can be taken apart."""
+        return output not in self.labels or fitting(self.labels[output], shape) is not None
+
+    def _choose(self, part: Part, label: int, shape: tuple[int, ...]) -> tuple[slice, ...] | np.ndarray:
+        labels = fitting(self.labels[part.output], shape)
+        if labels is None:
+            first = next(each for each in self.parts if each.output == part.output)
+            return np.arange(np.prod(shape, dtype=np.int64) if part is first else 0)
+        found = box(labels == label)
+        return found if found is not None else np.flatnonzero(np.broadcast_to(labels, shape) == label)
+
+
+def whole(outputs: Sequence[str]) -> Parts:
+    """Every output one part."""
+    return Parts(tuple(outputs), tuple(Part(index, name) for index, name in enumerate(outputs)))
+
+
+def labelled(outputs: Sequence[str], labels: Mapping[int, Labels], sources: Mapping[int, str]) -> Parts:
+    """Parts by `labels`, which are as in `Parts`; outputs with fewer than two labels are one part. `sources` says where
+    a label's values come from."""
+    parts: list[Part] = []
+    kept: dict[int, Labels] = {}
+    for output, name in enumerate(outputs):
+        known = sorted({int(label) for each in labels.get(output, {}).values() for label in np.unique(each)})
+        if len(known) < 2:
+            parts.append(Part(output, name))
+            continue
+        kept[output] = {shape: reduced(each) for shape, each in labels[output].items()}
+        taken: list[str] = []
+        for label in known:
+            taken.append(_named(name, label, kept[output], sources[label], taken))
+            parts.append(Part(output, taken[-1], label))
+    return Parts(tuple(outputs), tuple(parts), kept)
+
+
+def reduced(labels: np.ndarray) -> np.ndarray:
+    """`labels` with the length 1 along every axis along which they do not change."""
+    for axis, size in enumerate(labels.shape):
+        first = labels.take([0], axis) if size else labels
+        if (labels == first).all():
+            labels = first
+    return labels
+
+
+def fitting(known: Labels, shape: tuple[int, ...]) -> np.ndarray | None:
+    """The labels of an output of this shape: those `known`, or where all known ones are alike, these."""
+    if shape in known:
+        return known[shape]
+    first, *others = known.values()
+    alike = all(np.array_equal(first, each) for each in others)
+    suits = first.ndim == len(shape) and all(a in (1, b) for a, b in zip(first.shape, shape, strict=True))
+    return first if alike and suits else None
+
+
+def box(chosen: np.ndarray) -> tuple[slice, ...] | None:
+    """The slices that take exactly what is `chosen` [...] bool, or None. An axis of length 1 is taken whole."""
+    if chosen.ndim == 0 or not chosen.any():
+        return None
+    result = []
+    for axis, size in enumerate(chosen.shape):
+        hit = np.flatnonzero(chosen.any(axis=tuple(other for other in range(chosen.ndim) if other != axis)))
+        result.append(slice(None) if size == 1 else slice(int(hit[0]), int(hit[-1]) + 1))
+    return tuple(result) if chosen[tuple(result)].all() else None
+
+
+def _named(output: str, label: int, labels: Labels, source: str, taken: Sequence[str]) -> str:
+    """A slice in Python's words where the part is one, else by where it came from; unlike those `taken`."""
+    found = [box(each == label) for each in labels.values()]
+    name = f"{output}: {source}"
+    if found[0] is not None and all(each == found[0] for each in found):
+        name = f"{output}[{_words(found[0], next(iter(labels.values())).shape)}]"
+    again = sum(each == name or each.startswith(f"{name} (") for each in taken)
+    return f"{name} ({again + 1})" if again else name
+
+
+def _words(found: Sequence[slice], shape: Sequence[int]) -> str:
+    words = []
+    for each, size in zip(found, shape, strict=True):
+        if each == slice(None):
+            words.append(":")
+        elif each.stop - each.start == 1:
+            words.append(str(each.start))
+        else:
+            words.append(f"{each.start or ''}:{'' if each.stop == size else each.stop}")
+    while len(words) > 1 and words[-1] == ":":
+        words.pop()
+    return ", ".join(words)

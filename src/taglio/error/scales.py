@@ -1,0 +1,72 @@
+"""Channels of unlike scale in one tensor, by statistics of its values. Pure."""
+
+from collections.abc import Collection, Mapping, Sequence
+
+import numpy as np
+import onnx
+
+# Channels further apart than this are not of one scale; a channel so small beside the largest is rounding.
+_APART, _NOTHING = 30.0, 1e-6
+# Mean over root mean square of a channel that is at work for every input; 0.8 where values are normally distributed.
+_STEADY = 0.2
+_MOST = 4
+
+# What these write has one scale, however rare some of its classes are.
+_BOUNDED = {"Sigmoid", "HardSigmoid", "Softmax", "LogSoftmax", "Tanh", "Softsign", "LpNormalization", "Hardmax"}
+_CHANNELS_SECOND = {"Conv", "ConvTranspose", "BatchNormalization", "InstanceNormalization", "GroupNormalization",
+                    "MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool", "Resize"}  # fmt: skip
+_CHANNELS_LAST = {"MatMul", "Gemm", "LayerNormalization", "SkipLayerNormalization", "FusedMatMul"}
+
+
+def groups_by_scale(values: Sequence[np.ndarray]) -> np.ndarray:
+    """The group of each channel, 0 for that of the largest values; `values` are [channels, values] for each input.
+
+    The channels, in the order of their root mean square, are cut at the widest gap while the two ends of a group are
+    more than `_APART` apart. Channels that are silent but for a few values count with the largest: rare, not small.
+    """
+    together = np.concatenate(values, axis=1).astype(np.float64)
+    groups = np.zeros(len(together), np.int64)
+    together = np.where(np.abs(together) < 1e15, together, 0.0)
+    if together.shape[1] == 0:
+        return groups
+    rms = np.sqrt((together**2).mean(axis=1))
+    steady = np.abs(together).mean(axis=1) > _STEADY * rms
+    usable = np.flatnonzero(steady & (rms > _NOTHING * rms.max()))
+    runs = [usable[np.argsort(-rms[usable], kind="stable")]]
+    while len(runs) < _MOST:
+        ratios = [rms[run[0]] / rms[run[-1]] if len(run) else 1.0 for run in runs]
+        widest = int(np.argmax(ratios))
+        if ratios[widest] <= _APART:
+            break
+        run = runs[widest]
+        cut = 1 + int(np.argmax(rms[run[:-1]] / rms[run[1:]]))
+        runs[widest : widest + 1] = [run[:cut], run[cut:]]
+    for index, run in enumerate(runs):
+        groups[run] = index
+    return groups
+
+
+def channel_axes(
+    tensor: str,
+    rank: int,
+    producers: Mapping[str, onnx.NodeProto],
+    constants: Mapping[str, onnx.TensorProto],
+    movement: Collection[str],
+) -> tuple[int, ...]:
+    """The axes along which `tensor` may have channels, by what computed it: none for what has one scale by its nature,
+    several where that does not say."""
+    node = producers.get(tensor)
+    if rank == 0 or (node is not None and node.op_type in _BOUNDED):
+        return ()
+    while node is not None and node.op_type not in movement:
+        if node.op_type in _CHANNELS_SECOND:
+            return (min(1, rank - 1),)
+        if node.op_type in _CHANNELS_LAST:
+            return (rank - 1,)
+        for name in node.input:
+            sizes = tuple(constants[name].dims) if name in constants else ()
+            long = [axis - len(sizes) for axis, size in enumerate(sizes) if size > 1]
+            if len(long) == 1 and -long[0] <= rank:  # a factor or an addend for each channel
+                return (rank + long[0],)
+        node = next((producers[name] for name in node.input if name in producers), None)
+    return tuple(dict.fromkeys((min(1, rank - 1), rank - 1)))

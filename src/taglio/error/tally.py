@@ -1,0 +1,259 @@
+"""Losses of changed outputs against the float model's, part by part, and how sure they are. Runs no model."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf, isfinite, sqrt
+
+import numpy as np
+
+from taglio.error.compared import as_array, comparable, resized, unequal, union
+from taglio.error.information import Watch
+from taglio.error.loss import COSINE, L2_PER_SIZE, RELATIVE, TOP1, Metric, call_user
+from taglio.error.parts import Parts, whole
+from taglio.errors import BadData
+
+Outputs = Sequence[np.ndarray]
+
+# Stands for an error that is no number: far beyond any bound, and its logarithm still a number.
+RUINED = 1e3
+_DRAWS = 400
+# Two-sided 90 % quantiles of Student's t by degrees of freedom.
+_STUDENT = (6.31, 2.92, 2.35, 2.13, 2.02, 1.94, 1.89, 1.86, 1.83, 1.81, 1.80, 1.78, 1.77, 1.76, 1.75)
+_NORMAL = 1.645
+
+
+@dataclass(frozen=True, slots=True)
+class PartLoss:
+    """The loss of one part of the outputs (`RUINED` where it is no number), and what it `lost`: words that follow its
+    name, or ""."""
+
+    name: str
+    loss: float
+    lost: str = ""
+
+
+class Tally:
+    """Losses of one set of changed outputs against the reference, sample by sample.
+
+    Only sums by sample are kept, but for a user's function, which sees all outputs at once. Outputs that are not float
+    (class indices, masks, text) count where there are no others, by the share of values that change.
+    """
+
+    def __init__(self, parts: Parts | Sequence[str], metric: Metric | None = None, *, watched: bool = False) -> None:
+        """`parts` of the outputs, or the outputs' names, each of which is one; `metric` is relative L2 where None.
+        `watched` keeps what `lost` judges."""
+        self._metric = metric or RELATIVE
+        self._parts = parts if isinstance(parts, Parts) else whole(parts)
+        count = len(self._parts.parts)
+        # By sample, each [parts]: ‖ŷ − y‖², ‖y‖², y · (ŷ − y); of what is not float, values unequal and all.
+        self._rows: list[np.ndarray] = []
+        self._sizes = np.zeros(count)
+        self._exact = np.zeros(count, bool)
+        self._agreements: list[tuple[int, int]] = []
+        self._kept: list[list[np.ndarray]] = []
+        self._ragged: dict[str, int] = {}
+        self._watches = [Watch() for _ in range(count)] if watched else []
+
+    def add(self, reference: Outputs, changed: Outputs) -> list[np.ndarray]:
+        """Count one sample; the differences ŷ − y, flat, per part."""
+        names, parts = self._parts.outputs, self._parts
+        row = np.zeros((3, len(parts.parts)))
+        pairs = [self._pair(index, y, z) for index, (y, z) in enumerate(zip(reference, changed, strict=True))]
+        if len(pairs) != len(names):
+            raise ValueError(f"zip() of {len(names)} names and {len(pairs)} outputs")
+        differences = []
+        for index, part in enumerate(parts.parts):
+            y, z = pairs[part.output]
+            if y.dtype.kind != "f":
+                self._exact[index] = True
+                difference = unequal(y, z)
+                row[:2, index] = difference.sum(), difference.size
+            else:
+                a, b = comparable(parts.take(index, y), parts.take(index, z))
+                with np.errstate(all="ignore"):
+                    difference = b - a
+                    row[:, index] = np.dot(difference, difference), np.dot(a, a), np.dot(a, difference)
+                self._sizes[index] = a.size
+                if self._watches:
+                    self._watches[index].add(a, b)
+            differences.append(difference)
+        self._rows.append(row)
+        if self._metric.name == TOP1:
+            self._agreements.append(_agreement(names[0], *pairs[0]))
+        if self._metric.own:
+            self._kept.append([as_array(z) for z in changed])
+        return differences
+
+    def _pair(self, output: int, reference: np.ndarray, changed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Both as arrays; of float outputs whose lengths differ, what only one of them has counts as changed from 0."""
+        y, z = as_array(reference), as_array(changed)
+        if y.shape == z.shape:
+            return y, z
+        name = self._parts.outputs[output]
+        self._ragged[name] = self._ragged.get(name, 0) + 1
+        if y.dtype.kind != "f":
+            return y, z
+        one, other, shape = union(y, z)
+        if one.ndim != y.ndim or not self._parts.fits(output, shape):
+            return y, resized(z, y.shape) if z.ndim == y.ndim else resized(z.ravel(), (y.size,)).reshape(y.shape)
+        return resized(one, shape), resized(other, shape)
+
+    def _sums(self, weights: np.ndarray | None) -> np.ndarray:
+        rows = np.array(self._rows).reshape(-1, 3, len(self._parts.parts))
+        with np.errstate(all="ignore"):
+            return np.asarray(rows.sum(axis=0) if weights is None else np.tensordot(weights, rows, 1))
+
+    @property
+    def counted(self) -> np.ndarray:
+        """Which parts count, bool [parts]: the float ones, or all where no output is float."""
+        return ~self._exact if not self._exact.all() else np.ones(len(self._exact), bool)
+
+    def l2(self, weights: np.ndarray | None = None) -> np.ndarray:
+        """Relative L2 error per part, or what the noise model is fitted to: l2-per-size where that is the metric.
+
+        0 for parts that do not count. Infinite for one that is zero on all samples while the changed one is not.
+        `weights` [samples] say how often each sample counts.
+        """
+        sums = self._sums(weights)
+        samples = len(self._rows) if weights is None else weights.sum()
+        result = np.zeros(len(self._parts.parts))
+        for index in np.flatnonzero(self.counted):
+            difference, reference, _ = sums[:, index]
+            if difference == 0.0:
+                continue
+            if not isfinite(difference):
+                result[index] = inf
+            elif self._exact[index]:
+                result[index] = difference / reference
+            elif self._metric.name == L2_PER_SIZE:
+                result[index] = sqrt(difference / samples) / self._sizes[index]
+            else:
+                result[index] = sqrt(difference / reference) if reference > 0.0 else inf
+        return result
+
+    def squares(self) -> np.ndarray:
+        """‖ŷ − y‖² per part."""
+        return np.asarray(self._sums(None)[0])
+
+    def by_sample(self) -> np.ndarray:
+        """‖ŷ − y‖² and ‖y‖² by sample and part, shape [2, samples, parts]; 0 for what is not float."""
+        return np.where(self._exact, 0.0, np.array(self._rows)[:, :2].transpose(1, 0, 2))
+
+    def losses(self, labels: np.ndarray | None = None, weights: np.ndarray | None = None) -> np.ndarray:
+        """Loss per part; of a metric that looks at all outputs together, the same for each."""
+        name, count = self._metric.name, len(self._parts.parts)
+        if name == TOP1:
+            rows, agree = np.array(self._agreements).reshape(-1, 2).T
+            weights = np.ones(len(rows)) if weights is None else weights
+            return np.full(count, 1.0 - float(agree @ weights) / max(1.0, float(rows @ weights)))
+        if self._metric.own:
+            return np.full(count, self._metric.loss(call_user(name, self.outputs(), labels)))
+        l2 = self.l2(weights)
+        if name == COSINE:
+            sums = self._sums(weights)
+            return np.where(self._exact, l2, [_angle(each, l2[index]) for index, each in enumerate(sums.T)])
+        return l2
+
+    def value(self, labels: np.ndarray | None = None) -> float:
+        """The largest loss over parts."""
+        return float(self.losses(labels).max())
+
+    def parts(self, labels: np.ndarray | None = None) -> tuple[PartLoss, ...]:
+        """Loss of each part that counts, and what it lost."""
+        losses = np.nan_to_num(self.losses(labels), nan=RUINED, posinf=RUINED)
+        return tuple(
+            PartLoss(self._parts.names[index], float(losses[index]), self._lost(int(index)))
+            for index in np.flatnonzero(self.counted)
+        )
+
+    def lost(self) -> str:
+        """The first part that lost its information, with what it lost; "" where none did, or none was `watched`."""
+        for index in np.flatnonzero(self.counted):
+            if found := self._lost(int(index)):
+                return f"{self._parts.names[index]} {found}"
+        return ""
+
+    def _lost(self, index: int) -> str:
+        if self._exact[index] or not self._watches:
+            return ""
+        difference, reference, _ = self._sums(None)[:, index]
+        if not isfinite(difference):
+            return "is NaN or infinite"
+        if reference == 0.0 and difference > 0.0:
+            return "" if self._metric.name == L2_PER_SIZE else "is no longer 0, which float is for every input"
+        return self._watches[index].lost()
+
+    def unchanged(self) -> dict[str, float]:
+        """Of each output that is not float, the share of values that stay the same."""
+        unequal_values, values, _ = self._sums(None)
+        return {
+            self._parts.names[index]: 1.0 - float(unequal_values[index] / max(1.0, values[index]))
+            for index in np.flatnonzero(self._exact)
+        }
+
+    def ragged(self) -> dict[str, int]:
+        """Of each output whose length changed on some samples, on how many."""
+        return dict(self._ragged)
+
+    def interval(self, groups: Sequence[int], seed: int = 0) -> tuple[float, float] | None:
+        """What the largest loss would be, in nine of ten cases, on other samples like these: by bootstrap over samples,
+        widened as Student's t is for few. `groups` are equal for samples that repeat each other: they are drawn
+        together. None where fewer than two differ, and for a user's function."""
+        if self._metric.own:
+            return None
+        _, member = np.unique(np.asarray(groups), return_inverse=True)
+        distinct = int(member.max(initial=-1)) + 1
+        if distinct < 2:
+            return None
+        rng = np.random.default_rng(seed)
+        draws = rng.multinomial(distinct, np.full(distinct, 1.0 / distinct), _DRAWS)
+        losses = np.array([self.losses(weights=draw[member].astype(float)).max() for draw in draws])
+        middle, losses = self.value(), losses[np.isfinite(losses)]
+        if not isfinite(middle) or not len(losses):
+            return None
+        student = _STUDENT[distinct - 2] if distinct - 2 < len(_STUDENT) else _NORMAL
+        wider = student / _NORMAL * sqrt(distinct / (distinct - 1))
+        low, high = (float(each) for each in np.quantile(losses, (0.05, 0.95)))
+        return max(0.0, middle - wider * max(0.0, middle - low)), middle + wider * max(0.0, high - middle)
+
+    def outputs(self) -> dict[str, np.ndarray]:
+        """The changed outputs of all samples, stacked along the first axis (kept for a user's function alone); those of
+        several shapes as an array of arrays."""
+        return {
+            name: _stacked([np.atleast_1d(sample[index]) for sample in self._kept])
+            for index, name in enumerate(self._parts.outputs)
+        }
+
+
+def _stacked(values: Sequence[np.ndarray]) -> np.ndarray:
+    if len({each.shape[1:] for each in values}) == 1:
+        return np.concatenate(values)
+    result = np.empty(len(values), object)
+    for index, each in enumerate(values):
+        result[index] = each
+    return result
+
+
+def _angle(sums: np.ndarray, l2: float) -> float:
+    """√(2 · cosine distance), from the three sums of a part: 1 − cos of the sums themselves loses small angles."""
+    if not isfinite(l2):
+        return 2.0
+    square, reference, along = (float(each) for each in sums)
+    y = sqrt(reference)
+    longer = 2.0 * along + square  # ‖ŷ‖² − ‖y‖²
+    z = sqrt(max(0.0, y * y + longer))
+    if y == 0.0 or z == 0.0:
+        return 0.0 if square == 0.0 else sqrt(2.0)
+    return sqrt(max(0.0, square - (longer / (y + z)) ** 2) / (y * z))
+
+
+def _agreement(name: str, reference: np.ndarray, changed: np.ndarray) -> tuple[int, int]:
+    """Rows of class scores, and how many of them have their largest score at the same class."""
+    if reference.ndim != 2 or reference.shape[1] < 2:
+        raise BadData(
+            f"--metric top1: output {name} has shape {list(reference.shape)}, not [inputs, classes]: "
+            "use relative-l2, or a function of your own"
+        )
+    if changed.shape != reference.shape:
+        return reference.shape[0], 0
+    return reference.shape[0], int((reference.argmax(axis=1) == changed.argmax(axis=1)).sum())

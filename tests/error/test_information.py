@@ -1,0 +1,79 @@
+"""Lost information is found whatever the error is, and not where nothing was lost."""
+
+import numpy as np
+import pytest
+
+from taglio.error.information import Watch, rank_correlation
+from taglio.error.tally import Tally
+
+Pairs = list[tuple[np.ndarray, np.ndarray]]
+
+
+def lost(pairs: Pairs) -> str:
+    watch = Watch()
+    for a, b in pairs:
+        watch.add(a.astype(np.float32), b.astype(np.float32))
+    return watch.lost()
+
+
+def drawn(size: int, count: int = 6, seed: int = 0) -> list[np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return [rng.normal(0.0, 1.0, size) for _ in range(count)]
+
+
+@pytest.mark.parametrize("size", [40, 5000])
+def test_values_that_became_one_are_lost_within_any_error(size: int) -> None:
+    pairs = [(1000.0 + y, np.full(size, 1000.0)) for y in drawn(size)]
+    assert lost(pairs) == "is 1000 everywhere"
+    total = Tally(["y"], watched=True)
+    for a, b in pairs:
+        total.add([a], [b])
+    assert total.value() < 0.002
+    assert total.lost() == "y is 1000 everywhere"
+
+
+def test_saturated_values_and_those_in_another_order_are_lost() -> None:
+    saturated = lost([(y, np.minimum(y, -0.2)) for y in drawn(3000)])
+    assert saturated.startswith("is -0.2 in ")
+    others = drawn(3000, seed=1)
+    assert lost([(1000 + y, 1000 + z) for y, z in zip(drawn(3000), others, strict=True)]) == (
+        "has its values in another order"
+    )
+
+
+def test_what_no_longer_follows_the_input_is_lost_behind_a_fixed_pattern() -> None:
+    grid = np.arange(400.0)
+    assert lost([(grid + 10 * y, grid) for y in drawn(400)]) == "is the same for every input"
+    noise = drawn(400, seed=1)
+    pairs = [(grid + 10 * y, grid + 10 * z) for y, z in zip(drawn(400), noise, strict=True)]
+    assert lost(pairs) == "no longer follows the input"
+
+
+def test_nothing_is_lost_by_rounding() -> None:
+    assert lost([(y, np.round(y * 20) / 20) for y in drawn(5000)]) == ""
+    grid = np.arange(400.0)
+    assert lost([(grid + 10 * y, np.round(grid + 10 * y)) for y in drawn(400)]) == ""
+
+
+def test_what_is_constant_for_float_cannot_be_lost() -> None:
+    assert lost([(np.full(500, 3.0), np.full(500, 3.01))] * 6) == ""
+    assert lost([(1.0 + 1e-5 * y, np.ones(500)) for y in drawn(500)]) == ""
+    assert lost([(np.zeros(0), np.zeros(0))] * 6) == ""
+    assert lost([(np.ones(1) * i, np.ones(1)) for i in range(6)]) == ""  # too few values to judge
+
+
+def test_the_noise_floor_of_rare_scores_has_no_order() -> None:
+    rng = np.random.default_rng(0)
+    pairs = []
+    for _ in range(6):
+        y = np.abs(rng.normal(0.0, 1e-4, 5000))
+        y[rng.integers(0, 5000, 60)] = rng.uniform(0.3, 1.0, 60)
+        pairs.append((y, np.round(y * 255) / 255))
+    assert lost(pairs) == ""
+
+
+def test_rank_correlation_is_spearmans() -> None:
+    assert rank_correlation(np.array([1.0, 2.0, 3.0, 4.0, 5.0]), np.array([5.0, 6.0, 7.0, 8.0, 7.0])) == pytest.approx(
+        0.8207826816681233
+    )
+    assert rank_correlation(np.arange(4.0), np.zeros(4)) == 0.0
