@@ -36,6 +36,7 @@ lint: dev ## check style, format, types and that docs/cli.md is current
 	@$(PY) -m ruff format --check --quiet . || { echo 'not formatted: run $(PY) -m ruff format .' >&2; exit 1; }
 	@$(PY) -m mypy $(CODE)
 	@$(PY) scripts/cli_docs.py --check
+	@$(PY) scripts/protocol.py --check
 
 bench: core ## run the benchmarks (BENCH=quality ARGS="--cases digits" for a part; see benchmarks/METHOD.md)
 	@for bench in $(BENCH); do $(PY) benchmarks/$$bench.py $(ARGS) || exit 1; done
@@ -49,7 +50,7 @@ clean: ## remove .venv, caches and built packages; results in out/ stay
 
 core: ; @$(call install,core,.)
 
-EXTRAS := .[dev,cluster]
+EXTRAS := .[dev,cluster,serve]
 dev: ; @$(call install,dev,$(EXTRAS))
 
 # $(call install,STAMP,WHAT). A leftover .venv that cannot run pip is made again, as is one of another interpreter than the

@@ -27,7 +27,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("flow",),
     ("compare",),
     ("report",),
-    ("cluster.engine",),
+    ("cluster.engine", "serve"),
     ("cli",),
     ("__main__",),
 )
