@@ -37,6 +37,7 @@ lint: dev ## check style, security, format, types and that docs/cli.md is curren
 	@$(PY) -m mypy $(CODE)
 	@$(PY) scripts/cli_docs.py --check
 	@$(PY) scripts/audit.py
+	@$(PY) scripts/protocol.py --check
 
 bench: core ## run the benchmarks (BENCH=quality ARGS="--cases digits" for a part; see benchmarks/METHOD.md)
 	@for bench in $(BENCH); do $(PY) benchmarks/$$bench.py $(ARGS) || exit 1; done
@@ -50,7 +51,7 @@ clean: ## remove .venv, caches and built packages; results in out/ stay
 
 core: ; @$(call install,core,.)
 
-EXTRAS := .[dev,cluster]
+EXTRAS := .[dev,cluster,serve]
 dev: ; @$(call install,dev,$(EXTRAS))
 
 # $(call install,STAMP,WHAT). A leftover .venv that cannot run pip is made again, as is one of another interpreter than the

@@ -28,7 +28,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("flow",),
     ("compare",),
     ("report",),
-    ("cluster.engine",),
+    ("cluster.engine", "serve"),
     ("cli",),
     ("__main__",),
 )

@@ -1,0 +1,96 @@
+"""`taglio serve`: built models behind the Open Inference Protocol."""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from taglio.cli.options import command, json_argument, positive, positive_float
+from taglio.errors import BadOption
+
+TOKEN = "TAGLIO_SERVE_TOKEN"  # the name of the variable
+
+
+def add(commands: Any) -> None:
+    """Add the command to the parser."""
+    each = command(commands, "serve", "serve built models by the Open Inference Protocol v2 (REST and gRPC)", _serve)
+    each.add_argument(
+        "models",
+        nargs="+",
+        metavar="OUT",
+        help="workspace directory, NAME=OUT, or a directory of them (NAME/ or NAME/VERSION/)",
+    )
+    each.add_argument("--host", default="127.0.0.1", help="address to listen on; any but loopback needs a token or TLS")
+    each.add_argument(
+        "--http-port", type=int, default=8000, help="REST, metrics and status page (default 8000; 0: any)"
+    )
+    each.add_argument("--grpc-port", type=int, default=8001, help="gRPC (default 8001; 0: any)")
+    each.add_argument(
+        "--token-file", type=Path, help=f"file with the token that clients must show (default: ${TOKEN}, else none)"
+    )
+    each.add_argument("--tls", nargs=2, type=Path, metavar=("CERT", "KEY"), help="PEM files; encrypts both listeners")
+    each.add_argument("--threads", type=positive, help="threads of a session (default: the plan's)")
+    each.add_argument("--queue", type=positive, default=64, help="requests that may wait for a model (default 64)")
+    each.add_argument(
+        "--batch",
+        type=positive,
+        default=8,
+        help="rows that may run at once where a model's batch is dynamic (default 8)",
+    )
+    each.add_argument(
+        "--batch-wait-ms", type=float, default=2.0, help="how long a request waits for others to join (default 2)"
+    )
+    each.add_argument("--max-request-mb", type=positive_float, default=64.0, help="largest request (default 64)")
+    each.add_argument(
+        "--drain-s", type=positive_float, default=30.0, help="time for requests under way at SIGTERM (default 30)"
+    )
+    json_argument(each)
+
+
+def _serve(options: argparse.Namespace) -> int:
+    try:
+        from taglio.serve.server import Listen, Started, serve
+    except ImportError as error:
+        raise BadOption(f"serving needs {error.name}: pip install 'taglio[serve]'") from None
+    from taglio.cli.options import emit
+    from taglio.serve.queue import Limits
+    from taglio.serve.served import open_all
+    from taglio.serve.service import Settings
+
+    models = open_all(options.models, options.threads)
+    certificate, key = options.tls or (None, None)
+    for path in filter(None, (certificate, key)):
+        if not path.is_file():
+            raise BadOption(f"--tls {path}: no such file")
+    limits = Limits(options.queue, options.batch, options.batch_wait_ms / 1e3)
+    settings = Settings(int(options.max_request_mb * 1e6), _token(options.token_file), options.drain_s, limits)
+    listen = Listen(options.host, options.http_port, options.grpc_port, certificate, key)
+
+    def told(started: Started) -> None:
+        if options.json:
+            names = [{"name": model.name, "version": model.version} for model in models]
+            emit({"http": started.http, "grpc": started.grpc, "models": names})
+        else:
+            for model in models:
+                joined = ", requests are joined" if model.batches else ""
+                sys.stdout.write(f"{model.name} version {model.version}{joined}\n")
+            sys.stdout.write(f"REST and status page on {started.http}, gRPC on {started.grpc}; Ctrl-C ends\n")
+        sys.stdout.flush()
+
+    left = serve(models, settings, listen, told)
+    if left:
+        sys.stderr.write(f"taglio: {left} requests were not answered within {options.drain_s:g} s\n")
+    return int(left > 0)
+
+
+def _token(path: Path | None) -> str:
+    if path is None:
+        return os.environ.get(TOKEN, "")
+    try:
+        token = path.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadOption(f"--token-file {path}: cannot be read ({error})") from None
+    if not token:
+        raise BadOption(f"--token-file {path}: is empty")
+    return token

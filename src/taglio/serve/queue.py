@@ -1,0 +1,183 @@
+"""Requests wait for a model in a bounded queue, and run one batch at a time. Knows no protocol."""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from taglio.errors import TaglioError
+from taglio.serve.served import ServedModel
+
+Answer = dict[str, np.ndarray]
+
+
+class Overloaded(TaglioError):
+    """The queue is full; the client should come back later."""
+
+
+class TooLate(TaglioError):
+    """A request's deadline passed before it ran."""
+
+
+class Draining(TaglioError):
+    """The server is shutting down and takes no more requests."""
+
+
+class InferenceFailed(TaglioError):
+    """The runtime could not run a request's inputs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """`queue`: requests that may wait. `batch`: rows that may run at once, and `wait_s` how long the first of a batch
+    waits for others."""
+
+    queue: int = 64
+    batch: int = 8
+    wait_s: float = 0.002
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """One batch: when each of its requests came, when it began to run, when it ended (all `time.perf_counter`)."""
+
+    came_s: tuple[float, ...]
+    began_s: float
+    ended_s: float
+    rows: int
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    feed: Mapping[str, np.ndarray]
+    deadline_s: float | None
+    future: "Future[Answer]" = field(default_factory=Future)
+    came_s: float = field(default_factory=time.perf_counter)
+
+    @property
+    def rows(self) -> int:
+        return len(next(iter(self.feed.values())))
+
+    def joins(self, other: "_Waiting") -> bool:
+        """Whether both have the same shapes but for the first dimension."""
+        return all(value.shape[1:] == other.feed[name].shape[1:] for name, value in self.feed.items())
+
+
+class ModelQueue:
+    """A model with one thread that runs it. What it computes is computed by the runtime's own threads."""
+
+    def __init__(self, model: ServedModel, limits: Limits, told: Callable[[Ran], None] | None = None) -> None:
+        """`told` hears of every batch that ran."""
+        self.model = model
+        self._limits = limits
+        self._told = told
+        self._waiting: deque[_Waiting] = deque()
+        self._changed = threading.Condition()
+        self._closed = False
+        self._thread = threading.Thread(target=self._work, name=f"{model.name} {model.version}", daemon=True)
+        self._thread.start()
+
+    def __len__(self) -> int:
+        """How many requests wait."""
+        return len(self._waiting)
+
+    def submit(self, feed: Mapping[str, np.ndarray], deadline_s: float | None = None) -> "Future[Answer]":
+        """The answer to come; cancelling it takes the request out, unless it runs. `deadline_s` is of
+        `time.perf_counter`. Raises Overloaded and Draining."""
+        request = _Waiting(feed, deadline_s)
+        with self._changed:
+            if self._closed:
+                raise Draining("the server is shutting down: send the request to another")
+            if len(self._waiting) >= self._limits.queue:
+                raise Overloaded(f"{len(self._waiting)} requests wait for {self.model.name}: try again later")
+            self._waiting.append(request)
+            self._changed.notify()
+        return request.future
+
+    def close(self, patience_s: float) -> int:
+        """Take no more requests, and wait for those that were taken. Returns how many were not answered in time."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        self._thread.join(patience_s)
+        return len(self._waiting)
+
+    def _work(self) -> None:
+        while batch := self._next():
+            began = time.perf_counter()
+            try:
+                answers = self._run([each.feed for each in batch])
+            except Exception as error:  # the runtimes' exceptions share no useful base class
+                self._failed(batch, error)
+                continue
+            ended = time.perf_counter()
+            if self._told:
+                self._told(Ran(tuple(each.came_s for each in batch), began, ended, len(batch)))
+            for each, answer in zip(batch, answers, strict=True):
+                each.future.set_result(answer)
+
+    def _next(self) -> list[_Waiting]:
+        """The requests that run next; none once the queue is closed and empty."""
+        with self._changed:
+            while True:
+                while not self._waiting and not self._closed:
+                    self._changed.wait()
+                if not self._waiting:
+                    return []
+                first = self._take()
+                if first is not None:
+                    break
+            batch = [first]
+            if not self.model.batches:
+                return batch
+            until = time.perf_counter() + self._limits.wait_s
+            rows = first.rows
+            while rows < self._limits.batch:
+                if not self._waiting:
+                    left = until - time.perf_counter()
+                    if left <= 0.0 or self._closed or not self._changed.wait(left):
+                        break
+                    continue
+                if not first.joins(self._waiting[0]) or rows + self._waiting[0].rows > self._limits.batch:
+                    break
+                if (more := self._take()) is not None:
+                    batch.append(more)
+                    rows += more.rows
+            return batch
+
+    def _take(self) -> _Waiting | None:
+        """The oldest request, or None where it was cancelled or its time is over."""
+        request = self._waiting.popleft()
+        if not request.future.set_running_or_notify_cancel():
+            return None
+        if request.deadline_s is not None and time.perf_counter() > request.deadline_s:
+            request.future.set_exception(TooLate("its deadline passed before it ran"))
+            return None
+        return request
+
+    def _run(self, feeds: list[Mapping[str, np.ndarray]]) -> list[Answer]:
+        if len(feeds) == 1:
+            return [self.model.run(feeds[0])]
+        together = self.model.run({name: np.concatenate([feed[name] for feed in feeds]) for name in feeds[0]})
+        ends = np.cumsum([len(next(iter(feed.values()))) for feed in feeds])[:-1]
+        parts = {name: np.split(value, ends) for name, value in together.items()}
+        return [{name: values[index] for name, values in parts.items()} for index in range(len(feeds))]
+
+    def _failed(self, batch: list[_Waiting], error: Exception) -> None:
+        """Inputs that cannot run cost nobody else's answer: those of a batch are run again alone."""
+        if len(batch) > 1:
+            for each in batch:
+                try:
+                    each.future.set_result(self._run([each.feed])[0])
+                except Exception as own:  # as above
+                    each.future.set_exception(InferenceFailed(_line(own)))
+            return
+        batch[0].future.set_exception(InferenceFailed(_line(error)))
+
+
+def _line(error: Exception) -> str:
+    return f"the model cannot run these inputs: {' '.join(str(error).split())[:300]}"

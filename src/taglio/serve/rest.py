@@ -1,0 +1,345 @@
+"""The Open Inference Protocol over HTTP, with binary tensors, repository index and statistics; metrics; a status page.
+
+Binary tensors are as Triton writes them: a JSON header whose length stands in `Inference-Header-Content-Length`, then
+the tensors' bytes in the order of the inputs that say `binary_data_size`.
+"""
+
+import asyncio
+import hmac
+from collections.abc import Awaitable, Callable, Mapping
+from importlib.resources import files
+from statistics import median
+from typing import Any
+
+import msgspec
+import numpy as np
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from taglio.artifact import version_of
+from taglio.errors import TaglioError
+from taglio.serve.queue import Draining, InferenceFailed, ModelQueue, Overloaded, TooLate
+from taglio.serve.served import ServedModel
+from taglio.serve.service import EXTENSIONS, NAME, Service, UnknownModel
+from taglio.serve.tensors import (
+    BadRequest,
+    TensorSpec,
+    check_shape,
+    datatype_of,
+    from_bytes,
+    from_json,
+    to_bytes,
+    to_json,
+)
+
+HEADER_LENGTH = "inference-header-content-length"
+_STATUS: dict[type[TaglioError], int] = {
+    UnknownModel: 404,
+    Overloaded: 429,
+    Draining: 503,
+    TooLate: 504,
+    InferenceFailed: 400,
+    BadRequest: 400,
+}
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+class TooLarge(BadRequest):
+    """A request of more bytes than the server takes."""
+
+
+def application(service: Service) -> Starlette:
+    """The ASGI application of a service."""
+    model = "/v2/models/{name}"
+    version = "/versions/{version}"
+    table: list[tuple[str, str, Callable[[Service, Request], Awaitable[Response]], bool]] = [
+        ("GET", "/v2/health/live", _live, False),
+        ("GET", "/v2/health/ready", _ready, False),
+        ("GET", "/v2", _server, True),
+        ("POST", "/v2/repository/index", _index, True),
+        ("GET", "/v2/models/stats", _all_statistics, True),
+        ("GET", "/metrics", _metrics, True),
+        ("GET", "/", _page, True),
+        ("GET", "/status", _status, True),
+    ]
+    for path in (model, model + version):
+        table += [
+            ("GET", path, _model, True),
+            ("GET", f"{path}/ready", _model_ready, False),
+            ("GET", f"{path}/stats", _statistics, True),
+            ("POST", f"{path}/infer", _infer, True),
+        ]
+    routes = [
+        Route(path, _guarded(service, handler, guarded), methods=[verb]) for verb, path, handler, guarded in table
+    ]
+    return Starlette(routes=routes, exception_handlers={404: _no_path, 405: _no_path, Exception: _failed})
+
+
+def _guarded(service: Service, handler: Callable[[Service, Request], Awaitable[Response]], guarded: bool) -> Handler:
+    async def answer(request: Request) -> Response:
+        if guarded and not allowed(service.settings.token, request.headers.get("authorization", "")):
+            return _error(401, "give the server's token as Authorization: Bearer TOKEN")
+        name, version = request.path_params.get("name", ""), request.path_params.get("version", "")
+        try:
+            return await handler(service, request)
+        except TaglioError as error:
+            service.refused(name, version, error)
+            code = 413 if isinstance(error, TooLarge) else _STATUS.get(type(error), 400)
+            response = _error(code, str(error))
+            if code in (429, 503):
+                response.headers["Retry-After"] = "1"
+            return response
+        except ClientDisconnect:
+            return Response(status_code=499)
+
+    return answer
+
+
+def allowed(token: str, authorization: str) -> bool:
+    """Whether a client showed the token; compared in constant time."""
+    return not token or hmac.compare_digest(f"Bearer {token}".encode(), authorization.encode())
+
+
+def _error(code: int, text: str) -> Response:
+    return JSONResponse({"error": text}, status_code=code)
+
+
+async def _no_path(request: Request, _: Exception) -> Response:
+    return _error(
+        404, f"nothing answers {request.method} {request.url.path[:200]}: the protocol's paths begin with /v2"
+    )
+
+
+async def _failed(_: Request, __: Exception) -> Response:
+    return _error(500, "the server failed; its log says more")
+
+
+async def _live(_: Service, __: Request) -> Response:
+    return JSONResponse({"live": True})
+
+
+async def _ready(service: Service, _: Request) -> Response:
+    return JSONResponse({"ready": service.ready}, status_code=200 if service.ready else 503)
+
+
+async def _server(_: Service, __: Request) -> Response:
+    return JSONResponse({"name": NAME, "version": version_of("taglio"), "extensions": EXTENSIONS})
+
+
+async def _index(service: Service, _: Request) -> Response:
+    state = "READY" if service.ready else "UNAVAILABLE"
+    return JSONResponse(
+        [
+            {"name": queue.model.name, "version": queue.model.version, "state": state, "reason": ""}
+            for queue in service.queues
+        ]
+    )
+
+
+async def _model(service: Service, request: Request) -> Response:
+    model = _queue(service, request).model
+    return JSONResponse(
+        {
+            "name": model.name,
+            "versions": service.versions(model.name),
+            "platform": model.platform,
+            "inputs": [_tensor(spec) for spec in model.inputs],
+            "outputs": [_tensor(spec) for spec in model.outputs],
+        }
+    )
+
+
+def _tensor(spec: TensorSpec) -> dict[str, Any]:
+    return {"name": spec.name, "datatype": spec.datatype, "shape": list(spec.shape)}
+
+
+async def _model_ready(service: Service, request: Request) -> Response:
+    model = _queue(service, request).model
+    return JSONResponse({"name": model.name, "ready": service.ready}, status_code=200 if service.ready else 503)
+
+
+async def _statistics(service: Service, request: Request) -> Response:
+    return JSONResponse({"model_stats": [service.metrics.statistics(_queue(service, request).model)]})
+
+
+async def _all_statistics(service: Service, _: Request) -> Response:
+    return JSONResponse({"model_stats": [service.metrics.statistics(queue.model) for queue in service.queues]})
+
+
+async def _metrics(service: Service, _: Request) -> Response:
+    return Response(service.metrics.text(service.queues), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+async def _page(_: Service, __: Request) -> Response:
+    return Response((files("taglio.serve") / "status.html").read_bytes(), media_type="text/html; charset=utf-8")
+
+
+async def _status(service: Service, _: Request) -> Response:
+    rows = []
+    for queue in service.queues:
+        recent = sorted(service.metrics.recent_s(queue.model))
+        counts = service.metrics.statistics(queue.model)
+        rows.append(
+            {
+                "model": queue.model.name,
+                "version": queue.model.version,
+                "components": [
+                    {"name": piece.name, "device": piece.device, "bytes": piece.size_bytes, "blocks": len(piece.blocks)}
+                    for piece in queue.model.executor.pieces()
+                ],
+                "runtime": queue.model.executor.runtime,
+                "predicted_s": queue.model.predicted_s,
+                "measured_s": median(recent) if recent else None,
+                "p95_s": recent[int(0.95 * (len(recent) - 1))] if recent else None,
+                "requests": counts["inference_count"],
+                "failures": counts["inference_stats"]["fail"]["count"],
+                "waiting": len(queue),
+                "joins_requests": queue.model.batches,
+                "recent_s": service.metrics.recent_s(queue.model)[-100:],
+            }
+        )
+    return JSONResponse({"ready": service.ready, "since_s": service.metrics.started_s, "models": rows})
+
+
+def _queue(service: Service, request: Request) -> ModelQueue:
+    return service.queue(request.path_params["name"], request.path_params.get("version", ""))
+
+
+async def _infer(service: Service, request: Request) -> Response:
+    queue = _queue(service, request)
+    body = await _body(request, service.settings.request_bytes, service.settings.patience_s)
+    header, rest = _header(request.headers, body)
+    feed = _feed(queue.model, header, rest, service.settings.request_bytes)
+    wanted, binary = _wanted(header)
+    answer = asyncio.ensure_future(service.infer(queue, feed, list(wanted), _timeout_s(header)))
+    gone = asyncio.ensure_future(_gone(request))
+    await asyncio.wait({answer, gone}, return_when=asyncio.FIRST_COMPLETED)
+    gone.cancel()
+    if not answer.done():
+        answer.cancel()
+        raise ClientDisconnect
+    return _response(queue.model, header, answer.result(), wanted, binary)
+
+
+async def _gone(request: Request) -> None:
+    """Returns when the client closed its connection."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _body(request: Request, limit_bytes: int, silence_s: float) -> bytes:
+    """The request's body. Raises TooLarge before more than `limit_bytes` are held, BadRequest for a client that stops
+    in the middle."""
+    announced = request.headers.get("content-length", "0")
+    if announced.isdigit() and int(announced) > limit_bytes:
+        raise TooLarge(f"the request has {int(announced):,} bytes, this server takes {limit_bytes:,} at most")
+    parts: list[bytes] = []
+    size = 0
+    stream = request.stream()
+    while True:
+        try:
+            part = await asyncio.wait_for(anext(stream), silence_s)
+        except StopAsyncIteration:
+            return parts[0] if len(parts) == 1 else b"".join(parts)
+        except TimeoutError:
+            raise BadRequest(f"the request stopped after {size:,} bytes for {silence_s:g} s") from None
+        size += len(part)
+        if size > limit_bytes:
+            raise TooLarge(f"the request has more than the {limit_bytes:,} bytes that this server takes")
+        if part:
+            parts.append(part)
+
+
+def _header(headers: Mapping[str, str], body: bytes) -> tuple[dict[str, Any], memoryview]:
+    """The JSON object of a request, and the bytes behind it."""
+    text = headers.get(HEADER_LENGTH)
+    if text is not None and not (text.isdigit() and int(text) <= len(body)):
+        raise BadRequest(f"{HEADER_LENGTH} is {text[:20]!r}, and the body has {len(body):,} bytes")
+    length = int(text) if text is not None else len(body)
+    view = memoryview(body)
+    try:
+        header = msgspec.json.decode(view[:length])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadRequest(f"the request is no JSON: {' '.join(str(error).split())[:120]}") from None
+    if not isinstance(header, dict):
+        raise BadRequest("the request must be a JSON object with inputs")
+    return header, view[length:]
+
+
+def _feed(model: ServedModel, header: Mapping[str, Any], rest: memoryview, limit_bytes: int) -> dict[str, np.ndarray]:
+    given = header.get("inputs")
+    if not isinstance(given, list) or not all(isinstance(each, dict) for each in given):
+        raise BadRequest("the request must have a list of inputs")
+    specs = {spec.name: spec for spec in model.inputs}
+    feed: dict[str, np.ndarray] = {}
+    at = 0
+    for each in given:
+        spec = specs.get(each.get("name")) if isinstance(each.get("name"), str) else None
+        if spec is None or spec.name in feed:
+            again = "is given twice" if spec else f"is none of {', '.join(specs)}"
+            raise BadRequest(f"input {str(each.get('name'))[:80]!r} {again}")
+        shape = check_shape(spec, each.get("datatype"), each.get("shape"), limit_bytes)
+        size = _parameters(each).get("binary_data_size")
+        if size is None:
+            feed[spec.name] = from_json(spec, shape, each.get("data"))
+            continue
+        if type(size) is not int or not 0 <= size <= len(rest) - at:
+            raise BadRequest(f"input {spec.name}: binary_data_size is {size!r}, {len(rest) - at:,} bytes are left")
+        feed[spec.name] = from_bytes(spec, shape, rest[at : at + size])
+        at += size
+    if at != len(rest):
+        raise BadRequest(f"{len(rest) - at:,} bytes behind the last binary input")
+    return feed
+
+
+def _wanted(header: Mapping[str, Any]) -> tuple[dict[str, bool], bool]:
+    """Outputs asked for, and whether each is to be binary; whether all are where none is named."""
+    everything = _parameters(header).get("binary_data_output") is True
+    asked = header.get("outputs") or []
+    named = isinstance(asked, list) and all(isinstance(each, dict) for each in asked)
+    if not named or not all(isinstance(each.get("name"), str) for each in asked):
+        raise BadRequest("outputs must be a list of objects with a name")
+    return {each["name"]: _parameters(each).get("binary_data", everything) is True for each in asked}, everything
+
+
+def _parameters(each: Mapping[str, Any]) -> Mapping[str, Any]:
+    parameters = each.get("parameters")
+    return parameters if isinstance(parameters, dict) else {}
+
+
+def _timeout_s(header: Mapping[str, Any]) -> float | None:
+    """The request's deadline: `timeout` in microseconds, as Triton has it; 0 is none."""
+    timeout = _parameters(header).get("timeout", 0)
+    if type(timeout) is not int or timeout < 0:
+        raise BadRequest(f"timeout is {timeout!r}: give microseconds")
+    return timeout * 1e-6 if timeout else None
+
+
+def _response(
+    model: ServedModel,
+    header: Mapping[str, Any],
+    answer: Mapping[str, np.ndarray],
+    wanted: Mapping[str, bool],
+    binary: bool,
+) -> Response:
+    outputs: list[dict[str, Any]] = []
+    blobs: list[bytes] = []
+    for name, array in answer.items():
+        told: dict[str, Any] = {"name": name, "datatype": datatype_of(array), "shape": list(array.shape)}
+        if wanted.get(name, binary):
+            blobs.append(to_bytes(array))
+            told["parameters"] = {"binary_data_size": len(blobs[-1])}
+        else:
+            told["data"] = to_json(name, array)
+        outputs.append(told)
+    body: dict[str, Any] = {"model_name": model.name, "model_version": model.version, "outputs": outputs}
+    if isinstance(header.get("id"), str):
+        body["id"] = header["id"]
+    head = msgspec.json.encode(body)
+    if not blobs:
+        return Response(head, media_type="application/json")
+    return Response(
+        b"".join([head, *blobs]), media_type="application/octet-stream", headers={HEADER_LENGTH: str(len(head))}
+    )

@@ -1,0 +1,167 @@
+"""One built model, opened from its workspace directory and ready to answer. Knows no protocol and no queue."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+from taglio import artifact
+from taglio.components.build import MANIFEST, Manifest, read
+from taglio.errors import BadArtifact, BadModel, BadOption
+from taglio.flow.optimize import OUTCOME
+from taglio.flow.outcome import Outcome
+from taglio.flow.workspace import COMPONENTS, SETUP, Setup
+from taglio.run.in_process import Executor
+from taglio.serve.tensors import DATATYPES, TensorSpec
+
+# A batch must answer as its requests alone do, but for the order of sums.
+_SAME = 1e-3
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ServedModel:
+    """A live model under a name and version. `batches`: requests may be joined along the first dimension."""
+
+    name: str
+    version: str
+    folder: Path
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    executor: Executor
+    predicted_s: float | None
+    batches: bool
+
+    @property
+    def platform(self) -> str:
+        """The protocol's platform name."""
+        return "onnx_onnxv1"
+
+    def run(self, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """All outputs by name."""
+        values = self.executor.run(feed)
+        return {spec.name: np.asarray(value) for spec, value in zip(self.outputs, values, strict=True)}
+
+
+def open_all(places: Sequence[str], threads: int | None = None) -> list[ServedModel]:
+    """The models of workspace directories, each OUT or NAME=OUT, or of a directory of them: NAME/ or NAME/VERSION/.
+
+    Raises BadOption for a directory that holds no built model and for a name and version given twice.
+    """
+    found: list[ServedModel] = []
+    for text in places:
+        name, _, rest = text.rpartition("=")
+        for label, version, folder in _workspaces(Path(rest), name):
+            found.append(open_model(folder, label, version, threads))
+    seen: set[tuple[str, str]] = set()
+    for model in found:
+        if (model.name, model.version) in seen:
+            raise BadOption(
+                f"{model.folder}: a second model {model.name} version {model.version}: give NAME={model.folder}"
+            )
+        seen.add((model.name, model.version))
+    return found
+
+
+def open_model(folder: Path, name: str, version: str, threads: int | None = None) -> ServedModel:
+    """Open and warm up one workspace's components. Raises BadArtifact for components that were changed since they were
+    built, BadModel where they do not run."""
+    setup = artifact.load(folder / f"{SETUP}.json", SETUP, Setup)
+    manifest = read(folder / COMPONENTS)
+    options = replace(setup, threads=threads or setup.threads).options()
+    executor = Executor(folder / COMPONENTS, manifest, options, setup.runtime)
+    inputs, outputs = _interface(folder / COMPONENTS, manifest)
+    try:
+        outcome = artifact.load(folder / f"{OUTCOME}.json", OUTCOME, Outcome, model_sha256=manifest.model_sha256)
+    except BadArtifact:  # built a stage at a time: nothing was timed beside float
+        outcome = None
+    predicted_s = outcome.plan.predicted_latency_s if outcome is not None else None
+    label = name or (outcome.model if outcome is not None else folder.name)
+    model = ServedModel(label, version, folder, inputs, outputs, executor, predicted_s, False)
+    batches = _warm_up(model)
+    return ServedModel(label, version, folder, inputs, outputs, executor, predicted_s, batches)
+
+
+def _workspaces(folder: Path, name: str) -> list[tuple[str, str, Path]]:
+    """Name, version and folder of each workspace at or below `folder`; an empty name is the model's own."""
+    if _built(folder):
+        return [(name, "1", folder)]
+    found: list[tuple[str, str, Path]] = []
+    children = sorted(child for child in folder.iterdir() if child.is_dir()) if folder.is_dir() else []
+    for child in children:
+        if _built(child):
+            found.append((child.name, "1", child))
+            continue
+        versions = [each for each in child.iterdir() if each.is_dir() and each.name.isdigit() and _built(each)]
+        found += [(child.name, each.name, each) for each in sorted(versions, key=lambda each: int(each.name))]
+    if not found:
+        raise BadOption(f"{folder}: holds no built model: give a workspace of taglio optimize, or a directory of them")
+    return found
+
+
+def _built(folder: Path) -> bool:
+    return (folder / COMPONENTS / MANIFEST).exists()
+
+
+def _interface(folder: Path, manifest: Manifest) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
+    inputs: dict[str, TensorSpec] = {}
+    outputs: dict[str, TensorSpec] = {}
+    for piece in manifest.pieces:
+        graph = onnx.load(folder / piece.file, load_external_data=False).graph
+        inputs |= {value.name: _spec(value) for value in graph.input if value.name not in inputs}
+        outputs |= {value.name: _spec(value) for value in graph.output}
+    known = {**inputs, **outputs}
+    return tuple(inputs[name] for name in manifest.inputs), tuple(known[name] for name in manifest.outputs)
+
+
+def _spec(value: onnx.ValueInfoProto) -> TensorSpec:
+    tensor = value.type.tensor_type
+    name = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type).name
+    datatype = "BYTES" if tensor.elem_type == onnx.TensorProto.STRING else DATATYPES.get(name)
+    if datatype is None:
+        raise BadModel(f"tensor {value.name} is {name}, which the Open Inference Protocol has no datatype for")
+    shape = tuple(dim.dim_value if dim.HasField("dim_value") else -1 for dim in tensor.shape.dim)
+    return TensorSpec(value.name, datatype, shape)
+
+
+def _warm_up(model: ServedModel) -> bool:
+    """Run once; whether requests may be joined: all first dimensions are free, and two at once answer as each alone."""
+    rng = np.random.default_rng(0)
+    try:
+        alone = [_feed(model, rng) for _ in range(2)]
+        answers = [model.run(feed) for feed in alone]
+    except Exception:  # zeros and ones may be no indices of this model: its first request warms it up
+        return False
+    if not all(spec.shape and spec.shape[0] == -1 for spec in (*model.inputs, *model.outputs)):
+        return False
+    try:
+        together = model.run({name: np.concatenate([feed[name] for feed in alone]) for name in alone[0]})
+    except Exception:
+        return False
+    joined = {name: np.concatenate([answer[name] for answer in answers]) for name in answers[0]}
+    return all(_alike(joined[name], together[name]) for name in joined)
+
+
+def _feed(model: ServedModel, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    feed = {}
+    for spec in model.inputs:
+        shape = [1 if size == -1 else size for size in spec.shape]
+        if spec.datatype == "BYTES":
+            feed[spec.name] = np.full(shape, "", object)
+        elif spec.datatype.startswith("FP"):
+            dtype = {value: key for key, value in DATATYPES.items()}[spec.datatype]
+            feed[spec.name] = rng.standard_normal(shape).astype(dtype)
+        else:
+            dtype = {value: key for key, value in DATATYPES.items()}[spec.datatype]
+            feed[spec.name] = rng.integers(0, 2, shape).astype(dtype)
+    return feed
+
+
+def _alike(one: np.ndarray, other: np.ndarray) -> bool:
+    if one.shape != other.shape:
+        return False
+    if one.dtype.kind != "f":
+        return bool((one == other).all())
+    scale = float(np.abs(one).max(initial=0.0)) or 1.0
+    return float(np.abs(one - other).max(initial=0.0)) <= _SAME * scale

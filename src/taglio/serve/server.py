@@ -1,0 +1,144 @@
+"""Start and end both listeners in one process. Answers nothing itself."""
+
+import asyncio
+import contextlib
+import ipaddress
+import signal
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+import uvicorn
+
+from taglio.errors import BadOption
+from taglio.serve.grpc import server as grpc_server
+from taglio.serve.rest import application
+from taglio.serve.served import ServedModel
+from taglio.serve.service import Service, Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Listen:
+    """Where to listen; a port of 0 takes a free one. `certificate` and `key` are PEM files, None for no TLS."""
+
+    host: str = "127.0.0.1"
+    http_port: int = 8000
+    grpc_port: int = 8001
+    certificate: Path | None = None
+    key: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """Where a server listens."""
+
+    http: str
+    grpc: str
+
+
+class _Http(uvicorn.Server):
+    """Signals are this module's: both listeners end together, and requests are drained first."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def serve(
+    models: Sequence[ServedModel],
+    settings: Settings,
+    listen: Listen,
+    told: Callable[[Started], None] | None = None,
+) -> int:
+    """Answer requests until SIGTERM or SIGINT, then drain; how many requests were not answered in time.
+
+    Raises BadOption for a port that is taken, and for an address other than loopback without a token or TLS.
+    """
+    _refuse_open(listen, settings)
+    return asyncio.run(_serve(Service(models, settings), listen, told))
+
+
+async def _serve(service: Service, listen: Listen, told: Callable[[Started], None] | None) -> int:
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    bound = _socket(listen.host, listen.http_port)
+    config = uvicorn.Config(
+        application(service),
+        log_level="error",
+        access_log=False,
+        lifespan="off",
+        timeout_keep_alive=75,
+        timeout_graceful_shutdown=int(service.settings.patience_s) + 1,
+        ssl_certfile=str(listen.certificate) if listen.certificate else None,
+        ssl_keyfile=str(listen.key) if listen.key else None,
+        server_header=False,
+    )
+    http, rpc = _Http(config), grpc_server(service)
+    try:
+        port = _add_port(rpc, listen)
+        await rpc.start()
+        running = asyncio.ensure_future(http.serve([bound]))
+        while not http.started and not running.done():
+            await asyncio.sleep(0.005)
+        if told:
+            scheme = "https" if listen.certificate else "http"
+            host = f"[{listen.host}]" if ":" in listen.host else listen.host
+            told(Started(f"{scheme}://{host}:{bound.getsockname()[1]}", f"{host}:{port}"))
+        waiting = asyncio.ensure_future(stop.wait())
+        await asyncio.wait({running, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
+        service.ready = False
+        left = await asyncio.to_thread(service.close)
+        await rpc.stop(grace=1.0)
+        http.should_exit = True
+        await running
+        return left
+    finally:
+        bound.close()
+
+
+def _refuse_open(listen: Listen, settings: Settings) -> None:
+    try:
+        loopback = ipaddress.ip_address(listen.host).is_loopback
+    except ValueError:
+        loopback = listen.host == "localhost"
+    if not loopback and not settings.token and listen.certificate is None:
+        raise BadOption(
+            f"host {listen.host}: others could use the models: give a token or a TLS certificate, or 127.0.0.1"
+        )
+    if (listen.certificate is None) != (listen.key is None):
+        raise BadOption("a TLS certificate and its key belong together: give both")
+
+
+def _socket(host: str, port: int) -> socket.socket:
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+    except OSError as error:
+        raise _taken(host, port, error.strerror or str(error)) from None
+    # Named TCP, as asyncio sends at once (TCP_NODELAY) only on such.
+    bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        bound.bind((host, port))
+    except OSError as error:
+        bound.close()
+        raise _taken(host, port, error.strerror or str(error)) from None
+    return bound
+
+
+def _add_port(rpc: "grpc.aio.Server", listen: Listen) -> int:
+    address = f"[{listen.host}]:{listen.grpc_port}" if ":" in listen.host else f"{listen.host}:{listen.grpc_port}"
+    try:
+        if listen.certificate and listen.key:
+            pair = (listen.key.read_bytes(), listen.certificate.read_bytes())
+            return int(rpc.add_secure_port(address, grpc.ssl_server_credentials([pair])))
+        return int(rpc.add_insecure_port(address))
+    except RuntimeError:
+        raise _taken(listen.host, listen.grpc_port, "already in use, or not an address of this machine") from None
+
+
+def _taken(host: str, port: int, why: str) -> BadOption:
+    return BadOption(f"cannot listen on {host} port {port} ({why}): choose another port, or end what uses it")

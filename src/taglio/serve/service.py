@@ -1,0 +1,103 @@
+"""What REST and gRPC share: models by name, requests checked and queued, readiness. Reads no socket."""
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from taglio.errors import TaglioError
+from taglio.serve.metrics import Metrics
+from taglio.serve.queue import Draining, InferenceFailed, Limits, ModelQueue, Overloaded, TooLate
+from taglio.serve.served import ServedModel
+from taglio.serve.tensors import BadRequest
+
+NAME = "taglio"
+EXTENSIONS = ("binary_tensor_data", "model_repository", "statistics")
+REASONS: dict[type[TaglioError], str] = {
+    BadRequest: "bad request",
+    Overloaded: "overloaded",
+    TooLate: "deadline",
+    Draining: "draining",
+    InferenceFailed: "inference failed",
+}
+
+
+class UnknownModel(TaglioError):
+    """No model of that name and version is served."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """`request_bytes`: the largest request. `token`: what clients must show, "" for none. `patience_s`: how long
+    requests that were taken may take when the server is told to end, and how long a client may be silent within one."""
+
+    request_bytes: int = 64 * 10**6
+    token: str = ""
+    patience_s: float = 30.0
+    limits: Limits = field(default_factory=Limits)
+
+
+class Service:
+    """All models that are served."""
+
+    def __init__(self, models: Sequence[ServedModel], settings: Settings) -> None:
+        self.settings = settings
+        self.metrics = Metrics()
+        self.queues = [ModelQueue(model, settings.limits, self.metrics.add(model)) for model in models]
+        self._by_name: dict[str, dict[str, ModelQueue]] = {}
+        for queue in self.queues:
+            self._by_name.setdefault(queue.model.name, {})[queue.model.version] = queue
+        self.ready = True
+
+    def queue(self, name: str, version: str = "") -> ModelQueue:
+        """The model called `name`; without a version the newest. Raises UnknownModel."""
+        versions = self._by_name.get(name, {})
+        if version and version in versions:
+            return versions[version]
+        if versions and not version:
+            return versions[max(versions, key=int)]
+        served = ", ".join(f"{queue.model.name} {queue.model.version}" for queue in self.queues)
+        raise UnknownModel(
+            f"no model {name[:80]!r}{f' version {version[:20]!r}' if version else ''}: served are {served}"
+        )
+
+    def versions(self, name: str) -> list[str]:
+        """Versions of a model, oldest first."""
+        return sorted(self._by_name[name], key=int)
+
+    async def infer(
+        self, queue: ModelQueue, feed: Mapping[str, np.ndarray], wanted: Sequence[str], timeout_s: float | None
+    ) -> dict[str, np.ndarray]:
+        """The outputs named `wanted` (none: all). Raises BadRequest for inputs or outputs that are missing or unknown,
+        and what the queue raises. Cancelled, the request is taken out of the queue."""
+        began = time.perf_counter()
+        model = queue.model
+        _check_names("input", list(feed), [spec.name for spec in model.inputs], complete=True)
+        outputs = [spec.name for spec in model.outputs]
+        _check_names("output", wanted, outputs, complete=False)
+        future = queue.submit(feed, began + timeout_s if timeout_s is not None else None)
+        found = await asyncio.wrap_future(future)
+        self.metrics.answered(model, time.perf_counter() - began)
+        return {name: found[name] for name in wanted or outputs}
+
+    def refused(self, name: str, version: str, error: TaglioError) -> None:
+        """Count a request that got no answer."""
+        self.metrics.refused(name, version, REASONS.get(type(error), "unknown model"))
+
+    def close(self) -> int:
+        """Take no more requests, answer those that were taken; how many were not answered in time."""
+        self.ready = False
+        until = time.monotonic() + self.settings.patience_s
+        return sum(queue.close(max(0.0, until - time.monotonic())) for queue in self.queues)
+
+
+def _check_names(what: str, given: Sequence[str], known: Sequence[str], *, complete: bool) -> None:
+    unknown = [name for name in given if name not in known]
+    missing = [name for name in known if name not in given] if complete else []
+    if unknown or missing:
+        wrong = f"no {what} {unknown[0][:80]!r}" if unknown else f"{what} {missing[0]!r} is missing"
+        raise BadRequest(f"{wrong}: the model's {what}s are {', '.join(known)}")
+    if len(set(given)) != len(given):
+        raise BadRequest(f"an {what} is given twice")

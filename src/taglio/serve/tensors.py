@@ -1,0 +1,160 @@
+"""Tensors as the Open Inference Protocol writes them, and as NumPy does. Reads no socket and runs no model."""
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from taglio.errors import TaglioError
+
+# Datatype of the protocol by NumPy name. BYTES are elements of any length, each behind its own.
+DATATYPES = {
+    "bool": "BOOL",
+    "uint8": "UINT8",
+    "uint16": "UINT16",
+    "uint32": "UINT32",
+    "uint64": "UINT64",
+    "int8": "INT8",
+    "int16": "INT16",
+    "int32": "INT32",
+    "int64": "INT64",
+    "float16": "FP16",
+    "float32": "FP32",
+    "float64": "FP64",
+    "object": "BYTES",
+}
+NUMPY = {datatype: np.dtype(name) for name, datatype in DATATYPES.items()}
+BYTES = "BYTES"
+_LENGTH = struct.Struct("<I")
+
+
+class BadRequest(TaglioError):
+    """A request that does not fit the protocol or the model; the client is told the message."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """An input or output of a served model. A dimension of any size is -1."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+
+
+def check_shape(spec: TensorSpec, datatype: object, shape: object, limit_bytes: int) -> tuple[int, ...]:
+    """The shape of a tensor sent for `spec`, before anything of it is allocated. Raises BadRequest where it does not
+    fit the model, or would take more than `limit_bytes`."""
+    if datatype != spec.datatype:
+        raise BadRequest(f"input {spec.name} has datatype {datatype}, the model takes {spec.datatype}")
+    if not isinstance(shape, Sequence) or isinstance(shape, str) or not all(type(size) is int for size in shape):
+        raise BadRequest(f"input {spec.name}: its shape must be a list of integers")
+    sizes = tuple(shape)
+    fits = len(sizes) == len(spec.shape) and all(
+        size >= 0 and wanted in (-1, size) for size, wanted in zip(sizes, spec.shape, strict=True)
+    )
+    if not fits:
+        raise BadRequest(f"input {spec.name} has shape {list(sizes)}, the model takes {list(spec.shape)}")
+    size_bytes = prod(sizes) * (1 if spec.datatype == BYTES else NUMPY[spec.datatype].itemsize)
+    if size_bytes > limit_bytes:
+        raise BadRequest(f"input {spec.name}: {size_bytes:,} bytes, this server takes {limit_bytes:,} at most")
+    return sizes
+
+
+def from_json(spec: TensorSpec, shape: tuple[int, ...], data: object) -> np.ndarray:
+    """The tensor that `data` lists, nested or flat, in row-major order. Raises BadRequest for values that the datatype
+    cannot hold, or another number of them."""
+    if not isinstance(data, list):
+        raise BadRequest(f"input {spec.name}: its data must be a list")
+    flat = _flat(data)
+    if len(flat) != prod(shape):
+        raise BadRequest(f"input {spec.name} has {len(flat)} values for shape {list(shape)}")
+    dtype = NUMPY[spec.datatype]
+    kinds: tuple[type, ...] = {"b": (bool,), "f": (int, float), "O": (str,)}.get(dtype.kind, (int,))
+    if wrong := [each for each in flat if type(each) not in kinds]:
+        raise BadRequest(f"input {spec.name}: {str(wrong[0])[:40]!r} is not a value of {spec.datatype}")
+    try:
+        if dtype.kind == "O":
+            return _objects(flat, shape)
+        with np.errstate(over="ignore"):
+            return np.array(flat, dtype).reshape(shape)
+    except (OverflowError, ValueError):
+        raise BadRequest(f"input {spec.name}: a value does not fit {spec.datatype}") from None
+
+
+def from_bytes(spec: TensorSpec, shape: tuple[int, ...], raw: bytes | memoryview) -> np.ndarray:
+    """The tensor whose elements `raw` holds, little-endian and row-major. Raises BadRequest for another length."""
+    if spec.datatype == BYTES:
+        return _objects(_elements(spec, raw, prod(shape)), shape)
+    dtype = NUMPY[spec.datatype].newbyteorder("<")
+    if len(raw) != prod(shape) * dtype.itemsize:
+        raise BadRequest(
+            f"input {spec.name} has {len(raw):,} bytes for shape {list(shape)} of {spec.datatype}, "
+            f"which takes {prod(shape) * dtype.itemsize:,}"
+        )
+    return np.frombuffer(raw, dtype).reshape(shape)
+
+
+def to_bytes(array: np.ndarray) -> bytes:
+    """Elements of `array`, little-endian and row-major; of strings, each behind its length."""
+    if array.dtype.kind in "OUS":
+        encoded = [each if isinstance(each, bytes) else str(each).encode() for each in array.ravel()]
+        return b"".join(_LENGTH.pack(len(each)) + each for each in encoded)
+    return np.ascontiguousarray(array, array.dtype.newbyteorder("<")).tobytes()
+
+
+def to_json(name: str, array: np.ndarray) -> list[Any]:
+    """Elements of `array` in one list. Raises BadRequest for NaN and infinity, which JSON does not have."""
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        raise BadRequest(f"output {name} holds NaN or infinite values, which JSON cannot: ask for binary data")
+    flat: list[Any] = array.ravel().tolist()
+    return [each.decode(errors="replace") if isinstance(each, bytes) else each for each in flat]
+
+
+def datatype_of(array: np.ndarray) -> str:
+    """The protocol's name of an array's type."""
+    return BYTES if array.dtype.kind in "OUS" else DATATYPES[array.dtype.name]
+
+
+def _flat(data: list[Any]) -> list[Any]:
+    """Elements of nested lists; depth is bounded by the parser."""
+    flat: list[Any] = []
+    waiting: list[Any] = [data]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, list):
+            if each and not any(isinstance(inner, list) for inner in each):
+                flat.append(each)
+            else:
+                waiting += reversed(each)
+        else:
+            flat.append([each])
+    return [value for part in flat for value in part]
+
+
+def _objects(values: Sequence[object], shape: tuple[int, ...]) -> np.ndarray:
+    array = np.empty(len(values), object)
+    array[:] = values
+    return array.reshape(shape)
+
+
+def _elements(spec: TensorSpec, raw: bytes | memoryview, count: int) -> list[str]:
+    found: list[str] = []
+    at = 0
+    while at < len(raw) and len(found) < count:
+        if at + _LENGTH.size > len(raw):
+            break
+        (length,) = _LENGTH.unpack_from(raw, at)
+        at += _LENGTH.size
+        if at + length > len(raw):
+            break
+        try:
+            found.append(bytes(raw[at : at + length]).decode())
+        except UnicodeDecodeError:
+            raise BadRequest(f"input {spec.name}: element {len(found)} is not UTF-8 text") from None
+        at += length
+    if at != len(raw) or len(found) != count:
+        raise BadRequest(f"input {spec.name}: {len(raw):,} bytes do not hold {count} elements behind their lengths")
+    return found

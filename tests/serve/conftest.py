@@ -1,0 +1,95 @@
+"""A workspace with a small model of dynamic batch, and a server process over it."""
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from taglio import artifact
+from taglio.components.build import write
+from taglio.components.cut import Component
+from taglio.flow.workspace import COMPONENTS, SETUP, Setup
+
+for package in ("grpc", "starlette", "uvicorn", "prometheus_client"):
+    pytest.importorskip(package, reason="taglio[serve] is not installed")
+
+SCALE = np.arange(1.0, 5.0, dtype=np.float32)
+
+
+def product() -> onnx.ModelProto:
+    """y = (x · scale, rows of x), with a free batch; `index` has the largest column of each row."""
+    nodes = [
+        helper.make_node("Mul", ["x", "scale"], ["y"], name="mul"),
+        helper.make_node("ArgMax", ["y"], ["index"], name="argmax", axis=1, keepdims=0),
+    ]
+    given = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 4])]
+    wanted = [
+        helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 4]),
+        helper.make_tensor_value_info("index", TensorProto.INT64, ["batch"]),
+    ]
+    graph = helper.make_graph(nodes, "product", given, wanted, [numpy_helper.from_array(SCALE, "scale")])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
+def workspace(folder: Path, proto: onnx.ModelProto) -> Path:
+    """`proto` as the built components of a workspace."""
+    inputs, outputs = (tuple(value.name for value in values) for values in (proto.graph.input, proto.graph.output))
+    part = Component("0-local", "local", ("all",), proto, inputs, outputs)
+    write(folder / COMPONENTS, "0" * 64, inputs, outputs, [part])
+    artifact.save(folder / f"{SETUP}.json", SETUP, "0" * 64, Setup("m.onnx", {}, "d.npz", "", 0, 1, False, "all"))
+    return folder
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A running server: its addresses, and its process."""
+
+    http: str
+    grpc: str
+    process: subprocess.Popen[str]
+
+
+def start(*arguments: str) -> Server:
+    """`taglio serve` on free ports of loopback."""
+    command = [
+        sys.executable,
+        "-m",
+        "taglio.cli",
+        "serve",
+        *arguments,
+        "--http-port",
+        "0",
+        "--grpc-port",
+        "0",
+        "--json",
+    ]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    if not line:
+        raise AssertionError(process.communicate()[1])
+    told = json.loads(line)
+    return Server(told["http"], told["grpc"], process)
+
+
+def stop(server: Server) -> tuple[int, str]:
+    """Exit code and error output after SIGTERM."""
+    server.process.send_signal(signal.SIGTERM)
+    _, error = server.process.communicate(timeout=60)
+    return server.process.returncode, error
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = workspace(tmp_path_factory.mktemp("product"), product())
+    running = start(f"product={folder}", "--max-request-mb", "1")
+    yield running
+    assert stop(running) == (0, "")

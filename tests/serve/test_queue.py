@@ -1,0 +1,137 @@
+"""Requests that wait, join, come too late, are too many, or fail."""
+
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from taglio.serve.queue import Draining, InferenceFailed, Limits, ModelQueue, Overloaded, Ran, TooLate
+from taglio.serve.served import ServedModel
+from taglio.serve.tensors import TensorSpec
+
+
+class Model:
+    """Doubles its input; waits while it is held, and refuses what holds a negative number."""
+
+    def __init__(self) -> None:
+        self.free = threading.Event()
+        self.running = threading.Event()
+        self.batches: list[int] = []
+
+    def run(self, feed: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        self.running.set()
+        self.free.wait(10)
+        self.batches.append(len(feed["x"]))
+        if (feed["x"] < 0).any():
+            raise ValueError("negative")
+        return [2 * feed["x"]]
+
+
+def queue_of(model: Model, limits: Limits, told: Any = None) -> ModelQueue:
+    spec = (TensorSpec("x", "FP32", (-1, 2)),)
+    executor: Any = model
+    served = ServedModel("m", "1", Path(), spec, (TensorSpec("y", "FP32", (-1, 2)),), executor, None, True)
+    return ModelQueue(served, limits, told)
+
+
+def rows(count: int, value: float = 1.0) -> dict[str, np.ndarray]:
+    return {"x": np.full((count, 2), value, np.float32)}
+
+
+def test_what_waits_is_joined_and_parted_again() -> None:
+    model, ran = Model(), list[Ran]()
+    queue = queue_of(model, Limits(wait_s=0.0), ran.append)
+    first = queue.submit(rows(1))
+    model.running.wait(10)
+    others = [queue.submit(rows(2, 1.0 + index)) for index in range(3)]
+    model.free.set()
+    assert (first.result(10)["y"] == 2.0).all()
+    for index, other in enumerate(others):
+        assert other.result(10)["y"].shape == (2, 2) and (other.result(10)["y"] == 2.0 + 2 * index).all()
+    assert model.batches == [1, 6]
+    assert [each.rows for each in ran] == [1, 3]
+    assert queue.close(10) == 0
+
+
+def test_a_batch_has_no_more_rows_than_allowed_and_one_shape() -> None:
+    model = Model()
+    queue = queue_of(model, Limits(batch=4, wait_s=0.0))
+    futures = [queue.submit(rows(1))]
+    model.running.wait(10)
+    futures += [queue.submit(rows(3)), queue.submit(rows(3)), queue.submit({"x": np.ones((1, 5), np.float32)})]
+    model.free.set()
+    assert [future.result(10)["y"].shape for future in futures] == [(1, 2), (3, 2), (3, 2), (1, 5)]
+    assert model.batches == [1, 3, 3, 1]
+
+
+def test_the_first_of_a_batch_waits_a_little_for_others() -> None:
+    model = Model()
+    model.free.set()
+    queue = queue_of(model, Limits(wait_s=5.0, batch=2))
+    first = queue.submit(rows(1))
+    second = queue.submit(rows(1))
+    first.result(10), second.result(10)
+    assert model.batches == [2]
+
+
+def test_too_many_are_refused_and_late_ones_are_not_run() -> None:
+    model = Model()
+    queue = queue_of(model, Limits(queue=1, wait_s=0.0))
+    running = queue.submit(rows(1))
+    model.running.wait(10)
+    late = queue.submit(rows(1), deadline_s=time.perf_counter())
+    with pytest.raises(Overloaded, match="1 requests wait"):
+        queue.submit(rows(1))
+    model.free.set()
+    running.result(10)
+    with pytest.raises(TooLate):
+        late.result(10)
+    assert model.batches == [1]
+
+
+def test_a_cancelled_request_is_not_run() -> None:
+    model = Model()
+    queue = queue_of(model, Limits(wait_s=0.0))
+    running = queue.submit(rows(1))
+    model.running.wait(10)
+    assert queue.submit(rows(1)).cancel()
+    model.free.set()
+    running.result(10)
+    assert queue.close(10) == 0 and model.batches == [1]
+
+
+def test_a_request_that_cannot_run_costs_no_other_answer() -> None:
+    model = Model()
+    queue = queue_of(model, Limits(wait_s=0.0))
+    futures = [queue.submit(rows(1))]
+    model.running.wait(10)
+    futures += [queue.submit(rows(1, -1.0)), queue.submit(rows(1))]
+    model.free.set()
+    assert (futures[0].result(10)["y"] == 2.0).all() and (futures[2].result(10)["y"] == 2.0).all()
+    with pytest.raises(InferenceFailed, match="negative"):
+        futures[1].result(10)
+
+
+def test_closing_answers_what_was_taken_and_takes_no_more() -> None:
+    model = Model()
+    queue = queue_of(model, Limits(wait_s=0.0, batch=1))
+    futures = [queue.submit(rows(1)) for _ in range(3)]
+    threading.Timer(0.1, model.free.set).start()
+    assert queue.close(10) == 0
+    assert [len(future.result(0)["y"]) for future in futures] == [1, 1, 1]
+    with pytest.raises(Draining):
+        queue.submit(rows(1))
+
+
+def test_closing_says_how_many_were_not_answered_in_time() -> None:
+    model = Model()
+    queue = queue_of(model, Limits(wait_s=0.0, batch=1))
+    for _ in range(3):
+        queue.submit(rows(1))
+    model.running.wait(10)
+    assert queue.close(0.05) == 2
+    model.free.set()

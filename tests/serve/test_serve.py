@@ -1,0 +1,234 @@
+"""A server process, asked by the ecosystem's clients and by hand."""
+
+import http.client
+import json
+import socket
+import struct
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.end_to_end.command import refused, taglio
+from tests.serve.conftest import SCALE, Server, product, start, stop, workspace
+
+ROWS = np.array([[1, -2, 3, 4], [9, 1, 1, 1]], np.float32)
+
+
+def ask(server: Server, path: str, body: bytes | None = None, headers: dict[str, str] | None = None) -> tuple[int, Any]:
+    """Status and body of one request; JSON where it is."""
+    request = urllib.request.Request(server.http + path, body, headers or {})
+    try:
+        with urllib.request.urlopen(request, timeout=30) as response:
+            code, raw = response.status, response.read()
+    except urllib.error.HTTPError as error:
+        code, raw = error.code, error.read()
+    try:
+        return code, json.loads(raw)
+    except ValueError:
+        return code, raw
+
+
+def request(**changes: Any) -> dict[str, Any]:
+    given = {"name": "x", "datatype": "FP32", "shape": [2, 4], "data": ROWS.tolist(), **changes}
+    return {"inputs": [given]}
+
+
+def infer(server: Server, body: object) -> tuple[int, Any]:
+    return ask(server, "/v2/models/product/infer", json.dumps(body).encode())
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_tritonclient_reads_metadata_and_infers(server: Server, protocol: str) -> None:
+    client_module = pytest.importorskip(f"tritonclient.{protocol}", reason="tritonclient is not installed")
+    address = server.http.removeprefix("http://") if protocol == "http" else server.grpc
+    client = client_module.InferenceServerClient(address)
+    assert client.is_server_live() and client.is_server_ready() and client.is_model_ready("product", "1")
+    metadata = client.get_model_metadata("product")
+    described = metadata["inputs"][0] if protocol == "http" else metadata.inputs[0]
+    shape = described["shape"] if protocol == "http" else list(described.shape)
+    assert shape == [-1, 4]
+    given = client_module.InferInput("x", [2, 4], "FP32")
+    given.set_data_from_numpy(ROWS)
+    asked = [client_module.InferRequestedOutput("y"), client_module.InferRequestedOutput("index")]
+    answer = client.infer("product", [given], outputs=asked, request_id="7")
+    assert np.array_equal(answer.as_numpy("y"), ROWS * SCALE)
+    assert answer.as_numpy("index").tolist() == (ROWS * SCALE).argmax(axis=1).tolist()
+    told = answer.get_response()
+    assert (told["id"] if protocol == "http" else told.id) == "7"
+    index = client.get_model_repository_index()
+    name = index[0]["name"] if protocol == "http" else index.models[0].name
+    assert name == "product"
+    given.set_data_from_numpy(ROWS)
+    with pytest.raises(Exception, match="no model 'nothing'"):
+        client.infer("nothing", [given])
+
+
+def test_plain_json_as_curl_sends_it(server: Server) -> None:
+    code, answer = infer(server, {**request(), "id": "a", "outputs": [{"name": "index"}]})
+    assert code == 200
+    assert answer == {
+        "model_name": "product",
+        "model_version": "1",
+        "id": "a",
+        "outputs": [{"name": "index", "datatype": "INT64", "shape": [2], "data": [3, 0]}],
+    }
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ([], "JSON object"),
+        ({}, "list of inputs"),
+        ({"inputs": [3]}, "list of inputs"),
+        ({"inputs": []}, "input 'x' is missing"),
+        (request(name="z"), "is none of x"),
+        ({"inputs": request()["inputs"] * 2}, "given twice"),
+        (request(datatype="INT8"), "the model takes FP32"),
+        (request(shape=[2, 5]), r"shape [2, 5]"),
+        (request(shape=[2**40, 4]), "bytes"),
+        (request(data=[1, 2]), "2 values"),
+        (request(data=["a"] * 8), "not a value of FP32"),
+        (request(parameters={"binary_data_size": 32}), "0 bytes are left"),
+        ({**request(), "outputs": [{"name": "q"}]}, "no output 'q'"),
+        ({**request(), "parameters": {"timeout": -1}}, "microseconds"),
+    ],
+)
+def test_a_wrong_request_is_refused_in_words(server: Server, body: object, said: str) -> None:
+    code, answer = infer(server, body)
+    assert code == 400
+    assert said in answer["error"] and "Traceback" not in answer["error"]
+
+
+@pytest.mark.parametrize("raw", [b"", b"{", b"\xff\xfe", b'{"inputs": ' + b"[" * 100_000, b'{"inputs": NaN}'])
+def test_no_json_is_refused(server: Server, raw: bytes) -> None:
+    code, answer = ask(server, "/v2/models/product/infer", raw)
+    assert code == 400 and "JSON" in answer["error"]
+
+
+@pytest.mark.parametrize("length", ["x", "-1", "100000", "3"])
+def test_a_wrong_header_length_is_refused(server: Server, length: str) -> None:
+    body = json.dumps(request()).encode()
+    code, _ = ask(server, "/v2/models/product/infer", body, {"Inference-Header-Content-Length": length})
+    assert code == 400
+
+
+def test_a_nan_is_answered_in_binary_and_refused_in_json(server: Server) -> None:
+    rows = ROWS.copy()
+    rows[0, 0] = np.nan
+    given = {"name": "x", "datatype": "FP32", "shape": [2, 4], "parameters": {"binary_data_size": rows.nbytes}}
+    for binary, wanted in ((True, 200), (False, 400)):
+        head = json.dumps({"inputs": [given], "parameters": {"binary_data_output": binary}}).encode()
+        headers = {"Inference-Header-Content-Length": str(len(head))}
+        code, answer = ask(server, "/v2/models/product/infer", head + rows.tobytes(), headers)
+        assert code == wanted
+        assert binary or "NaN" in answer["error"]
+
+
+def test_what_is_announced_too_large_is_refused_at_once(server: Server) -> None:
+    host, _, port = server.http.removeprefix("http://").rpartition(":")
+    connection = http.client.HTTPConnection(host, int(port), timeout=10)
+    connection.putrequest("POST", "/v2/models/product/infer")
+    connection.putheader("Content-Length", str(2 * 1024**3))
+    connection.endheaders()
+    assert connection.getresponse().status == 413
+    connection.close()
+
+
+def test_half_a_request_and_a_client_that_leaves_cost_nobody_else(server: Server) -> None:
+    host, _, port = server.http.removeprefix("http://").rpartition(":")
+    for _ in range(20):
+        with socket.create_connection((host, int(port))) as half:
+            half.sendall(b"POST /v2/models/product/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{")
+            half.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    assert infer(server, request())[0] == 200
+
+
+@pytest.mark.parametrize("path", ["/", "/v2", "/v2/models/product/stats", "/v2/models/stats", "/metrics", "/status"])
+def test_what_a_person_or_a_scraper_reads(server: Server, path: str) -> None:
+    infer(server, request())
+    code, body = ask(server, path)
+    assert code == 200
+    if path == "/metrics":
+        assert b'taglio_requests_total{model="product",version="1"}' in body
+    if path == "/status":
+        assert body["models"][0]["requests"] > 0 and body["models"][0]["measured_s"] > 0
+
+
+@pytest.mark.parametrize(
+    "path", ["/v3", "/v2/models/nothing", "/v2/models/product/versions/2", "/v2/models/product/infer"]
+)
+def test_what_is_not_there_is_404_in_json(server: Server, path: str) -> None:
+    code, body = ask(server, path)
+    assert code == 404 and body["error"]
+
+
+def test_only_the_addresses_asked_for_listen(server: Server) -> None:
+    ports = {int(address.rpartition(":")[2]) for address in (server.http, server.grpc)}
+    sockets = {
+        link.split("[")[1].rstrip("]")
+        for fd in Path(f"/proc/{server.process.pid}/fd").iterdir()
+        if (link := str(fd.readlink())).startswith("socket:")
+    }
+    listening = set()
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" and fields[9] in sockets:
+                address, port = fields[1].split(":")
+                listening.add((address.removeprefix("0000000000000000FFFF0000"), int(port, 16)))  # mapped into IPv6
+    assert listening == {("0100007F", port) for port in ports}
+
+
+def test_a_token_is_asked_for_by_both_protocols(tmp_path: Path) -> None:
+    folder = workspace(tmp_path / "w", product())
+    token = tmp_path / "token"
+    token.write_text("secret\n")
+    running = start(str(folder), "--token-file", str(token))
+    try:
+        assert ask(running, "/v2/health/ready")[0] == 200
+        assert ask(running, "/v2")[0] == 401
+        assert ask(running, "/v2", headers={"Authorization": "Bearer wrong"})[0] == 401
+        assert ask(running, "/v2", headers={"Authorization": "Bearer secret"})[0] == 200
+        grpc_client = pytest.importorskip("tritonclient.grpc", reason="tritonclient is not installed")
+        client = grpc_client.InferenceServerClient(running.grpc)
+        assert client.is_server_ready()
+        with pytest.raises(grpc_client.InferenceServerException, match="token"):
+            client.get_server_metadata()
+        assert client.get_server_metadata(headers={"authorization": "Bearer secret"}).name == "taglio"
+    finally:
+        assert stop(running) == (0, "")
+
+
+def test_a_directory_of_workspaces_serves_names_and_versions(tmp_path: Path) -> None:
+    for name in ("a/1", "a/10", "b"):
+        workspace(tmp_path / name, product())
+    running = start(str(tmp_path))
+    try:
+        _, index = ask(running, "/v2/repository/index", b"")
+        assert [(each["name"], each["version"]) for each in index] == [("a", "1"), ("a", "10"), ("b", "1")]
+        assert ask(running, "/v2/models/a")[1]["versions"] == ["1", "10"]
+        body = json.dumps(request()).encode()
+        assert ask(running, "/v2/models/a/infer", body)[1]["model_version"] == "10"
+        assert ask(running, "/v2/models/a/versions/1/infer", body)[1]["model_version"] == "1"
+    finally:
+        stop(running)
+
+
+def test_what_cannot_be_served_is_refused_in_one_line(tmp_path: Path, server: Server) -> None:
+    folder = workspace(tmp_path / "w", product())
+    port = server.http.rpartition(":")[2]
+    for arguments, said in (
+        ([str(tmp_path / "nothing")], "holds no built model"),
+        ([str(folder), str(folder)], "a second model"),
+        ([str(folder), "--http-port", port], "cannot listen on 127.0.0.1"),
+        ([str(folder), "--host", "0.0.0.0"], "give a token"),
+        ([str(folder), "--tls", str(tmp_path / "c"), str(tmp_path / "k")], "no such file"),
+        ([str(folder), "--token-file", str(tmp_path / "t")], "cannot be read"),
+    ):
+        refused(taglio("serve", *arguments), said)
+    (folder / "components" / "model.onnx").write_bytes(b"other")
+    refused(taglio("serve", str(folder)), "was changed")
