@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tests.backend_suite.check import PASSED, Outcome
 from tests.backend_suite.drive import GRAPHS, all_cases, outcomes, shrink, table
-from tests.backend_suite.known import EXPECTED_FILE, FAULTS_FILE, judge, load, save, sort
+from tests.backend_suite.known import EXPECTED_FILE, FAULTS_FILE, judge, load, merged, save, sort, without
 
 EXPECTED_HEAD = "Refusals that are right. This list may only shrink; see known.py."
 FAULTS_HEAD = "Faults to mend, by kind. Written by python -m tests.backend_suite --update."
@@ -31,9 +31,9 @@ def main() -> int:
     parser.add_argument("-v", "--verbose", action="store_true", help="a line for each case that does not pass")
     options = parser.parse_args()
     if options.shrink is not None:
-        without, case, outcome = shrink(options.shrink)
+        left_out, case, outcome = shrink(options.shrink)
         operators = " ".join(node.op_type for node in case.proto().graph.node)
-        print(f"graph-{options.shrink} without steps {without}: {outcome.status}: {outcome.detail}\n{operators}")
+        print(f"graph-{options.shrink} without steps {left_out}: {outcome.status}: {outcome.detail}\n{operators}")
         if options.save is not None:
             options.save.mkdir(parents=True, exist_ok=True)
             (options.save / f"{case.name}.onnx").write_bytes(case.model)
@@ -63,8 +63,10 @@ def _update(found: dict[str, Outcome]) -> int:
     for path, head, entries in zip(
         (EXPECTED_FILE, FAULTS_FILE), (EXPECTED_HEAD, FAULTS_HEAD), sort(found), strict=True
     ):
-        save(path, entries, head)
-        print(f"{path.name}: {sum(len(entry.cases) for entry in entries)} cases of {len(entries)} kinds")
+        kept = without(load(path), found)
+        save(path, merged(kept, entries), head)
+        for entry in load(path):
+            print(f"{path.name}: {len(entry.cases):5} {entry.status:9} {entry.kind}")
     return 0
 
 

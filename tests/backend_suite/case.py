@@ -114,12 +114,14 @@ def _write(folder: Path, samples: tuple[Feed, ...]) -> Path:
                 raise Unrunnable(f"input {name} is a {type(value).__name__}, which no array holds")
     if len({tuple(value.shape for value in feed.values()) for feed in samples}) == 1:
         path = folder / "data.npz"
-        np.savez(path, **{name: np.stack([_plain(feed[name]) for feed in samples]) for name in samples[0]})
+        arrays: dict[str, Any] = {name: np.stack([_plain(feed[name]) for feed in samples]) for name in samples[0]}
+        np.savez(path, **arrays)
         return path
     path = folder / "data"
     path.mkdir()
     for index, feed in enumerate(samples):
-        np.savez(path / f"{index:02}.npz", **{name: _plain(value) for name, value in feed.items()})
+        arrays = {name: _plain(value) for name, value in feed.items()}
+        np.savez(path / f"{index:02}.npz", **arrays)
     return path
 
 
@@ -136,9 +138,8 @@ def node_cases() -> Iterator[Case]:
         found = collect_testcases("")
     for each in found:
         if each.model is not None and each.data_sets:
-            values = each.data_sets[0][0]
-            values = [
-                numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else value for value in values
-            ]
-            names = [value.name for value in each.model.graph.input]
-            yield Case(each.name, each.model.SerializeToString(), (dict(zip(names, values, strict=False)),))
+            feed = {}
+            given: Any  # some are TensorProto, whatever the annotation says
+            for value, given in zip(each.model.graph.input, each.data_sets[0][0], strict=False):
+                feed[value.name] = numpy_helper.to_array(given) if isinstance(given, onnx.TensorProto) else given
+            yield Case(each.name, each.model.SerializeToString(), (feed,))

@@ -283,7 +283,7 @@ def norm(w: Writer, x: Value) -> Value:
     gain, shift = scales(x.shape[-1])
     if w.opset >= 17 and w.rng.random() < 0.7:
         return _same(w, x, "LayerNormalization", gain, shift, axis=-1)
-    axes = {"axes": [-1]} if w.opset < 18 else {}
+    axes: dict[str, Any] = {"axes": [-1]} if w.opset < 18 else {}
     more = [] if w.opset < 18 else [w.constant(np.array([-1]))]
     centred = w.op("Sub", x.name, w.op("ReduceMean", x.name, *more, **axes))
     square = w.op("ReduceMean", w.op("Mul", centred, centred), *more, **axes)
@@ -332,15 +332,15 @@ def _project(w: Writer, x: Value, out: int) -> Value:
 def _dense(w: Writer, x: Value, out: int) -> Value:
     size = x.shape[-1]
     if len(x.shape) == 2 and w.rng.random() < 0.5:
-        bias = [w.constant(w.rng.normal(0, 0.2, out).astype(np.float32))] if w.rng.random() < 0.7 else []
+        more = [w.constant(w.rng.normal(0, 0.2, out).astype(np.float32))] if w.rng.random() < 0.7 else []
         turned = int(w.rng.integers(2))
         weight = w.weight(*((out, size) if turned else (size, out)), fan=size)
-        attributes = {"alpha": 0.5, "beta": 2.0} if w.rng.random() < 0.15 else {}
-        return Value(w.op("Gemm", x.name, weight, *bias, transB=turned, **attributes), (*x.shape[:-1], out))
+        attributes: dict[str, Any] = {"alpha": 0.5, "beta": 2.0} if w.rng.random() < 0.15 else {}
+        return Value(w.op("Gemm", x.name, weight, *more, transB=turned, **attributes), (*x.shape[:-1], out))
     name = w.op("MatMul", x.name, w.weight(size, out, fan=size))
     if w.rng.random() < 0.7:
         bias = w.constant(w.rng.normal(0, 0.2, out).astype(np.float32))
-        name = w.op("Add", *((name, bias) if w.rng.random() < 0.7 else (bias, name)))
+        name = w.op("Add", name, bias) if w.rng.random() < 0.7 else w.op("Add", bias, name)
     return Value(name, (*x.shape[:-1], out))
 
 
@@ -364,7 +364,9 @@ def resize(w: Writer, x: Value) -> Value:
     if height > 20:
         return pool(w, x)
     mode = w.pick("nearest", "nearest", "linear", "cubic")
-    how = {"nearest_mode": "floor", "coordinate_transformation_mode": "asymmetric"} if mode == "nearest" else {}
+    how: dict[str, Any] = (
+        {"nearest_mode": "floor", "coordinate_transformation_mode": "asymmetric"} if mode == "nearest" else {}
+    )
     name = w.op("Resize", x.name, "", w.constant(np.array([1, 1, 2, 2], np.float32)), mode=mode, **how)
     return Value(name, (n, c, height * 2, width * 2))
 
@@ -409,7 +411,8 @@ def to_sequence(w: Writer, x: Value) -> Value:
 
 
 def average(w: Writer, x: Value) -> Value:
-    more, axes = ([], {"axes": [1]}) if w.opset < 18 else ([w.constant(np.array([1]))], {})
+    axes: dict[str, Any] = {"axes": [1]} if w.opset < 18 else {}
+    more = [] if w.opset < 18 else [w.constant(np.array([1]))]
     return Value(w.op("ReduceMean", x.name, *more, keepdims=0, **axes), (x.shape[0], x.shape[2]))
 
 
@@ -418,7 +421,7 @@ def last(w: Writer, x: Value) -> Value:
 
 
 def attention(w: Writer, x: Value) -> Value:
-    n, length, width = x.shape
+    width = x.shape[2]
     heads = 2 if width % 2 == 0 and w.rng.random() < 0.6 else 1
     parts = [_dense(w, x, width).name for _ in range(3)]
     if heads > 1:

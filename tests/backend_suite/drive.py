@@ -36,10 +36,11 @@ def outcomes(
     for case, result in run_all(check, cases, workers=workers, timeout_s=TIMEOUT_S):
         if isinstance(result, Died):
             ended = "" if result.timeout else f"exit code {result.exit_code}"
-            result = Outcome(TIMEOUT if result.timeout else CRASH, ended)
-        found[case.name] = result
+            found[case.name] = Outcome(TIMEOUT if result.timeout else CRASH, ended)
+        else:
+            found[case.name] = result
         if tell is not None:
-            tell(case.name, result)
+            tell(case.name, found[case.name])
     return found
 
 

@@ -92,8 +92,8 @@ def _round(name: str, ranges: dict[str, tuple[float, float]], graph: onnx.GraphP
     step = (high - low) / 255.0 or 1.0
     graph.initializer.extend(
         [
-            numpy_helper.from_array(np.float32(step), f"{name}/step"),
-            numpy_helper.from_array(np.uint8(np.clip(np.rint(-low / step), 0, 255)), f"{name}/zero"),
+            numpy_helper.from_array(np.asarray(step, np.float32), f"{name}/step"),
+            numpy_helper.from_array(np.clip(np.rint(-low / step), 0, 255).astype(np.uint8), f"{name}/zero"),
         ]
     )
     how = [f"{name}/step", f"{name}/zero"]

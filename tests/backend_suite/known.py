@@ -1,7 +1,7 @@
 """What is expected of cases that do not pass: refusals that have a reason, and today's faults. Runs nothing.
 
-`expected.toml` holds the refusals that stay: each entry has a regular expression that the refusal must match, and why it
-is right. `faults.toml` holds what is to be mended, by kind (the letters are those of the list of faults that the suite
+`expected.toml` holds the refusals that stay: each entry has a regular expression that the refusal must match, and why
+it is right. `faults.toml` holds what is to be mended, by kind (a letter is that of the list of faults that the suite
 began with). A case that passes must leave either list; a case in neither must pass. `python -m tests.backend_suite
 --update` writes both again: it sorts what does not pass by EXPECTED and KINDS below.
 """
@@ -9,8 +9,8 @@ began with). A case that passes must leave either list; a case in neither must p
 import json
 import re
 import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tests.backend_suite.check import EXCEPTION, PASSED, REFUSED, SKIPPED, WARNING, WRONG, Outcome
@@ -75,6 +75,20 @@ def sort(outcomes: Mapping[str, Outcome]) -> tuple[tuple[Entry, ...], tuple[Entr
             name
         )
     return _entries(expected), _entries(faults)
+
+
+def without(entries: tuple[Entry, ...], names: Collection[str]) -> tuple[Entry, ...]:
+    """`entries` less the cases `names`."""
+    left = (replace(entry, cases=tuple(case for case in entry.cases if case not in names)) for entry in entries)
+    return tuple(entry for entry in left if entry.cases)
+
+
+def merged(one: tuple[Entry, ...], other: tuple[Entry, ...]) -> tuple[Entry, ...]:
+    """Entries of both, cases of the same reason together."""
+    found: dict[tuple[str, str, str], list[str]] = {}
+    for entry in (*one, *other):
+        found.setdefault((entry.status, entry.detail, entry.kind), []).extend(entry.cases)
+    return _entries(found)
 
 
 def _entries(found: Mapping[tuple[str, str, str], list[str]]) -> tuple[Entry, ...]:

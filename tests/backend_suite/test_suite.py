@@ -70,7 +70,10 @@ def test_a_range_too_wide_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_traceback_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(QdqBuilder, "build", lambda *_: {}["missing"])
+    def careless(*_: object) -> None:
+        raise KeyError("missing")
+
+    monkeypatch.setattr(QdqBuilder, "build", careless)
     assert check(chain()).status == EXCEPTION
 
 

@@ -1,6 +1,7 @@
 """Variants of a case: its inputs as weights, operators before and behind, free dimensions. Runs nothing."""
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import onnx
@@ -35,7 +36,7 @@ def _weights(model: onnx.ModelProto, feed: Feed) -> Feed | None:
         if each.name != kept.name:
             value = feed[each.name]
             if value.dtype.kind in "OUS":
-                strings = [str(text).encode() for text in value.reshape(-1)]
+                strings: Any = [str(text).encode() for text in value.reshape(-1)]
                 tensor = helper.make_tensor(each.name, TensorProto.STRING, value.shape, strings)
             else:
                 tensor = numpy_helper.from_array(value, each.name)
@@ -80,7 +81,7 @@ def _add(source: str, target: str, value: np.ndarray, before: bool) -> tuple[onn
     return helper.make_node("Add", [source, f"{target}/w"], [target], name=target), constant
 
 
-def _anchor(source: str, target: str, value: np.ndarray, before: bool) -> tuple[onnx.NodeProto, np.ndarray] | None:
+def _anchor(source: str, target: str, value: np.ndarray, _: bool) -> tuple[onnx.NodeProto, np.ndarray] | None:
     if value.ndim < 2 or 0 in value.shape:
         return None
     convolution = value.ndim in (4, 5)

@@ -1,6 +1,6 @@
-"""Fuzz for a while: python -m tests.fuzz [TARGET ...] [--seconds S] [--seed N]; exit code 1 where something new is found.
+"""Fuzz for a while: python -m tests.fuzz [TARGET ...] [--seconds S] [--seed N].
 
-Every target gets S seconds of one core (FUZZ_SECONDS, default 300).
+Every target gets S seconds of one core (FUZZ_SECONDS, default 300). The exit code is 1 where something new is found.
 """
 
 import argparse

@@ -81,14 +81,16 @@ def signature(target: str, what: str) -> str:
     return f"{target}: {re.sub(r'[0-9.]+', 'N', what)[:60]}"
 
 
-def known() -> dict[str, dict[str, object]]:
-    """Today's faults by signature, from known.toml."""
-    return {entry["what"]: entry for entry in tomllib.loads(KNOWN.read_text(encoding="utf-8")).get("fault", [])}
+def known() -> dict[str, str]:
+    """Today's faults: an example (target and seed) by signature, from known.toml."""
+    return {
+        entry["what"]: entry["example"] for entry in tomllib.loads(KNOWN.read_text(encoding="utf-8")).get("fault", [])
+    }
 
 
 def report(result: Fuzzed) -> str:
     """A table of what was found."""
     lines = [f"{target}: {count} attempts" for target, count in result.attempts.items()]
-    for each in sorted(result.findings, key=lambda found: -result.times[found.what]):
-        lines.append(f"{result.times[each.what]:6}  {'known' if each.what in known() else 'NEW':5}  {each}")
+    often = sorted(result.findings, key=lambda found: -result.times[found.what])
+    lines += [f"{result.times[each.what]:6}  {'known' if each.what in known() else 'NEW':5}  {each}" for each in often]
     return "\n".join(lines)

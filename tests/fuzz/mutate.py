@@ -2,7 +2,7 @@
 
 import json
 import random
-from typing import Any
+from typing import Any, cast
 
 import onnx
 from google.protobuf.descriptor import FieldDescriptor
@@ -11,7 +11,7 @@ from google.protobuf.message import DecodeError, Message
 INTEGERS = (-1, 0, 1, 2, 3, 7, 16, 99, 255, 2**31 - 1, -(2**31), 2**40, 2**62, 2**63 - 1, -(2**63))
 NUMBERS = (0.0, -0.0, -1.0, 0.5, 1e-308, 1e308, -1e308, 1e30, float("inf"), float("nan"))
 TEXTS = ("", "x", "y", " ", "../up", "/etc/hostname", "é", "a" * 5000, "\x00", "%s%n", "nan", "-1", "conv0", "int8")
-VALUES = (None, True, False, *INTEGERS, *NUMBERS, *TEXTS, [], {}, [[]], [1, 2], {"x": 1})
+VALUES: tuple[Any, ...] = (None, True, False, *INTEGERS, *NUMBERS, *TEXTS, [], {}, [[]], [1, 2], {"x": 1})
 
 
 def damage_bytes(rng: random.Random, data: bytes) -> bytes:
@@ -44,7 +44,7 @@ def damage_model(rng: random.Random, data: bytes) -> bytes:
         kinds = sorted({type(each).__name__ for each in messages})
         kind = rng.choice(kinds)
         message = rng.choice([each for each in messages if type(each).__name__ == kind])
-        field = rng.choice(list(message.DESCRIPTOR.fields))
+        field = rng.choice(cast("list[FieldDescriptor]", list(message.DESCRIPTOR.fields)))
         try:
             _damage_field(rng, message, field, messages)
         except (TypeError, ValueError, DecodeError, UnicodeError):
@@ -84,7 +84,7 @@ def _damage_field(rng: random.Random, message: Message, field: FieldDescriptor, 
         elif action == 2 and len(items):
             items.append(items[rng.randrange(len(items))])
         elif field.type == FieldDescriptor.TYPE_MESSAGE:
-            donors = [each for each in messages if each.DESCRIPTOR == field.message_type]
+            donors = [each for each in messages if field.message_type == each.DESCRIPTOR]
             if donors:
                 items.add().ParseFromString(rng.choice(donors).SerializeToString())
         elif len(items) and rng.random() < 0.8:
@@ -92,7 +92,7 @@ def _damage_field(rng: random.Random, message: Message, field: FieldDescriptor, 
         else:
             items.append(_scalar(rng, field, messages))
     elif field.type == FieldDescriptor.TYPE_MESSAGE:
-        donors = [each for each in messages if each.DESCRIPTOR == field.message_type and each is not message]
+        donors = [each for each in messages if field.message_type == each.DESCRIPTOR and each is not message]
         if donors:
             getattr(message, name).ParseFromString(rng.choice(donors).SerializeToString())
     else:
@@ -113,6 +113,7 @@ def _scalar(rng: random.Random, field: FieldDescriptor, messages: list[Message])
     if field.type in (FieldDescriptor.TYPE_FLOAT, FieldDescriptor.TYPE_DOUBLE):
         return rng.choice(NUMBERS)
     if field.type == FieldDescriptor.TYPE_ENUM:
+        assert field.enum_type is not None
         return rng.choice((*field.enum_type.values_by_number, 99))
     return rng.choice(INTEGERS) if rng.random() < 0.7 else rng.randrange(30)
 
@@ -185,10 +186,6 @@ def damage_text(rng: random.Random, data: bytes) -> bytes:
 
 
 def _toml(value: object) -> str:
-    if isinstance(value, float):
-        return repr(value)
-    return (
-        {None: "", True: "true", False: "false"}.get(value) or json.dumps(value)
-        if not isinstance(value, list | dict)
-        else json.dumps(value)
-    )
+    if value is None:
+        return ""
+    return repr(value) if isinstance(value, float) else json.dumps(value)
