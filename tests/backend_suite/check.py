@@ -60,7 +60,7 @@ def check(case: Case) -> Outcome:
                 warnings.simplefilter("always")
                 compare(ready, Path(folder) / "out")
         except Wrong as wrong:
-            return Outcome(WRONG, str(wrong))
+            return Outcome(WRONG, f"{wrong}; holds {_telling(case)}")
         except TaglioError as refusal:
             text = f"{type(refusal).__name__}: {refusal}".replace(folder, "")
             return Outcome(REFUSED, text if "\n" not in text else f"of several lines: {text!r}")
@@ -73,6 +73,15 @@ def check(case: Case) -> Outcome:
         where = f"{warned[0].filename.rpartition('/taglio/')[2]}"
         return Outcome(WARNING, f"{warned[0].category.__name__} in {where}: {warned[0].message}")
     return Outcome(PASSED)
+
+
+# What a model holds that says which mechanism a wrong answer is of.
+_TELLING = ("If", "Loop", "Scan", "DequantizeLinear", "Cast", "Resize", "ArgMax", "Hardmax", "TopK", "NonZero")
+
+
+def _telling(case: Case) -> str:
+    kinds = {node.op_type for node in case.proto().graph.node}
+    return ", ".join(each for each in _TELLING if each in kinds) or "nothing unusual"
 
 
 def compare(ready: Runnable, folder: Path) -> None:

@@ -76,7 +76,8 @@ def _around(
 
 def _add(source: str, target: str, value: np.ndarray, before: bool) -> tuple[onnx.NodeProto, np.ndarray] | None:
     # Small, so that logarithms, roots and steps stay in their domain.
-    size = 1e-3 * float(np.abs(value).max(initial=0.0)) if before else 0.1
+    finite = np.abs(value[np.isfinite(value)])
+    size = 1e-3 * float(finite.max(initial=0.0)) if before else 0.1
     constant = np.full([1] * value.ndim, size or 1e-3, np.float32)
     return helper.make_node("Add", [source, f"{target}/w"], [target], name=target), constant
 
