@@ -1,5 +1,6 @@
 """Damage a file: bytes, protobuf fields, JSON values, lines of text. Deterministic in the generator that is given."""
 
+import copy
 import json
 import random
 from typing import Any, cast
@@ -147,9 +148,7 @@ def damage_json(rng: random.Random, data: bytes) -> bytes:
                 holder[f"{key}{rng.choice(('x', '', '/'))}"] = holder.pop(key)
             case _:
                 other, at, _ = rng.choice(spots)
-                holder[key] = other[at] if rng.random() < 0.3 else rng.choice(VALUES)
-                if holder[key] is holder:
-                    holder[key] = None
+                holder[key] = copy.deepcopy(other[at] if rng.random() < 0.3 else rng.choice(VALUES))
     return json.dumps(whole).encode(errors="surrogatepass")
 
 
