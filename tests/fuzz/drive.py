@@ -82,8 +82,8 @@ def signature(target: str, what: str) -> str:
 
 
 def known() -> dict[str, str]:
-    """Today's faults by signature, from known.toml: an example, target and seed; "" where what is damaged holds measured
-    times, for a seed gives another damage each time then."""
+    """Today's faults by signature, from known.toml: an example, target and seed; "" where what is damaged holds
+    measured times, for a seed gives another damage each time then."""
     entries = tomllib.loads(KNOWN.read_text(encoding="utf-8")).get("fault", [])
     return {entry["what"]: entry.get("example", "") for entry in entries}
 
