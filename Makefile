@@ -13,7 +13,7 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help quickstart test backends test-backends lint bench docs clean core dev
+.PHONY: help quickstart test test-suite backends test-backends lint bench docs clean core dev
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-13s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -24,6 +24,13 @@ quickstart: core ## install taglio in .venv and run its demonstration
 # Two at a time (ARGS="-n 0": one), each file's tests in one process: what a file's tests share is made once.
 test: dev ## run every test (ARGS="-m 'not slow'" for the quick ones)
 	@$(PY) -m pytest -n 2 --dist loadfile $(ARGS)
+
+# Every case of the ONNX project's backend suite with its variants, random graphs, damaged files: about twenty minutes on
+# two cores. FUZZ_SECONDS is what each kind of damaged file gets of one core.
+FUZZ_SECONDS ?= 300
+test-suite: dev ## test all of ONNX's backend suite, random graphs and damaged files
+	@$(PY) -m tests.backend_suite
+	@$(PY) -m tests.fuzz --seconds $(FUZZ_SECONDS)
 
 backends: ## build the environments of the other back ends (BACKENDS="openvino torch" for some)
 	@for name in $(BACKENDS); do $(call backend) done

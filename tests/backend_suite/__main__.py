@@ -1,0 +1,74 @@
+"""The whole suite: every node case of the onnx package, its variants, and composed graphs.
+
+python -m tests.backend_suite             exit code 1 where an outcome is not as expected.toml and faults.toml say
+python -m tests.backend_suite --update    write both lists again from what is found
+python -m tests.backend_suite --shrink 17 leave steps out of the graph of seed 17 while it fails as before
+"""
+
+import argparse
+import resource
+import sys
+import time
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from tests.backend_suite.check import PASSED, Outcome
+from tests.backend_suite.drive import GRAPHS, all_cases, outcomes, shrink, table
+from tests.backend_suite.known import EXPECTED_FILE, FAULTS_FILE, judge, load, merged, save, sort, without
+
+EXPECTED_HEAD = "Refusals that are right. This list may only shrink; see known.py."
+FAULTS_HEAD = "Faults to mend, by kind. Written by python -m tests.backend_suite --update."
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.backend_suite")
+    parser.add_argument("--only", default="*", metavar="PATTERN", help="cases whose names match")
+    parser.add_argument("--graphs", type=int, default=GRAPHS, help=f"composed graphs (default {GRAPHS})")
+    parser.add_argument("--workers", type=int, default=2, help="processes (default 2)")
+    parser.add_argument("--update", action="store_true", help="write expected.toml and faults.toml again")
+    parser.add_argument("--shrink", type=int, metavar="SEED", help="make the finding of one composed graph small")
+    parser.add_argument("--save", type=Path, metavar="FOLDER", help="also write the models of the cases that run")
+    parser.add_argument("-v", "--verbose", action="store_true", help="a line for each case that does not pass")
+    options = parser.parse_args()
+    if options.shrink is not None:
+        left_out, case, outcome = shrink(options.shrink)
+        operators = " ".join(node.op_type for node in case.proto().graph.node)
+        print(f"graph-{options.shrink} without steps {left_out}: {outcome.status}: {outcome.detail}\n{operators}")
+        if options.save is not None:
+            options.save.mkdir(parents=True, exist_ok=True)
+            (options.save / f"{case.name}.onnx").write_bytes(case.model)
+        return 0
+
+    def tell(name: str, outcome: Outcome) -> None:
+        if options.verbose and outcome.status != PASSED:
+            print(f"{name}: {outcome.status}: {outcome.detail}", flush=True)
+
+    start = time.monotonic()
+    cases = (case for case in all_cases(options.graphs) if fnmatchcase(case.name, options.only))
+    found = outcomes(cases, options.workers, tell)
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    cores = sum(each.ru_utime + each.ru_stime for each in used)
+    print(table(found))
+    print(f"{len(found)} cases in {time.monotonic() - start:.0f} s; {cores:.0f} s of one core")
+    if options.update:
+        return _update(found)
+    lines = judge(found, load(EXPECTED_FILE) + load(FAULTS_FILE))
+    for line in lines:
+        print(line, file=sys.stderr)
+    return 1 if lines else 0
+
+
+def _update(found: dict[str, Outcome]) -> int:
+    """Replace what the lists say of the cases that ran."""
+    for path, head, entries in zip(
+        (EXPECTED_FILE, FAULTS_FILE), (EXPECTED_HEAD, FAULTS_HEAD), sort(found), strict=True
+    ):
+        kept = without(load(path), found)
+        save(path, merged(kept, entries), head)
+        for entry in load(path):
+            print(f"{path.name}: {len(entry.cases):5} {entry.status:9} {entry.kind}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,75 @@
+"""All cases or a sample of them, in processes, and what became of each. Judges nothing."""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+
+from tests.backend_suite.case import Case, node_cases
+from tests.backend_suite.check import CRASH, STATUSES, TIMEOUT, Outcome, check
+from tests.backend_suite.compose import compose, recipe
+from tests.backend_suite.pool import Died, run_all
+from tests.backend_suite.variants import variants
+
+GRAPHS = 2000
+# Of a case that takes a second on a quiet core.
+TIMEOUT_S = 60.0
+
+
+def all_cases(graphs: int = GRAPHS) -> Iterator[Case]:
+    """The node cases, their variants, and so many composed graphs."""
+    for case in node_cases():
+        yield from variants(case)
+    yield from map(compose, range(graphs))
+
+
+def sample(cases: Iterable[Case], count: int, always: Collection[str]) -> list[Case]:
+    """About `count` of `cases`, evenly spaced, and those called `always`."""
+    whole = list(cases)
+    spaced = {index * len(whole) // count for index in range(count)}
+    return [case for index, case in enumerate(whole) if index in spaced or case.name in always]
+
+
+def outcomes(
+    cases: Iterable[Case], workers: int = 2, tell: Callable[[str, Outcome], None] | None = None
+) -> dict[str, Outcome]:
+    """Outcome by name of case."""
+    found = {}
+    for case, result in run_all(check, cases, workers=workers, timeout_s=TIMEOUT_S):
+        if isinstance(result, Died):
+            ended = "" if result.timeout else f"exit code {result.exit_code}"
+            found[case.name] = Outcome(TIMEOUT if result.timeout else CRASH, ended)
+        else:
+            found[case.name] = result
+        if tell is not None:
+            tell(case.name, found[case.name])
+    return found
+
+
+def shrink(seed: int, workers: int = 1) -> tuple[tuple[int, ...], Case, Outcome]:
+    """The steps of a composed graph that can go while its outcome stays of the same status, and what is left."""
+    without: tuple[int, ...] = ()
+    (last,) = outcomes([compose(seed)], workers).values()
+    for step in reversed(range(recipe(seed).steps)):
+        try:
+            case = compose(seed, (*without, step))
+        except (AssertionError, ValueError):  # a later step does not fit what is left
+            continue
+        (found,) = outcomes([case], workers).values()
+        if found.status == last.status:
+            without, last = (*without, step), found
+    return without, compose(seed, without), last
+
+
+def table(found: Mapping[str, Outcome]) -> str:
+    """How many cases ended how: as they are, by variant, composed."""
+    groups: dict[str, Counter[str]] = {}
+    for name, outcome in found.items():
+        group = name.partition("+")[2] or ("graphs" if name.startswith("graph-") else "as it is")
+        groups.setdefault(group, Counter())[outcome.status] += 1
+    return _rows(
+        [("", *STATUSES), *((group, *(counts[each] or "" for each in STATUSES)) for group, counts in groups.items())]
+    )
+
+
+def _rows(rows: Sequence[Sequence[object]]) -> str:
+    widths = [max(len(str(row[column])) for row in rows) for column in range(len(rows[0]))]
+    return "\n".join("  ".join(f"{cell!s:>{width}}" for cell, width in zip(row, widths, strict=True)) for row in rows)

@@ -1,0 +1,153 @@
+"""A sample of the suite; that the suite sees what it is for. All of it: make test-suite."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+
+from taglio.quantize.qdq import QdqBuilder
+from tests.backend_suite.case import Case
+from tests.backend_suite.check import CRASH, EXCEPTION, PASSED, REFUSED, SKIPPED, TIMEOUT, WRONG, Outcome, check
+from tests.backend_suite.compose import compose
+from tests.backend_suite.drive import all_cases, outcomes, sample
+from tests.backend_suite.known import EXPECTED_FILE, FAULTS_FILE, Entry, judge, load, save, sort
+from tests.backend_suite.pool import Died, run_all
+from tests.models import conv_relu_chain
+
+SAMPLE, GRAPHS = 260, 36
+
+
+def test_a_sample_of_the_suite() -> None:
+    entries = load(EXPECTED_FILE) + load(FAULTS_FILE)
+    of_each_kind = {case for entry in entries for case in entry.cases[:1] if not case.startswith("graph-")}
+    found = outcomes(sample(all_cases(graphs=0), SAMPLE, of_each_kind))
+    assert len(found) >= SAMPLE
+    assert sum(each.status == PASSED for each in found.values()) > SAMPLE / 4
+    assert judge(found, entries) == []
+
+
+def test_random_graphs() -> None:
+    found = outcomes(map(compose, range(GRAPHS)))
+    assert sum(each.status == PASSED for each in found.values()) > GRAPHS / 4
+    assert judge(found, load(EXPECTED_FILE) + load(FAULTS_FILE)) == []
+
+
+def chain() -> Case:
+    feed = {"x": np.random.default_rng(0).standard_normal((1, 3, 8, 8)).astype(np.float32)}
+    return Case("chain", conv_relu_chain().SerializeToString(), (feed,))
+
+
+def test_a_good_model_passes() -> None:
+    assert check(chain()) == Outcome(PASSED)
+
+
+def test_a_block_left_float_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is built lacks a block of the assignment; the switchable graph has it."""
+    whole = QdqBuilder.build
+
+    def careless(self: QdqBuilder, assignment: dict[str, object], *arguments: object) -> object:
+        return whole(self, dict(list(assignment.items())[1:]), *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(QdqBuilder, "build", careless)
+    assert check(chain()).status == WRONG
+
+
+def test_a_range_too_wide_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Built and switchable agree, and both are far worse than 8 bits are."""
+    whole = QdqBuilder.parameters
+
+    def wide(self: QdqBuilder, *arguments: object) -> object:
+        found = whole(self, *arguments)  # type: ignore[arg-type]
+        return type(found)(found.scale * np.float32(16), found.zero_point)
+
+    monkeypatch.setattr(QdqBuilder, "parameters", wide)
+    outcome = check(chain())
+    assert outcome.status == WRONG and "own range" in outcome.detail
+
+
+def test_a_traceback_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    def careless(*_: object) -> None:
+        raise KeyError("missing")
+
+    monkeypatch.setattr(QdqBuilder, "build", careless)
+    assert check(chain()).status == EXCEPTION
+
+
+def test_what_onnx_runtime_refuses_is_skipped() -> None:
+    value = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in "xy"]
+    graph = helper.make_graph([helper.make_node("NoSuch", ["x"], ["y"])], "g", value[:1], value[1:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    assert check(Case("none", model.SerializeToString(), ({"x": np.zeros(1, np.float32)},))).status == SKIPPED
+
+
+def test_a_seed_is_one_graph() -> None:
+    assert compose(7) is not compose(7)
+    assert compose(7).model == compose(7).model
+    assert len({compose(seed).model for seed in range(50)}) == 50
+
+
+def misbehave(item: str) -> str:
+    if item == "hang":
+        time.sleep(60)
+    if item == "die":
+        os.kill(os.getpid(), signal.SIGSEGV)
+    return item.upper()
+
+
+def test_a_crash_or_a_hang_costs_its_item_alone() -> None:
+    found = dict(run_all(misbehave, ["a", "die", "b", "hang", "c"], workers=1, timeout_s=5))
+    assert found == {
+        "a": "A", "b": "B", "c": "C", "die": Died(timeout=False, exit_code=-signal.SIGSEGV), "hang": Died(timeout=True)
+    }  # fmt: skip
+
+
+KNOWN = (
+    Entry(REFUSED, "zero dimension", "expected", ("empty",)),
+    Entry(EXCEPTION, "^KeyError", "fault", ("broken", "mended")),
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "outcome", "words"),
+    [
+        ("new", Outcome(REFUSED, "no reason"), "no reason"),
+        ("new", Outcome(CRASH, "exit code -11"), "exit code -11"),
+        ("new", Outcome(TIMEOUT), "timeout"),
+        ("mended", Outcome(PASSED), "remove it"),
+        ("broken", Outcome(REFUSED, "KeyError"), "known as exception"),
+        ("empty", Outcome(REFUSED, "another reason"), "another reason"),
+    ],
+)
+def test_what_is_not_as_the_lists_say(name: str, outcome: Outcome, words: str) -> None:
+    (line,) = judge({name: outcome}, KNOWN)
+    assert line.startswith(f"{name}: ") and words in line
+
+
+def test_what_is_as_the_lists_say() -> None:
+    found = {
+        "empty": Outcome(REFUSED, "input x has a zero dimension"),
+        "broken": Outcome(EXCEPTION, "KeyError in x.py: 'y'"),
+        "other": Outcome(PASSED),
+        "none": Outcome(SKIPPED, "ONNX Runtime cannot"),
+    }
+    assert judge(found, KNOWN) == []
+
+
+def test_lists_written_again_say_what_was_found(tmp_path: Path) -> None:
+    found = {
+        "empty": Outcome(REFUSED, 'BadModel: input "x" has a zero dimension (0)'),
+        "broken": Outcome(EXCEPTION, "KeyError in x.py, f: 'y'"),
+        "far": Outcome(WRONG, "int8: output y is 3.00% off the switchable graph (limit 0.20%)"),
+        "odd": Outcome(REFUSED, "CannotQuantize: tensor w0 of 3 has no {range}: calibrate with data"),
+        "fine": Outcome(PASSED),
+    }
+    expected, faults = sort(found)
+    paths = [tmp_path / name for name in ("expected.toml", "faults.toml")]
+    for path, entries in zip(paths, (expected, faults), strict=True):
+        save(path, entries, "a head\nof two lines")
+    assert [entry.cases for entry in load(paths[0])] == [("empty",)]
+    assert judge(found, load(paths[0]) + load(paths[1])) == []

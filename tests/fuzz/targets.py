@@ -1,0 +1,236 @@
+"""What is damaged, and the commands that read it. One attempt ends in success or in one line of refusal.
+
+Damages are drawn from a seed, so a finding is repeated by its name: target and seed.
+"""
+
+import io
+import random
+import shutil
+import tempfile
+import traceback
+from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+from taglio.cli import main
+from tests.backend_suite.compose import compose
+from tests.end_to_end.command import SCHEME
+from tests.fuzz.mutate import damage_bytes, damage_json, damage_model, damage_text
+from tests.models import TINY
+
+PEAK_BYTES = 2 * 1024**3
+CODES = (0, 2, 3)
+# Composed graphs that hold an If, a Loop, an LSTM, local functions, several inputs.
+COMPOSED = (1, 2, 3, 5, 8, 13, 21, 34)
+ARTIFACTS = (
+    "setup.json", "ranges-minmax.json", "profile.json", "error.json", "plan.json", "run.json",
+    "components/manifest.json",
+)  # fmt: skip
+READERS: tuple[tuple[str, ...], ...] = (
+    ("error", "{}", "--effort", "0.001"),
+    ("plan", "{}", "--max-error", "0.1"),
+    ("plan", "{}", "--max-error", "0.1", "--cluster", "{}/cluster.toml"),
+    ("build", "{}"),
+    ("run", "{}", "--runs", "3"),
+    ("report", "{}"),
+    ("sensitivity", "{}"),
+)
+CLUSTER = """\
+start = "camera"
+
+[device.camera]
+threads = 1
+memory_mb = 64
+idle_watts = 1.5
+active_watts = 4.0
+energy_cap_joules = 0.5
+cpus = 0.5
+send_ms = 2
+receive_ms_per_mb = 12
+profile = "profile.json"
+loopback = { bandwidth_mbit_s = 8000, latency_ms = 0.1 }
+
+[device.gateway]
+never = ["Resize*", "conv2*"]
+int8 = false
+scale = { of = "camera", factor = 0.5 }
+
+[device.server]
+threads = 4
+scale = { of = "gateway", factor = 0.2 }
+
+[[link]]
+from = "camera"
+to = "server"
+both = true
+bandwidth_mbit_s = 100
+latency_ms = 5
+gap_ms = 1
+joules_per_mb = 0.25
+
+[[link]]
+from = "camera"
+to = "gateway"
+bandwidth_mbit_s = 400
+
+[[link]]
+from = "gateway"
+to = "server"
+both = true
+bandwidth_mbit_s = 400
+
+[scenario.congested]
+cut = ["camera->gateway"]
+
+[[scenario.congested.link]]
+from = "camera"
+to = "server"
+bandwidth_mbit_s = 10
+
+[scenario.alone]
+without = ["gateway"]
+
+[scenario.alone.device.camera]
+threads = 2
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One damage of one target, in a copy of `base`."""
+
+    target: str
+    seed: int
+    base: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What should not have happened; `what` is empty where all was well."""
+
+    what: str
+    command: str = ""
+
+
+def make_base(folder: Path) -> None:
+    """Models with data, and a workspace that every stage has been through. Raises where a command fails."""
+    make_models(folder)
+    out = str(folder / "out")
+    model = ("profile", str(folder / "models" / "pyramid.onnx"), "--data", str(folder / "data.npy"), "--scheme", SCHEME)
+    _run((*model, "--effort", "0.01", "-o", out))
+    for command in (("error", "--effort", "0.01"), ("plan", "--max-error", "0.1"), ("build",), ("run", "--runs", "5")):
+        _run((command[0], out, *command[1:]))
+
+
+def make_models(folder: Path) -> None:
+    """The models alone, and data for some of them."""
+    models = folder / "models"
+    models.mkdir()
+    for name, build in TINY.items():
+        onnx.save(build(), models / f"{name}.onnx")
+    for seed in COMPOSED:
+        (models / f"graph-{seed}.onnx").write_bytes(compose(seed).model)
+    np.save(folder / "data.npy", np.random.default_rng(0).standard_normal((10, 3, 8, 8)).astype(np.float32))
+
+
+def attempt(what: Attempt) -> Finding:
+    """Damage, run, judge. Raises nothing."""
+    rng = random.Random(f"{what.target} {what.seed}")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        commands = TARGETS[what.target](rng, Path(what.base), folder)
+        for command in commands:
+            found = _judge(command)
+            if found is not None:
+                return Finding(found.replace(name, ""), " ".join(command).replace(name, ""))
+    return Finding("")
+
+
+def _judge(command: tuple[str, ...]) -> str | None:
+    _reset_peak()
+    try:
+        code, err = _captured(command)
+    except Exception as error:
+        frames = [each for each in traceback.extract_tb(error.__traceback__) if "/taglio/" in each.filename]
+        where = f"{frames[-1].filename.rpartition('/taglio/')[2]}, {frames[-1].name}" if frames else "?"
+        return f"traceback: {type(error).__name__} in {where}: {' '.join(str(error).split())[:200]}"
+    if (peak := _peak()) > PEAK_BYTES:
+        return f"memory: {peak / 1024**3:.1f} GiB"
+    if code not in CODES:
+        return f"exit code {code}: {err[-200:]!r}"
+    if code != 0 and (len(err.splitlines()) != 1 or not err.startswith("taglio: ")):
+        return f"not one line: {err[-300:]!r}"
+    if "Traceback" in err:
+        return f"a traceback beside success: {err[-300:]!r}"
+    return None
+
+
+def _captured(command: tuple[str, ...]) -> tuple[int, str]:
+    """Exit code and standard error. Raises what the command raises."""
+    err = io.StringIO()
+    with redirect_stdout(io.StringIO()), redirect_stderr(err):
+        try:
+            code = main(command)
+        except SystemExit as stop:  # --help
+            code = stop.code if isinstance(stop.code, int) else 1
+    return code, err.getvalue()
+
+
+def _run(command: tuple[str, ...]) -> None:
+    code, err = _captured(command)
+    if code != 0:
+        raise RuntimeError(f"taglio {' '.join(command)}: exit code {code}: {err}")
+
+
+def _reset_peak() -> None:
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+def _peak() -> int:
+    line = next(each for each in Path("/proc/self/status").read_text().splitlines() if each.startswith("VmHWM"))
+    return int(line.split()[1]) * 1024
+
+
+def _models(rng: random.Random, base: Path, folder: Path) -> list[tuple[str, ...]]:
+    source = rng.choice(sorted((base / "models").iterdir()))
+    damage = damage_bytes if rng.random() < 0.3 else damage_model
+    path = folder / "model.onnx"
+    path.write_bytes(damage(rng, source.read_bytes()))
+    commands: list[tuple[str, ...]] = [("inspect", str(path))]
+    if rng.random() < 0.3:
+        commands.append(("quantize", str(path), "--data", str(base / "data.npy"), "-o", str(folder / "q.onnx")))
+    return commands
+
+
+def _workspace(base: Path, folder: Path) -> Path:
+    out = Path(shutil.copytree(base / "out", folder / "out"))
+    (out / "cluster.toml").write_text(CLUSTER)
+    return out
+
+
+def _artifacts(rng: random.Random, base: Path, folder: Path) -> list[tuple[str, ...]]:
+    out = _workspace(base, folder)
+    path = out / rng.choice(ARTIFACTS)
+    damage = damage_bytes if rng.random() < 0.1 else damage_json
+    path.write_bytes(damage(rng, path.read_bytes()))
+    return [tuple(word.format(out) for word in rng.choice(READERS))]
+
+
+def _clusters(rng: random.Random, base: Path, folder: Path) -> list[tuple[str, ...]]:
+    out = _workspace(base, folder)
+    path = out / "cluster.toml"
+    damage = damage_bytes if rng.random() < 0.1 else damage_text
+    path.write_bytes(damage(rng, path.read_bytes()))
+    scenario = rng.choice(((), (), ("--scenario", "congested"), ("--scenario", "alone")))
+    return [("plan", str(out), "--max-error", "0.1", "--cluster", str(path), *scenario)]
+
+
+TARGETS: dict[str, Callable[[random.Random, Path, Path], list[tuple[str, ...]]]] = {
+    "models": _models,
+    "artifacts": _artifacts,
+    "clusters": _clusters,
+}
