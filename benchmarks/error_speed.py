@@ -24,9 +24,9 @@ from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantTy
 from cases import markdown, open_case, write
 from error_cases import NETWORKS, open_network
 from regressions import score
-from taglio.error.loss import Tally
 from taglio.error.measure import ErrorMeter
 from taglio.error.study import random_subsets
+from taglio.error.tally import Tally
 from taglio.flow.error import error_stage, open_switchable
 from taglio.flow.workspace import FLOAT_MODEL
 from taglio.quantize.precision import precisions

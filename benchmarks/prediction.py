@@ -37,7 +37,8 @@ def measure(name: str, subsets: int, threads: int | None, effort: float) -> dict
     profile = profile_stage(work, scheme, builder, effort)
     profile_s = time.perf_counter() - start
     start = time.perf_counter()
-    layers = layer_times(work.model, work.graph, builder, precisions(scheme), work.setup.options())
+    options = work.setup.options()
+    layers = layer_times(work.model, work.graph, builder, precisions(scheme), options, work.typical[0])
     layers_s = time.perf_counter() - start
     mixes = random_mixes(work.graph, precisions(scheme), subsets, SEED)
     models = {key: partial(builder.build, mix) for key, mix in {FLOAT_RUN: {}, **mixes}.items()}

@@ -127,7 +127,14 @@ def measure(name: str, bounds: list[float], effort: float, auto: bool) -> dict[s
     known = {scheme: stages(work, scheme, effort) for scheme in dict.fromkeys([DEFAULT_SCHEME, *chosen.values()])}
     plain = known[DEFAULT_SCHEME]
     layers = speedups(
-        layer_times(work.model, work.graph, plain.builder, precisions(DEFAULT_SCHEME), work.setup.options())
+        layer_times(
+            work.model,
+            work.graph,
+            plain.builder,
+            precisions(DEFAULT_SCHEME),
+            work.setup.options(),
+            work.typical[0],
+        )
     )
     contenders = [Contender("float", "both", partial(_give, work.model.proto), 0.0, None)]
     contenders += as_users_do(work, plain, bounds, layers)

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 
-from taglio.error.loss import Tally
+from taglio.error.tally import Tally
 from taglio.flow.workspace import Work
 from taglio.model.graph import Graph
 from taglio.quantize.effective import effective

@@ -37,7 +37,8 @@ def against(result: Comparison, key: str) -> float:
 def layer_sums(asked: argparse.Namespace) -> dict[str, float]:
     """Seconds of all layers in float, each a model of its own, by provider."""
     model = load(case_paths(NETWORK)[0], {})
-    cutter = LayerCutter(model, QdqBuilder(model, build(model), {}))
+    graph = build(model)
+    cutter = LayerCutter(model, graph, QdqBuilder(model, graph, {}))
     interpreter = find("openvino-ep").interpreter
     assert interpreter is not None
     with tempfile.TemporaryDirectory() as folder:

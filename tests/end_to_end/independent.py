@@ -7,6 +7,7 @@ import numpy as np
 import onnxruntime as ort
 
 from taglio.data import dataset as data
+from taglio.data import files
 from taglio.data.dataset import Split
 from taglio.data.spec import InputSpec
 from tests.end_to_end.command import Case
@@ -38,4 +39,4 @@ def difference(before: Path, after: Path, samples: Sequence[Feed]) -> float:
 
 
 def held_out(case: Case, inputs: Sequence[InputSpec]) -> Split:
-    return data.split(data.load(case.data, inputs), seed=0)
+    return data.split(files.load(case.data, inputs), seed=0)

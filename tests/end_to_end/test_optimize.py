@@ -13,6 +13,7 @@ from onnx import TensorProto
 
 from taglio import artifact
 from taglio.data import dataset as data
+from taglio.data import files
 from taglio.data.images import Preprocess
 from taglio.data.spec import InputSpec
 from taglio.flow.outcome import Outcome
@@ -212,7 +213,7 @@ def test_photographs_through_a_real_detector(tmp_path: Path) -> None:
     printed = taglio("optimize", *arguments, "-o", tmp_path / "out", "--json").json()
     assert printed["plan"]["error"] <= 0.005
     spec = (InputSpec("input", (1, 3, 240, 320), "float32"),)
-    loaded = data.load(case.data, spec, Preprocess("rgb", (127.0,), (1 / 128,)))
+    loaded = files.load(case.data, spec, Preprocess("rgb", (127.0,), (1 / 128,)))
     samples = data.split(loaded, seed=0).held_out.samples
     made = Path(printed["artifacts"]["model"])
     assert difference(network, made, samples) == pytest.approx(printed["plan"]["error"], abs=SAME)

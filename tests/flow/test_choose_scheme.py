@@ -11,6 +11,8 @@ from taglio.errors import BadModel
 from taglio.flow import choose_scheme
 from taglio.flow.choose_scheme import SchemeResult, choose, float_where_none_loads, pick
 from taglio.flow.workspace import Setup, Work, create
+from taglio.profile import stopwatch
+from taglio.profile.measure import FLOAT_RUN
 from taglio.quantize.scheme import AUTO_SCHEMES, DEFAULT_SCHEME, Scheme
 from taglio.runtimes.onnxruntime import sums_saturate
 
@@ -58,7 +60,7 @@ def test_a_bit_less_is_worth_it_where_sums_saturate_and_only_there(work: Work, m
 
 def breaking(monkeypatch: pytest.MonkeyPatch, broken: set[str]) -> None:
     """ONNX Runtime that loads no model of the schemes in `broken`."""
-    real = choose_scheme.time_models
+    real = stopwatch.time_models
 
     def timed(models, *rest, **options):  # type: ignore[no-untyped-def]
         if hit := broken.intersection(models):
@@ -88,6 +90,6 @@ def test_where_no_scheme_loads_everything_stays_float(work: Work, monkeypatch: p
 
 
 def test_a_model_that_does_not_load_in_float_is_no_schemes_fault(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
-    breaking(monkeypatch, {choose_scheme.FLOAT_RUN})
+    breaking(monkeypatch, {FLOAT_RUN})
     with pytest.raises(BadModel, match="no kernel"):
         choose(work, 1.0, Metric(), [CHANNEL])

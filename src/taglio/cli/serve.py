@@ -9,7 +9,7 @@ from typing import Any
 from taglio.cli.options import command, json_argument, positive, positive_float
 from taglio.errors import BadOption
 
-TOKEN = "TAGLIO_SERVE_TOKEN"  # the name of the variable
+VARIABLE = "TAGLIO_SERVE_TOKEN"
 
 
 def add(commands: Any) -> None:
@@ -27,7 +27,7 @@ def add(commands: Any) -> None:
     )
     each.add_argument("--grpc-port", type=int, default=8001, help="gRPC (default 8001; 0: any)")
     each.add_argument(
-        "--token-file", type=Path, help=f"file with the token that clients must show (default: ${TOKEN}, else none)"
+        "--token-file", type=Path, help=f"file with the token that clients must show (default: ${VARIABLE}, else none)"
     )
     each.add_argument("--tls", nargs=2, type=Path, metavar=("CERT", "KEY"), help="PEM files; encrypts both listeners")
     each.add_argument("--threads", type=positive, help="threads of a session (default: the plan's)")
@@ -86,7 +86,7 @@ def _serve(options: argparse.Namespace) -> int:
 
 def _token(path: Path | None) -> str:
     if path is None:
-        return os.environ.get(TOKEN, "")
+        return os.environ.get(VARIABLE, "")
     try:
         token = path.read_text().strip()
     except (OSError, UnicodeDecodeError) as error:

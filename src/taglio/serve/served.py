@@ -10,9 +10,8 @@ import onnx
 from taglio import artifact
 from taglio.components.build import MANIFEST, Manifest, read
 from taglio.errors import BadArtifact, BadModel, BadOption
-from taglio.flow.optimize import OUTCOME
 from taglio.flow.outcome import Outcome
-from taglio.flow.workspace import COMPONENTS, SETUP, Setup
+from taglio.flow.workspace import COMPONENTS, OUTCOME, SETUP, Setup
 from taglio.run.in_process import Executor
 from taglio.serve.tensors import DATATYPES, TensorSpec
 
