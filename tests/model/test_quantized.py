@@ -127,8 +127,6 @@ def test_weights_behind_dequantize_and_reshape_are_float_constants() -> None:
     path = SHARED / "17_dq_reshape.onnx"
     model = load(path)
     assert not quantized_operators(model.proto)
-    feed = {
-        spec.name: np.ones([dim for dim in spec.shape or () if isinstance(dim, int)], np.float32)
-        for spec in model.inputs
-    }
+    shapes = {spec.name: [dim for dim in spec.shape or () if isinstance(dim, int)] for spec in model.inputs}
+    feed = {name: np.ones(shape, np.float32) for name, shape in shapes.items()}
     assert distance(answer(onnx.load(path), feed), answer(model.proto, feed)) < 1e-6
