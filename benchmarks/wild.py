@@ -104,7 +104,16 @@ def optimize(model: Path, data: Path, max_error: float, effort: float) -> Row:
         plan["blocks"],
         plan["error"],
         check(model, built, data),
-        interface(model) == interface(built),
+        same_interface(model, built),
+    )
+
+
+def same_interface(before: Path, after: Path) -> bool:
+    """Whether inputs and outputs have the same names, order, types and dimensions. Where the original declares no
+    dimensions of an output, any will do."""
+    old, new = interface(before), interface(after)
+    return [each[0] for each in old] == [each[0] for each in new] and all(
+        two == one or ("," not in one and two.startswith(one)) for (_, one), (_, two) in zip(old, new, strict=True)
     )
 
 
