@@ -161,7 +161,7 @@ class ErrorModel:
         for what, wrong in (
             ("unknown block", named - blocks),
             ("unknown flow", {each.flow for each in edges} - moved),
-            ("unknown output", {each.output for each in self.outputs} - set(graph.outputs)),
+            ("unknown output", {each.output for each in self.outputs if not each.output.startswith(graph.outputs)}),
         ):
             if wrong:
                 return f"{what} {min(wrong)}"
