@@ -84,7 +84,8 @@ def period(assembled: Assembled, totals: Totals) -> float:
 
 def placed(problem: Problem, objective: Objective, cluster: Cluster = CLUSTER) -> Answer | None:
     try:
-        return place([workload(problem, cluster)], cluster, objective, gap=1e-3, time_limit_s=20.0)
+        limit_s = 2.0 if objective.simulated else 20.0
+        return place([workload(problem, cluster)], cluster, objective, gap=1e-3, time_limit_s=limit_s)
     except (Infeasible, BadOption):
         return None
 
