@@ -158,7 +158,7 @@ def test_a_stream_goes_by_its_busiest_device(send_s: float, receive_s: float, sl
     work = Workload("m", graph, known, None, Limits(None))
     devices = tuple(replace(each, send_s=send_s, receive_s=receive_s) for each in CLUSTER.devices)
     cluster = replace(CLUSTER, devices=devices)
-    answer = place([work], cluster, STREAM, gap=1e-3)
+    answer = place([work], cluster, STREAM, gap=1e-3, time_limit_s=100.0)
     assembled = assemble([work], cluster, Goal())
     best = min(totals_period(assembled, totals) for totals in every(assembled))
     assert best * (1 - 1e-9) <= answer.value <= best * (1 + 2e-3)
