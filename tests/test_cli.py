@@ -94,7 +94,7 @@ def test_one_name_means_one_thing() -> None:
             continue
         if name == "compare" and action.dest == "layers":  # whether, not where to cut
             continue
-        if name == "serve" and action.dest in ("host", "tls"):  # for clients, not for other devices
+        if name == "serve" and action.dest in ("host", "tls", "threads"):  # for clients, not for other devices
             continue
         for flag in action.option_strings:
             facts = (action.help, action.type, tuple(action.choices or ()))
