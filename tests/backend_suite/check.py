@@ -94,7 +94,7 @@ def compare(ready: Runnable, folder: Path) -> None:
     """Raises Wrong for a wrong answer, and what taglio raises."""
     scheme = exact()
     setup = Setup(str(ready.model), {}, str(ready.data), "", 0, 1, False, "all", scheme)
-    work = workspace.open_only(folder, setup)
+    work = workspace.open_only(folder, setup).settled(scheme)
     if work.model.outputs != ready.outputs:
         raise Wrong(f"outputs are called {work.model.outputs}, the original's {ready.outputs}")
     builder = work.builder(scheme)
