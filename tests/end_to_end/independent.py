@@ -1,6 +1,7 @@
 """How far the answers of one model file are from another's: nothing of the product but its reading of data."""
 
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -24,16 +25,16 @@ def session(path: Path) -> ort.InferenceSession:
     return ort.InferenceSession(str(path), providers=["CPUExecutionProvider"])
 
 
-def difference(before: Path, after: Path, samples: Sequence[Feed]) -> float:
-    """‖y − ŷ‖₂ / ‖y‖₂ pooled over `samples`, largest over outputs."""
+def difference(before: Path, after: Path, samples: Sequence[Feed], parts: Sequence[tuple[slice, ...]] = ((),)) -> float:
+    """‖y − ŷ‖₂ / ‖y‖₂ pooled over `samples`, largest over outputs and over the `parts` of each."""
     one, other = session(before), session(after)
     names = [output.name for output in one.get_outputs()]
     assert [output.name for output in other.get_outputs()] == names
     pairs = [(one.run(names, sample), other.run(names, sample)) for sample in samples]
     errors = []
-    for index in range(len(names)):
-        y = np.concatenate([np.ravel(left[index]).astype(np.float64) for left, _ in pairs])
-        z = np.concatenate([np.ravel(right[index]).astype(np.float64) for _, right in pairs])
+    for index, part in product(range(len(names)), parts):
+        y = np.concatenate([np.ravel(left[index][part]).astype(np.float64) for left, _ in pairs])
+        z = np.concatenate([np.ravel(right[index][part]).astype(np.float64) for _, right in pairs])
         errors.append(float(np.sqrt(np.square(y - z).sum() / np.square(y).sum())))
     return max(errors)
 
