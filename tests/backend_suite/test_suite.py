@@ -21,19 +21,25 @@ from tests.models import conv_relu_chain
 SAMPLE, GRAPHS = 260, 36
 
 
+def news(found: dict[str, Outcome]) -> list[str]:
+    """What no list knows of. What is mended, or fails in another way by now, `python -m tests.backend_suite` says."""
+    lines = judge(found, load(EXPECTED_FILE) + load(FAULTS_FILE))
+    return [line for line in lines if "remove it" not in line and "(known as" not in line]
+
+
 def test_a_sample_of_the_suite() -> None:
     entries = load(EXPECTED_FILE) + load(FAULTS_FILE)
     of_each_kind = {case for entry in entries for case in entry.cases[:1] if not case.startswith("graph-")}
     found = outcomes(sample(all_cases(graphs=0), SAMPLE, of_each_kind))
     assert len(found) >= SAMPLE
     assert sum(each.status == PASSED for each in found.values()) > SAMPLE / 4
-    assert judge(found, entries) == []
+    assert news(found) == []
 
 
 def test_random_graphs() -> None:
     found = outcomes(map(compose, range(GRAPHS)))
     assert sum(each.status == PASSED for each in found.values()) > GRAPHS / 4
-    assert judge(found, load(EXPECTED_FILE) + load(FAULTS_FILE)) == []
+    assert news(found) == []
 
 
 def chain() -> Case:

@@ -48,6 +48,7 @@ from taglio.quantize.ranges import Ranges
 from taglio.quantize.scheme import parse_scheme
 from taglio.run.in_process import Executor, RunReport, time_plan
 from taglio.runtimes.onnxruntime import SessionOptions, open_session, run_session, sums_saturate
+from taglio.scratch import scratch
 
 # Inputs, of different shapes where there are, on which components must equal the whole.
 PROVEN = 8
@@ -255,10 +256,23 @@ def quantize(
 
     `also` gives other blocks another scheme, as SCHEME=PATTERN; later ones win.
     """
+    with scratch() as folder:  # what calibration keeps is nothing that was asked for
+        return _quantize(folder, setup, method, blocks, also, out, progress)
+
+
+def _quantize(
+    folder: Path,
+    setup: Setup,
+    method: str,
+    blocks: str,
+    also: Sequence[str],
+    out: Path,
+    progress: Progress | None,
+) -> Quantized:
     scheme = setup.scheme
     if scheme is None:
         raise BadOption("--scheme auto needs a bound to choose by: name a scheme, or use taglio optimize")
-    work = workspace.open_only(out.parent, setup)
+    work = workspace.open_only(folder, setup)
     if method == "static" and scheme.format == "qdq":
         work = work.settled(scheme, progress)
     names = select(work.graph, blocks)
