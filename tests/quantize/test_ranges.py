@@ -39,7 +39,7 @@ def test_extremes_are_those_of_all_samples(tmp_path: Path) -> None:
 def test_a_masked_tensor_has_no_range_and_says_why(mask: float, tmp_path: Path) -> None:
     nodes = [helper.make_node("Where", ["keep", "x", "mask"], ["y"], name="where")]
     keep = np.array([[True, False]])
-    weights = [numpy_helper.from_array(keep, "keep"), numpy_helper.from_array(np.float32(mask), "mask")]
+    weights = [numpy_helper.from_array(keep, "keep"), numpy_helper.from_array(np.array(mask, np.float32), "mask")]
     given = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 2])
     wanted = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 2])
     graph = helper.make_graph(nodes, "g", [given], [wanted], weights)
