@@ -18,6 +18,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from taglio.report.page_charts import Chart, linear, logarithmic
 
 from cases import markdown, write
 from plan_instances import instance
@@ -25,7 +26,6 @@ from taglio.plan.costs import Costs, evaluate
 from taglio.plan.milp import Expression, Program, State
 from taglio.plan.problem import SOURCE, Problem
 from taglio.plan.solve import GAP, Placed, solve
-from taglio.report.page_charts import Chart, linear, logarithmic
 
 # Blocks, devices, graph, whether precision and limits are in it, seconds allowed by the target (None: it has none). The
 # peer's own networks are chains and `random`, in float and without limits that bind.
