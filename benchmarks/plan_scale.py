@@ -15,6 +15,7 @@ import json
 import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,8 @@ from taglio.plan.costs import Costs, evaluate
 from taglio.plan.milp import Expression, Program, State
 from taglio.plan.problem import SOURCE, Problem
 from taglio.plan.solve import GAP, Placed, solve
-from taglio.report.page_charts import Chart, linear, logarithmic
+from taglio.report.parts import Axis, Chart, Heading, Mark
+from taglio.report.written import Section, drawn, render, write
 
 # Blocks, devices, graph, whether precision and limits are in it, seconds allowed by the target (None: it has none). The
 # peer's own networks are chains and `random`, in float and without limits that bind.
@@ -153,7 +155,7 @@ def table(options: argparse.Namespace) -> int:
     text = markdown(header, rows)
     growing = growth(options)
     path = write("plan_scale", {"rows": results, "growth": growing}, text)
-    path.with_suffix(".svg").write_text(plot(growing), encoding="utf-8")
+    plot(path.with_suffix(".html"), growing)
     print(text)
     return 0
 
@@ -195,21 +197,17 @@ def growth(options: argparse.Namespace) -> dict[str, list[tuple[float, float]]]:
     return result
 
 
-def plot(growing: dict[str, list[tuple[float, float]]]) -> str:
-    """Three charts side by side, in one SVG."""
-    width, height = 480, 372
-    parts = []
-    for index, (name, points) in enumerate(growing.items()):
-        across = linear(name, [x for x, _ in points], from_zero=True)
-        chart = Chart(across, logarithmic("seconds", [y for _, y in points]), f"seconds by {name}")
-        for x, y in points:
-            chart.mark("dot", x, y, "point", f"{x:g} {name}: {y:.3f} s")
-        parts.append(f'<g transform="translate({index * width} 0)">{chart.draw()}</g>')
-    style = "text{font:12px sans-serif}.grid{stroke:#ddd}.axis{stroke:#333}.point{fill:#26c}.reach{fill:none}"
-    box = f"0 0 {width * len(parts)} {height}"
-    size = f'width="{width * len(parts)}" height="{height}"'
-    inner = "".join(parts).replace('class="chart"', f'class="chart" width="{width}" height="{height}"')
-    return f'<svg xmlns="http://www.w3.org/2000/svg" {size} viewBox="{box}"><style>{style}</style>{inner}</svg>\n'
+def plot(path: Path, growing: dict[str, list[tuple[float, float]]]) -> None:
+    """A chart for each thing that grows, on a page beside the results."""
+
+    def chart(name: str, points: list[tuple[float, float]]) -> Chart:
+        marks = [Mark(x, y, "dot", f"{x:g} {name}: {y:.3f} s") for x, y in points]
+        return Chart(f"seconds by {name}", Axis(name, zero=True), Axis("seconds", "log"), marks)
+
+    lacks: list[str] = []
+    charts = drawn("Seconds", [lambda: [chart(*each) for each in growing.items()]], lacks)
+    top = drawn("Summary", [lambda: [Heading("Planning time by size", 1)]], lacks)
+    write(path, render("Planning time by size", path.stem, top, [Section("seconds", "Seconds", charts)]), lacks)
 
 
 def quality(options: argparse.Namespace) -> int:

@@ -25,7 +25,7 @@ def test_a_bound_in_decibel_is_kept(profiled: Path) -> None:
     assert model["metric"]["name"] == "sqnr"
     ran = taglio("plan", profiled, "--max-error", 38)
     assert ran.code == 0, ran.err
-    assert "at least 38.00 dB asked for" in ran.out and "%" not in ran.out.rpartition("sqnr predicted")[2]
+    assert "limit 38.00 dB" in ran.out and "%" not in ran.out.rpartition("sqnr predicted")[2]
     plan = taglio("plan", profiled, "--max-error", 38, "--json").json()
     assert plan["limits"]["metric"]["name"] == "sqnr"
     assert plan["measured_error"] <= plan["limits"]["max_error"] == pytest.approx(10 ** (-38 / 20))
@@ -92,12 +92,12 @@ def test_a_plan_is_bounded_and_told_in_the_users_metric(
     ran = quick(few_digits, out, "--metric", "own_metric:right", "--max-error", 90)
     assert ran.code == 0, ran.err
     assert ran.out.count(f"own_metric:right was imported from {tmp_path / 'own_metric.py'}") == 1
-    assert re.search(r"its own_metric:right is \d+(\.\d+)?, at least 90 asked for", ran.out)
+    assert re.search(r"its own_metric:right is \d+(\.\d+)?, limit 90", ran.out)
     told = quick(few_digits, out, "--metric", "own_metric:right", "--max-error", 90, "--json").json()
     assert told["metric"] == {"name": "own_metric:right", "bound": 90.0}
     assert told["float32"]["value"] >= told["plan"]["value"] >= 90.0
     page = (out / "report.html").read_text()
-    assert "own_metric:right" in page and "at least 90 asked for" in page
+    assert "own_metric:right" in page and "limit 90" in page
     before = snapshot(out)
     refused(
         quick(few_digits, out, "--metric", "own_metric:right", "--max-error", 100.5),

@@ -133,7 +133,7 @@ def test_tables_instead_of_json(tiny: Case, tmp_path: Path) -> None:
     ran = taglio("optimize", *arguments)
     assert ran.code == 0
     assert ran.err == ""
-    for word in ("float32", "int8", "plan", "latency", "error", "5 samples calibrated", "held out", "report.html"):
+    for word in ("float32", "int8", "plan", "latency", "error", "5 samples for calibration", "held out", "report.html"):
         assert word in ran.out
 
 

@@ -259,7 +259,7 @@ def _pareto(options: argparse.Namespace) -> int:
     from taglio.flow.transaction import changing
     from taglio.plan.pareto import AXES, front
     from taglio.plan.place import GAP, place
-    from taglio.report import page_pareto, terminal_cluster
+    from taglio.report import placement, terminal_cluster
     from taglio.report.progress import bar
     from taglio.report.written import offer
 
@@ -281,7 +281,7 @@ def _pareto(options: argparse.Namespace) -> int:
             progress=progress,
         )
         artifact.save(staged / "pareto.json", "pareto", each.work.model.sha256, result)
-        lacks = offer(lambda: page_pareto.write(staged / path.name, each.work.model.name, result))
+        lacks = offer(lambda: placement.write(staged / path.name, each.work.model.name, result))
     remark(lacks.replace(str(staged), str(options.folder)))
     if options.json:
         return emit(result)

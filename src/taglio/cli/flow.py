@@ -280,11 +280,14 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _report(options: argparse.Namespace) -> int:
-    from taglio.report import page, terminal
+    from taglio.report import page, tables, terminal
+    from taglio.report.material import gather
 
-    made = page.write(options.folder)
+    material = gather(options.folder)
+    made = page.write(options.folder, material)
     remark(made.remark)
     if options.json:
         return emit({"report": str(made.path)})
+    tables.show(options.folder, material)
     terminal.say(f"wrote {made.path}")
     return 0

@@ -2,26 +2,35 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from importlib.resources import files
 from pathlib import Path
 
-from taglio.compare.drift import Drift, even_s
+from taglio.compare.drift import even_s
 from taglio.compare.recommend import best, standings
 from taglio.compare.result import COMPARISON, Comparison
 from taglio.compare.row import Layer, Row
 from taglio.report import written
 from taglio.report.comparison_table import conditions
-from taglio.report.page_charts import Bar, Chart, drawn, logarithmic, waterfall
-from taglio.report.page_markup import MISSING, Html, join, ms, percent, plural, size, table, tag, times
-from taglio.report.written import Written
+from taglio.report.parts import (
+    Axis,
+    Bar,
+    Bars,
+    Chart,
+    Columns,
+    Heading,
+    Items,
+    Legend,
+    Mark,
+    Part,
+    Table,
+    Text,
+)
+from taglio.report.units import MISSING, ms, percent, plural, size, times
+from taglio.report.written import Section, Written
 
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
-_SHAPES = ("circle", "square", "diamond")
-_COLORS = ("#2f6f4f", "#a8481e", "#2a5ca8", "#8a3f8f", "#8f7a14", "#147a85", "#6b6b6b")
+_SYMBOLS = ("circle", "square", "diamond")
+_COLORS = 7  # that the style sheet has for back ends
 _BARS = 30
 _NOTHING = 1e-3  # per cent: an error below it is float's rounding, and drawn as none
-
-
 FILE = f"{COMPARISON}.html"
 
 
@@ -34,86 +43,76 @@ def write(folder: Path, result: Comparison) -> Written:
 def render(result: Comparison) -> tuple[str, list[str]]:
     """The page as text, and what it lacks: a section that fails is replaced by a sentence."""
     lacks: list[str] = []
-
-    def section(title: str, *draw: Callable[[], Sequence[Html]]) -> Html:
-        parts = [
-            part
-            for each in draw
-            for part in written.drawn(each, title, lacks, lambda why: [tag("p", why, class_="absent")])
-        ]
-        return tag("section", tag("h2", title), *parts)
-
-    head = tag(
-        "head",
-        tag("meta", charset="utf-8"),
-        tag("meta", name_="viewport", content="width=device-width, initial-scale=1"),
-        tag("meta", http_equiv="Content-Security-Policy", content=_POLICY),
-        tag("title", f"{result.model} compared – taglio"),
-        tag("style", Html((files("taglio.report") / "page_style.css").read_text() + _colors(result))),
-    )
-    latency = partial(_milliseconds, drift=result.drift)
-    sections = [
-        tag("header", tag("p", tag("b", "taglio"), tag("span", result.model), class_="brand"),
-            tag("h1", "Every back end, measured"), tag("p", result.recommendation, class_="lede"), _conditions(result)),
-        section(
-            "Error against latency and size",
-            lambda: [_legend(result)],
-            lambda: [tag("div",
-                _scatter(result, "latency of one inference, ms", latency),
-                _scatter(result, "size of the model, MB", _megabytes),
-                class_="columns",
-            )],
-        ),
-        section(f"The fastest row of each back end within {percent(result.max_error)}", lambda: [_standings(result)]),
-        *(section(backend, partial(_backend, result, backend)) for backend in result.backends),
-    ]  # fmt: skip
-    body = tag("body", tag("main", *sections))
-    return f"<!doctype html>\n{tag('html', head, body, lang='en')}\n", lacks
+    fastest = f"Fastest row of each back end (error limit {percent(result.max_error)})"
+    named: list[tuple[str, str, Callable[[], list[Part]]]] = [
+        ("plots", "Error against latency and size", lambda: _plots(result)),
+        ("standings", fastest, lambda: _standings(result)),
+        *((backend, backend, partial(_backend, result, backend)) for backend in result.backends),
+    ]
+    top = written.drawn("Summary", [lambda: _summary(result)], lacks)
+    sections = [Section(id_, title, written.drawn(title, [draw], lacks)) for id_, title, draw in named]
+    return written.render(f"{result.model} compared – taglio", result.model, top, sections), lacks
 
 
-def _colors(result: Comparison) -> str:
-    rules = [f" .b{i} {{ fill: {_COLORS[i % len(_COLORS)]}; fill-opacity: .65; }}" for i in range(len(result.backends))]
-    return "".join(rules)
-
-
-def _conditions(result: Comparison) -> Html:
+def _summary(result: Comparison) -> list[Part]:
     steps = [
         f"{step.source} → {step.target} by {step.tool}: outputs differ by {percent(step.distance)}"
         for step in result.conversions
     ]
+    samples = f"{result.calibration_samples} samples for calibration, {result.held_out_samples} held out"
     lines = [
         str(result.machine),
         f"{plural(result.threads, 'thread')}; rows of one back end ran in turns after a warm-up; medians",
         *conditions(result),
-        f"{result.data}: {result.calibration_samples} samples calibrated, {result.held_out_samples} held out",
+        f"{result.data}: {samples}",
         *steps,
     ]
-    return tag("p", *(join(line, tag("br")) for line in lines), class_="small")
+    told: list[Part] = [Heading("Every back end, measured", 1), Text(result.recommendation, "lede")]
+    return [*told, Items([("", line) for line in lines])]
 
 
-def _legend(result: Comparison) -> Html:
-    """A swatch for each back end that has a row in the charts, and the ring of the recommended one."""
-    items = []
-    for index, backend in enumerate(result.backends):
-        rows = [row for row in result.rows if row.wanted.backend == backend]
-        count = sum(row.latency is not None for row in rows)
-        if count:
-            items.append(tag("li", _swatch(index, _SHAPES[index % len(_SHAPES)]), f"{backend}: {count} of {len(rows)}"))
+def _plots(result: Comparison) -> list[Part]:
+    rows = [row for row in result.rows if row.latency is not None and row.checked is not None]
+    if not rows:
+        return [Text("No row was measured.", "absent")]
     chosen = best(result.rows, result.max_error)
+
+    def milliseconds(row: Row) -> float:
+        return even_s(row.latency, result.drift) * 1e3 if row.latency is not None else 0.0
+
+    def megabytes(row: Row) -> float:
+        return row.checked.size_bytes / 1e6 if row.checked is not None else 0.0
+
+    def scatter(title: str, value: Callable[[Row], float]) -> Chart:
+        marks = []
+        for row in rows:
+            index = result.backends.index(row.wanted.backend)
+            error = (row.checked.error_to_original or 0.0) * 100 if row.checked else 0.0
+            text = f"{row.wanted.id}\n{milliseconds(row):.2f} ms, {error:.3f} %, {megabytes(row):.2f} MB"
+            symbol, label = _SYMBOLS[index % len(_SYMBOLS)], row.wanted.id if row is chosen else ""
+            drawn = error if error >= _NOTHING else 0.0
+            marks.append(Mark(value(row), drawn, f"b{index % _COLORS}", text, label, symbol, ring=row is chosen))
+        broken = 0.0 < result.max_error * 100 < max((mark.y for mark in marks), default=0.0)
+        limit = (result.max_error * 100, f"limit {percent(result.max_error)}") if broken else None
+        axis = Axis("error against the original, %", "log", zero=True)
+        return Chart(f"{title} and error of {plural(len(rows), 'row')}", Axis(title, "log"), axis, marks, limit=limit)
+
+    legend = []
+    for index, backend in enumerate(result.backends):
+        own = [row for row in result.rows if row.wanted.backend == backend]
+        count = sum(row.latency is not None for row in own)
+        if count:
+            legend.append((f"c{index % _COLORS}", f"{backend}: {count} of {len(own)}"))
     if chosen is not None:
-        swatch = _swatch(result.backends.index(chosen.wanted.backend), "ring")
-        items.append(tag("li", swatch, f"recommended: {chosen.wanted.id}"))
-    words = f"Point at a mark for its row. Errors below {_NOTHING:g} % are drawn at 0."
-    return join(tag("ul", *items, class_="legend"), tag("p", words, class_="small"))
+        legend.append(("ring", f"recommended: {chosen.wanted.id}"))
+    note = Text(f"Point at a mark for its row. Errors below {_NOTHING:g} % are drawn at 0.", "small")
+    latency, disk = scatter("latency per inference, ms", milliseconds), scatter("size of the model, MB", megabytes)
+    return [Legend(legend), note, Columns([[latency], [disk]])]
 
 
-def _swatch(index: int, shape: str) -> Html:
-    return tag("svg", drawn(shape, 10, 10, 4.5, f"b{index}"), width=20, height=20, aria_hidden="true")
-
-
-def _standings(result: Comparison) -> Html:
-    head = ("back end", "row", "latency", "× float", "× ORT", "from the original", "size", "rows measured")
-    rows = []
+def _standings(result: Comparison) -> list[Part]:
+    head = ("back end", "row", "latency", "× float", "× ORT", "error against the original", "size", "rows measured")
+    rows: list[Sequence[object]] = []
     for each in standings(result.rows, result.backends, result.max_error):
         counted = f"{each.measured} of {each.total}"
         if each.row is None or each.row.latency is None or each.row.checked is None:
@@ -125,88 +124,42 @@ def _standings(result: Comparison) -> Html:
                 each.backend,
                 each.row.wanted.id.partition("/")[2],
                 ms(each.seconds),
-                MISSING if latency.speedup is None else times(latency.speedup),
-                MISSING if latency.against_reference is None else times(latency.against_reference),
+                _ratio(latency.speedup),
+                _ratio(latency.against_reference),
                 percent(checked.error_to_original),
                 size(checked.size_bytes),
                 counted,
             )
         )
-    words = (
-        "Latency at the machine's usual speed; × ORT is the speed over ONNX Runtime's float model in the same rounds."
-    )
-    return join(tag("p", words, class_="small"), table(head, rows, words=frozenset({1})))
+    text = "Latency corrected for drift; × ORT is the speed relative to ONNX Runtime's float model in the same rounds."
+    return [Text(text, "small"), Table(head, rows, words=frozenset({1}))]
 
 
-def _milliseconds(row: Row, drift: Drift | None) -> float:
-    assert row.latency is not None
-    return even_s(row.latency, drift) * 1e3
-
-
-def _megabytes(row: Row) -> float:
-    assert row.checked is not None
-    return row.checked.size_bytes / 1e6
-
-
-def _scatter(result: Comparison, title: str, value: Callable[[Row], float]) -> Html:
-    rows = [row for row in result.rows if row.latency is not None and row.checked is not None]
-    if not rows:
-        return tag("p", "No row was measured.", class_="absent")
-    errors = [(row.checked.error_to_original or 0.0) * 100 if row.checked else 0.0 for row in rows]
-    errors = [error if error >= _NOTHING else 0.0 for error in errors]
-    chart = Chart(
-        logarithmic(title, [value(row) for row in rows]),
-        logarithmic("error from the original, %", errors, zero=True),
-        f"{title} and error of {plural(len(rows), 'row')}",
-    )
-    if 0.0 < result.max_error * 100 < max(errors, default=0.0):
-        chart.area_above(result.max_error * 100, "beyond")
-        chart.across(result.max_error * 100, "upper", f"{percent(result.max_error)} allowed")
-    chosen = best(result.rows, result.max_error)
-    for row, error in zip(rows, errors, strict=True):
-        index = result.backends.index(row.wanted.backend)
-        shape = "ring" if row is chosen else _SHAPES[index % len(_SHAPES)]
-        what = f"{row.wanted.id}: {_milliseconds(row, result.drift):.2f} ms, {error:.3f} %, {_megabytes(row):.2f} MB"
-        chart.mark(shape, value(row), error, f"b{index}", what)
-    for row, error in zip(rows, errors, strict=True):
-        if row is chosen:
-            chart.label(value(row), error, row.wanted.id)
-    return tag("figure", chart.draw())
-
-
-def _backend(result: Comparison, backend: str) -> list[Html]:
+def _backend(result: Comparison, backend: str) -> list[Part]:
     rows = [row for row in result.rows if row.wanted.backend == backend]
     layers = [layer for layer in result.layers if layer.backend == backend]
     versions = ", ".join(f"{name} {version}" for name, version in result.versions.get(backend, {}).items())
     support = [each for each in result.support if each.backend == backend]
-    parts = [tag("p", versions, class_="small"), _rows(rows), *_reasons(rows)]
+    parts: list[Part] = [Text(versions, "small"), _rows(rows), *_reasons(rows)]
     if support:
-        parts.append(
-            table(
-                ("way", "operator", "works", "why not"),
-                [(each.way, each.operator, "yes" if each.works else "no", each.reason) for each in support],
-                caption="Operators, found by trying",
-                words=frozenset({1, 2, 3}),
-            )
-        )
+        cells = [(each.way, each.operator, "yes" if each.works else "no", each.reason) for each in support]
+        head = ("way", "operator", "works", "why not")
+        parts.append(Table(head, cells, "Operators, found by trying", words=frozenset({1, 2, 3})))
     if layers:
         parts += [_speedups(layers), _layers(layers)]
     if backend in result.absent:
-        parts.append(tag("p", f"Layers: {result.absent[backend]}", class_="absent"))
+        parts.append(Text(f"Layers: {result.absent[backend]}", "absent"))
     return parts
 
 
-def _rows(rows: Sequence[Row]) -> Html:
-    head = ["row", "latency", "spread", "× float", "× ORT", "error from its float", "from the original", "top-1"]
+def _rows(rows: Sequence[Row]) -> Table:
+    head = ["row", "latency", "spread", "× float", "× ORT", "error against its float", "against the original", "top-1"]
     head += ["size", "in int8", "types", "symmetric", "per channel", "engine", "operators in int8"]
     labelled = any(row.checked is not None and row.checked.accuracy is not None for row in rows)
     kept = [index for index, name in enumerate(head) if labelled or name != "top-1"]
     cells = [_cells(row) for row in rows]
-    return table(
-        [head[index] for index in kept],
-        [[each[index] for index in kept] for each in cells],
-        words=frozenset(range(len(kept) - 5, len(kept))),
-    )
+    words = frozenset(range(len(kept) - 5, len(kept)))
+    return Table([head[index] for index in kept], [[each[index] for index in kept] for each in cells], words=words)
 
 
 def _cells(row: Row) -> tuple[object, ...]:
@@ -220,8 +173,8 @@ def _cells(row: Row) -> tuple[object, ...]:
         name,
         ms(latency.median_s),
         ms(latency.deviation_s),
-        MISSING if latency.speedup is None else times(latency.speedup),
-        MISSING if latency.against_reference is None else times(latency.against_reference),
+        _ratio(latency.speedup),
+        _ratio(latency.against_reference),
         percent(checked.error_to_float),
         percent(checked.error_to_original),
         percent(checked.accuracy),
@@ -232,37 +185,35 @@ def _cells(row: Row) -> tuple[object, ...]:
     )
 
 
-def _reasons(rows: Sequence[Row]) -> list[Html]:
-    """Why rows were not measured, and what is to be known of those that were: each once, with its rows."""
+def _reasons(rows: Sequence[Row]) -> list[Part]:
+    """Why rows were not measured, and remarks on those that were: each once, with its rows."""
     found: dict[str, list[str]] = {}
     for row in rows:
         said = (f"{row.status}: {row.reason}",) if row.reason else row.checked.notes if row.checked else ()
         for each in said:
             found.setdefault(each, []).append(row.wanted.id.partition("/")[2])
-    items = [
-        tag("li", tag("b", "all rows" if len(names) == len(rows) else ", ".join(names)), f" – {text}")
-        for text, names in found.items()
-    ]
-    return [tag("ul", *items, class_="small")] if items else []
+    items = [("all rows" if len(names) == len(rows) else ", ".join(names), text) for text, names in found.items()]
+    return [Items(items)] if items else []
+
+
+def _ratio(value: float | None) -> str:
+    return MISSING if value is None else times(value)
 
 
 def _yes(value: bool | None) -> str:
     return MISSING if value is None else "yes" if value else "no"
 
 
-def _speedups(layers: Sequence[Layer]) -> Html:
+def _speedups(layers: Sequence[Layer]) -> Part:
     known = sorted((each for each in layers if each.speedup), key=lambda each: -(each.float_s or 0.0))[:_BARS]
     if not known:
-        return tag("p", "No layer has both times.", class_="absent")
+        return Text("No layer has both times.", "absent")
     ratios = [(each.name, each.speedup or 1.0) for each in known]
     bars = [Bar(name, 1.0, ratio, times(ratio), "int8" if ratio >= 1.0 else "float") for name, ratio in ratios]
-    caption = tag(
-        "p", f"Speed-up of the {plural(len(known), 'slowest layer')}: left of 1 int8 is slower", class_="small"
-    )
-    return join(caption, waterfall(bars))
+    return Bars(bars, f"Speed-up of the {plural(len(known), 'slowest layer')} (left of 1: int8 is slower)")
 
 
-def _layers(layers: Sequence[Layer]) -> Html:
+def _layers(layers: Sequence[Layer]) -> Table:
     head = ("layer", "kind", "MFLOPs", "output", "in int8", "float", "int8", "speed-up", "error alone", "note")
     rows = [
         (
@@ -273,10 +224,10 @@ def _layers(layers: Sequence[Layer]) -> Html:
             MISSING if each.int8_bytes is None else size(each.int8_bytes),
             ms(each.float_s),
             ms(each.int8_s),
-            MISSING if each.speedup is None else times(each.speedup),
+            _ratio(each.speedup),
             percent(each.error),
             each.note,
         )
         for each in layers
     ]
-    return table(head, rows, caption="Layer by layer", words=frozenset({1, 9}))
+    return Table(head, rows, "Layer by layer", words=frozenset({1, 9}))

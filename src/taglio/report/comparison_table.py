@@ -19,7 +19,7 @@ _NAME_SHOWN = 60  # TFLite's converter joins the names of all that it fused
 def show(result: Comparison, page: Path | None) -> None:
     """All of it: the conditions, a table of rows, the layers that gain most, the recommendation."""
     _say(f"{result.model} ({result.kind}) on {result.machine}, {result.threads} threads")
-    _say(f"{result.calibration_samples} samples calibrated, {result.held_out_samples} held out for the error")
+    _say(f"{result.calibration_samples} samples for calibration, {result.held_out_samples} held out for the error")
     for line in conditions(result):
         _say(line)
     for step in result.conversions:
@@ -43,7 +43,7 @@ def show(result: Comparison, page: Path | None) -> None:
 
 
 def _standings(result: Comparison) -> None:
-    _say(f"\nthe fastest row of each back end within {result.max_error:.2%}, latency at the machine's usual speed")
+    _say(f"\nfastest row of each back end (error limit {result.max_error:.2%}), latency corrected for drift")
     table = _table("back end", "row", "latency", "x float", "x ORT", "of original", "size", "rows measured")
     for each in standings(result.rows, result.backends, result.max_error):
         counted = f"{each.measured} of {each.total}"
@@ -66,19 +66,19 @@ def _standings(result: Comparison) -> None:
 
 def conditions(result: Comparison) -> list[str]:
     """How rows were limited, what was kept, and how steady the machine was."""
-    stop = f"a row is stopped after {result.silence_s:.0f} s of silence"
+    stop = f"timeout per row {result.silence_s:.0f} s"
     if result.memory_limit_bytes is None:
-        memory = "; memory is not limited: this system does not say what a process holds"
+        memory = "; no memory limit: this system does not report the memory of a process"
     else:
-        memory = f", or when its process holds {result.memory_limit_bytes / 2**30:.1f} GiB"
+        memory = f"; memory limit {result.memory_limit_bytes / 2**30:.1f} GiB"
     lines = [stop + memory]
     if result.kept:
-        lines.append(f"{result.kept} rows were kept from when this comparison was stopped")
+        lines.append(f"{result.kept} rows come from an earlier, interrupted run")
     if result.drift is not None:
         each = result.drift
         lines.append(
-            f"beside every back end ONNX Runtime's float model took {each.fastest_s * 1e3:.2f} to "
-            f"{each.slowest_s * 1e3:.2f} ms: compare rows of different back ends by x ORT, which drift does not touch"
+            f"ONNX Runtime's float model, timed beside every back end, took {each.fastest_s * 1e3:.2f} to "
+            f"{each.slowest_s * 1e3:.2f} ms: compare back ends by x ORT, which is independent of drift"
         )
     return lines
 

@@ -75,7 +75,7 @@ def outcome(folder: Path, result: Outcome) -> None:
     say(f"{result.model}: {result.blocks} blocks, {result.candidates} can be int8; scheme {result.scheme}")
     where = result.conditions
     say(f"on {where.machine}, {where.threads} threads, {where.runtime} {where.runtime_version}")
-    say(f"{result.calibration_samples} samples calibrated, {result.held_out_samples} held out for the error")
+    say(f"{result.calibration_samples} samples for calibration, {result.held_out_samples} held out for the error")
     if result.conditions.shapes:
         say(measured_at(result.conditions.shapes))
     metric = result.metric
@@ -100,17 +100,17 @@ def outcome(folder: Path, result: Outcome) -> None:
         say(f"{metric.name} was imported from {source_of(metric.name)}")
     gain = result.float32.latency.median_s / result.plan.latency.median_s
     against = result.int8.latency.median_s / result.plan.latency.median_s
-    held = "holds the bound" if result.int8.holds(result.max_error) else "breaks the bound"
+    held = "is within the limit" if result.int8.holds(result.max_error) else "exceeds the limit"
     say(
         f"The plan is {gain:.2f} x as fast as float and {against:.2f} x as fast as all-int8, which {held}; "
         f"its {metric.title} is {metric.text(result.plan.error, 3)}{_interval(result.plan, metric)}, "
-        f"{metric.limit(result.max_error, 3)} asked for ({result.status}, gap {result.gap:.2%})."
+        f"limit {metric.text(result.max_error, 3)} ({result.status}, gap {result.gap:.2%})."
     )
     if parts and result.plan.int8_blocks:
         _say_parts("the plan", result.plan.parts, metric)
     for note in (*([result.doubt] if result.doubt else []), *result.notes):
         say(f"note: {note}")
-    say(f"took {sum(result.stage_seconds.values()):.0f} s, {_bytes(result.peak_memory_bytes)} of memory at most")
+    say(f"took {sum(result.stage_seconds.values()):.0f} s, peak memory {_bytes(result.peak_memory_bytes)}")
     say(f"wrote {folder / workspace.COMPONENTS / 'model.onnx'} and {folder / workspace.REPORT}")
 
 
@@ -193,7 +193,7 @@ def profile(graph: Graph, result: Profile, layers: LayerTimes | None = None) -> 
         ratio = "" if not int8_s else f"{float_s / int8_s:.2f}"
         table.add_row(escape(name), kinds[name], _ms(float_s), "" if int8_s is None else _ms(int8_s), ratio)
     _print(table)
-    runs = _table("whole model", "measured", "predicted unseen", "ratio")
+    runs = _table("whole model", "measured", "cross-validated", "ratio")
     for run in result.runs:
         unseen = run.predicted_s / run.wall.median_s
         runs.add_row(
@@ -204,16 +204,14 @@ def profile(graph: Graph, result: Profile, layers: LayerTimes | None = None) -> 
         )
     _print(runs)
     if layers is not None:
-        sums = _table("sum of layers alone", "measured whole", "sum", "ratio")
+        sums = _table("sum of single layers", "measured whole", "sum", "ratio")
         for run in result.runs:
             assignment = {block: result.precision(name) for block, name in run.assignment.items()}
             total = predict_sum(layers, graph, assignment)
             sums.add_row(run.name, _ms(run.wall.median_s), _ms(total), f"{total / run.wall.median_s:.3f}")
         _print(sums)
-        say(f"layers cut {layers.cut} of QuantizeLinear, {layers.runs} runs each, {layers.wall_s:.1f} s for all")
-    say(
-        f"scheme {result.scheme}; 9 of 10 measured times should lie within {result.interval_ratio:.1%} of the predicted"
-    )
+        say(f"layers cut {layers.cut} QuantizeLinear, {layers.runs} runs each, {layers.wall_s:.1f} s in total")
+    say(f"scheme {result.scheme}; 9 of 10 times are expected within {result.interval_ratio:.1%} of the prediction")
     doubt = result.conditions.doubt()
     if doubt:
         say(f"note: {doubt}")
@@ -297,8 +295,8 @@ def error_line(result: Plan) -> str:
     """A plan's error in the metric's unit: predicted, measured, allowed."""
     metric, guess = result.limits.metric, result.predicted_error
     measured = "" if result.measured_error is None else f", measured {metric.text(result.measured_error)}"
-    bound = "" if result.limits.max_error is None else f", {metric.limit(result.limits.max_error)} asked for"
-    return f"{metric.title} predicted {metric.text(guess.value)} (at worst {metric.text(guess.high)}){measured}{bound}"
+    bound = "" if result.limits.max_error is None else f", limit {metric.text(result.limits.max_error)}"
+    return f"{metric.title} predicted {metric.text(guess.value)} (upper end {metric.text(guess.high)}){measured}{bound}"
 
 
 def plan_object(result: Plan) -> dict[str, Any]:
@@ -356,7 +354,7 @@ def run(result: RunReport) -> None:
     say(
         f"predicted {_ms(result.predicted_s)}{elsewhere}, "
         f"measured {_ms(result.plan.steady_s)}, ratio {result.ratio:.3f}; "
-        f"{result.steady_ratio:.3f} with the machine's drift of {result.drift - 1.0:+.1%} taken out"
+        f"{result.steady_ratio:.3f} corrected for the machine's drift of {result.drift - 1.0:+.1%}"
     )
 
 

@@ -29,13 +29,13 @@ def plans(answer: Answer, names: Sequence[str], objective: Objective, told: Sequ
     if loads:
         loads = [each for each in loads if each[1] >= _LEAST_LOAD] or loads[:1]
         rates = " + ".join(f"{each.rate_per_s:.4g}" for each in answer.assembled.workloads if each.rate_per_s)
-        busy = ", ".join(f"{on} for {share:.1%} of the time" for on, share in loads)
-        _say(f"{rates} requests a second keep busy {busy}")
-    alone = "" if objective.last.simulated else " by blocks and messages alone"
+        busy = ", ".join(f"{on} busy {share:.1%} of the time" for on, share in loads)
+        _say(f"{rates} requests/s: {busy}")
+    alone = "" if objective.last.simulated else " (sum of blocks and messages)"
     moved, cost = answer.moves()
     if moved and objective.last.kind != "throughput":
-        alone += f", of it {amount(objective, cost)} for moving {moved} block{'s' * (moved > 1)}"
-    _say(f"{objective}: {amount(objective, answer.value)}{alone}, proven within {answer.gap:.2%} of the best")
+        alone += f", including {amount(objective, cost)} to move {moved} block{'s' * (moved > 1)}"
+    _say(f"{objective}: {amount(objective, answer.value)}{alone}, proven within {answer.gap:.2%} of the optimum")
     for each in told:
         _say(each.words)
 
@@ -86,7 +86,7 @@ def _devices(plan: Plan) -> None:
 def _crossings(plan: Plan) -> None:
     if not plan.crossings:
         return
-    table = _table("travels", "from", "to", "as", "bytes", "takes")
+    table = _table("tensor", "from", "to", "form", "bytes", "time")
     for each in plan.crossings:
         table.add_row(
             escape(each.tensor), each.source, each.target, each.precision, f"{each.bytes:.0f}", _ms(each.predicted_s)
@@ -96,14 +96,14 @@ def _crossings(plan: Plan) -> None:
 
 def _totals(plan: Plan, *, alone: bool) -> None:
     latency = plan.predicted_latency_s
-    summed = "" if plan.summed_s is None else f"; its seconds add up to {_ms(plan.summed_s)}"
+    summed = "" if plan.summed_s is None else f"; sum of all parts {_ms(plan.summed_s)}"
     between = f"{_ms(latency.low)} … {_ms(latency.high)}"
     _say(f"{plan.status}, gap {plan.gap:.2%}; latency {_ms(latency.value)} ({between}){summed}")
     if plan.predicted_rate_per_s is not None:
-        others = ", if it were alone there" if alone else ""
-        _say(f"room for {plan.predicted_rate_per_s.value:.4g} requests a second{others}")
+        others = " if alone on its devices" if alone else ""
+        _say(f"capacity {plan.predicted_rate_per_s.value:.4g} requests/s{others}")
     if plan.predicted_joules is not None:
-        _say(f"energy {plan.predicted_joules.value:.4g} J a request")
+        _say(f"energy {plan.predicted_joules.value:.4g} J per request")
     _say(error_line(plan))
     for line in (*plan.binding, *plan.notes):
         _say(line)
@@ -112,7 +112,7 @@ def _totals(plan: Plan, *, alone: bool) -> None:
 def _table(*columns: str) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for index, name in enumerate(columns):
-        left = index == 0 or name in ("from", "to", "as", "devices", "times")
+        left = index == 0 or name in ("from", "to", "form", "devices", "times")
         table.add_column(name, justify="left" if left else "right", overflow="fold")
     return table
 

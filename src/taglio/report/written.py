@@ -1,13 +1,20 @@
-"""A page that never costs the result it shows: what fails while it is drawn is left out and named. Draws nothing."""
+"""Write pages from templates. A page never costs the result it shows: what fails to draw is left out and named."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import TypeVar
+
+import msgspec
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+from markupsafe import Markup
 
 from taglio import artifact
+from taglio.report.parts import Chart, Part, Text
 
-T = TypeVar("T")
+# The browser itself is told to load nothing.
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
+Draw = Callable[[], Iterable[Part]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,8 +27,8 @@ class Written:
 
 def write(path: Path, text: str, lacks: Sequence[str]) -> Written:
     """Write a page's text. Raises BadArtifact where the disk refuses."""
-    artifact.write_bytes(path, text.encode())
-    return Written(path, f"{path} lacks {'; '.join(lacks)}" if lacks else "")
+    artifact.write_bytes(path, text.encode(errors="replace"))
+    return Written(path, f"{path} lacks {'; '.join(dict.fromkeys(lacks))}" if lacks else "")
 
 
 def offer(make: Callable[[], Written]) -> str:
@@ -29,18 +36,62 @@ def offer(make: Callable[[], Written]) -> str:
     try:
         return make().remark
     except Exception as error:  # whatever a page does, the result is there
-        return f"the page was not written: {told(error)}"
+        return f"the page was not written: {_told(error)}"
 
 
-def drawn(draw: Callable[[], T], name: str, lacks: list[str], otherwise: Callable[[str], T]) -> T:
-    """One part of a page. Where drawing it fails, `lacks` gets a line and `otherwise` makes what stands for it."""
-    try:
-        return draw()
-    except Exception as error:  # any error: the other parts stand without this one
-        lacks.append(f'"{name}" ({told(error)})')
-        return otherwise(f"This part could not be drawn ({told(error)}).")
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A heading and the markup that stands under it."""
+
+    id: str
+    title: str
+    parts: Sequence[Markup]
 
 
-def told(error: Exception) -> str:
-    """An exception in one line."""
+def drawn(section: str, draws: Iterable[Draw], lacks: list[str]) -> list[Markup]:
+    """The markup of the parts that `draws` make. In place of what fails stands a sentence, and `lacks` names it."""
+    parts: list[Markup] = []
+    for draw in draws:
+        try:
+            parts += [_show(part) for part in draw()]
+        except Exception as error:  # any error: the other parts stand without this one
+            lacks.append(f'"{section}" ({_told(error)})')
+            parts.append(_show(Text(f"This part could not be drawn ({_told(error)}).", "absent")))
+    return parts
+
+
+def render(title: str, brand: str, summary: Sequence[Markup], sections: Sequence[Section]) -> str:
+    """A page as text: one file that needs nothing else."""
+    return _template("page.html.j2").render(
+        title=title, brand=brand, summary=summary, sections=sections, policy=_POLICY
+    )
+
+
+def _show(part: Part) -> Markup:
+    shown: Markup = getattr(_template("parts.html.j2").module, "show")(part)  # noqa: B009  # not an attribute that types know
+    return shown
+
+
+def _told(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
+
+
+@cache
+def _environment() -> Environment:
+    loader = PackageLoader("taglio.report")
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, loader=loader
+    )
+    environment.filters["kind"] = lambda part: type(part).__name__
+    environment.filters["chart"] = _chart
+    environment.globals["file"] = lambda name: Markup(loader.get_source(environment, name)[0])  # noqa: S704  # our own files
+    return environment
+
+
+def _template(name: str) -> Template:
+    return _environment().get_template(name)
+
+
+def _chart(chart: Chart) -> Markup:
+    """A chart as JSON that no name in it can end early. Values that are not finite become null."""
+    return Markup(msgspec.json.encode(chart).decode().replace("<", "\\u003c"))  # noqa: S704

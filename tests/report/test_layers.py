@@ -3,7 +3,7 @@
 import random
 from itertools import pairwise
 
-from taglio.report.page_layers import Box, layout
+from taglio.report.layers import Box, layout
 
 
 def test_layers_follow_the_longest_path_and_sources_stand_above_their_first_reader() -> None:

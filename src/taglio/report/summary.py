@@ -2,23 +2,12 @@
 
 from dataclasses import dataclass
 
+from taglio.error.loss import Metric
 from taglio.profile.measure import FLOAT_RUN
 from taglio.profile.result import predict
-from taglio.report.page_markup import (
-    MISSING,
-    Html,
-    allowed,
-    join,
-    ms,
-    ms_decimals,
-    percent,
-    shown,
-    size,
-    table,
-    tag,
-    times,
-)
-from taglio.report.page_material import Material
+from taglio.report.material import Material
+from taglio.report.parts import Cell, Facts, Heading, Part, Table, Text, Tiles
+from taglio.report.units import MISSING, allowed, ms, ms_decimals, percent, shown, size, times
 
 # Below this the machine is taken to have kept its speed.
 STEADY = 0.03
@@ -37,22 +26,27 @@ class _Column:
     accuracy: float | None = None
     size_bytes: int | None = None
     int8_blocks: int | None = None
+    interval: tuple[float, float] | None = None
 
 
-def headline(material: Material) -> str:
+def headline(material: Material) -> list[Part]:
     """The result in one sentence."""
+    return [Heading(_headline(material), 1)]
+
+
+def _headline(material: Material) -> str:
     columns = {column.name: column for column in _columns(material)}
     base, plan = columns["float"], columns.get("plan")
     outcome, metric = material.outcome, material.metric
     if outcome is not None and outcome.plan.int8_blocks == 0:
-        return f"Float stays: no int8 plan was faster with {metric.title} {allowed(metric, outcome.max_error)}"
+        return f"Float is the fastest: no int8 plan within the {metric.title} {allowed(metric, outcome.max_error)}"
     if outcome is not None:
         gain = outcome.float32.latency.median_s / outcome.plan.latency.median_s
-        told = f"{metric.title} {shown(metric, outcome.plan.error)}, {allowed(metric, outcome.max_error)} asked for"
+        told = f"{metric.title} {shown(metric, outcome.plan.error)} ({allowed(metric, outcome.max_error)})"
         return f"{times(gain)} as fast as float, {told}"
     if plan is not None and plan.predicted_s and base.predicted_s:
         bound = _bound(material)
-        ceiling = "" if bound is None else f", {allowed(metric, bound)} asked for"
+        ceiling = "" if bound is None else f" ({allowed(metric, bound)})"
         error = plan.error if plan.error is not None else plan.predicted_error
         how = metric.title if plan.error is not None else f"predicted {metric.title}"
         gain = base.predicted_s / plan.predicted_s
@@ -63,44 +57,39 @@ def headline(material: Material) -> str:
     return f"{material.model} was profiled"
 
 
-def lede(material: Material) -> Html | None:
+def lede(material: Material) -> list[Part]:
     """What all-int8 does instead, and how sure the plan is."""
     outcome, metric = material.outcome, material.metric
     if outcome is None:
-        return None
+        return []
     gain = outcome.float32.latency.median_s / outcome.int8.latency.median_s
-    verdict = "keeps to the bound too" if outcome.int8.error <= outcome.max_error else "breaks the bound"
+    verdict = "within" if outcome.int8.holds(outcome.max_error) else "beyond"
     text = (
-        f"Quantising all {outcome.int8.int8_blocks} blocks that can be int8 is {times(gain)} as fast as float, and "
-        f"with {metric.title} {shown(metric, outcome.int8.error)} it {verdict}. The plan has "
+        f"All {outcome.int8.int8_blocks} blocks that can be int8, in int8: {times(gain)} as fast as float, "
+        f"{metric.title} {shown(metric, outcome.int8.error)}, {verdict} the limit. The plan has "
         f"{outcome.plan.int8_blocks} of {outcome.blocks} blocks in int8; {_status(outcome.status, outcome.gap)}."
     )
-    return tag("p", text, class_="lede")
+    return [Text(text, "lede"), *(Text(note, "note") for note in material.notes())]
 
 
-def tiles(material: Material) -> Html | None:
+def tiles(material: Material) -> list[Part]:
     """The plan's speed, error, size and accuracy at a glance."""
     outcome, metric = material.outcome, material.metric
     if outcome is None:
-        return None
+        return []
     base, plan = outcome.float32, outcome.plan
     share = plan.error / outcome.max_error if outcome.max_error else 0.0
-    fill = tag("i", style=f"width:{min(1.0, share) * 100:.1f}%", class_="over" if share > 1.0 else None)
-    parts = [
-        _tile(ms(plan.latency.median_s), f"an inference; float {ms(base.latency.median_s)}"),
-        _tile(
-            shown(metric, plan.error),
-            f"{metric.title}; {allowed(metric, outcome.max_error)} asked for",
-            tag("span", fill, class_="meter"),
-        ),
-        _tile(size(plan.size_bytes), f"on disk; float {size(base.size_bytes)}"),
+    items: list[tuple[str, str, float | None]] = [
+        (ms(plan.latency.median_s), f"per inference; float {ms(base.latency.median_s)}", None),
+        (shown(metric, plan.error), f"{metric.title}; {allowed(metric, outcome.max_error)}", share),
+        (size(plan.size_bytes), f"on disk; float {size(base.size_bytes)}", None),
     ]
     if plan.accuracy is not None and base.accuracy is not None:
-        parts.append(_tile(percent(plan.accuracy), f"top-1 accuracy; float {percent(base.accuracy)}"))
-    return tag("div", *parts, class_="tiles")
+        items.append((percent(plan.accuracy), f"top-1 accuracy; float {percent(base.accuracy)}", None))
+    return [Tiles(items)]
 
 
-def side_by_side(material: Material) -> Html:
+def side_by_side(material: Material) -> list[Part]:
     """Float, all int8 and the plan in columns, predicted beside measured."""
     columns = _columns(material)
     decimals = ms_decimals(max((column.measured_s or column.predicted_s or 0.0 for column in columns), default=0.0))
@@ -116,7 +105,7 @@ def side_by_side(material: Material) -> Html:
 
     def error(value: float | None) -> object:
         broken = value is not None and bound is not None and value > bound
-        return tag("span", shown(metric, value), class_="bad") if broken else shown(metric, value)
+        return Cell(shown(metric, value), "bad") if broken else shown(metric, value)
 
     rows: list[list[object]] = [
         ["latency measured", *(seconds(column.measured_s) for column in columns)],
@@ -124,20 +113,44 @@ def side_by_side(material: Material) -> Html:
         ["predicted ÷ measured", *(ratio(column) for column in columns)],
     ]
     if abs(drift - 1.0) > STEADY:
-        rows.append(["… with drift taken out", *(ratio(column, drift) for column in columns)])
+        rows.append(["… corrected for drift", *(ratio(column, drift) for column in columns)])
     rows += [
         ["p95 measured", *(seconds(column.p95_s) for column in columns)],
         [f"{metric.title} measured", *(error(column.error) for column in columns)],
+        [f"{metric.title}, 90\u00a0% interval", *(_interval(metric, column.interval) for column in columns)],
         [f"{metric.title} predicted", *(shown(metric, column.predicted_error) for column in columns)],
         ["accuracy, top-1", *(percent(column.accuracy) for column in columns)],
         ["size", *(MISSING if column.size_bytes is None else size(column.size_bytes) for column in columns)],
         ["int8 blocks", *(MISSING if column.int8_blocks is None else column.int8_blocks for column in columns)],
     ]
     rows = [row for row in rows if any(cell != MISSING for cell in row[1:])]
-    return join(table(["", *(column.name for column in columns)], rows, class_="compare"), _drift(material))
+    return [Table(["", *(column.name for column in columns)], rows, look="compare"), *_drift(material)]
 
 
-def conditions(material: Material) -> Html:
+def parts(material: Material) -> list[Part]:
+    """The error of every part of the outputs, where there are several or one lost its information."""
+    outcome, metric = material.outcome, material.metric
+    if outcome is None:
+        return []
+    variants = (outcome.float32, outcome.int8, outcome.plan)
+    names = list(dict.fromkeys(each.name for variant in variants for each in variant.parts))
+    if len(names) < 2 and not any(variant.lost for variant in variants):
+        return []
+    rows: list[list[object]] = []
+    for name in names:
+        cells: list[object] = []
+        for variant in variants:
+            part = next((each for each in variant.parts if each.name == name), None)
+            if part is None:
+                cells.append(MISSING)
+                continue
+            bad = part.loss > outcome.max_error or bool(part.lost)
+            cells.append(Cell(shown(metric, part.loss), "bad" if bad else "", part.lost))
+        rows.append([name, *cells])
+    return [Table(["", "float", "all int8", "plan"], rows, f"{metric.title} by part of the outputs", "compare")]
+
+
+def conditions(material: Material) -> list[Part]:
     """Where and how all of this was measured."""
     known, outcome = material.profile.conditions, material.outcome
     spinning = "spinning" if known.spinning else "not spinning"
@@ -148,10 +161,9 @@ def conditions(material: Material) -> Html:
         ("scheme", str(material.profile.scheme)),
     ]
     if outcome is not None:
-        held_out = f"{outcome.held_out_samples} held out for error and accuracy"
-        facts.append(("samples", f"{outcome.calibration_samples} to calibrate, {held_out}"))
-    items = [part for name, text in facts for part in (tag("dt", name), tag("dd", text))]
-    return tag("dl", *items, class_="facts")
+        held_out = f"{outcome.held_out_samples} held out to measure error and accuracy"
+        facts.append(("samples", f"{outcome.calibration_samples} for calibration, {held_out}"))
+    return [Facts(facts)]
 
 
 def _columns(material: Material) -> list[_Column]:
@@ -169,6 +181,7 @@ def _columns(material: Material) -> list[_Column]:
                 each.accuracy,
                 each.size_bytes,
                 each.int8_blocks,
+                each.interval,
             )
             for name, each in variants
         ]
@@ -205,29 +218,34 @@ def _bound(material: Material) -> float | None:
     return material.plan.limits.max_error if material.plan is not None else None
 
 
+def _interval(metric: Metric, interval: tuple[float, float] | None) -> str:
+    return MISSING if interval is None else f"{shown(metric, interval[0])} … {shown(metric, interval[1])}"
+
+
 def _status(status: str, gap: float) -> str:
     if status == "optimal":
-        return "under its own tables no plan is faster" + (f" by more than {percent(gap)}" if gap > 1e-6 else "")
+        margin = f" by more than {percent(gap)}" if gap > 1e-6 else ""
+        return f"by the measured tables, no plan within the limit is faster{margin}"
     if status == "measured":
-        return f"not solved for but fastest by the clock; its tables put it {percent(gap)} behind the solver's plan"
-    return f"the solver stopped with {status!r}, at most {percent(gap)} from the fastest"
+        return f"it was the fastest when timed, though predicted {percent(gap)} slower than the solver's plan"
+    return f"solver status {status!r}, at most {percent(gap)} slower than the optimum"
 
 
-def _tile(figure: str, text: str, more: Html | None = None) -> Html:
-    return tag("div", tag("b", figure), tag("span", text), more, class_="tile")
-
-
-def _drift(material: Material) -> Html | None:
+def _drift(material: Material) -> list[Part]:
     """Says so where the machine changed speed, or where the plan is newer than what was timed."""
-    notes = []
+    notes: list[Part] = []
     drift = material.drift()
     if abs(drift - 1.0) > STEADY:
         change = f"{abs(drift - 1.0) * 100:.0f}\u00a0% {'slower' if drift > 1.0 else 'faster'}"
         notes.append(
-            f"The machine itself was {change} when these were timed than when it was profiled, by the float model's "
-            "time. With that taken out, a ratio of 1 is a perfect prediction."
+            Text(
+                f"The machine was {change} than during profiling, judged by the float model. Corrected for this drift, "
+                "a ratio of 1 is a perfect prediction.",
+                "small",
+            )
         )
     plan, outcome = material.plan, material.outcome
     if plan is not None and outcome is not None and plan.predicted_latency_s.value != outcome.plan.predicted_latency_s:
-        notes.append("plan.json was made after these times were taken: the sections that follow show the newer plan.")
-    return tag("div", *(tag("p", note) for note in notes), class_="small") if notes else None
+        text = "plan.json is newer than these timings: the sections below show the newer plan."
+        notes.append(Text(text, "small"))
+    return notes

@@ -72,6 +72,12 @@ class Material:
             return 1.0
         return self.outcome.float32.latency.median_s / known.wall.median_s
 
+    def notes(self) -> list[str]:
+        """What makes the outcome's figures less sure."""
+        if self.outcome is None:
+            return []
+        return [*([self.outcome.doubt] if self.outcome.doubt else []), *self.outcome.notes]
+
 
 def gather(folder: Path) -> Material:
     """Read a workspace. Raises BadArtifact where the profile is missing, or anything that is there is damaged or of

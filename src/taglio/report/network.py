@@ -7,14 +7,15 @@ the foot of one strip goes on at the head of the next.
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import ceil, sqrt
+from math import ceil, isfinite, sqrt
 
 from taglio.model.graph import ANCHORS, Block
 from taglio.profile.result import reads, writes
 from taglio.quantize.precision import Assignment
-from taglio.report.page_layers import Arc, Box, Layout, layout
-from taglio.report.page_markup import Html, join, ms, shown, tag
-from taglio.report.page_material import Material
+from taglio.report.layers import Arc, Box, Layout, layout
+from taglio.report.material import Material
+from taglio.report.parts import Legend, Node, Part, Picture
+from taglio.report.units import ms, shown
 
 _PITCH, _NODE = 27.0, 14.0
 _WIDEST, _NARROWEST, _PORT = 84.0, 7.0, 30.0
@@ -40,7 +41,7 @@ class _Strip:
     left: float
 
 
-def network(material: Material) -> Html:
+def network(material: Material) -> list[Part]:
     """The legend and the picture. Needs the graph; without a plan every block is float32."""
     graph = material.graph
     assert graph is not None
@@ -50,7 +51,7 @@ def network(material: Material) -> Html:
     classes = {block.name: block_class(block, assignment) for block in graph.blocks}
     edges, boxes, ports = [], [], dict[str, str]()
     times = material.profile.block_times()
-    longest = max((seconds for seconds in times.values()), default=0.0) or 1.0
+    longest = max((seconds for seconds in times.values() if isfinite(seconds)), default=0.0) or 1.0
     widths = {}
     for name in graph.inputs:
         ports[f"input {name}"] = name
@@ -58,8 +59,8 @@ def network(material: Material) -> Html:
     labels = {block.name: _label(block, places, devices) for block in graph.blocks}
     for block in graph.blocks:
         precision = assignment[block.name].name if block.name in assignment else "float32"
-        seconds = times.get((block.name, precision), 0.0)
-        widths[block.name] = max(_NARROWEST, _WIDEST * sqrt(max(0.0, seconds) / longest))
+        seconds = min(longest, times.get((block.name, precision), 0.0))
+        widths[block.name] = max(_NARROWEST, _WIDEST * sqrt(seconds / longest)) if seconds > 0.0 else _NARROWEST
         boxes.append(_box(block.name, widths[block.name], labels[block.name]))
     for tensor in graph.tensors:
         if tensor.producer is None and tensor.name not in graph.inputs:
@@ -74,22 +75,24 @@ def network(material: Material) -> Html:
     strips, width, height = _strips(drawn, boxes)
     paint = _Paint(edges, drawn, assignment, devices)
     painted = sorted(((paint.of(arc), arc) for arc in drawn.arcs), key=lambda pair: "to-" in pair[0])
-    parts = [_rules(strips, height)]
-    parts += [part for class_, arc in painted for part in _arc(arc, class_, strips)]
+    arcs = [part for class_, arc in painted for part in _arc(arc, class_, strips)]
+
+    def node(key: str, box: float, look: str, label: str, title: str) -> Node:
+        x, y = _at(strips, drawn.layers[key], drawn.x[key])
+        return Node(x - box / 2, y - _NODE / 2, box, look, label, title)
+
+    nodes = []
     for block in graph.blocks:
         title = _title(material, block, devices.get(block.name, "") if len(places) > 1 else "")
-        parts.append(
-            _node(drawn, strips, block.name, widths[block.name], classes[block.name], labels[block.name], title)
-        )
+        nodes.append(node(block.name, widths[block.name], classes[block.name], labels[block.name], title))
     for key, name in ports.items():
-        what = "the model reads" if key.startswith("input ") else "the model gives"
-        parts.append(_node(drawn, strips, key, _PORT, "b-port", short_name(name), f"{what} {name}"))
-    frame = {"width": width, "height": height, "viewBox": f"0 0 {width:.0f} {height:.0f}"}
-    name = "the network's blocks and the flows between them"
-    picture = tag("svg", _gradient(), *parts, **frame, role="img", aria_label=name)
-    counts = Counter(classes.values())
+        nodes.append(node(key, _PORT, "b-port", short_name(name), f"{key.partition(' ')[0]} of the model: {name}"))
+    rules = [strip.left - _GUTTER / 2 for strip in strips[1:]]
     changing = any("to-" in class_ for class_, _ in painted)
-    return join(_legend(counts, changing, places), tag("div", picture, class_="network", tabindex=0))
+    return [
+        _legend(Counter(classes.values()), changing, places),
+        Picture(width, height, _NODE, rules, arcs, nodes),
+    ]
 
 
 def block_class(block: Block, assignment: Assignment) -> str:
@@ -97,21 +100,6 @@ def block_class(block: Block, assignment: Assignment) -> str:
     if block.name in assignment:
         return _CLASSES.get(assignment[block.name].name, "b-int8")
     return "b-float32" if block.quantizable else "b-fixed"
-
-
-def swatch(class_: str) -> Html:
-    """A small sample of a block's colour."""
-    box = tag("rect", x=1, y=1, width=16, height=10, rx=2.5, class_=class_, fill=_fill(class_))
-    return tag("svg", box, width=18, height=12, aria_hidden="true")
-
-
-def _fill(class_: str) -> str | None:
-    return "url(#anchor)" if class_ == "b-anchor" else None
-
-
-def _gradient() -> Html:
-    stops = [tag("stop", offset=0.6, class_="stop-int8"), tag("stop", offset=0.6, class_="stop-float")]
-    return tag("defs", tag("linearGradient", *stops, id="anchor"))
 
 
 def short_name(name: str, kind: str = "", longest: int = _LONGEST) -> str:
@@ -162,11 +150,6 @@ def _strips(drawn: Layout, boxes: Sequence[Box]) -> tuple[list[_Strip], float, f
     return strips, left - _GUTTER + _SIDE, 2 * _TOP + (rows - 1) * _PITCH + _NODE
 
 
-def _rules(strips: Sequence[_Strip], height: float) -> Html:
-    xs = [strip.left - _GUTTER / 2 for strip in strips[1:]]
-    return join(*(tag("line", x1=x, x2=x, y1=12, y2=height - 12, class_="strip") for x in xs))
-
-
 def _at(strips: Sequence[_Strip], layer: int, x: float) -> tuple[float, float]:
     strip = next(each for each in strips if each.first <= layer < each.first + each.rows)
     return x + strip.shift, _TOP + _NODE / 2 + (layer - strip.first) * _PITCH
@@ -205,31 +188,23 @@ class _Paint:
         return len(ends) > 1
 
 
-def _arc(arc: Arc, class_: str, strips: Sequence[_Strip]) -> list[Html]:
+def _arc(arc: Arc, class_: str, strips: Sequence[_Strip]) -> list[tuple[str, str]]:
     x0, y0 = _at(strips, arc.layer, arc.x)
     x1, y1 = _at(strips, arc.layer + 1, arc.next_x)
     if y1 > y0:
-        return [_curve(x0, y0, x1, y1, class_)]
+        return [(_curve(x0, y0, x1, y1), class_)]
     middle = (arc.x + arc.next_x) / 2
     foot, _ = _at(strips, arc.layer, middle)
     head, _ = _at(strips, arc.layer + 1, middle)
     half = _PITCH * 0.75
-    return [_curve(x0, y0, foot, y0 + half, f"{class_} cut"), _curve(head, y1 - half, x1, y1, f"{class_} cut")]
+    return [(_curve(x0, y0, foot, y0 + half), f"{class_} cut"), (_curve(head, y1 - half, x1, y1), f"{class_} cut")]
 
 
-def _curve(x0: float, y0: float, x1: float, y1: float, class_: str) -> Html:
+def _curve(x0: float, y0: float, x1: float, y1: float) -> str:
     middle = (y0 + y1) / 2
     straight = abs(x1 - x0) < 0.6
-    bend = "" if straight else f"C{x0:.1f} {middle:.1f} {x1:.1f} {middle:.1f} {x1:.1f} {y1:.1f}"
-    return tag("path", d=f"M{x0:.1f} {y0:.1f}" + (bend or f"V{y1:.1f}"), class_=class_)
-
-
-def _node(drawn: Layout, strips: Sequence[_Strip], key: str, width: float, class_: str, label: str, title: str) -> Html:
-    x, y = _at(strips, drawn.layers[key], drawn.x[key])
-    left, top, round_ = x - width / 2, y - _NODE / 2, min(3.0, width / 3)
-    box = tag("rect", x=left, y=top, width=width, height=_NODE, rx=round_, class_=class_, fill=_fill(class_))
-    text = tag("text", label, x=x + width / 2 + 5, y=y + 3.7)
-    return tag("g", tag("title", title), box, text, class_="node")
+    bend = f"V{y1:.1f}" if straight else f"C{x0:.1f} {middle:.1f} {x1:.1f} {middle:.1f} {x1:.1f} {y1:.1f}"
+    return f"M{x0:.1f} {y0:.1f}{bend}"
 
 
 def _title(material: Material, block: Block, device: str) -> str:
@@ -239,7 +214,7 @@ def _title(material: Material, block: Block, device: str) -> str:
         chosen = next((each.precision for each in material.plan.placements if each.block == block.name), "float32")
         lines.append(f"planned in {chosen}" + (f" on {device}" if device else ""))
     if block.movement:
-        lines.append("only moves values: its time counts with the flow it moves")
+        lines.append("only moves values; its time is counted with its flow")
     else:
         known = [each.name for each in material.profile.precisions if (block.name, each.name) in times]
         lines += [f"{name}: {ms(times[block.name, name])}" for name in known]
@@ -251,14 +226,11 @@ def _title(material: Material, block: Block, device: str) -> str:
     return "\n".join(lines)
 
 
-def _legend(counts: Counter[str], changing: bool, places: Sequence[str]) -> Html:
-    items = [tag("li", swatch(name), f"{text}: {counts[name]}") for name, text in _LEGEND if counts[name]]
-    for class_, text in (("arc to-int8", "becomes int8"), ("arc to-float", "becomes float")):
-        if changing:
-            stroke = tag("line", x1=1, x2=21, y1=6, y2=6, class_=class_)
-            items.append(tag("li", tag("svg", stroke, width=22, height=12, aria_hidden="true"), text))
+def _legend(counts: Counter[str], changing: bool, places: Sequence[str]) -> Legend:
+    items = [(name, f"{text}: {counts[name]}") for name, text in _LEGEND if counts[name]]
+    if changing:
+        items += [("arc to-int8", "becomes int8"), ("arc to-float", "becomes float")]
     if len(places) > 1:
-        stroke = tag("line", x1=1, x2=21, y1=6, y2=6, class_="arc wire")
-        items.append(tag("li", tag("svg", stroke, width=22, height=12, aria_hidden="true"), "leaves its device"))
-        items += [tag("li", f"{index + 1}· runs on {place}") for index, place in enumerate(places)]
-    return tag("ul", *items, class_="legend")
+        items.append(("arc wire", "leaves its device"))
+        items += [("", f"{index + 1}· runs on {place}") for index, place in enumerate(places)]
+    return Legend(items)

@@ -1,0 +1,140 @@
+"""Block by block: what each costs in error and saves in time, which to leave out, and what the plan chose."""
+
+from dataclasses import dataclass
+from math import isfinite
+
+from taglio.error.loss import Metric
+from taglio.flow.sensitivity import Sensitivity
+from taglio.flow.sensitivity import sensitivity as sensitivities
+from taglio.model.graph import Block
+from taglio.report.material import Material
+from taglio.report.network import block_class
+from taglio.report.parts import Axis, Cell, Chart, Columns, Mark, Part, Table, Text
+from taglio.report.units import MISSING, figures, ms_decimals, plural, shown
+
+_FIRST, _REASONS = 30, 12
+_HEAD = ("block", "error alone", "float", "int8", "saved", "saved per error", "chosen")
+
+
+def damage_and_gain(material: Material) -> list[Part]:
+    """A mark for each block: time saved by its error alone, hollow where it is better left out."""
+    assert material.graph is not None
+    assert material.error is not None
+    rows = [row for row in sensitivities(material.graph, material.profile, material.error) if row.damage]
+    if not rows:
+        return [Text("No block has an error of its own.")]
+    basis = material.metric.basis
+    title, scale = basis.axis
+    out = sorted((row for row in rows if row.leave_out), key=lambda row: -row.noise_share)
+    marks = []
+    for row in rows:
+        look = "float" if row.leave_out else "int8"
+        error, text = (row.damage or 0.0) * scale, _describe(row, basis)
+        marks.append(Mark(row.saved_s * 1e3, error, look, text, hollow=bool(row.leave_out)))
+    caption = "Right: int8 saves time. Up: int8 costs accuracy. Hollow: better left out."
+    x, y = Axis("time saved by int8, ms"), Axis(f"one block alone: {title}", "log")
+    chart = Chart("error alone against time saved, by block", x, y, marks, caption)
+    lede = f"{len(out)} of {plural(len(rows), 'block')} are slower in int8, or cost more error than they save time."
+    reasons = [[row.block, shown(basis, row.damage), row.leave_out] for row in out[:_REASONS]]
+    listed: list[Part] = [Table(["leave out", "error alone", "why"], reasons, look="dense")] if reasons else []
+    return [Text(lede), Columns([[chart], listed])]
+
+
+def _describe(row: Sensitivity, basis: Metric) -> str:
+    verdict = f"leave out: {row.leave_out}" if row.leave_out else "quantise"
+    return (
+        f"{row.block}\n{basis.title} alone {shown(basis, row.damage)}, {row.noise_share:.1%} of all noise\n"
+        f"saves {row.saved_s * 1e6:.0f} µs\n{verdict}"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """One block's numbers; None where there is nothing to tell. `worth` is seconds saved per unit of error alone."""
+
+    name: str
+    block: Block | None
+    error: float | None
+    float_s: float | None
+    int8_s: float | None
+
+    @property
+    def saved_s(self) -> float | None:
+        return None if self.float_s is None or self.int8_s is None else self.float_s - self.int8_s
+
+    @property
+    def worth(self) -> float | None:
+        return None if self.saved_s is None or not self.error else self.saved_s / self.error
+
+
+def sensitivity(material: Material) -> list[Part]:
+    """Blocks ranked by their error alone in int8."""
+    rows = sorted(
+        _rows(material), key=lambda row: (-1.0 if row.error is None else row.error, row.float_s or 0.0), reverse=True
+    )
+    worst = max((row.error or 0.0 for row in rows), default=0.0)
+    most = max((row.saved_s or 0.0 for row in rows), default=0.0)
+    decimals = ms_decimals(max((row.float_s or 0.0 for row in rows), default=0.0)) + 1
+    body = [_written(material, row, decimals, worst, most) for row in rows]
+    measured = sum(row.error is not None for row in rows)
+    table = Table(_HEAD, body, look="blocks", words=frozenset({6}), first=_FIRST, sorted_by="error alone")
+    return [Text(_lede(material, measured)), table]
+
+
+def _rows(material: Material) -> list[_Row]:
+    times = material.profile.block_times()
+    alone = {}
+    if material.error is not None:
+        alone = {each.block: each.error for each in material.error.alone if each.precision == "int8"}
+    blocks = {block.name: block for block in material.graph.blocks} if material.graph is not None else {}
+    names = dict.fromkeys([*blocks, *(each.block for each in material.profile.blocks)])
+    rows = []
+    for name in names:
+        moves = name in blocks and blocks[name].movement
+        float_s, int8_s = (None, None) if moves else (times.get((name, "float32")), times.get((name, "int8")))
+        rows.append(_Row(name, blocks.get(name), alone.get(name), float_s, int8_s))
+    return rows
+
+
+def _written(material: Material, row: _Row, decimals: int, worst: float, most: float) -> list[Cell]:
+    block, assignment = row.block, material.plan.assignment() if material.plan is not None else {}
+    chosen = assignment[row.name].name if row.name in assignment else "float32"
+    about = "" if block is None else " + ".join(block.kind.split("+"))
+    if block is not None and block.refusal:
+        about = f"{about}; {block.refusal}"
+    sample = block_class(block, assignment) if block is not None and material.plan is not None else ""
+    basis = material.metric.basis
+    worth = None if row.worth is None else row.worth * 1e3 / basis.axis[1]  # ms for 1 % where losses are drawn in %
+    return [
+        Cell(row.name, note=about, sort=row.name),
+        _cell(shown(basis, row.error), row.error, worst, "amount harm"),
+        _cell(_milliseconds(row.float_s, decimals), row.float_s),
+        _cell(_milliseconds(row.int8_s, decimals), row.int8_s),
+        _cell(_milliseconds(row.saved_s, decimals), row.saved_s, most, "amount"),
+        _cell(MISSING if worth is None else figures(worth), worth),
+        Cell(chosen if material.plan is not None else MISSING, swatch=sample, sort=chosen),
+    ]
+
+
+def _lede(material: Material, measured: int) -> str:
+    basis = material.metric.basis
+    unit = "1 %" if basis.axis[1] == 100.0 else "unit"
+    text = f"Times in ms; saved is float − int8; saved per error is ms per {unit} of {basis.title} alone."
+    if material.error is None:
+        return text
+    return (
+        f"{plural(measured, 'block')} measured alone in int8. {text} Blocks that only move values have the form of "
+        "their producer and no time of their own."
+    )
+
+
+def _cell(text: str, value: float | None, largest: float = 0.0, look: str = "") -> Cell:
+    """A number that sorts; its share of `largest` is drawn under it."""
+    share = value / largest if value is not None and isfinite(value) and largest > 0.0 else 0.0
+    return Cell(text, look, sort=None if value is None else f"{value:.6g}", share=share)
+
+
+def _milliseconds(value: float | None, decimals: int) -> str:
+    if value is None or not isfinite(value):
+        return MISSING if value is None else figures(value)
+    return f"{value * 1e3:.{decimals}f}".replace("-", "−")

@@ -1,0 +1,118 @@
+"""What was built and run, and every setting that it depends on."""
+
+from dataclasses import fields
+
+from taglio.components.build import Manifest, Port
+from taglio.report.material import Absent, Material
+from taglio.report.parts import Columns, Part, Table, Text
+from taglio.report.units import MISSING, allowed, ms, percent, plural, shown, size
+
+
+def components(material: Material) -> list[Part]:
+    """Files and what crosses between them."""
+    manifest = material.manifest
+    assert manifest is not None
+    rows = [
+        [piece.name, piece.device, piece.file, size(piece.size_bytes), len(piece.blocks), piece.sha256[:16]]
+        for piece in manifest.pieces
+    ]
+    head = ["tensor", "from", "to", "type", "shape", "per inference"]
+    total = sum(piece.size_bytes for piece in manifest.pieces)
+    order = ", run in this order" if len(manifest.pieces) > 1 else ""
+    return [
+        Text(f"{plural(len(manifest.pieces), 'component')}, {size(total)}{order}."),
+        Table(["component", "device", "file", "size", "blocks", "SHA-256"], rows, words=frozenset({1, 2})),
+        Table(
+            head, _crossings(manifest), "Inputs, outputs and tensors between components", words=frozenset({1, 2, 3, 4})
+        ),
+    ]
+
+
+def run_report(material: Material) -> list[Part]:
+    """The components timed beside float."""
+    run = material.run
+    assert run is not None
+    walls = [("float", run.float32), ("plan", run.plan)]
+    walls += [(f"component {each.component}", each.wall) for each in run.components]
+    rows = [[name, ms(wall.median_s), ms(wall.mean_s), ms(wall.p95_s), wall.runs] for name, wall in walls]
+    drift = f"{(run.drift - 1.0) * 100:+.1f}\u00a0%".replace("-", "−")
+    text = (
+        f"Predicted {ms(run.predicted_s)}, measured {ms(run.plan.steady_s)}, ratio {run.ratio:.3f}; "
+        f"{run.steady_ratio:.3f} corrected for the machine's drift of {drift} since profiling."
+    )
+    return [Table(["", "median", "mean", "p95", "runs"], rows, "Timed runs"), Text(text, "small")]
+
+
+def configuration(material: Material) -> list[Part]:
+    """Every setting and version, in small print."""
+    parts: list[Part] = [Table([], sorted(material.tools.items()), "Versions", "words")]
+    outcome = material.outcome
+    if outcome is not None:
+        seconds = [[name, f"{value:.1f}\u00a0s"] for name, value in outcome.stage_seconds.items()]
+        total = sum(outcome.stage_seconds.values())
+        seconds.append(["all", f"{total:.1f}\u00a0s, peak memory {size(outcome.peak_memory_bytes)}"])
+        parts.append(Table([], seconds, "Time by stage", "words"))
+    if outcome is not None and outcome.schemes:
+        basis = outcome.metric.basis
+        rows = [
+            [str(each.scheme), f"dropped: {each.dropped}", "", ""]
+            if each.dropped
+            else [str(each.scheme), ms(each.latency_s), shown(basis, each.error), ms(each.score_s)]
+            for each in outcome.schemes
+        ]
+        parts.append(Table(["scheme", "all int8", basis.title, "score"], rows, "Schemes tried"))
+    return [Columns([[Table([], _settings(material), "Settings", "words")], parts], "print")]
+
+
+def absent(missing: Absent) -> Text:
+    """Why something is not there, and what makes it."""
+    return Text(f"{missing.reason} To make it:", "absent", missing.command)
+
+
+def _crossings(manifest: Manifest) -> list[list[object]]:
+    source = {port.name: piece.name for piece in manifest.pieces for port in piece.outputs}
+    rows: list[list[object]] = []
+    for piece in manifest.pieces:
+        rows += [[*_port(port, source.get(port.name, "caller"), piece.name)] for port in piece.inputs]
+    for piece in manifest.pieces:
+        rows += [[*_port(port, piece.name, "caller")] for port in piece.outputs if port.name in manifest.outputs]
+    return rows
+
+
+def _port(port: Port, source: str, target: str) -> tuple[str, ...]:
+    return (port.name, source, target, port.dtype, " × ".join(map(str, port.shape)), size(port.bytes))
+
+
+def _settings(material: Material) -> list[tuple[str, object]]:
+    setup, profile, plan = material.setup, material.profile, material.plan
+    machine = profile.conditions.machine
+    rows: list[tuple[str, object]] = [("model SHA-256", profile.model_sha256)]
+    if setup is not None:
+        shapes = ", ".join(f"{name} {'×'.join(map(str, shape))}" for name, shape in setup.shapes.items())
+        rows += [("model", setup.model), ("data", setup.data), ("preprocess", setup.preprocess or "none")]
+        rows += [("input shapes", shapes or "as in the model"), ("seed", setup.seed)]
+        rows += [("scheme requested", setup.scheme or "auto")]
+    for field in fields(profile.scheme):
+        value = getattr(profile.scheme, field.name)
+        shown = ("yes" if value else "no") if isinstance(value, bool) else value
+        rows.append((f"scheme: {field.name.replace('_', ' ')}", shown))
+    rows += [
+        ("processor", f"{machine.processor}, {machine.cores} cores"),
+        ("instructions", " ".join(machine.instructions)),
+        ("memory", f"{machine.memory_bytes / 2**30:.1f} GiB"),
+        ("system", f"{machine.system}, Python {machine.python}"),
+        ("kernel clock", f"× {profile.kernel_scale:.4f} − {profile.kernel_overhead_s * 1e6:.2f} µs per kernel"),
+        ("quantise", f"{profile.quantize_s_per_element * 1e9:.3f} ns per element"),
+        ("dequantise", f"{profile.dequantize_s_per_element * 1e9:.3f} ns per element"),
+    ]
+    if plan is not None:
+        limits, metric = plan.limits, plan.limits.metric
+        bound = MISSING if limits.max_error is None else f"{metric.title} {allowed(metric, limits.max_error)}"
+        rows += [
+            ("limit", bound),
+            ("kept in float", ", ".join(limits.float_blocks) or "none"),
+            ("forced to int8", ", ".join(limits.int8_blocks) or "none"),
+            ("solver", f"{plan.status}, gap {percent(plan.gap)}"),
+        ]
+        rows += [("note", note) for note in plan.notes]
+    return rows

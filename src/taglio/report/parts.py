@@ -1,0 +1,219 @@
+"""What a page is made of, as values: text, tables, bars, charts. `templates/parts.html.j2` draws each kind."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from typing import Literal
+
+_SAMPLES = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A paragraph, and a command to run or a name, set as code at its end."""
+
+    text: str
+    look: str = ""
+    code: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Heading:
+    """A heading: of the page (level 1) or within a section (3)."""
+
+    text: str
+    level: int = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A cell with more than its text: a small note under it, a colour sample, a key to sort by, a share to draw."""
+
+    text: str
+    look: str = ""
+    note: str = ""
+    swatch: str = ""
+    sort: str | None = None
+    share: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows whose first cell names them. `words` are the columns aligned left; only the first `first` rows are shown
+    until the reader asks for all (0: all), and then the table sorts by `sorted_by`."""
+
+    head: Sequence[str]
+    rows: Sequence[Sequence[object]]
+    caption: str = ""
+    look: str = ""
+    words: frozenset[int] = frozenset()
+    first: int = 0
+    sorted_by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Names and what they are."""
+
+    items: Sequence[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Items:
+    """A list, each item with a name in bold."""
+
+    items: Sequence[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Legend:
+    """Samples of colours and strokes, by the class that the style sheet knows, and what they mean."""
+
+    items: Sequence[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One row of a waterfall, from `start` to `end` in its own unit. `value` stands at its right."""
+
+    label: str
+    start: float
+    end: float
+    value: str
+    look: str
+    title: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Bars:
+    """A waterfall: bars on one scale, which starts at 0 or below."""
+
+    bars: Sequence[Bar]
+    title: str = ""
+    caption: str = ""
+
+    def placed(self) -> list[tuple[Bar, float, float]]:
+        """Each bar with its left end and its width, in per cent of the scale."""
+        ends = [end for bar in self.bars for end in (bar.start, bar.end) if isfinite(end)]
+        low = min(0.0, *ends) if ends else 0.0
+        span = (max(0.0, *ends) - low if ends else 0.0) or 1.0
+        result = []
+        for bar in self.bars:
+            left, right = sorted(max(0.0, min(100.0, (end - low) / span * 100)) for end in (bar.start, bar.end))
+            known = isfinite(bar.start) and isfinite(bar.end)
+            result.append((bar, left, right - left) if known else (bar, 0.0, 0.0))
+        return result
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """`zero`: a linear axis starts at 0; a logarithmic one has a place for 0 at its foot."""
+
+    title: str
+    scale: Literal["linear", "log"] = "linear"
+    zero: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A point. `look` is a colour of the style sheet; `text` is said when it is pointed at, `label` always; a stroke
+    leads to `to` on the x axis."""
+
+    x: float
+    y: float
+    look: str
+    text: str
+    label: str = ""
+    symbol: str = "circle"
+    hollow: bool = False
+    ring: bool = False
+    to: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Points joined by a line."""
+
+    look: str
+    points: Sequence[tuple[float, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """A scatter chart, drawn in the reader's browser by Observable Plot. `square`: both axes have one scale. `limit` is
+    a line across with its name; what lies above is shaded. A value that is not finite is not drawn, and counted."""
+
+    label: str
+    x: Axis
+    y: Axis
+    marks: Sequence[Mark]
+    caption: str = ""
+    square: bool = False
+    curves: Sequence[Curve] = ()
+    band: Sequence[tuple[float, float, float]] = ()
+    limit: tuple[float, str] | None = None
+
+    def undrawn(self) -> int:
+        """Marks without a place on the axes."""
+        return sum(not (_fits(mark.x, self.x) and _fits(mark.y, self.y)) for mark in self.marks)
+
+
+def _fits(value: float, axis: Axis) -> bool:
+    return isfinite(value) and (axis.scale == "linear" or value > 0.0 or (axis.zero and value == 0.0))
+
+
+def curve(look: str, values: Sequence[float], function: Callable[[float], float], *, log: bool = False) -> Curve:
+    """The graph of `function` over the range of `values`."""
+    return Curve(look, [(x, function(x)) for x in spread(values, log=log)])
+
+
+def spread(values: Sequence[float], *, log: bool = False) -> list[float]:
+    """Evenly spaced values over the range of `values`, by ratio on a logarithmic axis."""
+    known = [value for value in values if isfinite(value) and (value > 0.0 or not log)]
+    if not known:
+        return []
+    low, high = min(known), max(known)
+    steps = [index / _SAMPLES for index in range(_SAMPLES + 1)]
+    return [low ** (1.0 - step) * high**step if log else low + (high - low) * step for step in steps]
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A box of the network's picture: its left upper corner, its width, and the text beside it."""
+
+    x: float
+    y: float
+    width: float
+    look: str
+    label: str
+    title: str
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """The network as drawn: curves with their class, boxes, and the rules between strips."""
+
+    width: float
+    height: float
+    node_height: float
+    rules: Sequence[float]
+    arcs: Sequence[tuple[str, str]]
+    nodes: Sequence[Node]
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Groups of parts side by side, or one under another on a narrow screen."""
+
+    groups: Sequence[Sequence["Part"]]
+    look: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """Key figures: each a figure, what it is, and the share of its limit that it takes (None: it has no limit)."""
+
+    items: Sequence[tuple[str, str, float | None]]
+
+
+Part = Text | Heading | Table | Facts | Items | Legend | Bars | Chart | Picture | Columns | Tiles

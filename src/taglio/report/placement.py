@@ -1,0 +1,116 @@
+"""Plans on several devices: what runs where and when, and fronts of two aims. Simulates and plans nothing."""
+
+from pathlib import Path
+
+from taglio.plan.pareto import Front, FrontPoint
+from taglio.plan.result import Plan
+from taglio.report import written
+from taglio.report.material import Material
+from taglio.report.parts import Axis, Bar, Bars, Chart, Heading, Items, Mark, Part, Table, Text
+from taglio.report.units import MISSING, ms, plural, shown, size
+from taglio.report.written import Section, Written
+
+_TITLES = {"energy": "energy, J", "throughput": "requests/s"}
+
+
+def placement(material: Material) -> list[Part]:
+    """Devices and timeline of a plan on several devices; nothing for one machine."""
+    plan = material.plan
+    if plan is None or not plan.usage or (len(plan.usage) == 1 and not plan.crossings):
+        return []
+    return [Heading("Devices"), *_devices(plan), _crossings(plan), Heading("One request"), _timeline(plan)]
+
+
+def _devices(plan: Plan) -> list[Part]:
+    int8 = set(plan.assignment())
+    rows: list[list[object]] = []
+    for use in plan.usage:
+        blocks = [each.block for each in plan.placements if each.device == use.device]
+        rows.append(
+            [
+                use.device,
+                len(blocks),
+                sum(name in int8 for name in blocks),
+                ms(use.predicted_busy_s),
+                f"{use.predicted_joules:.3g}\u00a0J" if use.predicted_joules else MISSING,
+                size(use.peak_bytes or use.weight_bytes),
+                MISSING if use.memory_bytes is None else size(use.memory_bytes),
+                "assumed" if use.assumed else "measured",
+            ]
+        )
+    head = ["device", "blocks", "in int8", "busy", "energy", "memory", "of", "times"]
+    lede = (
+        f"Predicted for one request, from {plan.start} and back; {plan.objective}, {plan.status}, gap {plan.gap:.2%}."
+    )
+    notes = [("", each) for each in (*plan.binding, *plan.notes)]
+    return [Text(lede), Table(head, rows, words=frozenset({7})), *([Items(notes)] if notes else [])]
+
+
+def _crossings(plan: Plan) -> Table:
+    rows = [
+        [each.tensor, each.source, each.target, each.precision, size(each.bytes), ms(each.predicted_s)]
+        for each in plan.crossings
+    ]
+    head = ["tensor", "from", "to", "form", "size", "time"]
+    return Table(head, rows, f"{plural(len(rows), 'tensor')} between devices", words=frozenset({1, 2, 3}))
+
+
+def _timeline(plan: Plan) -> Bars:
+    """A bar for everything that is busy, by when it starts."""
+    bars = [
+        Bar(
+            each.on,
+            each.start_s * 1e3,
+            each.end_s * 1e3,
+            ms(each.end_s - each.start_s),
+            "glue" if each.transfer else "int8",
+            f"{each.what} on {each.on}: {each.start_s * 1e3:.2f} to {each.end_s * 1e3:.2f} ms",
+        )
+        for each in plan.timeline
+    ]
+    total = plan.predicted_latency_s.value
+    caption = "A device runs one component at a time and a link sends one tensor at a time. Grey: sending."
+    return Bars([*bars, Bar("request", 0.0, total * 1e3, ms(total), "total")], caption=caption)
+
+
+def pareto(material: Material) -> list[Part]:
+    """The workspace's front; nothing where it has none."""
+    front = material.pareto
+    return [Heading(f"Plans by latency and {front.axis}"), *_front(front)] if front is not None else []
+
+
+def write(path: Path, model: str, front: Front) -> Written:
+    """Write a front as a page of its own. Raises BadArtifact where the disk refuses."""
+    lacks: list[str] = []
+    title = f"{model}: latency and {front.axis}"
+    top = written.drawn("Summary", [lambda: [Heading(title, 1)]], lacks)
+    section = Section("front", "Plans", written.drawn("Plans", [lambda: _front(front)], lacks))
+    return written.write(path, written.render(f"{title} – taglio", model, top, [section]), lacks)
+
+
+def _front(front: Front) -> list[Part]:
+    """The chart and the table of all points."""
+    if not front.points:
+        return [Text(f"No plan meets any of the {front.infeasible} limits tried.")]
+    metric = front.points[0].plan.limits.metric
+    title, scale = metric.axis if front.axis == "error" else (_TITLES[front.axis], 1.0)
+
+    def other(point: FrontPoint) -> str:
+        return shown(metric, point.other) if front.axis == "error" else f"{point.other:.4g}"
+
+    marks = [
+        Mark(each.latency_s * 1e3, each.other * scale, "dot", f"{ms(each.latency_s)}, {other(each)}\n{_where(each)}")
+        for each in front.points
+    ]
+    rows = [
+        [ms(each.latency_s), other(each), f"{each.gap:.2%}", len(each.plan.assignment()), _where(each)]
+        for each in front.points
+    ]
+    head = ["latency", title.split(",")[0], "gap", "int8 blocks", "devices"]
+    lede = f"{plural(front.tried, 'plan')} made, {len(front.points)} on the front: none is better in both."
+    chart = Chart(f"latency and {front.axis}", Axis("predicted latency, ms"), Axis(title), marks)
+    return [Text(lede), chart, Table(head, rows, words=frozenset({4}))]
+
+
+def _where(point: FrontPoint) -> str:
+    return ", ".join(dict.fromkeys(each.device for each in point.plan.placements))

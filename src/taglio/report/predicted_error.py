@@ -1,0 +1,179 @@
+"""How well error was predicted, and where every plan that was tried lies between error and latency."""
+
+from collections.abc import Sequence
+from math import exp, isfinite
+
+from taglio.error.loss import Metric
+from taglio.error.model import ErrorModel
+from taglio.flow.outcome import Outcome, Point
+from taglio.report.material import Material
+from taglio.report.parts import Axis, Cell, Chart, Columns, Facts, Mark, Part, Table, Text, curve
+from taglio.report.summary import STEADY
+from taglio.report.units import MISSING, allowed, limit, ms, ms_decimals, percent, plural, shown
+
+# Above this ratio of errors a linear axis would press the plans against its foot.
+_LINEAR_UP_TO = 8.0
+_LOOKS = {"float32": ("square", "float", "float"), "int8": ("diamond", "int8", "all int8")}
+_PURE = frozenset(_LOOKS)
+
+
+def predicted_error(material: Material) -> list[Part]:
+    """Random subsets in int8: cross-validated prediction against measurement."""
+    known, outcome = material.error, material.outcome
+    assert known is not None
+    drawn = [each for each in known.subsets if each.error > 0.0 and each.predicted > 0.0]
+    metric = known.metric
+    unit, scale = metric.axis
+
+    def mark(text: str, predicted: float, measured: float, look: str, symbol: str = "circle", label: str = "") -> Mark:
+        told = f"{text}\npredicted {shown(metric, predicted)}\nmeasured {shown(metric, measured)}"
+        return Mark(predicted * scale, measured * scale, look, told, label, symbol, ring=look == "plan")
+
+    marks = [mark(plural(len(each.assignment), "block"), each.predicted, each.error, "dot") for each in drawn]
+    if outcome is not None:
+        for each, look, symbol, name in (
+            (outcome.int8, "int8", "diamond", "all int8"),
+            (outcome.plan, "plan", "circle", "chosen plan"),
+        ):
+            if each.error > 0.0 and each.predicted_error > 0.0:
+                marks.append(mark(name, each.predicted_error, each.error, look, symbol, name))
+    xs = [value for each in marks for value in (each.x, each.y)]
+    caption = (
+        f"Solid: predicted equals measured. Dashed: {_upper_end(known)}; {limit(known.confidence)} of new subsets are "
+        "expected below."
+    )
+    chart = Chart(
+        f"predicted against measured {metric.title}",
+        Axis(f"predicted {unit}", "log"),
+        Axis(f"measured {unit}", "log"),
+        marks,
+        caption,
+        square=True,
+        curves=[
+            curve("identity", xs, lambda x: x, log=True),
+            curve("upper", xs, lambda x: known.upper(x / scale) * scale, log=True),
+        ],
+    )
+    notes = [Text(f"Note: {note}.", "note") for note in known.notes]
+    return [Text(_error_lede(known, len(drawn))), *notes, Columns([[chart], _error_facts(known)])]
+
+
+def trade_off(material: Material) -> list[Part]:
+    """Every plan that was tried, by predicted latency and measured error; then once more, close to the limit."""
+    outcome = material.outcome
+    assert outcome is not None
+    chosen, drift = _chosen(outcome), material.drift()
+    plans = [point for point in outcome.points if point.name not in _PURE]
+    corrected = ", corrected for drift" if abs(drift - 1.0) > STEADY else ""
+    caption = (
+        "Each mark: predicted latency, and error on held-out inputs; a stroke leads to the measured latency"
+        f"{corrected}. Hollow: beyond the limit."
+    )
+    charts: list[list[Part]] = [
+        [
+            _scatter(
+                outcome, outcome.points, chosen, drift, _error_axis(outcome), caption, "error and latency of all plans"
+            )
+        ]
+    ]
+    if len(plans) > 1:
+        near = "The same without float and all int8: plans near the limit."
+        charts.append(
+            [_scatter(outcome, plans, chosen, drift, Axis(outcome.metric.axis[0]), near, "plans near the limit")]
+        )
+    decimals = ms_decimals(max((point.predicted_s for point in outcome.points), default=0.0))
+    rows: list[list[object]] = [
+        [
+            Cell(f"{point.name}, chosen", "strong") if point is chosen else point.name,
+            ms(point.predicted_s, decimals),
+            ms(point.measured_s, decimals) if point.measured_s else MISSING,
+            Cell(shown(outcome.metric, point.error), "" if point.holds else "bad"),
+            point.int8_blocks,
+        ]
+        for point in sorted(outcome.points, key=lambda each: each.predicted_s)
+    ]
+    head = ["plan", "predicted", "measured", outcome.metric.title, "int8 blocks"]
+    held = sum(point.holds for point in outcome.points)
+    lede = (
+        f"{plural(len(outcome.points), 'plan')} tried, {held} within the {outcome.metric.title} "
+        f"{allowed(outcome.metric, outcome.max_error)}. The fastest of these when timed was chosen."
+    )
+    return [Text(lede), Columns(charts), Table(head, rows, look="dense")]
+
+
+def _scatter(
+    outcome: Outcome, points: Sequence[Point], chosen: Point | None, drift: float, axis: Axis, caption: str, label: str
+) -> Chart:
+    metric, scale = outcome.metric, outcome.metric.axis[1]
+    marks = []
+    for point in points:
+        symbol, look, name = _LOOKS.get(point.name, ("circle", "tried", ""))
+        if point is chosen:
+            look, name = "plan", "chosen plan"
+        to = point.measured_s / drift * 1e3 if point.measured_s and drift else None
+        text, at = _describe(metric, point), point.predicted_s * 1e3
+        error = point.error * scale
+        marks.append(Mark(at, error, look, text, name, symbol, not point.holds, point is chosen, to))
+    bound = (outcome.max_error * scale, allowed(metric, outcome.max_error))
+    return Chart(label, Axis("latency, ms"), axis, marks, caption, limit=bound)
+
+
+def _error_axis(outcome: Outcome) -> Axis:
+    unit, scale = outcome.metric.axis
+    values = [point.error * scale for point in outcome.points] + [outcome.max_error * scale]
+    positive = [value for value in values if value > 0.0 and isfinite(value)]
+    if positive and max(positive) > _LINEAR_UP_TO * max(min(positive), outcome.max_error * scale):
+        return Axis(unit, "log", zero=True)
+    return Axis(unit, zero=True)
+
+
+def _chosen(outcome: Outcome) -> Point | None:
+    """The point that became the plan."""
+    same = [
+        point
+        for point in outcome.points
+        if point.measured_s == outcome.plan.latency.median_s and point.predicted_s == outcome.plan.predicted_latency_s
+    ]
+    return same[0] if same else None
+
+
+def _describe(metric: Metric, point: Point) -> str:
+    measured = f"\nmeasured {ms(point.measured_s)}" if point.measured_s else ""
+    verdict = "within the limit" if point.holds else "beyond the limit"
+    return (
+        f"{point.name}: {plural(point.int8_blocks, 'int8 block')}\npredicted {ms(point.predicted_s)}{measured}\n"
+        f"{metric.title} {shown(metric, point.error)}, {verdict}"
+    )
+
+
+def _error_lede(known: ErrorModel, drawn: int) -> str:
+    under = sum(each.error <= known.upper(each.predicted) for each in known.subsets)
+    left = len(known.subsets) - drawn
+    text = f"{plural(len(known.subsets), 'subset')} of blocks in int8, each predicted by a fit without it"
+    miss = percent(known.typical_miss()) if known.metric.smooth else known.metric.difference(known.typical_miss())
+    text += f": median prediction error {miss}" if drawn else ""
+    text += f"; {under} of {len(known.subsets)} lie below the dashed line." if known.subsets else "."
+    return text + (f" {plural(left, 'subset')} without error cannot be drawn on a logarithmic axis." if left else "")
+
+
+def _error_facts(known: ErrorModel) -> list[Part]:
+    facts: list[tuple[str, str]] = [
+        ("metric", known.metric.name + (", the largest over outputs" if known.metric.smooth else "")),
+        ("evaluations", f"{known.evaluations} on {plural(known.samples, 'sample')}"),
+        ("upper limit", f"predicted {_upper_end(known)} at {limit(known.confidence)}"),
+    ]
+    for output in known.outputs:
+        terms = f"{len(output.blocks)} block terms, {len(output.edges)} edge terms"
+        link = f"{exp(output.level):.3f} · s^({output.exponent:.3f} / 2), s a sum of {terms}"
+        facts.append((f"output {output.output}", link))
+    worst = sorted((each for each in known.alone if each.precision == "int8"), key=lambda each: -each.error)[:8]
+    basis = known.metric.basis
+    rows: list[list[object]] = [[each.block, shown(basis, each.error)] for each in worst]
+    title = "error" if basis is known.metric else basis.name
+    return [Table(["largest errors, one block in int8", title], rows, look="dense"), Facts(facts)]
+
+
+def _upper_end(known: ErrorModel) -> str:
+    if known.metric.smooth:
+        return f"× {exp(known.upper_log):.3f}"
+    return f"and {known.metric.difference(known.upper_add)} worse"

@@ -1,0 +1,90 @@
+"""Numbers in the units that a page shows. Knows no markup."""
+
+from math import floor, inf, isfinite, log10
+
+from taglio.error.loss import RELATIVE_L2, Metric
+
+_SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+_NBSP = "\u00a0"
+MISSING = "–"
+
+
+def ms(seconds: float | None, decimals: int | None = None) -> str:
+    """Milliseconds with three significant digits, or as many decimals as the table's other rows."""
+    if seconds is None:
+        return MISSING
+    value = seconds * 1e3
+    decimals = decimals if isfinite(value) else None
+    return f"{value:.{decimals}f}{_NBSP}ms" if decimals is not None else f"{figures(value)}{_NBSP}ms"
+
+
+def signed_ms(seconds: float, decimals: int) -> str:
+    """Milliseconds with a sign."""
+    if not isfinite(seconds):
+        return ms(seconds)
+    value = round(seconds * 1e3, decimals)
+    sign = "+" if value > 0 else "−" if value < 0 else "±"
+    return f"{sign}{abs(value):.{decimals}f}{_NBSP}ms"
+
+
+def ms_decimals(largest_s: float) -> int:
+    """Decimals that give the largest of a column's times three or four digits."""
+    value = abs(largest_s) * 1e3
+    return max(1, min(4, 2 - floor(log10(value)))) if 0.0 < value < inf else 2
+
+
+def percent(share: float | None) -> str:
+    """A share as a percentage with three significant digits."""
+    return MISSING if share is None else f"{figures(share * 100)}{_NBSP}%"
+
+
+def limit(share: float | None) -> str:
+    """A share that the user set, as a percentage without trailing zeros."""
+    return MISSING if share is None else f"{share * 100:.6g}{_NBSP}%"
+
+
+def shown(metric: Metric, loss: float | None) -> str:
+    """A loss in the metric's unit."""
+    if loss is None or metric.name == RELATIVE_L2:
+        return percent(loss)
+    return metric.text(loss).replace(" ", _NBSP)
+
+
+def allowed(metric: Metric, loss: float) -> str:
+    """The user's limit in the metric's unit."""
+    return f"limit {limit(loss) if metric.name == RELATIVE_L2 else shown(metric, loss)}"
+
+
+def size(count: float) -> str:
+    """Bytes in decimal units."""
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.0f}{_NBSP}B" if unit == "B" else f"{count:.1f}{_NBSP}{unit}"
+        count /= 1000
+    return f"{count:.2f}{_NBSP}GB"
+
+
+def figures(value: float, digits: int = 3) -> str:
+    """A number with `digits` significant digits, in powers of ten where decimals would be many."""
+    if not isfinite(value):
+        return "∞" if value > 0 else "−∞" if value < 0 else MISSING
+    if value == 0.0:
+        return "0"
+    power = floor(log10(abs(value)) + 1e-12)
+    if -4 <= power < 6:
+        text = f"{value:.{max(0, digits - 1 - power)}f}"
+        return text.replace("-", "−")
+    head = value / 10.0**power
+    return f"{head:.1f}".replace("-", "−") + f"×10{str(power).translate(_SUPERSCRIPT)}"
+
+
+def times(ratio: float) -> str:
+    """A ratio as in "2.0×"."""
+    if not isfinite(ratio):
+        return figures(ratio)
+    return f"{ratio:.2f}×" if ratio < 10 else f"{ratio:.1f}×"
+
+
+def plural(count: int, noun: str) -> str:
+    """ "1 block", "2 blocks"."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
