@@ -26,8 +26,8 @@ from taglio.plan.costs import Costs, evaluate
 from taglio.plan.milp import Expression, Program, State
 from taglio.plan.problem import SOURCE, Problem
 from taglio.plan.solve import GAP, Placed, solve
+from taglio.report import written as pages
 from taglio.report.parts import Axis, Chart, Heading, Mark
-from taglio.report.written import Section, drawn, render, write
 
 # Blocks, devices, graph, whether precision and limits are in it, seconds allowed by the target (None: it has none). The
 # peer's own networks are chains and `random`, in float and without limits that bind.
@@ -205,9 +205,10 @@ def plot(path: Path, growing: dict[str, list[tuple[float, float]]]) -> None:
         return Chart(f"seconds by {name}", Axis(name, zero=True), Axis("seconds", "log"), marks)
 
     lacks: list[str] = []
-    charts = drawn("Seconds", [lambda: [chart(*each) for each in growing.items()]], lacks)
-    top = drawn("Summary", [lambda: [Heading("Planning time by size", 1)]], lacks)
-    write(path, render("Planning time by size", path.stem, top, [Section("seconds", "Seconds", charts)]), lacks)
+    charts = pages.drawn("Seconds", [lambda: [chart(*each) for each in growing.items()]], lacks)
+    top = pages.drawn("Summary", [lambda: [Heading("Planning time by size", 1)]], lacks)
+    text = pages.render("Planning time by size", path.stem, top, [pages.Section("seconds", "Seconds", charts)])
+    pages.write(path, text, lacks)
 
 
 def quality(options: argparse.Namespace) -> int:

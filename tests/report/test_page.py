@@ -3,6 +3,7 @@
 import hashlib
 import json
 import shutil
+import subprocess
 from dataclasses import dataclass, field, replace
 from html.parser import HTMLParser
 from math import inf, nan
@@ -514,3 +515,23 @@ def test_bars_stay_within_their_track() -> None:
         (33.3, 66.7), (0.0, 100.0), (0.0, 0.0), (0.0, 0.0),
     ]  # fmt: skip
     assert Bars([]).placed() == []
+
+
+def test_the_script_is_one_that_browsers_read() -> None:
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("node is not installed")
+    script = Path(page.__file__).parent / "templates" / "page.js"
+    ran = subprocess.run([node, "--check", script], capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+
+
+def test_a_browser_draws_every_chart(complete: Path, tmp_path: Path) -> None:
+    browser = shutil.which("chromium") or shutil.which("google-chrome")
+    if browser is None:
+        pytest.skip("no browser is installed")
+    path = page.write(complete).path
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=3000", f"--user-data-dir={tmp_path}"]
+    command = [browser, *flags, "--dump-dom", path.as_uri()]
+    dom = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120).stdout
+    assert dom.count('aria-label="y-axis label"') == dom.count('<div class="chart"') == 5

@@ -88,57 +88,6 @@ const drawChart = (spec, width) => {
   const color = (mark) => `var(--${mark.look})`;
   const across = (mark) => (x.scale === "log" ? Math.log(mark.px / X[0]) / Math.log(X[1] / X[0]) : (mark.px - X[0]) / (X[1] - X[0]));
   const right = (mark) => 75 + across(mark) * (width - 78) + 7.5 * mark.label.length > width;
-  const label = document.createElement("button");
-    label.type = "button";
-    const words = "words" in header.dataset;
-    label.append(...header.childNodes);
-    header.append(label);
-    label.addEventListener("click", () => {
-      const down = header.getAttribute("aria-sort") ? header.getAttribute("aria-sort") !== "descending" : !words;
-      const key = (row) => row.cells[column].dataset.v;
-      const rows = [...body.rows].sort((one, other) => {
-        const a = key(one), b = key(other);
-        if (a === undefined || b === undefined) return (a === undefined) - (b === undefined);
-        const order = words ? a.localeCompare(b, undefined, {numeric: true}) : a - b;
-        return down ? -order : order;
-      });
-      headers.forEach((each) => each.removeAttribute("aria-sort"));
-      header.setAttribute("aria-sort", down ? "descending" : "ascending");
-      body.append(...rows);
-      fold();
-    });
-  });
-  fold();
-}
-
-// Charts: each stands in the page as JSON, and Observable Plot draws it at the width there is.
-const SHAPES = {square: "square", diamond: "diamond2", triangle: "triangle"};
-const finite = (axis) => (value) => Number.isFinite(value) && (axis.scale !== "log" || value > 0);
-const reach = (axis, values) => {
-  const [low = axis.scale === "log" ? 1 : 0, high = 1] = d3.extent(values.filter(finite(axis)));
-  if (axis.scale === "log") return [low / (axis.zero ? 2.5 : 1.25), high * 1.25];
-  const margin = (high - low) * 0.06 || Math.abs(high) * 0.1 || 1;
-  return [low < 0 ? low - margin : axis.zero ? 0 : Math.max(0, low - margin), high + margin];
-};
-const scaled = (axis, domain, space) => {
-  const options = {type: axis.scale, domain, label: axis.title, labelAnchor: "center", labelArrow: "none", grid: true, ticks: Math.max(3, Math.round(space / 70))};
-  if (axis.scale !== "log") return options;
-  const few = d3.scaleLog(domain, [0, 1]).ticks(6).filter((tick) => tick >= domain[0] && tick <= domain[1]);
-  const steps = few.length > 8 ? few.filter((tick) => /^[125]/.test(tick.toExponential())) : few;
-  const kept = steps.length > 8 ? steps.filter((tick) => /^1/.test(tick.toExponential())) : steps;
-  options.ticks = axis.zero ? [domain[0], ...kept.filter((tick) => tick > domain[0] * 1.5)] : kept;
-  options.tickFormat = (tick) => (axis.zero && tick === domain[0] ? "0" : tick >= 1e-4 && tick < 1e6 ? String(+tick.toPrecision(3)) : tick.toExponential(0));
-  return options;
-};
-const drawChart = (spec, width) => {
-  const {x, y} = spec, ys = spec.marks.map((mark) => mark.y), xs = spec.marks.flatMap((mark) => [mark.x, mark.to ?? mark.x]);
-  if (spec.limit) ys.push(spec.limit[0]);
-  const both = spec.square ? [...xs, ...ys] : null, X = reach(x, both ?? xs), Y = reach(y, both ?? ys);
-  const at = (axis, domain, value) => (axis.scale === "log" && axis.zero && value === 0 ? domain[0] : value);
-  const fits = (axis, domain) => (value) => finite(axis)(value) && value >= domain[0] && value <= domain[1];
-  const marks = spec.marks.map((mark) => ({...mark, px: at(x, X, mark.x), py: at(y, Y, mark.y)})).filter((mark) => finite(x)(mark.px) && finite(y)(mark.py));
-  const color = (mark) => `var(--${mark.look})`;
-  const right = (mark) => (x.scale === "log" ? Math.log(mark.px / X[0]) / Math.log(X[1] / X[0]) : (mark.px - X[0]) / (X[1] - X[0])) > 0.6;
   const label = (dx, textAnchor, keep) => Plot.text(marks.filter((mark) => mark.label && keep(mark)), {x: "px", y: "py", text: "label", dx, textAnchor, fill: "currentColor", stroke: "var(--paper)", strokeWidth: 4, fontWeight: 560});
   return Plot.plot({
     width, height: Math.min(372, Math.max(260, width * 0.8)), marginLeft: 62, marginBottom: 46, marginRight: 16,
