@@ -21,12 +21,14 @@ import onnx
 from onnx import helper, numpy_helper
 
 from taglio.model.captures import node_inputs
+from taglio.model.operators import MOVEMENT
 
 MICROSOFT = "com.microsoft"
 _EACH = "/each"
 _WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm"})
 _CLIPS = frozenset({"Relu", "Clip"})
-_CARRIERS = frozenset({"MaxPool", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Slice"})
+# Pairs are carried past what moves values, and ONNX Runtime drops operators that change nothing before it looks.
+_CARRIERS = MOVEMENT | {"Cast", "Dropout"}
 
 
 def keep_float(
