@@ -104,6 +104,8 @@ class _Movement:
         """Whether it moves what was computed: to gather rows of a table of weights is to compute."""
         if node.op_type not in _MOVING or node.domain not in ("", "ai.onnx", "com.microsoft"):
             return False
+        if any(each.name == "reduction" and each.s not in (b"", b"none") for each in node.attribute):
+            return False  # a Scatter that adds to what is there
         values = _moved_inputs(node)
         if node.op_type == "ConcatFromSequence":
             made = self._producers.get(values[0])
