@@ -1,11 +1,13 @@
 """Components run in order, are valid models, send int8 where they can, and together equal the whole model."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
+from onnx import numpy_helper
 
 from taglio.components.build import Manifest, Port, write
 from taglio.components.cut import Component, cut, devices_after
@@ -148,6 +150,31 @@ def test_stages_of_one_device_are_components_of_their_own(
     assert {name for part in parts[1:] for name in part.blocks} == set(stages)
     equal(network, parts, chosen)
     prove(tmp_path, written(network, parts, tmp_path), network.builder.build(chosen), network.held_out.samples[:2])
+
+
+def scaled_weights(proto: onnx.ModelProto, factor: float) -> onnx.ModelProto:
+    """A copy with every float matrix multiplied, as other kernels would round it, or as a fault would."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(proto)
+    for tensor in copy.graph.initializer:
+        if tensor.data_type == onnx.TensorProto.FLOAT and len(tensor.dims) > 1:
+            values = numpy_helper.to_array(tensor) * np.float32(factor)
+            tensor.CopyFrom(numpy_helper.from_array(values.astype(np.float32), tensor.name))
+    return copy
+
+
+def test_a_rounding_that_flips_is_no_fault_and_a_wrong_weight_is(network: Case, tmp_path: Path) -> None:
+    """A last bit of a float block becomes a step of the int8 block behind it."""
+    chosen = network.every(2)
+    parts = pieces(network, chosen, at(0.5)(network.graph))
+    whole, samples = network.builder.build(chosen), network.held_out.samples
+    assert any(len(t.dims) > 1 and t.data_type == onnx.TensorProto.FLOAT for t in parts[0].proto.graph.initializer)
+    other = [replace(part, proto=scaled_weights(part.proto, 1.0 + 3e-7)) for part in parts]
+    proof = prove(tmp_path, written(network, other, tmp_path), whole, samples)
+    assert TOLERANCE < proof.distance <= proof.tolerance
+    wrong = [replace(parts[0], proto=scaled_weights(parts[0].proto, 1.1)), *parts[1:]]
+    with pytest.raises(MeasurementFailed, match="differ from the whole model"):
+        prove(tmp_path, written(network, wrong, tmp_path), whole, samples)
 
 
 def crossing(case: Case, parts: list[Component]) -> list[dict[str, onnx.ValueInfoProto]]:
