@@ -1,0 +1,56 @@
+"""What subgraphs read of the graphs around them, and renaming it."""
+
+import onnx
+from onnx import TensorProto, helper
+
+from taglio.model.captures import node_inputs, rename_inputs
+
+
+def body(*nodes: onnx.NodeProto, output: str, given: tuple[str, ...] = ()) -> onnx.GraphProto:
+    inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in given]
+    return helper.make_graph(
+        list(nodes), "body", inputs, [helper.make_tensor_value_info(output, TensorProto.FLOAT, None)]
+    )
+
+
+def nested() -> onnx.NodeProto:
+    """An If whose branch holds an If; `x` is outside of both, `y` is the outer branch's own, `z` is outside again."""
+    deep = body(helper.make_node("Add", ["x", "y"], ["deep"]), output="deep")
+    other = body(helper.make_node("Identity", ["z"], ["flat"]), output="flat")
+    inner = helper.make_node("If", ["inner_flag"], ["inner"], then_branch=deep, else_branch=other)
+    outer = body(helper.make_node("Relu", ["x"], ["y"]), inner, output="inner")
+    return helper.make_node("If", ["flag"], ["out"], then_branch=outer, else_branch=body(output="x"))
+
+
+def test_reads_at_any_depth_are_seen_and_own_names_are_not() -> None:
+    assert set(node_inputs(nested())) == {"flag", "inner_flag", "x", "z"}
+
+
+def test_renaming_reaches_every_depth_but_not_what_a_body_defines() -> None:
+    node = nested()
+    rename_inputs(node, {"x": "x2", "y": "y2", "z": "z2", "flag": "flag2", "out": "out2"})
+    assert set(node_inputs(node)) == {"flag2", "inner_flag", "x2", "z2"}
+    outer, other = (
+        next(each.g for each in node.attribute if each.name == name) for name in ("then_branch", "else_branch")
+    )
+    assert [list(each.input) for each in outer.node] == [["x2"], ["inner_flag"]]
+    deep = next(each.g for each in outer.node[1].attribute if each.name == "then_branch")
+    assert list(deep.node[0].input) == ["x2", "y"]
+    assert other.output[0].name == "x2"
+    assert list(node.output) == ["out"]
+
+
+def test_a_loop_variable_hides_an_outer_tensor_of_its_name() -> None:
+    loop = helper.make_node("Loop", ["n", "go", "x"], ["y"])
+    inner = body(helper.make_node("Add", ["x", "w"], ["x_out"]), output="x_out", given=("i", "go_in", "x"))
+    loop.attribute.append(helper.make_attribute("body", inner))
+    assert node_inputs(loop) == ["n", "go", "x", "w"]
+    rename_inputs(loop, {"x": "x2", "w": "w2"})
+    assert list(loop.input) == ["n", "go", "x2"]
+    assert list(loop.attribute[0].g.node[0].input) == ["x", "w2"]
+
+
+def test_lists_of_graphs_count_too() -> None:
+    node = helper.make_node("Anything", ["a"], ["b"], domain="somewhere")
+    node.attribute.append(helper.make_attribute("bodies", [body(helper.make_node("Relu", ["x"], ["r"]), output="r")]))
+    assert node_inputs(node) == ["a", "x"]
