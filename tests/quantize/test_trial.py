@@ -105,7 +105,7 @@ def test_token_embeddings_are_no_movement_of_their_table(tmp_path: Path) -> None
     model = load(saved(g.model(y), tmp_path))
     rng = np.random.default_rng(0)
     samples = tuple({ids: rng.integers(0, 30, (1, 6))} for _ in range(3))
-    case, reasons = tried(model, Dataset("ids", samples, ("0", "1", "2"), None, "ids"))  # type: ignore[arg-type]
+    case, reasons = tried(model, Dataset("ids", samples, ("0", "1", "2"), None, "ids"))
     assert not reasons
     check(case)
 
