@@ -105,6 +105,27 @@ def test_a_branch_reads_what_the_plan_wrote(depth: int, tmp_path: Path) -> None:
         assert (error > 1e-4) == ("conv0" in names), "the branch reads int8 values exactly where the plan has them"
 
 
+def test_a_function_that_a_branch_calls_comes_along(tmp_path: Path) -> None:
+    g = Sketch(74)
+    x = g.conv(g.input("x", 1, 3, 8, 8), 3, 8)
+    g.inputs.append(helper.make_tensor_value_info("flag", TensorProto.BOOL, []))
+    wanted = [helper.make_tensor_value_info("inside", TensorProto.FLOAT, None)]
+    call = helper.make_node("Twice", [x], ["inside"], name="call", domain="local")
+    other = [helper.make_tensor_value_info("outside", TensorProto.FLOAT, None)]
+    node = helper.make_node("If", ["flag"], ["y"], name="if")
+    copy = helper.make_node("Identity", [x], ["outside"], name="copy")
+    node.attribute.append(helper.make_attribute("then_branch", helper.make_graph([call], "then", [], wanted)))
+    node.attribute.append(helper.make_attribute("else_branch", helper.make_graph([copy], "else", [], other)))
+    g.nodes.append(node)
+    proto = g.model("y")
+    opset = helper.make_opsetid("", g.opset)
+    twice = helper.make_function("local", "Twice", ["a"], ["b"], [helper.make_node("Add", ["a", "a"], ["b"])], [opset])
+    proto.functions.append(twice)
+    proto.opset_import.append(helper.make_opsetid("local", 1))
+    case = bench(loaded(proto, tmp_path))
+    assert distance(case.float_outputs, agrees(case)) < 0.1
+
+
 @pytest.mark.parametrize("group", [1, 2, 4])
 @pytest.mark.parametrize("text", ["u8s8-asym-pc", "u8s8-sym-pc", "u8u8-asym-pt"])
 def test_a_grouped_conv_transpose_has_the_scales_of_its_own_axis(group: int, text: str, tmp_path: Path) -> None:

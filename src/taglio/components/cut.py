@@ -167,6 +167,7 @@ def _proto(
 ) -> onnx.ModelProto:
     proto = onnx.ModelProto(ir_version=quantized.ir_version, producer_name="taglio")
     proto.opset_import.extend(quantized.opset_import)
+    proto.functions.extend(quantized.functions)
     proto.graph.name = name
     proto.graph.node.extend(nodes)
     proto.graph.initializer.extend(initializers.values())

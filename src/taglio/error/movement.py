@@ -210,6 +210,7 @@ class _Movement:
         proto = self._model.proto
         result = onnx.ModelProto(ir_version=proto.ir_version, producer_name="taglio")
         result.opset_import.extend(proto.opset_import)
+        result.functions.extend(proto.functions)
         graph = result.graph
         graph.name = "movement"
         types = dict.fromkeys(self._sources, onnx.TensorProto.FLOAT)

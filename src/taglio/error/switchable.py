@@ -200,6 +200,7 @@ def switchable_graph(
     flag_names = [f"{FLAGS_INPUT}/{index}" for index in range(len(switches) + len(wires))]
     out = onnx.ModelProto(ir_version=model.proto.ir_version, producer_name="taglio")
     out.opset_import.extend(model.proto.opset_import)
+    out.functions.extend(model.proto.functions)
     target = out.graph
     target.name = "switchable"
     target.input.extend(model.proto.graph.input)

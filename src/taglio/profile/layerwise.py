@@ -152,6 +152,7 @@ class LayerCutter:
         graph = helper.make_graph(emitter.nodes, block.name, inputs, outputs, [*weights, *constants])
         proto = onnx.ModelProto(ir_version=self._model.proto.ir_version, producer_name="taglio")
         proto.opset_import.extend(self._model.proto.opset_import)
+        proto.functions.extend(self._model.proto.functions)
         proto.graph.CopyFrom(graph)
         return proto
 

@@ -297,6 +297,7 @@ class QdqBuilder:
 def _without_weights(proto: onnx.ModelProto) -> onnx.ModelProto:
     shell = onnx.ModelProto(ir_version=proto.ir_version, producer_name="taglio")
     shell.opset_import.extend(proto.opset_import)
+    shell.functions.extend(proto.functions)
     shell.graph.name = proto.graph.name
     shell.graph.input.extend(proto.graph.input)
     shell.graph.output.extend(proto.graph.output)
