@@ -31,6 +31,7 @@ FUZZ_SECONDS ?= 300
 test-suite: dev ## test all of ONNX's backend suite, random graphs and damaged files
 	@$(PY) -m tests.backend_suite
 	@$(PY) -m tests.fuzz --seconds $(FUZZ_SECONDS)
+	@TAGLIO_TEST_SUITE=1 $(PY) -m pytest tests/end_to_end/test_busy_machine.py
 
 backends: ## build the environments of the other back ends (BACKENDS="openvino torch" for some)
 	@for name in $(BACKENDS); do $(call backend) done

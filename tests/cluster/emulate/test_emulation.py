@@ -179,7 +179,7 @@ def test_a_running_one_is_joined_from_outside(file: Path) -> None:
         assert done.stdout == "server\n"
         assert taglio("emulate", "--set", "device camera x10", env=folder).returncode == 0
         assert quota_of(made, "camera").split()[0] == "1000"  # of 20,000 µs: half a core at a tenth
-        assert "no factor" in taglio("emulate", "--set", "device camera x0", env=folder).stderr
+        assert "must be a factor" in taglio("emulate", "--set", "device camera x0", env=folder).stderr
         running.terminate()
         running.wait(30)
     assert "no emulation is running" in taglio("emulate", "--set", "", env=folder).stderr
