@@ -81,7 +81,7 @@ def test_pins_scenarios_and_running_plans(out: Path, cluster: Path) -> None:
     blocks, cost_s = moved["moves"]
     assert blocks == len(moved["plans"][0]["placements"]) and cost_s == pytest.approx(blocks * 1e-3)
     assert moved["value"] == pytest.approx(cost_s + moved["plans"][0]["predicted_latency_s"]["value"], rel=1e-6)
-    assert f"for moving {blocks} blocks" in taglio(*asked).out
+    assert f"to move {blocks} blocks" in taglio(*asked).out
     cut = taglio("plan", out, "--cluster", cluster, "--scenario", "cut", *QUICK, "--json").json()
     assert {each["device"] for each in cut["plans"][0]["placements"]} == {"camera"}
 
