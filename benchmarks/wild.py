@@ -153,7 +153,7 @@ def samples(data: Path, session: ort.InferenceSession) -> Iterator[dict[str, np.
     for index in range(len(next(iter(columns.values()))[1])):
         feed = {}
         for name, (shape, column) in columns.items():
-            sample = column[index]
+            sample = np.asarray(column[index])
             feed[name] = sample if sample.ndim == len(shape) else np.expand_dims(sample, batch_axis(shape, sample))
         yield feed
 

@@ -96,7 +96,7 @@ def _same(one: object, other: object) -> bool:
 
 
 def _distance(one: object, other: object) -> float:
-    """Relative L2; of what is no number, or infinite in one alone, 1 where it differs."""
+    """Relative L2; NaN, or infinite in one alone, counts 1 where it differs."""
     if _same(one, other):
         return 0.0
     if isinstance(one, list) and isinstance(other, list):

@@ -14,7 +14,7 @@ from taglio.errors import BadData
 
 Outputs = Sequence[np.ndarray]
 
-# Stands for an error that is no number: far beyond any bound, and its logarithm still a number.
+# Stands for an error that is not finite: far beyond any bound, with a finite logarithm.
 RUINED = 1e3
 _DRAWS = 400
 # Two-sided 90 % quantiles of Student's t by degrees of freedom.
@@ -24,7 +24,7 @@ _NORMAL = 1.645
 
 @dataclass(frozen=True, slots=True)
 class PartLoss:
-    """The loss of one part of the outputs (`RUINED` where it is no number), and what it `lost`: words that follow its
+    """The loss of one part of the outputs (`RUINED` where it is not finite), and what it `lost`: words that follow its
     name, or ""."""
 
     name: str

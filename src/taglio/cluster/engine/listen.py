@@ -28,7 +28,7 @@ _MODE_FILTER, _SPEC_ALLOW, _NEW_LISTENER = 1, 4, 8  # of seccomp(2)
 _ALLOW, _NOTIFY = 0x7FFF0000, 0x7FC00000
 _RECEIVE, _SEND, _CONTINUE = 0xC0502100, 0xC0182101, 1  # of seccomp_unotify(2)
 _REQUEST, _RESPONSE, _ARGUMENTS = struct.Struct("=QIIiIQ6Q"), struct.Struct("=QqiI"), 6
-# Lengths of sockaddr_in and sockaddr_in6, of which an address is bytes 4 to 8 and 8 to 24 (ip(7), ipv6(7)).
+# Lengths of sockaddr_in and sockaddr_in6, whose address is bytes 4 to 8 and 8 to 24 (ip(7), ipv6(7)).
 _LONGEST = 128
 
 
