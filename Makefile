@@ -44,14 +44,16 @@ lint: dev ## check style, security, format, types and that docs/cli.md is curren
 	@$(PY) -m ruff format --check --quiet . || { echo 'not formatted: run $(PY) -m ruff format .' >&2; exit 1; }
 	@$(PY) -m mypy $(CODE)
 	@$(PY) scripts/cli_docs.py --check
+	@$(PY) scripts/layout_docs.py --check
 	@$(PY) scripts/audit.py
 	@$(PY) scripts/protocol.py --check
 
 bench: core ## run the benchmarks (BENCH=quality ARGS="--cases digits" for a part; see benchmarks/METHOD.md)
 	@for bench in $(BENCH); do $(PY) benchmarks/$$bench.py $(ARGS) || exit 1; done
 
-docs: core ## write docs/cli.md again from the command line's own help
+docs: dev ## write docs/cli.md and docs/layout.md again from the code
 	@$(PY) scripts/cli_docs.py
+	@$(PY) scripts/layout_docs.py
 
 clean: ## remove .venv, caches and built packages; results in out/ stay
 	@rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
