@@ -1,7 +1,10 @@
 """On the embedded model one session is every subset: float with all flags off, the quantised model with any on."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 from taglio.error.measure import ErrorMeter
 from taglio.error.study import random_subsets
@@ -10,7 +13,8 @@ from taglio.error.tally import Tally
 from taglio.errors import BadData, BadOption
 from taglio.quantize.precision import Assignment
 from taglio.runtimes.onnxruntime import SessionOptions
-from tests.components.cases import ANCHOR, CHOICES, INT8, Case, digits, outputs
+from tests.components.cases import ANCHOR, CHOICES, INT8, Case, digits, outputs, tiny
+from tests.models import residual
 
 SAMPLES = 3
 
@@ -107,3 +111,13 @@ def test_samples_that_the_float_model_cannot_take_are_refused(network: Case, swi
     wrong = {"image": np.full((1, 1, 32, 32), np.nan, np.float32)}
     with pytest.raises(BadData, match="output logits of the float model is NaN or infinite on the data"):
         ErrorMeter(switchable, [network.held_out.samples[0], wrong], network.model.outputs)
+
+
+def test_an_output_that_is_a_constant_is_there(tmp_path: Path) -> None:
+    proto = residual()
+    proto.graph.initializer.append(numpy_helper.from_array(np.arange(3, dtype=np.float32), "version"))
+    proto.graph.output.append(helper.make_tensor_value_info("version", TensorProto.FLOAT, [3]))
+    case = tiny(proto, tmp_path)
+    session = Switchable(case.model, case.graph, case.builder, CHOICES, SessionOptions(1))
+    *_, constant = session.run({}, case.held_out.samples[0])
+    assert constant.tolist() == [0, 1, 2]

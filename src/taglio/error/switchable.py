@@ -216,7 +216,7 @@ def switchable_graph(
         target.node.append(
             helper.make_node("Split", [FLAGS_INPUT, sizes.name], flag_names, name="taglio/split", axis=0)
         )
-    outer: dict[str, None] = {}
+    outer: dict[str, None] = dict.fromkeys(model.outputs)  # one may be a constant
     for name in graph.inputs:
         if name in by_tensor:
             index, scheme = by_tensor[name]
