@@ -19,19 +19,23 @@ from taglio.cli.options import (
 )
 from taglio.errors import BadOption
 
-_CLUSTER = "a cluster file (TOML): the devices to plan for, or to run on"
+_CLUSTER = "cluster file (TOML): devices to plan for or to run on"
 
 
 def add(commands: Any) -> None:
     """Add the commands of this file to the parser."""
-    each = command(commands, "pareto", "plans that trade latency for error, energy or throughput on a cluster", _pareto)
+    each = command(
+        commands, "pareto", "show the trade-off between latency and error, energy or throughput on a cluster", _pareto
+    )
     folder_argument(each)
     each.add_argument("--cluster", type=Path, required=True, help=_CLUSTER)
-    each.add_argument("--scenario", help="a scenario of the cluster file")
+    each.add_argument("--scenario", help="named scenario of the cluster file")
     each.add_argument(
-        "--axes", default="latency,error", help="latency,error, latency,energy or latency,throughput (default error)"
+        "--axes",
+        default="latency,error",
+        help="what to trade: latency,error (default), latency,energy or latency,throughput",
     )
-    each.add_argument("--points", type=positive, default=8, help="limits tried along the front (default 8)")
+    each.add_argument("--points", type=positive, default=8, help="number of plans on the front (default 8)")
     _time_limit(each)
     bound_argument(each, None)
     pin_arguments(each)
@@ -42,7 +46,7 @@ def add(commands: Any) -> None:
 def cluster_argument(each: argparse.ArgumentParser) -> None:
     """--cluster and --scenario."""
     each.add_argument("--cluster", type=Path, help=_CLUSTER)
-    each.add_argument("--scenario", help="a scenario of the cluster file")
+    each.add_argument("--scenario", help="named scenario of the cluster file")
 
 
 def objective_argument(each: argparse.ArgumentParser) -> None:
@@ -51,8 +55,8 @@ def objective_argument(each: argparse.ArgumentParser) -> None:
         "--objective",
         default="latency",
         metavar="AIM",
-        help="latency (default), throughput, energy, sum (seconds added up), weights such as latency=1,energy=0.5, or "
-        "several in order, such as throughput,energy",
+        help="what to optimise: latency (default), throughput, energy, sum (total compute seconds), weights such as "
+        "latency=1,energy=0.5, or an order such as throughput,energy",
     )
 
 
@@ -61,7 +65,7 @@ def cluster_arguments(each: argparse.ArgumentParser) -> None:
     cluster_argument(each)
     objective_argument(each)
     limit_arguments(each)
-    each.add_argument("--rate", type=positive_float, metavar="PER_S", help="requests a second of this model")
+    each.add_argument("--rate", type=positive_float, metavar="PER_S", help="request rate of this model, per second")
     each.add_argument(
         "--with-model",
         action="append",
@@ -76,28 +80,35 @@ def cluster_arguments(each: argparse.ArgumentParser) -> None:
         metavar="CHANGE",
         help='also plan for a change: "link A->B bandwidth x2", "link A->B cut", "device A x2", "without A", "no int8"',
     )
-    each.add_argument("--explain", action="store_true", help="also find what each limit costs, and the runner-up")
+    each.add_argument("--explain", action="store_true", help="also show what each limit costs and the runner-up plan")
     each.add_argument(
-        "--from", dest="running", metavar="PLAN", help="a running plan.json to move away from only if it pays"
+        "--from", dest="running", metavar="PLAN", help="deployed plan.json; move blocks only where that pays"
     )
     each.add_argument(
         "--switching-cost-ms",
         type=positive_float,
         default=1.0,
-        help="what moving a block costs, with --from (default 1)",
+        help="cost of moving one block, with --from (default 1)",
     )
     _time_limit(each)
 
 
 def limit_arguments(each: argparse.ArgumentParser) -> None:
     """Limits on what a request takes, and devices kept from blocks."""
-    each.add_argument("--max-latency-ms", type=positive_float, help="longest predicted request")
-    each.add_argument("--max-energy-j", type=positive_float, help="most joules of a request")
+    each.add_argument("--max-latency-ms", type=positive_float, help="limit on predicted latency")
+    each.add_argument("--max-energy-j", type=positive_float, help="limit on energy per request, in joules")
     each.add_argument(
-        "--min-rate", type=positive_float, metavar="PER_S", help="requests a second there must be room for"
+        "--min-rate",
+        type=positive_float,
+        metavar="PER_S",
+        help="least request rate that the plan must sustain, per second",
     )
     each.add_argument(
-        "--keep-off", action="append", default=[], metavar="DEVICE=PATTERN", help="never run these blocks on DEVICE"
+        "--keep-off",
+        action="append",
+        default=[],
+        metavar="DEVICE=PATTERN",
+        help="never place these blocks on DEVICE (repeatable)",
     )
 
 
@@ -106,13 +117,13 @@ def _time_limit(each: argparse.ArgumentParser) -> None:
         "--time-limit",
         type=positive_float,
         metavar="S",
-        help="of one plan, of which an error bound takes up to five (default: 20 s; 4 s for a point of a front)",
+        help="time limit per solve, in seconds; one plan takes up to five solves (default 20; 4 per point of a front)",
     )
     each.add_argument(
         "--gap",
         type=fraction,
         metavar="SHARE",
-        help="proven distance from the best plan at which the search ends (default: 0.5%%)",
+        help="stop once the plan is proven this close to the optimum (default 0.5%%)",
     )
 
 

@@ -25,24 +25,27 @@ _DEFAULT = "onnxruntime,openvino,openvino-ep,litert,pytorch,qkeras,keras"
 def add(commands: Any) -> None:
     """Add the commands of this file to the parser."""
     each = command(
-        commands, "compare", "every back end's ways to run and quantise one model, measured side by side", _compare
+        commands, "compare", "run and quantise one model with every back end, measured side by side", _compare
     )
     each.add_argument(
         "model", type=Path, metavar="MODEL", help="an .onnx, .keras, .h5, .tflite or .pt2 file, or module:function"
     )
     each.add_argument(
-        "--shape", action="append", default=[], metavar="INPUT=1x3x224x224", help="fix an input's shape (repeatable)"
+        "--shape", action="append", default=[], metavar="INPUT=1x3x224x224", help="shape of an input (repeatable)"
     )
     data_arguments(each)
-    each.add_argument("--backends", default=_DEFAULT, metavar="A,B,...", help="which back ends, in this order")
-    each.add_argument("--layers", action="store_true", help="also a row per layer, for each back end that can")
+    each.add_argument("--backends", default=_DEFAULT, metavar="A,B,...", help="back ends to measure, in this order")
+    each.add_argument("--layers", action="store_true", help="also time each layer, where a back end can")
     bound_argument(each, 0.01)
     each.add_argument("--threads", type=thread_count, default=None, help="threads of a session (default: all cores)")
     each.add_argument(
-        "--row-limit", type=positive_float, default=300.0, help="seconds a row may be silent before it is stopped"
+        "--row-limit",
+        type=positive_float,
+        default=300.0,
+        help="timeout per row, in seconds without output (default 300)",
     )
     effort_argument(each)
-    each.add_argument("-o", "--out", type=Path, required=True, help="folder for every artifact")
+    each.add_argument("-o", "--out", type=Path, required=True, help="output directory")
     json_argument(each)
 
 

@@ -22,21 +22,21 @@ def add(commands: Any) -> None:
         "in each",
         _emulate,
     )
-    each.add_argument("cluster", nargs="?", metavar="CLUSTER", help="the cluster file (TOML)")
-    each.epilog = "What stands after -- is the command; without one the emulation stands until Ctrl-C."
-    each.add_argument("--scenario", help="a scenario of the cluster file")
-    each.add_argument("--bare", action="store_true", help="only the network and the quotas: start no device in them")
+    each.add_argument("cluster", nargs="?", metavar="CLUSTER", help="cluster file (TOML)")
+    each.epilog = "Write the command after --. Without one, the emulation runs until Ctrl-C."
+    each.add_argument("--scenario", help="named scenario of the cluster file")
+    each.add_argument("--bare", action="store_true", help="set up network and CPU quotas only; start no device")
     each.add_argument(
         "--on",
         metavar="DEVICE",
-        help="run the command in this device instead of the start device; without CLUSTER in the emulation that runs",
+        help="run the command on this device instead of the start device; without CLUSTER: in the running emulation",
     )
     each.add_argument(
         "--set",
         dest="change",
         metavar="CHANGE",
-        help='change the emulation that runs to the cluster file with "link A->B bandwidth x0.1", "link A->B cut", '
-        '"device A x10" (its times), "without A", several separated by ";", or "" for the file as it is',
+        help='change the running emulation: "link A->B bandwidth x0.1", "link A->B cut", "device A x10" (slower), '
+        '"without A"; separate several with ";"; "" restores the cluster file',
     )
 
 

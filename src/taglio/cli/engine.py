@@ -7,8 +7,8 @@ from typing import Any
 from taglio.cli.clusters import cluster_argument, objective_argument
 from taglio.cli.options import command, emit, json_argument, positive, remark, thread_count
 
-_NAME = "the device's name in the cluster file"
-_CLUSTER = "the cluster file (TOML) that names the devices"
+_NAME = "name of the device in the cluster file"
+_CLUSTER = "cluster file (TOML)"
 
 
 def add(commands: Any) -> None:
@@ -21,13 +21,16 @@ def add(commands: Any) -> None:
         inner, "start", "start a device here, the first one with --head, and wait until it is a member", _start
     )
     each.add_argument("--name", required=True, help=_NAME)
-    each.add_argument("--head", action="store_true", help="the first device, which the others join")
-    each.add_argument("--address", metavar="HOST:PORT", help="of the head, to join it")
-    each.add_argument("--host", help="the one address to listen on (default 127.0.0.1: this machine only)")
-    each.add_argument("--port", type=positive, default=6379, help="where the head listens (default 6379)")
-    each.add_argument("--threads", type=thread_count, help="threads of a session (default: all cores)")
+    each.add_argument("--head", action="store_true", help="start the cluster; other devices join this one")
+    each.add_argument("--address", metavar="HOST:PORT", help="address of the head to join")
+    each.add_argument("--host", help="address to listen on (default 127.0.0.1: this machine only)")
+    each.add_argument("--port", type=positive, default=6379, help="port of the head (default 6379)")
+    each.add_argument("--threads", type=thread_count, help="threads per session (default: all cores)")
     each.add_argument(
-        "--memory-mb", type=positive, default=200, help="for tensors on their way, at least 80 (default 200)"
+        "--memory-mb",
+        type=positive,
+        default=200,
+        help="memory for tensors in transit, in MB, at least 80 (default 200)",
     )
     _lock_arguments(each)
     json_argument(each)
@@ -42,20 +45,20 @@ def add(commands: Any) -> None:
     )
     json_argument(each)
 
-    each = command(inner, "probe", "measure every link, and what messages take of devices", _probe)
+    each = command(inner, "probe", "measure every link and the CPU cost per message", _probe)
     each.add_argument("file", type=Path, metavar="CLUSTER", help=_CLUSTER)
-    each.add_argument("--scenario", help="a scenario of the cluster file")
-    each.add_argument("--write", type=Path, metavar="FILE", help="write a cluster file with the links as measured")
+    each.add_argument("--scenario", help="named scenario of the cluster file")
+    each.add_argument("--write", type=Path, metavar="FILE", help="write a cluster file with the measured links")
     json_argument(each)
 
 
 def _lock_arguments(each: argparse.ArgumentParser) -> None:
     each.add_argument(
         "--token", type=Path, metavar="FILE",
-        help="the secret that all devices share (default ~/.ray/auth_token; the head makes one)",
+        help="file with the secret shared by all devices (default ~/.ray/auth_token; the head creates it)",
     )  # fmt: skip
     each.add_argument(
-        "--tls", type=Path, metavar="FOLDER", help="encrypt everything, with tls.crt, tls.key and ca.crt in FOLDER"
+        "--tls", type=Path, metavar="FOLDER", help="encrypt all traffic, with tls.crt, tls.key and ca.crt in FOLDER"
     )
 
 
@@ -68,7 +71,9 @@ def optimize_arguments(each: argparse.ArgumentParser) -> None:
 def run_arguments(each: argparse.ArgumentParser) -> None:
     """What `taglio run` takes for several machines."""
     cluster_argument(each)
-    each.add_argument("--stream", action="store_true", help="with --cluster: several requests at once, for throughput")
+    each.add_argument(
+        "--stream", action="store_true", help="with --cluster: keep several requests in flight to measure throughput"
+    )
 
 
 def _start(options: argparse.Namespace) -> int:

@@ -33,14 +33,19 @@ from taglio.errors import BadOption
 def add(commands: Any) -> None:
     """Add the commands of this file to the parser."""
     each = command(commands, "quickstart", "optimise the embedded digits model and show what happened", _quickstart)
-    each.add_argument("-o", "--out", type=Path, default=Path("out/quickstart"), help="folder for every artifact")
+    each.add_argument("-o", "--out", type=Path, default=Path("out/quickstart"), help="workspace directory")
     bound_argument(each, 0.01)
     json_argument(each)
 
-    each = command(commands, "optimize", "the whole flow: profile, error, plan, build, time, report", _optimize)
+    each = command(
+        commands,
+        "optimize",
+        "find the fastest form within an error limit: profile, plan, build, time, report",
+        _optimize,
+    )
     _optimize_arguments(each)
 
-    each = command(commands, "profile", "measure seconds per block and precision, by whole-model runs", _profile)
+    each = command(commands, "profile", "time every block in every form, by whole-model runs", _profile)
     model_argument(each)
     requantize_argument(each)
     data_arguments(each)
@@ -49,12 +54,12 @@ def add(commands: Any) -> None:
     each.add_argument(
         "--layers",
         choices=("upstream", "downstream"),
-        help="also time every layer alone, cut before or behind the QuantizeLinear of its input, for comparison",
+        help="also time each layer on its own, cut before (upstream) or after (downstream) its input's QuantizeLinear",
     )
-    each.add_argument("-o", "--out", type=Path, required=True, help="folder for every artifact")
+    each.add_argument("-o", "--out", type=Path, required=True, help="workspace directory")
     json_argument(each)
 
-    each = command(commands, "error", "measure and fit how any subset in int8 changes the output", _error)
+    each = command(commands, "error", "measure how any choice of int8 blocks changes the output", _error)
     folder_argument(each)
     metric_argument(each, None)
     provider_argument(each)
@@ -62,42 +67,46 @@ def add(commands: Any) -> None:
     json_argument(each)
 
     each = command(
-        commands, "sensitivity", "which blocks hurt, which pay, and which to leave out of quantisation", _sensitivity
+        commands, "sensitivity", "rank blocks by the error they cause and the time they save in int8", _sensitivity
     )
     folder_argument(each)
     each.add_argument(
-        "--by", choices=("damage", "saved", "worth"), default="damage", help="order of the table (default damage)"
+        "--by", choices=("damage", "saved", "worth"), default="damage", help="sort order (default damage)"
     )
     json_argument(each)
 
     each = command(
-        commands, "plan", "solve for the fastest precisions under the error bound, then measure its error", _plan
+        commands, "plan", "choose the fastest forms within an error limit, and measure the plan's error", _plan
     )
     folder_argument(each)
     bound_argument(each, None)
     pin_arguments(each)
     each.add_argument(
-        "--pin", action="append", default=[], metavar="DEVICE=PATTERN", help="run these blocks on DEVICE (repeatable)"
+        "--pin", action="append", default=[], metavar="DEVICE=PATTERN", help="place these blocks on DEVICE (repeatable)"
     )
     each.add_argument(
-        "--cut", action="append", default=[], metavar="TENSOR", help="start the next device behind TENSOR (repeatable)"
+        "--cut",
+        action="append",
+        default=[],
+        metavar="TENSOR",
+        help="cut after TENSOR; the next device starts there (repeatable)",
     )
-    each.add_argument("--devices", default="", metavar="A,B,...", help="names of the devices that --cut separates")
+    each.add_argument("--devices", default="", metavar="A,B,...", help="devices in order, as separated by --cut")
     cluster_arguments(each)
     json_argument(each)
 
-    each = command(commands, "build", "write the plan's components and prove that they equal the whole model", _build)
+    each = command(commands, "build", "write the plan's components and check that they equal the whole model", _build)
     folder_argument(each)
     json_argument(each)
 
-    each = command(commands, "run", "run the built components; predicted beside measured", _run)
+    each = command(commands, "run", "time the built components beside the prediction", _run)
     folder_argument(each)
-    each.add_argument("--runs", type=positive, default=100, help="inferences to time (default 100)")
+    each.add_argument("--runs", type=positive, default=100, help="number of timed runs (default 100)")
     runtime_argument(each, None)
     run_arguments(each)
     json_argument(each)
 
-    each = command(commands, "report", "write the HTML page and print the tables", _report)
+    each = command(commands, "report", "write the HTML report and print its tables", _report)
     folder_argument(each)
     json_argument(each)
 
@@ -112,7 +121,7 @@ def _optimize_arguments(each: argparse.ArgumentParser) -> None:
     pin_arguments(each)
     measuring_arguments(each)
     optimize_arguments(each)
-    each.add_argument("-o", "--out", type=Path, required=True, help="folder for every artifact")
+    each.add_argument("-o", "--out", type=Path, required=True, help="workspace directory")
     json_argument(each)
 
 

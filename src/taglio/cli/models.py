@@ -19,28 +19,35 @@ from taglio.cli.options import (
 
 def add(commands: Any) -> None:
     """Add the commands of this file to the parser."""
-    each = command(
-        commands, "inspect", "blocks, FLOPs, weights and tensor bytes; what can be int8 and why not", _inspect
-    )
+    each = command(commands, "inspect", "list blocks with FLOPs and sizes, and which can be int8", _inspect)
     model_argument(each)
     requantize_argument(each)
-    each.add_argument("--blocks", default="all", help="show only: all, top-flops:K, top-bytes:K, or name patterns")
+    each.add_argument("--blocks", default="all", help="blocks to show: all, top-flops:K, top-bytes:K, or name patterns")
     json_argument(each)
 
-    each = command(commands, "quantize", "quantise chosen blocks under one scheme, without a plan", _quantize)
+    each = command(commands, "quantize", "quantise chosen blocks, without a plan", _quantize)
     model_argument(each)
     requantize_argument(each)
     data_arguments(each)
     calibration_argument(each)
     each.add_argument(
-        "--method", choices=("static", "dynamic", "float16"), default="static", help="how (default static)"
+        "--method",
+        choices=("static", "dynamic", "float16"),
+        default="static",
+        help="quantisation method (default static)",
     )
-    each.add_argument("--scheme", help="int8 form (default qdq-u8s8-asym-pc; for dynamic qdq-u8s8-asym-pt)")
-    each.add_argument("--blocks", default="all", help="all, top-flops:K, top-bytes:K, or name patterns")
+    each.add_argument("--scheme", help="int8 scheme (default qdq-u8s8-asym-pc; for dynamic qdq-u8s8-asym-pt)")
     each.add_argument(
-        "--also", action="append", default=[], metavar="SCHEME=PATTERN", help="other blocks under another scheme"
+        "--blocks", default="all", help="blocks to quantise: all, top-flops:K, top-bytes:K, or name patterns"
     )
-    each.add_argument("-o", "--out", type=Path, required=True, help="the .onnx file to write")
+    each.add_argument(
+        "--also",
+        action="append",
+        default=[],
+        metavar="SCHEME=PATTERN",
+        help="quantise these blocks under another scheme (repeatable)",
+    )
+    each.add_argument("-o", "--out", type=Path, required=True, help="ONNX file to write")
     json_argument(each)
 
 

@@ -26,9 +26,13 @@ def command(commands: Any, name: str, help_text: str, function: Any) -> argparse
 
 def model_argument(each: argparse.ArgumentParser) -> None:
     """MODEL and --shape."""
-    each.add_argument("model", type=Path, metavar="MODEL", help="the ONNX file")
+    each.add_argument("model", type=Path, metavar="MODEL", help="ONNX file")
     each.add_argument(
-        "--shape", action="append", default=[], metavar="INPUT=1x3x224x224", help="fix an input's shape (repeatable)"
+        "--shape",
+        action="append",
+        default=[],
+        metavar="INPUT=1x3x224x224",
+        help="shape of an input (repeatable; default: from the data)",
     )
 
 
@@ -37,13 +41,15 @@ def requantize_argument(each: argparse.ArgumentParser) -> None:
     each.add_argument(
         "--requantize",
         action="store_true",
-        help="fold what the model holds quantised to float first (default: it stays as it is)",
+        help="convert weights and operators that are already quantised back to float first (default: keep them)",
     )
 
 
 def data_arguments(each: argparse.ArgumentParser) -> None:
     """--data, --preprocess, --seed."""
-    each.add_argument("--data", type=Path, required=True, help="a folder of images or of .npz, an .npz or an .npy")
+    each.add_argument(
+        "--data", type=Path, required=True, help="inputs: a directory of images or .npz files, an .npz or an .npy"
+    )
     each.add_argument(
         "--preprocess",
         default="",
@@ -60,7 +66,7 @@ def calibration_argument(each: argparse.ArgumentParser) -> None:
         "--calibration",
         type=Path,
         metavar="DATA",
-        help="data to calibrate on, like --data, all of which is then held out (default: a part of --data)",
+        help="separate calibration data; --data is then held out as a whole (default: a part of --data)",
     )
 
 
@@ -71,8 +77,7 @@ def bound_argument(each: argparse.ArgumentParser, default: float | None) -> None
         type=fraction,
         default=default,
         required=default is None,
-        help="largest relative L2 change of any output, such as 0.01 or 1%%; with another --metric the worst value "
-        "allowed, in its unit",
+        help="limit on the relative L2 error of any output, such as 0.01 or 1%%; with another --metric: on that",
     )
 
 
@@ -82,9 +87,9 @@ def metric_argument(each: argparse.ArgumentParser, default: str | None) -> None:
         "--metric",
         default=default,
         metavar="NAME",
-        help="what the bound is on: relative-l2, l2-per-size, sqnr (dB), cosine, top1, or module:function, imported "
-        "as Python does and from the current folder, which is given the outputs by name and the labels and returns a "
-        "number (larger is better unless the function has an attribute smaller_is_better)",
+        help="error metric: relative-l2, l2-per-size, sqnr (dB), cosine, top1, or module:function (also from the "
+        "current directory; called with the outputs by name and the labels; returns a number, larger is better unless "
+        "the function has an attribute smaller_is_better)",
     )
 
 
@@ -94,27 +99,33 @@ def provider_argument(each: argparse.ArgumentParser) -> None:
         "--provider",
         choices=("cpu", "cuda", "auto"),
         default="cpu",
-        help="what the error is measured on; auto takes a GPU where this ONNX Runtime offers one (default cpu: the "
-        "very int8 kernels that a plan runs)",
+        help="execution provider for measuring the error; auto uses a GPU if ONNX Runtime has one (default cpu: the "
+        "int8 kernels that a plan runs)",
     )
 
 
 def pin_arguments(each: argparse.ArgumentParser) -> None:
     """--keep-float and --force-int8."""
-    each.add_argument("--keep-float", action="append", default=[], metavar="PATTERN", help="blocks never quantised")
-    each.add_argument("--force-int8", action="append", default=[], metavar="PATTERN", help="blocks always quantised")
+    each.add_argument(
+        "--keep-float", action="append", default=[], metavar="PATTERN", help="keep these blocks in float (repeatable)"
+    )
+    each.add_argument(
+        "--force-int8", action="append", default=[], metavar="PATTERN", help="force these blocks to int8 (repeatable)"
+    )
 
 
 def measuring_arguments(each: argparse.ArgumentParser) -> None:
     """How sessions run and how long is measured."""
-    each.add_argument("--scheme", default="auto", help="int8 form such as qdq-u8s8-asym-pc, or auto: measure and pick")
-    each.add_argument("--threads", type=thread_count, default=None, help="threads of a session (default: all cores)")
-    each.add_argument("--spinning", action="store_true", help="let idle threads spin, as a lone server would")
+    each.add_argument(
+        "--scheme", default="auto", help="int8 scheme such as qdq-u8s8-asym-pc, or auto: measure several and choose"
+    )
+    each.add_argument("--threads", type=thread_count, default=None, help="threads per session (default: all cores)")
+    each.add_argument("--spinning", action="store_true", help="let ONNX Runtime threads spin (dedicated machine)")
     each.add_argument(
         "--optimization",
         choices=("basic", "extended", "all"),
         default="all",
-        help="graph optimisation level (default all)",
+        help="ONNX Runtime graph optimisation level (default all)",
     )
     runtime_argument(each, "onnxruntime")
     effort_argument(each)
@@ -126,20 +137,18 @@ def runtime_argument(each: argparse.ArgumentParser, default: str | None) -> None
         "--runtime",
         default=default,
         choices=("onnxruntime", "openvino"),
-        help="what runs the model; the components run in what the profile was taken in",
+        help="runtime that runs the model (default for run: the profiling runtime)",
     )
 
 
 def effort_argument(each: argparse.ArgumentParser) -> None:
     """--effort."""
-    each.add_argument(
-        "--effort", type=positive_float, default=1.0, help="scales the time given to measuring (default 1)"
-    )
+    each.add_argument("--effort", type=positive_float, default=1.0, help="scale the time spent measuring (default 1)")
 
 
 def folder_argument(each: argparse.ArgumentParser) -> None:
     """OUT, a folder that the stage before wrote."""
-    each.add_argument("folder", type=Path, metavar="OUT", help="the folder that the stage before wrote")
+    each.add_argument("folder", type=Path, metavar="OUT", help="workspace directory")
 
 
 def json_argument(each: argparse.ArgumentParser) -> None:

@@ -30,20 +30,18 @@ def add(commands: Any) -> None:
         "--token-file", type=Path, help=f"file with the token that clients must show (default: ${VARIABLE}, else none)"
     )
     each.add_argument("--tls", nargs=2, type=Path, metavar=("CERT", "KEY"), help="PEM files; encrypts both listeners")
-    each.add_argument("--threads", type=positive, help="threads of a session (default: the plan's)")
-    each.add_argument("--queue", type=positive, default=64, help="requests that may wait for a model (default 64)")
+    each.add_argument("--threads", type=positive, help="threads per session (default: the plan's)")
+    each.add_argument("--queue", type=positive, default=64, help="queue length per model (default 64)")
     each.add_argument(
         "--batch",
         type=positive,
         default=8,
-        help="rows that may run at once where a model's batch is dynamic (default 8)",
+        help="largest batch, for models with a dynamic batch dimension (default 8)",
     )
+    each.add_argument("--batch-wait-ms", type=float, default=2.0, help="longest wait for a batch to fill (default 2)")
+    each.add_argument("--max-request-mb", type=positive_float, default=64.0, help="limit on request size (default 64)")
     each.add_argument(
-        "--batch-wait-ms", type=float, default=2.0, help="how long a request waits for others to join (default 2)"
-    )
-    each.add_argument("--max-request-mb", type=positive_float, default=64.0, help="largest request (default 64)")
-    each.add_argument(
-        "--drain-s", type=positive_float, default=30.0, help="time for requests under way at SIGTERM (default 30)"
+        "--drain-s", type=positive_float, default=30.0, help="grace period for running requests at SIGTERM (default 30)"
     )
     json_argument(each)
 

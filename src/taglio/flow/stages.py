@@ -1,4 +1,4 @@
-"""One stage at a time, each from the folder that the stage before wrote. The same functions as `optimize` calls."""
+"""One stage at a time, each from a workspace directory, by the same functions as `optimize`."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
