@@ -135,7 +135,7 @@ def test_several_models_share_a_device() -> None:
 
 def test_tasks_that_wait_in_a_circle_are_refused() -> None:
     tasks = (Task("a", CAMERA, 1.0), Task("b", SERVER, 1.0))
-    with pytest.raises(ValueError, match="in a circle"):
+    with pytest.raises(ValueError, match="wait for each other"):
         simulate([Pipeline(tasks, (send(0, 1), send(1, 0, link=DOWN)))])
 
 

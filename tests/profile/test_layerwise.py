@@ -220,5 +220,5 @@ def test_a_layer_that_fails_is_named(
     model: Model, graph: Graph, builder: QdqBuilder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("taglio.profile.layerwise._feed", lambda *_: {})
-    with pytest.raises(MeasurementFailed, match=r"block /stem/stem\.0/Conv alone: failed while it was timed"):
+    with pytest.raises(MeasurementFailed, match=r"block /stem/stem\.0/Conv alone: failed while being timed"):
         layer_times(model, graph, builder, CHOICES, ONE, random_feed(model.inputs, 0))

@@ -160,7 +160,7 @@ class _Reader:
 
     def table(self, path: _Path, value: Any, keys: Iterable[str]) -> Mapping[str, Any]:
         if not isinstance(value, Mapping):
-            raise self.fail(path, f"{_dotted(path)} is no table: write [{_dotted(path)}] or {{ key = value }}")
+            raise self.fail(path, f"{_dotted(path)} must be a table: write [{_dotted(path)}] or {{ key = value }}")
         for key in value:
             if key not in keys:
                 raise self.fail((*path, key), f'{_dotted(path)}: unknown key "{key}"{nearest(key, keys)}')
@@ -168,7 +168,7 @@ class _Reader:
 
     def number(self, path: _Path, value: Any, kind: _Number) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
-            raise self.fail(path, f"{_dotted(path)} = {value!r} is no number")
+            raise self.fail(path, f"{_dotted(path)} = {value!r} must be a number")
         if value < 0 or (value == 0 and not kind.zero):
             raise self.fail(
                 path, f"{_dotted(path)} = {value!r}: give a number {'of at least' if kind.zero else 'above'} 0"
@@ -199,9 +199,9 @@ class _Reader:
         links: dict[tuple[str, str], Link] = {}
         self.devices((), tables, devices, links)
         if not devices:
-            raise self.fail((), "names no device: write [device.NAME] for each machine")
+            raise self.fail((), "has no devices: write [device.NAME] for each machine")
         if "start" not in tables:
-            raise self.fail((), f'says not where inputs come from: write start = "{next(iter(devices))}" at its top')
+            raise self.fail((), f'start is missing: inputs come from the start device; write start = "{next(iter(devices))}" at its top')
         self.links_of((), tables, devices, links)
         return self.finished((), self.text(("start",), tables["start"]), devices, links)
 

@@ -172,7 +172,7 @@ class _Run:
                 self._start(now, server)
         for index, state in enumerate(self._states):
             if state.unfinished:
-                raise ValueError(f"request {index}: {state.unfinished} components and transfers wait in a circle")
+                raise ValueError(f"request {index}: {state.unfinished} components and transfers wait for each other")
         spans = tuple(sorted(self._spans, key=lambda each: (each.start_s, each.end_s, each.on, each.what)))
         arrivals = tuple(each.arrival_s for each in self._requests)
         ends = tuple(state.end_s for state in self._states)

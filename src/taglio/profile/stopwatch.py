@@ -291,7 +291,7 @@ def run_once(name: str, session: Session, feed: Feed) -> float:
     try:
         session.run(None, feed)
     except Exception as error:
-        raise MeasurementFailed(f"{name}: failed while it was timed: {' '.join(str(error).split())[:200]}") from None
+        raise MeasurementFailed(f"{name}: failed while being timed: {' '.join(str(error).split())[:200]}") from None
     return time.perf_counter() - start
 
 

@@ -39,7 +39,7 @@ def test_something_else_than_announced_is_refused_and_logged(tmp_path: Path, cap
         with pytest.raises(BadArtifact, match="the limit is"):
             store.begin(SHA, size)
     for name in ("../../etc/passwd", "a" * 63, SHA.upper()):
-        with pytest.raises(BadArtifact, match="is no SHA-256"):
+        with pytest.raises(BadArtifact, match="is not a SHA-256 hash"):
             store.begin(name, 10)
     assert store.missing([SHA]) == [SHA]
 

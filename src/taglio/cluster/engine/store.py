@@ -24,7 +24,7 @@ class Store:
     def path(self, sha256: str) -> Path:
         """Where the component of that hash lies. Raises BadArtifact for what is no hash."""
         if len(sha256) != 64 or set(sha256) - set("0123456789abcdef"):
-            raise BadArtifact(f"{sha256[:80]!r} is no SHA-256")
+            raise BadArtifact(f"{sha256[:80]!r} is not a SHA-256 hash")
         return self._folder / f"{sha256}.onnx"
 
     def missing(self, wanted: Sequence[str]) -> list[str]:
