@@ -1,6 +1,7 @@
 """Write and read what one stage leaves for the next. Knows no stage: a kind, a version, a model hash and a value."""
 
 import errno
+import hashlib
 import os
 import tempfile
 from collections.abc import Iterator
@@ -11,11 +12,15 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
+import onnx
 
+from taglio import weights
 from taglio.errors import BadArtifact
 
 FORMAT_VERSION = 3
 _TEMPORARY = ".taglio-"
+# What is behind the name of a model in that of the file with its weights.
+DATA = ".data"
 # No quantity here comes near it; the square of a larger one overflows.
 _LARGEST = 1e150
 _TOOLS = ("taglio", "onnx", "onnxruntime", "numpy", "highspy")
@@ -114,6 +119,20 @@ def write_bytes(path: Path, data: bytes) -> None:
     """Write to a temporary file beside `path`, then rename. Raises BadArtifact where the disk refuses."""
     with replacing(path) as temporary:
         temporary.write_bytes(data)
+
+
+def write_model(path: Path, proto: onnx.ModelProto) -> tuple[str, ...]:
+    """Write a model as `write_bytes` does, and the weights that it refers to into one file beside it; the hash of each
+    of the files, the model's first."""
+    data = path.with_name(f"{path.name}{DATA}")
+    body = proto.SerializeToString()
+    if not weights.refers(proto):
+        write_bytes(path, body)
+        data.unlink(missing_ok=True)
+        return (hashlib.sha256(body).hexdigest(),)
+    with replacing(data) as stored, replacing(path) as model:
+        weights.save(model, proto, stored, data.name)
+    return tuple(weights.sha256(each) for each in (path, data))
 
 
 @contextmanager

@@ -6,6 +6,7 @@ import os
 import shutil
 import tempfile
 import time
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,16 +18,32 @@ _YOUNG_S = 60.0
 @contextlib.contextmanager
 def scratch() -> Iterator[Path]:
     """A temporary folder, removed at the end; what processes that were killed left is removed first."""
+    folder, place = _made()
+    try:
+        yield folder
+    finally:
+        _remove(folder, place)
+
+
+def lasting(owner: object) -> Path:
+    """A temporary folder that goes with `owner`, at the latest when the process ends."""
+    folder, place = _made()
+    weakref.finalize(owner, _remove, folder, place)
+    return folder
+
+
+def _made() -> tuple[Path, int]:
     _sweep(Path(tempfile.gettempdir()))
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
     place = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        with contextlib.suppress(OSError):  # a file system without locks: then nobody sweeps either
-            fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield folder
-    finally:
-        os.close(place)
-        shutil.rmtree(folder, ignore_errors=True)
+    with contextlib.suppress(OSError):  # a file system without locks: then nobody sweeps either
+        fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return folder, place
+
+
+def _remove(folder: Path, place: int) -> None:
+    os.close(place)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _sweep(parent: Path) -> None:

@@ -1,6 +1,5 @@
 """Write components and their manifest, and read them back verified. Runs nothing."""
 
-import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +8,7 @@ from pathlib import Path
 
 import onnx
 
-from taglio import artifact
+from taglio import artifact, weights
 from taglio.artifact import require
 from taglio.components.cut import Component
 from taglio.data.spec import dtype_name
@@ -31,7 +30,7 @@ class Port:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One component's file and ports."""
+    """One component's file and ports; `data_sha256` is of the file with its weights, where they have one."""
 
     name: str
     device: str
@@ -41,6 +40,14 @@ class Piece:
     blocks: tuple[str, ...]
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
+    data_sha256: str = ""
+
+    @property
+    def files(self) -> dict[str, str]:
+        """The hash of each of its files."""
+        return {self.file: self.sha256} | (
+            {f"{self.file}{artifact.DATA}": self.data_sha256} if self.data_sha256 else {}
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,21 +84,21 @@ def write(
     """Write one ONNX file per component, then the manifest, which names only complete files."""
     pieces = []
     for part in parts:
-        data = part.proto.SerializeToString()
         # A device may have any name; a file may not.
         file = re.sub(r"[^A-Za-z0-9._-]", "_", f"{part.name}.onnx") if len(parts) > 1 else "model.onnx"
-        artifact.write_bytes(folder / file, data)
+        sha256s = artifact.write_model(folder / file, part.proto)
         ports = {value.name: value for value in [*part.proto.graph.input, *part.proto.graph.output]}
         pieces.append(
             Piece(
                 part.name,
                 part.device,
                 file,
-                hashlib.sha256(data).hexdigest(),
-                len(data),
+                sha256s[0],
+                weights.size_bytes(part.proto),
                 part.blocks,
                 tuple(_port(ports[name], part.shapes.get(name)) for name in part.inputs),
                 tuple(_port(ports[name], part.shapes.get(name)) for name in part.outputs),
+                *sha256s[1:],
             )
         )
     manifest = Manifest(sha256, tuple(inputs), tuple(outputs), tuple(pieces), plan_sha256)
@@ -103,15 +110,16 @@ def read(folder: Path, *, model_sha256: str | None = None) -> Manifest:
     """The manifest of `folder`, every file checked against its hash. Raises BadArtifact for a changed file."""
     manifest = artifact.load(folder / MANIFEST, "manifest", Manifest, model_sha256=model_sha256)
     for piece in manifest.pieces:
-        path = folder / piece.file
-        try:
-            found = hashlib.sha256(path.read_bytes()).hexdigest()
-        except OSError:
-            raise BadArtifact(f"{path}: component {piece.name} is missing: run taglio build again") from None
-        if found != piece.sha256:
-            raise BadArtifact(
-                f"{path}: component {piece.name} was changed ({found[:12]}, built {piece.sha256[:12]}): build again"
-            )
+        for name, wanted in piece.files.items():
+            path = folder / name
+            try:
+                found = weights.sha256(path)
+            except OSError:
+                raise BadArtifact(f"{path}: component {piece.name} is missing: run taglio build again") from None
+            if found != wanted:
+                raise BadArtifact(
+                    f"{path}: component {piece.name} was changed ({found[:12]}, built {wanted[:12]}): build again"
+                )
     return manifest
 
 

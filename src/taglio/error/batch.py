@@ -10,6 +10,8 @@ from collections.abc import Collection, Iterator
 import onnx
 from onnx import numpy_helper
 
+from taglio import weights
+
 
 def with_free_batch(model: onnx.ModelProto, fixed: Collection[str] = ()) -> onnx.ModelProto:
     """A copy of `model` whose inputs (but for those named in `fixed`) and outputs have a free first dimension."""
@@ -30,7 +32,7 @@ def with_free_batch(model: onnx.ModelProto, fixed: Collection[str] = ()) -> onnx
 
 
 def _keep_first(shape: onnx.TensorProto) -> None:
-    sizes = numpy_helper.to_array(shape).copy()
+    sizes = weights.values(shape).copy()
     if sizes.size > 1 and sizes[0] == 1:
         sizes[0] = 0
         shape.CopyFrom(numpy_helper.from_array(sizes, shape.name))

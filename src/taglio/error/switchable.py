@@ -230,7 +230,7 @@ def switchable_graph(
         else:
             branch = _branch(block, members, initializers, "float32")
             for index in by_block[block.name]:
-                emitter = Emitter()
+                emitter = builder.emitter()
                 builder.emit(emitter, block, switches[index].precision)
                 chosen = _int8_branch(block, emitter, builder, initializers, switches[index].precision.name)
                 names = list(block.outputs) if index == by_block[block.name][-1] else _inner(block, index)
@@ -258,7 +258,7 @@ def _fed_name(name: str, wires: Collection[str]) -> str:
 def _wire(builder: QdqBuilder, tensor: str, scheme: Scheme, flag: str) -> onnx.NodeProto:
     """An If that puts a quantise/dequantise pair on `tensor`, or passes it on."""
     source = _fed_name(tensor, {tensor})
-    emitter = Emitter()
+    emitter = builder.emitter()
     emitter.written[tensor] = scheme
     pair = builder.read_float(emitter, tensor)
     for node in emitter.nodes:

@@ -7,7 +7,7 @@ from math import inf
 import numpy as np
 import onnx
 
-from taglio import artifact
+from taglio import weights
 from taglio.error.loss import Metric
 from taglio.error.tally import Outputs, PartLoss, Tally
 from taglio.errors import BadData
@@ -58,7 +58,7 @@ def answers(work: Work, models: Mapping[str, Callable[[], onnx.ModelProto]], met
         elsewhere = {FLOAT_RUN: lambda: original} if options.runtime != NAME else {}
         for index, (name, build) in enumerate({**elsewhere, **models}.items()):
             path = folder / f"{index}.onnx"
-            artifact.write_bytes(path, build().SerializeToString())
+            weights.write(path, build())
             sessions[name] = opener(options.runtime)(path, options)
         for index, sample in enumerate(samples):
             wanted = run_session(reference, names, sample, work.setup.data)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from math import isfinite
 from pathlib import Path
 
-from taglio import artifact
+from taglio import artifact, weights
 from taglio.components.build import Manifest, write
 from taglio.components.cut import Wires, cut
 from taglio.components.placed import placed
@@ -151,7 +151,7 @@ def build_stage(work: Work, builder: QdqBuilder, plan: Plan) -> Manifest:
     (folder / PLACED).unlink(missing_ok=True)
     if len(parts) > 1:
         owner = {operator: block.name for block in work.graph.blocks for operator in block.operators}
-        artifact.write_bytes(folder / PLACED, placed(quantized, parts, plan, owner).SerializeToString())
+        artifact.write_model(folder / PLACED, placed(quantized, parts, plan, owner))
     return write(folder, work.model.sha256, inputs, work.model.outputs, parts, plan.fingerprint())
 
 
@@ -181,8 +181,8 @@ def _outcome(
             answered[name].interval,
         )
 
-    float_size = (work.folder / workspace.FLOAT_MODEL).stat().st_size
-    int8_size = len(builder.build(final["int8"].plan.assignment()).SerializeToString())
+    float_size = weights.size_bytes(work.model.proto)
+    int8_size = weights.size_bytes(builder.build(final["int8"].plan.assignment()))
     points = []
     for index, each in enumerate(decision.tried):
         name = next((name for name, other in final.items() if same_assignment(each, other)), "")

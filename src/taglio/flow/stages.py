@@ -6,7 +6,7 @@ from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 
-from taglio import artifact
+from taglio import artifact, weights
 from taglio.components.build import Manifest, read
 from taglio.components.cut import devices_after
 from taglio.components.prove import Proof, prove
@@ -309,17 +309,15 @@ def _quantize(
     wanted = list(work.model.outputs)
     for sample in covering(work.data.held_out.samples)[:16]:
         total.add(run_session(before, wanted, sample, setup.data), run_session(after, wanted, sample, setup.data))
-    body = proto.SerializeToString()
-    artifact.write_bytes(out, body)
-    size = len(work.model.proto.SerializeToString())
+    artifact.write_model(out, proto)
     saturates = sums_saturate()
     return Quantized(
         str(out),
         method,
         len(names),
         len(work.graph.candidates()),
-        len(body),
-        size,
+        weights.size_bytes(proto),
+        weights.size_bytes(work.model.proto),
         max(each.loss for each in total.parts()),
         tuple(note for each in used if (note := saturating_sums(each, saturates))),
         total.parts(),

@@ -183,7 +183,7 @@ def create(folder: Path, setup: Setup) -> Work:
 
 def keep(work: Work) -> None:
     """Remember an opened model and its data in its folder."""
-    artifact.write_bytes(work.folder / FLOAT_MODEL, work.model.proto.SerializeToString())
+    artifact.write_model(work.folder / FLOAT_MODEL, work.model.proto)
     artifact.save(work.folder / f"{GRAPH}.json", GRAPH, work.model.sha256, work.graph)
     artifact.save(work.folder / f"{SETUP}.json", SETUP, work.model.sha256, work.setup)
 

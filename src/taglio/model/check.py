@@ -7,8 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from onnx import numpy_helper, shape_inference
+from onnx import shape_inference
 
+from taglio import weights
 from taglio.errors import BadModel, one_line
 
 _TYPES = frozenset(onnx.TensorProto.DataType.values()) - {onnx.TensorProto.UNDEFINED}
@@ -77,8 +78,8 @@ def refuse_bad_weights(path: Path, proto: onnx.ModelProto) -> None:
 def constant(path: Path, tensor: onnx.TensorProto) -> np.ndarray:
     """The values of an initialiser. Raises BadModel where they are not those that its shape asks for."""
     try:
-        return numpy_helper.to_array(tensor)
-    except (ValueError, TypeError, OverflowError, MemoryError) as error:
+        return weights.values(tensor)
+    except (OSError, ValueError, TypeError, OverflowError, MemoryError) as error:
         raise BadModel(f"{path}: weight {tensor.name} is damaged ({one_line(error)}): export it again") from None
 
 

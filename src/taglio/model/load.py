@@ -6,6 +6,7 @@ from pathlib import Path
 
 import onnx
 
+from taglio import weights
 from taglio.data.spec import InputSpec
 from taglio.errors import BadModel
 from taglio.model.check import name_unknown_operators, refuse_bad_weights, refuse_damage
@@ -23,7 +24,7 @@ class Model:
 
     `sha256` identifies the source file together with the shapes that were fixed; `proto` is the simplified
     model, whose inputs and outputs are the source's own, and is never modified after `load`. `no_int8` says why no
-    block can be int8, or "".
+    block can be int8, or "". `store` has the files that hold the weights where those are many.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Model:
     proto: onnx.ModelProto
     source_bytes: int
     no_int8: str = ""
+    store: weights.Store | None = None
 
     def initializers(self) -> dict[str, onnx.TensorProto]:
         """Initialisers by name."""
@@ -59,6 +61,9 @@ def load(
     proto, digest, source_bytes = read(path)
     refuse_damage(path, proto)
     refuse_bad_weights(path, proto)
+    store = weights.Store() if weights.weight_bytes(proto) >= weights.IN_FILES_BYTES else None
+    if store is not None:
+        proto = store.take(proto)
     _drop_initializers_from_inputs(proto)
     fix_shapes(path, proto, shapes or {})
     for name, shape in sorted((shapes or {}).items()):
@@ -66,28 +71,42 @@ def load(
     inputs = input_specs(path, proto)
     outputs = tuple(value.name for value in proto.graph.output)
     if requantize and quantized_operators(proto):
-        proto = to_float(proto)
+        proto = to_float(proto, store)
         digest.update(b"requantized")
-    simple = _simplified(path, proto, samples(inputs) if samples else random_feeds(inputs), samples is not None)
+    feeds = samples(inputs) if samples else random_feeds(inputs)
+    simple = _simplified(path, proto, feeds, samples is not None, store)
+    if store is not None:
+        store.only(simple)
     refuse_bad_weights(path, simple)  # again: Constant operators are initialisers now
     return Model(
-        path.stem, digest.hexdigest(), declared_opset(simple), inputs, outputs, simple, source_bytes, no_int8(simple)
+        path.stem,
+        digest.hexdigest(),
+        declared_opset(simple),
+        inputs,
+        outputs,
+        simple,
+        source_bytes,
+        no_int8(simple),
+        store,
     )
 
 
-def _simplified(path: Path, proto: onnx.ModelProto, feeds: Sequence[Feed], from_user: bool) -> onnx.ModelProto:
+def _simplified(
+    path: Path, proto: onnx.ModelProto, feeds: Sequence[Feed], from_user: bool, store: weights.Store | None
+) -> onnx.ModelProto:
     """The first of these that answers as `proto`: simplified at an opset with int8 forms, simplified, as it is."""
     try:
-        session, basic = simplify(path, proto)
+        session, basic = simplify(path, proto, store)
     except BadModel as error:
         raise BadModel(name_unknown_operators(path, proto) or str(error)) from None
     reference = Reference(path, proto, session, feeds, from_user)
+    del session  # and its memory
     raised = with_quantizable_opset(proto)
     for candidate in (raised, proto) if raised is not proto else (proto,):
         try:
-            simple = basic if candidate is proto else simplify(path, candidate)[1]
-            if fold_weights(simple):
-                simple = simplify(path, simple)[1]
+            simple = basic if candidate is proto else simplify(path, candidate, store)[1]
+            if fold_weights(simple, store):
+                simple = simplify(path, simple, store)[1]
             keep_interface(proto, simple)
             reference.refuse_difference(simple)
         except BadModel:

@@ -7,6 +7,7 @@ from functools import cache
 import onnx
 from onnx import TensorProto, helper
 
+from taglio import weights
 from taglio.errors import BadModel
 from taglio.runtimes.onnxruntime import SessionOptions, open_session, version
 from taglio.scratch import scratch
@@ -19,7 +20,7 @@ _STANDARD = ("", "ai.onnx")
 _CONVERSION_LIMIT_S = 40.0
 _CONVERT = (
     "import sys, onnx; from onnx import version_converter as c;"
-    "onnx.save(c.convert_version(onnx.load(sys.argv[1]), int(sys.argv[3])), sys.argv[2])"
+    "onnx.save(c.convert_version(onnx.load(sys.argv[1], load_external_data=False), int(sys.argv[3])), sys.argv[2])"
 )
 
 
@@ -126,6 +127,11 @@ def _raised(proto: onnx.ModelProto) -> onnx.ModelProto | None:
                 timeout=_CONVERSION_LIMIT_S,
                 check=True,
             )
-            return onnx.load(target)
+            raised = onnx.load(target, load_external_data=False)
         except (subprocess.SubprocessError, ValueError, OSError):
             return None
+    apart = {each.name: each for each in proto.graph.initializer if weights.in_file(each)}
+    for tensor in raised.graph.initializer:  # onnx's converter knows no files
+        if tensor.name in apart:
+            tensor.CopyFrom(apart[tensor.name])
+    return raised

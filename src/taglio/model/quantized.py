@@ -7,6 +7,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from taglio import weights
 from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session
 
 _PAIR = ("QuantizeLinear", "DequantizeLinear")
@@ -84,7 +85,7 @@ def why_float(proto: onnx.ModelProto) -> dict[str, str]:
     infinite = {
         tensor.name
         for tensor in proto.graph.initializer
-        if tensor.data_type == TensorProto.FLOAT and not np.isfinite(numpy_helper.to_array(tensor)).all()
+        if tensor.data_type == TensorProto.FLOAT and not np.isfinite(weights.values(tensor)).all()
     }
     kept = kept_nodes(proto)
     reasons = {}
@@ -98,7 +99,7 @@ def why_float(proto: onnx.ModelProto) -> dict[str, str]:
     return reasons
 
 
-def fold_weights(proto: onnx.ModelProto) -> bool:
+def fold_weights(proto: onnx.ModelProto, store: weights.Store | None = None) -> bool:
     """Turn weights of 8 bits and more that are dequantised for a float operator into float ones, in place.
 
     Weights of an operator that reads dequantised activations too stay: ONNX Runtime computes it in int8. So do those
@@ -106,7 +107,7 @@ def fold_weights(proto: onnx.ModelProto) -> bool:
     """
     constants = {tensor.name: tensor.data_type for tensor in proto.graph.initializer}
     dequantized = {node.output[0] for node in proto.graph.node if node.op_type == "DequantizeLinear"}
-    weights = [
+    chosen = [
         node
         for node in proto.graph.node
         if node.op_type == "DequantizeLinear"
@@ -114,32 +115,29 @@ def fold_weights(proto: onnx.ModelProto) -> bool:
         and constants[node.input[0]] in _WIDE
         and not any(each.name == "block_size" and each.i for each in node.attribute)
     ]
-    constant = {node.output[0] for node in weights}
+    constant = {node.output[0] for node in chosen}
     for node in proto.graph.node:
         if any(name in dequantized and name not in constant for name in node.input):
-            weights = [each for each in weights if each.output[0] not in node.input]
-    return _fold(proto, weights)
+            chosen = [each for each in chosen if each.output[0] not in node.input]
+    return _fold(proto, chosen, store)
 
 
-def _fold(proto: onnx.ModelProto, nodes: list[onnx.NodeProto]) -> bool:
-    """Replace `nodes`, which read constants alone, by what ONNX Runtime computes for them."""
+def _fold(proto: onnx.ModelProto, nodes: list[onnx.NodeProto], store: weights.Store | None) -> bool:
+    """Replace `nodes`, which read constants alone, by what ONNX Runtime computes for them; with a `store` one by one,
+    each into its files."""
     if not nodes:
         return False
+    made = []
+    for several in [nodes] if store is None else [[node] for node in nodes]:
+        names = [node.output[0] for node in several]
+        for name, value in zip(names, _computed(proto, several, names), strict=True):
+            made.append(numpy_helper.from_array(value, name) if store is None else store.tensor(value, name))
     read = {name for node in nodes for name in node.input}
-    names = [node.output[0] for node in nodes]
-    graph = helper.make_graph(
-        nodes, "constants", [], [], [each for each in proto.graph.initializer if each.name in read]
-    )
-    graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
-    part = helper.make_model(graph, opset_imports=proto.opset_import, ir_version=proto.ir_version)
-    values = open_session(part, SessionOptions(1, Optimization.NONE), label="its constants").run(names, {})
     done = {node.name for node in nodes}
     left = [node for node in proto.graph.node if node.name not in done]
     del proto.graph.node[:]
     proto.graph.node.extend(left)
-    proto.graph.initializer.extend(
-        numpy_helper.from_array(value, name) for name, value in zip(names, values, strict=True)
-    )
+    proto.graph.initializer.extend(made)
     used = {name for node in left for name in node.input} | {value.name for value in proto.graph.output}
     for index in range(len(proto.graph.initializer) - 1, -1, -1):
         name = proto.graph.initializer[index].name
@@ -148,7 +146,20 @@ def _fold(proto: onnx.ModelProto, nodes: list[onnx.NodeProto]) -> bool:
     return True
 
 
-def to_float(proto: onnx.ModelProto) -> onnx.ModelProto:
+def _computed(proto: onnx.ModelProto, nodes: list[onnx.NodeProto], names: list[str]) -> list[np.ndarray]:
+    read = {name for node in nodes for name in node.input}
+    graph = helper.make_graph(
+        nodes, "constants", [], [], [each for each in proto.graph.initializer if each.name in read]
+    )
+    graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
+    part = helper.make_model(graph, opset_imports=proto.opset_import, ir_version=proto.ir_version)
+    values: list[np.ndarray] = open_session(part, SessionOptions(1, Optimization.NONE), label="its constants").run(
+        names, {}
+    )
+    return values
+
+
+def to_float(proto: onnx.ModelProto, store: weights.Store | None = None) -> onnx.ModelProto:
     """A copy of `proto` in float: what is quantised is dequantised, and pairs on activations are taken out.
 
     1. An operator in integers becomes its float operator behind DequantizeLinear and before QuantizeLinear.
@@ -162,13 +173,13 @@ def to_float(proto: onnx.ModelProto) -> onnx.ModelProto:
     made.CopyFrom(proto)
     del made.graph.value_info[:]
     nodes = [each for node in proto.graph.node for each in _float_twin(node, proto)]
-    nodes = _dynamic_to_float(nodes, made)
+    nodes = _dynamic_to_float(nodes, made, store)
     del made.graph.node[:]
     made.graph.node.extend(nodes)
     _name(made.graph.node)
     constants = {tensor.name for tensor in made.graph.initializer}
     dequantize = [node for node in made.graph.node if node.op_type == "DequantizeLinear"]
-    _fold(made, [node for node in dequantize if all(name in constants for name in node.input if name)])
+    _fold(made, [node for node in dequantize if all(name in constants for name in node.input if name)], store)
     _drop_pairs(made)
     return made
 
@@ -215,7 +226,9 @@ def _float_twin(node: onnx.NodeProto, proto: onnx.ModelProto) -> Iterator[onnx.N
     yield helper.make_node("QuantizeLinear", [f"{out}:float", scale, *([zero] if zero else [])], [out])
 
 
-def _dynamic_to_float(nodes: list[onnx.NodeProto], proto: onnx.ModelProto) -> list[onnx.NodeProto]:
+def _dynamic_to_float(
+    nodes: list[onnx.NodeProto], proto: onnx.ModelProto, store: weights.Store | None
+) -> list[onnx.NodeProto]:
     """Products of integers of what DynamicQuantizeLinear made become float products: its scale becomes 1."""
     arrays = {tensor.name: tensor for tensor in proto.graph.initializer}
     sources = {node.output[0]: node.input[0] for node in nodes if node.op_type == "DynamicQuantizeLinear"}
@@ -229,11 +242,12 @@ def _dynamic_to_float(nodes: list[onnx.NodeProto], proto: onnx.ModelProto) -> li
         if node.op_type == "DynamicQuantizeLinear":
             result.append(helper.make_node("Identity", [one.name], [node.output[1]], name=node.name))
         elif node.op_type in _INTEGER:
-            values = numpy_helper.to_array(arrays[node.input[1]]).astype(np.float32)
+            values = weights.values(arrays[node.input[1]]).astype(np.float32)
             if len(node.input) > 3 and node.input[3]:
-                zero = numpy_helper.to_array(arrays[node.input[3]]).astype(np.float32)
+                zero = weights.values(arrays[node.input[3]]).astype(np.float32)
                 values = values - (zero.reshape(-1, *[1] * (values.ndim - 1)) if node.op_type[0] == "C" else zero)
-            weight = numpy_helper.from_array(values, f"{node.output[0]}:weight")
+            name = f"{node.output[0]}:weight"
+            weight = numpy_helper.from_array(values, name) if store is None else store.tensor(values, name)
             proto.graph.initializer.append(weight)
             kind = node.op_type.removesuffix("Integer")
             twin = helper.make_node(kind, [sources[node.input[0]], weight.name], node.output, name=node.name)
@@ -285,7 +299,7 @@ def _folded_clip(node: onnx.NodeProto, arrays: dict[str, TensorProto]) -> tuple[
     """The range of a QuantizeLinear whose zero point is an end of its type; None for any other."""
     if any(name not in arrays for name in node.input[1:]) or len(node.input) < 3:
         return None
-    scale, zero = (numpy_helper.to_array(arrays[name]) for name in node.input[1:3])
+    scale, zero = (weights.values(arrays[name]) for name in node.input[1:3])
     if scale.size != 1 or zero.dtype.kind not in "iu":
         return None
     low, high = (

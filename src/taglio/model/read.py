@@ -5,8 +5,9 @@ from pathlib import Path
 
 import onnx
 from google.protobuf.message import DecodeError
-from onnx import external_data_helper
+from onnx import TensorProto
 
+from taglio import weights
 from taglio.errors import BadModel, one_line
 
 MODEL_FILE_LIMIT_BYTES = 2 * 1024**3
@@ -14,7 +15,8 @@ _OTHER_KINDS = {".h5": "Keras", ".keras": "Keras", ".tflite": "TFLite", ".pt": "
 
 
 def read(path: Path) -> tuple[onnx.ModelProto, "hashlib._Hash", int]:
-    """The model, a hash of all its bytes and their number. Raises BadModel for what is not a whole ONNX file."""
+    """The model, a hash of all its bytes and their number; weights in files of their own stay there where they are
+    many (weights.py). Raises BadModel for what is not a whole ONNX file."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:
@@ -36,14 +38,34 @@ def read(path: Path) -> tuple[onnx.ModelProto, "hashlib._Hash", int]:
         raise BadModel(f"{path}: not an ONNX file, or cut short at {len(data):,} bytes: export it again") from None
     if not proto.opset_import or not (proto.graph.node or _passes_on(proto.graph)):
         raise BadModel(f"{path}: holds no ONNX graph ({len(data):,} bytes read): export it again")
-    external = [tensor for tensor in proto.graph.initializer if external_data_helper.uses_external_data(tensor)]
+    external = [tensor for tensor in weights.tensors(proto) if weights.in_file(tensor)]
     try:
-        external_data_helper.load_external_data_for_model(proto, str(path.parent))
-    except (OSError, ValueError, onnx.checker.ValidationError) as error:
+        for tensor in external:
+            _find(path, tensor)
+            for chunk in weights.chunks(tensor):
+                digest.update(chunk)
+        taken = sum(weights.place(tensor)[2] for tensor in external)
+        if weights.weight_bytes(proto) < weights.IN_FILES_BYTES:
+            for tensor in external:
+                weights.hold(tensor)
+    except (OSError, ValueError, KeyError, OverflowError) as error:
         raise BadModel(f"{path}: its external weights cannot be read ({one_line(error)}): put them beside it") from None
-    for tensor in external:
-        digest.update(tensor.raw_data)
-    return proto, digest, len(data) + sum(len(tensor.raw_data) for tensor in external)
+    return proto, digest, len(data) + taken
+
+
+def _find(path: Path, tensor: TensorProto) -> None:
+    """Let an external tensor refer to its file by the file's real path. Raises OSError or ValueError where its bytes
+    are not there."""
+    location, offset, length = weights.place(tensor)
+    if not location or Path(location).is_absolute() or ".." in Path(location).parts:
+        raise ValueError(f"{tensor.name} is said to be in {location!r}, which is not in the model's folder")
+    file = (path.parent / location).resolve()
+    expected, size = weights.stored_bytes(tensor.data_type, tensor.dims), file.stat().st_size
+    if length != expected:
+        raise ValueError(f"{tensor.name} has {length:,} bytes, and its shape asks for {expected:,}")
+    if offset < 0 or offset + length > size:
+        raise ValueError(f"{location} has {size:,} bytes, and {tensor.name} ends at {offset + length:,}")
+    weights.refer(tensor, file, offset, length)
 
 
 def _passes_on(graph: onnx.GraphProto) -> bool:

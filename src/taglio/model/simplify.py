@@ -11,6 +11,7 @@ import onnx
 from onnx import shape_inference
 from onnxruntime import InferenceSession
 
+from taglio import weights
 from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session
 from taglio.scratch import scratch
 
@@ -22,19 +23,22 @@ _OURS = re.compile(
 _RESERVED = ("taglio/", "wire/")
 
 
-def simplify(path: Path, proto: onnx.ModelProto) -> tuple[InferenceSession, onnx.ModelProto]:
+def simplify(
+    path: Path, proto: onnx.ModelProto, store: weights.Store | None = None
+) -> tuple[InferenceSession, onnx.ModelProto]:
     """`proto` with constants, BatchNorm and dead nodes folded, shapes inferred, and each node and tensor named once.
 
-    The session is of `proto`, under the same rewrites. Raises BadModel where ONNX Runtime cannot load it.
+    The session is of `proto`, under the same rewrites. With a `store` the weights are in its files. Raises BadModel
+    where ONNX Runtime cannot load it.
 
     ONNX Runtime gives names to what it adds, and gives some of them again when it opens the graph a second time
     (MatMulAddFusion's `gemm_input_shape`): what `proto` does not name gets a name of ours.
     """
     with scratch() as folder:
-        target = folder / "simple.onnx"
+        target = folder / "simple.onnx" if store is None else store.new("simple.onnx")
         basic = SessionOptions(threads=os.cpu_count() or 1, optimization=Optimization.BASIC)
-        session = open_session(proto, basic, save_optimized=target, label=str(path))
-        simple = onnx.load(target)
+        session = open_session(proto, basic, save_optimized=target, save_weights=store is not None, label=str(path))
+        simple = weights.load(target)
     return session, _prepared(simple, set(_defined(proto.graph)))
 
 

@@ -140,7 +140,7 @@ class LayerCutter:
         self, block: Block, precision: Precision, cut: Cut, observed: Mapping[str, Array] | None = None
     ) -> onnx.ModelProto:
         """`block` alone in `precision`; inputs in `observed` take their type and shape from the array there."""
-        emitter = Emitter()
+        emitter = self._builder.emitter()
         self._builder.emit(emitter, block, precision)
         outputs = [self._output(emitter, name) for name in block.outputs]
         inputs = [self._input(name, (observed or {}).get(name)) for name in block.inputs]

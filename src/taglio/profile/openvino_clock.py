@@ -13,6 +13,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
+from taglio import weights
 from taglio.errors import MeasurementFailed
 from taglio.runtimes import openvino
 from taglio.runtimes.onnxruntime import SessionOptions
@@ -54,7 +55,7 @@ def compile_models(
     for index, (name, build) in enumerate(models.items()):
         proto = build()
         paths[name] = folder / f"{index}.onnx"
-        onnx.save(proto, paths[name])
+        weights.write(paths[name], proto)
         sessions[name] = openvino.open_session(paths[name], options)
         skeleton = onnx.ModelProto()
         skeleton.CopyFrom(proto)

@@ -297,7 +297,7 @@ def run_once(name: str, session: Session, feed: Feed) -> float:
 
 def _skeleton(path: Path) -> onnx.ModelProto:
     """The graph without its weights, which nobody reads again and which are most of its size."""
-    proto = onnx.load(path)
+    proto = onnx.load(path, load_external_data=False)
     del proto.graph.initializer[:]
     return proto
 

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
+from taglio import weights
 from taglio.errors import CannotQuantize
 from taglio.model.graph import Block
 from taglio.quantize.emitter import Emitter
@@ -58,7 +59,7 @@ def _read(
         return name
     if constant.data_type != TensorProto.FLOAT:
         return tensor
-    values = numpy_helper.to_array(constant)
+    values = weights.values(constant)
     largest = float(np.abs(values).max(initial=0.0))
     if largest > _LARGEST:
         raise CannotQuantize(

@@ -20,6 +20,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+from taglio import weights
 from taglio.model.captures import node_inputs
 from taglio.model.operators import MOVEMENT
 
@@ -147,7 +148,7 @@ def _spread(
     if any(name not in initializers for name in names):  # the model's own
         return None
     for name in names:
-        values = np.repeat(numpy_helper.to_array(initializers[name]), shape[1])
+        values = np.repeat(weights.values(initializers[name]), shape[1])
         initializers.setdefault(f"{name}/each", numpy_helper.from_array(values, f"{name}/each"))
     output = f"{dequantize.output[0]}{_EACH}"
     inputs = [stored, *(f"{name}/each" for name in names)]

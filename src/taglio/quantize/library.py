@@ -20,13 +20,14 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 import onnx
-from onnx import TensorProto, numpy_helper
+from onnx import TensorProto
 from onnxruntime.quantization import CalibrationMethod, QuantizationMode, QuantType, quantize_dynamic
 from onnxruntime.quantization.calibrate import TensorData, TensorsData
 from onnxruntime.quantization.onnx_quantizer import ONNXQuantizer
 from onnxruntime.quantization.registry import QLinearOpsRegistry
 from onnxruntime.transformers.float16 import DEFAULT_OP_BLOCK_LIST, convert_float_to_float16
 
+from taglio import weights
 from taglio.errors import BadModel, BadOption, CannotQuantize
 from taglio.model.captures import node_inputs
 from taglio.model.graph import Block, Graph, flows, tensor_shapes
@@ -151,7 +152,7 @@ def float16(model: Model, graph: Graph, blocks: Sequence[str]) -> onnx.ModelProt
             raise CannotQuantize(f"block {block.name}: the float16 converter keeps {nodes[name].op_type} in float32")
     for block in chosen:
         for weight in block.weights:
-            largest = float(np.abs(numpy_helper.to_array(initializers[weight])).max(initial=0.0))
+            largest = float(np.abs(weights.values(initializers[weight])).max(initial=0.0))
             if largest > _LARGEST_FLOAT16:
                 raise CannotQuantize(
                     f"block {block.name}: weight {weight} reaches {largest:.3g}, float16 ends at 65504: leave it out"
@@ -252,7 +253,7 @@ def _overrides(
         if node.name in asked and node.op_type in ("Add", "Mul", "Concat"):
             for name in node.input:
                 if name in constants:
-                    values = numpy_helper.to_array(constants[name])
+                    values = weights.values(constants[name])
                     result[name] = activation_parameters(float(values.min()), float(values.max()), scheme)
     return result
 

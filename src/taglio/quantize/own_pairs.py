@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 import numpy as np
 import onnx
-from onnx import numpy_helper
 
+from taglio import weights
 from taglio.quantize.parameters import TensorParameters
 
 _STEPS = ("QuantizeLinear", "DequantizeLinear")
@@ -27,7 +27,7 @@ def _constants(node: onnx.NodeProto, initializers: Mapping[str, onnx.TensorProto
     """One scale and one 8-bit zero point for the whole tensor, known before running; None otherwise."""
     if any(name not in initializers for name in node.input[1:] if name) or len(node.input) < 3 or not node.input[2]:
         return None
-    scale, zero_point = (numpy_helper.to_array(initializers[name]) for name in node.input[1:3])
+    scale, zero_point = (weights.values(initializers[name]) for name in node.input[1:3])
     if scale.size != 1 or scale.dtype != np.float32 or zero_point.dtype not in (np.uint8, np.int8):
         return None
     return TensorParameters(scale.reshape(-1)[0], zero_point.reshape(-1)[0])

@@ -7,11 +7,13 @@ every tensor takes its range from the tensor that first held its values.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
+from taglio import weights
 from taglio.errors import BadOption, CannotQuantize
 from taglio.model.captures import node_inputs, rename_inputs
 from taglio.model.graph import Block, Graph, tensor_shapes
@@ -48,7 +50,8 @@ class QdqBuilder:
         self._graph = graph
         self._initializers = model.initializers()
         self._arrays: dict[str, np.ndarray] = {}
-        self._weights: dict[tuple[object, ...], QuantizedWeight] = {}
+        # What is quantised of weights in files is in files too, once for all builders.
+        self._weights: dict[object, QuantizedWeight] = {} if model.store is None else model.store.made
         self._parameters: dict[tuple[str, object], TensorParameters] = {}
         self._nodes = {node.name: node for node in model.proto.graph.node}
         self._roots = range_roots(model.proto)
@@ -68,7 +71,7 @@ class QdqBuilder:
         for name in assignment:
             if name not in known:
                 raise BadOption(f'no block "{name}" among {len(known)}: taglio inspect lists them')
-        emitter = Emitter(wire=wire or {})
+        emitter = self.emitter(wire)
         for block in self._graph.blocks:
             self.emit(emitter, block, assignment.get(block.name))
         for name in self._model.outputs:
@@ -77,6 +80,10 @@ class QdqBuilder:
                 self._restore_output(emitter, name, scheme)
         keep_float(emitter.nodes, emitter.initializers, self._shapes, self._nodes.keys())
         return self._assemble(emitter)
+
+    def emitter(self, wire: Mapping[tuple[str, str], Scheme] | None = None) -> Emitter:
+        """An empty graph, for `emit`; `wire` as for `build`."""
+        return Emitter(wire=wire or {}, store=self._model.store)
 
     def emit(self, emitter: Emitter, block: Block, precision: Precision | None) -> None:
         """Append one block in `precision` (None: float)."""
@@ -238,7 +245,7 @@ class QdqBuilder:
         key = (tensor, axis, scheme.weight, scheme.weight_symmetric, scheme.reduced_range)
         weight = self._weights.get(key)
         if weight is None:
-            weight = self._weights[key] = quantize_weight(self._array(tensor), scheme, axis)
+            weight = self._weights[key] = self._kept(quantize_weight(self._array(tensor), scheme, axis))
         if np.any(weight.scale < floor):
             return quantize_weight(self._array(tensor), scheme, axis, floor)
         return weight
@@ -268,9 +275,15 @@ class QdqBuilder:
             emitter.pairs[key] = name
         return name
 
+    def _kept(self, weight: QuantizedWeight) -> QuantizedWeight:
+        store = self._model.store
+        return weight if store is None else replace(weight, values=store.keep(weight.values))
+
     def _array(self, tensor: str) -> np.ndarray:
+        if weights.in_file(self._initializers[tensor]):
+            return weights.values(self._initializers[tensor])
         if tensor not in self._arrays:
-            self._arrays[tensor] = numpy_helper.to_array(self._initializers[tensor])
+            self._arrays[tensor] = weights.values(self._initializers[tensor])
         return self._arrays[tensor]
 
     def _restore_output(self, emitter: Emitter, name: str, scheme: Scheme) -> None:

@@ -19,7 +19,6 @@ from onnx import TensorProto, helper
 from taglio.errors import BadData, BadModel, CannotQuantize
 from taglio.model.graph import Block, Graph, flows
 from taglio.model.load import Model
-from taglio.quantize.emitter import Emitter
 from taglio.quantize.precision import Precision, precisions
 from taglio.quantize.qdq import QdqBuilder
 from taglio.quantize.ranges import Ranges
@@ -149,7 +148,7 @@ def _by_range(model: Model, graph: Graph, ranges: Ranges, scheme: Scheme) -> dic
     reasons: dict[str, str] = {}
     for block in graph.candidates():
         try:
-            builder.emit(Emitter(), block, whole)
+            builder.emit(builder.emitter(), block, whole)
             for name in block.outputs:
                 builder.parameters(name, scheme)
         except CannotQuantize as error:

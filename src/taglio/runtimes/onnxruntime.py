@@ -12,6 +12,7 @@ import onnx
 import onnxruntime as ort
 from onnx import TensorProto, helper
 
+from taglio import weights
 from taglio.errors import BadData, BadModel, BadOption, MeasurementFailed, one_line
 
 NAME = "onnxruntime"
@@ -90,10 +91,15 @@ def open_session(
     options: SessionOptions,
     *,
     save_optimized: Path | None = None,
+    save_weights: bool = False,
     profile_prefix: Path | None = None,
     label: str = "the model",
 ) -> ort.InferenceSession:
-    """Open `model` on the providers of `options`; with `save_optimized` the graph that will run is written there.
+    """Open `model` on the providers of `options`; with `save_optimized` the graph that will run is written there, and
+    with `save_weights` its weights beside it.
+
+    What refers to weights in files is here to be looked at, not to be timed: they are used where they are, and not
+    packed a second time as kernels like them. A file is opened as it is deployed.
 
     Raises BadModel, naming `label`, when ONNX Runtime refuses the model.
     """
@@ -109,7 +115,16 @@ def open_session(
     if profile_prefix is not None:
         config.enable_profiling = True
         config.profile_file_prefix = str(profile_prefix)
-    source = str(model) if isinstance(model, Path) else model.SerializeToString()
+    source, folder = (str(model), None) if isinstance(model, Path) else weights.serialized(model)
+    if folder is not None:
+        config.add_session_config_entry("session.model_external_initializers_file_folder_path", str(folder))
+        config.add_session_config_entry("session.disable_prepacking", "1")
+    if save_weights and save_optimized is not None:
+        prefix = "session.optimized_model_external_initializers_"
+        config.add_session_config_entry(f"{prefix}file_name", f"{save_optimized.stem}.bin")
+        config.add_session_config_entry(f"{prefix}min_size_in_bytes", str(weights.LEAST_BYTES))
+    elif folder is not None and save_optimized is not None and isinstance(model, onnx.ModelProto):
+        weights.link_beside(model, save_optimized)
     try:
         return ort.InferenceSession(source, config, providers=list(options.providers), enable_fallback=0)
     except Exception as error:  # ONNX Runtime's exceptions share no useful base class

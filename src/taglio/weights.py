@@ -1,0 +1,303 @@
+"""Weights that stay in files: initialisers that refer to bytes on the disk instead of holding them. Judges no graph.
+
+Protobuf ends at 2 GB, and each variant of a model would hold its own copy of the weights. So where they take
+`IN_FILES_BYTES` or more they lie in the files of one `Store`, and every variant refers to them there. Inside taglio the
+`location` of such a tensor is an absolute path; it becomes relative, as ONNX asks for, on its way to a runtime or into
+a folder of the user's.
+"""
+
+import contextlib
+import hashlib
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from taglio.errors import BadModel
+from taglio.scratch import lasting
+
+IN_FILES_BYTES = 256 * 1024**2
+# Smaller tensors are held: runtimes look into sizes and scales before they open any file.
+LEAST_BYTES = 4096
+# Memory is mapped by pages.
+_ALIGNED = 4096
+_CHUNK = 16 * 1024**2
+# Of these one value in NumPy is one value in the file.
+_PLAIN = frozenset(
+    {TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BOOL, TensorProto.INT8, TensorProto.UINT8,
+     TensorProto.INT16, TensorProto.UINT16, TensorProto.INT32, TensorProto.UINT32, TensorProto.INT64,
+     TensorProto.UINT64}
+)  # fmt: skip
+_BITS: dict[int, int] = {
+    TensorProto.INT4: 4, TensorProto.UINT4: 4, TensorProto.FLOAT4E2M1: 4, TensorProto.STRING: 0
+}  # fmt: skip
+
+
+class Store:
+    """The folder that holds one model's weights; it goes with the last reference to it."""
+
+    def __init__(self) -> None:
+        self.folder = lasting(self).resolve()
+        # What was computed from the weights, by whatever tells it apart; its arrays are in the files too.
+        self.made: dict[Any, Any] = {}
+        self._made_file = self.folder / "made.bin"
+        self._places: dict[str, tuple[int, int]] = {}
+
+    def keep(self, values: np.ndarray) -> np.ndarray:
+        """`values` in the file instead of in memory; short ones as they are."""
+        if values.nbytes < LEAST_BYTES:
+            return values
+        offset, _ = self._place(values)
+        return np.memmap(self._made_file, values.dtype, "r", offset, values.shape)
+
+    def tensor(self, values: np.ndarray, name: str) -> TensorProto:
+        """An initialiser of these values, which refers to the file unless it is short."""
+        kind = helper.np_dtype_to_tensor_dtype(values.dtype)
+        if values.nbytes < LEAST_BYTES or kind not in _PLAIN:
+            return numpy_helper.from_array(values, name)
+        offset, length = self._place(values)
+        return refer(TensorProto(name=name, data_type=kind, dims=values.shape), self._made_file, offset, length)
+
+    def new(self, name: str) -> Path:
+        """A path of this folder that is free, for a file called like `name`."""
+        return self.folder / f"{len([*self.folder.iterdir()])}-{name}"
+
+    def take(self, proto: onnx.ModelProto) -> onnx.ModelProto:
+        """`proto` with its long tensors in this folder: what it holds is written there, its own files are linked."""
+        linked: dict[str, Path] = {}
+        for tensor in tensors(proto):
+            if in_file(tensor):
+                location, offset, length = place(tensor)
+                if location not in linked:
+                    linked[location] = self.folder / f"original-{len(linked)}.bin"
+                    link(Path(location), linked[location])
+                refer(tensor, linked[location], offset, length)
+            elif tensor.data_type in _PLAIN and tensor.ByteSize() >= LEAST_BYTES:
+                refer(tensor, self._made_file, *self._place(numpy_helper.to_array(tensor)))
+        fresh = onnx.ModelProto()  # protobuf frees what was cleared with the whole message
+        fresh.CopyFrom(proto)
+        return fresh
+
+    def only(self, proto: onnx.ModelProto) -> onnx.ModelProto:
+        """`proto`; of the folder's files those go that it does not refer to."""
+        used = _locations(proto)
+        for file in self.folder.iterdir():
+            if str(file) not in used and file != self._made_file:
+                file.unlink()
+        return proto
+
+    def _place(self, values: np.ndarray) -> tuple[int, int]:
+        """Where the bytes of `values` are in the file: the same bytes are there once."""
+        if isinstance(values, np.memmap) and str(values.filename) == str(self._made_file) and values.flags.c_contiguous:
+            place = (int(values.offset), values.nbytes)
+            if place in self._places.values():
+                return place
+        data = np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
+        digest = hashlib.blake2b(data).hexdigest()
+        if digest not in self._places:
+            with _disk(self.folder, len(data)), self._made_file.open("ab") as file:
+                file.write(b"\0" * (-file.tell() % _ALIGNED))
+                self._places[digest] = (file.tell(), len(data))
+                file.write(data)
+        return self._places[digest]
+
+
+def tensors(proto: onnx.ModelProto) -> Iterator[TensorProto]:
+    """Every tensor that a model holds or refers to, those in attributes and subgraphs included."""
+    yield from _of_graph(proto.graph)
+    for function in proto.functions:
+        yield from _of_nodes(function.node)
+
+
+def _of_graph(graph: onnx.GraphProto) -> Iterator[TensorProto]:
+    yield from graph.initializer
+    yield from _of_nodes(graph.node)
+
+
+def _of_nodes(nodes: Any) -> Iterator[TensorProto]:
+    for node in nodes:
+        for attribute in node.attribute:
+            if attribute.HasField("t"):
+                yield attribute.t
+            yield from attribute.tensors
+            for inner in (*([attribute.g] if attribute.HasField("g") else ()), *attribute.graphs):
+                yield from _of_graph(inner)
+
+
+def in_file(tensor: TensorProto) -> bool:
+    """Whether a tensor refers to a file."""
+    return bool(tensor.data_location == TensorProto.EXTERNAL)
+
+
+def refer(tensor: TensorProto, path: Path | str, offset: int, length: int) -> TensorProto:
+    """Let `tensor` stand for `length` bytes of a file; itself."""
+    for field in ("raw_data", "external_data"):
+        tensor.ClearField(field)
+    tensor.data_location = TensorProto.EXTERNAL
+    for key, value in (("location", str(path)), ("offset", str(offset)), ("length", str(length))):
+        tensor.external_data.add(key=key, value=value)
+    return tensor
+
+
+def place(tensor: TensorProto) -> tuple[str, int, int]:
+    """Location, offset and length of a tensor that refers to a file. Raises ValueError for numbers that are none."""
+    entries = {each.key: each.value for each in tensor.external_data}
+    expected = stored_bytes(tensor.data_type, tensor.dims)
+    return entries.get("location", ""), int(entries.get("offset", 0)), int(entries.get("length", expected))
+
+
+def stored_bytes(kind: int, dims: Iterable[int]) -> int:
+    """Bytes of a tensor as ONNX stores it raw; those of 4 bits lie two in a byte. 0 for text."""
+    each = _BITS[kind] if kind in _BITS else 8 * int(helper.tensor_dtype_to_np_dtype(kind).itemsize)
+    return (prod(dims) * each + 7) // 8
+
+
+def values(tensor: TensorProto) -> np.ndarray:
+    """The values of a tensor; those in a file are mapped, so that they take memory only while they are looked at."""
+    if not in_file(tensor):
+        return numpy_helper.to_array(tensor)
+    location, offset, _ = place(tensor)
+    if tensor.data_type in _PLAIN and all(tensor.dims):
+        dtype = helper.tensor_dtype_to_np_dtype(tensor.data_type)
+        return np.memmap(location, dtype, "r", offset, tuple(tensor.dims))
+    held = TensorProto()
+    held.CopyFrom(tensor)
+    hold(held)
+    return numpy_helper.to_array(held)
+
+
+def hold(tensor: TensorProto) -> None:
+    """Read a tensor from its file into memory."""
+    data = b"".join(chunks(tensor))
+    tensor.ClearField("external_data")
+    tensor.ClearField("data_location")
+    tensor.raw_data = data
+
+
+def chunks(tensor: TensorProto) -> Iterator[bytes]:
+    """The bytes of a tensor that is in a file, piece by piece."""
+    location, offset, length = place(tensor)
+    with Path(location).open("rb") as file:
+        file.seek(offset)
+        for start in range(0, length, _CHUNK):
+            yield file.read(min(_CHUNK, length - start))
+
+
+def weight_bytes(proto: onnx.ModelProto) -> int:
+    """Bytes of all tensors, wherever they are."""
+    return sum(stored_bytes(each.data_type, each.dims) for each in tensors(proto))
+
+
+def size_bytes(proto: onnx.ModelProto) -> int:
+    """Bytes of a model and of what it refers to."""
+    return int(proto.ByteSize()) + sum(place(each)[2] for each in tensors(proto) if in_file(each))
+
+
+def serialized(proto: onnx.ModelProto) -> tuple[bytes, Path | None]:
+    """A model as a runtime reads it, and the folder in which it finds what the model refers to (None: nothing)."""
+    locations = _locations(proto)
+    if not locations:
+        return proto.SerializeToString(), None
+    folder = os.path.commonpath([Path(each).parent for each in locations])
+    return _copy(proto, {each: os.path.relpath(each, folder) for each in locations}).SerializeToString(), Path(folder)
+
+
+def write(path: Path, proto: onnx.ModelProto) -> None:
+    """Write a model for a while, and links to the files that it refers to beside it."""
+    names = link_beside(proto, path)
+    path.write_bytes((_copy(proto, names) if names else proto).SerializeToString())
+
+
+def link_beside(proto: onnx.ModelProto, path: Path) -> dict[str, str]:
+    """Have the files that a model refers to beside `path`; their names there by location."""
+    names = {location: Path(location).name for location in _locations(proto)}
+    for location, name in names.items():
+        link(Path(location), path.parent / name)
+    return names
+
+
+def refers(proto: onnx.ModelProto) -> bool:
+    """Whether any of a model's tensors is in a file."""
+    return any(map(in_file, tensors(proto)))
+
+
+def _locations(proto: onnx.ModelProto) -> set[str]:
+    return {place(each)[0] for each in tensors(proto) if in_file(each)}
+
+
+def link(file: Path, target: Path) -> None:
+    """Have `file` at `target` too: a hard link, or a copy where the file system has none. Runtimes refuse symbolic
+    links that leave a model's folder."""
+    if target.exists():
+        return
+    try:
+        target.hardlink_to(file)
+    except OSError:
+        with _disk(target.parent, file.stat().st_size):
+            shutil.copyfile(file, target)
+
+
+def save(path: Path, proto: onnx.ModelProto, data: Path, name: str) -> None:
+    """Write a model to `path` and all that it refers to into the one file `data`, which will be called `name`."""
+    placed = []
+    copy = onnx.ModelProto()
+    copy.CopyFrom(proto)
+    seen: dict[tuple[str, int, int], int] = {}
+    with data.open("wb") as file:
+        for tensor in tensors(copy):
+            if not in_file(tensor):
+                continue
+            where = place(tensor)
+            if where not in seen:
+                file.write(b"\0" * (-file.tell() % _ALIGNED))
+                seen[where] = file.tell()
+                file.writelines(chunks(tensor))
+            placed.append((tensor, seen[where], where[2]))
+    for tensor, offset, length in placed:
+        refer(tensor, name, offset, length)
+    path.write_bytes(copy.SerializeToString())
+
+
+def load(path: Path) -> onnx.ModelProto:
+    """A model that taglio or a runtime wrote, whose tensors refer to the files beside it."""
+    proto = onnx.load(path, load_external_data=False)
+    for tensor in tensors(proto):
+        if in_file(tensor):
+            location, offset, length = place(tensor)
+            refer(tensor, path.parent / location, offset, length)
+    return proto
+
+
+def sha256(path: Path) -> str:
+    """The hash of a file, read piece by piece."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _copy(proto: onnx.ModelProto, locations: dict[str, str]) -> onnx.ModelProto:
+    copy = onnx.ModelProto()
+    copy.CopyFrom(proto)
+    for tensor in tensors(copy):
+        if in_file(tensor):
+            location, offset, length = place(tensor)
+            refer(tensor, locations[location], offset, length)
+    return copy
+
+
+@contextlib.contextmanager
+def _disk(folder: Path, needed: int) -> Iterator[None]:
+    """Say in one line what a full disk lacks."""
+    try:
+        yield
+    except OSError as error:
+        free = shutil.disk_usage(folder).free
+        raise BadModel(
+            f"{folder}: cannot take {needed / 1e9:.1f} GB of weights ({error.strerror}; {free / 1e9:.1f} GB are free): "
+            "set TMPDIR to a disk with room"
+        ) from None
