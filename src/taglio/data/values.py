@@ -122,7 +122,8 @@ def _array(value: Any, where: str) -> Array:
     try:
         array = np.asarray(value)
     except (ValueError, TypeError) as error:
-        raise BadData(f"{where} is not an array of one shape ({type(error).__name__}): give one array per sample") from error
+        why = type(error).__name__
+        raise BadData(f"{where} is not an array of one shape ({why}): give one array per sample") from error
     if array.dtype == object and not all(isinstance(each, str) for each in array.flat):
         raise BadData(f"{where} holds objects, not numbers: give an array of numbers")
     return array
