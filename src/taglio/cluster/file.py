@@ -201,10 +201,8 @@ class _Reader:
         if not devices:
             raise self.fail((), "has no devices: write [device.NAME] for each machine")
         if "start" not in tables:
-            raise self.fail(
-                (),
-                f'the start device, where inputs come from, is missing: write start = "{next(iter(devices))}" at its top',
-            )
+            first = next(iter(devices))
+            raise self.fail((), f'has no start device, where inputs come from: write start = "{first}" at its top')
         self.links_of((), tables, devices, links)
         return self.finished((), self.text(("start",), tables["start"]), devices, links)
 
