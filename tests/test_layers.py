@@ -16,7 +16,7 @@ SRC = Path(__file__).parents[1] / "src"
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors",),
     ("scratch",),
-    ("weights",),
+    ("memory", "weights"),
     ("artifact", "cluster.devices", "data", "embedded", "runtimes"),
     ("cluster.file", "model"),
     ("quantize",),

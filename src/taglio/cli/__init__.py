@@ -2,6 +2,7 @@
 
 import argparse
 import errno
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -14,6 +15,11 @@ from taglio.errors import BadOption, TaglioError
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code (0 only on success)."""
+    remarks = logging.StreamHandler(sys.stderr)
+    remarks.setFormatter(logging.Formatter("taglio: %(message)s"))
+    log = logging.getLogger("taglio.flow")
+    log.setLevel(logging.INFO)
+    log.addHandler(remarks)
     try:
         own, after = _split(list(sys.argv[1:] if arguments is None else arguments))
         options = build_parser().parse_args(own, argparse.Namespace(after=after))
@@ -28,12 +34,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except MemoryError:
-        sys.stderr.write("taglio: out of memory: use a smaller model, or fewer --data samples\n")
+        sys.stderr.write("taglio: out of memory: give less with --memory-limit, or smaller inputs with --shape\n")
         return 2
     except OSError as error:
         why = "the disk is full" if error.errno == errno.ENOSPC else (error.strerror or str(error))
         sys.stderr.write(f"taglio: {error.filename or 'input/output'}: {why}; what earlier stages wrote is intact\n")
         return 2
+    finally:
+        log.removeHandler(remarks)
     return int(code or 0)
 
 

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -129,6 +130,12 @@ def measuring_arguments(each: argparse.ArgumentParser) -> None:
     )
     runtime_argument(each, "onnxruntime")
     effort_argument(each)
+    each.add_argument(
+        "--memory-limit",
+        type=memory_size,
+        metavar="SIZE",
+        help="memory that this process may take, such as 8GB (default: half of what is free)",
+    )
 
 
 def runtime_argument(each: argparse.ArgumentParser, default: str | None) -> None:
@@ -189,6 +196,17 @@ def positive_float(text: str) -> float:
     return value
 
 
+def memory_size(text: str) -> int:
+    """Bytes from 8GB, 500MB or 1.5GiB."""
+    match = re.fullmatch(r"(\d+(?:\.\d*)?) *([kmgt]?)(i?)b?", text.strip().lower())
+    value = 0
+    if match is not None:
+        value = int(float(match[1]) * (1024 if match[3] else 1000) ** " kmgt".index(match[2] or " "))
+    if not 1 <= value < 2**60:
+        raise argparse.ArgumentTypeError(f"{text} is not a size: give 8GB or 500MB")
+    return value
+
+
 def fraction(text: str) -> float:
     """A number such as 0.01, or a percentage such as 1%."""
     try:
@@ -236,6 +254,7 @@ def read_setup(options: argparse.Namespace) -> Any:
         str(calibration.resolve()) if calibration else "",
         getattr(options, "runtime", "onnxruntime"),
         getattr(options, "requantize", False),
+        getattr(options, "memory_limit", None),
     )
 
 

@@ -40,10 +40,11 @@ def prove(
 ) -> Proof:
     """Run both on `samples`. Raises MeasurementFailed when the pieces differ by more than rounding explains."""
     options = SessionOptions(1)
-    reference = open_session(whole, options, label="the whole model")
-    pieces = [(piece, open_session(folder / piece.file, options, label=piece.file)) for piece in manifest.pieces]
     wanted = list(manifest.outputs)
+    reference = open_session(whole, options, label="the whole model")
     answers = [reference.run(wanted, dict(sample)) for sample in samples]
+    del reference  # and its memory
+    pieces = [(piece, open_session(folder / piece.file, options, label=piece.file)) for piece in manifest.pieces]
     largest, identical = 0.0, True
     for sample, answer in zip(samples, answers, strict=True):
         tensors = dict(sample)

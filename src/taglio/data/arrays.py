@@ -14,7 +14,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from taglio.data.dataset import LABEL_KEYS, Dataset, assemble, checked_labels, evenly, span
+from taglio.data.dataset import LABEL_KEYS, Dataset, Samples, assemble, checked_labels, evenly, span
 from taglio.data.spec import TEXT, Array, InputSpec, batch_symbol, matches, missing_batch, shown
 from taglio.errors import BadData, one_line
 
@@ -146,7 +146,13 @@ def by_input(where: str, found: Mapping[str, Column], inputs: Sequence[InputSpec
 
 
 def from_columns(
-    source: str, found: Mapping[str, Column], inputs: Sequence[InputSpec], limit: int, *, extra: bool = False
+    source: str,
+    found: Mapping[str, Column],
+    inputs: Sequence[InputSpec],
+    limit: int,
+    *,
+    extra: bool = False,
+    room_bytes: float | None = None,
 ) -> Dataset:
     """Samples from arrays [N, *sample] by key, at most `limit` evenly spaced; labels under one of LABEL_KEYS."""
     named = by_input(source, found, inputs, extra=extra)
@@ -167,14 +173,20 @@ def from_columns(
         lead = (count, batch) if batch > 1 else (count,)
         labels = labels[: count * batch].reshape(*lead, *labels.shape[1:])[keep]
     names = [span(str(i * batch), str((i + 1) * batch - 1)) for i in keep]
-    samples: list[dict[str, Array]] = [{} for _ in keep]
-    for spec in inputs:
-        own = fits[spec.name]
-        wanted = (index * own.rows + row for index in keep for row in range(own.rows))
-        entries = named.arrays[spec.name].entries(wanted)
-        for name, sample in zip(names, samples, strict=True):
-            several = [next(entries) for _ in range(own.rows)]
-            sample[spec.name] = cast(f"{source}: sample {name}", spec, own.join(several))
+    samples = Samples([spec.name for spec in inputs], room_bytes)
+    entries = {
+        spec.name: named.arrays[spec.name].entries(
+            index * rows_each + row for index in keep for row in range(rows_each)
+        )
+        for spec in inputs
+        for rows_each in [fits[spec.name].rows]
+    }
+    for name in names:
+        sample = {}
+        for spec in inputs:
+            several = [next(entries[spec.name]) for _ in range(fits[spec.name].rows)]
+            sample[spec.name] = cast(f"{source}: sample {name}", spec, fits[spec.name].join(several))
+        samples.append(sample)
     return assemble(source, samples, names, labels, rows - batch * len(keep), named.remarks)
 
 

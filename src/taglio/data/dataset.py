@@ -2,14 +2,18 @@
 
 import hashlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
+from math import prod
+from typing import overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from taglio.data.spec import Array, InputSpec, Shape
 from taglio.errors import BadData, BadOption
+from taglio.memory import Shelf
 
 DEFAULT_LIMIT = 512
 MAX_CALIBRATION = 128
@@ -18,12 +22,53 @@ LABEL_KEYS = ("label", "labels")
 Sample = Mapping[str, Array]
 
 
+class Samples(Sequence[Sample]):
+    """Samples of which only some are in memory; the others are read when they are asked for."""
+
+    def __init__(self, names: Sequence[str], room_bytes: float | None = None) -> None:
+        """`names` of the inputs; as many samples are held as fit into `room_bytes` (None: all)."""
+        self._names, self._shelf = tuple(names), Shelf((), room_bytes)
+        self._rows: list[int] = []
+
+    def append(self, sample: Sample) -> None:
+        """Put a sample behind the others."""
+        self._rows.append(len(self._shelf))
+        self._shelf.append([sample[name] for name in self._names])
+
+    def chosen(self, rows: Iterable[int]) -> "Samples":
+        """The samples at `rows`."""
+        result = Samples(self._names)
+        result._shelf, result._rows = self._shelf, [self._rows[row] for row in rows]
+        return result
+
+    def shapes(self, row: int) -> dict[str, Shape]:
+        """The shape of every input of a sample, which is not read for it."""
+        return dict(zip(self._names, self._shelf.shapes(self._rows[row]), strict=True))
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @overload
+    def __getitem__(self, index: int) -> Sample: ...
+    @overload
+    def __getitem__(self, index: slice) -> "Samples": ...
+    def __getitem__(self, index: int | slice) -> "Sample | Samples":
+        if isinstance(index, slice):
+            return self.chosen(range(*index.indices(len(self))))
+        return dict(zip(self._names, self._shelf[self._rows[index]], strict=True))
+
+
+def chosen(samples: Sequence[Sample], rows: Iterable[int]) -> Sequence[Sample]:
+    """The samples at `rows`; none is read for it."""
+    return samples.chosen(rows) if isinstance(samples, Samples) else [samples[row] for row in rows]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Dataset:
     """Feeds that fit the model; they may differ in shape. Compare two by `sha256`; `==` is identity."""
 
     source: str  # DATA as the user gave it
-    samples: tuple[dict[str, Array], ...]  # input name -> array that can be fed as it is
+    samples: Sequence[Sample]  # input name -> array that can be fed as it is; read from a file where they are many
     names: tuple[str, ...]  # file name or row of each sample; "a.jpg..d.jpg" where the batch groups several
     labels: Array | None  # [samples, ...]; [samples, B, ...] where the model's batch B > 1 groups rows
     sha256: str  # of all arrays: input names, dtypes, shapes, values, labels; not of file names
@@ -68,7 +113,7 @@ def split(
 def part(dataset: Dataset, rows: Sequence[int] | NDArray[np.intp]) -> Dataset:
     """The samples of `dataset` at `rows`."""
     labels = None if dataset.labels is None else dataset.labels[np.asarray(rows, np.intp)]
-    samples, names = [dataset.samples[i] for i in rows], [dataset.names[i] for i in rows]
+    samples, names = chosen(dataset.samples, map(int, rows)), [dataset.names[i] for i in rows]
     return assemble(dataset.source, samples, names, labels, dataset.dropped, dataset.remarks)
 
 
@@ -79,9 +124,9 @@ def shapes_of(sample: Sample) -> dict[str, Shape]:
 
 def typical(samples: Sequence[Sample]) -> list[int]:
     """Indices of the samples whose shapes are most frequent; of equally frequent shapes, of the largest."""
-    keys = [tuple(shapes_of(sample).items()) for sample in samples]
+    keys = _shapes(samples)
     counts = Counter(keys)
-    sizes = {key: sum(array.size for array in sample.values()) for key, sample in zip(keys, samples, strict=True)}
+    sizes = {key: sum(prod(shape) for _, shape in key) for key in keys}
     best = max(counts, key=lambda key: (counts[key], sizes[key]))
     return [index for index, key in enumerate(keys) if key == best]
 
@@ -89,9 +134,15 @@ def typical(samples: Sequence[Sample]) -> list[int]:
 def one_of_each(samples: Sequence[Sample]) -> list[int]:
     """The first sample of every combination of shapes."""
     first: dict[tuple[tuple[str, Shape], ...], int] = {}
-    for index, sample in enumerate(samples):
-        first.setdefault(tuple(shapes_of(sample).items()), index)
+    for index, key in enumerate(_shapes(samples)):
+        first.setdefault(key, index)
     return list(first.values())
+
+
+def _shapes(samples: Sequence[Sample]) -> list[tuple[tuple[str, Shape], ...]]:
+    if isinstance(samples, Samples):
+        return [tuple(samples.shapes(row).items()) for row in range(len(samples))]
+    return [tuple(shapes_of(sample).items()) for sample in samples]
 
 
 def checked_labels(where: str, labels: Array, count: int) -> Array:
@@ -108,7 +159,7 @@ def checked_labels(where: str, labels: Array, count: int) -> Array:
 
 def assemble(
     source: str,
-    samples: Sequence[dict[str, Array]],
+    samples: Sequence[Sample],
     names: Sequence[str],
     labels: Array | None,
     dropped: int = 0,
@@ -116,15 +167,16 @@ def assemble(
 ) -> Dataset:
     """A dataset with the hash of what it holds."""
     digest = hashlib.sha256()
-    arrays = [(name, feed[name]) for feed in samples for name in sorted(feed)]
-    for name, array in arrays if labels is None else [*arrays, ("labels", labels)]:
+    arrays = ((name, feed[name]) for feed in samples for name in sorted(feed))
+    for name, array in chain(arrays, [] if labels is None else [("labels", labels)]):
         if array.dtype == object:  # text
             digest.update(f"{name!r} str {array.shape} {array.tolist()!r}\n".encode())
             continue
         stored = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
         digest.update(f"{name!r} {stored.dtype.str} {array.shape}\n".encode())
         digest.update(stored.tobytes())
-    return Dataset(source, tuple(samples), tuple(names), labels, digest.hexdigest(), dropped, tuple(remarks))
+    held = samples if isinstance(samples, Samples) else tuple(samples)
+    return Dataset(source, held, tuple(names), labels, digest.hexdigest(), dropped, tuple(remarks))
 
 
 def checked_limit(limit: int | None, inputs: Sequence[InputSpec], where: str) -> int:

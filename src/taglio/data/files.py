@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from taglio.data.arrays import by_input, from_columns, one_sample, read_columns, reading
-from taglio.data.dataset import Dataset, assemble, checked_labels, checked_limit, evenly
+from taglio.data.dataset import Dataset, Samples, assemble, checked_labels, checked_limit, evenly
 from taglio.data.images import IMAGE_SUFFIXES, Preprocess, from_images
 from taglio.data.spec import InputSpec, batch_symbol
 from taglio.errors import BadData, BadOption
@@ -15,15 +15,19 @@ _ARRAYS = (".npz", ".npy")
 
 
 def load(
-    path: Path, inputs: Sequence[InputSpec], preprocess: Preprocess | None = None, limit: int | None = None
+    path: Path,
+    inputs: Sequence[InputSpec],
+    preprocess: Preprocess | None = None,
+    limit: int | None = None,
+    room_bytes: float | None = None,
 ) -> Dataset:
     """Read DATA: a folder of images, an .npy (model of one input), an .npz with the input names as keys, or a folder
     of such files that hold one sample each.
 
     Arrays are [N, *sample], where a sample has its input's shape with or without the batch dimension, wherever that
     is. Where the model fixes a batch B, B consecutive rows or images make a sample. At most `limit` samples (None:
-    512) are loaded, evenly spaced over the source. `preprocess` is for images; None takes the model's own layout and
-    channels, and 0..1 floats (0..255 for integers).
+    512) are loaded, evenly spaced over the source; those beyond `room_bytes` (None: none) wait in a file. `preprocess`
+    is for images; None takes the model's own layout and channels, and 0..1 floats (0..255 for integers).
     Raises BadData for DATA that does not fit the model, BadOption for arguments that do not.
     """
     at_most = checked_limit(limit, inputs, str(path))
@@ -37,14 +41,14 @@ def load(
         if images and arrays:
             raise BadData(f"{path} has {len(images)} images and {len(arrays)} arrays: give a folder of one kind")
         if not arrays:
-            return from_images(path, images, inputs, preprocess, at_most)
+            return from_images(path, images, inputs, preprocess, at_most, room_bytes)
         _refuse_preprocess(path, preprocess)
-        return _one_sample_each(path, arrays, inputs, at_most)
+        return _one_sample_each(path, arrays, inputs, at_most, room_bytes)
     if path.suffix.lower() not in _ARRAYS or not path.is_file():
         raise BadData(f"{path} is not a folder of images, an .npy or an .npz: give one of those")
     _refuse_preprocess(path, preprocess)
     with reading(path):
-        return from_columns(str(path), read_columns(path), inputs, at_most)
+        return from_columns(str(path), read_columns(path), inputs, at_most, room_bytes=room_bytes)
 
 
 def _refuse_preprocess(path: Path, preprocess: Preprocess | None) -> None:
@@ -52,9 +56,11 @@ def _refuse_preprocess(path: Path, preprocess: Preprocess | None) -> None:
         raise BadOption(f"{path}: preprocess is for folders of images, not for arrays: leave it out")
 
 
-def _one_sample_each(path: Path, files: Sequence[Path], inputs: Sequence[InputSpec], limit: int) -> Dataset:
+def _one_sample_each(
+    path: Path, files: Sequence[Path], inputs: Sequence[InputSpec], limit: int, room_bytes: float | None
+) -> Dataset:
     symbol, keep = batch_symbol(inputs), evenly(len(files), limit)
-    samples, labels = [], []
+    samples, labels = Samples([spec.name for spec in inputs], room_bytes), []
     remarks: dict[str, None] = {}
     for file in (files[index] for index in keep):
         with reading(file):

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from PIL import Image, ImageOps
 
-from taglio.data.dataset import Dataset, assemble, evenly, span
+from taglio.data.dataset import Dataset, Samples, assemble, evenly, span
 from taglio.data.spec import Array, InputSpec
 from taglio.errors import BadData, BadOption, one_line
 
@@ -94,7 +94,12 @@ def parse_preprocess(text: str) -> Preprocess:
 
 
 def from_images(
-    path: Path, files: Sequence[Path], inputs: Sequence[InputSpec], how: Preprocess | None, limit: int
+    path: Path,
+    files: Sequence[Path],
+    inputs: Sequence[InputSpec],
+    how: Preprocess | None,
+    limit: int,
+    room_bytes: float | None = None,
 ) -> Dataset:
     """Samples from the image `files` of a folder: of the model's height and width, or of their own where those are
     dynamic; where one of the two is, it follows the aspect ratio."""
@@ -103,7 +108,7 @@ def from_images(
     if len(files) < batch:
         kinds = "/".join(suffix[1:] for suffix in IMAGE_SUFFIXES)
         raise BadData(f"{path} has {len(files)} images, the model's batch is {batch}: add {kinds} files")
-    samples, names = [], []
+    samples, names = Samples([spec.name], room_bytes), []
     for group in evenly(len(files) // batch, limit):
         members = files[group * batch : (group + 1) * batch]
         images = [_image(file, spec, how) for file in members]

@@ -7,6 +7,7 @@ Says so; refuses nothing and runs nothing.
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 
 import numpy as np
 
@@ -59,19 +60,23 @@ def few_inputs(calibration: Sequence[bytes], held_out: Sequence[bytes]) -> list[
     return lines
 
 
-def constant_inputs(samples: Sequence[Mapping[str, np.ndarray]]) -> list[str]:
+def constant_inputs(samples: Iterable[Mapping[str, np.ndarray]]) -> list[str]:
     """A line for each input that is one value throughout in at least half of the samples. Of integer inputs, such as
     masks, that is nothing special unless there are no others."""
-    floats = [name for name, value in samples[0].items() if value.dtype.kind == "f"]
+    found: dict[str, list[object]] = {}
+    floats, count = set[str](), 0
+    for sample in samples:
+        count += 1
+        for name, value in sample.items():
+            floats |= {name} if value.dtype.kind == "f" else set()
+            constant = value.size > 1 and (value == value.flat[0]).all()
+            found.setdefault(name, []).extend([value.flat[0]] if constant else [])
     lines = []
-    for name in floats or [*samples[0]]:
-        values = [
-            each[name].flat[0] for each in samples if each[name].size > 1 and (each[name] == each[name].flat[0]).all()
-        ]
-        if len(values) >= max(1, len(samples) / 2):
+    for name, values in found.items():
+        if (name in floats or not floats) and len(values) >= max(1, count / 2):
             which = f" ({values[0]})" if len({str(each) for each in values}) == 1 else ""
             lines.append(
-                f"input {name} is one value throughout{which} in {len(values)} of {len(samples)} samples: "
+                f"input {name} is one value throughout{which} in {len(values)} of {count} samples: "
                 "check the data and --preprocess"
             )
     return lines
@@ -94,10 +99,10 @@ def no_numbers(references: Sequence[Sequence[np.ndarray]], names: Sequence[str])
     """A line where outputs of the float model have NaN, or "". Infinite values are masks."""
     found = []
     for index, name in enumerate(names):
-        values = [as_array(each[index]) for each in references]
+        values = (as_array(each[index]) for each in references)
         count = sum(bool(np.isnan(each).any()) for each in values if each.dtype.kind == "f")
         if count:
-            found.append(f"{name} for {count} of {len(values)} inputs")
+            found.append(f"{name} for {count} of {len(references)} inputs")
     return f"the float model's output has NaN, which must stay NaN: {', '.join(found)}" if found else ""
 
 
@@ -177,10 +182,11 @@ def constant_outputs(references: Sequence[Sequence[np.ndarray]], names: Sequence
     """A line where an output is the same for every input, or "". `references` [samples][outputs]."""
     if len(references) < 2:
         return ""
+    first = [as_array(each) for each in references[0]]
     dead = [
         name
         for index, name in enumerate(names)
-        if all(np.array_equal(as_array(each[index]), as_array(references[0][index])) for each in references[1:])
+        if all(np.array_equal(as_array(each[index]), first[index]) for each in islice(references, 1, None))
     ]
     if not dead:
         return ""

@@ -13,6 +13,7 @@ from taglio.error.sketch import Sketcher
 from taglio.error.switchable import Switchable
 from taglio.error.tally import Outputs, Tally
 from taglio.errors import BadData
+from taglio.memory import Shelf
 from taglio.quantize.precision import Assignment
 
 
@@ -36,17 +37,20 @@ class ErrorMeter:
         parts: Parts | Sequence[str],
         metric: Metric | None = None,
         labels: np.ndarray | None = None,
+        *,
+        room_bytes: float | None = None,
     ) -> None:
-        """`parts` of the outputs, or their names; `labels` [samples, ...] are for a user's metric. Raises BadData
-        for an output of the float model that is NaN or infinite throughout."""
+        """`parts` of the outputs, or their names; `labels` [samples, ...] are for a user's metric. Float outputs beyond
+        `room_bytes` (None: none) wait in a file. Raises BadData for an output of the float model that is NaN or
+        infinite throughout."""
         self._switchable = switchable
-        self._samples = tuple(samples)
+        self._samples = samples
         self._labels = labels[: len(self._samples)] if labels is not None else None
         self._parts = parts if isinstance(parts, Parts) else whole(parts)
         self.names = self._parts.names
-        self._reference = [*switchable.run_all({}, self._samples)]
-        for name, values in zip(self._parts.outputs, zip(*self._reference, strict=True), strict=True):
-            refuse_missing(name, values)
+        self._reference = Shelf(switchable.run_all({}, self._samples), room_bytes)
+        for index, name in enumerate(self._parts.outputs):
+            refuse_missing(name, (outputs[index] for outputs in self._reference))
         self.metric = self._anchored(metric or Metric())
         same = Tally(self._parts)
         self._sketcher = Sketcher([[len(each) for each in same.add(outputs, outputs)] for outputs in self._reference])
@@ -109,8 +113,9 @@ class ErrorMeter:
         return replace(metric, float_value=call_user(metric.name, tally.outputs(), self._labels))
 
 
-def refuse_missing(name: str, values: Sequence[np.ndarray]) -> None:
+def refuse_missing(name: str, values: Iterable[np.ndarray]) -> None:
     """Raises BadData where the float model's output is NaN throughout for an input, or never finite."""
-    floats = [each for each in map(as_array, values) if each.dtype.kind == "f" and each.size]
-    if any(np.isnan(each).all() for each in floats) or (floats and not any(np.isfinite(each).any() for each in floats)):
+    floats = (each for each in map(as_array, values) if each.dtype.kind == "f" and each.size)
+    seen = [(bool(np.isnan(each).all()), bool(np.isfinite(each).any())) for each in floats]
+    if any(missing for missing, _ in seen) or (seen and not any(finite for _, finite in seen)):
         raise BadData(f"output {name} of the float model is NaN or infinite on the data: check preprocessing")

@@ -10,31 +10,46 @@ from collections.abc import Sequence
 import numpy as np
 
 SIZE = 4096
+_AT_ONCE = 2**20
 
 
 class Sketcher:
-    """Sums the differences of every sample into one sketch per part; the same element always goes the same way."""
+    """Sums the differences of every sample into one sketch per part; the same element always goes the same way.
+
+    Where every element of a part goes is drawn once, two bytes each. A sample's sums then move on by a number of places
+    that no other sample has, and have a sign of their own: no element meets itself in another sample, and the bound
+    above holds as if each sample had been drawn anew.
+    """
 
     def __init__(self, lengths: Sequence[Sequence[int]], seed: int = 0, size: int = SIZE) -> None:
         """`lengths` [samples][parts]: elements of each part, which may differ from sample to sample."""
         self._seed, self.size = seed, size
         # Where each sample's elements begin in all of them, [samples + 1, parts].
         self._starts = np.cumsum([[0] * len(lengths[0]), *lengths], axis=0)
-        self._ways: dict[tuple[int, int, int], tuple[np.ndarray, np.ndarray]] = {}
+        self._ways: dict[tuple[int, int], np.ndarray] = {}
+        rng = np.random.default_rng(seed)
+        self._moves = np.resize(rng.permutation(size), len(lengths))
+        self._signs = rng.integers(0, 2, len(lengths)) * 2.0 - 1.0
 
     def add(self, sketch: np.ndarray, sample: int, differences: Sequence[np.ndarray]) -> None:
         """Add one sample's differences (flat, float32) to `sketch`, shape [parts, size]."""
         for part, difference in enumerate(differences):
-            place, sign = self._way(sample, part, len(difference))
-            sketch[part] += np.bincount(place, weights=difference * sign, minlength=self.size)
+            start, end = self._starts[sample : sample + 2, part]
+            if self._starts[-1, part] <= self.size and len(difference) == end - start:  # short: kept as it is
+                sketch[part, start:end] += difference
+                continue
+            sums = np.zeros(self.size)
+            way = self._way(part, len(difference))
+            for begin in range(0, len(difference), _AT_ONCE):
+                some = way[begin : begin + _AT_ONCE]
+                signed = np.where(some & 1, difference[begin : begin + _AT_ONCE], -difference[begin : begin + _AT_ONCE])
+                sums += np.bincount(some >> 1, weights=signed, minlength=self.size)
+            sketch[part] += self._signs[sample] * np.roll(sums, self._moves[sample])
 
-    def _way(self, sample: int, part: int, length: int) -> tuple[np.ndarray, np.ndarray]:
-        start, end = self._starts[sample : sample + 2, part]
-        if self._starts[-1, part] <= self.size and length == end - start:  # short enough to be kept as it is
-            return np.arange(start, end), np.ones(length, np.float32)
-        key = sample, part, length  # lengths may differ from the float model's where they depend on values
+    def _way(self, part: int, length: int) -> np.ndarray:
+        """Of each element the place, times two, and whether it is added or subtracted."""
+        key = part, length  # lengths may differ from the float model's where they depend on values
         if key not in self._ways:
             rng = np.random.default_rng((self._seed, *key))
-            place = rng.integers(0, self.size, length, dtype=np.int64)
-            self._ways[key] = place, rng.integers(0, 2, length).astype(np.float32) * 2.0 - 1.0
+            self._ways[key] = rng.integers(0, 2 * self.size, length, dtype=np.uint16)
         return self._ways[key]

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -12,9 +13,10 @@ from taglio.error.loss import Metric
 from taglio.error.tally import Outputs, PartLoss, Tally
 from taglio.errors import BadData
 from taglio.flow.workspace import Work
+from taglio.memory import Shelf
 from taglio.plan.result import Limits
 from taglio.profile.measure import FLOAT_RUN
-from taglio.runtimes.onnxruntime import NAME, open_session, run_session
+from taglio.runtimes.onnxruntime import NAME, SessionOptions, open_session, run_session
 from taglio.runtimes.session import Session, opener
 from taglio.scratch import scratch
 
@@ -51,20 +53,18 @@ def answers(work: Work, models: Mapping[str, Callable[[], onnx.ModelProto]], met
     samples, labels = work.data.held_out.samples, work.data.held_out.labels
     original = work.model.proto
     reference = open_session(original, options, label=work.model.name)
+    wanted = Shelf((run_session(reference, names, sample, work.setup.data) for sample in samples), work.outputs_bytes)
+    del reference  # one session at a time
     tallies = {name: Tally(work.parts, metric, watched=True) for name in (FLOAT_RUN, *models)}
     hits = {name: _Hits(labels) for name in tallies}
+    elsewhere = {FLOAT_RUN: lambda: original} if options.runtime != NAME else {}
     with scratch() as folder:
-        sessions: dict[str, Session] = {}
-        elsewhere = {FLOAT_RUN: lambda: original} if options.runtime != NAME else {}
-        for index, (name, build) in enumerate({**elsewhere, **models}.items()):
-            path = folder / f"{index}.onnx"
-            weights.write(path, build())
-            sessions[name] = opener(options.runtime)(path, options)
-        for index, sample in enumerate(samples):
-            wanted = run_session(reference, names, sample, work.setup.data)
-            for name, tally in tallies.items():
-                found = _run(sessions[name], names, sample, name) if name in sessions else wanted
-                tally.add(wanted, found)
+        for name, tally in tallies.items():
+            build = {**elsewhere, **models}.get(name)
+            session = _opened(folder / "model.onnx", build(), options) if build else None
+            for index, (sample, reference_outputs) in enumerate(zip(samples, wanted, strict=True)):
+                found = _run(session, names, sample, name) if session else reference_outputs
+                tally.add(reference_outputs, found)
                 hits[name].add(index, found)
     return {name: _answers(tally, hits[name].share(), labels, groups) for name, tally in tallies.items()}
 
@@ -73,6 +73,11 @@ def _answers(tally: Tally, accuracy: float | None, labels: np.ndarray | None, gr
     parts = tally.parts(labels)
     error = max(each.loss for each in parts)
     return Answers(error, accuracy, parts, tally.interval(groups), tally.unchanged(), tally.ragged())
+
+
+def _opened(path: Path, proto: onnx.ModelProto, options: SessionOptions) -> Session:
+    weights.write(path, proto)
+    return opener(options.runtime)(path, options)
 
 
 def _run(session: Session, names: list[str], sample: Mapping[str, np.ndarray], label: str) -> list[np.ndarray]:

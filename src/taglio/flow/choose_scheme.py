@@ -10,6 +10,7 @@ from taglio.error.loss import Metric
 from taglio.error.tally import Tally
 from taglio.errors import BadOption, TaglioError, one_line
 from taglio.flow.workspace import Work
+from taglio.memory import Shelf
 from taglio.model.graph import Graph
 from taglio.profile.measure import FLOAT_RUN, pure_assignments
 from taglio.profile.stopwatch import FEEDS, Effort, Progress, time_models
@@ -76,7 +77,13 @@ def choose(
     models: dict[str, Callable[[], onnx.ModelProto]] = {FLOAT_RUN: lambda: work.model.proto}
     models |= {str(scheme): everything(scheme) for scheme in schemes}
     held_out = work.data.held_out.samples
-    time = partial(time_models, options=work.setup.options(), kernels=False, progress=progress)
+    time = partial(
+        time_models,
+        options=work.setup.options(),
+        kernels=False,
+        progress=progress,
+        limit_bytes=work.memory_bytes,
+    )
     dropped: list[SchemeResult] = []
     try:
         timed = time(models, work.typical[:FEEDS], effort=_EFFORT)
@@ -97,9 +104,11 @@ def choose(
     float_s = timed[FLOAT_RUN].wall.median_s
     samples = held_out[: min(_MOST, max(_FEWEST, int(_ERROR_S / float_s)))]
     float_session = open_session(work.model.proto, options)
-    reference = [
-        run_session(float_session, work.model.outputs, sample, work.data.held_out.source) for sample in samples
-    ]
+    reference = Shelf(
+        (run_session(float_session, work.model.outputs, sample, work.data.held_out.source) for sample in samples),
+        work.outputs_bytes,
+    )
+    del float_session  # and its memory
 
     def scored(scheme: Scheme, latency_s: float, model: onnx.ModelProto) -> SchemeResult:
         session = open_session(model, options)

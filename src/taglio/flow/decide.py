@@ -275,6 +275,7 @@ def _time(
         Effort(budget_s=budget_s),
         kernels=kernels,
         progress=progress,
+        limit_bytes=work.memory_bytes,
     )
 
 
@@ -287,5 +288,5 @@ def _winner(finalists: Mapping[str, Tried], timed: Mapping[str, Timed]) -> str:
     chosen = min(plain, key=lambda each: seconds[each]) if plain else fastest
     if chosen == FLOAT_RUN or FLOAT_RUN not in seconds:
         return chosen
-    one, other = timing_of(chosen, timed).samples_s, timed[FLOAT_RUN].samples_s
+    one, other = timing_of(chosen, timed).samples_s, timing_of(chosen, timed).reference_s
     return chosen if faster(one, other, 1.0 if chosen == "int8" else _NOISE) else FLOAT_RUN

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import chain
 
 from taglio import artifact
 from taglio.data.dataset import Dataset
@@ -25,6 +26,7 @@ from taglio.error.study import Budget, study
 from taglio.error.switchable import Switchable, quantizable_flows
 from taglio.error.tally import Tally
 from taglio.errors import BadOption
+from taglio.flow.memory import activation_bytes
 from taglio.flow.transaction import drop
 from taglio.flow.workspace import ERROR, MADE_FROM, Work
 from taglio.plan.result import Limits
@@ -59,11 +61,18 @@ def open_switchable(work: Work, builder: QdqBuilder, scheme: Scheme, provider: s
     options = SessionOptions(work.setup.threads, spinning=work.setup.spinning, providers=providers_for(provider))
     wires = dict.fromkeys(quantizable_flows(work.graph), scheme)
     small = sum(block.weight_float_bytes for block in work.graph.blocks) < _SMALL_BYTES
-    together = work.typical[:_TOGETHER] if small else ()
+    together = work.typical[: _together(work)] if small else ()
     result = Switchable(work.model, work.graph, builder, precisions(scheme), options, wires=wires, together=together)
     if provider == "cuda" and result.provider != CUDA:  # offered, but without a GPU, a driver or its libraries
         raise BadOption(f"--provider cuda: ONNX Runtime offers {CUDA} but could not start it here: use auto or cpu")
     return result
+
+
+def _together(work: Work) -> int:
+    """How many inputs may be run at once."""
+    if work.outputs_bytes is None:
+        return _TOGETHER
+    return min(_TOGETHER, int(work.outputs_bytes / max(1, activation_bytes(work.graph))))
 
 
 def error_stage(
@@ -126,7 +135,7 @@ def doubts(
     outputs = work.model.outputs
     lines = [
         *few_inputs(*work.digests),
-        *constant_inputs([*work.data.calibration.samples, *work.data.held_out.samples]),
+        *constant_inputs(chain(work.data.calibration.samples, work.data.held_out.samples)),
         not_float(everything),
         no_numbers(meter.references, outputs),
         too_few_inputs(squares, references, meter.names),

@@ -118,6 +118,7 @@ def profile_stage(
         Effort(budget_s=16.0 * effort),
         seed=work.setup.seed,
         progress=progress,
+        limit_bytes=work.memory_bytes,
     )
     drop(work.folder, *MADE_FROM[PROFILE])
     artifact.save(work.folder / f"{PROFILE}.json", PROFILE, work.model.sha256, result)

@@ -1,5 +1,6 @@
 """The folder that one model's stages share: what is in it, under which names, and how to open it again."""
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -7,7 +8,7 @@ from pathlib import Path
 
 from taglio import artifact
 from taglio.artifact import require
-from taglio.data.dataset import MAX_CALIBRATION, Sample, Split, one_of_each, shapes_of, split, typical
+from taglio.data.dataset import MAX_CALIBRATION, Sample, Split, chosen, one_of_each, shapes_of, split, typical
 from taglio.data.files import load
 from taglio.data.images import parse_preprocess
 from taglio.data.spec import InputSpec, Shape
@@ -18,6 +19,8 @@ from taglio.error.movement import find_parts
 from taglio.error.parts import Parts
 from taglio.error.switchable import Switchable
 from taglio.errors import BadArtifact, BadOption
+from taglio.flow.memory import memory_needs
+from taglio.memory import OUTPUTS, SAMPLES, free_bytes, used_bytes
 from taglio.model.graph import Graph, build
 from taglio.model.load import Model
 from taglio.model.load import load as load_model
@@ -31,6 +34,7 @@ from taglio.quantize.trial import unusable
 from taglio.runtimes.onnxruntime import NAME, Optimization, SessionOptions, version
 from taglio.runtimes.session import RUNTIMES
 
+_LOG = logging.getLogger(__name__)
 SETUP, GRAPH, RANGES, FLOATS, PROFILE = "setup", "graph", "ranges", "floats", "profile"
 ERROR, PLAN, RUN = "error", "plan", "run"
 COMPONENTS = "components"
@@ -50,7 +54,8 @@ class Setup:
     """Everything that must be the same from stage to stage.
 
     `calibration` is data to calibrate on where that is no part of `data`; "" takes a part of `data`. `requantize`
-    folds what the model holds quantised to float first.
+    folds what the model holds quantised to float first. `memory_bytes` is what a stage's process may take; None: half
+    of what is free when it starts.
     """
 
     model: str
@@ -66,6 +71,7 @@ class Setup:
     calibration: str = ""
     runtime: str = NAME
     requantize: bool = False
+    memory_bytes: int | None = None
 
     def check(self) -> None:
         """Raise ValueError for what no command line would have taken."""
@@ -73,6 +79,7 @@ class Setup:
         require(self.runtime in RUNTIMES, f"unknown runtime {self.runtime}")
         require(1 <= self.threads <= MOST_THREADS, f"threads must be from 1 to {MOST_THREADS}")
         require(self.seed >= 0, "seed must not be negative")
+        require(self.memory_bytes is None or self.memory_bytes > 0, "memory must be more than none")
         require(all(min(each, default=1) >= 0 for each in self.shapes.values()), "sizes must not be negative")
 
     def options(self) -> SessionOptions:
@@ -98,12 +105,18 @@ class Work:
     model: Model
     graph: Graph
     data: Split
+    memory_bytes: int | None = None
 
     @property
-    def typical(self) -> list[Sample]:
+    def outputs_bytes(self) -> float | None:
+        """What outputs that wait to be compared may take of the memory; None: no limit."""
+        return None if self.memory_bytes is None else OUTPUTS * self.memory_bytes
+
+    @cached_property
+    def typical(self) -> Sequence[Sample]:
         """The held-out inputs of the shapes that times, sizes and bytes are of: the most frequent ones."""
         samples = self.data.held_out.samples
-        return [samples[index] for index in typical(samples)]
+        return chosen(samples, typical(samples))
 
     @property
     def measured_shapes(self) -> dict[str, Shape]:
@@ -126,7 +139,8 @@ class Work:
         """A meter of the set-up's metric on the first `count` held-out inputs (None: all)."""
         held_out = self.data.held_out
         metric = parse_metric(self.setup.metric)
-        return ErrorMeter(switchable, held_out.samples[:count], self.parts, metric, held_out.labels)
+        room = self.outputs_bytes
+        return ErrorMeter(switchable, held_out.samples[:count], self.parts, metric, held_out.labels, room_bytes=room)
 
     def builder(self, scheme: Scheme, progress: Progress | None = None) -> QdqBuilder:
         """A builder of quantised models under `scheme`; its calibration is read from the folder or made and kept."""
@@ -171,7 +185,7 @@ class Work:
     def measure_ranges(self, method: Calibration, progress: Progress | None = None) -> Ranges:
         """Calibrate, keeping nothing."""
         tell = (lambda done, total: progress("calibrating", done, total)) if progress else None
-        return calibrate(self.model, self.data.calibration, method, tell)
+        return calibrate(self.model, self.data.calibration, method, tell, room_bytes=self.outputs_bytes)
 
 
 def create(folder: Path, setup: Setup) -> Work:
@@ -197,34 +211,42 @@ def reopen(folder: Path) -> Work:
 
 
 def open_only(folder: Path, setup: Setup) -> Work:
-    """Open a model and its data without writing anything."""
-    return _open(folder, setup)
+    """Open a model and its data without writing anything; what memory it needs is logged."""
+    work = _open(folder, setup)
+    assert work.memory_bytes is not None
+    _LOG.info(memory_needs(work.model, work.graph, work.data).told(work.memory_bytes))
+    return work
 
 
 def _open(folder: Path, setup: Setup) -> Work:
     read: list[Split] = []
 
-    def samples(inputs: tuple[InputSpec, ...]) -> list[Sample]:
-        read.append(_read(setup, inputs))
+    memory_bytes = setup.memory_bytes or (free_bytes() + used_bytes()) // 2
+
+    def samples(inputs: tuple[InputSpec, ...]) -> Sequence[Sample]:
+        read.append(_read(setup, inputs, SAMPLES * memory_bytes))
         return covering(read[0].held_out.samples)[:_COMPARED]
 
     model = load_model(Path(setup.model), setup.shapes, samples, requantize=setup.requantize)
     data = read[0]
     feed = data.held_out.samples[typical(data.held_out.samples)[0]]
-    return Work(folder, setup, model, build(model, observe(model, feed, setup.data)), data)
+    graph = build(model, observe(model, feed, setup.data))
+    memory_needs(model, graph, data).refuse(model.name, memory_bytes)
+    return Work(folder, setup, model, graph, data, memory_bytes)
 
 
-def _read(setup: Setup, inputs: tuple[InputSpec, ...]) -> Split:
+def _read(setup: Setup, inputs: tuple[InputSpec, ...], room_bytes: float) -> Split:
     preprocess = parse_preprocess(setup.preprocess) if setup.preprocess else None
-    dataset = load(Path(setup.data), inputs, preprocess)
+    dataset = load(Path(setup.data), inputs, preprocess, room_bytes=room_bytes)
     if not setup.calibration:
         return split(dataset, seed=setup.seed)
     if Path(setup.calibration) == Path(setup.data):
         raise BadOption("--calibration is --data: leave it out, and taglio holds a part of the data out")
-    return Split(load(Path(setup.calibration), inputs, preprocess, MAX_CALIBRATION), dataset, setup.seed)
+    calibration = load(Path(setup.calibration), inputs, preprocess, MAX_CALIBRATION, room_bytes)
+    return Split(calibration, dataset, setup.seed)
 
 
-def covering(samples: Sequence[Sample]) -> list[Sample]:
+def covering(samples: Sequence[Sample]) -> Sequence[Sample]:
     """All of `samples`, one of each combination of shapes first."""
     first = one_of_each(samples)
-    return [samples[index] for index in [*first, *sorted(set(range(len(samples))) - set(first))]]
+    return chosen(samples, [*first, *sorted(set(range(len(samples))) - set(first))])

@@ -48,6 +48,7 @@ def profile(
     *,
     seed: int = 0,
     progress: Progress | None = None,
+    limit_bytes: int | None = None,
 ) -> Profile:
     """Measure `model` on this machine: float, all int8, all int8 anchors, and `MIXES` random mixes, interleaved."""
     choices = precisions(scheme)
@@ -64,6 +65,7 @@ def profile(
         often=pure,  # the fit meets these exactly
         between=speeds.look,
         progress=progress,
+        limit_bytes=limit_bytes,
     )
     seen_s = speeds.told()
     conditions = Conditions(
@@ -137,7 +139,7 @@ def refine(
     assignments = {name + suffix: assignment for name, (assignment, _) in timed.items() if name != FLOAT_RUN}
     results = {name + suffix: result for name, (_, result) in timed.items()}
     more = _runs(model, graph, assignments, results, set(assignments), now)
-    pairs = [(_run(known, run, then), _steady(run.wall, then)) for run in known.runs] + more
+    pairs = [(_run(known, run, then), run.wall.times(then)) for run in known.runs] + more
     weighted = [(replace(run, weight=_closeness(graph, run.assignment, near)), wall) for run, wall in pairs]
     conditions = known.conditions if present is None else present
     return _assemble(known.model_sha256, graph, conditions, known.scheme, known.precisions, weighted)
@@ -165,20 +167,8 @@ def _runs(
         kernels = {node: seconds * drift for node, seconds in result.kernels.items()}
         attribution = attributor.attribute(result.optimized, kernels)
         wall_s = result.wall.median_s * drift
-        runs.append((Run(name, dict(assignment), wall_s, attribution, name in mixed), _steady(result.wall, drift)))
+        runs.append((Run(name, dict(assignment), wall_s, attribution, name in mixed), result.wall.times(drift)))
     return runs
-
-
-def _steady(wall: WallTime, drift: float) -> WallTime:
-    """Wall time at another speed of the machine."""
-    return replace(
-        wall,
-        median_s=wall.median_s * drift,
-        deviation_s=wall.deviation_s * drift,
-        p95_s=wall.p95_s * drift,
-        mean_s=wall.mean_s * drift,
-        steady_s=wall.steady_s * drift,
-    )
 
 
 def _run(profile: Profile, run: WholeRun, drift: float) -> Run:

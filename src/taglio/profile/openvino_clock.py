@@ -5,7 +5,7 @@ ONNX graph that was compiled: the Conv or MatMul among them, else the last that 
 itself (Reorder) stands behind its producer's tensor, as ONNX Runtime's layout changes do.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
@@ -13,11 +13,10 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from taglio import weights
 from taglio.errors import MeasurementFailed
 from taglio.runtimes import openvino
 from taglio.runtimes.onnxruntime import SessionOptions
-from taglio.runtimes.openvino import OpenVinoSession, Part
+from taglio.runtimes.openvino import Part
 
 _ANCHORS = frozenset({"Conv", "ConvTranspose", "MatMul", "Gemm"})
 _PAIRS = frozenset({"QuantizeLinear", "DequantizeLinear"})
@@ -42,27 +41,6 @@ class Counting:
         """Median seconds of each part over all runs but the first `warmup`."""
         runs = self._runs[warmup:] or self._runs
         return {name: median(run.get(name, 0.0) for run in runs) for name in runs[0]}
-
-
-def compile_models(
-    models: Mapping[str, Callable[[], onnx.ModelProto]],
-    folder: Path,
-    options: SessionOptions,
-    tell: Callable[[int], object],
-) -> tuple[dict[str, onnx.ModelProto], dict[str, OpenVinoSession], dict[str, Path]]:
-    """The graphs without their weights, live sessions, and the files."""
-    graphs, sessions, paths = {}, {}, {}
-    for index, (name, build) in enumerate(models.items()):
-        proto = build()
-        paths[name] = folder / f"{index}.onnx"
-        weights.write(paths[name], proto)
-        sessions[name] = openvino.open_session(paths[name], options)
-        skeleton = onnx.ModelProto()
-        skeleton.CopyFrom(proto)
-        del skeleton.graph.initializer[:]
-        graphs[name] = skeleton
-        tell(index + 1)
-    return graphs, sessions, paths
 
 
 def join(graph: onnx.ModelProto, parts: Sequence[Part], seconds: Mapping[str, float]) -> dict[str, float]:

@@ -10,17 +10,19 @@ import json
 import random
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from itertools import cycle
+from itertools import cycle, islice
 from pathlib import Path
 from statistics import median
 
 import numpy as np
 import onnx
 
+from taglio import weights
 from taglio.artifact import require
 from taglio.errors import MeasurementFailed
+from taglio.memory import give_back, used_bytes
 from taglio.profile import openvino_clock
 from taglio.profile.busy import Watch, enough, kept, others_in
 from taglio.profile.quota import quota
@@ -75,6 +77,17 @@ class WallTime:
     runs: int
     steady_s: float
 
+    def times(self, factor: float) -> "WallTime":
+        """The same at another speed of the machine."""
+        return WallTime(
+            self.median_s * factor,
+            self.deviation_s * factor,
+            self.p95_s * factor,
+            self.mean_s * factor,
+            self.runs,
+            self.steady_s * factor,
+        )
+
     def check(self) -> None:
         """Raise ValueError for what no clock says."""
         seconds = (self.median_s, self.p95_s, self.mean_s, self.steady_s)
@@ -86,13 +99,21 @@ class WallTime:
 class Timed:
     """One model as it ran: the graph that ONNX Runtime executed, wall time, and median seconds per kernel by node
     name, measured in a session of its own because profiling slows the run. `samples_s` are the wall seconds that count,
-    by round; `others` is the share of the processors that other programs had meanwhile (busy.py)."""
+    by round; `others` is the share of the processors that other programs had meanwhile (busy.py). `reference_s` are
+    those of the first model in the same rounds."""
 
     optimized: onnx.ModelProto
     wall: WallTime
     kernels: dict[str, float]
     samples_s: tuple[float, ...] = ()
     others: float = 0.0
+    reference_s: tuple[float, ...] = ()
+
+    def beside(self, reference: "Timed", drift: float) -> "Timed":
+        """The same next to the `reference` of its rounds, at the speed that the machine has times `drift`."""
+        pairs = tuple(islice(cycle(reference.samples_s), len(self.samples_s)))
+        kernels = {name: seconds * drift for name, seconds in self.kernels.items()}
+        return replace(self, wall=self.wall.times(drift), kernels=kernels, reference_s=pairs)
 
 
 def summarize(samples: Sequence[float], apart: Sequence[float] | None = None) -> WallTime:
@@ -141,61 +162,82 @@ def time_models(
     often: Collection[str] = (),
     between: Callable[[], object] | None = None,
     progress: Progress | None = None,
+    limit_bytes: int | None = None,
 ) -> dict[str, Timed]:
     """Time every model on `feeds` in turn, interleaved; with `kernels` also each kernel. Those that much rests on are
     run `often`, several times a round. `between` is called after each round of wall times.
 
     Each model is built when it is needed and optimised once, offline, at `options.optimization`; that saved graph is
-    what runs and what the kernel names refer to. All models are live at once, since interleaving needs that; kernels
-    are timed after the walls, in sessions of their own, because profiling slows the run. Raises MeasurementFailed when
-    a model fails while running. Under another runtime than ONNX Runtime its own compiled graphs are timed, and
-    `Timed.optimized` is the graph that was compiled.
+    what runs and what the kernel names refer to. All models are live at once, since interleaving needs that, or as many
+    as leave this process under `limit_bytes`: then the first is timed in every group, and what the machine's speed
+    changed by it is taken out of the others. Kernels are timed after the walls, in sessions of their own, because
+    profiling slows the run. Raises MeasurementFailed when a model fails while running. Under another runtime than ONNX
+    Runtime its own compiled graphs are timed, and `Timed.optimized` is the graph that was compiled.
     """
-    if options.runtime == openvino.NAME:
-        return _in_openvino(
-            models, feeds, options, effort, kernels=kernels, often=often, between=between, progress=progress
-        )
+    in_openvino = options.runtime == openvino.NAME
+    ready = options if in_openvino else SessionOptions(options.threads, Optimization.NONE, options.spinning)
     with scratch() as folder:
-        ready = SessionOptions(options.threads, Optimization.NONE, options.spinning)
         paths = {name: folder / f"{index}.onnx" for index, name in enumerate(models)}
-        sessions = {}
         for index, (name, build) in enumerate(models.items()):
-            open_session(build(), options, save_optimized=paths[name], label=name)
-            sessions[name] = open_session(paths[name], ready, label=name)
+            if in_openvino:
+                weights.write(paths[name], build())
+            else:
+                open_session(build(), options, save_optimized=paths[name], label=name)
             if progress:
                 progress("loading", index + 1, len(models))
-        least_s = stretch_s(sessions, feeds, effort)
-        rounds, again, paused = _rounds(sessions, feeds, effort, least_s, often)
-        told = partial(_told, between, progress, rounds)
-        begun, before = time.perf_counter(), time.process_time()
-        watch = Watch()
-        samples = _interleave(sessions, feeds, rounds, told, least_s, often, watch)
-        busy = (time.process_time() - before) / (time.perf_counter() - begun)
-        sessions.clear()
-        events: dict[str, dict[str, float]] = {}
-        if kernels:
-            allowed = quota()
-            pauses = busy < _STARVED or (options.threads > allowed.share and busy > _USED_UP * allowed.share)
-            again = paused if pauses else again
-            for index, name in enumerate(models):
-                prefix = folder / f"profile-{index}"
-                sessions[name] = open_session(paths[name], ready, profile_prefix=prefix, label=name)
-            seen = Watch()
-            tell = lambda done: progress and progress("timing kernels", done, again)  # noqa: E731
-            _interleave(sessions, feeds, again, tell, watch=seen)
-            counted = kept(seen.windows, effort.warmup + effort.minimum)
-            for name, session in sessions.items():
-                path = Path(session.end_profiling())
-                limit = _OVERRUN * allowed.used_s / options.threads if pauses else None
-                events[name] = _kernel_seconds(path, effort.warmup, limit, counted)
-            sessions.clear()
-        return {
-            name: _timed(_skeleton(paths[name]), samples[name], events.get(name, {}), watch, effort) for name in models
-        }
+        first, found = next(iter(models)), dict[str, Timed]()
+        while waiting := [name for name in models if name not in found]:
+            sessions = _opened(paths, [first, *waiting] if found else waiting, ready, feeds[0], limit_bytes)
+            if found and [*sessions] == [first]:  # no room for one beside it
+                sessions.clear()
+                sessions = _opened(paths, waiting, ready, feeds[0], limit_bytes)
+            share = replace(effort, budget_s=effort.budget_s * len(sessions) / len(models))
+            group = _time_group(
+                paths,
+                sessions,
+                feeds,
+                ready,
+                share,
+                kernels=kernels,
+                often=often,
+                between=between,
+                progress=progress,
+            )
+            if not found:
+                reference = group[first]
+            beside = group.get(first, reference)
+            drift = reference.wall.median_s / beside.wall.median_s
+            for name in (name for name in waiting if name in group):
+                found[name] = group[name].beside(beside, drift)
+    return {name: found[name] for name in models}
 
 
-def _in_openvino(
-    models: Mapping[str, Callable[[], onnx.ModelProto]],
+def _opened(
+    paths: Mapping[str, Path], names: Sequence[str], options: SessionOptions, feed: Feed, limit_bytes: int | None
+) -> dict[str, Session]:
+    """Sessions of the models called `names`, as many as leave this process under `limit_bytes`: another is taken to
+    need what the largest has needed, which a run shows. At least one."""
+    if limit_bytes is not None:
+        give_back()
+    sessions: dict[str, Session] = {}
+    largest = 0
+    for name in names:
+        before = used_bytes()
+        if sessions and limit_bytes is not None and before + largest > limit_bytes:
+            break
+        if options.runtime == openvino.NAME:
+            sessions[name] = openvino.open_session(paths[name], options)
+        else:
+            sessions[name] = open_session(paths[name], options, label=name)
+        if limit_bytes is not None:
+            run_once(name, sessions[name], feed)
+        largest = max(largest, used_bytes() - before)
+    return sessions
+
+
+def _time_group(
+    paths: Mapping[str, Path],
+    sessions: dict[str, Session],
     feeds: Sequence[Feed],
     options: SessionOptions,
     effort: Effort,
@@ -205,22 +247,58 @@ def _in_openvino(
     between: Callable[[], object] | None,
     progress: Progress | None,
 ) -> dict[str, Timed]:
-    with scratch() as folder:
-        loading = lambda done: progress and progress("loading", done, len(models))  # noqa: E731
-        graphs, sessions, paths = openvino_clock.compile_models(models, folder, options, loading)
-        least_s = stretch_s(sessions, feeds, effort)
-        rounds, again, _ = _rounds(sessions, feeds, effort, least_s, often)
-        told = partial(_told, between, progress, rounds)
-        watch = Watch()
-        samples = _interleave(sessions, feeds, rounds, told, least_s, often, watch)
-        sessions.clear()
-        seconds: dict[str, dict[str, float]] = {}
-        if kernels:
-            counting = {name: openvino_clock.Counting(path, options) for name, path in paths.items()}
-            _interleave(counting, feeds, again, lambda done: progress and progress("timing kernels", done, again))
-            for name, each in counting.items():
-                seconds[name] = openvino_clock.join(graphs[name], each.parts, each.seconds(effort.warmup))
-        return {name: _timed(graphs[name], samples[name], seconds.get(name, {}), watch, effort) for name in models}
+    """Time the models whose `sessions` are live, and close these."""
+    names = [*sessions]
+    least_s = stretch_s(sessions, feeds, effort)
+    often = [name for name in often if name in sessions]
+    rounds, again, paused = _rounds(sessions, feeds, effort, least_s, often)
+    told = partial(_told, between, progress, rounds)
+    begun, before = time.perf_counter(), time.process_time()
+    watch = Watch()
+    samples = _interleave(sessions, feeds, rounds, told, least_s, often, watch)
+    busy = (time.process_time() - before) / (time.perf_counter() - begun)
+    sessions.clear()
+    graphs = {name: _skeleton(paths[name]) for name in names}
+    seconds: dict[str, dict[str, float]] = {}
+    if kernels and options.runtime == openvino.NAME:
+        tell = lambda done: progress and progress("timing kernels", done, again)  # noqa: E731
+        counting = {name: openvino_clock.Counting(paths[name], options) for name in names}
+        _interleave(counting, feeds, again, tell)
+        for name, each in counting.items():
+            seconds[name] = openvino_clock.join(graphs[name], each.parts, each.seconds(effort.warmup))
+    elif kernels:
+        allowed = quota()
+        pauses = busy < _STARVED or (options.threads > allowed.share and busy > _USED_UP * allowed.share)
+        again = paused if pauses else again
+        limit = _OVERRUN * allowed.used_s / options.threads if pauses else None
+        seconds = _kernels(paths, names, feeds, options, effort, rounds=again, longest_s=limit, progress=progress)
+    return {name: _timed(graphs[name], samples[name], seconds.get(name, {}), watch, effort) for name in names}
+
+
+def _kernels(
+    paths: Mapping[str, Path],
+    names: Sequence[str],
+    feeds: Sequence[Feed],
+    options: SessionOptions,
+    effort: Effort,
+    *,
+    rounds: int,
+    longest_s: float | None,
+    progress: Progress | None,
+) -> dict[str, dict[str, float]]:
+    """Seconds of each of ONNX Runtime's kernels, by model."""
+    profiled = {
+        name: open_session(paths[name], options, profile_prefix=paths[name].with_suffix(""), label=name)
+        for name in names
+    }
+    seen = Watch()
+    tell = lambda done: progress and progress("timing kernels", done, rounds)  # noqa: E731
+    _interleave(profiled, feeds, rounds, tell, watch=seen)
+    counted = kept(seen.windows, effort.warmup + effort.minimum)
+    return {
+        name: _kernel_seconds(Path(session.end_profiling()), effort.warmup, longest_s, counted)
+        for name, session in profiled.items()
+    }
 
 
 def _timed(

@@ -9,6 +9,7 @@ import contextlib
 import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 
 import numpy as np
 import onnx
@@ -16,8 +17,9 @@ from onnx import TensorProto, helper
 from onnxruntime.quantization.calibrate import HistogramCollector
 
 from taglio.artifact import require
-from taglio.data.dataset import Dataset
+from taglio.data.dataset import Dataset, one_of_each
 from taglio.model.load import Model
+from taglio.model.observe import observe
 from taglio.quantize.scheme import Calibration
 from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session, run_session
 
@@ -45,9 +47,15 @@ class Ranges:
 
 
 def calibrate(
-    model: Model, dataset: Dataset, method: Calibration, progress: Callable[[int, int], None] | None = None
+    model: Model,
+    dataset: Dataset,
+    method: Calibration,
+    progress: Callable[[int, int], None] | None = None,
+    *,
+    room_bytes: float | None = None,
 ) -> Ranges:
-    """Run the model over `dataset`, one sample at a time so that memory does not grow with it.
+    """Run the model over `dataset`, one sample at a time so that memory does not grow with it. Histograms see as many
+    tensors of a sample at once as fit into `room_bytes` (None: all), and the model runs again for the others.
 
     Raises BadData for a sample that ONNX Runtime cannot run.
     """
@@ -57,15 +65,37 @@ def calibrate(
     low_high = {name: pair for name, pair in seen.items() if name not in without}
     if method != "minmax" and low_high:
         collector = HistogramCollector(method, False, _BINS[method], 128, _PERCENTILE, "same")
-        for index, values in enumerate(_tensors(model, dataset, list(low_high))):
-            with contextlib.redirect_stdout(io.StringIO()):  # it prints its progress
-                collector.collect({name: value for name, value in values.items() if value.size})
-            if progress:
-                progress(index + 1, total)
+        groups = _groups(model, dataset, list(low_high), room_bytes)
+        for turn, names in enumerate(groups):
+            for index, values in enumerate(_tensors(model, dataset, names)):
+                with contextlib.redirect_stdout(io.StringIO()):  # it prints its progress
+                    collector.collect({name: value for name, value in values.items() if value.size})
+                if progress:
+                    progress(turn * total + index + 1, len(groups) * total)
         with contextlib.redirect_stdout(io.StringIO()):
             clipped = collector.compute_collection_result()
         low_high = {name: (float(np.min(each[0])), float(np.max(each[1]))) for name, each in clipped.items()}
     return Ranges(method, dataset.sha256, low_high, without)
+
+
+def _groups(model: Model, dataset: Dataset, names: list[str], room_bytes: float | None) -> list[list[str]]:
+    """`names` in groups whose tensors, four bytes a value, fit into `room_bytes` together in the largest sample."""
+    if room_bytes is None:
+        return [names]
+    sizes = dict.fromkeys(names, 0)
+    for index in one_of_each(dataset.samples):
+        for name, seen in observe(model, dataset.samples[index], model.name).items():
+            if name in sizes:
+                sizes[name] = max(sizes[name], 4 * prod(seen.shape))
+    groups: list[list[str]] = [[]]
+    left = room_bytes
+    for name in names:
+        if groups[-1] and sizes[name] > left:
+            groups.append([])
+            left = room_bytes
+        groups[-1].append(name)
+        left -= sizes[name]
+    return groups
 
 
 def _why_none(low: float, high: float) -> str:

@@ -1,0 +1,123 @@
+"""How much memory this process may take, and what it takes; arrays that are held only while there is room.
+
+Sessions are not modelled: what one took is measured when it is open, and what comes next is taken to need as much.
+"""
+
+import ctypes
+import gc
+import os
+import resource
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, overload
+
+import numpy as np
+
+from taglio.scratch import lasting
+
+# The share of the limit that each kind of thing held may take: outputs to compare with, samples.
+OUTPUTS, SAMPLES = 0.125, 0.25
+_CGROUPS = (
+    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+    ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+)
+
+
+def free_bytes() -> int:
+    """Memory that a process could take now without others being written to disk: the machine's, or less where a
+    container allows less."""
+    free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for line in _lines("/proc/meminfo"):
+        if line.startswith("MemAvailable:"):
+            free = int(line.split()[1]) * 1024
+    for most, taken in _CGROUPS:
+        limit, used = "".join(_lines(most)), "".join(_lines(taken))
+        if limit.isdigit() and used.isdigit():
+            free = min(free, max(0, int(limit) - int(used)))
+    return free
+
+
+def used_bytes() -> int:
+    """Memory of this process now, with pages of files that it has mapped and looked at."""
+    for line in _lines("/proc/self/status"):
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) * 1024
+    return peak_bytes()
+
+
+def peak_bytes() -> int:
+    """The most that this process had."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def give_back() -> None:
+    """Return to the system what was freed: the C library keeps it for the next that asks."""
+    gc.collect()
+    if hasattr(library := ctypes.CDLL(None), "malloc_trim"):
+        library.malloc_trim(0)
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        return Path(path).read_text().splitlines()
+    except OSError:
+        return []
+
+
+class Shelf(Sequence[list[Any]]):
+    """Lists of arrays, in memory up to `room_bytes` (None: all), in a file from there on."""
+
+    def __init__(self, items: Iterable[Sequence[Any]] = (), room_bytes: float | None = None) -> None:
+        self._room = room_bytes
+        self._held: list[list[Any] | tuple[int, list[np.ndarray]]] = []
+        self._file: Path | None = None
+        for each in items:
+            self.append(each)
+
+    def append(self, arrays: Sequence[Any]) -> None:
+        """Put a list of arrays behind the others."""
+        size = sum(each.nbytes for each in arrays if isinstance(each, np.ndarray))
+        plain = all(isinstance(each, np.ndarray) and each.dtype.kind in "fiub" for each in arrays)
+        if self._room is None or not plain or size <= self._room:
+            self._room = None if self._room is None else self._room - size
+            self._held.append(list(arrays))
+            return
+        if self._file is None:
+            self._file = lasting(self) / "arrays.bin"
+        with self._file.open("ab") as file:
+            start = file.tell()
+            for each in arrays:
+                file.write(np.ascontiguousarray(each).reshape(-1).view(np.uint8).data)
+        # An array of one value stands for shape and type of each that is in the file.
+        self._held.append((start, [np.broadcast_to(np.zeros((), each.dtype), each.shape) for each in arrays]))
+
+    def shapes(self, index: int) -> list[tuple[int, ...]]:
+        """The shapes of a list of arrays, without reading it."""
+        entry = self._held[index]
+        return [each.shape for each in (entry if isinstance(entry, list) else entry[1])]
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    @overload
+    def __getitem__(self, index: int) -> list[Any]: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[list[Any]]: ...
+    def __getitem__(self, index: int | slice) -> list[Any] | list[list[Any]]:
+        if isinstance(index, slice):
+            return [self[each] for each in range(*index.indices(len(self)))]
+        entry = self._held[index]
+        if isinstance(entry, list):
+            return entry
+        assert self._file is not None
+        start, shapes = entry
+        found = []
+        for each in shapes:
+            found.append(np.fromfile(self._file, each.dtype, each.size, offset=start).reshape(each.shape))
+            start += each.nbytes
+        return found
+
+    def __iter__(self) -> Iterator[list[Any]]:
+        return (self[index] for index in range(len(self)))
