@@ -6,7 +6,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check -qq
 CODE := src tests scripts $(if $(wildcard benchmarks/*.py benchmarks/*/*.py),benchmarks)
-# The back ends of `taglio compare`; their packages conflict, so each has an environment of its own.
+# The back ends of `taglio compare`.
 BACKENDS ?= openvino openvino-ep litert onnx2tf torch qkeras
 BENCH ?= prediction quality cost
 ARGS ?=
@@ -33,8 +33,8 @@ test-suite: dev ## test all of ONNX's backend suite, random graphs and damaged f
 	@$(PY) -m tests.fuzz --seconds $(FUZZ_SECONDS)
 	@TAGLIO_TEST_SUITE=1 $(PY) -m pytest tests/end_to_end/test_busy_machine.py
 
-backends: ## build the environments of the other back ends (BACKENDS="openvino torch" for some)
-	@for name in $(BACKENDS); do $(call backend) done
+backends: core ## build the environments of the other back ends (BACKENDS="openvino torch" for some)
+	@$(VENV)/bin/taglio backends add $(BACKENDS)
 
 test-backends: dev backends ## test the rows of the other back ends
 	@TAGLIO_TEST_BACKENDS='$(BACKENDS)' $(PY) -m pytest tests/compare/backends tests/runtimes $(ARGS)
@@ -84,23 +84,6 @@ if ! $(WANTED) | cmp -s - $(VENV)/taglio-$(1) || ! test -x $(VENV)/bin/taglio; t
 	$(PIP) install -c constraints.txt -e '$(2)'; \
 	for stamp in core $(1); do $(WANTED) > $(VENV)/taglio-$$stamp; done; \
 fi
-endef
-
-# An environment is made again when what it needs, where it is or its Python has changed, or when it no longer runs: the
-# stamp says so, and is written last. A registry that does not answer ends the build; it does not hold it up.
-define backend
-place=.backends/$$name; wanted=.backends/$$name.wanted; \
-mkdir -p .backends; \
-{ $(PYTHON) scripts/backend_requirements.py $$name && echo "# $(CURDIR)" && $(PYTHON) $(WHICH) | sed 's/^/# /'; } > $$wanted || exit 1; \
-if cmp -s $$wanted $$place/requirements.txt && $$place/bin/python -c '' 2>/dev/null; then rm -f $$wanted; \
-else \
-	echo "building $$place"; \
-	rm -rf $$place; \
-	$(PYTHON) -m venv $$place && \
-	$$place/bin/python -m pip --disable-pip-version-check -qq install --retries 2 --timeout 60 -r $$wanted || { \
-		echo "$$place could not be built: a package registry did not give what it needs, or the disk is full (see above)" >&2; exit 1; }; \
-	mv $$wanted $$place/requirements.txt; \
-fi;
 endef
 
 WANTED := { echo '$(CURDIR)'; cat pyproject.toml constraints.txt; }

@@ -32,6 +32,10 @@ COMMANDS = (
     "device stop",
     "cluster status",
     "cluster probe",
+    "backends list",
+    "backends add",
+    "backends remove",
+    "backends doctor",
 )
 
 

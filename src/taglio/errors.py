@@ -41,6 +41,10 @@ class MeasurementFailed(TaglioError):
     """A runtime failed or gave unusable numbers while it was measured."""
 
 
+class BadEnvironment(TaglioError):
+    """The environment of a back end cannot be built or used."""
+
+
 class BadDevice(TaglioError):
     """A device of a running cluster is missing, refuses, or is not what the plan was made for."""
 

@@ -89,7 +89,7 @@ def test_a_back_end_that_is_missing_costs_its_rows_and_says_how_to_get_it(compar
     for backend in ("openvino", "litert", "pytorch", "qkeras"):
         reasons = {row["reason"] for row in rows(result, backend).values() if row["status"] == "missing"}
         assert len(reasons) == 1
-        assert "make backends" in reasons.pop()
+        assert "run taglio backends add" in reasons.pop()
 
 
 def test_layers_have_time_and_error(compared: tuple[Path, Any]) -> None:
@@ -164,7 +164,7 @@ def test_a_keras_model_without_its_environment_says_how_to_get_it(
     model = tmp_path / "model.keras"
     model.write_bytes(b"?")
     ran = taglio("compare", model, "--data", tiny.data, "-o", tmp_path / "out")
-    refused(ran, "model.keras", "litert environment", "make backends")
+    refused(ran, "model.keras", "litert environment", "taglio backends add litert")
 
 
 def test_data_with_channels_last_is_told_apart(tiny: Case, tmp_path: Path) -> None:

@@ -88,10 +88,13 @@ def test_limits_drift_and_what_was_kept_are_said(capsys: pytest.CaptureFixture[s
 
 
 def test_a_back_end_that_is_missing_takes_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    rows = tuple(Row(wanted(key), "missing", "openvino not installed: run make backends", None, None) for key in "ab")
+    rows = tuple(
+        Row(wanted(key), "missing", "openvino not installed: run taglio backends add openvino", None, None)
+        for key in "ab"
+    )
     comparison_table.show(replace(RESULT, rows=rows), Path("out/comparison.html"))
     out = capsys.readouterr().out
-    assert "all 2 rows missing: openvino not installed: run make backends" in out
+    assert "all 2 rows missing: openvino not installed: run taglio backends add openvino" in out
     other = Row(wanted("c"), "impossible", "no such kernel", None, None)
     comparison_table.show(replace(RESULT, rows=(*rows, other)), Path("out/comparison.html"))
     out = capsys.readouterr().out

@@ -9,9 +9,11 @@ from importlib.util import find_spec
 
 import pytest
 
-from tests.end_to_end.command import ROOT
+from taglio.compare.environments import folder
 
 if "openvino" in os.environ.get("TAGLIO_TEST_BACKENDS", "").split():
-    sys.path += map(str, (ROOT / ".backends" / "openvino" / "lib").glob("python*/site-packages"))
+    sys.path += map(str, (folder() / "openvino" / "lib").glob("python*/site-packages"))
     if find_spec("openvino") is None:
-        raise pytest.UsageError(f"TAGLIO_TEST_BACKENDS asks for openvino, not in {ROOT / '.backends'}: make backends")
+        raise pytest.UsageError(
+            f"TAGLIO_TEST_BACKENDS asks for openvino, not in {folder()}: taglio backends add openvino"
+        )

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from taglio.cli import clusters, compare, emulate, engine, flow, models, serve
+from taglio.cli import backends, clusters, compare, emulate, engine, flow, models, serve
 from taglio.cli.options import INTERRUPTED
 from taglio.errors import BadOption, TaglioError
 
@@ -80,7 +80,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"taglio {_version()}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for group in (models, flow, clusters, engine, emulate, serve, compare):
+    for group in (models, flow, clusters, engine, emulate, serve, compare, backends):
         group.add(commands)
     return parser
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from taglio.cli.clusters import cluster_argument, objective_argument
-from taglio.cli.options import command, emit, json_argument, positive, remark, thread_count
+from taglio.cli.options import command, emit, group_of, json_argument, positive, remark, thread_count
 
 _NAME = "name of the device in the cluster file"
 _CLUSTER = "cluster file (TOML)"
@@ -13,10 +13,7 @@ _CLUSTER = "cluster file (TOML)"
 
 def add(commands: Any) -> None:
     """Add the commands of this file to the parser."""
-    group = commands.add_parser(
-        "device", help="make this machine a device of a cluster", description="Make this machine a device of a cluster."
-    )
-    inner = group.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    inner = group_of(commands, "device", "make this machine a device of a cluster")
     each = command(
         inner, "start", "start a device here, the first one with --head, and wait until it is a member", _start
     )
@@ -38,8 +35,7 @@ def add(commands: Any) -> None:
     each.add_argument("--name", help=_NAME)
     json_argument(each)
 
-    group = commands.add_parser("cluster", help="look at a running cluster", description="Look at a running cluster.")
-    inner = group.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    inner = group_of(commands, "cluster", "look at a running cluster")
     each = command(
         inner, "status", "devices of the running cluster: alive or not, versions, runtimes, threads", _status
     )

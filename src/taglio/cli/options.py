@@ -25,6 +25,12 @@ def command(commands: Any, name: str, help_text: str, function: Any) -> argparse
     return each
 
 
+def group_of(commands: Any, name: str, help_text: str) -> Any:
+    """Add a command that has commands of its own; where they are added."""
+    each = commands.add_parser(name, help=help_text, description=help_text[0].upper() + help_text[1:] + ".")
+    return each.add_subparsers(title="commands", required=True, metavar="COMMAND")
+
+
 def model_argument(each: argparse.ArgumentParser) -> None:
     """MODEL and --shape."""
     each.add_argument("model", type=Path, metavar="MODEL", help="ONNX file")

@@ -1,7 +1,7 @@
-"""Where each back end's interpreter is, which versions it needs, and how to get it. Starts no back end.
+"""Where each back end's interpreter is, and which versions it needs. Starts no back end and builds nothing.
 
-Back ends whose packages conflict live in environments of their own, `.backends/NAME` below the working directory or
-below the folder that TAGLIO_BACKENDS names; `make backends` builds them. One installed beside taglio is used there.
+Back ends whose packages conflict live in environments of their own, in the user's cache folder or the one that
+TAGLIO_BACKENDS names; `taglio backends add NAME` builds them. One installed beside taglio is used there.
 """
 
 import json
@@ -12,10 +12,13 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from platformdirs import user_cache_path
+
 from taglio.compare.row import Status
 
-FOLDER = ".backends"
 VARIABLE = "TAGLIO_BACKENDS"
+# A file in an environment that is being built; it stays where the build fails, and says why.
+UNFINISHED = "taglio-unfinished.txt"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,19 +35,25 @@ class Package:
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """An environment, named like the extra of pyproject.toml that fills it."""
+    """An environment: what it must hold, its size on Linux, and the Python from which on something in it has no wheel.
+
+    Everything else that it holds is pinned in `locks/NAME.txt`.
+    """
 
     name: str
     packages: tuple[Package, ...]
+    disk_bytes: int = 0
+    python_below: tuple[int, int] = (3, 15)
 
 
 CORE = Environment("core", ())
 _TENSORFLOW = Package("tensorflow", "2.21", "2.22")
+_MB = 10**6
 _ONNX = Package("onnx", "1.19", "2")
 ENVIRONMENTS = (
     CORE,
-    Environment("openvino", (Package("openvino", "2026.4", "2027"),)),
-    Environment("openvino-ep", (Package("onnxruntime-openvino", "1.24", "2"),)),
+    Environment("openvino", (Package("openvino", "2026.4", "2027"),), 278 * _MB),
+    Environment("openvino-ep", (Package("onnxruntime-openvino", "1.24", "2"),), 443 * _MB, (3, 14)),
     Environment(
         "litert",
         (
@@ -54,8 +63,10 @@ ENVIRONMENTS = (
             Package("tf2onnx", "1.17", "2"),
             _ONNX,
         ),
+        2_247 * _MB,
+        (3, 14),
     ),
-    Environment("onnx2tf", (Package("onnx2tf", "1.29", "2"),)),
+    Environment("onnx2tf", (Package("onnx2tf", "1.29", "2"),), 2_398 * _MB, (3, 13)),
     Environment(
         "torch",
         (
@@ -65,6 +76,7 @@ ENVIRONMENTS = (
             Package("onnxscript", "0.7", "0.8"),
             _ONNX,
         ),
+        4_900 * _MB,
     ),
     Environment(
         "qkeras",
@@ -74,6 +86,8 @@ ENVIRONMENTS = (
             Package("qkeras", "0.9", "0.10"),
             Package("pyparsing", "3.1", "3.2"),
         ),
+        2_213 * _MB,
+        (3, 14),
     ),
 )
 # The environment of every back end, in the order of the table.
@@ -106,35 +120,49 @@ def find(backend: str) -> Found:
     environment = next(each for each in ENVIRONMENTS if each.name == (BACKENDS | CONVERTERS)[backend])
     if not environment.packages:
         return Found(environment.name, Path(sys.executable), "measured", "", {})
-    own = folder() / environment.name / "bin" / "python"
+    place = folder() / environment.name
+    if why := unfinished(place):
+        reason = f"its build did not finish ({why}): {how_to_get(environment)}"
+        return Found(environment.name, None, "missing", reason, {})
+    own = interpreter_of(place)
     candidates = [own, Path(sys.executable)] if own.exists() else [Path(sys.executable)]
-    complaint: tuple[Status | None, str] = ("missing", "")
+    wrong: tuple[Status | None, str] = ("missing", "")
     for interpreter in candidates:
         versions = installed(interpreter, [package.name for package in environment.packages])
-        complaint = _complaint(environment, versions)
-        if complaint[0] is None:
+        wrong = complaint(environment, versions)
+        if wrong[0] is None:
             return Found(
                 environment.name, interpreter, "measured", "", {k: v for k, v in versions.items() if v is not None}
             )
-        if complaint[0] == "wrong version" or interpreter == own:
+        if wrong[0] == "wrong version" or interpreter == own:
             break
-    status, what = complaint
+    status, what = wrong
     assert status is not None
     return Found(environment.name, None, status, f"{what}: {how_to_get(environment)}", {})
 
 
 def folder() -> Path:
     """Where the environments are."""
-    return Path(os.environ.get(VARIABLE) or FOLDER).absolute()
+    own = os.environ.get(VARIABLE)
+    return Path(own).absolute() if own else user_cache_path("taglio") / "backends"
+
+
+def interpreter_of(place: Path) -> Path:
+    """The interpreter of an environment."""
+    return place / "bin" / "python"
+
+
+def unfinished(place: Path) -> str:
+    """Why an environment's build did not finish; empty where it did, or never started."""
+    try:
+        return (place / UNFINISHED).read_text(encoding="utf-8").strip() or "no reason was kept"
+    except OSError:
+        return ""
 
 
 def how_to_get(environment: Environment) -> str:
-    """The commands that build an environment."""
-    name, packages = environment.name, " ".join(f"'{package}'" for package in environment.packages)
-    return (
-        f'run make backends BACKENDS="{name}" in taglio\'s repository, or python3 -m venv {FOLDER}/{name} && '
-        f"{FOLDER}/{name}/bin/pip install {packages}"
-    )
+    """The command that builds an environment."""
+    return f"run taglio backends add {environment.name}"
 
 
 def installed(interpreter: Path, names: list[str]) -> dict[str, str | None]:
@@ -154,7 +182,8 @@ def installed(interpreter: Path, names: list[str]) -> dict[str, str | None]:
     return found
 
 
-def _complaint(environment: Environment, versions: dict[str, str | None]) -> tuple[Status | None, str]:
+def complaint(environment: Environment, versions: dict[str, str | None]) -> tuple[Status | None, str]:
+    """What keeps these versions from being used: None and nothing where they can be."""
     absent = [package.name for package in environment.packages if versions.get(package.name) is None]
     if absent:
         return "missing", f"{', '.join(absent)} not installed"

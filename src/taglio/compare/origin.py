@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from taglio.compare import environments, supervise
-from taglio.compare.request import Request
+from taglio.compare.request import EMPTY, Request
 from taglio.compare.result import Conversion
 from taglio.compare.supervise import Limits
 from taglio.compare.variants import Source
@@ -46,7 +46,7 @@ def as_onnx(
     if place.interpreter is None:
         raise BadModel(f"{model}: reading it needs the {place.name} environment: {place.reason}")
     folder = (out / "work" / "origin").resolve()
-    request = replace(_empty(folder), backend=backend, model=str(model), kind=form, threads=threads)
+    request = replace(EMPTY, folder=str(folder), backend=backend, model=str(model), kind=form, threads=threads)
     request = replace(request, inputs=tuple(shapes), shapes=tuple(shapes.values()), model=_located(model, form))
     answer, reason = supervise.convert(place.interpreter, request, limits)
     if not answer:
@@ -115,7 +115,3 @@ def _onnx_outputs(path: Path, source: Source, level: Optimization) -> list[np.nd
 
 def _located(model: Path, form: str) -> str:
     return str(model) if form == "torch" and not model.exists() else str(model.resolve())
-
-
-def _empty(folder: Path) -> Request:
-    return Request("convert", "", "", "", "", (), (), (), "", "", "", str(folder), (), (), 1, 0.0, 1, 0, 0)

@@ -23,7 +23,7 @@ from typing import Any, Literal
 
 from taglio.compare.row import Wanted
 
-Task = Literal["rows", "layers", "support", "convert", "reference"]
+Task = Literal["rows", "layers", "support", "convert", "reference", "versions"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +57,10 @@ class Request:
     minimum_rounds: int
     memory_bytes: int
     seed: int
+
+
+# To be replaced field by field, where a job needs few of them.
+EMPTY = Request("convert", "", "", "", "", (), (), (), "", "", "", "", (), (), 1, 0.0, 1, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from taglio.compare.environments import VARIABLE, find
+from taglio.compare.environments import find
 from taglio.embedded import digits_data, digits_model
-from tests.end_to_end.command import ROOT, taglio
+from tests.end_to_end.command import taglio
 
 ASKED = os.environ.get("TAGLIO_TEST_BACKENDS", "").split()
 
@@ -21,12 +21,6 @@ def need(*environments: str) -> None:
     missing = [name for name in environments if name not in ASKED]
     if missing:
         pytest.skip(f"needs the environment of {', '.join(missing)}: run make test-backends")
-
-
-@pytest.fixture(scope="session", autouse=True)
-def built() -> None:
-    """The environments of this repository, wherever pytest was started."""
-    os.environ.setdefault(VARIABLE, str(ROOT / ".backends"))
 
 
 def compare(out: Path, model: Path, data: Path, backends: str, *options: object) -> Any:

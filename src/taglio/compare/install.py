@@ -1,0 +1,219 @@
+"""Build, remove and inspect the environments of back ends. Decides no row, and runs no model.
+
+An environment is made from its lock file, by uv where that is installed, else by venv and pip. A build that does not
+finish leaves a file that says why; the next one starts it anew, with what was downloaded from the cache.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from importlib.resources import files
+from pathlib import Path
+from typing import Literal
+
+from taglio.compare import environments, supervise
+from taglio.compare.environments import BACKENDS, CONVERTERS, ENVIRONMENTS, UNFINISHED, Environment
+from taglio.compare.request import EMPTY
+from taglio.compare.supervise import Limits
+from taglio.errors import BadEnvironment, BadOption, one_line
+from taglio.flow.transaction import held
+
+STAMP = "taglio-lock.txt"
+_SILENCE_S = 120.0
+_NETWORK_S = 60
+_OTHERS = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")  # would put another Python's packages in the build's way
+
+Status = Literal[
+    "absent",
+    "ready",
+    "outdated",  # usable, but made from another lock or by another Python
+    "unfinished",  # its build failed or was stopped
+    "broken",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """An environment on the disk: `backends` use it, `reason` says what is wrong, `need_bytes` is what it takes."""
+
+    name: str
+    backends: tuple[str, ...]
+    place: str
+    status: Status
+    reason: str
+    versions: dict[str, str]
+    bytes: int
+    need_bytes: int
+
+
+def environment(name: str) -> Environment:
+    """The environment of that name, or of the back end of that name. Raises BadOption."""
+    wanted = (BACKENDS | CONVERTERS).get(name, name)
+    known = [each.name for each in ENVIRONMENTS if each.packages]
+    if wanted not in known:
+        why = "comes with taglio" if wanted == "core" else "is no back end"
+        raise BadOption(f"{name} {why}: choose among {', '.join(known)}")
+    return next(each for each in ENVIRONMENTS if each.name == wanted)
+
+
+def lock_of(environment: Environment) -> str:
+    """The pinned packages of an environment, as pip reads them."""
+    return (files(__package__) / "locks" / f"{environment.name}.txt").read_text(encoding="utf-8")
+
+
+def inspect(environment: Environment, lock: str) -> Installed:
+    """What is on the disk of an environment."""
+    place = environments.folder() / environment.name
+    status, reason, versions = _status(environment, lock, place)
+    users = tuple(name for name, each in (BACKENDS | CONVERTERS).items() if each == environment.name)
+    return Installed(
+        environment.name, users, str(place), status, reason, versions, _bytes_below(place), environment.disk_bytes
+    )
+
+
+def _status(environment: Environment, lock: str, place: Path) -> tuple[Status, str, dict[str, str]]:
+    if not place.exists():
+        return "absent", "", {}
+    if why := environments.unfinished(place):
+        return "unfinished", why, {}
+    names = [package.name for package in environment.packages]
+    found = environments.installed(environments.interpreter_of(place), names)
+    if complaint := environments.complaint(environment, found)[1]:
+        return "broken", complaint, {}
+    versions = {name: version for name, version in found.items() if version}
+    stamp = place / STAMP
+    if not stamp.exists() or stamp.read_text(encoding="utf-8") != _stamp(lock):
+        return "outdated", "made from other versions or by another Python", versions
+    return "ready", "", versions
+
+
+def check_room(wanted: Sequence[Environment]) -> tuple[int, int]:
+    """Bytes that these environments need, and that the disk has. Raises BadEnvironment where it has fewer."""
+    folder = environments.folder()
+    there = next(each for each in (folder, *folder.parents) if each.exists())
+    need, free = sum(each.disk_bytes for each in wanted), shutil.disk_usage(there).free
+    if need > free:
+        names = ", ".join(each.name for each in wanted)
+        raise BadEnvironment(
+            f"{names}: needs {need / 1e9:.1f} GB, and {there} has {free / 1e9:.1f} GB free: free some, or set "
+            f"{environments.VARIABLE} to a folder on another disk"
+        )
+    return need, free
+
+
+def tool() -> str:
+    """What builds: "uv" or "pip"."""
+    return "uv" if shutil.which("uv") else "pip"
+
+
+def build(environment: Environment, lock: str, *, show: bool = False) -> Installed:
+    """Build an environment, also over one that is there; `show` lets uv or pip draw their progress on the terminal.
+
+    Raises BadEnvironment with the reason, which the environment keeps; Busy where another process builds.
+    """
+    if sys.version_info[:2] >= environment.python_below:
+        below, own = ".".join(map(str, environment.python_below)), ".".join(map(str, sys.version_info[:2]))
+        raise BadEnvironment(
+            f"{environment.name} needs a Python below {below}, and taglio runs in {own}: install taglio in an older one"
+        )
+    check_room([environment])
+    place = environments.folder() / environment.name
+    with held(place.parent, create=True):
+        marker = place / UNFINISHED
+        try:
+            shutil.rmtree(place, ignore_errors=True)
+            place.mkdir(parents=True)
+            marker.write_text("stopped before the end\n", encoding="utf-8")
+            (place / STAMP).write_text(_stamp(lock), encoding="utf-8")
+            for words in _commands(place):
+                _run(words, show)
+        except (BadEnvironment, OSError) as error:
+            if marker.exists():
+                marker.write_text(f"{error}\n", encoding="utf-8")
+            raise BadEnvironment(f"{environment.name} could not be built: {error}") from None
+        marker.unlink()
+    return inspect(environment, lock)
+
+
+def remove(environment: Environment) -> int:
+    """Remove an environment; the bytes that it took, 0 where there was none."""
+    place = environments.folder() / environment.name
+    if not place.exists():
+        return 0
+    with held(place.parent):
+        size = _bytes_below(place)
+        shutil.rmtree(place)
+    return size
+
+
+def diagnose(environment: Environment, lock: str, folder: Path) -> Installed:
+    """`inspect`, and where there is one, each of its back ends loaded as `compare` loads it; `folder` is scratch."""
+    found = inspect(environment, lock)
+    if found.status not in ("ready", "outdated"):
+        return found
+    for backend in found.backends:
+        job = replace(EMPTY, backend=backend, task="versions", folder=str(folder / backend))
+        told: list[str] = []
+        ended = supervise.run_worker(
+            environments.interpreter_of(Path(found.place)), job, Limits(_SILENCE_S, sys.maxsize), _failures(told)
+        )
+        if ended.status:
+            told.append(f"{ended.status}: {ended.reason}")
+        if told:
+            return replace(found, status="broken", reason=f"{backend} does not load: {one_line(told[0])}")
+    return found
+
+
+def _failures(told: list[str]) -> Callable[[dict[str, object]], None]:
+    def hear(event: dict[str, object]) -> None:
+        if event["event"] == "failed":
+            told.append(str(event["reason"]))
+
+    return hear
+
+
+def _stamp(lock: str) -> str:
+    version = ".".join(map(str, sys.version_info[:3]))
+    return f"{lock}# Python {version} {sys.base_prefix}\n"
+
+
+def _commands(place: Path) -> list[list[str]]:
+    python, lock = str(environments.interpreter_of(place)), str(place / STAMP)
+    if tool() == "uv":
+        return [
+            ["uv", "venv", "--no-python-downloads", "--allow-existing", "--python", sys.executable, str(place)],
+            ["uv", "pip", "install", "--python", python, "-r", lock],
+        ]
+    pip = [python, "-m", "pip", "--disable-pip-version-check", "install"]
+    return [
+        [sys.executable, "-m", "venv", str(place)],
+        [*pip, "--retries", "2", "--timeout", str(_NETWORK_S), "-r", lock],
+    ]
+
+
+def _run(words: list[str], show: bool) -> None:
+    """Run one step; what it prints goes to standard error, or else is kept for the reason."""
+    variables = {name: value for name, value in os.environ.items() if name not in _OTHERS}
+    if show:
+        if subprocess.run(words, stdout=sys.stderr, env=variables, check=False).returncode:
+            raise BadEnvironment(f"{Path(words[0]).name} failed, see above")
+        return
+    done = subprocess.run(
+        words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=variables, text=True, check=False
+    )
+    if done.returncode:
+        raise BadEnvironment(_reason(done.stdout))
+
+
+def _reason(printed: str) -> str:
+    """The last error of what uv or pip printed, on one line, from where the error starts."""
+    lines = printed.splitlines()
+    starts = [index for index, line in enumerate(lines) if line.lower().lstrip(" ×").startswith("error")]
+    return one_line(" ".join(lines[starts[-1] :] if starts else lines[-3:]), 300) or "no reason was given"
+
+
+def _bytes_below(place: Path) -> int:
+    return sum(each.lstat().st_size for each in place.rglob("*") if not each.is_dir())

@@ -1,0 +1,179 @@
+"""Environments of back ends: built from a lock file, refused, resumed, removed, and what is said of each."""
+
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from taglio.compare import environments, install
+from taglio.compare.environments import ENVIRONMENTS, UNFINISHED, Environment, Package
+from taglio.errors import BadEnvironment, BadOption, Busy
+from taglio.flow.transaction import held
+from tests.end_to_end.command import ENVIRONMENT, ROOT, refused, taglio
+
+SMALL = Environment("small", (Package("small", "1", "2"),), 10**6)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the environments of this test are."""
+    monkeypatch.setenv(environments.VARIABLE, str(tmp_path / "backends"))
+    return tmp_path / "backends"
+
+
+@pytest.fixture
+def lock(tmp_path: Path) -> str:
+    """A lock file of one package that needs no index."""
+    path = tmp_path / "small-1.5-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as wheel:
+        wheel.writestr("small.py", "")
+        wheel.writestr("small-1.5.dist-info/METADATA", "Metadata-Version: 2.1\nName: small\nVersion: 1.5\n")
+        wheel.writestr("small-1.5.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr("small-1.5.dist-info/RECORD", "")
+    return f"small @ {path.as_uri()}\n"
+
+
+@pytest.fixture(params=["pip", "uv"])
+def tool(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Either way of building."""
+    if request.param == "uv" and shutil.which("uv") is None:
+        pytest.skip("needs uv on the PATH")
+    monkeypatch.setattr(install, "tool", lambda: request.param)
+    return str(request.param)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("tool")
+def test_an_environment_is_built_once_and_removed(folder: Path, lock: str) -> None:
+    assert install.inspect(SMALL, lock).status == "absent"
+    built = install.build(SMALL, lock)
+    assert (built.status, built.versions, built.reason) == ("ready", {"small": "1.5"}, "")
+    assert built.bytes > 0
+    assert environments.installed(folder / "small" / "bin" / "python", ["small"]) == {"small": "1.5"}
+    assert install.inspect(SMALL, lock + "# newer\n").status == "outdated"
+    assert install.remove(SMALL) == built.bytes
+    assert not (folder / "small").exists()
+    assert install.remove(SMALL) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("tool")
+def test_a_build_that_fails_is_said_kept_and_made_again(folder: Path, lock: str) -> None:
+    with pytest.raises(BadEnvironment, match=r"small could not be built: .*nowhere") as caught:
+        install.build(SMALL, "small @ file:///nowhere/small-1.5-py3-none-any.whl\n")
+    assert "\n" not in str(caught.value)
+    found = install.inspect(SMALL, lock)
+    assert (found.status, "nowhere" in found.reason) == ("unfinished", True)
+    assert (folder / "small").is_dir()
+    assert install.build(SMALL, lock).status == "ready"
+
+
+def test_a_build_that_was_killed_is_not_used(folder: Path, lock: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = "from taglio.compare import install; from tests.compare.test_install import SMALL; "
+    code += f"install.build(SMALL, {lock!r})"
+    running = subprocess.Popen(
+        [sys.executable, "-c", code], env={**ENVIRONMENT, environments.VARIABLE: str(folder)}, cwd=ROOT
+    )
+    while not (folder / "small" / UNFINISHED).exists() and running.poll() is None:
+        time.sleep(0.005)
+    running.send_signal(signal.SIGKILL)
+    running.wait()
+    assert install.inspect(SMALL, lock).status == "unfinished"
+    monkeypatch.setattr(environments, "ENVIRONMENTS", (SMALL,))
+    monkeypatch.setattr(environments, "BACKENDS", {"small": "small"})
+    found = environments.find("small")
+    assert (found.interpreter, found.status) == (None, "missing")
+    assert found.reason == "its build did not finish (stopped before the end): run taglio backends add small"
+
+
+def test_only_one_process_builds(folder: Path, lock: str) -> None:
+    with held(folder, create=True), pytest.raises(Busy, match="is in use by process"):
+        install.build(SMALL, lock)
+
+
+def test_a_full_disk_is_refused_before_anything_is_made(folder: Path, lock: str) -> None:
+    with pytest.raises(
+        BadEnvironment, match=r"small: needs 1000000000\.0 GB, and .* has .* GB free: free some, or set"
+    ):
+        install.build(replace(SMALL, disk_bytes=10**18), lock)
+    assert not folder.exists()
+
+
+def test_a_python_without_wheels_is_refused(folder: Path, lock: str) -> None:
+    with pytest.raises(BadEnvironment, match=r"small needs a Python below 3\.10, and taglio runs in 3\."):
+        install.build(replace(SMALL, python_below=(3, 10)), lock)
+    assert not folder.exists()
+
+
+def test_an_environment_with_another_version_is_broken(folder: Path, lock: str) -> None:
+    python = folder / "small" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text('#!/bin/sh\necho \'{"small": "2.1"}\'\n')
+    python.chmod(0o755)
+    found = install.inspect(SMALL, lock)
+    assert (found.status, found.reason) == ("broken", "small 2.1, needs 1 or newer, below 2")
+
+
+def test_the_doctor_loads_what_compare_loads(folder: Path, tmp_path: Path) -> None:
+    """An environment with the right versions in which the back end cannot be imported."""
+    openvino = install.environment("openvino")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "openvino"], check=True)
+    packages = next((folder / "openvino" / "lib").glob("python*/site-packages"))
+    info = packages / "openvino-2026.4.1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: openvino\nVersion: 2026.4.1\n")
+    lock = install.lock_of(openvino)
+    assert install.inspect(openvino, lock).status == "outdated"
+    found = install.diagnose(openvino, lock, tmp_path / "scratch")
+    assert found.status == "broken"
+    assert found.reason.startswith("openvino does not load: ")
+    assert found.reason.endswith("ModuleNotFoundError: No module named 'numpy'")
+
+
+@pytest.mark.parametrize(("name", "wanted"), [("torch", "torch"), ("pytorch", "torch"), ("keras", "litert")])
+def test_a_back_end_names_its_environment(name: str, wanted: str) -> None:
+    assert install.environment(name).name == wanted
+
+
+@pytest.mark.parametrize(("name", "words"), [("onnxruntime", "comes with taglio"), ("tvm", "tvm is no back end")])
+def test_a_name_without_an_environment_is_refused(name: str, words: str) -> None:
+    with pytest.raises(BadOption, match=words):
+        install.environment(name)
+
+
+@pytest.mark.parametrize("environment", ENVIRONMENTS[1:], ids=lambda each: each.name)
+def test_a_lock_pins_what_the_environment_must_hold(environment: Environment) -> None:
+    lines = [line for line in install.lock_of(environment).splitlines() if not line.startswith("#")]
+    assert all("==" in line for line in lines)
+    versions: dict[str, str | None] = {}
+    for line in lines:
+        name, _, version = line.partition(" ;")[0].partition("==")
+        versions[name] = version
+    assert environments.complaint(environment, versions) == (None, "")
+    assert environment.disk_bytes > 0
+
+
+@pytest.mark.usefixtures("folder")
+def test_the_commands_say_what_is_there() -> None:
+    ran = taglio("backends", "list")
+    assert ran.code == 0
+    assert all(each.name in ran.out for each in ENVIRONMENTS[1:])
+    assert "needs 278" in ran.out
+    assert [each["status"] for each in taglio("backends", "list", "--json").json()] == ["absent"] * 6
+    assert "torch: was not installed" in taglio("backends", "remove", "pytorch").out
+    assert "openvino: not installed" in taglio("backends", "doctor").out
+    refused(taglio("backends", "add", "tvm"), "tvm is no back end", "openvino")
+
+
+def test_the_doctor_fails_where_something_is_broken(folder: Path) -> None:
+    (folder / "torch").mkdir(parents=True)
+    (folder / "torch" / UNFINISHED).write_text("no space left on device\n")
+    ran = taglio("backends", "doctor", "torch")
+    assert ran.code == 1
+    assert ran.out == "torch: unfinished: no space left on device: run taglio backends add torch\n"
