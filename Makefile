@@ -13,7 +13,7 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help quickstart test test-suite backends test-backends lint bench docs clean core dev
+.PHONY: help quickstart test test-suite backends test-backends lint bench reference dist clean core dev full
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-13s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -39,21 +39,26 @@ backends: core ## build the environments of the other back ends (BACKENDS="openv
 test-backends: dev backends ## test the rows of the other back ends
 	@TAGLIO_TEST_BACKENDS='$(BACKENDS)' $(PY) -m pytest tests/compare/backends tests/runtimes $(ARGS)
 
-lint: dev ## check style, security, format, types and that docs/cli.md is current
+lint: dev ## check style, security, format, types and that generated pages are current
 	@$(PY) -m ruff check --output-format concise .
 	@$(PY) -m ruff format --check --quiet . || { echo 'not formatted: run $(PY) -m ruff format .' >&2; exit 1; }
 	@$(PY) -m mypy $(CODE)
 	@$(PY) scripts/cli_docs.py --check
 	@$(PY) scripts/layout_docs.py --check
+	@$(PY) scripts/supported_docs.py --check
 	@$(PY) scripts/audit.py
 	@$(PY) scripts/protocol.py --check
 
 bench: core ## run the benchmarks (BENCH=quality ARGS="--cases digits" for a part; see benchmarks/METHOD.md)
 	@for bench in $(BENCH); do $(PY) benchmarks/$$bench.py $(ARGS) || exit 1; done
 
-docs: dev ## write docs/cli.md and docs/layout.md again from the code
+reference: dev ## write the pages of docs/ that come from the code again: cli.md, layout.md, supported.md
 	@$(PY) scripts/cli_docs.py
 	@$(PY) scripts/layout_docs.py
+	@$(PY) scripts/supported_docs.py
+
+dist: full ## build wheel and sdist in dist/ and check them: twine, a fresh environment, quick start, mypy
+	@$(PY) scripts/dist.py
 
 clean: ## remove .venv, caches and built packages; results in out/ stay
 	@rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
@@ -63,8 +68,9 @@ core: ; @$(call install,core,.)
 
 EXTRAS := .[dev,cluster,serve]
 dev: ; @$(call install,dev,$(EXTRAS))
+full: ; @$(call install,full dev,.[dev,cluster,serve,docs,release])
 
-# $(call install,STAMP,WHAT). A leftover .venv that cannot run pip is made again, as is one of another interpreter than the
+# $(call install,STAMPS,WHAT): the first stamp is what is asked for. A leftover .venv that cannot run pip is made again, as is one of another interpreter than the
 # PYTHON asked for. The stamp holds what was installed and where, so a copied or moved repository does not go on running the
 # code of the first one.
 define install
@@ -78,9 +84,9 @@ if ! $(PY) -c 'import sys, pip._internal.cli.main; sys.exit(sys.version_info < (
 	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
 		echo "$(PYTHON) cannot make a virtual environment: install its venv package (python3-venv)" >&2; exit 1; }; \
 fi; \
-if ! $(WANTED) | cmp -s - $(VENV)/taglio-$(1) || ! test -x $(VENV)/bin/taglio; then \
+if ! $(WANTED) | cmp -s - $(VENV)/taglio-$(firstword $(1)) || ! test -x $(VENV)/bin/taglio; then \
 	echo "installing $(2) in $(VENV)"; \
-	rm -f $(VENV)/taglio-core $(VENV)/taglio-dev; \
+	rm -f $(VENV)/taglio-*; \
 	$(PIP) install -c constraints.txt -e '$(2)'; \
 	for stamp in core $(1); do $(WANTED) > $(VENV)/taglio-$$stamp; done; \
 fi

@@ -15,7 +15,7 @@ from taglio.cli import build_parser
 PAGE = Path(__file__).parents[1] / "docs" / "cli.md"
 HEAD = """# The command line
 
-<!-- Written by `make docs` from the parser in src/taglio/cli/: change that, not this file. -->
+<!-- Written by `make reference` from the parser in src/taglio/cli/: change that, not this file. -->
 """
 
 
@@ -149,7 +149,7 @@ def main() -> int:
         sys.stderr.writelines(
             difflib.unified_diff(found.splitlines(True), wanted.splitlines(True), "docs/cli.md", "the parser", n=1)
         )
-        print("docs/cli.md is not current: run make docs", file=sys.stderr)
+        print("docs/cli.md is not current: run make reference", file=sys.stderr)
         return 1
     if not check:
         PAGE.parent.mkdir(exist_ok=True)

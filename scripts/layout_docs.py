@@ -15,7 +15,7 @@ from tests.test_layers import LAYERS  # noqa: E402  (tests/ is no installed pack
 
 HEAD = """# Layout
 
-<!-- Written by `make docs` from the docstrings in src/taglio/: change those, not this file. -->
+<!-- Written by `make reference` from the docstrings in src/taglio/: change those, not this file. -->
 
 Folders and files of `src/taglio` in the order of imports: each imports only from those above it, which
 `tests/test_layers.py` checks.
@@ -76,7 +76,7 @@ def main() -> int:
         return 0
     if PAGE.exists() and PAGE.read_text(encoding="utf-8") == text:
         return 0
-    print(f"{PAGE.relative_to(ROOT)} is not current: run `make docs`", file=sys.stderr)
+    print(f"{PAGE.relative_to(ROOT)} is not current: run `make reference`", file=sys.stderr)
     return 1
 
 

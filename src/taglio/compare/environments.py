@@ -76,7 +76,7 @@ ENVIRONMENTS = (
             Package("onnxscript", "0.7", "0.8"),
             _ONNX,
         ),
-        4_900 * _MB,
+        4_756 * _MB,
     ),
     Environment(
         "qkeras",

@@ -1,0 +1,87 @@
+"""Write docs/supported.md from pyproject.toml, constraints.txt and the environments of back ends.
+
+With `--check`, write nothing and fail where the page is not current.
+"""
+
+import re
+import sys
+import tomllib
+from pathlib import Path
+
+from taglio.compare.environments import ENVIRONMENTS
+
+ROOT = Path(__file__).parents[1]
+LOCKS = ROOT / "src" / "taglio" / "compare" / "locks"
+PAGE = ROOT / "docs" / "supported.md"
+PINNED = re.compile(r"^([\w.-]+)==([^\s;]+)", re.MULTILINE)
+HEAD = """# Supported versions
+
+<!-- Written by `make reference` from pyproject.toml, constraints.txt and src/taglio/compare/environments.py. -->
+
+Linux on x86-64 with {python} is what the tests run on. The newest release of taglio is supported.
+
+| package | needed for | versions allowed | tests pass with |
+| --- | --- | --- | --- |
+"""
+BACKENDS = """
+Back ends of `taglio compare`, each in an environment that `taglio backends add NAME` builds:
+
+| name | packages | Python | disk |
+| --- | --- | --- | --- |
+"""
+EXTRAS = ("cluster", "serve", "openvino")
+
+
+def render() -> str:
+    """The whole page."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    pinned = {_plain(name): version for name, version in PINNED.findall(_pins())}
+    wanted = [("taglio", each) for each in project["dependencies"]]
+    wanted += [(f"`taglio[{extra}]`", each) for extra in EXTRAS for each in project["optional-dependencies"][extra]]
+    lines = [HEAD.format(python="Python " + project["requires-python"].replace(">=", "≥ "))]
+    for use, requirement in wanted:
+        name, allowed = _split(requirement)
+        lines.append(f"| {name} | {use} | {allowed} | {pinned.get(_plain(name), '–')} |\n")
+    lines.append(BACKENDS)
+    for each in ENVIRONMENTS:
+        if each.packages:
+            packages = ", ".join(
+                f"{package.name} {_spoken(package.at_least, package.below)}" for package in each.packages
+            )
+            below = ".".join(map(str, each.python_below))
+            lines.append(f"| {each.name} | {packages} | 3.11 to below {below} | {each.disk_bytes / 1e9:.1f} GB |\n")
+    return "".join(lines)
+
+
+def _pins() -> str:
+    return (LOCKS / "openvino.txt").read_text(encoding="utf-8") + (ROOT / "constraints.txt").read_text(encoding="utf-8")
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("-", "_")
+
+
+def _split(requirement: str) -> tuple[str, str]:
+    text = requirement.partition(";")[0].strip()
+    found = re.match(r"[\w.-]+", text)
+    assert found is not None
+    return found.group(), text[found.end() :].replace(">=", "≥ ").replace(",<", ", < ").replace("~=", "~ ")
+
+
+def _spoken(at_least: str, below: str) -> str:
+    return f"≥ {at_least}, < {below}"
+
+
+def main() -> int:
+    text = render()
+    if "--check" in sys.argv[1:]:
+        if not PAGE.exists() or PAGE.read_text(encoding="utf-8") != text:
+            print("docs/supported.md is not current: run make reference", file=sys.stderr)
+            return 1
+        return 0
+    PAGE.write_text(text, encoding="utf-8", newline="\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,71 @@
+"""What a release says about itself agrees: version, changelog, citation, supported versions, container."""
+
+import fnmatch
+import re
+import tomllib
+from typing import Any
+
+import pytest
+
+from scripts import supported_docs
+from tests.end_to_end.command import ROOT
+
+PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
+def text(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def test_the_version_is_in_the_changelog_and_the_citation() -> None:
+    version = PROJECT["version"]
+    assert re.search(r"^## (.*)$", text("CHANGELOG.md"), re.MULTILINE).group(1) in (version, "Unreleased")  # type: ignore[union-attr]
+    assert f"\n## {version}" in text("CHANGELOG.md")
+    assert re.search(r"^version: (.*)$", text("CITATION.cff"), re.MULTILINE).group(1) == version  # type: ignore[union-attr]
+    assert f"license: {PROJECT['license']}" in text("CITATION.cff")
+
+
+def test_the_supported_versions_are_those_of_the_project() -> None:
+    assert text("docs/supported.md") == supported_docs.render()
+
+
+@pytest.mark.parametrize("requirement", PROJECT["dependencies"])
+def test_every_dependency_was_tested_in_a_version_that_is_pinned(requirement: str) -> None:
+    name, allowed = supported_docs._split(requirement)
+    row = next(line for line in text("docs/supported.md").splitlines() if line.startswith(f"| {name} | taglio |"))
+    tested = row.split("|")[4].strip()
+    least = allowed.removeprefix("≥ ").partition(",")[0]
+    numbers = [tuple(int(part) for part in re.findall(r"\d+", each)) for each in (least, tested)]
+    assert numbers[0] <= numbers[1]
+
+
+def steps() -> list[tuple[str, str]]:
+    """The instructions of the Dockerfile with their arguments, continued lines joined."""
+    joined = text("Dockerfile").replace("\\\n", " ")
+    return [tuple(line.split(None, 1)) for line in joined.splitlines() if line and not line.startswith("#")]  # type: ignore[misc]
+
+
+def test_the_container_copies_all_that_the_build_reads() -> None:
+    copied = [
+        word
+        for name, argument in steps()
+        if name == "COPY" and not argument.startswith("--from")
+        for word in argument.split()[:-1]
+    ]
+    needed = {"pyproject.toml", "constraints.txt", "src", PROJECT["readme"], *PROJECT["license-files"]}
+    assert needed == set(copied)
+    let_in = [line[1:] for line in text(".dockerignore").splitlines() if line.startswith("!")]
+    for name in copied:
+        assert (ROOT / name).exists()
+        assert any(fnmatch.fnmatch(name, pattern) for pattern in let_in)
+
+
+def test_the_container_runs_the_quick_start_as_nobody_special() -> None:
+    instructions = steps()
+    assert ("ENTRYPOINT", '["taglio"]') in instructions
+    assert ("CMD", '["quickstart"]') in instructions
+    users = [argument for name, argument in instructions if name == "USER"]
+    assert users and users[-1] not in ("0", "root")
+    pythons = {argument.split(":")[1].split("-")[0] for name, argument in instructions if name == "FROM"}
+    least = tuple(int(part) for part in re.findall(r"\d+", PROJECT["requires-python"]))
+    assert all(tuple(int(part) for part in python.split(".")) >= least for python in pythons)
