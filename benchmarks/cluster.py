@@ -34,8 +34,8 @@ from taglio.cluster import file as cluster_file
 from taglio.cluster.devices import Cluster
 from taglio.cluster.emulate.devices import start_devices
 from taglio.cluster.emulate.emulation import Emulation
-from taglio.cluster.emulate.load import FULL
 from taglio.cluster.engine.connect import connect
+from taglio.cluster.engine.load import FULL
 from taglio.cluster.engine.remote_profile import refine_devices
 from taglio.cluster.engine.run import run_on_cluster
 from taglio.errors import Infeasible, TaglioError

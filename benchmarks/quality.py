@@ -16,6 +16,7 @@ from math import exp, log
 from typing import Any
 
 import onnx
+from taglio.flow.decide import decide, verifier, whole_meter
 
 from cases import CASES, markdown, open_case, write
 from rivals import RECOMMENDED, by_onnxruntime, excluding, fixed, model_error
@@ -23,7 +24,6 @@ from taglio.error.loss import Metric
 from taglio.error.model import ErrorModel
 from taglio.error.switchable import Switchable
 from taglio.flow.choose_scheme import choose
-from taglio.flow.decide import decide, verifier, whole_meter
 from taglio.flow.error import error_stage, open_switchable
 from taglio.flow.optimize import profile_stage
 from taglio.flow.workspace import Work

@@ -17,7 +17,7 @@ from taglio.components.build import Manifest
 from taglio.error.model import ErrorModel
 from taglio.errors import BadArtifact
 from taglio.flow.outcome import Outcome
-from taglio.flow.workspace import Setup
+from taglio.flow.work import Setup
 from taglio.plan.result import Plan
 from taglio.profile.result import Profile
 from taglio.quantize.ranges import Ranges
@@ -150,12 +150,12 @@ def test_every_cut_is_refused(kept: Path) -> None:
 
 def test_what_is_missing_names_the_stage_that_makes_it(tmp_path: Path) -> None:
     for kind, command in (
-        ("profile", "profile MODEL"),
-        ("plan", "plan OUT"),
+        ("profile", "profile"),
+        ("plan", "plan"),
         ("manifest", "build"),
         ("error", "error"),
     ):
-        with pytest.raises(BadArtifact, match=f"run taglio {command}"):
+        with pytest.raises(BadArtifact, match=f"run `taglio {command}`"):
             artifact.load(tmp_path / f"{kind}.json", kind, Value)
     with pytest.raises(BadArtifact, match="cannot be read"):
         artifact.load(tmp_path, "plan", Plan)

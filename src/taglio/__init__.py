@@ -1,5 +1,99 @@
 """Find the fastest mixed-precision form of a neural network that keeps its answers, and prove it.
 
-`taglio.flow.optimize.optimize` is the whole flow; each stage is a module of its own (see docs/layout.md). Importing
-this package loads nothing heavy.
+The whole flow, and a stage at a time, each from values to values (docs/api.md):
+
+>>> result = taglio.optimize(model, max_error=0.02, effort=0.05, scheme="qdq-u8s8-asym-pc")
+>>> result.plan.measured_error <= 0.02
+True
+
+Importing this package loads nothing heavy: a name is imported when it is first used.
 """
+
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from taglio.compare.ask import compare as compare
+    from taglio.errors import TaglioError as TaglioError
+    from taglio.flow.build import build as build
+    from taglio.flow.error import error_model as error_model
+    from taglio.flow.optimize import optimize as optimize
+    from taglio.flow.place import candidate as candidate
+    from taglio.flow.place import place as place
+    from taglio.flow.plan import plan as plan
+    from taglio.flow.profile import profile as profile
+    from taglio.flow.result import Result as Result
+    from taglio.flow.result import load as load
+    from taglio.flow.run import run as run
+    from taglio.flow.work import Model as Model
+
+__all__ = [
+    "Model",
+    "Result",
+    "TaglioError",
+    "build",
+    "candidate",
+    "compare",
+    "error_model",
+    "load",
+    "optimize",
+    "place",
+    "plan",
+    "profile",
+    "run",
+]
+
+_HOMES = {
+    "Model": "taglio.flow.work",
+    "Result": "taglio.flow.result",
+    "TaglioError": "taglio.errors",
+    "build": "taglio.flow.build",
+    "candidate": "taglio.flow.place",
+    "compare": "taglio.compare.ask",
+    "error_model": "taglio.flow.error",
+    "load": "taglio.flow.result",
+    "optimize": "taglio.flow.optimize",
+    "place": "taglio.flow.place",
+    "plan": "taglio.flow.plan",
+    "profile": "taglio.flow.profile",
+    "run": "taglio.flow.run",
+}
+
+
+def _public(name: str) -> Any:
+    return getattr(import_module(_HOMES[name]), name)
+
+
+class _Stage(ModuleType):
+    """A folder that is called as the stage of its name: taglio.plan is both where planning lives and the plan stage."""
+
+    def __call__(self, *given: Any, **options: Any) -> Any:
+        return _public(self.__name__.rpartition(".")[2])(*given, **options)
+
+    @property
+    def __wrapped__(self) -> Any:  # what `inspect` and `help` look at
+        return _public(self.__name__.rpartition(".")[2])
+
+
+class _Package(ModuleType):
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _HOMES and type(value) is ModuleType:  # how a folder that was imported becomes an attribute here
+            value.__class__ = _Stage
+        super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'taglio' has no attribute {name!r}")
+    if name in ("compare", "plan", "profile", "run"):
+        return import_module(f"taglio.{name}")
+    return _public(name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

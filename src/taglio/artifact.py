@@ -175,10 +175,10 @@ def _line(error: Exception) -> str:
 
 
 _HOW = {
-    "setup": "run taglio profile MODEL --data DATA -o OUT first",
-    "profile": "run taglio profile MODEL --data DATA -o OUT first",
-    "error": "run taglio error OUT first",
-    "plan": "run taglio plan OUT --max-error E first",
-    "manifest": "run taglio build OUT first",
-    "run": "run taglio run OUT first",
+    "setup": "run `taglio profile` first",
+    "profile": "run `taglio profile` first",
+    "error": "run `taglio error` first",
+    "plan": "run `taglio plan` first",
+    "manifest": "run `taglio build` first",
+    "run": "run `taglio run` first",
 }

@@ -28,6 +28,8 @@ LEAST_BYTES = 4096
 # Memory is mapped by pages.
 _ALIGNED = 4096
 _CHUNK = 16 * 1024**2
+# What protobuf takes in one message.
+_MOST_BYTES = 2 * 1024**3 - 1
 # Of these one value in NumPy is one value in the file.
 _PLAIN = frozenset(
     {TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BOOL, TensorProto.INT8, TensorProto.UINT8,
@@ -178,6 +180,18 @@ def hold(tensor: TensorProto) -> None:
     tensor.ClearField("external_data")
     tensor.ClearField("data_location")
     tensor.raw_data = data
+
+
+def in_memory(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """`proto` with all of its weights in memory, where protobuf takes them."""
+    if not refers(proto) or size_bytes(proto) >= _MOST_BYTES:
+        return proto
+    copy = onnx.ModelProto()
+    copy.CopyFrom(proto)
+    for tensor in tensors(copy):
+        if in_file(tensor):
+            hold(tensor)
+    return copy
 
 
 def chunks(tensor: TensorProto) -> Iterator[bytes]:

@@ -11,9 +11,7 @@ from typing import Any
 import numpy as np
 
 from taglio.errors import TaglioError
-from taglio.flow import workspace
-from taglio.flow.error import open_switchable
-from taglio.flow.workspace import Setup, Work
+from taglio.flow.work import Model, Work
 from taglio.profile.measure import pure_assignments, random_mixes
 from taglio.quantize.precision import Assignment, precisions
 from taglio.runtimes.onnxruntime import SessionOptions, open_session
@@ -58,7 +56,7 @@ def check(case: Case) -> Outcome:
         try:
             with warnings.catch_warnings(record=True) as warned:
                 warnings.simplefilter("always")
-                compare(ready, Path(folder) / "out")
+                compare(ready)
         except Wrong as wrong:
             return Outcome(WRONG, f"{wrong}; holds {_telling(case)}")
         except TaglioError as refusal:
@@ -90,15 +88,14 @@ def _telling(case: Case) -> str:
     return ", ".join(each for each in _TELLING if each in kinds) or "nothing unusual"
 
 
-def compare(ready: Runnable, folder: Path) -> None:
+def compare(ready: Runnable) -> None:
     """Raises Wrong for a wrong answer, and what taglio raises."""
     scheme = exact()
-    setup = Setup(str(ready.model), {}, str(ready.data), "", 0, 1, False, "all", scheme)
-    work = workspace.open_only(folder, setup).settled(scheme)
+    work = Model(ready.model, ready.data, threads=1).settled(scheme)
     if work.model.outputs != ready.outputs:
         raise Wrong(f"outputs are called {work.model.outputs}, the original's {ready.outputs}")
     builder = work.builder(scheme)
-    switchable = open_switchable(work, builder, scheme)
+    switchable = work.switchable(scheme)
     choices = precisions(scheme)
     samples = work.data.held_out.samples
     assignments: dict[str, Assignment] = {"float": {}, **pure_assignments(work.graph, choices)}

@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from taglio.flow.workspace import Work
+from taglio.flow.work import Work
 from taglio.quantize.precision import Assignment
 from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session
 

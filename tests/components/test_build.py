@@ -126,7 +126,7 @@ def test_a_manifest_that_points_at_a_folder_is_refused(folder: Path, file: str) 
 
 
 def test_a_manifest_that_is_no_manifest_is_refused(case: Case, folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(BadArtifact, match="no such file: run taglio build OUT first"):
+    with pytest.raises(BadArtifact, match="no such file: run `taglio build` first"):
         read(tmp_path)
     artifact.save(folder / MANIFEST, "plan", case.model.sha256, {})
     with pytest.raises(BadArtifact, match="holds a plan, not a manifest"):

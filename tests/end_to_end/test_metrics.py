@@ -8,7 +8,7 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 
-from taglio.flow import error as error_stage
+from taglio.flow import work
 from taglio.runtimes.onnxruntime import CUDA, PROVIDERS
 from tests.end_to_end.command import SCHEME, Case, quick, refused, snapshot, taglio
 
@@ -73,7 +73,7 @@ def test_a_gpu_that_is_not_there_is_refused_and_auto_says_what_it_took(
     refused(taglio("error", profiled, "--provider", "cuda"), "--provider cuda", "CPUExecutionProvider", "use cpu")
     with monkeypatch.context() as patched:
         # Offered, but not to be started: ONNX Runtime then goes on without a word on the CPU.
-        patched.setattr(error_stage, "providers_for", lambda _: PROVIDERS)
+        patched.setattr(work, "providers_for", lambda _: PROVIDERS)
         refused(taglio("error", profiled, "--provider", "cuda"), f"offers {CUDA} but could not start it here")
     assert snapshot(profiled) == before
     ran = taglio("error", profiled, "--provider", "auto", "--effort", 0.02)

@@ -55,7 +55,7 @@ def test_no_change_is_no_loss_and_units_go_both_ways(name: str) -> None:
 
 @pytest.mark.parametrize(("name", "value"), [(RELATIVE_L2, -0.1), (TOP1, 1.2), (COSINE, float("nan"))])
 def test_bounds_that_the_metric_cannot_have_are_refused(name: str, value: float) -> None:
-    with pytest.raises(BadOption, match="--max-error"):
+    with pytest.raises(BadOption, match="`max_error`"):
         parse_metric(name).bound(value)
 
 
@@ -103,7 +103,7 @@ def test_a_users_function_sees_all_outputs_and_labels(functions: str) -> None:
 def test_a_function_that_misbehaves_is_refused(functions: str, name: str, message: str) -> None:
     bad = Tally(["scores"], Metric(f"{functions}:{name}", True, 1.0))
     bad.add([Y[0]], [Z[0]])
-    with pytest.raises(BadData, match=f"--metric {functions}:{name}: {message}"):
+    with pytest.raises(BadData, match=f"`metric` {functions}:{name}: {message}"):
         bad.losses(None)
 
 

@@ -1,7 +1,6 @@
 """Which scheme is picked from what was measured."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -10,7 +9,7 @@ from taglio.error.loss import Metric
 from taglio.errors import BadModel
 from taglio.flow import choose_scheme
 from taglio.flow.choose_scheme import SchemeResult, choose, float_where_none_loads, pick
-from taglio.flow.workspace import Setup, Work, create
+from taglio.flow.work import Model, Work
 from taglio.profile import stopwatch
 from taglio.profile.measure import FLOAT_RUN
 from taglio.quantize.scheme import AUTO_SCHEMES, DEFAULT_SCHEME, Scheme
@@ -29,8 +28,8 @@ def test_the_fastest_wins_and_among_equally_fast_ones_the_most_accurate() -> Non
 
 
 @pytest.fixture
-def work(tmp_path: Path) -> Work:
-    return create(tmp_path, Setup(str(digits_model()), {}, str(digits_data()), "", 0, 1, False, "all"))
+def work() -> Work:
+    return Model(digits_model(), digits_data(), threads=1)
 
 
 def tried(work: Work, saturates: bool, elsewhere: bool, monkeypatch: pytest.MonkeyPatch) -> list[Scheme]:

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from taglio.flow import decide
+from taglio.flow import plan
 from taglio.profile import stopwatch
 from taglio.profile.busy import QUIET, Watch, Window, doubt, enough, faster, kept, others_in, others_share, ticks
 from taglio.profile.stopwatch import Timed, summarize
@@ -104,4 +104,4 @@ def test_the_winner() -> None:
     doubtful, sure = [2.0, 1.0, 1.0, 1.0, 2.2], [0.9, 1.0, 1.1, 1.8, 1.9]
     for plan_s, winner in ((doubtful, "float32"), (sure, "plan 1")):
         result = {"float32": timed(float_s), "finalist plan 1": timed(plan_s)}
-        assert decide._winner(finalists, result) == winner  # type: ignore[arg-type]
+        assert plan._winner(finalists, result) == winner  # type: ignore[arg-type]

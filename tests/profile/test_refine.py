@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from taglio.flow.stages import reopen_profiled
+from taglio.flow.workspace import reopen_profiled
 from taglio.profile import measure
 from taglio.profile.measure import FLOAT_RUN, pure_assignments, refine_near
 from taglio.profile.result import Profile, WholeRun

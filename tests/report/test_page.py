@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from html.parser import HTMLParser
 from math import inf, nan
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ from taglio.error.tally import PartLoss
 from taglio.errors import BadArtifact
 from taglio.flow import workspace
 from taglio.flow.outcome import Outcome, Point, Variant
-from taglio.flow.workspace import Setup
+from taglio.flow.work import Setup
 from taglio.model.graph import Graph, build, flows
 from taglio.model.load import Model, load
 from taglio.plan.result import Interval, Limits, Plan, placements
@@ -427,9 +428,9 @@ def test_optimize_keeps_its_result_where_the_page_fails(
     def fail(*_: object) -> None:
         raise RuntimeError("no page today")
 
-    outcome = artifact.load(copy / "outcome.json", "outcome", Outcome)
-    monkeypatch.setattr("taglio.flow.optimize.optimize", lambda *_, **__: outcome)
-    monkeypatch.setattr("taglio.report.page.gather", fail)
+    table = artifact.load(copy / "outcome.json", "outcome", Outcome)
+    monkeypatch.setattr("taglio.flow.stages.optimize", lambda *_, **__: (SimpleNamespace(table=table), None))
+    monkeypatch.setattr("taglio.report.material.of_result", fail)
     command = ["optimize", str(digits_model()), "--data", str(digits_data()), "--max-error", "0.01", "-o", str(copy)]
     assert main([*command, "--json"]) == 0
     out, err = capsys.readouterr()

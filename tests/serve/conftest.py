@@ -16,7 +16,8 @@ from onnx import TensorProto, helper, numpy_helper
 from taglio import artifact
 from taglio.components.build import write
 from taglio.components.cut import Component
-from taglio.flow.workspace import COMPONENTS, SETUP, Setup
+from taglio.flow.work import Setup
+from taglio.flow.workspace import COMPONENTS, SETUP
 
 for package in ("grpc", "starlette", "uvicorn", "prometheus_client"):
     pytest.importorskip(package, reason="taglio[serve] is not installed")

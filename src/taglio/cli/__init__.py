@@ -10,6 +10,7 @@ from typing import NoReturn
 
 from taglio.cli import backends, clusters, compare, emulate, engine, flow, models, serve
 from taglio.cli.options import INTERRUPTED
+from taglio.cli.words import as_flags
 from taglio.errors import BadOption, TaglioError
 
 
@@ -25,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = build_parser().parse_args(own, argparse.Namespace(after=after))
         code = options.command(options)
     except TaglioError as error:
-        sys.stderr.write(f"taglio: {type(error).__name__}: {error}\n")
+        sys.stderr.write(f"taglio: {type(error).__name__}: {as_flags(str(error))}\n")
         return error.exit_code
     except KeyboardInterrupt:
         sys.stderr.write("taglio: stopped; what earlier stages wrote is intact\n")

@@ -12,10 +12,10 @@ from taglio.cli.options import (
     data_arguments,
     effort_argument,
     emit,
+    given,
     json_argument,
     positive_float,
     remark,
-    shapes,
     thread_count,
 )
 
@@ -50,40 +50,27 @@ def add(commands: Any) -> None:
 
 
 def _compare(options: argparse.Namespace) -> int:
-    from taglio import artifact
+    from taglio.compare.ask import compare
     from taglio.compare.kept import FILE
-    from taglio.compare.measure import Question, compare
-    from taglio.compare.result import COMPARISON
-    from taglio.flow.transaction import held
-    from taglio.profile.machine import available_cores
     from taglio.report import comparison_page, comparison_table
     from taglio.report.progress import bar
     from taglio.report.written import offer
 
-    question = Question(
-        options.model,
-        options.data,
-        options.out,
-        shapes(options.shape),
-        options.preprocess,
-        tuple(name for name in options.backends.split(",") if name),
-        options.layers,
-        options.threads or available_cores(),
-        options.seed,
-        options.effort,
-        options.max_error,
-        options.row_limit,
-    )
-    with bar(options.json) as progress, held(options.out, create=True):
-        result = compare(question, progress)
-        if result.stopped:
-            page, lacks = None, ""
-        else:
-            artifact.save(options.out / f"{COMPARISON}.json", COMPARISON, result.model_sha256, result)
-            page = options.out / comparison_page.FILE
-            lacks = offer(lambda: comparison_page.write(options.out, result))
-            (options.out / FILE).unlink(missing_ok=True)  # finished: the same command measures again
-    remark(lacks)
+    asked = given(options)
+    with bar(options.json) as progress:
+        result = compare(
+            options.model,
+            options.data,
+            out=options.out,
+            backends=[name for name in options.backends.split(",") if name],
+            layers=options.layers,
+            row_limit_s=options.row_limit,
+            progress=progress,
+            **asked,
+        )
+    page = None if result.stopped else options.out / comparison_page.FILE
+    if page is not None:
+        remark(offer(lambda: comparison_page.write(options.out, result)))
     if options.json:
         emit(result)
     else:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from taglio.cli.clusters import cluster_argument, objective_argument
-from taglio.cli.options import command, emit, group_of, json_argument, positive, remark, thread_count
+from taglio.cli.options import command, emit, given, group_of, json_argument, positive, remark, thread_count
 
 _NAME = "name of the device in the cluster file"
 _CLUSTER = "cluster file (TOML)"
@@ -60,14 +60,13 @@ def _lock_arguments(each: argparse.ArgumentParser) -> None:
 
 def optimize_arguments(each: argparse.ArgumentParser) -> None:
     """What `taglio optimize` takes for several machines."""
-    cluster_argument(each)
-    objective_argument(each)
+    objective_argument(cluster_argument(each))
 
 
 def run_arguments(each: argparse.ArgumentParser) -> None:
     """What `taglio run` takes for several machines."""
-    cluster_argument(each)
-    each.add_argument(
+    many = cluster_argument(each)
+    many.add_argument(
         "--stream", action="store_true", help="with --cluster: keep several requests in flight to measure throughput"
     )
 
@@ -153,23 +152,17 @@ def _probe(options: argparse.Namespace) -> int:
     return 0
 
 
-def optimize_on_cluster(options: argparse.Namespace, setup: Any, limits_of: Any) -> int:
+def optimize_on_cluster(options: argparse.Namespace) -> int:
     """`taglio optimize MODEL --cluster FILE`."""
     from taglio.cli import engine_tables
-    from taglio.cluster import file as cluster_file
     from taglio.cluster.engine.optimize import optimize_on_cluster as optimize
-    from taglio.flow.place import ClusterFile
-    from taglio.plan.objective import parse_objective
     from taglio.report import page
     from taglio.report.progress import bar
     from taglio.report.written import offer
 
-    cluster = cluster_file.load(options.cluster, options.scenario)
-    used = ClusterFile(str(options.cluster), options.cluster.read_text(encoding="utf-8"), options.scenario)
-    objective = parse_objective(options.objective)
     with bar(options.json) as progress:
         outcome = optimize(
-            options.out, setup, limits_of, cluster, objective, used, effort=options.effort, progress=progress
+            options.out, options.model, options.data, options.cluster, progress=progress, **given(options)
         )
     remark(offer(lambda: page.write(options.out)))
     if options.json:

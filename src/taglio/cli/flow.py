@@ -4,9 +4,11 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from taglio.cli.clusters import cluster_arguments, plan_on_cluster, refuse_without_cluster
+from taglio.cli.clusters import cluster_arguments, plan_on_cluster
 from taglio.cli.engine import optimize_arguments, optimize_on_cluster, run_arguments, run_on_cluster
 from taglio.cli.options import (
+    WITHOUT,
+    Some,
     bound_argument,
     calibration_argument,
     command,
@@ -14,6 +16,7 @@ from taglio.cli.options import (
     effort_argument,
     emit,
     folder_argument,
+    given,
     json_argument,
     measuring_arguments,
     metric_argument,
@@ -21,13 +24,11 @@ from taglio.cli.options import (
     pin_arguments,
     positive,
     provider_argument,
-    read_limits,
-    read_setup,
+    refuse_others,
     remark,
     requantize_argument,
     runtime_argument,
 )
-from taglio.errors import BadOption
 
 
 def add(commands: Any) -> None:
@@ -51,6 +52,7 @@ def add(commands: Any) -> None:
     data_arguments(each)
     calibration_argument(each)
     measuring_arguments(each)
+    bound_argument(each, 0.01)
     each.add_argument(
         "--layers",
         choices=("upstream", "downstream"),
@@ -76,7 +78,11 @@ def add(commands: Any) -> None:
     json_argument(each)
 
     each = command(
-        commands, "plan", "choose the fastest forms within an error limit, and measure the plan's error", _plan
+        commands,
+        "plan",
+        "choose the fastest forms within an error limit and time the finalists, as optimize does; with --cluster place "
+        "blocks on several machines, by their profiles",
+        _plan,
     )
     folder_argument(each)
     bound_argument(each, None)
@@ -84,14 +90,16 @@ def add(commands: Any) -> None:
     each.add_argument(
         "--pin", action="append", default=[], metavar="DEVICE=PATTERN", help="place these blocks on DEVICE (repeatable)"
     )
-    each.add_argument(
+    one = Some(each, WITHOUT)
+    one.add_argument(
         "--cut",
         action="append",
         default=[],
         metavar="TENSOR",
         help="cut after TENSOR; the next device starts there (repeatable)",
     )
-    each.add_argument("--devices", default="", metavar="A,B,...", help="devices in order, as separated by --cut")
+    one.add_argument("--devices", default="", metavar="A,B,...", help="devices in order, as separated by --cut")
+    effort_argument(one)
     cluster_arguments(each)
     json_argument(each)
 
@@ -102,7 +110,7 @@ def add(commands: Any) -> None:
     each = command(commands, "run", "time the built components beside the prediction", _run)
     folder_argument(each)
     each.add_argument("--runs", type=positive, default=100, help="number of timed runs (default 100)")
-    runtime_argument(each, None)
+    runtime_argument(Some(each, WITHOUT), None)
     run_arguments(each)
     json_argument(each)
 
@@ -137,97 +145,66 @@ def _quickstart(options: argparse.Namespace) -> int:
 
 
 def _optimize(options: argparse.Namespace) -> int:
-    from taglio.flow.optimize import optimize
+    refuse_others(options)
+    if options.cluster is not None:
+        return optimize_on_cluster(options)
+    from taglio.flow.stages import optimize
     from taglio.report import page, terminal
+    from taglio.report.material import of_result
     from taglio.report.progress import bar
     from taglio.report.written import offer
 
-    setup = read_setup(options)
-    limits_of = lambda graph: read_limits(graph, options)  # noqa: E731
-    if options.cluster is not None:
-        return optimize_on_cluster(options, setup, limits_of)
-    if options.scenario or options.objective != "latency":
-        raise BadOption("--scenario and --objective are about several machines: give a cluster file with --cluster")
     with bar(options.json) as progress:
-        outcome = optimize(options.out, setup, limits_of, effort=options.effort, progress=progress)
-    remark(offer(lambda: page.write(options.out)))
+        asked = given(options, "scenario", "objective")
+        result, manifest = optimize(options.out, options.model, options.data, progress=progress, **asked)
+    remark(offer(lambda: page.write(options.out, of_result(options.out, result, manifest))))
+    assert result.table is not None, "the whole flow has one"
     if options.json:
-        return emit(terminal.summary(options.out, outcome))
-    terminal.outcome(options.out, outcome)
+        return emit(terminal.summary(options.out, result.table))
+    terminal.outcome(options.out, result.table)
     return 0
 
 
 def _profile(options: argparse.Namespace) -> int:
-    from dataclasses import replace
-
-    from taglio import artifact
-    from taglio.error.loss import Metric
-    from taglio.flow import workspace
-    from taglio.flow.choose_scheme import choose, float_where_none_loads
-    from taglio.flow.optimize import layers_stage, profile_stage, refuse_layers
-    from taglio.flow.transaction import changing
+    from taglio.flow.stages import profile
     from taglio.report import terminal
     from taglio.report.progress import bar
 
-    setup = read_setup(options)
-    if options.layers:
-        refuse_layers(setup)
-    with bar(options.json) as progress, changing(options.out, create=True) as staged:
-        work = workspace.create(staged, setup)
-        scheme = setup.scheme
-        if scheme is None:
-            scheme, schemes = choose(work, 0.01, Metric(), progress=progress)
-            work = float_where_none_loads(work, schemes)
-        work = work.settled(scheme, progress)
-        result = profile_stage(work, scheme, work.builder(scheme, progress), options.effort, progress)
-        chosen = replace(setup, scheme=scheme)
-        artifact.save(staged / f"{workspace.SETUP}.json", workspace.SETUP, work.model.sha256, chosen)
-        layers = layers_stage(work, scheme, options.layers, progress) if options.layers else None
+    with bar(options.json) as progress:
+        asked = given(options)
+        graph, result, layers = profile(
+            options.out, options.model, options.data, layers=options.layers, progress=progress, **asked
+        )
     if options.json:
         return emit({"profile": result, "layers": layers} if layers else result)
-    terminal.profile(work.graph, result, layers)
+    terminal.profile(graph, result, layers)
+    if options.scheme == "auto":
+        terminal.say(
+            f"{result.scheme} was chosen for a relative L2 of {options.max_error:.3%}: --max-error chooses for another"
+        )
     return 0
 
 
 def _error(options: argparse.Namespace) -> int:
-    from dataclasses import replace
-
-    from taglio import artifact
-    from taglio.error.loss import parse_metric
-    from taglio.flow.error import error_stage, open_switchable
-    from taglio.flow.stages import reopen_profiled
-    from taglio.flow.transaction import changing
-    from taglio.flow.workspace import SETUP
+    from taglio.flow.stages import error
     from taglio.report import terminal
     from taglio.report.progress import bar
 
-    with bar(options.json) as progress, changing(options.folder) as staged:
-        work, measured = reopen_profiled(staged)
-        if options.metric is not None:
-            parse_metric(options.metric)
-            work = replace(work, setup=replace(work.setup, metric=options.metric))
-            artifact.save(staged / f"{SETUP}.json", SETUP, work.model.sha256, work.setup)
-        builder = work.builder(measured.scheme, progress)
-        switchable = open_switchable(work, builder, measured.scheme, options.provider)
-        result = error_stage(work, measured.scheme, switchable, effort=options.effort, progress=progress)
+    with bar(options.json) as progress:
+        graph, result, where = error(options.folder, provider=options.provider, progress=progress, **given(options))
     if options.json:
         return emit(result)
-    terminal.error(work.graph, result)
+    terminal.error(graph, result)
     if options.provider != "cpu":
-        terminal.say(f"measured on {switchable.provider}")
+        terminal.say(f"measured on {where}")
     return 0
 
 
 def _sensitivity(options: argparse.Namespace) -> int:
-    from taglio.flow.sensitivity import sensitivity
-    from taglio.flow.stages import error_model, reopen_profiled
-    from taglio.flow.transaction import held
+    from taglio.flow.stages import sensitivities
     from taglio.report import terminal
 
-    with held(options.folder):
-        work, measured = reopen_profiled(options.folder)
-        model = error_model(work, measured)
-    rows = sensitivity(work.graph, measured, model)
+    rows, model = sensitivities(options.folder)
     if options.json:
         return emit(terminal.sensitivity_object(rows, model))
     terminal.sensitivity(rows, model, options.by)
@@ -235,23 +212,17 @@ def _sensitivity(options: argparse.Namespace) -> int:
 
 
 def _plan(options: argparse.Namespace) -> int:
+    refuse_others(options)
     if options.cluster is not None:
         return plan_on_cluster(options)
-    refuse_without_cluster(options)
     from taglio.flow.stages import plan
     from taglio.report import terminal
     from taglio.report.progress import bar
 
     with bar(options.json) as progress:
         names = [name for name in options.devices.split(",") if name]
-        _, result = plan(
-            options.folder,
-            lambda graph: read_limits(graph, options),
-            pins=options.pin,
-            cuts=options.cut,
-            devices=names,
-            progress=progress,
-        )
+        limits = {name: getattr(options, name) for name in ("max_error", "keep_float", "force_int8", "effort")}
+        result = plan(options.folder, pins=options.pin, cuts=options.cut, devices=names, progress=progress, **limits)
     if options.json:
         return emit(terminal.plan_object(result))
     terminal.plan(result)
@@ -272,16 +243,15 @@ def _build(options: argparse.Namespace) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
+    refuse_others(options)
     if options.cluster is not None:
         return run_on_cluster(options)
-    if options.stream or options.scenario:
-        raise BadOption("--stream and --scenario are about several machines: give a cluster file with --cluster")
     from taglio.flow.stages import run
     from taglio.report import terminal
     from taglio.report.progress import bar
 
     with bar(options.json) as progress:
-        result = run(options.folder, options.runs, progress, options.runtime)
+        result = run(options.folder, options.runs, options.runtime, progress)
     if options.json:
         return emit(result)
     terminal.run(result)

@@ -9,12 +9,13 @@ from taglio.cli.options import (
     command,
     data_arguments,
     emit,
+    given,
     json_argument,
     model_argument,
-    read_setup,
     requantize_argument,
     shapes,
 )
+from taglio.cli.words import as_flags
 
 
 def add(commands: Any) -> None:
@@ -59,6 +60,7 @@ def _inspect(options: argparse.Namespace) -> int:
 
     loaded = model.load(options.model, shapes(options.shape), requantize=options.requantize)
     observed, assumed = observe_random(loaded)
+    assumed = as_flags(assumed)
     graph = build(loaded, observed)
     shown = None if options.blocks == "all" else set(select(graph, options.blocks))
     if options.json:
@@ -74,10 +76,9 @@ def _quantize(options: argparse.Namespace) -> int:
     from taglio.report import terminal
     from taglio.report.progress import bar
 
-    options.scheme = options.scheme or f"qdq-u8s8-asym-{'pt' if options.method == 'dynamic' else 'pc'}"
-    options.threads, options.spinning, options.optimization = 1, False, "all"
     with bar(options.json) as progress:
-        result = quantize(read_setup(options), options.method, options.blocks, options.also, options.out, progress)
+        asked = {"method": options.method, "blocks": options.blocks, "also": options.also, **given(options)}
+        result = quantize(options.out, options.model, options.data, progress=progress, **asked)
     if options.json:
         return emit(result)
     terminal.quantized(result)

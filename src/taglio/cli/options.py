@@ -31,6 +31,30 @@ def group_of(commands: Any, name: str, help_text: str) -> Any:
     return each.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
 
+class Some:
+    """Options of a command that go with --cluster alone, or without it alone."""
+
+    def __init__(self, each: argparse.ArgumentParser, which: str) -> None:
+        self._parser, self._actions = each, list[argparse.Action]()
+        each.set_defaults(**{which: self._actions})
+
+    def add_argument(self, *names: str, **how: Any) -> None:
+        """As of a parser."""
+        self._actions.append(self._parser.add_argument(*names, **how))
+
+
+WITH, WITHOUT = "with_cluster", "without_cluster"
+
+
+def refuse_others(options: argparse.Namespace) -> None:
+    """Raise BadOption for options that mean nothing with, or without, the --cluster that was or was not given."""
+    which, fix = (WITH, "add --cluster FILE") if options.cluster is None else (WITHOUT, "leave --cluster out")
+    for action in getattr(options, which, ()):
+        if getattr(options, action.dest) != action.default:
+            others = "several machines" if options.cluster is None else "one machine"
+            raise BadOption(f"{action.option_strings[0]} is for {others}: {fix}")
+
+
 def model_argument(each: argparse.ArgumentParser) -> None:
     """MODEL and --shape."""
     each.add_argument("model", type=Path, metavar="MODEL", help="ONNX file")
@@ -124,7 +148,7 @@ def pin_arguments(each: argparse.ArgumentParser) -> None:
 def measuring_arguments(each: argparse.ArgumentParser) -> None:
     """How sessions run and how long is measured."""
     each.add_argument(
-        "--scheme", default="auto", help="int8 scheme such as qdq-u8s8-asym-pc, or auto: measure several and choose"
+        "--scheme", default="auto", help="int8 scheme such as qdq-u8s8-asym-pc, or auto: measure several, choose for --max-error"
     )
     each.add_argument("--threads", type=thread_count, default=None, help="threads per session (default: all cores)")
     each.add_argument("--spinning", action="store_true", help="let ONNX Runtime threads spin (dedicated machine)")
@@ -144,7 +168,7 @@ def measuring_arguments(each: argparse.ArgumentParser) -> None:
     )
 
 
-def runtime_argument(each: argparse.ArgumentParser, default: str | None) -> None:
+def runtime_argument(each: argparse.ArgumentParser | Some, default: str | None) -> None:
     """--runtime; None for the profile's own."""
     each.add_argument(
         "--runtime",
@@ -154,13 +178,13 @@ def runtime_argument(each: argparse.ArgumentParser, default: str | None) -> None
     )
 
 
-def effort_argument(each: argparse.ArgumentParser) -> None:
+def effort_argument(each: argparse.ArgumentParser | Some) -> None:
     """--effort."""
     each.add_argument("--effort", type=positive_float, default=1.0, help="scale the time spent measuring (default 1)")
 
 
 def folder_argument(each: argparse.ArgumentParser) -> None:
-    """OUT, a folder that the stage before wrote."""
+    """OUT, a workspace directory."""
     each.add_argument("folder", type=Path, metavar="OUT", help="workspace directory")
 
 
@@ -238,37 +262,36 @@ def shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def read_setup(options: argparse.Namespace) -> Any:
-    """The workspace set-up that the options describe."""
-    from taglio.error.loss import RELATIVE_L2
-    from taglio.flow.workspace import Setup
-    from taglio.profile.machine import available_cores
-    from taglio.quantize.scheme import parse_scheme
-
-    calibration = getattr(options, "calibration", None)
-    return Setup(
-        str(options.model.resolve()),
-        shapes(options.shape),
-        str(options.data.resolve()),
-        options.preprocess,
-        options.seed,
-        options.threads or available_cores(),
-        options.spinning,
-        options.optimization,
-        None if options.scheme == "auto" else parse_scheme(options.scheme),
-        getattr(options, "metric", RELATIVE_L2),
-        str(calibration.resolve()) if calibration else "",
-        getattr(options, "runtime", "onnxruntime"),
-        getattr(options, "requantize", False),
-        getattr(options, "memory_limit", None),
-    )
+# Options that are called as the library's arguments; of others, what they are called there.
+_SAME = (
+    *("calibration", "preprocess", "metric", "seed", "threads", "spinning", "optimization", "runtime", "requantize"),
+    *("scheme", "max_error", "keep_float", "force_int8", "keep_off", "max_energy_j", "effort", "scenario", "objective"),
+    *("explain", "gap", "running", "memory_limit"),
+)
+_RENAMED = {
+    "pin": "pins",
+    "cut": "cuts",
+    "rate": "rate_per_s",
+    "min_rate": "min_rate_per_s",
+    "time_limit": "time_limit_s",
+    "what_if": "changes",
+}
 
 
-def read_limits(graph: Any, options: argparse.Namespace) -> Any:
-    """The limits that the options ask for; patterns need the graph."""
-    from taglio.plan.one_machine import pinned
-
-    return pinned(graph, options.max_error, options.keep_float, options.force_int8)
+def given(options: argparse.Namespace, *without: str) -> dict[str, Any]:
+    """The library's arguments that the options say; `without` are options for another function."""
+    found = {name: name for name in _SAME} | _RENAMED
+    result = {
+        argument: getattr(options, name)
+        for name, argument in found.items()
+        if name not in without and getattr(options, name, None) is not None
+    }
+    if "shape" in options:
+        result["shapes"] = shapes(options.shape)
+    for name in ("max_latency", "switching_cost"):
+        if getattr(options, f"{name}_ms", None) is not None and name not in without:
+            result[f"{name}_s"] = getattr(options, f"{name}_ms") / 1e3
+    return result
 
 
 def remark(text: str) -> None:

@@ -7,6 +7,9 @@ from math import inf
 
 from taglio.errors import BadOption
 
+# The environment variable that is set where devices are emulated on one machine.
+EMULATION = "TAGLIO_EMULATION"
+
 
 @dataclass(frozen=True, slots=True)
 class Device:

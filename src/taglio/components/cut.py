@@ -186,15 +186,15 @@ def devices_after(graph: Graph, tensors: list[str], devices: list[str]) -> dict[
     for tensor in tensors:
         producer = known[tensor].producer if tensor in known else None
         if producer is None:
-            raise BadOption(f'--cut "{tensor}": no block produces such a tensor: taglio inspect lists them')
+            raise BadOption(f'`cuts` "{tensor}": no block produces such a tensor: taglio inspect lists them')
         behind = {producer}
         for block in reversed(graph.blocks):  # everything the producer needs stays before the cut
             if block.name in behind:
                 behind |= {source for name in block.inputs if (source := known[name].producer) is not None}
         if not before < behind:
-            raise BadOption(f'--cut "{tensor}" lies before the cut named ahead of it: name cuts from input to output')
+            raise BadOption(f'`cuts` "{tensor}" lies before the cut named ahead of it: name cuts from input to output')
         if len(behind) == len(graph.blocks):
-            raise BadOption(f'--cut "{tensor}": no block comes behind it, so there is nothing to cut off')
+            raise BadOption(f'`cuts` "{tensor}": no block comes behind it, so there is nothing to cut off')
         before = behind
         for block in graph.blocks:
             stage[block.name] += block.name not in behind

@@ -114,7 +114,7 @@ def from_images(
         images = [_image(file, spec, how) for file in members]
         name = span(members[0].name, members[-1].name)
         if len({image.shape for image in images}) > 1:
-            raise BadData(f"{path}: {name} differ in size, and the model's batch is {batch}: use --preprocess size=HxW")
+            raise BadData(f"{path}: {name} differ in size, and the model's batch is {batch}: use `preprocess` size=HxW")
         names.append(name)
         samples.append({spec.name: np.stack(images)})
     return assemble(str(path), samples, names, None, len(files) - batch * len(samples))

@@ -10,59 +10,81 @@ from typing import Any
 import numpy as np
 
 from taglio.data.arrays import Column, Named, by_input, from_columns, one_sample
-from taglio.data.dataset import Dataset, assemble, checked_labels, checked_limit, evenly
+from taglio.data.dataset import LABEL_KEYS, Dataset, assemble, checked_labels, checked_limit, evenly
 from taglio.data.spec import Array, InputSpec, batch_symbol
 from taglio.errors import BadData
 
-_SOURCE = "data"
 
-
-def from_values(values: Any, inputs: Sequence[InputSpec], limit: int | None = None) -> Dataset:
+def from_values(
+    values: Any, inputs: Sequence[InputSpec], limit: int | None = None, labels: Any = None, source: str = "data"
+) -> Dataset:
     """Samples from an array [N, *sample], from such arrays by input name, or from an iterable of samples.
 
     A sample of an iterable is an array, arrays by input name, or arrays in the order of the inputs, perhaps with a
-    label behind them. Where the model fixes its batch, several in one (as loaders give) are taken apart; where its
-    batch is dynamic, they stay together. At most `limit` samples (None: 512) are kept: evenly spaced where the length
-    is known, the first ones of a generator. Raises BadData for values that do not fit the model.
+    label behind them; `labels` [N] bring labels that the values lack. Where the model fixes its batch, several in one
+    (as loaders give) are taken apart; where its batch is dynamic, they stay together. At most `limit` samples (None:
+    512) are kept: evenly spaced where the length is known, the first ones of a generator. `source` is what errors call
+    the values. Raises BadData for values that do not fit the model.
     """
-    at_most = checked_limit(limit, inputs, _SOURCE)
+    at_most = checked_limit(limit, inputs, f"`{source}`")
+    given = None if labels is None else _array(labels, "`labels`")
     if isinstance(values, Mapping):
-        columns = {str(key): Column(_array(value, f"data[{key!r}]")) for key, value in values.items()}
-        return from_columns(_SOURCE, columns, inputs, at_most)
-    if isinstance(values, np.ndarray) or hasattr(values, "detach"):
-        return from_columns(_SOURCE, {"": Column(_array(values, _SOURCE))}, inputs, at_most)
-    if isinstance(values, (str, bytes)) or not hasattr(values, "__iter__"):
-        raise BadData(f"data is a {type(values).__name__}: give arrays by input name, or an iterable of samples")
-    return _from_items(values, inputs, at_most)
+        columns = {str(key): Column(_array(value, f"`{source}`[{key!r}]")) for key, value in values.items()}
+    elif isinstance(values, np.ndarray) or hasattr(values, "detach"):
+        columns = {"": Column(_array(values, f"`{source}`"))}
+    elif isinstance(values, (str, bytes)) or not (hasattr(values, "__iter__") or hasattr(values, "__getitem__")):
+        raise BadData(f"`{source}` is a {type(values).__name__}: give arrays by input name, or an iterable of samples")
+    else:
+        return _from_items(values, inputs, at_most, given, source)
+    if given is not None:
+        if any(key in LABEL_KEYS for key in columns):
+            raise BadData(f"`{source}` holds labels already: leave `labels` out")
+        columns[LABEL_KEYS[0]] = Column(given)
+    return from_columns(f"`{source}`", columns, inputs, at_most)
 
 
-def _from_items(values: Iterable[Any], inputs: Sequence[InputSpec], limit: int) -> Dataset:
+def one_feed(sample: Any, inputs: Sequence[InputSpec]) -> dict[str, Array]:
+    """One sample as the model is fed it: arrays by input name, or one array for a model of one input; the batch
+    dimension may be missing. Raises BadData for a sample that does not fit."""
+    symbol, named = batch_symbol(inputs), _named("`sample`", sample, inputs)
+    return {spec.name: one_sample("`sample`", spec, named.arrays[spec.name].whole(), symbol) for spec in inputs}
+
+
+def _from_items(
+    values: Iterable[Any], inputs: Sequence[InputSpec], limit: int, given: Array | None, source: str
+) -> Dataset:
     symbol = batch_symbol(inputs)
     samples: list[dict[str, Array]] = []
     names: list[str] = []
     labels: list[Array] = []
     remarks: dict[str, None] = {}
     chosen, total = _chosen(values, limit)
+    if given is not None and (given.ndim == 0 or (total and len(given) != total)):
+        raise BadData(f"`labels` have the shape {list(given.shape)} for {total} samples: give one label per sample")
     for index, item in chosen:
-        where = f"data[{index}]"
+        where = f"`{source}`[{index}]"
         named = _named(where, item, inputs)
-        remarks |= dict.fromkeys(remark.replace(where, _SOURCE) for remark in named.remarks)
+        remarks |= dict.fromkeys(remark.replace(where, f"`{source}`") for remark in named.remarks)
         arrays = {name: column.whole() for name, column in named.arrays.items()}
         label = None if named.labels is None else named.labels.whole()
+        if given is not None:
+            label = given[index] if index < len(given) else None
         for piece, feed in enumerate(_taken_apart(inputs, arrays)):
             samples.append({spec.name: one_sample(where, spec, feed[spec.name], symbol) for spec in inputs})
             names.append(str(index) if feed is arrays else f"{index}.{piece}")
             if label is not None:
-                labels.append(label if feed is arrays else label[piece])
+                labels.append(label if feed is arrays or label.ndim == 0 else label[piece])
         if len(samples) >= limit:
             break
     samples, names, labels = samples[:limit], names[:limit], labels[:limit]
     if not samples:
-        raise BadData("data has no samples: a generator gives its values once, so make it anew for each use")
+        raise BadData(f"`{source}` has no samples: a generator gives its values once, so make it anew for each use")
     if labels and (len(labels) != len(samples) or len({label.shape for label in labels}) > 1):
-        raise BadData(f"data has {len(labels)} labels for {len(samples)} samples, or of several shapes: give one each")
-    stacked = checked_labels(_SOURCE, np.stack(labels), len(samples)) if labels else None
-    return assemble(_SOURCE, samples, names, stacked, max(0, total - len(samples)), [*remarks])
+        raise BadData(
+            f"`{source}` has {len(labels)} labels for {len(samples)} samples, or of several shapes: give one each"
+        )
+    stacked = checked_labels(f"`{source}`", np.stack(labels), len(samples)) if labels else None
+    return assemble(f"`{source}`", samples, names, stacked, max(0, total - len(samples)), [*remarks])
 
 
 def _chosen(values: Iterable[Any], limit: int) -> tuple[Iterator[tuple[int, Any]], int]:
@@ -71,7 +93,7 @@ def _chosen(values: Iterable[Any], limit: int) -> tuple[Iterator[tuple[int, Any]
         total = len(values)  # type: ignore[arg-type]
     except TypeError:
         return islice(enumerate(values), limit), 0
-    if total <= limit or not hasattr(values, "__getitem__"):
+    if not hasattr(values, "__getitem__"):
         return islice(enumerate(values), limit), total
     return ((index, values[index]) for index in evenly(total, limit)), total
 

@@ -55,7 +55,7 @@ def few_inputs(calibration: Sequence[bytes], held_out: Sequence[bytes]) -> list[
     if min(ranges, errors) < _FEW:
         lines.append(
             f"few inputs: {ranges} for the ranges and {errors} for the error, where {_FEW} of each are the least to "
-            "rely on; give more in --data"
+            "rely on; give more data"
         )
     return lines
 
@@ -77,7 +77,7 @@ def constant_inputs(samples: Iterable[Mapping[str, np.ndarray]]) -> list[str]:
             which = f" ({values[0]})" if len({str(each) for each in values}) == 1 else ""
             lines.append(
                 f"input {name} is one value throughout{which} in {len(values)} of {count} samples: "
-                "check the data and --preprocess"
+                "check the data and how they are preprocessed"
             )
     return lines
 
@@ -121,7 +121,7 @@ def too_few_inputs(squares: np.ndarray, references: np.ndarray, names: Sequence[
     if errors[worst] == 0.0:
         return ""
     if count < 2:
-        return "measured on 1 input: nothing is known of how the error varies between inputs; give more in --data"
+        return "measured on 1 input: nothing is known of how the error varies between inputs; give more data"
     ratio = squares[:, worst].sum() / totals[worst]
     residual = squares[:, worst] - ratio * references[:, worst]
     spread = np.sqrt(count / (count - 1) * np.sum(residual**2)) / squares[:, worst].sum() / 2.0
@@ -129,7 +129,7 @@ def too_few_inputs(squares: np.ndarray, references: np.ndarray, names: Sequence[
         return ""
     return (
         f"measured on {count} inputs: others may change the error of {names[worst]} ({errors[worst]:.2%} with all "
-        f"blocks in int8) by {spread:.0%} (one standard error); give more in --data"
+        f"blocks in int8) by {spread:.0%} (one standard error); give more data"
     )
 
 
@@ -139,7 +139,7 @@ def coarse_metric(metric: Metric, inputs: int) -> str:
         return ""
     return (
         f"{metric.name} on {inputs} held-out inputs: where it counts answers, one of them is {1 / inputs:.1%}; "
-        "give more in --data"
+        "give more data"
     )
 
 
@@ -192,5 +192,5 @@ def constant_outputs(references: Sequence[Sequence[np.ndarray]], names: Sequence
         return ""
     return (
         f"output {', '.join(dead)} is the same for all {len(references)} inputs: its error says nothing of inputs; "
-        "check --preprocess"
+        "check how the data are preprocessed"
     )

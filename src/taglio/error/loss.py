@@ -124,14 +124,14 @@ class Metric:
         """The largest loss that the bound `value`, in the metric's unit, allows. Raises BadOption for one that even the
         float model breaks, or that no model can break."""
         if not isfinite(value) or (self.name != SQNR and not self.own and value < 0.0):
-            raise BadOption(f"--max-error {value}: give a value that {self.name} can have")
+            raise BadOption(f"`max_error` {value}: give a value that {self.name} can have")
         if self.name == TOP1 and value > 1.0:
-            raise BadOption(f"--max-error {value}: top1 is a share of inputs that agree: give at most 1, such as 0.99")
+            raise BadOption(f"`max_error` {value}: top1 is a share of inputs that agree: give at most 1, such as 0.99")
         if self.own:
             margin = self.float_value - value if self.larger_is_better else value - self.float_value
             if margin < 0.0:
                 raise BadOption(
-                    f"--max-error {value}: the float model itself has {self.name} = {self.float_value:.5g}: "
+                    f"`max_error` {value}: the float model itself has {self.name} = {self.float_value:.5g}: "
                     f"give a bound that is {'below' if self.larger_is_better else 'above'} that"
                 )
         return self.loss(value)
@@ -148,7 +148,7 @@ def parse_metric(text: str) -> Metric:
         return Metric(name, not getattr(function, "smaller_is_better", False))
     if name not in (*SMOOTH, TOP1):
         raise BadOption(
-            f'--metric "{text}" is none of {", ".join((*SMOOTH, TOP1))}: choose one, or a function as module:function'
+            f'`metric` "{text}" is none of {", ".join((*SMOOTH, TOP1))}: choose one, or a function as module:function'
         )
     return Metric(name, name in (SQNR, TOP1))
 
@@ -163,9 +163,9 @@ def user_function(name: str) -> Callable[[Mapping[str, np.ndarray], Any], Any]:
         found = getattr(importlib.import_module(module), attribute)
     except Exception as error:  # a user's module may raise anything while it is imported
         reason = " ".join(str(error).split())[:200]
-        raise BadOption(f"--metric {name}: cannot be imported ({type(error).__name__}: {reason})") from None
+        raise BadOption(f"`metric` {name}: cannot be imported ({type(error).__name__}: {reason})") from None
     if not callable(found):
-        raise BadOption(f"--metric {name}: is a {type(found).__name__}, not a function")
+        raise BadOption(f"`metric` {name}: is a {type(found).__name__}, not a function")
     return found  # type: ignore[no-any-return]
 
 
@@ -183,11 +183,11 @@ def call_user(name: str, outputs: Mapping[str, np.ndarray], labels: np.ndarray |
         raise
     except Exception as error:  # a user's function may raise anything
         reason = " ".join(str(error).split())[:200]
-        raise BadData(f"--metric {name}: raised {type(error).__name__}: {reason}") from None
+        raise BadData(f"`metric` {name}: raised {type(error).__name__}: {reason}") from None
     try:
         value = float(result)
     except (TypeError, ValueError):
-        raise BadData(f"--metric {name}: returned {type(result).__name__} {str(result)[:60]!r}, not a number") from None
+        raise BadData(f"`metric` {name}: returned {type(result).__name__} {str(result)[:60]!r}, not a number") from None
     if not isfinite(value):
-        raise BadData(f"--metric {name}: returned {value}: it must be finite for every model that is tried")
+        raise BadData(f"`metric` {name}: returned {value}: it must be finite for every model that is tried")
     return value

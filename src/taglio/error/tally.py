@@ -251,7 +251,7 @@ def _agreement(name: str, reference: np.ndarray, changed: np.ndarray) -> tuple[i
     """Rows of class scores, and how many of them have their largest score at the same class."""
     if reference.ndim != 2 or reference.shape[1] < 2:
         raise BadData(
-            f"--metric top1: output {name} has shape {list(reference.shape)}, not [inputs, classes]: "
+            f"`metric` top1: output {name} has shape {list(reference.shape)}, not [inputs, classes]: "
             "use relative-l2, or a function of your own"
         )
     if changed.shape != reference.shape:

@@ -12,7 +12,7 @@ from taglio import weights
 from taglio.error.loss import Metric
 from taglio.error.tally import Outputs, PartLoss, Tally
 from taglio.errors import BadData
-from taglio.flow.workspace import Work
+from taglio.flow.work import Work
 from taglio.memory import Shelf
 from taglio.plan.result import Limits
 from taglio.profile.measure import FLOAT_RUN
@@ -53,7 +53,7 @@ def answers(work: Work, models: Mapping[str, Callable[[], onnx.ModelProto]], met
     samples, labels = work.data.held_out.samples, work.data.held_out.labels
     original = work.model.proto
     reference = open_session(original, options, label=work.model.name)
-    wanted = Shelf((run_session(reference, names, sample, work.setup.data) for sample in samples), work.outputs_bytes)
+    wanted = Shelf((run_session(reference, names, sample, work.data.held_out.source) for sample in samples), work.outputs_bytes)
     del reference  # one session at a time
     tallies = {name: Tally(work.parts, metric, watched=True) for name in (FLOAT_RUN, *models)}
     hits = {name: _Hits(labels) for name in tallies}

@@ -1,4 +1,4 @@
-"""`--scheme auto`: measure the sensible schemes on this device and pick one. Plans nothing."""
+"""Scheme "auto": measure the sensible schemes on this device and pick one. Plans nothing."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -9,7 +9,7 @@ import onnx
 from taglio.error.loss import Metric
 from taglio.error.tally import Tally
 from taglio.errors import BadOption, TaglioError, one_line
-from taglio.flow.workspace import Work
+from taglio.flow.work import Work
 from taglio.memory import Shelf
 from taglio.model.graph import Graph
 from taglio.profile.measure import FLOAT_RUN, pure_assignments
@@ -133,12 +133,25 @@ def choose(
     return pick(results).scheme, (*results, *dropped)
 
 
+def settle(
+    work: Work, scheme: Scheme | None, max_loss: float, metric: Metric, progress: Progress | None = None
+) -> tuple[Work, Scheme, tuple[SchemeResult, ...]]:
+    """`work` with the blocks float that cannot be int8 under `scheme` (None: the best for a bound on the loss), the
+    scheme, and what was tried."""
+    tried: tuple[SchemeResult, ...] = ()
+    if scheme is None:
+        scheme, tried = choose(work, max_loss, metric, progress=progress)
+        work = float_where_none_loads(work, tried)
+        work.kept.forget("builder", but=scheme)  # each holds the weights once more
+    return work.settled(scheme, progress), scheme, tried
+
+
 def float_where_none_loads(work: Work, results: Sequence[SchemeResult]) -> Work:
     """`work` with every block kept float, for the first scheme's reason, where every scheme was dropped."""
     if not results or not all(each.dropped for each in results):
         return work
     blocks = tuple(replace(block, refusal=block.refusal or results[0].dropped) for block in work.graph.blocks)
-    return replace(work, graph=replace(work.graph, blocks=blocks))
+    return work.but(graph=replace(work.graph, blocks=blocks))
 
 
 def pick(results: Sequence[SchemeResult]) -> SchemeResult:

@@ -1,11 +1,10 @@
-"""The error stage of a workspace: how many inputs to measure on, the study, and what of the data puts it in doubt."""
+"""The error stage: how many inputs to measure on, the study, and what of the data puts it in doubt."""
 
 import time
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import chain
 
-from taglio import artifact
 from taglio.data.dataset import Dataset
 from taglio.error.compared import as_array
 from taglio.error.doubts import (
@@ -23,67 +22,47 @@ from taglio.error.loss import Metric, call_user, parse_metric
 from taglio.error.measure import ErrorMeter
 from taglio.error.model import ErrorModel
 from taglio.error.study import Budget, study
-from taglio.error.switchable import Switchable, quantizable_flows
+from taglio.error.switchable import Switchable
 from taglio.error.tally import Tally
-from taglio.errors import BadOption
-from taglio.flow.memory import activation_bytes
-from taglio.flow.transaction import drop
-from taglio.flow.workspace import ERROR, MADE_FROM, Work
+from taglio.flow.arguments import positive
+from taglio.flow.work import Work
 from taglio.plan.result import Limits
 from taglio.profile.measure import pure_assignments
+from taglio.profile.result import Profile
 from taglio.profile.stopwatch import Progress
 from taglio.quantize.precision import precisions
-from taglio.quantize.qdq import QdqBuilder
 from taglio.quantize.ranges import calibrate
 from taglio.quantize.scheme import Scheme
-from taglio.runtimes.onnxruntime import (
-    CUDA,
-    PROVIDERS,
-    SessionOptions,
-    open_session,
-    providers_for,
-    run_session,
-    sums_saturate,
-)
+from taglio.runtimes.onnxruntime import PROVIDERS, open_session, run_session, sums_saturate
 
 # Outputs with few numbers have an erratic error: inputs are added until this many numbers are compared.
 _NUMBERS = 2000
 _LEAST_INPUTS, _MOST_INPUTS = 8, 64
 _RANGE_INPUTS = 4
-_SMALL_BYTES, _TOGETHER = 64_000_000, 8
 
 
-def open_switchable(work: Work, builder: QdqBuilder, scheme: Scheme, provider: str = "cpu") -> Switchable:
-    """The switchable graph of the workspace's model.
-
-    A network whose weights are small enough to hold twice is tried with several inputs at once.
-    """
-    options = SessionOptions(work.setup.threads, spinning=work.setup.spinning, providers=providers_for(provider))
-    wires = dict.fromkeys(quantizable_flows(work.graph), scheme)
-    small = sum(block.weight_float_bytes for block in work.graph.blocks) < _SMALL_BYTES
-    together = work.typical[: _together(work)] if small else ()
-    result = Switchable(work.model, work.graph, builder, precisions(scheme), options, wires=wires, together=together)
-    if provider == "cuda" and result.provider != CUDA:  # offered, but without a GPU, a driver or its libraries
-        raise BadOption(f"--provider cuda: ONNX Runtime offers {CUDA} but could not start it here: use auto or cpu")
-    return result
-
-
-def _together(work: Work) -> int:
-    """How many inputs may be run at once."""
-    if work.outputs_bytes is None:
-        return _TOGETHER
-    return min(_TOGETHER, int(work.outputs_bytes / max(1, activation_bytes(work.graph))))
-
-
-def error_stage(
+def error_model(
     work: Work,
-    scheme: Scheme,
-    switchable: Switchable,
+    profile: Profile,
+    *,
+    provider: str = "cpu",
     confidence: float = 0.9,
     effort: float = 1.0,
     progress: Progress | None = None,
 ) -> ErrorModel:
-    """Measure errors, fit, and keep the model in the folder."""
+    """Measure how blocks in int8 change the output of `work`, and fit what any subset of them does.
+
+    The scheme is that of `profile`. `provider` is what the error is measured on ("cpu", "cuda" or "auto"), `confidence`
+    the share of plans whose error is under the model's upper end, `effort` scales the time given to measuring.
+
+    >>> error = taglio.error_model(model, profile, effort=0.05)
+    >>> error.predict(model.graph, {})
+    0.0
+    """
+    positive("effort", effort)
+    scheme = profile.scheme
+    work = work.settled(scheme, progress)
+    switchable = work.switchable(scheme, provider, progress)
     budget = Budget(seconds=26.0 * effort)
     meter = work.meter(switchable, affordable_inputs(work, switchable, budget))
     result = study(
@@ -101,14 +80,11 @@ def error_stage(
     where = f"measured on {switchable.provider}, whose rounding is not the CPU's: plans are verified on the CPU"
     lines = () if switchable.provider == PROVIDERS[0] else (where,)
     everything = meter.tally(pure_assignments(work.graph, precisions(scheme))["int8"])
-    result = replace(
+    return replace(
         result,
         notes=lines + doubts(work, scheme, meter, everything, progress),
         parts=everything.parts(work.data.held_out.labels),
     )
-    drop(work.folder, *MADE_FROM[ERROR])
-    artifact.save(work.folder / f"{ERROR}.json", ERROR, work.model.sha256, result)
-    return result
 
 
 def affordable_inputs(work: Work, switchable: Switchable, budget: Budget) -> int:
@@ -140,7 +116,7 @@ def doubts(
         no_numbers(meter.references, outputs),
         too_few_inputs(squares, references, meter.names),
         coarse_metric(meter.metric, len(work.data.held_out.samples)),
-        unlike_calibration(work.ranges(scheme, progress).low_high, _held_out_ranges(work), work.graph),
+        unlike_calibration(work.ranges(scheme.calibration, progress).low_high, _held_out_ranges(work), work.graph),
         constant_outputs(meter.references, outputs),
         saturating_sums(scheme, sums_saturate()),
     ]
@@ -164,7 +140,7 @@ def _float_value(work: Work, metric: Metric) -> float:
     session = open_session(work.model.proto, work.setup.options(), label=work.model.name)
     tally = Tally(names, metric)
     for sample in held_out.samples:
-        outputs = run_session(session, names, sample, work.setup.data)
+        outputs = run_session(session, names, sample, held_out.source)
         tally.add(outputs, outputs)
     return call_user(metric.name, tally.outputs(), held_out.labels)
 

@@ -39,8 +39,8 @@ class Needs:
         """Raises BadOption for a limit below the least."""
         if self.least > limit_bytes:
             raise BadOption(
-                f"--memory-limit {_size(limit_bytes)}: {name} needs {_size(self.least)} at least by estimate: "
-                "allow that much, or give smaller inputs with --shape"
+                f"`memory_limit` {_size(limit_bytes)}: {name} needs {_size(self.least)} at least by estimate: "
+                "allow that much, or give smaller inputs with `shapes`"
             )
 
 

@@ -1,170 +1,99 @@
-"""The whole flow on one machine: profile, error, plan, build, time. What it wrote replaces an older run at the end."""
+"""The whole flow on one machine: profile, error, plan, build, time. Writes nothing."""
 
 import resource
 import sys
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from math import isfinite
-from pathlib import Path
+from typing import Any
 
-from taglio import artifact, weights
-from taglio.components.build import Manifest, write
-from taglio.components.cut import Wires, cut
-from taglio.components.placed import placed
+from taglio import weights
 from taglio.errors import BadOption
-from taglio.flow import workspace
 from taglio.flow.answers import Answers, of_answers
-from taglio.flow.choose_scheme import SchemeResult, choose, float_where_none_loads
-from taglio.flow.decide import Decision, decide, same_assignment, timing_of
-from taglio.flow.error import error_stage, loss_limits, open_switchable
+from taglio.flow.arguments import positive
+from taglio.flow.build import Built, assemble
+from taglio.flow.choose_scheme import SchemeResult, settle
+from taglio.flow.error import error_model
 from taglio.flow.outcome import Outcome, Point, Variant
-from taglio.flow.transaction import changing, drop
-from taglio.flow.workspace import COMPONENTS, MADE_FROM, OUTCOME, PLAN, PROFILE, Setup, Work
-from taglio.model.graph import Graph
-from taglio.plan.result import Limits, Plan
-from taglio.plan.search import best
-from taglio.profile.layerwise import Cut, LayerTimes, layer_times
-from taglio.profile.measure import FLOAT_RUN, profile
-from taglio.profile.result import Profile
-from taglio.profile.stopwatch import FEEDS, Effort, Progress, Timed
-from taglio.quantize.precision import precisions
-from taglio.quantize.qdq import QdqBuilder
+from taglio.flow.plan import Decision, decide, limits_for, same_assignment, timing_of
+from taglio.flow.profile import AUTO, profile_as, read_scheme
+from taglio.flow.result import Result, result_of
+from taglio.flow.work import Model, Work
+from taglio.profile.measure import FLOAT_RUN
+from taglio.profile.stopwatch import Progress, Timed
 from taglio.quantize.scheme import Scheme
-from taglio.runtimes.onnxruntime import NAME
-
-LAYERS = "layers"
-# The whole quantised model, with the placement in its own metadata, beside the components of several devices.
-PLACED = "placed.onnx"
 
 
 def optimize(
-    folder: Path,
-    setup: Setup,
-    limits_of: Callable[[Graph], Limits],
+    model: Any,
+    data: Any = None,
     *,
+    max_error: float,
+    keep_float: Sequence[str] = (),
+    force_int8: Sequence[str] = (),
+    scheme: str | Scheme = AUTO,
     confidence: float = 0.9,
     effort: float = 1.0,
     progress: Progress | None = None,
-) -> Outcome:
-    """The fastest model under the limits that `limits_of` gives for its blocks, built into `folder`. `effort` scales
-    the time given to measuring.
+    **settings: Any,
+) -> Result:
+    """The fastest form of `model` whose output changes by at most `max_error` on held-out `data`, built and measured.
 
-    The plan that is returned held the bound when measured on held-out inputs and was the fastest of the finalists
-    when timed beside float and all-int8; where nothing in int8 is both, it is the float model. Raises Busy where
-    another command works in `folder`.
+    `model` is a path, bytes or an `onnx.ModelProto`, `data` what `taglio.Model` takes, as are `settings` (labels,
+    calibration, shapes, preprocess, metric, seed, threads, runtime and more); or `model` is a `taglio.Model`, opened
+    with its data. `max_error` is in the unit of the metric. Blocks that match a pattern of `keep_float` stay float,
+    those of `force_int8` become int8. `scheme` is the int8 form ("auto": the best of several is found), `effort` scales
+    the time given to measuring, `progress` is called with a stage, what is done and the total.
+
+    The plan held the bound when measured on held-out inputs and was the fastest of the finalists when timed beside
+    float and all-int8; where nothing in int8 is both, it is the float model. Raises Infeasible where blocks that are
+    forced into int8 break the bound, BadModel, BadData or BadOption for what cannot be used.
+
+    >>> result = taglio.optimize(model, max_error=0.02, effort=0.05, scheme="qdq-u8s8-asym-pc")
+    >>> result.table.plan.holds(0.02), sorted(result.session().run(images[0]))
+    (True, ['logits'])
     """
-    with changing(folder, create=True) as staged:
-        return _optimize(staged, setup, limits_of, confidence, effort, progress)
-
-
-def _optimize(
-    folder: Path,
-    setup: Setup,
-    limits_of: Callable[[Graph], Limits],
-    confidence: float,
-    effort: float,
-    progress: Progress | None,
-) -> Outcome:
     clock = _Clock()
-    work = workspace.open_only(folder, setup)
-    limits = loss_limits(work, limits_of(work.graph))
+    positive("effort", effort)
+    wanted = read_scheme(scheme)
+    if isinstance(model, Work):
+        if data is not None or settings:
+            raise BadOption("`model` is opened already: give `data` and settings to taglio.Model")
+        work = model
+    else:
+        work = Model(model, data, **settings)
+    limits = limits_for(work, max_error, keep_float, force_int8)
     if limits.max_error is None:
-        raise BadOption("--max-error: give the worst that is allowed, such as 0.01 for 1 %")
-    workspace.keep(work)
+        raise BadOption("`max_error` is missing: give the worst that is allowed, such as 0.01 for 1 %")
     clock.lap("load")
-    scheme, schemes = setup.scheme, tuple[SchemeResult, ...]()
-    if scheme is None:
-        scheme, schemes = choose(work, limits.max_error, limits.metric, progress=progress)
-        work = float_where_none_loads(work, schemes)
+    settled, chosen, schemes = settle(work, wanted, limits.max_error, limits.metric, progress)
+    if schemes:
         clock.lap("scheme")
-    work = work.settled(scheme, progress)
-    builder = work.builder(scheme, progress)
+    settled.builder(chosen, progress)
     clock.lap("calibrate")
-    measured = profile_stage(work, scheme, builder, effort, progress)
+    measured = profile_as(settled, chosen, effort, progress)
     clock.lap("profile")
-    switchable = open_switchable(work, builder, scheme)
-    model = error_stage(work, scheme, switchable, confidence, effort, progress)
+    error = error_model(settled, measured, confidence=confidence, effort=effort, progress=progress)
     clock.lap("error")
-    decision = decide(work, builder, switchable, measured, model, limits, effort=effort, progress=progress)
-    artifact.save(folder / f"{PROFILE}.json", PROFILE, work.model.sha256, decision.profile)
+    decision = decide(settled, measured, error, limits, effort=effort, progress=progress)
     clock.lap("plan")
-    winner = decision.finalists[decision.winner]
-    plan = replace(winner.plan, measured_error=winner.error, shapes=work.measured_shapes)
-    if winner.name:
-        solved = best([each for each in decision.tried if not each.name], 1)
-        ahead = solved[0].plan.predicted_latency_s.value if solved else plan.predicted_latency_s.value
-        plan = replace(plan, gap=max(0.0, plan.predicted_latency_s.value / ahead - 1.0))
-    artifact.save(folder / f"{PLAN}.json", PLAN, work.model.sha256, plan)
-    manifest = build_stage(work, builder, plan)
+    built = assemble(settled, decision.plan)
     clock.lap("build")
-    notes = model.notes + of_answers(decision.answers, decision.winner, limits)
-    outcome = replace(_outcome(work, plan, schemes, builder, decision, manifest, clock), notes=notes)
-    artifact.save(folder / f"{OUTCOME}.json", OUTCOME, work.model.sha256, outcome)
-    return outcome
-
-
-def profile_stage(
-    work: Work, scheme: Scheme, builder: QdqBuilder, effort: float = 1.0, progress: Progress | None = None
-) -> Profile:
-    """Measure times and keep them in the folder."""
-    result = profile(
-        work.model,
-        work.graph,
-        builder,
-        scheme,
-        work.typical[:FEEDS],
-        work.setup.options(),
-        Effort(budget_s=16.0 * effort),
-        seed=work.setup.seed,
-        progress=progress,
-        limit_bytes=work.memory_bytes,
-    )
-    drop(work.folder, *MADE_FROM[PROFILE])
-    artifact.save(work.folder / f"{PROFILE}.json", PROFILE, work.model.sha256, result)
-    return result
-
-
-def refuse_layers(setup: Setup) -> None:
-    """Raises BadOption where layers alone would not be what runs: `taglio compare --layers` tells OpenVINO's parts."""
-    if setup.runtime != NAME:
-        raise BadOption(f"--layers times ONNX Runtime, not {setup.runtime}: leave --layers or --runtime out")
-
-
-def layers_stage(work: Work, scheme: Scheme, cut_at: Cut, progress: Progress | None = None) -> LayerTimes:
-    """Time every layer alone, the notes' way, and keep the times in the folder. See `refuse_layers`."""
-    builder = work.builder(scheme, progress)
-    options, forms = work.setup.options(), precisions(scheme)
-    result = layer_times(
-        work.model, work.graph, builder, forms, options, work.typical[0], cut=cut_at, progress=progress
-    )
-    artifact.save(work.folder / f"{LAYERS}.json", LAYERS, work.model.sha256, result)
-    return result
-
-
-def build_stage(work: Work, builder: QdqBuilder, plan: Plan) -> Manifest:
-    """Build the plan's components into the folder."""
-    quantized = builder.build(plan.assignment(), plan.wire_only(work.graph))
-    wires = Wires(plan.start, plan.copies()) if plan.crossings else None
-    parts = cut(work.model, work.graph, quantized, plan.devices(), wires, plan.stages())
-    inputs = [spec.name for spec in work.model.inputs]
-    folder = work.folder / COMPONENTS
-    (folder / PLACED).unlink(missing_ok=True)
-    if len(parts) > 1:
-        owner = {operator: block.name for block in work.graph.blocks for operator in block.operators}
-        artifact.write_model(folder / PLACED, placed(quantized, parts, plan, owner))
-    return write(folder, work.model.sha256, inputs, work.model.outputs, parts, plan.fingerprint())
+    notes = error.notes + of_answers(decision.answers, decision.winner, limits)
+    outcome = _outcome(settled, schemes, decision, built, notes, clock)
+    settled.kept.forget("switchable")
+    return result_of(work, wanted, decision.profile, error, decision.plan, built, outcome)
 
 
 def _outcome(
     work: Work,
-    plan: Plan,
     schemes: tuple[SchemeResult, ...],
-    builder: QdqBuilder,
     decision: Decision,
-    manifest: Manifest,
+    built: Built,
+    notes: tuple[str, ...],
     clock: "_Clock",
 ) -> Outcome:
+    plan = decision.plan
     final, timed, answered = decision.finalists, decision.timed, decision.answers
 
     def variant(label: str, name: str, size_bytes: int) -> Variant:
@@ -183,7 +112,7 @@ def _outcome(
         )
 
     float_size = weights.size_bytes(work.model.proto)
-    int8_size = weights.size_bytes(builder.build(final["int8"].plan.assignment()))
+    int8_size = weights.size_bytes(work.builder(plan.scheme).build(final["int8"].plan.assignment()))
     points = []
     for index, each in enumerate(decision.tried):
         name = next((name for name, other in final.items() if same_assignment(each, other)), "")
@@ -218,13 +147,14 @@ def _outcome(
         if FLOAT_RUN in final
         else _float_only(timed, answered[FLOAT_RUN], float_size),
         variant("int8", "int8", int8_size),
-        variant("plan", decision.winner, sum(piece.size_bytes for piece in manifest.pieces)),
+        variant("plan", decision.winner, built.size_bytes),
         tuple(points),
         dict(clock.laps),
         _peak_memory_bytes(),
         plan.fingerprint(),
         plan.limits.metric,
         decision.doubt(),
+        notes,
     )
 
 

@@ -1,106 +1,128 @@
-"""Plan workspaces on a cluster: read their profiles, place them, measure the error, keep the plans. Solves nothing."""
+"""Plan models on a cluster: place them, measure the error, place again. Times nothing, writes nothing."""
 
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf, isfinite
 from pathlib import Path
 
-from taglio import artifact
+from taglio.cluster import file as cluster_file
 from taglio.cluster.devices import Cluster, Device
 from taglio.error.model import ErrorModel
-from taglio.errors import BadArtifact, BadOption, Infeasible
+from taglio.errors import BadArtifact, Infeasible
 from taglio.flow.answers import answers
-from taglio.flow.decide import verifier, whole_meter
-from taglio.flow.error import loss_limits, open_switchable
-from taglio.flow.stages import error_model, keep_plan, reopen_profiled
-from taglio.flow.workspace import PLAN, PROFILE, Work
+from taglio.flow.by_hand import matches
+from taglio.flow.plan import limits_for, meters
+from taglio.flow.work import Work
+from taglio.flow.workspace import PROFILE
 from taglio.model.graph import Graph
-from taglio.plan.objective import Objective
+from taglio.plan.objective import Objective, parse_objective
 from taglio.plan.one_machine import noise_limits
-from taglio.plan.place import GAP, Answer, Running, place
+from taglio.plan.pareto import Axis, Front, front
+from taglio.plan.place import GAP, Answer, Running
+from taglio.plan.place import place as solve
 from taglio.plan.result import Limits, Plan
 from taglio.plan.search import search_by
 from taglio.plan.workload import Workload, in_components, scaled
 from taglio.profile.result import Profile
 from taglio.profile.stopwatch import Progress
-from taglio.quantize.qdq import QdqBuilder
 
-CLUSTER = "cluster"
 _ROUNDS = 5
 # Looser than a plan needs by so much, so that rounding does not forbid it.
 _ROUNDING = 1.001
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterFile:
-    """The cluster that a plan was made for, as it was written."""
-
-    file: str
-    text: str
-    scenario: str | None
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Candidate:
-    """A model to be placed: its workspace, error model, limits and requests a second."""
+    """A model to be placed: its work, error model, limits, requests a second, and its profiles by the name of a device
+    or of the file that a cluster file names; `measured` is the profile of this machine."""
 
-    folder: Path
+    name: str
     work: Work
     measured: Profile
     error: ErrorModel
     limits: Limits
     rate_per_s: float | None
+    profiles: Mapping[str, Profile]
 
     def workload(self, cluster: Cluster, slack: float = 1.0) -> Workload:
         """What the planner needs of it. Raises BadArtifact for a device without a profile."""
         bound = self.limits.max_error
         bounds = None if bound is None else noise_limits(self.error, bound, slack)
-        measured = device_profiles(self.folder, self.work, cluster, self.measured)
-        profiles = {device: in_components(profile) for device, profile in measured.items()}
-        name = self.folder.name
-        return Workload(name, self.work.graph, profiles, self.error, self.limits, self.rate_per_s, bounds)
+        profiles = {device: in_components(each) for device, each in self.device_profiles(cluster).items()}
+        return Workload(self.name, self.work.graph, profiles, self.error, self.limits, self.rate_per_s, bounds)
 
-
-def candidate(folder: Path, limits_of: Callable[[Graph], Limits], rate_per_s: float | None = None) -> Candidate:
-    """A model from its folder; an error bound comes in the metric's unit and becomes a loss."""
-    work, measured = reopen_profiled(folder)
-    error, limits = error_model(work, measured), loss_limits(work, limits_of(work.graph))
-    return Candidate(folder, work, measured, error, limits, rate_per_s)
-
-
-def device_profiles(folder: Path, work: Work, cluster: Cluster, measured: Profile) -> dict[str, Profile]:
-    """A profile for every device, measured or scaled. Raises BadArtifact for a missing or unfit one, or one taken in
-    another runtime than the device's; seconds that are another device's, scaled, are an assumption and may be."""
-    found = {}
-    for device in cluster.devices:
-        file, factor = source(cluster, device)
-        if file == f"{PROFILE}.json":
-            known = measured
-        else:
-            try:
-                known = artifact.load(folder / file, PROFILE, Profile, model_sha256=work.model.sha256)
-            except BadArtifact as error:
+    def device_profiles(self, cluster: Cluster) -> dict[str, Profile]:
+        """A profile for every device, measured or scaled. Raises BadArtifact for a missing or unfit one, or one taken
+        in another runtime than the device's; seconds that are another device's, scaled, are an assumption and may be.
+        """
+        found, owners = {}, {device.profile: device.name for device in cluster.devices}
+        for device in cluster.devices:
+            file, factor = source(cluster, device)
+            known = self.profiles.get(owners.get(file, file)) or self.profiles.get(file)
+            if known is None and file == f"{PROFILE}.json":
+                known = self.measured
+            if known is None:
                 raise BadArtifact(
-                    f'device "{device.name}" has no profile of {work.model.name} ({error}); a cluster file names files '
-                    f"in {folder}: copy what taglio profile wrote there, or write "
-                    'scale = { of = "profile.json", factor = 3.0 }'
-                ) from None
-        if known.scheme != measured.scheme:
-            raise BadArtifact(
-                f"{folder / file}: is of scheme {known.scheme}, that of this machine of {measured.scheme}: "
-                "profile both under one --scheme"
-            )
-        if device.scale_of is None and known.conditions.runtime != device.runtime:
-            raise BadArtifact(
-                f'{folder / file}: was taken in {known.conditions.runtime}, device "{device.name}" runs '
-                f"{device.runtime}: profile it with --runtime {device.runtime}, or change runtime in the cluster file"
-            )
-        # A component elsewhere waits for what it reads, unlike a run of a profile, which follows another.
-        if device.name != cluster.start:
-            known = replace(known, overhead_s=known.overhead_s + known.conditions.waking_s)
-        found[device.name] = known if factor == 1.0 else scaled(known, factor)
-    return found
+                    f'device "{device.name}" has no profile of {self.work.name}: give the one that was measured there '
+                    f'as {file}, or write scale = {{ of = "profile.json", factor = 3.0 }} in the cluster file'
+                )
+            if known.scheme != self.measured.scheme:
+                raise BadArtifact(
+                    f"{file}: is of scheme {known.scheme}, that of this machine of {self.measured.scheme}: "
+                    "profile both under one `scheme`"
+                )
+            if device.scale_of is None and known.conditions.runtime != device.runtime:
+                raise BadArtifact(
+                    f'{file}: was taken in {known.conditions.runtime}, device "{device.name}" runs '
+                    f"{device.runtime}: profile it with `runtime` {device.runtime}, or change runtime in the cluster "
+                    "file"
+                )
+            # A component elsewhere waits for what it reads, unlike a run of a profile, which follows another.
+            if device.name != cluster.start:
+                known = replace(known, overhead_s=known.overhead_s + known.conditions.waking_s)
+            found[device.name] = known if factor == 1.0 else scaled(known, factor)
+        return found
+
+
+def candidate(
+    work: Work,
+    profile: Profile,
+    error: ErrorModel,
+    *,
+    max_error: float | None = None,
+    rate_per_s: float | None = None,
+    profiles: Mapping[str, Profile] | None = None,
+    name: str = "",
+    keep_float: Sequence[str] = (),
+    force_int8: Sequence[str] = (),
+    pins: Sequence[str] = (),
+    keep_off: Sequence[str] = (),
+    max_latency_s: float | None = None,
+    max_energy_j: float | None = None,
+    min_rate_per_s: float | None = None,
+) -> Candidate:
+    """A model to be placed on a cluster, under limits; `max_error` is in the metric's unit.
+
+    `profile` is of this machine, `profiles` those of other devices by name. `pins` and `keep_off` are DEVICE=PATTERN.
+    Raises BadOption.
+    """
+    work = work.settled(profile.scheme)
+    limits = replace(
+        limits_for(work, max_error, keep_float, force_int8),
+        device_pins=by_device(work.graph, "pins", pins),
+        device_exclusions=by_device(work.graph, "keep_off", keep_off),
+        max_latency_s=max_latency_s,
+        max_energy_joules=max_energy_j,
+        min_rate_per_s=min_rate_per_s,
+    )
+    return Candidate(name or work.name, work, profile, error, limits, rate_per_s, profiles or {})
+
+
+def by_device(graph: Graph, argument: str, texts: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    """(block, device) of every block that DEVICE=PATTERN matches."""
+    return tuple((name, device) for device, names in matches(graph, argument, texts) for name in names)
 
 
 def source(cluster: Cluster, device: Device) -> tuple[str, float]:
@@ -116,27 +138,41 @@ def source(cluster: Cluster, device: Device) -> tuple[str, float]:
     return device.profile, factor
 
 
-def place_models(
-    candidates: Sequence[Candidate],
-    cluster: Cluster,
-    objective: Objective,
+def place(
+    candidates: Candidate | Sequence[Candidate],
+    cluster: Cluster | str | os.PathLike[str],
     *,
+    objective: str | Objective = "latency",
     running: Running | None = None,
     gap: float = GAP,
     time_limit_s: float = 20.0,
-    used: ClusterFile | None = None,
     progress: Progress | None = None,
 ) -> Answer:
-    """The best plans whose measured errors hold, kept in each model's folder. Raises Infeasible."""
-    for each in candidates:  # opening a model takes long: first what can be refused without
-        device_profiles(each.folder, each.work, cluster, each.measured)
+    """The best plans of models on the devices of a cluster whose measured errors hold.
+
+    `cluster` is the path of a cluster file or a Cluster, `objective` "latency", "throughput", "energy", "sum", weights
+    ("latency=1,energy=0.5") or several in order ("throughput,energy"). `running` are plans to move away from only if
+    that pays; the search ends within `gap` of the proven optimum or after `time_limit_s`. Nothing is timed here: times
+    are the profiles'. Raises Infeasible.
+
+    >>> answer = taglio.place(taglio.candidate(model, profile, error, max_error=0.02), cluster, time_limit_s=2.0)
+    >>> answer.plans[0].start
+    'camera'
+    """
+    candidates = [candidates] if isinstance(candidates, Candidate) else list(candidates)
+    if not isinstance(cluster, Cluster):
+        cluster = cluster_file.load(Path(cluster))
+    if isinstance(objective, str):
+        objective = parse_objective(objective)
+    for each in candidates:  # measuring errors takes long: first what can be refused without
+        each.device_profiles(cluster)
     meters = [_Meter(each, progress) for each in candidates]
     refusals: list[Infeasible] = []
 
     def make(slacks: Sequence[float]) -> Answer | None:
         works = [each.workload(cluster, slack) for each, slack in zip(candidates, slacks, strict=True)]
         try:
-            return place(works, cluster, objective, running=running, gap=gap, time_limit_s=time_limit_s / 2)
+            return solve(works, cluster, objective, running=running, gap=gap, time_limit_s=time_limit_s / 2)
         except Infeasible as error:
             refusals.append(error)
             return None
@@ -167,10 +203,6 @@ def place_models(
     plans = tuple(
         replace(plan, measured_error=meter.error(plan)) for meter, plan in zip(meters, answer.plans, strict=True)
     )
-    for each, plan in zip(candidates, plans, strict=True):
-        keep_plan(each.work, plan)
-        if used is not None:
-            artifact.save(each.folder / f"{CLUSTER}.json", CLUSTER, each.work.model.sha256, used)
     return replace(answer, plans=plans)
 
 
@@ -179,11 +211,11 @@ def _none_holds(candidates: Sequence[Candidate], tried: Sequence[tuple[Answer, S
 
     def shares(errors: Sequence[float]) -> list[tuple[float, str]]:
         bounded = [(error, each) for error, each in zip(errors, candidates, strict=True) if each.limits.max_error]
-        return [(error / (each.limits.max_error or 1.0), each.folder.name) for error, each in bounded] or [(inf, "")]
+        return [(error / (each.limits.max_error or 1.0), each.name) for error, each in bounded] or [(inf, "")]
 
     share, name = min(max(shares(errors)) for _, errors in tried)
     whose = f" of {name}" if len(candidates) > 1 and name else ""
-    return f"no plan that was tried keeps the error bound{whose}, the best reaches {share:.2f} x it: raise --max-error"
+    return f"no plan that was tried keeps the error bound{whose}, the best reaches {share:.2f} x it: raise `max_error`"
 
 
 def loosen_error(workload: Workload, factor: float) -> Workload:
@@ -206,23 +238,38 @@ def with_error(workload: Workload, max_error: float) -> Workload:
     return replace(workload, limits=replace(workload.limits, max_error=max_error), noise_limits=bounds)
 
 
-def reread(folder: Path, work: Work, name: str) -> Plan:
-    """A plan of the same model from a file."""
-    path = Path(name) if Path(name).exists() else folder / name
-    known = artifact.load(path, PLAN, Plan, model_sha256=work.model.sha256)
-    if {each.block for each in known.placements} != {block.name for block in work.graph.blocks}:
-        raise BadOption(f"{path}: places other blocks than {work.model.name} has: plan again without --from")
-    return known
+def pareto(
+    each: Candidate,
+    cluster: Cluster,
+    axis: Axis,
+    *,
+    points: int = 8,
+    gap: float = GAP,
+    time_limit_s: float = 4.0,
+    progress: Progress | None = None,
+) -> Front:
+    """Plans of one model that trade latency for its error, energy or throughput; `time_limit_s` is for one plan."""
+
+    def plan(work: Workload, objective: Objective) -> Answer:
+        return solve([work], cluster, objective, gap=gap, time_limit_s=time_limit_s)
+
+    work = replace(each.workload(cluster), name=each.work.name)
+    return front(work, axis, plan, with_error, points=points, progress=progress)
+
+
+def moving_from(plans: Sequence[Plan], cost_s: float, objective: Objective, cluster: Cluster) -> Running:
+    """Plans that run, where moving a block costs `cost_s` seconds: in the objective's unit, of energy at the largest
+    power of a device."""
+    goal, watts = objective.last.goal, max(device.active_watts for device in cluster.devices)
+    return Running(tuple(plans), cost_s * (goal.latency + goal.energy * watts))
 
 
 class _Meter:
     """Measures plans' errors on all held-out inputs; what is quantised for the wire alone by running the very model."""
 
     def __init__(self, each: Candidate, progress: Progress | None) -> None:
-        self._work, scheme = each.work, each.measured.scheme
-        self._builder: QdqBuilder = each.work.builder(scheme, progress)
-        switchable = open_switchable(each.work, self._builder, scheme)
-        self._meter = whole_meter(each.work, switchable, verifier(each.work, switchable))
+        self._work, self._build = each.work, each.work.builder(each.measured.scheme, progress).build
+        self._meter = meters(each.work, each.measured, progress)[1]
         self._known: dict[str, float] = {}
 
     def error(self, plan: Plan) -> float:
@@ -230,7 +277,7 @@ class _Meter:
         if key not in self._known:
             wires = plan.wire_only(self._work.graph)
             if wires:
-                built = partial(self._builder.build, plan.assignment(), wires)
+                built = partial(self._build, plan.assignment(), wires)
                 self._known[key] = answers(self._work, {"plan": built}, self._meter.metric)["plan"].judged
             else:
                 self._known[key] = self._meter.error(plan.assignment())

@@ -1,38 +1,24 @@
-"""The folder that one model's stages share: what is in it, under which names, and how to open it again."""
+"""The folder that one model's stages share: what is in it, under which names, and values out of it again."""
 
-import logging
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
+
+import onnx
 
 from taglio import artifact
-from taglio.artifact import require
-from taglio.data.dataset import MAX_CALIBRATION, Sample, Split, chosen, one_of_each, shapes_of, split, typical
-from taglio.data.files import load
-from taglio.data.images import parse_preprocess
-from taglio.data.spec import InputSpec, Shape
-from taglio.error.doubts import digests
-from taglio.error.loss import RELATIVE_L2, parse_metric
-from taglio.error.measure import ErrorMeter
-from taglio.error.movement import find_parts
-from taglio.error.parts import Parts
-from taglio.error.switchable import Switchable
-from taglio.errors import BadArtifact, BadOption
-from taglio.flow.memory import memory_needs
-from taglio.memory import OUTPUTS, SAMPLES, free_bytes, used_bytes
-from taglio.model.graph import Graph, build
-from taglio.model.load import Model
-from taglio.model.load import load as load_model
-from taglio.model.observe import observe
-from taglio.profile.machine import MOST_THREADS
-from taglio.profile.stopwatch import Progress
-from taglio.quantize.qdq import QdqBuilder
-from taglio.quantize.ranges import Ranges, calibrate
-from taglio.quantize.scheme import Calibration, Scheme
-from taglio.quantize.trial import unusable
-from taglio.runtimes.onnxruntime import NAME, Optimization, SessionOptions, version
-from taglio.runtimes.session import RUNTIMES
+from taglio.error.loss import parse_metric
+from taglio.error.model import ErrorModel
+from taglio.errors import BadArtifact
+from taglio.flow.build import Built
+from taglio.flow.transaction import drop
+from taglio.flow.work import Setup, Work, open_work
+from taglio.model.graph import Graph
+from taglio.plan.result import Plan
+from taglio.profile.result import Profile
+from taglio.quantize.ranges import Ranges
+from taglio.quantize.scheme import Scheme
+from taglio.runtimes.onnxruntime import version
 
 _LOG = logging.getLogger(__name__)
 SETUP, GRAPH, RANGES, FLOATS, PROFILE = "setup", "graph", "ranges", "floats", "profile"
@@ -40,51 +26,13 @@ ERROR, PLAN, RUN = "error", "plan", "run"
 COMPONENTS = "components"
 FLOAT_MODEL = "float32.onnx"
 OUTCOME = "outcome"
+LAYERS = "layers"
 REPORT = "report.html"
-# Samples, of different shapes where there are, on which the simplified model must answer as the original.
-_COMPARED = 4
 # What is made from a stage, and goes when it is replaced; the folder stands for its files.
 _FROM_PLAN = (COMPONENTS, f"{RUN}.json", f"{OUTCOME}.json", "cluster-run.json", REPORT)
 MADE_FROM = {PLAN: _FROM_PLAN, ERROR: (f"{PLAN}.json", "pareto.json", "pareto.html", *_FROM_PLAN)}
 MADE_FROM[PROFILE] = ("layers.json", *MADE_FROM[ERROR])
-
-
-@dataclass(frozen=True, slots=True)
-class Setup:
-    """Everything that must be the same from stage to stage.
-
-    `calibration` is data to calibrate on where that is no part of `data`; "" takes a part of `data`. `requantize`
-    folds what the model holds quantised to float first. `memory_bytes` is what a stage's process may take; None: half
-    of what is free when it starts.
-    """
-
-    model: str
-    shapes: dict[str, tuple[int, ...]]
-    data: str
-    preprocess: str
-    seed: int
-    threads: int
-    spinning: bool
-    optimization: str
-    scheme: Scheme | None = None
-    metric: str = RELATIVE_L2
-    calibration: str = ""
-    runtime: str = NAME
-    requantize: bool = False
-    memory_bytes: int | None = None
-
-    def check(self) -> None:
-        """Raise ValueError for what no command line would have taken."""
-        require(self.optimization in (each.value for each in Optimization), f"unknown optimization {self.optimization}")
-        require(self.runtime in RUNTIMES, f"unknown runtime {self.runtime}")
-        require(1 <= self.threads <= MOST_THREADS, f"threads must be from 1 to {MOST_THREADS}")
-        require(self.seed >= 0, "seed must not be negative")
-        require(self.memory_bytes is None or self.memory_bytes > 0, "memory must be more than none")
-        require(all(min(each, default=1) >= 0 for each in self.shapes.values()), "sizes must not be negative")
-
-    def options(self) -> SessionOptions:
-        """How sessions that are timed are opened."""
-        return SessionOptions(self.threads, Optimization(self.optimization), self.spinning, runtime=self.runtime)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,159 +42,139 @@ class Floats:
     data_sha256: str
     version: str
     reasons: dict[str, str]
+    scheme: Scheme | None = None
 
 
-@dataclass(frozen=True, eq=False)  # no slots: what is found out about it is kept
-class Work:
-    """An opened workspace: the model, its blocks and its data, ready for any stage."""
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What was found out about a model on the way: ranges by calibration method, and by scheme the blocks that cannot
+    be int8, with the reason; of calibration data `data_sha256`."""
 
-    folder: Path
-    setup: Setup
-    model: Model
-    graph: Graph
-    data: Split
-    memory_bytes: int | None = None
-
-    @property
-    def outputs_bytes(self) -> float | None:
-        """What outputs that wait to be compared may take of the memory; None: no limit."""
-        return None if self.memory_bytes is None else OUTPUTS * self.memory_bytes
-
-    @cached_property
-    def typical(self) -> Sequence[Sample]:
-        """The held-out inputs of the shapes that times, sizes and bytes are of: the most frequent ones."""
-        samples = self.data.held_out.samples
-        return chosen(samples, typical(samples))
-
-    @property
-    def measured_shapes(self) -> dict[str, Shape]:
-        """By input, the shape that times are of; empty where the model has no dynamic dimension."""
-        if not any(spec.dynamic for spec in self.model.inputs):
-            return {}
-        return shapes_of(self.typical[0])
-
-    @cached_property
-    def parts(self) -> Parts:
-        """The parts of the outputs, each of which is measured by itself."""
-        return find_parts(self.model, self.data.held_out.samples)
-
-    @cached_property
-    def digests(self) -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
-        """Of every calibration and every held-out input: equal ones are of equal inputs."""
-        return digests(self.data.calibration.samples), digests(self.data.held_out.samples)
-
-    def meter(self, switchable: Switchable, count: int | None = None) -> ErrorMeter:
-        """A meter of the set-up's metric on the first `count` held-out inputs (None: all)."""
-        held_out = self.data.held_out
-        metric = parse_metric(self.setup.metric)
-        room = self.outputs_bytes
-        return ErrorMeter(switchable, held_out.samples[:count], self.parts, metric, held_out.labels, room_bytes=room)
-
-    def builder(self, scheme: Scheme, progress: Progress | None = None) -> QdqBuilder:
-        """A builder of quantised models under `scheme`; its calibration is read from the folder or made and kept."""
-        return QdqBuilder(self.model, self.graph, {scheme.calibration: self.ranges(scheme, progress)})
-
-    def settled(self, scheme: Scheme, progress: Progress | None = None) -> "Work":
-        """The same work with every block float that was tried in int8 under `scheme` and failed (quantize/trial.py);
-        which ones is read from the folder or found out and kept."""
-        path = self.folder / f"{FLOATS}-{scheme}.json"
-        sha256, known = self.data.calibration.sha256, None
-        if path.exists():
-            try:
-                known = artifact.load(path, FLOATS, Floats, model_sha256=self.model.sha256)
-            except BadArtifact:
-                known = None
-        if known is None or (known.data_sha256, known.version) != (sha256, version()):
-            known = Floats(sha256, version(), self.unusable(scheme, progress))
-            artifact.save(path, FLOATS, self.model.sha256, known)
-        return replace(self, graph=self.graph.without_int8(known.reasons))
-
-    def unusable(self, scheme: Scheme, progress: Progress | None = None, *, thorough: bool = True) -> dict[str, str]:
-        """The blocks that cannot be int8 under `scheme`, each with the reason; nothing is kept but the ranges."""
-        options = replace(self.setup.options(), spinning=False)
-        feed = self.data.calibration.samples[0]
-        ranges = self.ranges(scheme, progress)
-        return unusable(self.model, self.graph, ranges, scheme, feed, options, thorough=thorough)
-
-    def ranges(self, scheme: Scheme, progress: Progress | None = None) -> Ranges:
-        """Calibrated ranges for `scheme`'s method, from the folder where they are of this data."""
-        path = self.folder / f"{RANGES}-{scheme.calibration}.json"
-        if path.exists():
-            try:
-                known = artifact.load(path, RANGES, Ranges, model_sha256=self.model.sha256)
-            except BadArtifact:
-                known = None
-            if known is not None and known.data_sha256 == self.data.calibration.sha256:
-                return known
-        made = self.measure_ranges(scheme.calibration, progress)
-        artifact.save(path, RANGES, self.model.sha256, made)
-        return made
-
-    def measure_ranges(self, method: Calibration, progress: Progress | None = None) -> Ranges:
-        """Calibrate, keeping nothing."""
-        tell = (lambda done, total: progress("calibrating", done, total)) if progress else None
-        return calibrate(self.model, self.data.calibration, method, tell, room_bytes=self.outputs_bytes)
+    data_sha256: str
+    ranges: dict[str, Ranges]
+    floats: dict[Scheme, dict[str, str]]
 
 
-def create(folder: Path, setup: Setup) -> Work:
-    """Open a model and its data and remember them in `folder`. The model is read before anything is written."""
-    work = open_only(folder, setup)
-    keep(work)
-    return work
+def found(work: Work) -> Found:
+    """What was found out about a model so far."""
+    return Found(work.data.calibration.sha256, work.kept.all("ranges"), work.kept.all("floats"))
 
 
-def keep(work: Work) -> None:
-    """Remember an opened model and its data in its folder."""
-    artifact.write_model(work.folder / FLOAT_MODEL, work.model.proto)
-    artifact.save(work.folder / f"{GRAPH}.json", GRAPH, work.model.sha256, work.graph)
-    artifact.save(work.folder / f"{SETUP}.json", SETUP, work.model.sha256, work.setup)
+def begin(folder: Path, sha256: str, setup: Setup, float32: onnx.ModelProto, graph: Graph) -> None:
+    """Remember an opened model."""
+    artifact.write_model(folder / FLOAT_MODEL, float32)
+    artifact.save(folder / f"{GRAPH}.json", GRAPH, sha256, graph)
+    artifact.save(folder / f"{SETUP}.json", SETUP, sha256, setup)
+
+
+def keep_found(folder: Path, sha256: str, known: Found) -> None:
+    """Remember what was found out about it."""
+    for method, ranges in known.ranges.items():
+        artifact.save(folder / f"{RANGES}-{method}.json", RANGES, sha256, ranges)
+    for scheme, reasons in known.floats.items():
+        floats = Floats(known.data_sha256, version(), reasons, scheme)
+        artifact.save(folder / f"{FLOATS}-{scheme}.json", FLOATS, sha256, floats)
+
+
+def read_found(folder: Path, sha256: str, data_sha256: str = "") -> Found:
+    """What `keep_found` kept, where it is of this calibration data ("": of whatever) and this ONNX Runtime."""
+    ranges: dict[str, Ranges] = {}
+    floats: dict[Scheme, dict[str, str]] = {}
+    for path in sorted(folder.glob(f"{RANGES}-*.json")):
+        known = _known(path, RANGES, Ranges, sha256)
+        if known is not None and known.data_sha256 == (data_sha256 or known.data_sha256):
+            ranges[known.method] = known
+            data_sha256 = data_sha256 or known.data_sha256
+    for path in sorted(folder.glob(f"{FLOATS}-*.json")):
+        each = _known(path, FLOATS, Floats, sha256)
+        if (
+            each is not None
+            and each.scheme is not None
+            and (each.data_sha256, each.version) == (data_sha256, version())
+        ):
+            floats[each.scheme] = each.reasons
+    return Found(data_sha256, ranges, floats)
+
+
+def _known(path: Path, kind: str, expected: type[T], sha256: str) -> T | None:
+    try:
+        return artifact.load(path, kind, expected, model_sha256=sha256)
+    except BadArtifact:  # it is found out again
+        return None
 
 
 def reopen(folder: Path) -> Work:
-    """Open the model and data that `create` remembered. Raises BadArtifact where the model has changed since."""
-    setup = artifact.load(folder / f"{SETUP}.json", SETUP, Setup)
-    work = _open(folder, setup)
-    artifact.load(folder / f"{SETUP}.json", SETUP, Setup, model_sha256=work.model.sha256)
+    """Open the model and data that a workspace is of. Raises BadArtifact where the model has changed since."""
+    path = folder / f"{SETUP}.json"
+    setup = artifact.load(path, SETUP, Setup)
+    if not setup.model or not setup.data:
+        raise BadArtifact(f"{path}: its model or data came from memory: give them to taglio.Model again")
+    work = open_work(setup)
+    artifact.load(path, SETUP, Setup, model_sha256=work.model.sha256)
+    known = read_found(folder, work.model.sha256, work.data.calibration.sha256)
+    for method, ranges in known.ranges.items():
+        work.kept.put(("ranges", method), ranges)
+    for scheme, reasons in known.floats.items():
+        work.kept.put(("floats", scheme), reasons)
     return work
 
 
-def open_only(folder: Path, setup: Setup) -> Work:
-    """Open a model and its data without writing anything; what memory it needs is logged."""
-    work = _open(folder, setup)
-    assert work.memory_bytes is not None
-    _LOG.info(memory_needs(work.model, work.graph, work.data).told(work.memory_bytes))
-    return work
+def reopen_profiled(folder: Path) -> tuple[Work, Profile]:
+    """The workspace, with the blocks float that failed in int8 under its profile's scheme, and the profile."""
+    work = reopen(folder)
+    path = folder / f"{PROFILE}.json"
+    measured = artifact.load(path, PROFILE, Profile, model_sha256=work.model.sha256)
+    fits(path, measured, work.graph, "profile")
+    return work.settled(measured.scheme), measured
 
 
-def _open(folder: Path, setup: Setup) -> Work:
-    read: list[Split] = []
-
-    memory_bytes = setup.memory_bytes or (free_bytes() + used_bytes()) // 2
-
-    def samples(inputs: tuple[InputSpec, ...]) -> Sequence[Sample]:
-        read.append(_read(setup, inputs, SAMPLES * memory_bytes))
-        return covering(read[0].held_out.samples)[:_COMPARED]
-
-    model = load_model(Path(setup.model), setup.shapes, samples, requantize=setup.requantize)
-    data = read[0]
-    feed = data.held_out.samples[typical(data.held_out.samples)[0]]
-    graph = build(model, observe(model, feed, setup.data))
-    memory_needs(model, graph, data).refuse(model.name, memory_bytes)
-    return Work(folder, setup, model, graph, data, memory_bytes)
+def read_error(folder: Path, work: Work, measured: Profile) -> ErrorModel:
+    """The workspace's error model. Raises BadArtifact where it is of another scheme, metric or data."""
+    path = folder / f"{ERROR}.json"
+    model = artifact.load(path, ERROR, ErrorModel, model_sha256=work.model.sha256)
+    for what, has, where, wanted in (
+        ("scheme", str(model.scheme), "profile", str(measured.scheme)),
+        ("metric", model.metric.name, "workspace", parse_metric(work.setup.metric).name),
+        ("data", model.data_sha256[:12], "workspace", work.data.held_out.sha256[:12]),
+    ):
+        if has != wanted:
+            raise BadArtifact(f"{path}: is of {what} {has}, the {where} of {wanted}: run taglio error again")
+    fits(path, model, work.graph, "error")
+    return model
 
 
-def _read(setup: Setup, inputs: tuple[InputSpec, ...], room_bytes: float) -> Split:
-    preprocess = parse_preprocess(setup.preprocess) if setup.preprocess else None
-    dataset = load(Path(setup.data), inputs, preprocess, room_bytes=room_bytes)
-    if not setup.calibration:
-        return split(dataset, seed=setup.seed)
-    if Path(setup.calibration) == Path(setup.data):
-        raise BadOption("--calibration is --data: leave it out, and taglio holds a part of the data out")
-    calibration = load(Path(setup.calibration), inputs, preprocess, MAX_CALIBRATION, room_bytes)
-    return Split(calibration, dataset, setup.seed)
+def read_plan(folder: Path, work: Work, measured: Profile) -> Plan:
+    """The workspace's plan. Raises BadArtifact where it is of another scheme than the profile."""
+    path = folder / f"{PLAN}.json"
+    known = artifact.load(path, PLAN, Plan, model_sha256=work.model.sha256)
+    if known.scheme != measured.scheme:
+        raise BadArtifact(
+            f"{path}: is of scheme {known.scheme}, the profile of {measured.scheme}: run taglio plan again"
+        )
+    fits(path, known, work.graph, "plan")
+    return known
 
 
-def covering(samples: Sequence[Sample]) -> Sequence[Sample]:
-    """All of `samples`, one of each combination of shapes first."""
-    first = one_of_each(samples)
-    return chosen(samples, [*first, *sorted(set(range(len(samples))) - set(first))])
+def fits(path: Path, value: Profile | ErrorModel | Plan, graph: Graph, stage: str) -> None:
+    """Raise BadArtifact where an artifact is of other blocks than the model has."""
+    wrong = value.misfit(graph)
+    if wrong:
+        raise BadArtifact(f"{path}: does not fit the model ({wrong}): run taglio {stage} again")
+
+
+def built_from(folder: Path, built: Built, plan: Plan) -> None:
+    """Raise BadArtifact where components are not those of a plan."""
+    if built.plan_sha256 != plan.fingerprint():
+        raise BadArtifact(f"{folder / COMPONENTS}: was built from another plan: run taglio build again")
+
+
+def keep_plan(folder: Path, plan: Plan) -> None:
+    """Keep a plan in the workspace; what was made from another one goes."""
+    path = folder / f"{PLAN}.json"
+    try:
+        before = artifact.load(path, PLAN, Plan, model_sha256=plan.model_sha256).fingerprint()
+    except BadArtifact:
+        before = ""
+    if before != plan.fingerprint():
+        drop(folder, *MADE_FROM[PLAN])
+    artifact.save(path, PLAN, plan.model_sha256, plan)

@@ -17,18 +17,18 @@ def fix_shapes(path: Path, proto: onnx.ModelProto, shapes: Mapping[str, tuple[in
     inputs = {value.name: value for value in proto.graph.input}
     for name, shape in shapes.items():
         if name not in inputs:
-            raise BadModel(f"{path}: --shape names the input {name}; the model's inputs are {', '.join(inputs)}")
+            raise BadModel(f"{path}: `shapes` names the input {name}; the model's inputs are {', '.join(inputs)}")
         tensor = inputs[name].type.tensor_type
         if not tensor.HasField("shape"):
             tensor.shape.dim.extend(onnx.TensorShapeProto.Dimension() for _ in shape)
         dims = tensor.shape.dim
         if len(dims) != len(shape):
-            raise BadModel(f"{path}: --shape {name} gives {len(shape)} dimensions, the input has {len(dims)}")
+            raise BadModel(f"{path}: `shapes` {name} gives {len(shape)} dimensions, the input has {len(dims)}")
         if min(shape, default=0) < 0:
-            raise BadModel(f"{path}: --shape {name} gives {min(shape)}: give sizes of 0 or more")
+            raise BadModel(f"{path}: `shapes` {name} gives {min(shape)}: give sizes of 0 or more")
         for dim, size in zip(dims, shape, strict=True):
             if dim.HasField("dim_value") and dim.dim_value not in (size, 0, -1):
-                raise BadModel(f"{path}: --shape {name} gives {size} where the model fixes {dim.dim_value}")
+                raise BadModel(f"{path}: `shapes` {name} gives {size} where the model fixes {dim.dim_value}")
             dim.dim_value = size
     if shapes:  # shapes inferred for the dynamic dimension are stale now
         del proto.graph.value_info[:]

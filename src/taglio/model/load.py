@@ -1,4 +1,7 @@
-"""An ONNX file → a checked, simplified Model. Does not decide what belongs together (graph) nor what is quantised."""
+"""An ONNX file or message → a checked, simplified Model.
+
+Does not decide what belongs together (graph) nor what is quantised.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +16,7 @@ from taglio.model.check import name_unknown_operators, refuse_bad_weights, refus
 from taglio.model.inputs import Feed, fix_shapes, input_specs, keep_interface, random_feeds
 from taglio.model.opset import declared_opset, no_int8, with_quantizable_opset
 from taglio.model.quantized import fold_weights, quantized_operators, to_float
-from taglio.model.read import read
+from taglio.model.read import IN_MEMORY, read
 from taglio.model.same import Reference
 from taglio.model.simplify import as_it_is, simplify
 
@@ -43,13 +46,13 @@ class Model:
 
 
 def load(
-    path: Path,
+    source: Path | onnx.ModelProto,
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     samples: Callable[[tuple[InputSpec, ...]], Sequence[Feed]] | None = None,
     *,
     requantize: bool = False,
 ) -> Model:
-    """Read `path`, fix the input `shapes` given by input name, refuse what cannot be planned, and simplify.
+    """Read `source`, fix the input `shapes` given by input name, refuse what cannot be planned, and simplify.
 
     `samples` gives feeds that fit the inputs, on which the simplified model must answer as the original; None takes
     random ones where they run. What ONNX Runtime runs is taken; where simplifying it fails or changes its answers, it
@@ -58,7 +61,8 @@ def load(
     Raises BadModel, in one line, for: a missing, truncated or non-ONNX file; operators that ONNX Runtime does not
     know; NaN or Inf among the weights of a product; an input that is no tensor.
     """
-    proto, digest, source_bytes = read(path)
+    proto, digest, source_bytes = read(source)
+    path = source if isinstance(source, Path) else IN_MEMORY
     refuse_damage(path, proto)
     refuse_bad_weights(path, proto)
     store = weights.Store() if weights.weight_bytes(proto) >= weights.IN_FILES_BYTES else None
@@ -78,8 +82,9 @@ def load(
     if store is not None:
         store.only(simple)
     refuse_bad_weights(path, simple)  # again: Constant operators are initialisers now
+    name = path.stem if isinstance(source, Path) else proto.graph.name or path.stem
     return Model(
-        path.stem,
+        name,
         digest.hexdigest(),
         declared_opset(simple),
         inputs,

@@ -73,11 +73,11 @@ def observe_random(model: Model) -> tuple[dict[str, Seen] | None, str]:
         observed = None
     if observed is None:
         told = ", ".join(f"{spec.name} {shown(spec.shape)}" for spec in dynamic)
-        line = f"{told}: what depends on dynamic dimensions is not counted here; --shape gives them sizes"
+        line = f"{told}: what depends on dynamic dimensions is not counted here; `shapes` give them sizes"
         return None, line if dynamic else ""
     return (
         observed,
-        f"{batch_symbol(model.inputs)} is taken as 1 here; --shape gives it another size" if dynamic else "",
+        f"{batch_symbol(model.inputs)} is taken as 1 here; `shapes` give it another size" if dynamic else "",
     )
 
 

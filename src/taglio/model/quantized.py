@@ -93,7 +93,7 @@ def why_float(proto: onnx.ModelProto) -> dict[str, str]:
         if is_quantized(node.op_type):
             reasons[node.name] = "already quantised"
         elif node.name in kept:
-            reasons[node.name] = "works with what is already quantised (--requantize folds that to float)"
+            reasons[node.name] = "works with what is already quantised (requantize folds that to float)"
         elif held := infinite.intersection(node.input):
             reasons[node.name] = f"its constant {min(held)} holds infinity or NaN"
     return reasons

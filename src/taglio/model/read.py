@@ -4,7 +4,7 @@ import hashlib
 from pathlib import Path
 
 import onnx
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, EncodeError
 from onnx import TensorProto
 
 from taglio import weights
@@ -14,11 +14,18 @@ MODEL_FILE_LIMIT_BYTES = 2 * 1024**3
 _OTHER_KINDS = {".h5": "Keras", ".keras": "Keras", ".tflite": "TFLite", ".pt": "PyTorch", ".pt2": "PyTorch"}
 
 
-def read(path: Path) -> tuple[onnx.ModelProto, "hashlib._Hash", int]:
+# What a model from memory is called in errors.
+IN_MEMORY = Path("model")
+
+
+def read(source: Path | onnx.ModelProto) -> tuple[onnx.ModelProto, "hashlib._Hash", int]:
     """The model, a hash of all its bytes and their number; weights in files of their own stay there where they are
     many (weights.py). Raises BadModel for what is not a whole ONNX file."""
+    path = source if isinstance(source, Path) else IN_MEMORY
     try:
-        data = path.read_bytes()
+        data = source.read_bytes() if isinstance(source, Path) else source.SerializeToString()
+    except (EncodeError, ValueError):
+        raise BadModel(f"{path}: more than protobuf's 2 GiB: save it with external data and give its path") from None
     except FileNotFoundError:
         raise BadModel(f"{path}: no such file: give the path of an .onnx file") from None
     except IsADirectoryError:
@@ -30,12 +37,7 @@ def read(path: Path) -> tuple[onnx.ModelProto, "hashlib._Hash", int]:
     if len(data) >= MODEL_FILE_LIMIT_BYTES:
         raise BadModel(f"{path}: {len(data):,} bytes; the protobuf limit is 2 GiB: save it with external data")
     digest = hashlib.sha256(data)
-    try:
-        proto = onnx.load_model_from_string(data)
-    except DecodeError:
-        if kind := _OTHER_KINDS.get(path.suffix):
-            raise BadModel(f"{path}: a {kind} model: convert it to ONNX (taglio compare takes it as it is)") from None
-        raise BadModel(f"{path}: not an ONNX file, or cut short at {len(data):,} bytes: export it again") from None
+    proto = parsed(path, data)
     if not proto.opset_import or not (proto.graph.node or _passes_on(proto.graph)):
         raise BadModel(f"{path}: holds no ONNX graph ({len(data):,} bytes read): export it again")
     external = [tensor for tensor in weights.tensors(proto) if weights.in_file(tensor)]
@@ -66,6 +68,16 @@ def _find(path: Path, tensor: TensorProto) -> None:
     if offset < 0 or offset + length > size:
         raise ValueError(f"{location} has {size:,} bytes, and {tensor.name} ends at {offset + length:,}")
     weights.refer(tensor, file, offset, length)
+
+
+def parsed(path: Path, data: bytes) -> onnx.ModelProto:
+    """The bytes of a model as a message. Raises BadModel."""
+    try:
+        return onnx.load_model_from_string(data)
+    except DecodeError:
+        if kind := _OTHER_KINDS.get(path.suffix):
+            raise BadModel(f"{path}: a {kind} model: convert it to ONNX (taglio compare takes it as it is)") from None
+        raise BadModel(f"{path}: not an ONNX file, or cut short at {len(data):,} bytes: export it again") from None
 
 
 def _passes_on(graph: onnx.GraphProto) -> bool:

@@ -46,14 +46,14 @@ def parse_objective(text: str) -> Objective:
     or several in order of importance, such as `throughput,energy`. Raises BadOption."""
     words = [word.strip() for word in text.split(",") if word.strip()]
     if not words:
-        raise BadOption("--objective is empty: give latency, throughput, energy or sum")
+        raise BadOption("`objective` is empty: give latency, throughput, energy or sum")
     if any("=" in word for word in words):
         return Objective("weights", _weights(text, words))
     for word in words:
         if word not in _KINDS:
-            raise BadOption(f'--objective "{word}" is not known{nearest(word, _KINDS)}')
+            raise BadOption(f'`objective` "{word}" is not known{nearest(word, _KINDS)}')
     if len(set(words)) < len(words):
-        raise BadOption(f'--objective "{text}" names one twice: each has one place in the order')
+        raise BadOption(f'`objective` "{text}" names one twice: each has one place in the order')
     found = [Objective(word, _GOALS[word]) for word in words]  # type: ignore[arg-type]
     return Objective(found[0].kind, found[0].goal, tuple(found[1:]))
 
@@ -66,13 +66,13 @@ def _weights(text: str, words: list[str]) -> Goal:
     for word in words:
         name, _, value = word.partition("=")
         if name not in weights:
-            raise BadOption(f'--objective "{text}": weights are for latency and energy, as in latency=1,energy=0.5')
+            raise BadOption(f'`objective` "{text}": weights are for latency and energy, as in latency=1,energy=0.5')
         try:
             weights[name] = float(value)
         except ValueError:
             weights[name] = -1.0
         if not isfinite(weights[name]) or weights[name] < 0.0:
-            raise BadOption(f'--objective "{text}": the weight of {name} must be a number of at least 0')
+            raise BadOption(f'`objective` "{text}": the weight of {name} must be a number of at least 0')
     if not any(weights.values()):
-        raise BadOption(f'--objective "{text}": one weight must be above 0')
+        raise BadOption(f'`objective` "{text}": one weight must be above 0')
     return Goal(weights["latency"], weights["energy"])

@@ -139,7 +139,8 @@ def refine(
     assignments = {name + suffix: assignment for name, (assignment, _) in timed.items() if name != FLOAT_RUN}
     results = {name + suffix: result for name, (_, result) in timed.items()}
     more = _runs(model, graph, assignments, results, set(assignments), now)
-    pairs = [(_run(known, run, then), run.wall.times(then)) for run in known.runs] + more
+    kept = [run for run in known.runs if run.name not in assignments]  # a plan made again is timed again
+    pairs = [(_run(known, run, then), run.wall.times(then)) for run in kept] + more
     weighted = [(replace(run, weight=_closeness(graph, run.assignment, near)), wall) for run, wall in pairs]
     conditions = known.conditions if present is None else present
     return _assemble(known.model_sha256, graph, conditions, known.scheme, known.precisions, weighted)

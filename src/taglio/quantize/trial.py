@@ -42,6 +42,7 @@ def unusable(
     options: SessionOptions,
     *,
     thorough: bool = True,
+    builder: QdqBuilder | None = None,
 ) -> dict[str, str]:
     """The candidate blocks of `graph` that cannot be int8 under `scheme`, each with the reason. `feed` is one sample.
 
@@ -53,7 +54,7 @@ def unusable(
     candidates = [block for block in graph.candidates() if block.name not in reasons]
     if not candidates:
         return reasons
-    builder = QdqBuilder(model, graph, {scheme.calibration: ranges})
+    builder = builder or QdqBuilder(model, graph, {scheme.calibration: ranges})
     exact = thorough and not (sums_saturate() and scheme.may_saturate)
     _, whole, anchor = precisions(scheme)
     trial = _Trial(model, builder, whole, feed, options, compare=exact)

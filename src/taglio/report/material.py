@@ -14,8 +14,9 @@ from taglio.error.loss import Metric
 from taglio.error.model import ErrorModel
 from taglio.flow import workspace
 from taglio.flow.outcome import Outcome
-from taglio.flow.stages import fits
-from taglio.flow.workspace import Setup
+from taglio.flow.result import Result
+from taglio.flow.work import Setup
+from taglio.flow.workspace import OUTCOME, fits
 from taglio.model.graph import Graph
 from taglio.plan.pareto import Front
 from taglio.plan.result import Plan
@@ -23,8 +24,6 @@ from taglio.profile.measure import FLOAT_RUN
 from taglio.profile.result import Profile, WholeRun
 from taglio.run.in_process import RunReport
 
-# The artifact of a whole optimisation; the module that writes it is not this one's to import.
-OUTCOME = "outcome"
 T = TypeVar("T")
 
 
@@ -112,6 +111,25 @@ def gather(folder: Path) -> Material:
     )
 
 
+def of_result(folder: Path, result: Result, manifest: Manifest) -> Material:
+    """The same of a result whose artifacts were written to `folder` just now."""
+    absent = {workspace.RUN: _absent(folder, f"{workspace.RUN}.json is not in this folder.", "run")}
+    return Material(
+        str(folder),
+        result.table.model if result.table is not None else folder.name,
+        result.profile,
+        result.setup,
+        result.graph,
+        result.error,
+        result.plan,
+        result.table,
+        manifest,
+        None,
+        absent,
+        artifact.tools(),
+    )
+
+
 class _OtherPlanError(Exception):
     """An artifact that was made from the plan before."""
 
@@ -136,12 +154,15 @@ class _Reader:
             reason = f"{error.args[0]} is not in this folder."
         except _OtherPlanError as error:
             reason = f"{error} is of another plan than plan.json."
-        verb, _, options = command.partition(" ")
-        where = shlex.quote(str(self._folder))
-        ends = options.endswith("-o")
-        words = ["taglio", verb, options, where] if ends else ["taglio", verb, where, options]
-        self.absent[name] = Absent(reason, " ".join(word for word in words if word))
+        self.absent[name] = _absent(self._folder, reason, command)
         return None
+
+
+def _absent(folder: Path, reason: str, command: str) -> Absent:
+    verb, _, options = command.partition(" ")
+    where = shlex.quote(str(folder))
+    words = ["taglio", verb, options, where] if options.endswith("-o") else ["taglio", verb, where, options]
+    return Absent(reason, " ".join(word for word in words if word))
 
 
 def _load(path: Path, kind: str, expected: type[T], sha256: str, plan_sha256: str) -> T:

@@ -59,7 +59,7 @@ def providers_for(device: str) -> tuple[str, ...]:
         return PROVIDERS
     if CUDA not in offered:
         raise BadOption(
-            f"--provider {device}: this ONNX Runtime offers {', '.join(offered)}: install onnxruntime-gpu, or use cpu"
+            f"`provider` {device}: this ONNX Runtime offers {', '.join(offered)}: install onnxruntime-gpu, or use cpu"
         )
     return (CUDA, *PROVIDERS)
 

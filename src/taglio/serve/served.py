@@ -11,7 +11,8 @@ from taglio import artifact
 from taglio.components.build import MANIFEST, Manifest, read
 from taglio.errors import BadArtifact, BadModel, BadOption
 from taglio.flow.outcome import Outcome
-from taglio.flow.workspace import COMPONENTS, OUTCOME, SETUP, Setup
+from taglio.flow.work import Setup
+from taglio.flow.workspace import COMPONENTS, OUTCOME, SETUP
 from taglio.run.in_process import Executor
 from taglio.serve.tensors import DATATYPES, TensorSpec
 

@@ -44,7 +44,7 @@ def test_a_plan_made_while_a_device_was_lost_is_not_what_it_comes_back_to() -> N
         (
             Limits(None, device_exclusions=(("conv3", "near"), ("conv4", "near")), device_pins=(("conv5", "far"),)),
             BadOption("block conv3 is pinned to no device"),
-            ('"far" is lost', "pins forbid block conv3 and 1 more", "(near)", "--keep-off"),
+            ('"far" is lost', "pins forbid block conv3 and 1 more", "(near)", "`keep_off`"),
         ),
         (Limits(None), Infeasible("memory of near"), ('"far" is lost', "memory of near", "start it again")),
     ],
@@ -59,7 +59,6 @@ def test_a_lost_device_is_named_where_pins_or_limits_forbid_the_others(
     plan = SimpleNamespace(limits=limits, placements=[SimpleNamespace(device="near"), SimpleNamespace(device="far")])
     connection = SimpleNamespace(alive=lambda: {"near": True, "far": False})
     running = Planned(Path(), cast(Any, plan), TWO)
-    work = cast(Any, SimpleNamespace(folder=Path()))
     with pytest.raises(BadDevice) as raised:
-        Recovery(cast(Any, connection), work, running, lambda _: 1).recover("it does not answer")
+        Recovery(cast(Any, connection), Path(), running, lambda _: 1).recover("it does not answer")
     assert all(word in str(raised.value) for word in words), str(raised.value)

@@ -53,7 +53,7 @@ def test_a_run_keeps_every_look_at_its_devices_and_goes_on_without_one_that_is_l
     speeds.look(deployment)  # type: ignore[arg-type]
     assert speeds.seen == {"camera": [1.0, 2.0, 4.0], "server": [3.0]}
     assert hosts["server"].asked == [2, 2, 2]
-    told = speeds.told(SimpleNamespace(folder=tmp_path))  # type: ignore[arg-type]
+    told = speeds.told(tmp_path)
     assert told == (DeviceSpeed("camera", None, None, (1.0, 2.0, 4.0)), DeviceSpeed("server", None, None, (3.0,)))
 
 
@@ -85,5 +85,5 @@ def test_what_waits_for_its_link_is_predicted_to_take_as_long_as_in_the_plan() -
 
 def test_a_run_that_no_quota_met_says_how_many_requests_would_tell_what_devices_sustain() -> None:
     said = too_short(40, 0.03, 2.28)
-    assert said is not None and "40 requests took 0.03 s" in said and "--runs 2000 takes" in said
+    assert said is not None and "40 requests took 0.03 s" in said and "2000 runs take" in said
     assert too_short(40, 0.03, 1.05) is None and too_short(1200, 1.1, 2.28) is None

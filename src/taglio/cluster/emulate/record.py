@@ -10,10 +10,11 @@ from pathlib import Path
 
 import msgspec
 
+from taglio.cluster.devices import EMULATION
 from taglio.cluster.emulate import namespaces, quota
 
 FOLDER = Path("/run/taglio-emulate")  # gone at the next boot, as is all that it describes
-ENVIRONMENT = "TAGLIO_EMULATION"
+ENVIRONMENT = EMULATION
 _START_TIME_FIELD = 19  # of /proc/PID/stat, counted after the name
 
 

@@ -53,10 +53,10 @@ def start(
     `memory_mb` is what tensors on their way may take. Raises BadOption and BadDevice, each with the fix.
     """
     if not _NAME.fullmatch(name):
-        raise BadOption(f'--name "{name}": write a name of letters, digits, "-", "_" and "."')
+        raise BadOption(f'`name` "{name}": write a name of letters, digits, "-", "_" and "."')
     listen.address(host)
     if head == (address is not None):
-        raise BadOption("say either --head, on the first device, or --address HOST:PORT of the head, on the others")
+        raise BadOption("say either `head`, on the first device, or `address` HOST:PORT of the head, on the others")
     ray()
     folder = local.prepare(name)
     if local.keeper(folder) is not None:
@@ -140,7 +140,7 @@ def split(address: str) -> tuple[str, int]:
     """Host and port of HOST:PORT. Raises BadOption."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit() or not 0 < int(port) < 65536:
-        raise BadOption(f'--address "{address}": write HOST:PORT, such as 192.168.1.10:{PORT}')
+        raise BadOption(f'`address` "{address}": write HOST:PORT, such as 192.168.1.10:{PORT}')
     return host, int(port)
 
 
@@ -151,8 +151,8 @@ def _free(host: str, port: int) -> None:
             probe.bind((host, port))
         except OSError as error:
             raise BadDevice(
-                f"{host}:{port} cannot be listened on ({error.strerror}): choose another --port, or an address of "
-                "this machine with --host"
+                f"{host}:{port} cannot be listened on ({error.strerror}): choose another `port`, or an address of "
+                "this machine as `host`"
             ) from None
 
 
@@ -166,7 +166,7 @@ def _reachable(address: str, *, head: bool) -> None:
         why = error.strerror or str(error)
         raise BadDevice(
             f"nothing answers at {address} ({why}): start the head there first (taglio device start --head --host "
-            f"{host} --port {port}), or correct --address"
+            f"{host} --port {port}), or correct `address`"
         ) from None
 
 
@@ -186,12 +186,12 @@ def members(address: str, lock: Lock) -> dict[str, bool]:
     said = done.stderr + done.stdout
     if re.search(r"(?i)unauthenticated|authentication", said):
         raise BadDevice(
-            f"{address} refuses the token in {lock.token}: copy the head's token file to this machine, or name it with "
-            "--token"
+            f"{address} refuses the token in {lock.token}: copy the head's token file to this machine, or name it as "
+            "`token`"
         )
     raise BadDevice(
         f"{address} does not answer as a head does ({_reason(said)}): it may use TLS where this device does not, or "
-        "the other way round (--tls), or be something else"
+        "the other way round (`tls`), or be something else"
     )
 
 
@@ -203,4 +203,4 @@ def _not_taken(name: str, address: str, lock: Lock, patience_s: float, progress:
             if progress:
                 progress(f"waiting until the last {name} is given up", int(waited), int(patience_s))
             continue
-        raise BadDevice(f'the cluster at {address} has a device "{name}" already: choose another --name')
+        raise BadDevice(f'the cluster at {address} has a device "{name}" already: choose another `name`')

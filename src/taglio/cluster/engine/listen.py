@@ -68,7 +68,7 @@ def hold_to(host: str) -> None:
     except OSError as error:
         helper.kill()
         raise BadDevice(
-            f"--host {host}: Ray cannot be kept from listening on every interface here ({error.strerror or error}): "
+            f"`host` {host}: Ray cannot be kept from listening on every interface here ({error.strerror or error}): "
             "use 127.0.0.1, or Linux 5.9 or later where processes may filter their own calls (seccomp)"
         ) from None
 
@@ -78,9 +78,9 @@ def address(host: str) -> ipaddress.IPv4Address:
     try:
         found = ipaddress.IPv4Address(host)
     except ValueError:
-        raise BadOption(f"--host {host}: write an IPv4 address of this machine, such as 192.168.1.10") from None
+        raise BadOption(f"`host` {host}: write an IPv4 address of this machine, such as 192.168.1.10") from None
     if found.is_unspecified:
-        raise BadOption(f"--host {host} would listen on every interface: write one address of this machine")
+        raise BadOption(f"`host` {host} would listen on every interface: write one address of this machine")
     return found
 
 

@@ -33,7 +33,7 @@ class Lock:
         for path in files.values():
             if not path.is_file():
                 raise BadOption(
-                    f"--tls {self.tls}: {path.name} is missing: the folder holds {CERTIFICATE}, {KEY} and {AUTHORITY}"
+                    f"`tls` {self.tls}: {path.name} is missing: the folder holds {CERTIFICATE}, {KEY} and {AUTHORITY}"
                 )
         return found | {
             "RAY_USE_TLS": "1",
@@ -44,7 +44,7 @@ class Lock:
 
 
 def default_token(environment: Mapping[str, str] = os.environ) -> Path:
-    """Where the token lies unless --token says otherwise; Ray's own places."""
+    """Where the token lies unless `token` says otherwise; Ray's own places."""
     given = environment.get("RAY_AUTH_TOKEN_PATH")
     return Path(given) if given else Path.home() / ".ray" / "auth_token"
 
@@ -66,7 +66,7 @@ def _token(path: Path) -> Path:
     except OSError:
         raise BadOption(
             f"{path}: no token there: copy the file from the head, where taglio device start --head wrote it, "
-            "or name another with --token"
+            "or name another as `token`"
         ) from None
     if len(text) < _SHORTEST:
         raise BadOption(f"{path}: a token of {len(text)} characters is guessed: use at least {_SHORTEST}")

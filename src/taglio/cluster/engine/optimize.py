@@ -1,28 +1,31 @@
 """The whole flow on a running cluster: every device profiles, then error, plan, build, deploy, run. Decides nothing."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 from pathlib import Path
+from typing import Any
 
 from taglio import artifact
-from taglio.cluster.devices import Cluster
 from taglio.cluster.engine.connect import connect, gather
 from taglio.cluster.engine.remote_profile import profile_devices, refine_devices
+from taglio.cluster.engine.replan import Planned
 from taglio.cluster.engine.result import ClusterRun
-from taglio.cluster.engine.run import run_on_cluster
+from taglio.cluster.engine.run import answer_requests
 from taglio.components.prove import Proof
 from taglio.errors import BadOption
-from taglio.flow import workspace
+from taglio.flow.build import build
 from taglio.flow.choose_scheme import choose, float_where_none_loads
-from taglio.flow.error import error_stage, loss_limits, open_switchable
-from taglio.flow.place import ClusterFile, candidate, place_models
-from taglio.flow.stages import build
+from taglio.flow.error import error_model
+from taglio.flow.place import candidate, place, source
+from taglio.flow.placing import CLUSTER, opened
+from taglio.flow.plan import limits_for
+from taglio.flow.profile import AUTO, read_scheme
 from taglio.flow.transaction import changing, drop
-from taglio.flow.workspace import MADE_FROM, PROFILE, SETUP, Setup, Work
-from taglio.model.graph import Graph
-from taglio.plan.objective import Objective
-from taglio.plan.result import Limits, Plan
+from taglio.flow.work import Model, Work
+from taglio.flow.workspace import COMPONENTS, ERROR, MADE_FROM, PLAN, PROFILE, begin, found, keep_found
+from taglio.plan.objective import parse_objective
+from taglio.plan.result import Plan
 from taglio.profile.result import Profile
 from taglio.profile.stopwatch import Progress
 
@@ -49,77 +52,73 @@ class ClusterOutcome:
 
 def optimize_on_cluster(
     folder: Path,
-    setup: Setup,
-    limits_of: Callable[[Graph], Limits],
-    cluster: Cluster,
-    objective: Objective,
-    used: ClusterFile,
+    model: Path,
+    data: Path,
+    cluster_file: Path,
     *,
+    max_error: float,
+    scenario: str | None = None,
+    objective: str = "latency",
+    keep_float: Sequence[str] = (),
+    force_int8: Sequence[str] = (),
+    scheme: str = AUTO,
     effort: float = 1.0,
     progress: Progress | None = None,
+    **settings: Any,
 ) -> ClusterOutcome:
-    """The best plan under the limits that `limits_of` gives for its blocks on the devices that run, built into `folder`
-    and run on them."""
-    with changing(folder, create=True) as staged:
-        drop(staged, *MADE_FROM[PROFILE])
-        return _optimize(staged, setup, limits_of, cluster, objective, used, effort=effort, progress=progress)
-
-
-def _optimize(
-    folder: Path,
-    setup: Setup,
-    limits_of: Callable[[Graph], Limits],
-    cluster: Cluster,
-    objective: Objective,
-    used: ClusterFile,
-    *,
-    effort: float,
-    progress: Progress | None,
-) -> ClusterOutcome:
+    """The best plan under the limits on the devices of a cluster file, which run, built into `folder` and run on them.
+    `settings` are those of taglio.Model."""
+    cluster, used = opened(cluster_file, scenario)
+    aim, wanted = parse_objective(objective), read_scheme(scheme)
     if all(device.assumed for device in cluster.devices):
         raise BadOption(
             f"{used.file}: every device's times are another's, scaled, and none would profile the model: "
             "leave scale out for one at least"
         )
-    work = workspace.open_only(folder, setup)
-    # A bound that cannot be kept is refused before anything is written.
-    losses = loss_limits(work, limits_of(work.graph))
-    workspace.keep(work)
-    with connect(cluster.start) as connection:
-        connection.need([device.name for device in cluster.devices])
-        here = connection.here.name
-        scheme = setup.scheme
-        if scheme is None:
-            timed = replace(work, setup=replace(setup, threads=cluster.device(here).threads))
-            asked = gather(connection, [device.name for device in cluster.devices])
-            saturating = any(each.saturates for each in asked.values())
-            bound = losses.max_error or 0.0
-            scheme, tried = choose(timed, bound, losses.metric, progress=progress, saturating_elsewhere=saturating)
-            work = float_where_none_loads(work, tried)
-        work = work.settled(scheme, progress)
-        profiles = profile_devices(connection, work, cluster, scheme, effort, progress)
-    _keep(work, cluster, profiles)
-    artifact.save(folder / f"{SETUP}.json", SETUP, work.model.sha256, replace(setup, scheme=scheme))
-    switchable = open_switchable(work, work.builder(scheme, progress), scheme)
-    error_stage(work, scheme, switchable, effort=effort, progress=progress)
+    with changing(folder, create=True) as staged:
+        work: Work = Model(model, data, **settings)
+        # A bound that cannot be kept is refused before anything is measured.
+        losses = limits_for(work, max_error, keep_float, force_int8)
+        with connect(cluster.start) as connection:
+            connection.need([device.name for device in cluster.devices])
+            here = connection.here.name
+            settled, chosen = work, wanted
+            if chosen is None:
+                timed = work.but(setup=replace(work.setup, threads=cluster.device(here).threads))
+                asked = gather(connection, [device.name for device in cluster.devices])
+                saturating = any(each.saturates for each in asked.values())
+                bound = losses.max_error or 0.0
+                chosen, tried = choose(timed, bound, losses.metric, progress=progress, saturating_elsewhere=saturating)
+                settled = float_where_none_loads(work, tried)
+                work.kept.forget("builder", but=chosen)
+            settled = settled.settled(chosen, progress)
+            profiles = profile_devices(connection, settled, cluster, chosen, effort, progress)
+        own = profiles.get(cluster.start) or next(iter(profiles.values()))
+        error = error_model(settled, own, effort=effort, progress=progress)
 
-    def placed(time_limit_s: float) -> Plan:
-        candidates = [candidate(folder, limits_of)]
-        return place_models(
-            candidates, cluster, objective, time_limit_s=time_limit_s, used=used, progress=progress
-        ).plans[0]
+        def placed(profiles: dict[str, Profile], own: Profile, time_limit_s: float) -> Plan:
+            limits = {"max_error": max_error, "keep_float": keep_float, "force_int8": force_int8}
+            each = candidate(settled, own, error, profiles=profiles, name=staged.name, **limits)  # type: ignore[arg-type]
+            return place(each, cluster, objective=aim, time_limit_s=time_limit_s, progress=progress).plans[0]
 
-    first = placed(_FIRST_S)
-    with connect(cluster.start) as connection:
-        _keep(work, cluster, refine_devices(connection, work, cluster, profiles, first, effort, progress))
-    plan = placed(_LAST_S)
-    _, proof = build(folder, progress)
-    runs = max(_RUNS, min(_MOST_RUNS, ceil(_RUNS_S / plan.predicted_latency_s.value)))
-    run = run_on_cluster(folder, cluster, runs, progress=progress)
-    return ClusterOutcome(plan, proof, run, str(scheme), here)
-
-
-def _keep(work: Work, cluster: Cluster, profiles: Mapping[str, Profile]) -> None:
-    """The stages that follow read the profile of the start device as their own."""
-    own = profiles.get(cluster.start) or next(iter(profiles.values()))
-    artifact.save(work.folder / f"{PROFILE}.json", PROFILE, work.model.sha256, own)
+        first = placed(profiles, own, _FIRST_S)
+        with connect(cluster.start) as connection:
+            profiles = refine_devices(connection, settled, cluster, profiles, first, effort, progress)
+        own = profiles.get(cluster.start) or next(iter(profiles.values()))
+        plan = placed(profiles, own, _LAST_S)
+        built = build(settled, plan, progress=progress)
+        assert built.proof is not None, "build proves"
+        # What runs is read from the disk by devices, and again where one is lost.
+        sha256 = work.model.sha256
+        drop(staged, *MADE_FROM[PROFILE])
+        begin(staged, sha256, replace(work.setup, scheme=chosen), work.model.proto, work.graph)
+        keep_found(staged, sha256, found(work))
+        for name, each in profiles.items():
+            artifact.save(staged / source(cluster, cluster.device(name))[0], PROFILE, sha256, each)
+        for kind, value in ((PROFILE, own), (ERROR, error), (PLAN, plan), (CLUSTER, used)):
+            artifact.save(staged / f"{kind}.json", kind, sha256, value)
+        built.write(staged / COMPONENTS)
+        settled.kept.forget("switchable")
+        runs = max(_RUNS, min(_MOST_RUNS, ceil(_RUNS_S / plan.predicted_latency_s.value)))
+        run = answer_requests(staged, settled, Planned(staged / COMPONENTS, plan, cluster), runs, progress=progress)
+    return ClusterOutcome(plan, built.proof, run, str(chosen), here)

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from statistics import median
 
 from taglio.cluster.devices import Cluster, Link
@@ -24,7 +25,6 @@ from taglio.cluster.engine.pipeline import Answer, Pipeline
 from taglio.cluster.engine.replan import Planned, replan, replan_apart
 from taglio.cluster.engine.resident import facts
 from taglio.errors import BadDevice, BadOption, Infeasible, TaglioError
-from taglio.flow.workspace import Work
 from taglio.plan.result import Limits
 
 _ANSWER_S = 5.0
@@ -52,10 +52,11 @@ class Switch:
 
 
 class Recovery:
-    """Keeps a cluster answering. `lanes` says how many requests a plan may hold."""
+    """Keeps a cluster answering. Other plans are made in the workspace `folder`; `lanes` says how many requests a plan
+    may hold."""
 
-    def __init__(self, connection: Connection, work: Work, wanted: Planned, lanes: Callable[[Planned], int]) -> None:
-        self._connection, self._work, self._lanes = connection, work, lanes
+    def __init__(self, connection: Connection, folder: Path, wanted: Planned, lanes: Callable[[Planned], int]) -> None:
+        self._connection, self._folder, self._lanes = connection, folder, lanes
         self._wanted = wanted
         self.running = wanted
         self.deployment: Deployment | None = None
@@ -89,7 +90,7 @@ class Recovery:
                 cluster = cluster.without(name)
             try:
                 if gone:
-                    planned = replan(self._work.folder, self._wanted.plan, cluster)
+                    planned = replan(self._folder, self._wanted.plan, cluster)
                 return self._take(planned)
             except (Infeasible, BadOption) as error:
                 living = [each.name for each in cluster.devices]
@@ -123,7 +124,7 @@ class Recovery:
             if said and before:  # seen twice, seconds apart
                 self._rest_until_s = now + _REST_S
                 running = self.running
-                folder = self._work.folder
+                folder = self._folder
                 self._prepare(
                     lambda: replan_apart(folder, running.plan, cluster, factors, _SWITCHING_S, self._began), said
                 )
@@ -256,7 +257,7 @@ def lost(gone: Sequence[str], living: Sequence[str], limits: Limits, error: Tagl
     blocks = f"{nowhere[0]}{f' and {len(nowhere) - 1} more' if len(nowhere) > 1 else ''}"
     return (
         f"device {names} is lost, and pins forbid block {blocks} on every other ({rest}): start it again, or plan with "
-        "fewer --keep-off"
+        "fewer `keep_off`"
     )
 
 

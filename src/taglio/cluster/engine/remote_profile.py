@@ -13,15 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from taglio import artifact
 from taglio.cluster.devices import Cluster, Device
 from taglio.cluster.engine.connect import Connection, on, refusal, same_version
 from taglio.cluster.engine.deploy import Calls, send
 from taglio.cluster.engine.library import ray
 from taglio.cluster.engine.resident import Resident
 from taglio.errors import BadDevice
-from taglio.flow.place import source
-from taglio.flow.workspace import PROFILE, Work
+from taglio.flow.work import Work
 from taglio.model.graph import Graph
 from taglio.model.load import load
 from taglio.plan.result import Plan
@@ -85,7 +83,7 @@ def profile_devices(
     effort: float = 1.0,
     progress: Progress | None = None,
 ) -> dict[str, Profile]:
-    """Profiles by device, kept where the cluster file says, of all whose times are not another's, scaled.
+    """Profiles by device, of all whose times are not another's, scaled.
 
     Machines measure at the same time, devices of one machine in turn. Raises BadDevice for one that cannot.
     """
@@ -103,8 +101,8 @@ def refine_devices(
     effort: float = 1.0,
     progress: Progress | None = None,
 ) -> dict[str, Profile]:
-    """`known` with the precisions of `plan` timed on every device, at the speed that it has now, kept and raising as
-    above: a plan is far from the random mixes of a profile, and what kernels take hangs on their neighbours."""
+    """`known` with the precisions of `plan` timed on every device, at the speed that it has now: a plan is far from the
+    random mixes of a profile, and what kernels take depends on their neighbours. Raises as above."""
     asked = replace(_asked(work, plan.scheme, effort, progress), near=plan.assignment())
     jobs = {name: replace(asked, known=each) for name, each in known.items()}
     return _measured(connection, work, cluster, jobs, "timing the plan", progress)
@@ -118,7 +116,7 @@ def _measured(
     stage: str,
     progress: Progress | None,
 ) -> dict[str, Profile]:
-    """The profiles that were asked of devices, kept as they come."""
+    """The profiles that were asked of devices."""
     library = ray()
     connection.need(list(jobs))
     waiting: dict[str, deque[tuple[str, Any, Job]]] = {}  # by machine
@@ -142,8 +140,6 @@ def _measured(
             except Exception as error:
                 raise refusal(name, error) from None
             del running[answer]
-            file, _factor = source(cluster, cluster.device(name))
-            artifact.save(work.folder / file, PROFILE, work.model.sha256, found[name])
         if progress:
             progress(stage, len(found), len(jobs))
     return found
@@ -153,7 +149,7 @@ def _asked(work: Work, scheme: Scheme, effort: float, progress: Progress | None)
     """What every device is asked, but for its threads."""
     model = Path(work.setup.model)
     feeds = [dict(each) for each in work.typical[:FEEDS]]
-    ranges = work.ranges(scheme, progress)
+    ranges = work.ranges(scheme.calibration, progress)
     options = SessionOptions(1, work.setup.options().optimization, work.setup.spinning)
     sha256 = hashlib.sha256(model.read_bytes()).hexdigest()
     setup = work.setup

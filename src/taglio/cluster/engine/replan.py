@@ -13,9 +13,9 @@ from taglio import artifact
 from taglio.cluster.devices import Cluster
 from taglio.components.build import read
 from taglio.errors import BadArtifact, MeasurementFailed, TaglioError
-from taglio.flow.optimize import build_stage
-from taglio.flow.place import Candidate, candidate
-from taglio.flow.workspace import COMPONENTS, PLAN, Work
+from taglio.flow.build import assemble
+from taglio.flow.placing import reopened
+from taglio.flow.workspace import COMPONENTS, PLAN
 from taglio.plan.objective import parse_objective
 from taglio.plan.place import Running, place
 from taglio.plan.result import Limits, Plan
@@ -49,8 +49,7 @@ def replan(
     names = {device.name for device in cluster.devices}
     limits = _without(before.limits, names)
     # A plan's own bound is a loss already; candidates take it in the metric's unit.
-    each: Candidate = replace(candidate(out, lambda _graph: Limits(None)), limits=limits)
-    work = each.work
+    each = replace(reopened(out, cluster), limits=limits)
     workload = each.workload(cluster)
     if factors:
         profiles = {name: scaled(known, factors.get(name, 1.0)) for name, known in workload.profiles.items()}
@@ -60,10 +59,10 @@ def replan(
         running = Running((before,), switching_cost_s)
     answer = place([workload], cluster, parse_objective(before.objective), running=running, time_limit_s=_TIME_LIMIT_S)
     plan = answer.plans[0]
-    folder = work.folder / STANDBY / plan.fingerprint()[:16]
-    if not _built(folder, plan, work):
-        build_stage(replace(work, folder=folder), work.builder(plan.scheme), plan)
-        artifact.save(folder / f"{PLAN}.json", PLAN, work.model.sha256, plan)
+    folder = out / STANDBY / plan.fingerprint()[:16]
+    if not _built(folder, plan):
+        assemble(each.work, plan).write(folder / COMPONENTS)
+        artifact.save(folder / f"{PLAN}.json", PLAN, plan.model_sha256, plan)
     return Planned(folder / COMPONENTS, plan, cluster)
 
 
@@ -105,9 +104,9 @@ def _answer(there: Connection, job: tuple[Path, Plan, Cluster, Mapping[str, floa
         there.send(error)
 
 
-def _built(folder: Path, plan: Plan, work: Work) -> bool:
+def _built(folder: Path, plan: Plan) -> bool:
     try:
-        manifest = read(folder / COMPONENTS, model_sha256=work.model.sha256)
+        manifest = read(folder / COMPONENTS, model_sha256=plan.model_sha256)
     except BadArtifact:
         return False
     return manifest.plan_sha256 == plan.fingerprint()

@@ -14,10 +14,10 @@ import numpy as np
 
 from taglio import artifact
 from taglio.cluster.devices import Cluster, Link
-from taglio.cluster.emulate.load import Load, crowded
 from taglio.cluster.engine.connect import connect
 from taglio.cluster.engine.counters import between
 from taglio.cluster.engine.deploy import LANES, Deployment
+from taglio.cluster.engine.load import Load, crowded
 from taglio.cluster.engine.pipeline import Answer
 from taglio.cluster.engine.recover import Recovery
 from taglio.cluster.engine.replan import Planned
@@ -28,9 +28,11 @@ from taglio.cluster.file import parse
 from taglio.components.build import read
 from taglio.components.prove import TOLERANCE
 from taglio.errors import BadArtifact, MeasurementFailed
-from taglio.flow.place import CLUSTER, ClusterFile, source
+from taglio.flow.place import source
+from taglio.flow.placing import CLUSTER, ClusterFile
 from taglio.flow.transaction import held
-from taglio.flow.workspace import COMPONENTS, PLAN, PROFILE, Work, reopen
+from taglio.flow.work import Work
+from taglio.flow.workspace import COMPONENTS, PLAN, PROFILE, reopen
 from taglio.plan.result import Plan
 from taglio.plan.simulate import Span, link_name
 from taglio.profile.result import Profile
@@ -84,17 +86,20 @@ def run_on_cluster(
 ) -> ClusterRun:
     """Answer `runs` requests on the devices of `cluster`, in turn, or with `stream` as many at once as pay."""
     with held(folder):
-        return _run_on_cluster(folder, cluster, runs, stream=stream, progress=progress)
+        work, ready = planned(folder, cluster)
+        return answer_requests(folder, work, ready, runs, stream=stream, progress=progress)
 
 
-def _run_on_cluster(
-    folder: Path, cluster: Cluster, runs: int, *, stream: bool, progress: Progress | None
+def answer_requests(
+    folder: Path, work: Work, ready: Planned, runs: int, *, stream: bool = False, progress: Progress | None = None
 ) -> ClusterRun:
-    work, ready = planned(folder, cluster)
+    """The same of an opened workspace, whose artifacts are in `folder`: where a device is lost, they are planned from
+    again."""
+    cluster = ready.cluster
     feeds = work.typical[:_CHECKED]
     wanted = {ready.plan.fingerprint(): references(ready, feeds)}
     with connect(cluster.start) as connection:
-        recovery = Recovery(connection, work, ready, lambda each: lanes_for(each.plan) if stream else 1)
+        recovery = Recovery(connection, folder, ready, lambda each: lanes_for(each.plan) if stream else 1)
         server = Server(recovery, max(_PATIENCE_S, _PATIENCE * ready.plan.predicted_latency_s.value))
         try:
             for _ in server.answers([feeds[0]] * (_WARMUP * server.pipeline.lanes)):
@@ -124,7 +129,7 @@ def _run_on_cluster(
             recovery.close()
             server.pipeline.close()
         joules = {name: between(before.get(name), after.get(name)) for name in before}
-        result = _result(run, took - speeds.took_s, server, recovery, joules, speeds.told(work), stream=stream)
+        result = _result(run, took - speeds.took_s, server, recovery, joules, speeds.told(folder), stream=stream)
         notes: list[str] = []
         if connection.here.name != cluster.start:
             here = connection.here.name
@@ -147,9 +152,9 @@ def too_short(runs: int, took_s: float, ratio: float) -> str | None:
     if took_s >= _SUSTAINED_S or abs(ratio - 1.0) <= _OFF:
         return None
     return (
-        f"{runs} requests took {took_s:.2g} s in all, too short to hold the prediction against, which is of what "
-        "devices sustain: where one has a quota of processor time, so few run at full speed or meet one pause; --runs "
-        f"{math.ceil(1.5 * runs * _SUSTAINED_S / took_s)} takes longer than a second"
+        f"{runs} requests took {took_s:.2g} s in all, too short to compare with the steady-state prediction: under a "
+        "quota of processor time so few run at full speed or meet one pause; "
+        f"{math.ceil(1.5 * runs * _SUSTAINED_S / took_s)} runs take longer than a second"
     )
 
 
@@ -263,14 +268,14 @@ class DeviceSpeeds:
             self.look(deployment, _LOOK_S)
             self.took_s += self.looked_s - begun
 
-    def told(self, work: Work) -> tuple[DeviceSpeed, ...]:
+    def told(self, folder: Path) -> tuple[DeviceSpeed, ...]:
         """All that was seen, beside the profiles' own."""
         found = []
         for name, seconds in self.seen.items():
             file, _ = source(self.cluster, self.cluster.device(name))
             profiled_s, half_s = None, None
-            if not self.cluster.device(name).assumed and (work.folder / file).exists():
-                known = artifact.load(work.folder / file, PROFILE, Profile, model_sha256=work.model.sha256)
+            if not self.cluster.device(name).assumed and (folder / file).exists():
+                known = artifact.load(folder / file, PROFILE, Profile)
                 profiled_s, half_s = known.conditions.reference_s, known.conditions.reference_half_s
             found.append(DeviceSpeed(name, profiled_s, half_s, tuple(seconds)))
         return tuple(found)

@@ -1,22 +1,24 @@
-"""From tables to the plan that the clock confirms: plan, measure errors, time, refine the tables, plan again.
-
-Knows no folder: nothing is written here.
-"""
+"""The plan stage: solve, measure errors, time, refine the tables, solve again; the clock chooses. Writes nothing."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+
+import onnx
 
 from taglio.error.loss import Metric
 from taglio.error.measure import ErrorMeter
 from taglio.error.model import ErrorModel
-from taglio.error.switchable import Switchable
-from taglio.errors import Infeasible
+from taglio.errors import BadOption, Infeasible
 from taglio.flow.answers import Answers, answers
-from taglio.flow.workspace import Work
+from taglio.flow.arguments import number, patterns, positive
+from taglio.flow.by_hand import place_by_hand
+from taglio.flow.error import loss_limits
+from taglio.flow.work import Work
 from taglio.model.graph import ANCHORS, Graph
-from taglio.plan.result import Limits
+from taglio.plan.one_machine import pinned
+from taglio.plan.result import Limits, Plan, placements
 from taglio.plan.search import Tried, best, damage_first, exclude, predicted_by, search, unsolved
 from taglio.profile.busy import doubt, faster
 from taglio.profile.measure import FLOAT_RUN, pure_assignments, refine
@@ -24,7 +26,6 @@ from taglio.profile.result import Profile
 from taglio.profile.stopwatch import FEEDS, Effort, Progress, Timed, time_models
 from taglio.quantize.effective import effective
 from taglio.quantize.precision import Assignment, Precision
-from taglio.quantize.qdq import QdqBuilder
 
 # Solved plans that are timed beside float, all-int8 and those by simple rules.
 _FINALISTS = 3
@@ -36,13 +37,17 @@ _VERIFY_SAMPLES = 32
 _NOISE = 1.015
 
 
+Build = Callable[[Assignment], onnx.ModelProto]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Decision:
-    """The finalists by name, timed side by side, which of them won, all plans tried, and the refined profile.
+    """The plan, the finalists by name, timed side by side, which of them won, all that was tried, the refined profile.
 
     `answers` are of the float model, all-int8 and the winner as they are deployed; the others' errors are the search's.
     """
 
+    plan: Plan
     winner: str
     finalists: dict[str, Tried]
     timed: dict[str, Timed]
@@ -57,10 +62,53 @@ class Decision:
         return doubt(max(last, conditions.others), conditions.reference_half_s)
 
 
+def plan(
+    work: Work,
+    profile: Profile,
+    error: ErrorModel,
+    *,
+    max_error: float,
+    keep_float: Sequence[str] = (),
+    force_int8: Sequence[str] = (),
+    pins: Sequence[str] = (),
+    cuts: Sequence[str] = (),
+    devices: Sequence[str] = (),
+    effort: float = 1.0,
+    progress: Progress | None = None,
+) -> Plan:
+    """The fastest plan whose error, measured on held-out inputs, is at most `max_error` (in the metric's unit).
+
+    The finalists are timed beside float and all-int8, as `taglio.optimize` does. `keep_float` and `force_int8` are
+    name patterns of blocks; `pins` ("DEVICE=PATTERN"), or `cuts` (tensors) and `devices`, place blocks by hand.
+    Raises Infeasible where no plan keeps the bound.
+
+    >>> plan = taglio.plan(model, profile, error, max_error=0.02, effort=0.05)
+    >>> plan.measured_error <= 0.02
+    True
+    """
+    work = work.settled(profile.scheme, progress)
+    limits = limits_for(work, max_error, keep_float, force_int8)
+    places = place_by_hand(work.graph, patterns("pins", pins), patterns("cuts", cuts), patterns("devices", devices))
+    chosen = decide(work, profile, error, limits, effort=effort, progress=progress).plan
+    return by_hand(work, chosen, places)
+
+
+def by_hand(work: Work, chosen: Plan, places: Mapping[str, str]) -> Plan:
+    """A plan whose blocks are placed as said."""
+    return replace(chosen, placements=placements(work.graph, chosen.assignment(), places))
+
+
+def limits_for(
+    work: Work, max_error: float | None, keep_float: Sequence[str] = (), force_int8: Sequence[str] = ()
+) -> Limits:
+    """Limits from name patterns, and from a bound in the metric's unit. Raises BadOption."""
+    bound = None if max_error is None else number("max_error", max_error)
+    names = (patterns("keep_float", keep_float), patterns("force_int8", force_int8))
+    return loss_limits(work, pinned(work.graph, bound, *names))
+
+
 def decide(
     work: Work,
-    builder: QdqBuilder,
-    switchable: Switchable,
     measured: Profile,
     model: ErrorModel,
     limits: Limits,
@@ -70,19 +118,23 @@ def decide(
 ) -> Decision:
     """Plan, time the plans' kernels, refine the profile around the fastest, plan again, and let the clock choose.
 
-    A plan's prediction hangs on kernels with the layouts that it has, and the random mixes of the profile are far from
-    it. Choices by simple rules are timed too: what the tables misjudge, the clock finds.
+    A plan's prediction depends on kernels with the layouts that it has, and the random mixes of the profile are far
+    from it. Choices by simple rules are timed too: what the tables misjudge, the clock finds.
     """
-    meter = verifier(work, switchable)
-    full = whole_meter(work, switchable, meter)
-    tried = plan_stage(work, measured, model, limits, meter, progress, full=full)
+    if limits.max_error is None:
+        raise BadOption("`max_error` is missing: give the worst that is allowed, such as 0.01 for 1 %")
+    positive("effort", effort)
+    work = work.settled(measured.scheme, progress)
+    build = work.builder(measured.scheme, progress).build
+    meter, full = meters(work, measured, progress)
+    tried = _searched(work, measured, model, limits, meter, progress, full=full)
     known, leader = measured, None
     start = time.monotonic()
     for index in range(_ROUNDS):
         if time.monotonic() - start > _PATIENCE_S:
             break
         chosen = _finalists(tried, leader)
-        timed = _time(work, builder, chosen, 6.0 * effort, progress, kernels=True)
+        timed = _time(work, build, chosen, 6.0 * effort, progress, kernels=True)
         leader = chosen[_winner(chosen, timed)]
         runs = {_label(name): (each.plan.assignment(), timed[_label(name)]) for name, each in chosen.items()}
         runs |= {FLOAT_RUN: ({}, timed[FLOAT_RUN])}
@@ -90,20 +142,30 @@ def decide(
         tried = predicted_by(known, work.graph, tried)
         tried += search(work.graph, known, model, limits, meter.error, rounds=6, progress=progress)
     final, answered = _finalists(tried, leader), dict[str, Answers]()
-    timed = _time(work, builder, final, 8.0 * effort, progress, kernels=False)
-    winner = _proven(work, builder, final, timed, answered, full.metric, limits)
+    timed = _time(work, build, final, 8.0 * effort, progress, kernels=False)
+    winner = _proven(work, build, final, timed, answered, full.metric, limits)
     if full is not meter and winner in (None, FLOAT_RUN, "int8") and _plans(final) and not _plans(final, holding=True):
-        again = plan_stage(work, known, model, limits, full, progress)
+        again = _searched(work, known, model, limits, full, progress)
         final, answered = _finalists(again, None), {}
-        timed = _time(work, builder, final, 8.0 * effort, progress, kernels=False)
-        winner = _proven(work, builder, final, timed, answered, full.metric, limits)
+        timed = _time(work, build, final, 8.0 * effort, progress, kernels=False)
+        winner = _proven(work, build, final, timed, answered, full.metric, limits)
         tried += again
     if winner is None:
-        raise infeasible(limits, min(each.error for each in final.values()))
-    return Decision(winner, final, timed, answered, tuple(tried), known)
+        raise _infeasible(limits, min(each.error for each in final.values()))
+    return Decision(_chosen(work, final[winner], tried), winner, final, timed, answered, tuple(tried), known)
 
 
-def plan_stage(
+def _chosen(work: Work, winner: Tried, tried: Sequence[Tried]) -> Plan:
+    """The winner's plan with what was measured of it."""
+    chosen = replace(winner.plan, measured_error=winner.error, shapes=work.measured_shapes)
+    if not winner.name:
+        return chosen
+    solved = best([each for each in tried if not each.name], 1)
+    ahead = solved[0].plan.predicted_latency_s.value if solved else chosen.predicted_latency_s.value
+    return replace(chosen, gap=max(0.0, chosen.predicted_latency_s.value / ahead - 1.0))
+
+
+def _searched(
     work: Work,
     measured: Profile,
     model: ErrorModel,
@@ -126,9 +188,9 @@ def plan_stage(
         tried.append(replace(candidate, holds=candidate.holds and not kept & set(assignment)))
     if not any(each.holds for each in tried):
         if full is not None and full is not meter:
-            return plan_stage(work, measured, model, limits, full, progress)
+            return _searched(work, measured, model, limits, full, progress)
         reached = min(each.error for each in tried)
-        raise infeasible(limits, reached)
+        raise _infeasible(limits, reached)
     return tried
 
 
@@ -164,17 +226,13 @@ def _rules(
     return result
 
 
-def verifier(work: Work, switchable: Switchable) -> ErrorMeter:
-    """Measures a plan's error while searching: on the first _VERIFY_SAMPLES held-out inputs."""
-    return work.meter(switchable, _VERIFY_SAMPLES)
-
-
-def whole_meter(work: Work, switchable: Switchable, searched: ErrorMeter) -> ErrorMeter:
-    """A meter of all held-out inputs; `searched` itself where it already is."""
-    samples = work.data.held_out.samples
-    if searched.samples == len(samples):
-        return searched
-    return work.meter(switchable)
+def meters(work: Work, profile: Profile, progress: Progress | None = None) -> tuple[ErrorMeter, ErrorMeter]:
+    """Of a plan's error while searching, on the first _VERIFY_SAMPLES held-out inputs, and on all of them: the same one
+    where those are all."""
+    work = work.settled(profile.scheme, progress)
+    switchable = work.switchable(profile.scheme, progress=progress)
+    first = work.meter(switchable, _VERIFY_SAMPLES)
+    return first, first if first.samples == len(work.data.held_out.samples) else work.meter(switchable)
 
 
 def same_assignment(one: Tried, other: Tried) -> bool:
@@ -189,7 +247,7 @@ def timing_of(name: str, timed: Mapping[str, Timed]) -> Timed:
 
 def _proven(
     work: Work,
-    builder: QdqBuilder,
+    build: Build,
     finalists: dict[str, Tried],
     timed: Mapping[str, Timed],
     answered: dict[str, Answers],
@@ -205,7 +263,7 @@ def _proven(
         winner = _winner(holding, timed) if holding else None
         asked = [name for name in dict.fromkeys(("int8", winner)) if name in finalists and name not in answered]
         if asked:
-            models = {name: partial(builder.build, finalists[name].plan.assignment()) for name in asked}
+            models = {name: partial(build, finalists[name].plan.assignment()) for name in asked}
             answered |= answers(work, models, metric)
             for name in {*asked, FLOAT_RUN} & set(finalists):
                 finalists[name] = _judged(finalists[name], answered[name].judged, limits)
@@ -223,14 +281,14 @@ def _plans(finalists: Mapping[str, Tried], *, holding: bool = False) -> list[str
     return [name for name, each in finalists.items() if name not in (FLOAT_RUN, "int8") and (each.holds or not holding)]
 
 
-def infeasible(limits: Limits, reached: float) -> Infeasible:
+def _infeasible(limits: Limits, reached: float) -> Infeasible:
     """The refusal where no plan holds; `reached` is the smallest error of those tried."""
     pins = f"with {len(limits.int8_blocks)} blocks held in int8 " if limits.int8_blocks else ""
     assert limits.max_error is not None
     metric = limits.metric
     return Infeasible(
         f"no plan {pins}keeps the {metric.title} {metric.limit(limits.max_error)}: "
-        f"the best has {metric.text(reached)}; allow that much with --max-error, or hold fewer blocks in int8"
+        f"the best has {metric.text(reached)}; allow that much with `max_error`, or hold fewer blocks in int8"
     )
 
 
@@ -259,7 +317,7 @@ def _label(name: str) -> str:
 
 def _time(
     work: Work,
-    builder: QdqBuilder,
+    build: Build,
     finalists: Mapping[str, Tried],
     budget_s: float,
     progress: Progress | None,
@@ -269,7 +327,7 @@ def _time(
     assignments: dict[str, Mapping[str, Precision]] = {FLOAT_RUN: {}}
     assignments |= {_label(name): each.plan.assignment() for name, each in finalists.items()}
     return time_models(
-        {name: partial(builder.build, assignment) for name, assignment in assignments.items()},
+        {name: partial(build, assignment) for name, assignment in assignments.items()},
         work.typical[:FEEDS],
         work.setup.options(),
         Effort(budget_s=budget_s),

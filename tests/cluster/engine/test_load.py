@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from taglio.cluster.emulate.load import Load, crowded
 from taglio.cluster.emulate.record import ENVIRONMENT
+from taglio.cluster.engine.load import Load, crowded
 from taglio.profile.busy import STAT
 
 INSIDE = {ENVIRONMENT: "/run/somewhere"}

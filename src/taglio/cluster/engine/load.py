@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from taglio.cluster.emulate.record import ENVIRONMENT
+from taglio.cluster.devices import EMULATION
 from taglio.profile.busy import STAT, ticks
 
 # A machine that is busy for longer has hardly a moment in which whoever wants to work finds a processor free.
@@ -19,7 +19,7 @@ class Load:
     """From when it is made on."""
 
     def __init__(self, stat: Path = STAT, environment: Mapping[str, str] = os.environ) -> None:
-        self._stat = stat if ENVIRONMENT in environment else None
+        self._stat = stat if EMULATION in environment else None
         self._before = _ticks(self._stat)
 
     def share(self) -> float | None:

@@ -1,0 +1,33 @@
+"""What arguments may be: one line that names the argument, its value and what it may be. Decides nothing else."""
+
+from collections.abc import Sequence
+from math import isfinite
+from typing import Any
+
+from taglio.errors import BadOption
+
+
+def number(name: str, value: Any) -> float:
+    """A finite number. Raises BadOption."""
+    try:
+        found = float(value)
+    except (TypeError, ValueError):
+        raise BadOption(f"`{name}` is {value!r}: give a number") from None
+    if not isfinite(found):
+        raise BadOption(f"`{name}` is {value}: give a finite number")
+    return found
+
+
+def positive(name: str, value: Any) -> float:
+    """A finite number above 0. Raises BadOption."""
+    if (found := number(name, value)) <= 0.0:
+        raise BadOption(f"`{name}` is {value}: give a number above 0")
+    return found
+
+
+def patterns(name: str, value: Any) -> tuple[str, ...]:
+    """Several texts, also where one stands alone. Raises BadOption."""
+    found = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, Sequence | set) else None
+    if found is None or not all(isinstance(each, str) for each in found):
+        raise BadOption(f"`{name}` is {value!r}: give a pattern or several, such as ['conv*']")
+    return found

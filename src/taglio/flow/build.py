@@ -1,0 +1,142 @@
+"""The build stage: a plan → components in memory, proven equal to the whole model. Writes where it is told to."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+from taglio import artifact, weights
+from taglio.components import build as files
+from taglio.components.build import Manifest
+from taglio.components.cut import Component, Wires, cut
+from taglio.components.placed import placed
+from taglio.components.prove import Proof, prove
+from taglio.data.spec import InputSpec
+from taglio.data.values import one_feed
+from taglio.flow.work import Work, covering
+from taglio.model.inputs import input_specs
+from taglio.plan.result import Plan
+from taglio.profile.machine import available_cores
+from taglio.profile.stopwatch import Progress
+from taglio.run.in_process import Executor
+from taglio.runtimes.onnxruntime import NAME, SessionOptions
+from taglio.scratch import scratch
+
+# The whole quantised model, with the placement in its own metadata, beside the components of several devices.
+PLACED = "placed.onnx"
+# Inputs, of different shapes where there are, on which components must equal the whole.
+_PROVEN = 8
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Built:
+    """Components in running order. `whole` is the quantised model with the placement in its metadata, None where one
+    component is all of it; `proof` that together they equal it, None where that was not asked."""
+
+    model_sha256: str
+    plan_sha256: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    parts: tuple[Component, ...]
+    whole: onnx.ModelProto | None = None
+    proof: Proof | None = None
+    store: weights.Store | None = None
+
+    @property
+    def model(self) -> onnx.ModelProto:
+        """What is to be deployed, in one model; with weights beyond protobuf's 2 GB it refers to files."""
+        return weights.in_memory(self.parts[0].proto if self.whole is None else self.whole)
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all components."""
+        return sum(weights.size_bytes(part.proto) for part in self.parts)
+
+    def write(self, folder: Path) -> Manifest:
+        """Write the components and what says how they fit together."""
+        (folder / PLACED).unlink(missing_ok=True)
+        if self.whole is not None:
+            artifact.write_model(folder / PLACED, self.whole)
+        return files.write(folder, self.model_sha256, self.inputs, self.outputs, self.parts, self.plan_sha256)
+
+    def open(self, options: SessionOptions, runtime: str = NAME) -> Executor:
+        """Live sessions over the components, one after another in this process."""
+        with scratch() as folder:
+            return Executor(folder, self.write(folder), options, runtime)
+
+    def session(self, threads: int | None = None, runtime: str = NAME, *, spinning: bool = False) -> "Deployed":
+        """The components ready to answer, as they would be deployed."""
+        options = SessionOptions(threads or available_cores(), spinning=spinning, runtime=runtime)
+        inputs = {spec.name: spec for part in self.parts for spec in input_specs(Path(part.name), part.proto)}
+        return Deployed(self.open(options, runtime), tuple(inputs[name] for name in self.inputs), self.outputs)
+
+
+class Deployed:
+    """A built model that answers. Made by `Built.session` and `Result.session`."""
+
+    def __init__(self, executor: Executor, inputs: tuple[InputSpec, ...], outputs: tuple[str, ...]) -> None:
+        self._executor, self.inputs, self.outputs = executor, inputs, outputs
+
+    def run(self, sample: object) -> dict[str, np.ndarray]:
+        """The outputs by name for one sample: arrays by input name, or one array for a model of one input.
+
+        The batch dimension may be missing. Raises BadData for a sample that does not fit.
+        """
+        values = self._executor.run(one_feed(sample, self.inputs))
+        return {name: np.asarray(value) for name, value in zip(self.outputs, values, strict=True)}
+
+
+def build(work: Work, plan: Plan, *, progress: Progress | None = None) -> Built:
+    """Build the components of `plan`, and prove on held-out inputs that together they equal the whole model.
+
+    Raises MeasurementFailed where they differ by more than rounding explains.
+
+    >>> built = taglio.build(model, plan)
+    >>> [part.name for part in built.parts], built.proof.samples
+    (['local-0'], 8)
+    """
+    result = assemble(work, plan, progress)
+    whole = work.builder(plan.scheme, progress).build(plan.assignment(), plan.wire_only(work.graph))
+    with scratch() as folder:
+        proof = prove(folder, result.write(folder), whole, covering(work.data.held_out.samples)[:_PROVEN])
+    return replace(result, proof=proof)
+
+
+def assemble(work: Work, plan: Plan, progress: Progress | None = None) -> Built:
+    """Build the components of `plan`."""
+    quantized = work.builder(plan.scheme, progress).build(plan.assignment(), plan.wire_only(work.graph))
+    wires = Wires(plan.start, plan.copies()) if plan.crossings else None
+    parts = cut(work.model, work.graph, quantized, plan.devices(), wires, plan.stages())
+    whole = None
+    if len(parts) > 1:
+        owner = {operator: block.name for block in work.graph.blocks for operator in block.operators}
+        whole = placed(quantized, parts, plan, owner)
+    inputs = tuple(spec.name for spec in work.model.inputs)
+    sha256, store = work.model.sha256, work.model.store
+    return Built(sha256, plan.fingerprint(), inputs, work.model.outputs, tuple(parts), whole, store=store)
+
+
+def read(folder: Path, *, model_sha256: str | None = None) -> tuple[Built, Manifest]:
+    """Components that `write` wrote. Raises BadArtifact for what is missing or was changed."""
+    manifest = files.read(folder, model_sha256=model_sha256)
+    parts = tuple(
+        Component(
+            piece.name,
+            piece.device,
+            piece.blocks,
+            weights.load(folder / piece.file),
+            tuple(port.name for port in piece.inputs),
+            tuple(port.name for port in piece.outputs),
+            _shapes(piece),
+        )
+        for piece in manifest.pieces
+    )
+    whole = weights.load(folder / PLACED) if len(parts) > 1 and (folder / PLACED).exists() else None
+    sha256 = manifest.model_sha256
+    return Built(sha256, manifest.plan_sha256, manifest.inputs, manifest.outputs, parts, whole), manifest
+
+
+def _shapes(piece: files.Piece) -> Mapping[str, tuple[int, ...]]:
+    return {port.name: port.shape for port in (*piece.inputs, *piece.outputs)}

@@ -1,0 +1,48 @@
+"""Devices given by name patterns or by cuts, rather than found by planning."""
+
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+
+from taglio.components.cut import devices_after
+from taglio.errors import BadOption
+from taglio.model.graph import Graph
+from taglio.plan.result import LOCAL
+
+
+def place_by_hand(graph: Graph, pins: Sequence[str], cuts: Sequence[str], devices: Sequence[str]) -> dict[str, str]:
+    """Device of every block: from `pins`, DEVICE=PATTERN, or from `cuts`, tensors that separate `devices` in order.
+
+    Raises BadOption for contradictions.
+    """
+    for name in [*devices, *(pin.partition("=")[0] for pin in pins)]:
+        if "/" in name or "\\" in name or name.strip(". ") == "":
+            raise BadOption(f'device "{name}": a name may not be empty, or a path')
+    if devices and not cuts:
+        raise BadOption(f"`devices` {','.join(devices)} name what `cuts` separate: give a tensor to cut at")
+    if cuts:
+        if pins:
+            raise BadOption("`cuts` and `pins` both place blocks: use one of them")
+        names = list(devices) or [f"device{index}" for index in range(len(cuts) + 1)]
+        return devices_after(graph, list(cuts), names)
+    result = {block.name: LOCAL for block in graph.blocks}
+    pinned: dict[str, str] = {}
+    for device, hits in matches(graph, "pins", pins):
+        for name in hits:
+            if pinned.get(name, device) != device:
+                raise BadOption(f"block {name} is pinned to {pinned[name]} and to {device}: drop one of the pins")
+            pinned[name] = device
+    return result | pinned
+
+
+def matches(graph: Graph, argument: str, texts: Sequence[str]) -> list[tuple[str, list[str]]]:
+    """Blocks by device from DEVICE=PATTERN. Raises BadOption for a pattern that matches nothing."""
+    found = []
+    for text in texts:
+        device, _, pattern = text.partition("=")
+        if not device or not pattern:
+            raise BadOption(f'`{argument}` "{text}": write DEVICE=PATTERN')
+        hits = [block.name for block in graph.blocks if fnmatchcase(block.name, pattern)]
+        if not hits:
+            raise BadOption(f'`{argument}` "{text}": the pattern matches none of {len(graph.blocks)} blocks')
+        found.append((device, hits))
+    return found

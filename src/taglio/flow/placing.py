@@ -1,0 +1,175 @@
+"""Plans for several devices from the folders of models, and back into them. Solves nothing."""
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from taglio import artifact
+from taglio.cluster import file as cluster_file
+from taglio.cluster.devices import Cluster
+from taglio.errors import BadOption
+from taglio.flow import place as placing
+from taglio.flow.place import Candidate, candidate, loosen_error, moving_from, source
+from taglio.flow.transaction import changing
+from taglio.flow.workspace import PLAN, PROFILE, keep_plan, read_error, reopen_profiled
+from taglio.model.graph import Graph
+from taglio.plan.explain import Alternative, again, limits_cost, runner_up, what_if
+from taglio.plan.objective import Objective, parse_objective
+from taglio.plan.pareto import AXES, Front
+from taglio.plan.place import GAP, Answer
+from taglio.plan.result import Plan
+from taglio.profile.result import Profile
+from taglio.profile.stopwatch import Progress
+
+CLUSTER, PARETO = "cluster", "pareto"
+# Limits of the first model that hold for the others too.
+_SHARED = ("keep_float", "force_int8", "max_latency_s", "max_energy_j", "min_rate_per_s")
+_LIMIT_S, _POINT_LIMIT_S, _QUICK_S = 20.0, 4.0, 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterFile:
+    """The cluster that a plan was made for, as it was written."""
+
+    file: str
+    text: str
+    scenario: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Another model to place on the same devices: its folder and limits."""
+
+    folder: Path
+    max_error: float
+    rate_per_s: float | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Placed:
+    """Plans for a cluster, the names of their models, and what else was asked."""
+
+    answer: Answer
+    names: tuple[str, ...]
+    objective: Objective
+    told: tuple[Alternative, ...]
+
+
+def opened(path: Path, scenario: str | None) -> tuple[Cluster, ClusterFile]:
+    """The cluster of a file, and the file as it was written."""
+    cluster = cluster_file.load(path, scenario)
+    return cluster, ClusterFile(str(path), path.read_text(encoding="utf-8"), scenario)
+
+
+def reopened(folder: Path, cluster: Cluster, **limits: Any) -> Candidate:
+    """The model in `folder`, to be placed under `limits` (see flow/place.py `candidate`)."""
+    work, measured = reopen_profiled(folder)
+    error = read_error(folder, work, measured)
+    profiles = {}
+    for device in cluster.devices:
+        file, _ = source(cluster, device)
+        if file != f"{PROFILE}.json" and (folder / file).exists():
+            profiles[file] = artifact.load(folder / file, PROFILE, Profile, model_sha256=work.model.sha256)
+    return candidate(work, measured, error, profiles=profiles, name=folder.name, **limits)
+
+
+def place(
+    folder: Path,
+    cluster_path: Path,
+    *,
+    scenario: str | None = None,
+    objective: str = "latency",
+    others: Sequence[Wanted] = (),
+    running: str | None = None,
+    switching_cost_s: float = 1e-3,
+    explain: bool = False,
+    changes: Sequence[str] = (),
+    gap: float | None = None,
+    time_limit_s: float | None = None,
+    progress: Progress | None = None,
+    **limits: Any,
+) -> Placed:
+    """Place the model in `folder`, and `others`, on the devices of a cluster file; `limits` are of the first.
+
+    `running` names a plan to move away from only if that pays. `explain` also finds what limits cost and the runner-up,
+    `changes` what would be if.
+    """
+    aim = parse_objective(objective)
+    cluster, used = opened(cluster_path, scenario)
+    limit_s = time_limit_s or _LIMIT_S
+    with ExitStack() as stack:
+        folders = [stack.enter_context(changing(each)) for each in (folder, *(other.folder for other in others))]
+        candidates = [reopened(folders[0], cluster, **limits)]
+        shared = {name: limits[name] for name in _SHARED if name in limits}
+        for where, other in zip(folders[1:], others, strict=True):
+            bounds = {"max_error": other.max_error, "rate_per_s": other.rate_per_s}
+            candidates.append(reopened(where, cluster, **shared, **bounds))
+        before = None
+        if running is not None:
+            plan = _reread(folders[0], candidates[0].work.graph, running)
+            before = moving_from((plan,), switching_cost_s, aim, cluster)
+        answer = placing.place(
+            candidates,
+            cluster,
+            objective=aim,
+            running=before,
+            gap=GAP if gap is None else gap,
+            time_limit_s=limit_s,
+            progress=progress,
+        )
+        for where, plan in zip(folders, answer.plans, strict=True):
+            keep_plan(where, plan)
+            artifact.save(where / f"{CLUSTER}.json", CLUSTER, plan.model_sha256, used)
+        quickly = again(aim, min(_QUICK_S, limit_s))
+        told = []
+        if explain:
+            held = answer.assembled.workloads
+            told += list(limits_cost(held, cluster, aim, quickly, loosen_error))
+            second = runner_up(held, cluster, aim, quickly, answer.plans)
+            told += [second] if second is not None else []
+        for text in changes:
+            told.append(what_if(text, lambda c: [each.workload(c) for each in candidates], cluster, aim, quickly))
+    return Placed(answer, tuple(each.work.name for each in candidates), aim, tuple(told))
+
+
+def pareto(
+    folder: Path,
+    cluster_path: Path,
+    *,
+    axes: str = "latency,error",
+    scenario: str | None = None,
+    points: int = 8,
+    gap: float | None = None,
+    time_limit_s: float | None = None,
+    progress: Progress | None = None,
+    **limits: Any,
+) -> tuple[str, Front]:
+    """The name of the model in `folder`, and plans that trade latency for error, energy or throughput."""
+    first, _, axis = axes.partition(",")
+    if first != "latency" or axis not in AXES:
+        raise BadOption(f'`axes` "{axes}": give latency,error, latency,energy or latency,throughput')
+    cluster, _ = opened(cluster_path, scenario)
+    with changing(folder) as staged:
+        each = reopened(staged, cluster, **limits)
+        result = placing.pareto(
+            each,
+            cluster,
+            axis,
+            points=points,
+            gap=GAP if gap is None else gap,
+            time_limit_s=time_limit_s or _POINT_LIMIT_S,
+            progress=progress,
+        )
+        artifact.save(staged / f"{PARETO}.json", PARETO, each.work.model.sha256, result)
+    return each.work.name, result
+
+
+def _reread(folder: Path, graph: Graph, name: str) -> Plan:
+    """A plan of the same model from a file."""
+    path = Path(name) if Path(name).exists() else folder / name
+    known = artifact.load(path, PLAN, Plan, model_sha256=graph.model_sha256)
+    if {each.block for each in known.placements} != {block.name for block in graph.blocks}:
+        raise BadOption(f"{path}: places other blocks than the model has: plan again without `running`")
+    return known

@@ -1,0 +1,81 @@
+"""The profile stage: which scheme, then seconds by block and form. Times nothing itself."""
+
+from taglio.error.loss import RELATIVE
+from taglio.errors import BadOption
+from taglio.flow.arguments import number, positive
+from taglio.flow.choose_scheme import settle
+from taglio.flow.work import Work
+from taglio.profile.layerwise import Cut, LayerTimes, layer_times
+from taglio.profile.measure import profile as measure
+from taglio.profile.result import Profile
+from taglio.profile.stopwatch import FEEDS, Effort, Progress
+from taglio.quantize.precision import precisions
+from taglio.quantize.scheme import Scheme, parse_scheme
+from taglio.runtimes.onnxruntime import NAME
+
+AUTO = "auto"
+# The relative L2 that scheme "auto" is chosen for where a profile comes before any bound.
+DEFAULT_BOUND = 0.01
+
+
+def profile(
+    work: Work,
+    *,
+    scheme: str | Scheme = AUTO,
+    max_error: float = DEFAULT_BOUND,
+    effort: float = 1.0,
+    progress: Progress | None = None,
+) -> Profile:
+    """Measure seconds per block and form, inside the whole model.
+
+    `scheme` is the int8 form, such as "qdq-u8s8-asym-pc"; "auto" measures the sensible ones and takes the best for a
+    relative L2 error of `max_error`. `effort` scales the time given to measuring; `progress` is called with a stage,
+    what is done and the total.
+
+    >>> profile = taglio.profile(model, scheme="qdq-u8s8-asym-pc", effort=0.05)
+    >>> profile.predict(model.graph, {}) > 0.0
+    True
+    """
+    wanted, bound = read_scheme(scheme), number("max_error", max_error)
+    positive("effort", effort)
+    settled, chosen, _ = settle(work, wanted, RELATIVE.bound(bound), RELATIVE, progress)
+    return profile_as(settled, chosen, effort, progress)
+
+
+def profile_as(work: Work, scheme: Scheme, effort: float = 1.0, progress: Progress | None = None) -> Profile:
+    """The same under a scheme that is decided and tried."""
+    return measure(
+        work.model,
+        work.graph,
+        work.builder(scheme, progress),
+        scheme,
+        work.typical[:FEEDS],
+        work.setup.options(),
+        Effort(budget_s=16.0 * effort),
+        seed=work.setup.seed,
+        progress=progress,
+        limit_bytes=work.memory_bytes,
+    )
+
+
+def layers(work: Work, profile: Profile, cut_at: Cut, progress: Progress | None = None) -> LayerTimes:
+    """Time every layer alone, the notes' way, for comparison. See `refuse_layers`."""
+    work = work.settled(profile.scheme, progress)
+    builder, forms, options = work.builder(profile.scheme, progress), precisions(profile.scheme), work.setup.options()
+    feed = work.typical[0]
+    return layer_times(work.model, work.graph, builder, forms, options, feed, cut=cut_at, progress=progress)
+
+
+def refuse_layers(runtime: str) -> None:
+    """Raises BadOption where layers alone would not be what runs: `taglio compare` tells OpenVINO's parts."""
+    if runtime != NAME:
+        raise BadOption(f"`layers` times ONNX Runtime, not {runtime}: leave `layers` or `runtime` out")
+
+
+def read_scheme(scheme: str | Scheme) -> Scheme | None:
+    """The scheme that is asked for; None for "auto". Raises BadOption."""
+    if isinstance(scheme, Scheme):
+        return scheme
+    if not isinstance(scheme, str):
+        raise BadOption(f'`scheme` is a {type(scheme).__name__}: give "auto" or a name such as "qdq-u8s8-asym-pc"')
+    return None if scheme == AUTO else parse_scheme(scheme)

@@ -1,0 +1,94 @@
+"""Chosen blocks quantised under one scheme, without a plan. Writes nothing."""
+
+from collections.abc import Sequence
+
+import onnx
+
+from taglio import weights
+from taglio.error.doubts import saturating_sums
+from taglio.error.tally import Tally
+from taglio.errors import BadOption
+from taglio.flow.outcome import Quantized
+from taglio.flow.work import Work, covering
+from taglio.model.graph import match, select
+from taglio.profile.stopwatch import Progress
+from taglio.quantize.library import DYNAMIC, dynamic, float16, qoperator
+from taglio.quantize.precision import Precision
+from taglio.quantize.qdq import QdqBuilder
+from taglio.quantize.ranges import Ranges
+from taglio.quantize.scheme import Scheme, parse_scheme
+from taglio.runtimes.onnxruntime import SessionOptions, open_session, run_session, sums_saturate
+
+METHODS = ("static", "dynamic", "float16")
+_MEASURED = 16
+
+
+def quantize(
+    work: Work,
+    method: str = "static",
+    *,
+    scheme: str = "",
+    blocks: str = "all",
+    also: Sequence[str] = (),
+    progress: Progress | None = None,
+) -> tuple[onnx.ModelProto, Quantized]:
+    """The model with the chosen blocks quantised, and what that did: its error is measured on held-out inputs.
+
+    `method` is "static", "dynamic" or "float16"; `blocks` "all", "top-flops:K", "top-bytes:K" or name patterns. `also`
+    gives other blocks another scheme, as SCHEME=PATTERN; later ones win. Raises BadOption.
+    """
+    if method not in METHODS:
+        raise BadOption(f"`method` is {method}: use {' or '.join(METHODS)}")
+    form = parse_scheme(scheme or f"qdq-u8s8-asym-{'pt' if method == 'dynamic' else 'pc'}")
+    if method == "static" and form.format == "qdq":
+        work = work.settled(form, progress)
+    names = select(work.graph, blocks)
+    if not names:
+        raise BadOption(f'`blocks` "{blocks}" chooses no block of {work.model.name}')
+    used = [] if method == "float16" else [form]
+    if method == "float16":
+        proto = float16(work.model, work.graph, names)
+    elif method == "dynamic":
+        if ":" in blocks or blocks == "all":  # a rule, not names: of its blocks those that have such a form
+            names = tuple(name for name in names if work.graph.block(name).kind.split("+")[0] in DYNAMIC)
+        proto = dynamic(work.model, work.graph, names, form)
+    else:
+        assignment = {name: Precision("int8", form, "whole") for name in names}
+        for text in also:
+            other, _, pattern = text.partition("=")
+            if not pattern:
+                raise BadOption(f'`also` "{text}": write SCHEME=PATTERN, such as qdq-s8s8-sym-pc=*head*')
+            for name in match(work.graph, [pattern]):
+                assignment[name] = Precision("int8", parse_scheme(other), "whole")
+        used = list(dict.fromkeys(each.scheme for each in assignment.values() if each.scheme is not None))
+        methods = {each.calibration for each in used}
+        ranges: dict[str, Ranges] = {each: work.ranges(each, progress) for each in methods}
+        if form.format == "qoperator":
+            if also:
+                raise BadOption("`also` mixes schemes in the qdq format only: use a qdq scheme")
+            proto = qoperator(work.model, work.graph, names, form, ranges[form.calibration])
+        else:
+            proto = QdqBuilder(work.model, work.graph, ranges).build(assignment)
+        names = tuple(assignment)
+    return proto, _judged(work, method, names, proto, tuple(used))
+
+
+def _judged(work: Work, method: str, names: Sequence[str], proto: onnx.ModelProto, used: Sequence[Scheme]) -> Quantized:
+    before = open_session(work.model.proto, SessionOptions(1), label=work.model.name)
+    after = open_session(proto, SessionOptions(1), label="the quantised model")
+    total, wanted = Tally(work.parts, watched=True), list(work.model.outputs)
+    for sample in covering(work.data.held_out.samples)[:_MEASURED]:
+        source = work.data.held_out.source
+        total.add(run_session(before, wanted, sample, source), run_session(after, wanted, sample, source))
+    saturates, parts = sums_saturate(), total.parts()
+    return Quantized(
+        "",
+        method,
+        len(names),
+        len(work.graph.candidates()),
+        weights.size_bytes(proto),
+        weights.size_bytes(work.model.proto),
+        max(each.loss for each in parts),
+        tuple(note for each in used if (note := saturating_sums(each, saturates))),
+        parts,
+    )

@@ -1,0 +1,123 @@
+"""What an optimisation leaves, in memory: a value that can be asked, saved and loaded again."""
+
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import onnx
+
+from taglio import artifact, weights
+from taglio.components.build import Manifest
+from taglio.error.model import ErrorModel
+from taglio.flow import build, workspace
+from taglio.flow.build import Built, Deployed
+from taglio.flow.outcome import Outcome
+from taglio.flow.transaction import changing, drop, held
+from taglio.flow.work import Setup, Work
+from taglio.flow.workspace import (
+    COMPONENTS,
+    ERROR,
+    FLOAT_MODEL,
+    GRAPH,
+    MADE_FROM,
+    OUTCOME,
+    PLAN,
+    PROFILE,
+    SETUP,
+    Found,
+    found,
+)
+from taglio.model.graph import Graph
+from taglio.plan.result import Plan
+from taglio.profile.result import Profile
+from taglio.quantize.scheme import Scheme
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Result:
+    """A plan with everything that it came from. `float32` is the simplified float model, `graph` its blocks, `table`
+    float, all-int8 and the plan side by side (None where the stages ran one at a time).
+
+    >>> print(result.table)  # doctest: +ELLIPSIS
+              latency  relative L2 ...
+    >>> result.model.graph.output[0].name
+    'logits'
+    """
+
+    setup: Setup
+    float32: onnx.ModelProto
+    graph: Graph
+    profile: Profile
+    error: ErrorModel
+    plan: Plan
+    built: Built
+    table: Outcome | None
+    found: Found
+
+    @property
+    def model(self) -> onnx.ModelProto:
+        """What is to be deployed: plain ONNX for any ONNX Runtime with default options."""
+        return self.built.model
+
+    def session(self, threads: int | None = None) -> Deployed:
+        """The model ready to answer: `session.run(sample)` gives the outputs by name. `threads`: None for those that
+        it was measured with."""
+        return self.built.session(threads or self.setup.threads, self.setup.runtime, spinning=self.setup.spinning)
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write the workspace that `taglio optimize` leaves: the model to deploy in components/model.onnx, and every
+        artifact. It replaces an older one in `folder` all together, or not at all. Raises Busy, and BadArtifact where
+        the disk refuses."""
+        with changing(Path(folder), create=True) as staged:
+            write(staged, self)
+
+
+def result_of(
+    work: Work,
+    scheme: Scheme | None,
+    profile: Profile,
+    error: ErrorModel,
+    plan: Plan,
+    built: Built,
+    table: Outcome,
+) -> Result:
+    """The result of a model's stages; `scheme` is the one that was asked for, None where it was chosen."""
+    setup, network = replace(work.setup, scheme=scheme), work.model.proto
+    return Result(setup, network, work.graph, profile, error, plan, built, table, found(work))
+
+
+def load(folder: str | os.PathLike[str]) -> Result:
+    """The result that `Result.save` or `taglio optimize` left in `folder`.
+
+    Raises BadArtifact for what is missing, damaged, or of another model or plan.
+    """
+    path = Path(folder)
+    with held(path):
+        plan = artifact.load(path / f"{PLAN}.json", PLAN, Plan)
+        sha256 = plan.model_sha256
+        graph = artifact.load(path / f"{GRAPH}.json", GRAPH, Graph, model_sha256=sha256)
+        profile = artifact.load(path / f"{PROFILE}.json", PROFILE, Profile, model_sha256=sha256)
+        error = artifact.load(path / f"{ERROR}.json", ERROR, ErrorModel, model_sha256=sha256)
+        for kind, value in ((PROFILE, profile), (ERROR, error), (PLAN, plan)):
+            workspace.fits(path / f"{kind}.json", value, graph, kind)
+        table = None
+        if (path / f"{OUTCOME}.json").exists():
+            table = artifact.load(path / f"{OUTCOME}.json", OUTCOME, Outcome, model_sha256=sha256)
+        setup = artifact.load(path / f"{SETUP}.json", SETUP, Setup, model_sha256=sha256)
+        built, _ = build.read(path / COMPONENTS, model_sha256=sha256)
+        workspace.built_from(path, built, plan)
+        known = workspace.read_found(path, sha256)
+        return Result(setup, weights.load(path / FLOAT_MODEL), graph, profile, error, plan, built, table, known)
+
+
+def write(folder: Path, result: Result) -> Manifest:
+    """Write every artifact of `result` into a workspace that is held; what was made from others goes."""
+    sha256 = result.plan.model_sha256
+    drop(folder, *MADE_FROM[PROFILE])
+    workspace.begin(folder, sha256, result.setup, result.float32, result.graph)
+    workspace.keep_found(folder, sha256, result.found)
+    for kind, value in ((PROFILE, result.profile), (ERROR, result.error), (PLAN, result.plan)):
+        artifact.save(folder / f"{kind}.json", kind, sha256, value)
+    if result.table is not None:
+        artifact.save(folder / f"{OUTCOME}.json", OUTCOME, sha256, result.table)
+    return result.built.write(folder / COMPONENTS)

@@ -1,0 +1,57 @@
+"""The run stage: built components timed beside the float model. Writes nothing."""
+
+from dataclasses import replace
+
+from taglio import weights
+from taglio.errors import BadOption
+from taglio.flow.build import Built
+from taglio.flow.work import Work
+from taglio.plan.result import Plan
+from taglio.profile.measure import FLOAT_RUN
+from taglio.profile.result import Profile, predict
+from taglio.profile.stopwatch import Progress
+from taglio.run.in_process import RunReport, time_plan
+from taglio.scratch import scratch
+
+
+def run(
+    work: Work,
+    profile: Profile,
+    plan: Plan,
+    built: Built,
+    *,
+    runs: int = 100,
+    runtime: str | None = None,
+    progress: Progress | None = None,
+) -> RunReport:
+    """Time `runs` inferences of the built plan beside the float model: predicted beside measured.
+
+    `runtime` is what runs both (None: what the profile was taken in). Components of several devices run one after
+    another in this process. Raises BadOption where `built` is of another plan.
+
+    >>> report = taglio.run(model, profile, plan, built, runs=10)
+    >>> report.plan.runs, report.predicted_s > 0.0
+    (10, True)
+    """
+    if built.plan_sha256 != plan.fingerprint():
+        raise BadOption("`built` was built from another plan than `plan`: build it again")
+    if runs < 1:
+        raise BadOption(f"`runs` is {runs}: give at least 1")
+    options, home = work.setup.options(), profile.conditions.runtime
+    profiled = next(each for each in profile.runs if each.name == FLOAT_RUN).wall.median_s
+    # A plan for a cluster predicts its own devices and links: here it runs on neither.
+    expected = predict(profile, work.graph, plan.assignment()).total_s if plan.usage else plan.predicted_latency_s.value
+    with scratch() as folder:
+        model = folder / "float32.onnx"
+        weights.write(model, work.model.proto)
+        result = time_plan(
+            built.open(options, runtime or home),
+            model,
+            work.typical,
+            options,
+            runs,
+            predicted_s=expected,
+            profiled_float_s=profiled,
+            progress=progress,
+        )
+    return replace(result, here=bool(plan.usage), profiled_in=home)

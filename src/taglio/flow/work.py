@@ -1,0 +1,379 @@
+"""A model with its data and settings, opened once: what every stage takes. Writes nothing.
+
+What is found out about it once (ranges, blocks that cannot be int8, builders, the switchable graph) is kept with it.
+"""
+
+import logging
+import os
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import msgspec
+import onnx
+
+from taglio.artifact import require
+from taglio.data.dataset import MAX_CALIBRATION, Dataset, Sample, Split, chosen, one_of_each, shapes_of, split, typical
+from taglio.data.files import load as load_files
+from taglio.data.images import parse_preprocess
+from taglio.data.spec import InputSpec, Shape
+from taglio.data.values import from_values
+from taglio.error.doubts import digests
+from taglio.error.loss import RELATIVE_L2, parse_metric
+from taglio.error.measure import ErrorMeter
+from taglio.error.movement import find_parts
+from taglio.error.parts import Parts
+from taglio.error.switchable import Switchable, quantizable_flows
+from taglio.errors import BadModel, BadOption
+from taglio.flow.memory import activation_bytes, memory_needs
+from taglio.memory import OUTPUTS, SAMPLES, free_bytes, used_bytes
+from taglio.model.graph import Graph, build
+from taglio.model.load import Model as Network
+from taglio.model.load import load as load_network
+from taglio.model.observe import observe
+from taglio.model.read import IN_MEMORY, parsed
+from taglio.profile.machine import MOST_THREADS, available_cores
+from taglio.profile.stopwatch import Progress
+from taglio.quantize.precision import precisions
+from taglio.quantize.qdq import QdqBuilder
+from taglio.quantize.ranges import Ranges, calibrate
+from taglio.quantize.scheme import Calibration, Scheme
+from taglio.quantize.trial import unusable
+from taglio.runtimes.onnxruntime import CUDA, NAME, Optimization, SessionOptions, providers_for
+from taglio.runtimes.session import RUNTIMES
+
+_LOG = logging.getLogger(__name__)
+# Samples, of different shapes where there are, on which the simplified model must answer as the original.
+_COMPARED = 4
+# A network whose weights are small enough to hold twice is tried with so many inputs at once.
+_SMALL_BYTES, _TOGETHER = 64_000_000, 8
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """Everything that must be the same from stage to stage.
+
+    `model` and `data` are paths, "" for what came from memory. `calibration` is data to calibrate on where that is no
+    part of `data`; "" takes a part of `data`. `requantize` folds what the model holds quantised to float first.
+    `memory_bytes` is what a stage's process may take; None: half of what is free when it starts.
+    """
+
+    model: str
+    shapes: dict[str, tuple[int, ...]]
+    data: str
+    preprocess: str
+    seed: int
+    threads: int
+    spinning: bool
+    optimization: str
+    scheme: Scheme | None = None
+    metric: str = RELATIVE_L2
+    calibration: str = ""
+    runtime: str = NAME
+    requantize: bool = False
+    memory_bytes: int | None = None
+
+    def check(self) -> None:
+        """Raise ValueError for what no stage would have taken."""
+        levels = [each.value for each in Optimization]
+        require(self.optimization in levels, f"unknown optimization {self.optimization}: use {' or '.join(levels)}")
+        require(self.runtime in RUNTIMES, f"unknown runtime {self.runtime}: use {' or '.join(RUNTIMES)}")
+        require(1 <= self.threads <= MOST_THREADS, f"threads must be from 1 to {MOST_THREADS}, not {self.threads}")
+        require(self.seed >= 0, f"seed must not be negative, as {self.seed} is")
+        require(self.memory_bytes is None or self.memory_bytes > 0, "memory must be more than none")
+        require(all(min(each, default=1) >= 0 for each in self.shapes.values()), "shapes: sizes must not be negative")
+
+    def options(self) -> SessionOptions:
+        """How sessions that are timed are opened."""
+        return SessionOptions(self.threads, Optimization(self.optimization), self.spinning, runtime=self.runtime)
+
+
+class Kept:
+    """What was found out about a model, each once."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[Hashable, ...], Any] = {}
+
+    def once(self, key: tuple[Hashable, ...], make: Callable[[], T]) -> T:
+        """What is known under `key`, made the first time."""
+        if key not in self._known:
+            self._known[key] = make()
+        return cast("T", self._known[key])
+
+    def put(self, key: tuple[Hashable, ...], value: object) -> None:
+        """Tell what is known already."""
+        self._known[key] = value
+
+    def all(self, kind: str) -> dict[Any, Any]:
+        """What is known under keys that begin with (kind, name): value by name."""
+        return {key[1]: value for key, value in self._known.items() if key[0] == kind}
+
+    def forget(self, kind: str, but: Hashable = None) -> None:
+        """Drop what takes much memory and is of no further use: all of a kind but one name."""
+        for name in self.all(kind):
+            if name != but:
+                self._known = {key: value for key, value in self._known.items() if key[:2] != (kind, name)}
+
+
+@dataclass(frozen=True, eq=False)  # no slots: what is found out about it is kept
+class Work:
+    """An opened model, its blocks and its data, ready for any stage. `source` is what the model was read from."""
+
+    setup: Setup
+    source: Path | onnx.ModelProto
+    model: Network
+    graph: Graph
+    data: Split
+    memory_bytes: int | None = None
+    kept: Kept = field(default_factory=Kept)
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return self.model.name
+
+    @property
+    def inputs(self) -> tuple[InputSpec, ...]:
+        """Name, shape and type of every input."""
+        return self.model.inputs
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Names of the outputs."""
+        return self.model.outputs
+
+    @property
+    def outputs_bytes(self) -> float | None:
+        """What outputs that wait to be compared may take of the memory; None: no limit."""
+        return None if self.memory_bytes is None else OUTPUTS * self.memory_bytes
+
+    @cached_property
+    def typical(self) -> Sequence[Sample]:
+        """The held-out inputs of the shapes that times, sizes and bytes are of: the most frequent ones."""
+        samples = self.data.held_out.samples
+        return chosen(samples, typical(samples))
+
+    @property
+    def measured_shapes(self) -> dict[str, Shape]:
+        """By input, the shape that times are of; empty where the model has no dynamic dimension."""
+        if not any(spec.dynamic for spec in self.model.inputs):
+            return {}
+        return shapes_of(self.typical[0])
+
+    @cached_property
+    def parts(self) -> Parts:
+        """The parts of the outputs, each of which is measured by itself."""
+        key = ("parts", self.data.held_out.sha256)
+        return self.kept.once(key, lambda: find_parts(self.model, self.data.held_out.samples))
+
+    @cached_property
+    def digests(self) -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
+        """Of every calibration and every held-out input: equal ones are of equal inputs."""
+        return digests(self.data.calibration.samples), digests(self.data.held_out.samples)
+
+    def but(self, **changes: Any) -> "Work":
+        """The same with other fields; what was found out is shared."""
+        other = copy(self)
+        for name in ("parts", "digests", "typical"):
+            other.__dict__.pop(name, None)
+        other.__dict__.update(changes)
+        return other
+
+    def meter(self, switchable: Switchable, count: int | None = None) -> ErrorMeter:
+        """A meter of the set-up's metric on the first `count` held-out inputs (None: all)."""
+        held_out = self.data.held_out
+        metric = parse_metric(self.setup.metric)
+        room = self.outputs_bytes
+        return ErrorMeter(switchable, held_out.samples[:count], self.parts, metric, held_out.labels, room_bytes=room)
+
+    def builder(self, scheme: Scheme, progress: Progress | None = None) -> QdqBuilder:
+        """The builder of quantised models under `scheme`."""
+        ranges = self.ranges(scheme.calibration, progress)
+        return self.kept.once(
+            ("builder", scheme), lambda: QdqBuilder(self.model, self.graph, {scheme.calibration: ranges})
+        )
+
+    def switchable(self, scheme: Scheme, provider: str = "cpu", progress: Progress | None = None) -> Switchable:
+        """The switchable graph of the blocks that can be int8 under `scheme`."""
+        able = tuple(block.name for block in self.graph.candidates())
+        return self.kept.once(
+            ("switchable", scheme, provider, able), lambda: self._switchable(scheme, provider, progress)
+        )
+
+    def _switchable(self, scheme: Scheme, provider: str, progress: Progress | None) -> Switchable:
+        setup = self.setup
+        options = SessionOptions(setup.threads, spinning=setup.spinning, providers=providers_for(provider))
+        wires = dict.fromkeys(quantizable_flows(self.graph), scheme)
+        small = sum(block.weight_float_bytes for block in self.graph.blocks) < _SMALL_BYTES
+        together: Sequence[Sample] = ()
+        if small:
+            room = self.outputs_bytes
+            most = _TOGETHER if room is None else int(room / max(1, activation_bytes(self.graph)))
+            together = self.typical[: min(_TOGETHER, most)]
+        builder, forms = self.builder(scheme, progress), precisions(scheme)
+        result = Switchable(self.model, self.graph, builder, forms, options, wires=wires, together=together)
+        if provider == "cuda" and result.provider != CUDA:  # offered, but without a GPU, a driver or its libraries
+            raise BadOption(f"`provider` cuda: ONNX Runtime offers {CUDA} but could not start it here: use auto or cpu")
+        return result
+
+    def settled(self, scheme: Scheme, progress: Progress | None = None) -> "Work":
+        """The same work with every block float that was tried in int8 under `scheme` and failed (quantize/trial.py)."""
+        reasons = self.kept.once(("floats", scheme), lambda: self.unusable(scheme, progress))
+        return self.but(graph=self.graph.without_int8(reasons))
+
+    def unusable(self, scheme: Scheme, progress: Progress | None = None, *, thorough: bool = True) -> dict[str, str]:
+        """The blocks that cannot be int8 under `scheme`, each with the reason."""
+        options = replace(self.setup.options(), spinning=False)
+        feed, builder = self.data.calibration.samples[0], self.builder(scheme, progress)
+        ranges = self.ranges(scheme.calibration, progress)
+        return unusable(self.model, self.graph, ranges, scheme, feed, options, thorough=thorough, builder=builder)
+
+    def ranges(self, method: Calibration, progress: Progress | None = None) -> Ranges:
+        """Calibrated ranges."""
+        tell = (lambda done, total: progress("calibrating", done, total)) if progress else None
+        room = self.outputs_bytes
+        return self.kept.once(
+            ("ranges", method),
+            lambda: calibrate(self.model, self.data.calibration, method, tell, room_bytes=room),
+        )
+
+
+class Model(Work):
+    """A model with its data, opened, checked and simplified: what the stages take.
+
+    `source` is the path of an ONNX file, its bytes, or an `onnx.ModelProto`. `data` are inputs to calibrate on and to
+    measure with: arrays [N, ...] by input name (one array for a model of one input), samples in a list, a generator, a
+    PyTorch `DataLoader` or a Hugging Face `Dataset`, or the path of an .npz, an .npy or a folder of images or .npz.
+    Half of it calibrates, the rest is held out, unless `calibration` brings data of its own.
+
+    `labels` [N] are for accuracy, `shapes` fix inputs whose shape the model leaves open, `preprocess` says how images
+    become inputs ("rgb,mean=127,scale=1/128"), `metric` what a bound is on ("relative-l2", "sqnr", "cosine", "top1" or
+    "module:function"), `threads` how many a session gets (None: all cores), `runtime` what runs the model,
+    `memory_limit` how many bytes the process may take (None: half of what is free).
+
+    Raises BadModel, BadData or BadOption, in one line, for what cannot be used.
+
+    >>> import numpy, taglio
+    >>> from taglio.embedded import digits_data, digits_model
+    >>> with numpy.load(digits_data()) as arrays:
+    ...     images, labels = arrays["image"][:40], arrays["label"][:40]
+    >>> model = taglio.Model(digits_model(), {"image": images}, labels=labels)
+    >>> model.name, len(model.graph.blocks), model.outputs
+    ('digits', 42, ('logits',))
+    """
+
+    def __init__(
+        self,
+        source: Any,
+        data: Any,
+        *,
+        labels: Any = None,
+        calibration: Any = None,
+        shapes: Mapping[str, Sequence[int]] | None = None,
+        preprocess: str = "",
+        metric: str = RELATIVE_L2,
+        seed: int = 0,
+        threads: int | None = None,
+        spinning: bool = False,
+        optimization: str = "all",
+        runtime: str = NAME,
+        requantize: bool = False,
+        memory_limit: int | None = None,
+    ) -> None:
+        setup = checked(
+            Setup(
+                _path(source),
+                {name: tuple(sizes) for name, sizes in (shapes or {}).items()},
+                "" if calibration is not None and not _path(calibration) else _path(data),
+                preprocess,
+                seed,
+                available_cores() if threads is None else threads,
+                spinning,
+                optimization,
+                None,
+                metric,
+                _path(calibration),
+                runtime,
+                requantize,
+                memory_limit,
+            )
+        )
+        parse_metric(metric)
+        opened = open_work(setup, source, data, calibration, labels)
+        assert opened.memory_bytes is not None, "opening decides"
+        _LOG.info(memory_needs(opened.model, opened.graph, opened.data).told(opened.memory_bytes))
+        self.__dict__.update(vars(opened))
+
+
+def checked(setup: Setup) -> Setup:
+    """`setup` itself. Raises BadOption for values of other types, or that no stage can use."""
+    try:
+        setup.check()
+        return msgspec.convert(msgspec.to_builtins(setup), Setup)
+    except (ValueError, TypeError) as error:
+        raise BadOption(str(error).replace("$.", "")) from None
+
+
+def open_work(setup: Setup, source: Any = None, data: Any = None, calibration: Any = None, labels: Any = None) -> Work:
+    """Open a model and its data: those that `setup` names, or the values. Writes nothing."""
+    read: list[Split] = []
+    memory_bytes = setup.memory_bytes or (free_bytes() + used_bytes()) // 2
+
+    def samples(inputs: tuple[InputSpec, ...]) -> Sequence[Sample]:
+        values = (setup.data or data, setup.calibration or calibration)
+        read.append(_read(setup, inputs, *values, labels, SAMPLES * memory_bytes))
+        return covering(read[0].held_out.samples)[:_COMPARED]
+
+    source = Path(setup.model) if setup.model else _proto(source)
+    network = load_network(source, setup.shapes, samples, requantize=setup.requantize)
+    split_data = read[0]
+    held_out = split_data.held_out
+    feed = held_out.samples[typical(held_out.samples)[0]]
+    graph = build(network, observe(network, feed, held_out.source))
+    memory_needs(network, graph, split_data).refuse(network.name, memory_bytes)
+    return Work(setup, source, network, graph, split_data, memory_bytes)
+
+
+def covering(samples: Sequence[Sample]) -> Sequence[Sample]:
+    """All of `samples`, one of each combination of shapes first."""
+    first = one_of_each(samples)
+    return chosen(samples, [*first, *sorted(set(range(len(samples))) - set(first))])
+
+
+def _path(value: Any) -> str:
+    """The absolute path that `value` is; "" for anything in memory."""
+    return str(Path(value).resolve()) if isinstance(value, (str, os.PathLike)) else ""
+
+
+def _proto(source: Any) -> onnx.ModelProto:
+    if isinstance(source, onnx.ModelProto):
+        return source
+    if not isinstance(source, (bytes, bytearray)):
+        raise BadModel(f"the model is a {type(source).__name__}: give a path, bytes or an onnx.ModelProto")
+    return parsed(IN_MEMORY, bytes(source))
+
+
+def _read(
+    setup: Setup, inputs: tuple[InputSpec, ...], data: Any, calibration: Any, labels: Any, room_bytes: float
+) -> Split:
+    preprocess = parse_preprocess(setup.preprocess) if setup.preprocess else None
+
+    def dataset(values: Any, name: str, limit: int | None = None, labels: Any = None) -> Dataset:
+        if not isinstance(values, (str, os.PathLike)):
+            if preprocess is not None:
+                raise BadOption(f"`preprocess` is for folders of images, and `{name}` is in memory: leave it out")
+            return from_values(values, inputs, limit, labels, name)
+        if labels is not None:
+            raise BadOption(f"`labels` go with values in memory: {values} holds its own")
+        return load_files(Path(values), inputs, preprocess, limit, room_bytes)
+
+    whole = dataset(data, "data", labels=labels)
+    if calibration is None:
+        return split(whole, seed=setup.seed)
+    if calibration is data or (setup.data and setup.calibration == setup.data):
+        raise BadOption("`calibration` is `data`: leave it out, and taglio holds a part of the data out")
+    return Split(dataset(calibration, "calibration", MAX_CALIBRATION), whole, setup.seed)
