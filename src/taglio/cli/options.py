@@ -148,7 +148,9 @@ def pin_arguments(each: argparse.ArgumentParser) -> None:
 def measuring_arguments(each: argparse.ArgumentParser) -> None:
     """How sessions run and how long is measured."""
     each.add_argument(
-        "--scheme", default="auto", help="int8 scheme such as qdq-u8s8-asym-pc, or auto: measure several, choose for --max-error"
+        "--scheme",
+        default="auto",
+        help="int8 scheme such as qdq-u8s8-asym-pc, or auto: measure several, choose for --max-error",
     )
     each.add_argument("--threads", type=thread_count, default=None, help="threads per session (default: all cores)")
     each.add_argument("--spinning", action="store_true", help="let ONNX Runtime threads spin (dedicated machine)")
