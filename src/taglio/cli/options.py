@@ -150,7 +150,7 @@ def measuring_arguments(each: argparse.ArgumentParser) -> None:
     each.add_argument(
         "--scheme",
         default="auto",
-        help="int8 scheme such as qdq-u8s8-asym-pc, or auto: measure several, choose for --max-error",
+        help="int8 scheme such as qdq-u8s8-asym-pc, or auto: measure several for --max-error",
     )
     each.add_argument("--threads", type=thread_count, default=None, help="threads per session (default: all cores)")
     each.add_argument("--spinning", action="store_true", help="let ONNX Runtime threads spin (dedicated machine)")

@@ -50,10 +50,10 @@ def answers(work: Work, models: Mapping[str, Callable[[], onnx.ModelProto]], met
     """
     options, names = work.setup.options(), list(work.model.outputs)
     groups = [work.digests[1].index(each) for each in work.digests[1]]
-    samples, labels = work.data.held_out.samples, work.data.held_out.labels
+    samples, labels, source = work.data.held_out.samples, work.data.held_out.labels, work.data.held_out.source
     original = work.model.proto
     reference = open_session(original, options, label=work.model.name)
-    wanted = Shelf((run_session(reference, names, sample, work.data.held_out.source) for sample in samples), work.outputs_bytes)
+    wanted = Shelf((run_session(reference, names, sample, source) for sample in samples), work.outputs_bytes)
     del reference  # one session at a time
     tallies = {name: Tally(work.parts, metric, watched=True) for name in (FLOAT_RUN, *models)}
     hits = {name: _Hits(labels) for name in tallies}

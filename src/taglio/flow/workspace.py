@@ -20,7 +20,6 @@ from taglio.quantize.ranges import Ranges
 from taglio.quantize.scheme import Scheme
 from taglio.runtimes.onnxruntime import version
 
-_LOG = logging.getLogger(__name__)
 SETUP, GRAPH, RANGES, FLOATS, PROFILE = "setup", "graph", "ranges", "floats", "profile"
 ERROR, PLAN, RUN = "error", "plan", "run"
 COMPONENTS = "components"
