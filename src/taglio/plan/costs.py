@@ -127,6 +127,8 @@ class Costs:
         )
         self.moved_tables = [np.ascontiguousarray(getattr(self.limited, name)[..., self.moving]) for name in moving]
         self.moved_at, self.moved = np.full(len(self.moving), np.nan), list[np.ndarray]()
+        self.saved = self._saved()
+        self.barred = {Copies.FLOAT: self._alone(self.limited.send_float), Copies.INT8: self._alone(self.limited.send_int8)}
         self.touched, self.touches = self._touches()
         self.plain = self.price(np.zeros(len(self.rows)))
 
@@ -185,6 +187,24 @@ class Costs:
             by_edge("wire"),
         )
 
+    def _saved(self) -> np.ndarray:
+        """The most that changes of type and labels which cost less than nothing can take off each row."""
+        tables, fan_out = self.limited, self.fan_out[:, None, None]
+        parts = (tables.unary.min(axis=1), tables.quantize.min(axis=1), fan_out * tables.dequantize)
+        result: np.ndarray = -sum(np.minimum(0.0, each[..., 1:]).sum(axis=tuple(range(each.ndim - 1))) for each in parts)
+        return result
+
+    def _alone(self, table: np.ndarray) -> np.ndarray:
+        """Which entries break a limit whatever the rest is."""
+        result: np.ndarray = (table[..., 1:] > self.uppers + self.saved + TOLERANCE).any(axis=-1)
+        return result
+
+    def possible(self) -> np.ndarray:
+        """Labels that are allowed and do not break a limit alone, a mask (nodes, labels)."""
+        allowed = self.problem.allowed.reshape(self.nodes, -1)
+        result: np.ndarray = allowed & ~self._alone(self.limited.unary)
+        return result
+
     def _touches(self) -> tuple[np.ndarray, np.ndarray]:
         """Values that each node writes or reads, and where each node's begin."""
         values = self.problem.values
@@ -201,6 +221,8 @@ class Costs:
         if not (self.moved and np.array_equal(weights[self.moving], self.moved_at)):
             self.moved_at = weights[self.moving]
             self.moved = [table @ self.moved_at for table in self.moved_tables]
+            for table, copy in zip(self.moved, (Copies.FLOAT, Copies.INT8), strict=False):
+                table += BIG * self.barred[copy]
         unary, edge, wire = (table @ weights for table in (self.limited.unary, self.limited.edge, self.limited.wire))
         constant = objective * self.problem.constant - float(multipliers @ self.uppers)
         send_float, send_int8, quantize, dequantize = self.moved

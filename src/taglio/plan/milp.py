@@ -91,7 +91,7 @@ class Program:
             self._value(value)
         for implication in costs.problem.implications:
             ends = [(implication.node, implication.labels), *implication.neighbours]
-            constant, terms = _sum([self._mask(node, mask) for node, mask in ends])
+            constant, terms = _sum([self.mask(node, mask) for node, mask in ends])
             self.matrix.row(-INFINITY, len(ends) - 1.0 - constant, terms)
 
     def _nodes(self) -> None:
@@ -103,7 +103,7 @@ class Program:
             self.x.append([self.matrix.column(self.unary[node, label], True) for label in labels])
             self.matrix.row(1.0, 1.0, [(column, 1.0) for column in self.x[node]])
 
-    def _mask(self, node: int, mask: np.ndarray) -> Expression:
+    def mask(self, node: int, mask: np.ndarray) -> Expression:
         """Whether a node's label is in `mask`."""
         if not self.x[node]:
             return float(mask[self.alive[node][0]]), []
@@ -204,10 +204,15 @@ class Program:
                 from_int8.setdefault(route, []).append(_sum(indicators))
         for (a, d), wanted in from_int8.items():
             if any(terms for _, terms in wanted):
-                self._at_least([self.matrix.column(self.send[Copies.INT8][value, a, d])], wanted)
+                self._at_least([self._copy(value, a, d, Copies.INT8)], wanted)
             else:
                 self.fixed += self.send[Copies.INT8][value, a, d]
         self._float_copies(value, writes, floats, ints, at_home)
+
+    def _copy(self, value: int, a: int, d: int, copy: Copies, integral: bool = False) -> int:
+        """A column for a copy from a to d; 0 where it alone breaks a limit."""
+        upper = 0.0 if self.costs.barred[copy][value, a, d] else 1.0
+        return self.matrix.column(self.send[copy][value, a, d], integral, upper)
 
     def _float_copies(
         self,
@@ -232,12 +237,10 @@ class Program:
         for a, d in dict.fromkeys([*floats, *ints]):
             readers, wanted = floats.get((a, d), []), ints.get((a, d), [])
             choice = bool(wanted) or wire_only
-            f = matrix.column(self.send[Copies.FLOAT][value, a, d], choice)
-            self.copies[value, a, d, Copies.FLOAT] = f
+            f = self.copies[value, a, d, Copies.FLOAT] = self._copy(value, a, d, Copies.FLOAT, choice)
             i = -1
             if choice:
-                i = matrix.column(self.send[Copies.INT8][value, a, d], True)
-                self.copies[value, a, d, Copies.INT8] = i
+                i = self.copies[value, a, d, Copies.INT8] = self._copy(value, a, d, Copies.INT8, True)
                 at = [state for state in writes if state[0] == a and state[1] != Kind.INT8]
                 row = [(quantizer(state), 1.0) for state in at]
                 matrix.row(0.0, INFINITY, [*row, (i, -1.0)])
@@ -345,7 +348,7 @@ class Program:
         found = np.array(highs.getSolution().col_value)
         if len(found) != count or info.primal_solution_status != highspy.SolutionStatus.kSolutionStatusFeasible:
             return Found(None, (), bound, False)
-        return Found(*self._read(found), bound, False)
+        return Found(*self.read(found), bound, False)
 
     def _decided(self, room: Sequence[float]) -> Found:
         """The answer where nothing is left to choose."""
@@ -354,9 +357,9 @@ class Program:
         ) and all(each >= 0.0 for each in room)
         if not rows_hold:
             return Found(None, (), INFINITY, True)
-        return Found(*self._read(np.zeros(0)), float(self.fixed[0]), False)
+        return Found(*self.read(np.zeros(0)), float(self.fixed[0]), False)
 
-    def _read(self, found: np.ndarray) -> tuple[np.ndarray, tuple[dict[int, Copies], ...]]:
+    def read(self, found: np.ndarray) -> tuple[np.ndarray, tuple[dict[int, Copies], ...]]:
         """Labels and copies of a solution."""
         labels = np.array(
             [

@@ -383,13 +383,13 @@ class _Search:
 
     def _most(self) -> float:
         """More than any labelling can cost: a bound above it proves that none keeps the limits."""
-        priced = self.costs.price(np.zeros(len(self.costs.rows)))
-        total = np.where(self.alive, priced.unary, 0.0).max(axis=1).sum()
-        by_value = priced.send_float.max(axis=(1, 2)) + priced.send_int8.max(axis=(1, 2))
-        by_value += priced.quantize.max(axis=(1, 2), initial=0.0)
+        tables = self.costs.limited.columns(np.array([0]), np.ones(1))
+        total = np.where(self.alive, tables.unary[..., 0], 0.0).max(axis=1).sum()
+        by_value = tables.send_float.max(axis=(1, 2, 3)) + tables.send_int8.max(axis=(1, 2, 3))
+        by_value += tables.quantize.max(axis=(1, 2, 3), initial=0.0)
         total += self.costs.devices * by_value.sum()
-        total += (np.diff(self.problem.values.start) * priced.dequantize.max(axis=1, initial=0.0)).sum()
-        return float(total + priced.constant) * (1.0 + 1e-9) + 1e-9
+        total += (self.costs.fan_out * tables.dequantize.max(axis=(1, 2), initial=0.0)).sum()
+        return float(total + self.problem.constant) * (1.0 + 1e-9) + 1e-9
 
     def _by_highs(self) -> bool:
         """HiGHS over the labels that are left; True where it proves that no plan is."""

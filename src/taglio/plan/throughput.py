@@ -1,61 +1,49 @@
-"""The plan that streams fastest: the least busy seconds of the busiest device or link. Parts no components."""
+"""The plan that streams fastest: the least busy seconds of the busiest device or link, and a bound on any plan's.
+
+1. Priced, the busy seconds of all devices and links add up: with prices λ ≥ 0 a plan's period T is at least
+   min (Σ λ load + min(0, (1 − Σ λ) · aim)) among all plans of a period up to `aim`. That is eliminated as in solve.py.
+   Copies and labels that alone take longer than `aim` are left out, so a nearer aim gives a higher bound, and labels
+   whose min-marginal lies above the aim are in no such plan.
+2. The aim begins little above the bound. CP-SAT (cp_sat.py) looks for the best plan of the labels that are left: few,
+   which makes it fast. Where there is none, the aim is a bound, and the next is further up.
+3. If time runs short before a plan is found, CP-SAT betters the best that is known.
+
+Components' overhead counts in step 2 and in the verdict: what is compared and returned is the simulated busy time.
+"""
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import inf
 
 import numpy as np
 
 from taglio.plan.assemble import Assembled
-from taglio.plan.costs import evaluate
+from taglio.plan.costs import Costs, evaluate
+from taglio.plan.cp_sat import PeriodProgram, Start
+from taglio.plan.cutting_planes import Answer, maximise
 from taglio.plan.describe import loads
-from taglio.plan.problem import CALLER, SOURCE, Problem, Resource, Totals
+from taglio.plan.elimination import TooWide
+from taglio.plan.milp import Found, Program
+from taglio.plan.problem import Problem, Totals
+from taglio.plan.relaxation import WIDEST, Relaxation
 from taglio.plan.solve import Placed, solve
 from taglio.plan.tables import NOT_CONNECTED, busy_times, request_shares
 
-# Of the time, what placing everything on the start device may take.
-_STAYING_SHARE = 0.2
+# Of the time: what the first plan may take, what may go by until the best known plan is bettered instead, and what
+# is kept for a plan of fewer seconds at the same period.
+_FIRST_SHARE, _CLIMBING_SHARE, _SPARING_SHARE = 0.15, 0.7, 0.15
+# How far above the bound the aim is at first, in gaps, and how much further after each that had no plan.
+_AIM, _FURTHER = 1.0, 1.5
+_PERIOD = "period"
 
 
 def fastest_stream(
     assembled: Assembled, start: Sequence[int] | None, gap: float, time_limit_s: float
 ) -> tuple[Totals, float, float] | None:
-    """A placement, its period and a bound on any: busy seconds of the busiest device or link with blocks and messages,
-    a request of the mix of all models. None where no placement keeps the limits.
-
-    What was reached and what was proven impossible are halved, each time looking for the plan of fewest seconds a
-    request. Of the plans on the way, the one that streams fastest with what its components take beyond blocks.
-    """
-    deadline = time.perf_counter() + time_limit_s
-    shares = request_shares(assembled.workloads)
-    placed = solve(assembled.problem, gap=10 * gap, time_limit_s=time_limit_s, incumbent=start)
-    first = totals_of(assembled.problem, placed)
-    if first is None:
-        return None
-    leaving_s = _leaving(assembled)
-    stays, stays_s = _staying(assembled, gap, _STAYING_SHARE * time_limit_s) if leaving_s > 0.0 else (None, 0.0)
-    streams = [first] if stays is None else [first, stays]
-    reached = min(streams, key=lambda each: _period(assembled, each))
-    period = _period(assembled, reached)
-    low = min(period, stays_s, leaving_s)
-    while low < (1.0 - gap) * period and time.perf_counter() < deadline:
-        middle = np.sqrt(low * period) if low > 0.0 else 0.5 * period
-        caps = busy_times(assembled.workloads, assembled.cluster, shares, float(middle), "period")
-        problem = replace(assembled.problem, resources=(*assembled.problem.resources, *caps))
-        left = deadline - time.perf_counter()
-        placed = solve(problem, gap=0.5, time_limit_s=left, incumbent=reached.labels)
-        totals = totals_of(problem, placed)
-        if totals is not None:
-            reached = evaluate(assembled.problem, totals.labels, totals.wires)
-            period = min(period, _period(assembled, reached))
-            streams.append(reached)
-        elif placed.status == "infeasible":
-            low = float(middle)
-        else:
-            break
-    best = min(streams, key=lambda each: max(loads(assembled, each, list(shares)).values()))
-    return best, _period(assembled, best), low
+    """A placement, its period and a bound on any: busy seconds of the busiest device or link, a request of the mix of
+    all models, component overheads included. None where no placement was found that keeps the limits."""
+    return _Search(assembled, start, gap, time_limit_s).run()
 
 
 def totals_of(problem: Problem, placed: Placed) -> Totals | None:
@@ -67,51 +55,169 @@ def totals_of(problem: Problem, placed: Placed) -> Totals | None:
     return None if totals.resources[names.index(NOT_CONNECTED)] > 0.0 else totals
 
 
-def _period(assembled: Assembled, totals: Totals) -> float:
-    problem = replace(assembled.problem, resources=_periods(assembled))
-    return float(evaluate(problem, totals.labels, totals.wires).resources.max())
+@dataclass(frozen=True, slots=True, eq=False)
+class _Core:
+    """What is left below an aim: the costs with that limit, their period rows, labels (nodes, labels), and the bound in
+    shares of the aim."""
+
+    costs: Costs
+    periods: np.ndarray
+    alive: np.ndarray
+    bound: float
 
 
-def _periods(assembled: Assembled) -> tuple[Resource, ...]:
-    return busy_times(assembled.workloads, assembled.cluster, request_shares(assembled.workloads), inf, "period")
+class _Search:
+    """The best plan (its totals and period) and the bound so far."""
 
+    def __init__(self, assembled: Assembled, start: Sequence[int] | None, gap: float, time_limit_s: float) -> None:
+        begun = time.perf_counter()
+        self.assembled, self.start, self.gap, self.time_limit_s = assembled, start, gap, time_limit_s
+        self.climbing_until = begun + _CLIMBING_SHARE * time_limit_s
+        self.deadline = begun + (1.0 - _SPARING_SHARE) * time_limit_s
+        self.shares = request_shares(assembled.workloads)
+        self.totals: Totals | None = None
+        self.period, self.low = inf, 0.0
+        # Prices of the last core are near those of the next.
+        self.prices: np.ndarray | None = None
 
-def _staying(assembled: Assembled, gap: float, time_limit_s: float) -> tuple[Totals | None, float]:
-    """The placement of everything on the start device with the least period, if any is found, and a bound on it."""
-    problem, home = assembled.problem, assembled.cluster.start
-    here = np.array([name == home for name in problem.devices])[None, :, None]
-    row = next(each for each in _periods(assembled) if each.name == f"period of {home}")
-    held = tuple(replace(each, weight=0.0) for each in problem.resources)
-    only = replace(
-        problem,
-        allowed=problem.allowed & here,
-        resources=(*held, replace(row, weight=1.0)),
-        extra=None,
-        constant=0.0,
-    )
-    if not only.allowed.any(axis=(1, 2)).all():
-        return None, inf
-    placed = solve(only, gap=gap, time_limit_s=time_limit_s)
-    if placed.status == "infeasible":
-        return None, inf
-    totals = totals_of(only, placed)
-    return None if totals is None else evaluate(problem, totals.labels, totals.wires), placed.bound
+    def run(self) -> tuple[Totals, float, float] | None:
+        """The answer."""
+        problem, share = self.assembled.problem, _FIRST_SHARE * self.time_limit_s
+        if self.start is not None:
+            self._offer(evaluate(problem, self.start))
+        placed = solve(problem, gap=10 * self.gap, time_limit_s=share, incumbent=self.start)
+        if placed.status == "infeasible":
+            return None
+        self._offer(totals_of(problem, placed))
+        self._climb()
+        if not self._done():
+            self._improve()
+        if self.totals is None:
+            return None
+        self._spare()
+        return self.totals, self.period, min(self.low, self.period)
 
+    def _done(self) -> bool:
+        return self.low >= (1.0 - self.gap) * self.period
 
-def _leaving(assembled: Assembled) -> float:
-    """The least that the start device is busy where a block is elsewhere: inputs and outputs are there, so a message
-    leaves it and one comes back. Without blocks that read nothing or whose outputs nobody reads: their way is none."""
-    values = assembled.problem.values
-    nodes = np.arange(len(assembled.problem.nodes))
-    reads = values.readers[values.readers != CALLER]
-    read = values.producer[np.diff(values.start) > 0]
-    if not (np.isin(nodes, reads).all() and np.isin(nodes, read[read != SOURCE]).all()):
-        return 0.0
-    cluster = assembled.cluster
-    if any(each.processor == cluster.processor(cluster.start) for each in cluster.devices):
-        return 0.0  # a block may run on the same processor and not leave it
-    home = cluster.device(cluster.start)
-    shares = request_shares(assembled.workloads)
-    works = zip(shares, assembled.workloads, strict=True)
-    taken = min(float(share) * work.profiles[home.name].sustained() for share, work in works)
-    return taken * (home.send_s + home.receive_s)
+    def _offer(self, totals: Totals | None) -> None:
+        """Take a placement if it keeps the limits and the simulator finds it faster than the best."""
+        if totals is None or totals.broken:
+            return
+        period = max(loads(self.assembled, totals, list(self.shares)).values())
+        if period < self.period:
+            self.totals, self.period = totals, period
+
+    def _climb(self) -> None:
+        """Look for plans little above the bound, then further up."""
+        aim = self.period if self.totals is not None else self._highest()
+        self.low = max(self.low, self._core(aim).bound * aim)
+        further = _AIM * self.gap
+        while not self._done() and time.perf_counter() < self.climbing_until:
+            aim = min(self.period, self.low * (1.0 + further)) if self.low > 0.0 else self.period
+            core = self._core(aim)
+            self.low = max(self.low, min(core.bound, 1.0) * aim)
+            if core.bound <= 1.0:
+                found = self._by_cp_sat(core, aim, self.climbing_until)
+                if not (found.infeasible or found.labels is not None):
+                    return
+            further *= _FURTHER
+
+    def _improve(self) -> None:
+        """Better the best plan, however far from the bound it is."""
+        aim = self.period if self.totals is not None else self._highest()
+        core = self._core(aim)
+        self.low = max(self.low, min(core.bound, 1.0) * aim)
+        if not self._done() and core.bound <= 1.0:
+            self._by_cp_sat(core, aim, self.deadline)
+
+    def _highest(self) -> float:
+        """More than any plan's period."""
+        costs = Costs(replace(self.assembled.problem, resources=self._periods(inf)))
+        amounts = costs.sums
+        total = np.abs(amounts.unary).max(axis=1).sum(axis=0)
+        for table in (amounts.send_float, amounts.send_int8, amounts.quantize):
+            total += costs.devices * np.abs(table).reshape(len(table), -1, table.shape[-1]).max(axis=1).sum(axis=0)
+        total += (costs.fan_out[:, None] * np.abs(amounts.dequantize).max(axis=1)).sum(axis=0)
+        count = len(costs.problem.resources)
+        overhead_s = len(costs.problem.nodes) * float(self.assembled.overhead_s.sum())
+        return float(total[1 : 1 + count].max()) + overhead_s
+
+    def _periods(self, upper: float) -> tuple:
+        return busy_times(self.assembled.workloads, self.assembled.cluster, self.shares, upper, _PERIOD)
+
+    def _core(self, aim: float) -> _Core:
+        problem = self.assembled.problem
+        held = tuple(
+            replace(each, weight=0.0, upper=0.0 if each.name == NOT_CONNECTED else each.upper)
+            for each in problem.resources
+        )
+        costs = Costs(replace(problem, resources=(*held, *self._periods(aim)), extra=None, constant=0.0))
+        first = 1 + len(held)
+        periods = np.array([first <= row.column < first + len(costs.problem.resources) - len(held) for row in costs.rows])
+        alive = costs.possible()
+        if not alive.any(axis=1).all():
+            return _Core(costs, periods, alive, inf)
+        try:
+            relaxation = Relaxation(costs, alive, arity=1, limit=WIDEST)
+        except TooWide:
+            return _Core(costs, periods, alive, 0.0)
+
+        def value(prices: np.ndarray, least: float) -> tuple[float, float]:
+            """The bound in shares of the aim, and the period (0 or 1) that is best at these prices."""
+            paid = float(prices[periods].sum())
+            return least + paid + min(0.0, 1.0 - paid), float(paid > 1.0)
+
+        def oracle(prices: np.ndarray) -> Answer:
+            priced = costs.price(prices)
+            least, labels = relaxation.run(priced)
+            bound, period = value(prices, least)
+            slope = costs.account(priced, labels).rows - np.where(periods, period, costs.uppers)
+            return Answer(bound, bound - float(prices @ slope), slope)
+
+        if self.prices is None:
+            self.prices = np.where(periods, 1.0 / periods.sum(), 0.0)
+        best = maximise(
+            oracle,
+            self.prices,
+            tolerance=0.1 * self.gap,
+            calls=80,
+            stop=lambda bound: bound > 1.0 or time.perf_counter() > self.deadline,
+        )
+        self.prices = best.multipliers
+        least, _ = relaxation.run(costs.price(best.multipliers))
+        shift = value(best.multipliers, least)[0] - least
+        kept = alive & (relaxation.marginals() + shift <= 1.0 + 1e-9)
+        bound = best.bound if kept.any(axis=1).all() else max(best.bound, 1.0 + 1e-9)
+        return _Core(costs, periods, kept, bound)
+
+    def _by_cp_sat(self, core: _Core, aim: float, until: float) -> Found:
+        """Look for a plan of a period up to the aim; what is found and what is proven count at once."""
+        program = Program(core.costs, core.alive)
+        rows = np.flatnonzero(core.periods).tolist()
+        periods = PeriodProgram(program, rows, self.assembled.overhead_s, self.low, aim)
+        if self.totals is not None:
+            periods.hint(Start(self.totals.labels, self.totals.wires))
+        found = periods.solve(gap=0.5 * self.gap, time_limit_s=until - time.perf_counter())
+        # A plan with other labels than those that are left has a longer period than the aim.
+        self.low = max(self.low, min(found.bound, aim))
+        if found.labels is not None:
+            self._offer(evaluate(self.assembled.problem, found.labels, found.wires))
+        return found
+
+    def _spare(self) -> None:
+        """Of the plans of this period, one of fewer seconds a request."""
+        assert self.totals is not None
+        problem, known = self.assembled.problem, self.totals
+        counted = evaluate(replace(problem, resources=self._periods(inf)), known.labels, known.wires)
+        # Components take the rest, and more of them would take more.
+        upper = float(counted.resources.max()) * (1.0 + 1e-6)
+        limited = replace(problem, resources=(*problem.resources, *self._periods(upper)))
+        share = _SPARING_SHARE * self.time_limit_s
+        found = totals_of(limited, solve(limited, gap=self.gap, time_limit_s=share, incumbent=known.labels))
+        if found is None:
+            return
+        found = evaluate(problem, found.labels, found.wires)
+        period = max(loads(self.assembled, found, list(self.shares)).values())
+        if not found.broken and period <= self.period * (1.0 + 1e-3 * self.gap) and found.objective < known.objective:
+            self.totals, self.period = found, period
