@@ -107,7 +107,7 @@ def _staged(case: Case, parent: Path, bound: float, effort: float) -> Staged:
     runs: dict[str, tuple[object, ...]] = {
         "profile": (*case.arguments(), "--scheme", SCHEME, "--effort", effort, "-o", out),
         "error": (out, "--effort", effort),
-        "plan": (out, "--max-error", bound),
+        "plan": (out, "--max-error", bound, "--effort", effort),
         "build": (out,),
         "run": (out, "--runs", 20),
         "report": (out,),

@@ -79,6 +79,26 @@ class Outcome:
     doubt: str | None = None
     notes: tuple[str, ...] = ()
 
+    def __str__(self) -> str:
+        columns = ["", "latency", self.metric.title, "accuracy", "size", "int8 blocks"]
+        rows = [columns] + [
+            [
+                each.name,
+                f"{each.latency.median_s * 1e3:.3f} ms",
+                self.metric.text(each.error, 3),
+                "" if each.accuracy is None else f"{each.accuracy:.2%}",
+                f"{each.size_bytes / 1e3:.1f} kB",
+                str(each.int8_blocks),
+            ]
+            for each in (self.float32, self.int8, self.plan)
+        ]
+        widths = [max(len(row[index]) for row in rows) for index in range(len(columns))]
+        lines = [
+            [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
+            for row in rows
+        ]
+        return "\n".join("  ".join(line).rstrip() for line in lines)
+
 
 @dataclass(frozen=True, slots=True)
 class Quantized:

@@ -39,7 +39,7 @@ class Result:
     float, all-int8 and the plan side by side (None where the stages ran one at a time).
 
     >>> print(result.table)  # doctest: +ELLIPSIS
-              latency  relative L2 ...
+              latency  error ...
     >>> result.model.graph.output[0].name
     'logits'
     """

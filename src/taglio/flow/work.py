@@ -312,10 +312,14 @@ class Model(Work):
 def checked(setup: Setup) -> Setup:
     """`setup` itself. Raises BadOption for values of other types, or that no stage can use."""
     try:
+        msgspec.convert(msgspec.to_builtins(setup), Setup)
         setup.check()
-        return msgspec.convert(msgspec.to_builtins(setup), Setup)
-    except (ValueError, TypeError) as error:
-        raise BadOption(str(error).replace("$.", "")) from None
+    except msgspec.ValidationError as error:  # "Expected `int`, got `str` - at `$.threads`"
+        wrong, _, where = str(error).partition(" - at `$.")
+        raise BadOption(f"{where.rstrip('`')}: {wrong[:1].lower()}{wrong[1:].replace('`', '')}") from None
+    except ValueError as error:
+        raise BadOption(str(error)) from None
+    return setup
 
 
 def open_work(setup: Setup, source: Any = None, data: Any = None, calibration: Any = None, labels: Any = None) -> Work:

@@ -8,7 +8,7 @@ at once, nothing starts before what it needs has arrived, everything takes what 
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from itertools import pairwise, product
-from math import isclose
+from math import inf, isclose
 
 from taglio.cluster.devices import Cluster
 from taglio.error.model import ErrorModel
@@ -322,7 +322,8 @@ class _Checks(Facts):
             busy[name] *= self.profiles[name].sustained()
         for name, shared in [(each.name, each.processor) for each in self.cluster.devices if each.processor]:
             busy[shared] = busy.get(shared, 0.0) + busy.pop(name, 0.0)
-        rate, said = 1.0 / max(busy.values()), plan.predicted_rate_per_s
+        period_s, said = max(busy.values()), plan.predicted_rate_per_s
+        rate = 1.0 / period_s if period_s > 0.0 else inf
         if said is not None and not _close(rate, said.value):
             raise PlanIsWrong(
                 f"there is room for {rate:.4g} requests a second by the tables, the plan says {said.value:.4g}"
@@ -330,7 +331,7 @@ class _Checks(Facts):
         for what, value, most in (
             ("latency", plan.predicted_latency_s.value, limits.max_latency_s),
             ("energy", joules, limits.max_energy_joules),
-            ("seconds between requests", 1.0 / rate, 1.0 / limits.min_rate_per_s if limits.min_rate_per_s else None),
+            ("seconds between requests", period_s, 1.0 / limits.min_rate_per_s if limits.min_rate_per_s else None),
         ):
             if most is not None and value > most * (1.0 + _CLOSE):
                 raise PlanIsWrong(f"the plan's {what} of {value:.6g} is over its limit {most:.6g}")

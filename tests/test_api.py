@@ -1,0 +1,297 @@
+"""The library from values to values: nothing is read from, or written to, a folder of the user's unless asked for."""
+
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import taglio
+from taglio.cluster.devices import Cluster, Device, Link
+from taglio.errors import BadArtifact, BadData, BadModel, BadOption, Infeasible
+from taglio.flow import work as opening
+from taglio.flow.result import Result
+from taglio.flow.work import Model
+from taglio.plan.check import check
+from taglio.plan.result import LOCAL, Plan
+from taglio.profile.result import Profile
+from taglio.runtimes.onnxruntime import SessionOptions, open_session
+from tests.end_to_end.command import SCHEME, Case
+from tests.models import pyramid
+
+QUICK: dict[str, Any] = {"effort": 0.01, "scheme": SCHEME}
+BOUND = 0.5
+
+
+@pytest.fixture(scope="module")
+def samples() -> np.ndarray:
+    return np.random.default_rng(0).standard_normal((10, 3, 8, 8)).astype(np.float32)
+
+
+@dataclass
+class Counts:
+    """How often something was made, by what."""
+
+    network: int = 0
+    data: int = 0
+    graph: int = 0
+    builders: int = 0
+    switchables: int = 0
+    calibrations: int = 0
+
+
+@pytest.fixture(scope="module")
+def counted(samples: np.ndarray) -> tuple[Result, Counts]:
+    """The whole flow on a model and arrays in memory, with the making of everything counted."""
+    counts = Counts()
+    with pytest.MonkeyPatch.context() as patch:
+
+        def count(name: str, field: str) -> None:
+            real = getattr(opening, name)
+
+            def wrapped(*given: Any, **options: Any) -> Any:
+                setattr(counts, field, getattr(counts, field) + 1)
+                return real(*given, **options)
+
+            patch.setattr(opening, name, wrapped)
+
+        for name, field in (
+            ("load_network", "network"), ("from_values", "data"), ("build", "graph"), ("QdqBuilder", "builders"),
+            ("Switchable", "switchables"), ("calibrate", "calibrations"),
+        ):  # fmt: skip
+            count(name, field)
+        result = taglio.optimize(pyramid(), {"x": samples}, max_error=BOUND, threads=1, **QUICK)
+    return result, counts
+
+
+@pytest.fixture(scope="module")
+def result(counted: tuple[Result, Counts]) -> Result:
+    return counted[0]
+
+
+def test_one_run_makes_everything_once(counted: tuple[Result, Counts]) -> None:
+    assert counted[1] == Counts(network=1, data=1, graph=1, builders=1, switchables=1, calibrations=1)
+
+
+def test_a_result_holds_the_plan_the_table_and_the_model(result: Result) -> None:
+    assert result.plan.measured_error is not None and result.plan.measured_error <= BOUND
+    assert result.table is not None and result.table.plan.holds(BOUND)
+    onnx.checker.check_model(result.model)
+    assert [value.name for value in result.model.graph.output] == ["y"]
+    shown = str(result.table).splitlines()
+    assert [line.split()[0] for line in shown[1:]] == ["float32", "int8", "plan"]
+    assert "ms" in shown[1] and "error" in shown[0]
+
+
+def test_a_session_answers_as_the_built_file(result: Result, samples: np.ndarray, tmp_path: Path) -> None:
+    result.save(tmp_path / "out")
+    built = open_session(tmp_path / "out" / "components" / "model.onnx", SessionOptions(1))
+    session = result.session(threads=1)
+    wanted = built.run(None, {"x": samples[:1]})[0]
+    for sample in ({"x": samples[:1]}, {"x": samples[0]}, samples[0], samples[:1]):
+        np.testing.assert_array_equal(session.run(sample)["y"], wanted)
+    with pytest.raises(BadData, match="`sample`"):
+        session.run(samples[0][:, :4])
+
+
+def test_what_is_saved_is_loaded_again(result: Result, samples: np.ndarray, tmp_path: Path) -> None:
+    result.save(tmp_path / "out")
+    again = taglio.load(tmp_path / "out")
+    assert (again.plan, again.profile, again.error, again.table) == (
+        result.plan, result.profile, result.error, result.table,
+    )  # fmt: skip
+    assert (again.graph, again.found) == (result.graph, result.found)
+    assert again.model.SerializeToString() == result.model.SerializeToString()
+    one, other = again.session(1).run(samples[0]), result.session(1).run(samples[0])
+    np.testing.assert_array_equal(one["y"], other["y"])
+    again.save(tmp_path / "copy")
+    assert sorted(path.name for path in (tmp_path / "copy").rglob("*")) == sorted(
+        path.name for path in (tmp_path / "out").rglob("*")
+    )
+
+
+def test_what_is_missing_is_named_without_flags(tmp_path: Path) -> None:
+    with pytest.raises(BadArtifact, match=r"plan.json: no such file: run `taglio plan` first") as raised:
+        taglio.load(tmp_path)
+    assert "--" not in str(raised.value)
+
+
+def test_a_stage_at_a_time_gives_what_the_whole_flow_gives(samples: np.ndarray) -> None:
+    told: list[str] = []
+    model = taglio.Model(pyramid(), samples, threads=1)
+    profile = taglio.profile(model, progress=lambda stage, *_: told.append(stage), **QUICK)
+    error = taglio.error_model(model, profile, effort=0.01)
+    plan = taglio.plan(model, profile, error, max_error=BOUND, effort=0.01, force_int8=["conv0"])
+    built = taglio.build(model, plan)
+    report = taglio.run(model, profile, plan, built, runs=3)
+    assert isinstance(profile, Profile) and isinstance(plan, Plan) and told
+    assert dict(plan.assignment())["conv0"].scheme == profile.scheme
+    assert plan.measured_error is not None and plan.measured_error <= BOUND
+    assert built.proof is not None and report.plan_sha256 == plan.fingerprint() and report.plan.runs == 3
+    limits = {"max_noise": {}}
+    answer = taglio.place(
+        taglio.candidate(model, profile, error, max_error=BOUND, profiles={"far": profile}), two_devices(),
+        time_limit_s=0.5,
+    )  # fmt: skip
+    (placed,) = answer.plans
+    found = answer.assembled.workloads[0]
+    check(found.graph, found.profiles, found.error, two_devices(), placed, **limits)
+    assert {each.device for each in placed.placements} <= {"near", "far"} and placed.start == "near"
+    assert {each.device for each in plan.placements} == {LOCAL}
+    with pytest.raises(BadOption, match="another plan"):
+        taglio.run(model, profile, placed, built)
+
+
+def two_devices() -> Cluster:
+    devices = (Device("near", profile="profile.json"), Device("far", profile="profiles/far.json"))
+    return Cluster("near", devices, (Link("near", "far", 1e9), Link("far", "near", 1e9)))
+
+
+class Loader:
+    """As PyTorch's: batches of tensors and labels, a length, no index."""
+
+    def __init__(self, arrays: np.ndarray, batch: int) -> None:
+        self._arrays, self._batch = arrays, batch
+
+    def __len__(self) -> int:
+        return len(self._arrays) // self._batch
+
+    def __iter__(self) -> Iterator[list[Any]]:
+        for start in range(0, len(self._arrays), self._batch):
+            yield [Tensor(self._arrays[start : start + self._batch]), np.arange(start, start + self._batch)]
+
+
+class Tensor:
+    """Offers what a tensor offers."""
+
+    def __init__(self, values: np.ndarray) -> None:
+        self._values = values
+
+    def detach(self) -> "Tensor":
+        return self
+
+    def cpu(self) -> np.ndarray:
+        return self._values
+
+
+class Rows:
+    """As a data set of Hugging Face's: rows by index, of columns that need not be inputs."""
+
+    column_names = ("x", "label", "text")
+
+    def __init__(self, arrays: np.ndarray) -> None:
+        self._arrays = arrays
+
+    def __len__(self) -> int:
+        return len(self._arrays)
+
+    def __getitem__(self, index: int) -> Mapping[str, Any]:
+        return {"x": self._arrays[index].tolist(), "label": index, "text": "a row"}
+
+
+def test_data_in_any_form_are_the_same_samples(samples: np.ndarray, tmp_path: Path) -> None:
+    np.savez(tmp_path / "data.npz", x=samples, label=np.arange(10))
+    (tmp_path / "rows").mkdir()
+    for index, sample in enumerate(samples):
+        np.savez(tmp_path / "rows" / f"{index}.npz", x=sample, label=np.asarray(index))
+    labels = np.arange(10)
+    forms = {
+        "arrays": ({"x": samples}, labels),
+        "one array": (samples, labels),
+        "with labels": ({"x": samples, "label": labels}, None),
+        "list": ([{"x": sample} for sample in samples], labels),
+        "generator": (({"x": sample} for sample in samples), labels),
+        "loader": (Loader(samples, 5), None),
+        "rows": (Rows(samples), None),
+        "npz": (tmp_path / "data.npz", None),
+        "folder": (str(tmp_path / "rows"), None),
+    }
+    hashes = {}
+    for name, (data, given) in forms.items():
+        model = Model(pyramid(), data, labels=given, threads=1)
+        assert model.data.held_out.labels is not None, name
+        hashes[name] = (model.data.calibration.sha256, model.data.held_out.sha256)
+    assert len(set(hashes.values())) == 1, hashes
+
+
+def test_a_model_in_any_form_is_the_same_model(samples: np.ndarray, tmp_path: Path) -> None:
+    proto = pyramid()
+    onnx.save(proto, tmp_path / "m.onnx")
+    forms = (proto, proto.SerializeToString(), tmp_path / "m.onnx", str(tmp_path / "m.onnx"))
+    models = [Model(each, samples, threads=1) for each in forms]
+    assert len({model.model.sha256 for model in models}) == 1
+    assert models[0].inputs == models[2].inputs and models[0].graph == models[3].graph
+
+
+@pytest.mark.parametrize(
+    ("given", "kind", "words"),
+    [
+        ({"model": 3}, BadModel, "a int: give a path, bytes or an onnx.ModelProto"),
+        ({"model": b"no model"}, BadModel, "not an ONNX file"),
+        ({"model": "nowhere.onnx"}, BadModel, "no such file"),
+        ({"data": 3}, BadData, "`data` is a int"),
+        ({"data": {"z": np.zeros((4, 3, 8, 8), np.float32), "y": np.zeros(3)}}, BadData, "inputs"),
+        ({"data": iter(())}, BadData, "`data` has no samples"),
+        ({"data": np.zeros((4, 3, 9, 9), np.float32)}, BadData, "`data`"),
+        ({"labels": np.arange(3)}, BadData, "labels"),
+        ({"max_error": "much"}, BadOption, "`max_error` is 'much'"),
+        ({"max_error": None}, BadOption, "`max_error` is missing"),
+        ({"max_error": -1.0}, BadOption, "`max_error` -1.0"),
+        ({"effort": 0}, BadOption, "`effort` is 0: give a number above 0"),
+        ({"threads": 0}, BadOption, "threads must be from 1 to"),
+        ({"threads": "two"}, BadOption, "threads: expected int, got str"),
+        ({"seed": -1}, BadOption, "seed must not be negative"),
+        ({"runtime": "abacus"}, BadOption, "unknown runtime abacus"),
+        ({"scheme": "int7"}, BadOption, "int7"),
+        ({"scheme": 8}, BadOption, "`scheme` is a int"),
+        ({"metric": "psnr"}, BadOption, "`metric`"),
+        ({"shapes": {"z": (1, 3)}}, BadModel, "`shapes` names the input z"),
+        ({"keep_float": 3}, BadOption, "`keep_float` is 3"),
+        ({"keep_float": ["nothing*"]}, BadOption, "nothing"),
+        ({"preprocess": "rgb"}, BadOption, "`preprocess` is for folders of images"),
+    ],
+    ids=lambda each: next(iter(each)) if isinstance(each, dict) else "",
+)
+def test_what_cannot_be_used_is_named_by_its_argument(
+    given: dict[str, Any], kind: type[Exception], words: str, samples: np.ndarray
+) -> None:
+    asked = {"model": pyramid(), "data": samples, "max_error": 0.1, "threads": 1} | given
+    with pytest.raises(kind, match=words.replace("[", r"\[")) as raised:
+        taglio.optimize(asked.pop("model"), asked.pop("data"), **asked)
+    assert "--" not in str(raised.value) and "\n" not in str(raised.value)
+
+
+def test_what_nothing_keeps_says_the_best(samples: np.ndarray) -> None:
+    with pytest.raises(Infeasible, match="allow that much with `max_error`"):
+        taglio.optimize(pyramid(), samples, max_error=1e-9, force_int8="conv*", threads=1, **QUICK)
+
+
+def test_labels_of_a_file_are_not_given_twice(tiny: Case) -> None:
+    with pytest.raises(BadOption, match="`labels`"):
+        Model(tiny.model, tiny.data, labels=[1, 2])
+
+
+def test_a_workspace_of_a_model_in_memory_says_so(result: Result, tmp_path: Path) -> None:
+    result.save(tmp_path)
+    from taglio.flow.workspace import reopen  # noqa: PLC0415
+
+    with pytest.raises(BadArtifact, match="came from memory"):
+        reopen(tmp_path)
+
+
+def test_public_names_are_there_and_light() -> None:
+    code = (
+        "import sys, taglio, inspect\n"
+        "heavy = [m for m in ('onnxruntime', 'onnx', 'numpy', 'highspy') if m in sys.modules]\n"
+        "import taglio.plan.solve as solve\n"
+        "assert solve.__name__ == 'taglio.plan.solve' and 'max_error' in inspect.signature(taglio.plan).parameters\n"
+        "print(heavy, all(callable(getattr(taglio, name)) for name in taglio.__all__), taglio.__all__ <= dir(taglio))"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.startswith("[] True"), ran.stdout
+    assert (Path(taglio.__file__).parent / "py.typed").exists()

@@ -1,0 +1,51 @@
+"""The examples in the docstrings of public names, in the order in which a reader would run them."""
+
+import doctest
+import inspect
+from pathlib import Path
+
+import numpy as np
+
+import taglio
+from taglio.compare import ask
+from taglio.flow import build, error, optimize, place, plan, profile, result, run, work
+
+CLUSTER = """
+start = "camera"
+
+[device.camera]
+profile = "profile.json"
+
+[device.server]
+scale = { of = "camera", factor = 0.5 }
+
+[[link]]
+from = "camera"
+to = "server"
+both = true
+bandwidth_mbit_s = 50
+latency_ms = 5
+"""
+ORDER = (
+    work.Model, profile.profile, error.error_model, plan.plan, build.build, run.run, place.place, optimize.optimize,
+    result.Result, ask.compare,
+)  # fmt: skip
+
+
+def test_examples_run(tmp_path: Path) -> None:
+    (tmp_path / "cluster.toml").write_text(CLUSTER)
+    names: dict[str, object] = {"taglio": taglio, "numpy": np, "cluster": tmp_path / "cluster.toml"}
+    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
+    said: list[str] = []
+    for each in (*ORDER, taglio):
+        parsed = doctest.DocTestParser().get_doctest(inspect.getdoc(each) or "", names, each.__name__, None, 0)
+        assert parsed.examples, f"{each.__name__} has no example"
+        runner.run(parsed, out=said.append, clear_globs=False)
+        names.update(parsed.globs)
+    assert runner.summarize(verbose=False).failed == 0, "".join(said)
+
+
+def test_every_public_name_is_explained() -> None:
+    for name in taglio.__all__:
+        each = getattr(taglio, name)
+        assert len(inspect.getdoc(inspect.unwrap(each)) or "") > 40, name
