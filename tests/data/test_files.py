@@ -436,7 +436,7 @@ def test_infinities_stay_and_a_key_that_is_not_the_inputs_is_remarked(tmp_path: 
     assert "'arr_0' is taken for the model's only input, 'x'" in data.remarks[0]
 
 
-@pytest.mark.parametrize(("labels", "words"), [(["a", "b"], "of type"), ([0.0, np.nan], "1 NaN"), ([1], "labels")])
+@pytest.mark.parametrize(("labels", "words"), [([1j, 2j], "of type"), ([0.0, np.nan], "1 NaN"), ([1], "labels")])
 def test_labels_that_no_metric_could_use_are_refused_at_load(tmp_path: Path, labels: list[Any], words: str) -> None:
     with refused(words):
         load(npz(tmp_path, x=rows(2, 5), labels=labels), [VECTOR])

@@ -117,3 +117,28 @@ def test_inputs_unlike_the_calibration_are_told_with_how_far(few_digits: Case, t
     taglio("profile", *arguments, "--calibration", dark, "-o", out, "--json").json()
     notes = " ".join(taglio("error", out, "--effort", 0.02, "--json").json()["notes"])
     assert "held-out inputs are unlike the calibration inputs: image leaves its calibrated range by 400%" in notes
+
+
+def test_a_task_with_labels_bounds_the_plan_and_further_metrics_beside_it(profiled: Path) -> None:
+    model = taglio("error", profiled, "--metric", "tokens", "--effort", 0.05, "--json").json()
+    assert model["metric"]["labelled"] and model["steps"]
+    plan = taglio("plan", profiled, "--max-error", "2%", "--max-error", "relative-l2=5%", "--json").json()
+    assert plan["measured_error"] <= plan["limits"]["max_error"] == pytest.approx(0.02)
+    assert [(each["metric"]["name"], each["max_error"]) for each in plan["limits"]["also"]] == [("relative-l2", 0.05)]
+    named = taglio("plan", profiled, "--max-error", "tokens=2%", "--max-error", "top1=3%", "--json").json()
+    assert named["limits"]["max_error"] == pytest.approx(0.02)
+    refused(taglio("plan", profiled, "--max-error", "top1=3%"), "--max-error bounds top1, but not tokens")
+    refused(taglio("plan", profiled, "--max-error", "2%", "--max-error", "tokens=1%"), "bounds a metric twice")
+    refused(taglio("plan", profiled, "--max-error", "2%", "--max-error", "3%"), "is given twice")
+    refused(
+        taglio("plan", profiled, "--max-error", "2%", "--max-error", "relative-l2=0.01%", "--force-int8", "*"),
+        "tokens loss at most 2.00%, error at most 0.0100%: the best breaks a limit by a factor of",
+        code=3,
+    )
+    refused(taglio("plan", profiled, "--max-error", "2%", "--max-error", "recall:k=5000=1%"), "it takes at least 5001")
+
+
+def test_a_task_that_does_not_fit_the_outputs_is_refused_in_one_line(profiled: Path) -> None:
+    refused(taglio("error", profiled, "--metric", "detection:iou"), "iou must be a number, such as iou=0.5")
+    refused(taglio("error", profiled, "--metric", "detection"), "the label of sample", "must be [boxes, 5]")
+    refused(taglio("error", profiled, "--metric", "ctc"), "the label of sample", "must be one text")

@@ -49,6 +49,23 @@ def test_what_no_longer_follows_the_input_is_lost_behind_a_fixed_pattern() -> No
     assert lost(pairs) == "no longer follows the input"
 
 
+def test_the_noise_floor_of_scores_need_not_follow_the_input() -> None:
+    """Softmax of a recogniser: each step has one large class, and what the others have is of no use to anybody."""
+    rng = np.random.default_rng(0)
+
+    sure = rng.uniform(0.6, 1.0, 40)
+
+    def scores(classes: np.ndarray) -> np.ndarray:
+        floor = rng.lognormal(-14.0, 1.0, (40, 9000))
+        floor[np.arange(40), classes] = sure
+        return floor.ravel()
+
+    read = [np.where(rng.random(40) < 0.5, 0, rng.integers(1, 9000, 40)) for _ in range(8)]
+    assert lost([(scores(classes), scores(classes)) for classes in read]) == ""
+    fixed = scores(read[0])
+    assert lost([(scores(classes), fixed) for classes in read]) != ""
+
+
 def test_nothing_is_lost_by_rounding() -> None:
     assert lost([(y, np.round(y * 20) / 20) for y in drawn(5000)]) == ""
     grid = np.arange(400.0)

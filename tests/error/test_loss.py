@@ -7,8 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from taglio.error.loss import COSINE, L2_PER_SIZE, RELATIVE_L2, SQNR, TOP1, Metric, parse_metric
-from taglio.error.tally import Tally
+from taglio.error.judge import TaskJudge, UserJudge
+from taglio.error.loss import COSINE, L2_PER_SIZE, RELATIVE_L2, SQNR, Bound, Metric, parse_metric
+from taglio.error.measure import anchored
+from taglio.error.tally import Measure, Tally
+from taglio.error.tasks.task import TOP1, parse_task
 from taglio.errors import BadData, BadOption
 
 Y = [np.array([[3.0, 0.0, 4.0]], np.float32), np.array([[0.0, 2.0, 0.0]], np.float32)]
@@ -80,11 +83,10 @@ def functions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_a_users_function_sees_all_outputs_and_labels(functions: str) -> None:
     labels = np.array([2, 1])
     accuracy = Metric(f"{functions}:accuracy", larger_is_better=True, float_value=1.0)
-    half = Tally(["scores"], accuracy)
+    half = Tally(["scores"], Measure(accuracy, UserJudge(accuracy.name, ["scores"], labels)))
     for y, z in zip(Y, Z, strict=True):
         half.add([y], [z])
-    assert half.outputs()["scores"].shape == (2, 3)
-    assert half.losses(labels)[0] == pytest.approx(0.5)
+    assert half.losses()[0] == pytest.approx(0.5)
     assert accuracy.bound(0.75) == pytest.approx(0.25)
     with pytest.raises(BadOption, match=r"the float model itself has .* = 1: give a bound that is below that"):
         accuracy.bound(1.1)
@@ -104,13 +106,13 @@ def test_a_function_that_misbehaves_is_refused(functions: str, name: str, messag
     bad = Tally(["scores"], Metric(f"{functions}:{name}", True, 1.0))
     bad.add([Y[0]], [Z[0]])
     with pytest.raises(BadData, match=f"`metric` {functions}:{name}: {message}"):
-        bad.losses(None)
+        bad.losses()
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("psnr", "is none of relative-l2, l2-per-size, sqnr, cosine, top1"),
+        ("psnr", "is none of relative-l2, l2-per-size, sqnr, cosine, top1, tokens, detection"),
         ("no_such_module:f", "cannot be imported .ModuleNotFoundError"),
         ("made_up_metrics:number", "is a int, not a function"),
     ],
@@ -119,6 +121,66 @@ def test_a_function_that_misbehaves_is_refused(functions: str, name: str, messag
 def test_what_is_no_metric_is_refused(text: str, message: str) -> None:
     with pytest.raises(BadOption, match=message):
         parse_metric(text)
+
+
+@pytest.mark.parametrize(
+    ("name", "bound", "loss"),
+    [
+        ("top1", 0.99, 0.01),
+        ("top1", 0.01, 0.01),
+        ("ctc", 0.5, 0.5),
+        ("detection:iou=0.6", 1.0, 0.0),
+        ("r2", 0.02, 0.02),
+    ],
+)
+def test_a_bound_on_a_task_is_how_much_worse_or_the_worst_value(name: str, bound: float, loss: float) -> None:
+    assert parse_metric(name).bound(bound) == pytest.approx(loss)
+
+
+def test_with_labels_a_task_is_held_against_what_the_float_model_reaches() -> None:
+    """Float is right on three of four; the changed model on one of these and on the fourth."""
+    float_scores = [np.eye(3, dtype=np.float32)[[each]] for each in (0, 1, 2, 0)]
+    changed = [np.eye(3, dtype=np.float32)[[each]] for each in (0, 0, 0, 1)]
+    judge = TaskJudge(parse_task("tokens"), ["y"], labels=np.array([0, 1, 2, 1]))
+    measure = anchored(Measure(parse_metric("tokens"), judge), [[each] for each in float_scores])
+    metric = measure.metric
+    assert (metric.labelled, metric.float_value) == (True, pytest.approx(0.75))
+    tally = Tally(["y"], measure)
+    for y, z in zip(float_scores, changed, strict=True):
+        tally.add([y], [z])
+    assert tally.value() == pytest.approx(0.25) and tally.told() == pytest.approx(0.5)
+    assert (metric.title, metric.text(0.25), metric.limit(0.25)) == ("tokens loss", "25.00%", "at most 25.00%")
+    assert metric.value(0.25) == pytest.approx(0.5) and metric.bound(0.7) == pytest.approx(0.05)
+    with pytest.raises(BadOption, match=r"the float model itself has tokens = 0.75: give a bound that is below"):
+        metric.bound(0.8)
+    found = tally.interval(range(4))
+    assert found is not None and found[0] <= 0.25 <= found[1]
+
+
+def test_perplexity_is_worse_by_a_share_of_the_float_models() -> None:
+    metric = Metric("perplexity", False, 20.0, labelled=True)
+    assert metric.loss(21.0) == pytest.approx(0.05) == metric.bound(21.0)
+    assert metric.bound(0.01) == 0.01 and metric.value(0.01) == pytest.approx(20.2)
+    assert metric.loss(19.0) == 0.0 and metric.told(20.2) == "20.2"
+
+
+def test_no_number_is_the_worst_loss() -> None:
+    assert parse_metric("r2").loss(float("nan")) == inf
+
+
+def test_a_further_bound_that_is_broken_breaks_the_first_as_far() -> None:
+    def tally(also: float) -> Tally:
+        others = ((Bound(parse_metric("top1"), also), TaskJudge(parse_task("top1"), ["scores"])),)
+        result = Tally(["scores"], Measure(parse_metric(RELATIVE_L2), None, others))
+        for y, z in zip(Y, Z, strict=True):
+            result.add([y], [z])
+        return result
+
+    l2 = tally(0.5).value()
+    assert [each.loss for each in tally(0.5).others()] == [pytest.approx(0.5)]
+    assert tally(0.5).judged(1.0) == pytest.approx(l2)  # both hold
+    assert tally(0.25).judged(1.0) == pytest.approx(2.0)  # top1 breaks its bound twofold
+    assert tally(0.0).judged(1.0) == inf
 
 
 def test_an_output_that_is_zero_has_an_infinite_relative_error_but_a_root_mean_square() -> None:

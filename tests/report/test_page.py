@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 import shutil
 import subprocess
 from dataclasses import dataclass, field, replace
@@ -17,9 +18,9 @@ from taglio import artifact
 from taglio.cli import main
 from taglio.components.build import MANIFEST, Manifest, Piece, Port
 from taglio.embedded import digits_data, digits_model
-from taglio.error.loss import RELATIVE, Metric
+from taglio.error.loss import RELATIVE, Bound, Metric
 from taglio.error.model import Alone, ErrorModel, OutputModel, Subset
-from taglio.error.tally import PartLoss
+from taglio.error.tally import OtherLoss, PartLoss
 from taglio.errors import BadArtifact
 from taglio.flow import workspace
 from taglio.flow.outcome import Outcome, Point, Variant
@@ -34,7 +35,7 @@ from taglio.profile.stopwatch import WallTime
 from taglio.quantize.effective import effective
 from taglio.quantize.precision import Assignment, precisions
 from taglio.quantize.scheme import DEFAULT_SCHEME
-from taglio.report import page
+from taglio.report import page, terminal
 from taglio.report.material import Absent, gather
 from taglio.report.parts import Axis, Bar, Bars, Chart, Mark
 from taglio.report.written import offer
@@ -226,6 +227,8 @@ def copy(complete: Path, tmp_path: Path) -> Path:
         (Metric("top1", True), "99.20%\u00a0agree", "limit 99.00%\u00a0agree", "answers that change, %"),
         (Metric("mine:accuracy", True, 0.97), "0.962", "limit 0.96", "mine:accuracy, worse than float by"),
         (Metric("l2-per-size"), "0.008", "limit 0.01", "l2-per-size, root mean square"),
+        (Metric("ctc", True, 0.95, labelled=True), "0.80%", "limit 1.00%", "ctc, worse than float by, %"),
+        (Metric("detection:iou=0.6", True), "99.20%\u00a0agree", "limit 99.00%\u00a0agree", "worse than float by, %"),
     ],
 )
 def test_the_page_speaks_the_metric(
@@ -243,10 +246,47 @@ def test_the_page_speaks_the_metric(
         artifact.save(folder / f"{kind}.json", kind, plan.model_sha256, value)
     page.write(folder)
     found, text = read(folder / "report.html"), (folder / "report.html").read_text()
-    assert f"{metric.name} {error} ({bound})" in found.sections["header"]
+    assert f"{metric.title} {error} ({bound})" in found.sections["header"]
     assert bound in found.sections["trade-off"] and error in found.sections["trade-off"]
     assert axis in text
     assert "0.800\u00a0%" not in text and "error, %" not in found.sections["trade-off"]
+
+
+def test_further_bounds_and_values_on_labels_have_their_rows(
+    complete: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    folder = tmp_path / "other"
+    shutil.copytree(complete, folder)
+    outcome = artifact.load(folder / "outcome.json", "outcome", Outcome)
+    ctc, agreed = Metric("ctc", True, 0.95, labelled=True), Metric("tokens", True)
+
+    def scored(variant: Variant, reached: float, loss: float) -> Variant:
+        return replace(variant, accuracy=reached, others=(OtherLoss(agreed, loss, 1.0 - loss),))
+
+    outcome = replace(
+        outcome,
+        metric=ctc,
+        also=(Bound(agreed, 0.02),),
+        float32=scored(outcome.float32, 0.95, 0.0),
+        int8=scored(outcome.int8, 0.927, 0.03),
+        plan=scored(outcome.plan, 0.942, 0.015),
+    )
+    plan = artifact.load(folder / "plan.json", "plan", Plan)
+    plan = replace(plan, limits=replace(plan.limits, metric=ctc))
+    for kind, value in (("outcome", outcome), ("plan", plan)):
+        artifact.save(folder / f"{kind}.json", kind, outcome.model_sha256, value)
+    page.write(folder)
+    header = read(folder / "report.html").sections["header"]
+    assert "ctc loss 0.80% (limit 1.00%), tokens 98.50%\u00a0agree (limit 98.00%\u00a0agree)" in header
+    assert re.search(r"ctc on labels\s*95.00%\s*92.70%\s*94.20%", header)
+    terminal.outcome(folder, outcome)
+    out = " ".join(capsys.readouterr().out.split())
+    assert "ctc loss" in out and "95.00% 100.00% agree" in out and "94.20% 98.50% agree" in out
+    assert "its tokens is 98.50% agree, limit 98.00% agree" in out
+    told = terminal.summary(folder, outcome)
+    assert told["also"] == [{"name": "tokens", "bound": 0.98, "max_error": 0.02}]
+    assert told["plan"]["also"] == {"tokens": {"value": 0.985, "error": 0.015}} and told["plan"]["accuracy"] == 0.942
 
 
 def test_the_page_of_a_whole_optimisation(complete: Path, model: Model) -> None:

@@ -162,7 +162,7 @@ def plan_on_cluster(options: argparse.Namespace) -> int:
     return 0
 
 
-def _also(text: str, max_error: float) -> tuple[Path, float, float | None]:
+def _also(text: str, max_error: Any) -> tuple[Path, float, float | None]:
     """Folder, error bound and rate of --with-model."""
     folder, *words = text.split(",")
     rate, bound = None, max_error
@@ -177,6 +177,8 @@ def _also(text: str, max_error: float) -> tuple[Path, float, float | None]:
                 raise ValueError
         except (ValueError, argparse.ArgumentTypeError):
             raise BadOption(f'--with-model "{text}": write OUT,rate=5,max-error=1%') from None
+    if not isinstance(bound, float):
+        raise BadOption(f'--with-model "{text}" has no error bound: write OUT,max-error=1%')
     return Path(folder), bound, rate
 
 

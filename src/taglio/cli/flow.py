@@ -18,6 +18,7 @@ from taglio.cli.options import (
     folder_argument,
     given,
     json_argument,
+    labels_argument,
     measuring_arguments,
     metric_argument,
     model_argument,
@@ -50,6 +51,7 @@ def add(commands: Any) -> None:
     model_argument(each)
     requantize_argument(each)
     data_arguments(each)
+    labels_argument(each)
     calibration_argument(each)
     measuring_arguments(each)
     bound_argument(each, 0.01)
@@ -63,7 +65,7 @@ def add(commands: Any) -> None:
 
     each = command(commands, "error", "measure how any choice of int8 blocks changes the output", _error)
     folder_argument(each)
-    metric_argument(each, None)
+    metric_argument(each)
     provider_argument(each)
     effort_argument(each)
     json_argument(each)
@@ -123,9 +125,10 @@ def _optimize_arguments(each: argparse.ArgumentParser) -> None:
     model_argument(each)
     requantize_argument(each)
     data_arguments(each)
+    labels_argument(each)
     calibration_argument(each)
     bound_argument(each, None)
-    metric_argument(each, "relative-l2")
+    metric_argument(each)
     pin_arguments(each)
     measuring_arguments(each)
     optimize_arguments(each)

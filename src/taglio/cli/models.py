@@ -53,6 +53,7 @@ def add(commands: Any) -> None:
 
 
 def _inspect(options: argparse.Namespace) -> int:
+    from taglio.error.tasks.suggest import suggest_for
     from taglio.model import load as model
     from taglio.model.graph import build, select
     from taglio.model.observe import observe_random
@@ -63,11 +64,21 @@ def _inspect(options: argparse.Namespace) -> int:
     assumed = as_flags(assumed)
     graph = build(loaded, observed)
     shown = None if options.blocks == "all" else set(select(graph, options.blocks))
+    suggestion = suggest_for(loaded, graph)
     if options.json:
         return emit(
-            {"model": loaded.name, "sha256": loaded.sha256, "opset": loaded.opset, "graph": graph, "assumed": assumed}
+            {
+                "model": loaded.name,
+                "sha256": loaded.sha256,
+                "opset": loaded.opset,
+                "graph": graph,
+                "assumed": assumed,
+                "suggested": suggestion,
+            }
         )
     terminal.inspect(loaded, graph, shown, assumed)
+    if suggestion is not None:
+        terminal.say(f"metric {suggestion.metric} may suit: {suggestion.why}")
     return 0
 
 

@@ -91,6 +91,18 @@ def data_arguments(each: argparse.ArgumentParser) -> None:
     each.add_argument("--seed", type=natural, default=0, help="random seed")
 
 
+def labels_argument(each: argparse.ArgumentParser) -> None:
+    """--labels."""
+    each.add_argument(
+        "--labels",
+        type=Path,
+        metavar="FILE",
+        help="one label per sample where --data holds none: .txt (a line of text each), .json (a list, or an object by "
+        "file name, of texts, numbers, or boxes as x1, y1, x2, y2, class), .npy or .npz (default: the .txt beside DATA "
+        "that is called like it)",
+    )
+
+
 def calibration_argument(each: argparse.ArgumentParser) -> None:
     """--calibration."""
     each.add_argument(
@@ -102,25 +114,50 @@ def calibration_argument(each: argparse.ArgumentParser) -> None:
 
 
 def bound_argument(each: argparse.ArgumentParser, default: float | None) -> None:
-    """--max-error; required where `default` is None."""
+    """--max-error; with a `default` it is one number, on relative L2, without one it is required and repeatable."""
+    if default is not None:
+        text = "largest relative L2 change of any output, such as 0.01 or 1%%"
+        each.add_argument("--max-error", type=fraction, default=default, help=text)
+        return
     each.add_argument(
         "--max-error",
-        type=fraction,
-        default=default,
-        required=default is None,
-        help="limit on the relative L2 error of any output, such as 0.01 or 1%%; with another --metric: on that",
+        action=_Bounds,
+        required=True,
+        metavar="[METRIC=]LIMIT",
+        help="limit on the relative L2 error of any output, such as 0.01 or 1%%; on sqnr, cosine or a function: the "
+        "worst value; on a task (top1, ctc, ...): how much worse than float, such as 1%%, or the worst value, such as "
+        "99%%; METRIC= limits another metric too, such as ctc=1%% (repeatable)",
     )
 
 
-def metric_argument(each: argparse.ArgumentParser, default: str | None) -> None:
+class _Bounds(argparse.Action):
+    """Keeps LIMIT as it is, and with METRIC=LIMIT all by metric: that without a name under ""."""
+
+    def __call__(self, _parser: Any, options: Any, values: Any, _option: str | None = None) -> None:
+        name, _, text = str(values).rpartition("=")
+        try:
+            limit = fraction(text)
+        except argparse.ArgumentTypeError as error:
+            raise argparse.ArgumentError(self, str(error)) from None
+        known = options.max_error
+        limits = dict(known) if isinstance(known, dict) else {} if known is None else {"": known}
+        if name in limits:
+            hint = "" if name else ": name the metric of the other, such as ctc=1%"
+            raise argparse.ArgumentError(self, f"is given twice{f' for {name}' if name else ''}{hint}")
+        limits[name] = limit
+        options.max_error = limit if [*limits] == [""] else limits
+
+
+def metric_argument(each: argparse.ArgumentParser) -> None:
     """--metric."""
     each.add_argument(
         "--metric",
-        default=default,
         metavar="NAME",
-        help="error metric: relative-l2, l2-per-size, sqnr (dB), cosine, top1, or module:function (also from the "
-        "current directory; called with the outputs by name and the labels; returns a number, larger is better unless "
-        "the function has an attribute smaller_is_better)",
+        help="error metric: relative-l2 (default), l2-per-size, sqnr (dB), cosine; a task (top1, tokens, detection, "
+        "segmentation, ctc, similarity, recall, perplexity, r2), scored against labels if there are any, else against "
+        "the float model's answers, with parameters such as detection:iou=0.5,score=0.25, ctc:blank=0 or recall:k=10; "
+        "or module:function (also from the current directory; called with the outputs by name and the labels; returns "
+        "a number, larger is better unless the function has an attribute smaller_is_better)",
     )
 
 
@@ -266,7 +303,18 @@ def shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
 
 # Options that are called as the library's arguments; of others, what they are called there.
 _SAME = (
-    *("calibration", "preprocess", "metric", "seed", "threads", "spinning", "optimization", "runtime", "requantize"),
+    *(
+        "calibration",
+        "labels",
+        "preprocess",
+        "metric",
+        "seed",
+        "threads",
+        "spinning",
+        "optimization",
+        "runtime",
+        "requantize",
+    ),
     *("scheme", "max_error", "keep_float", "force_int8", "keep_off", "max_energy_j", "effort", "scenario", "objective"),
     *("explain", "gap", "running", "memory_limit"),
 )

@@ -146,15 +146,29 @@ def _shapes(samples: Sequence[Sample]) -> list[tuple[tuple[str, Shape], ...]]:
 
 
 def checked_labels(where: str, labels: Array, count: int) -> Array:
-    """`labels`, one for each of `count` rows. Raises BadData for others, for text and for NaN: metrics compute with
-    labels, and would fail on them after all the work."""
+    """`labels`, one for each of `count` rows: numbers, text, or an array for each. Raises BadData for others and for
+    NaN; what a label must be is the metric's to say."""
     if labels.ndim == 0 or len(labels) != count:
         raise BadData(f"{where} has labels {list(labels.shape)} for {count} samples: save one label per sample")
-    if labels.dtype.kind not in "fiub":
-        raise BadData(f"{where} has labels of type {labels.dtype}: save numbers, such as the index of the class")
-    if bad := np.count_nonzero(~np.isfinite(labels)):
-        raise BadData(f"{where} has {bad} NaN or infinite labels among {labels.size}: repair or remove them")
+    if labels.dtype.kind == "S":
+        labels = np.char.decode(labels, "utf-8", "replace")
+    each = list(labels) if labels.dtype == object else [labels]
+    for label in (np.asarray(value) for value in each):
+        if label.dtype.kind not in "fiubU":
+            raise BadData(f"{where} has labels of type {label.dtype}: save numbers or text")
+        if label.dtype.kind == "f" and (bad := np.count_nonzero(~np.isfinite(label))):
+            raise BadData(f"{where} has {bad} NaN or infinite labels among {label.size}: repair or remove them")
     return labels
+
+
+def one_array(labels: Sequence[Array]) -> Array:
+    """Labels of one shape as one array; of several shapes, such as boxes, as an array of arrays."""
+    if len({label.shape for label in labels}) == 1:
+        return np.stack(labels)
+    result = np.empty(len(labels), object)
+    for index, label in enumerate(labels):
+        result[index] = label
+    return result
 
 
 def assemble(
@@ -169,6 +183,10 @@ def assemble(
     digest = hashlib.sha256()
     arrays = ((name, feed[name]) for feed in samples for name in sorted(feed))
     for name, array in chain(arrays, [] if labels is None else [("labels", labels)]):
+        if array.dtype == object and name == "labels" and labels is array:  # an array for each sample
+            for label in array:
+                digest.update(f"{label.dtype.str} {label.shape} {label.tolist()!r}\n".encode())
+            continue
         if array.dtype == object:  # text
             digest.update(f"{name!r} str {array.shape} {array.tolist()!r}\n".encode())
             continue

@@ -3,10 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-
 from taglio.data.arrays import by_input, from_columns, one_sample, read_columns, reading
-from taglio.data.dataset import Dataset, Samples, assemble, checked_labels, checked_limit, evenly
+from taglio.data.dataset import Dataset, Samples, assemble, checked_labels, checked_limit, evenly, one_array
 from taglio.data.images import IMAGE_SUFFIXES, Preprocess, from_images
 from taglio.data.spec import InputSpec, batch_symbol
 from taglio.errors import BadData, BadOption
@@ -69,8 +67,8 @@ def _one_sample_each(
             labels += [] if named.labels is None else [named.labels.whole()]
         samples.append({spec.name: one_sample(str(file), spec, arrays[spec.name], symbol) for spec in inputs})
         remarks |= dict.fromkeys(remark.replace(str(file), str(path)) for remark in named.remarks)
-    if labels and (len(labels) != len(samples) or len({label.shape for label in labels}) > 1):
-        raise BadData(f"{path}: {len(labels)} of {len(samples)} files have labels, or of several shapes: save one each")
-    stacked = checked_labels(str(path), np.stack(labels), len(samples)) if labels else None
+    if labels and len(labels) != len(samples):
+        raise BadData(f"{path}: {len(labels)} of {len(samples)} files have labels: save one each")
+    stacked = checked_labels(str(path), one_array(labels), len(samples)) if labels else None
     names = [files[index].name for index in keep]
     return assemble(str(path), samples, names, stacked, len(files) - len(keep), [*remarks])

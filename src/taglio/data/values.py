@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from taglio.data.arrays import Column, Named, by_input, from_columns, one_sample
-from taglio.data.dataset import LABEL_KEYS, Dataset, assemble, checked_labels, checked_limit, evenly
+from taglio.data.dataset import LABEL_KEYS, Dataset, assemble, checked_labels, checked_limit, evenly, one_array
 from taglio.data.spec import Array, InputSpec, batch_symbol
 from taglio.errors import BadData
 
@@ -79,11 +79,9 @@ def _from_items(
     samples, names, labels = samples[:limit], names[:limit], labels[:limit]
     if not samples:
         raise BadData(f"`{source}` has no samples: a generator gives its values once, so make it anew for each use")
-    if labels and (len(labels) != len(samples) or len({label.shape for label in labels}) > 1):
-        raise BadData(
-            f"`{source}` has {len(labels)} labels for {len(samples)} samples, or of several shapes: give one each"
-        )
-    stacked = checked_labels(f"`{source}`", np.stack(labels), len(samples)) if labels else None
+    if labels and len(labels) != len(samples):
+        raise BadData(f"`{source}` has {len(labels)} labels for {len(samples)} samples: give one each")
+    stacked = checked_labels(f"`{source}`", one_array(labels), len(samples)) if labels else None
     return assemble(f"`{source}`", samples, names, stacked, max(0, total - len(samples)), [*remarks])
 
 

@@ -19,11 +19,13 @@ _ALIKE, _ORDER = 0.5, 0.5
 
 
 class Watch:
-    """Keeps of every input the same few values, drawn at random, and the largest of each stretch."""
+    """Keeps of every input the same few values, drawn at random and where the first input has the largest of each
+    stretch, since most values of scores are noise; and the largest of each stretch of its own."""
 
     def __init__(self) -> None:
         self._drawn: list[tuple[np.ndarray, np.ndarray]] = []
         self._peaks: list[tuple[np.ndarray, np.ndarray]] = []
+        self._places: dict[int, np.ndarray] = {}
 
     def add(self, reference: np.ndarray, changed: np.ndarray) -> None:
         """Watch one input's values, flat, before and after."""
@@ -33,11 +35,13 @@ class Watch:
         if size <= _KEPT:
             self._drawn.append((reference.copy(), changed.copy()))
             return
-        drawn = np.random.default_rng(size).integers(0, size, _KEPT)
-        self._drawn.append((reference[drawn], changed[drawn]))
         stretch = size // _KEPT
         peaks = np.abs(reference[: stretch * _KEPT].reshape(_KEPT, stretch)).argmax(axis=1)
         peaks += np.arange(_KEPT) * stretch
+        if size not in self._places:
+            self._places[size] = np.concatenate([np.random.default_rng(size).integers(0, size, _KEPT), peaks])
+        places = self._places[size]
+        self._drawn.append((reference[places], changed[places]))
         self._peaks.append((reference[peaks], changed[peaks]))
 
     def lost(self) -> str:

@@ -7,37 +7,42 @@ turns values of its own unit into losses and back:
     l2-per-size   ‖y − ŷ‖ / size, root mean square          loss = value          (the notes' metric)
     sqnr          20 log10(‖y‖ / ‖y − ŷ‖) in dB             loss = 10^(−value / 20)
     cosine        1 − y·ŷ / (‖y‖ ‖ŷ‖)                      loss = √(2 · value), an angle for small ones
-    top1          share of inputs whose largest score stays  loss = 1 − value
+    top1, ctc, …  how well a task is done (tasks/)          loss = how much worse than the float model's
     module:function   a number from outputs and labels      loss = how much worse than the float model's
 
 The first four are smooth: the noise model is fitted to their loss. The others are steps: the noise model is fitted to
-relative L2, and a monotone link leads from there to the loss.
+relative L2, and a monotone link leads from there to the loss. A task without labels compares with the float model's own
+answers, so that the float model has 1; of one whose value has no largest, perplexity, the loss is relative.
 """
 
 import importlib
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from math import inf, isfinite, log10, sqrt
+from math import inf, isfinite, isnan, log10, sqrt
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from taglio.error.tasks.task import TASKS, TOP1, Task, names_task, parse_task, task_text
 from taglio.errors import BadData, BadOption
 
-RELATIVE_L2, L2_PER_SIZE, SQNR, COSINE, TOP1 = "relative-l2", "l2-per-size", "sqnr", "cosine", "top1"
+RELATIVE_L2, L2_PER_SIZE, SQNR, COSINE = "relative-l2", "l2-per-size", "sqnr", "cosine"
 SMOOTH = (RELATIVE_L2, L2_PER_SIZE, SQNR, COSINE)
+# A bound on a task up to this is how much worse it may be done, above it the worst value allowed.
+_LARGEST_LOSS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
     """A metric by the name under which the user asks for it. `float_value` is the float model's own value of a user's
-    function, which its losses are counted from."""
+    function, or of a task where labels are the truth (`labelled`), which its losses are counted from."""
 
     name: str = RELATIVE_L2
     larger_is_better: bool = False
     float_value: float = 0.0
+    labelled: bool = False
 
     @property
     def smooth(self) -> bool:
@@ -52,38 +57,52 @@ class Metric:
     @property
     def own(self) -> bool:
         """Whether it is a function of the user's."""
-        return ":" in self.name
+        return ":" in self.name and not names_task(self.name)
+
+    @property
+    def task(self) -> Task:
+        """The task that it scores, where it is neither smooth nor the user's."""
+        return parse_task(self.name)
+
+    @property
+    def _float(self) -> float:
+        return self.float_value if self.own or self.labelled else 1.0
+
+    @property
+    def _relative(self) -> bool:
+        return not self.larger_is_better and not self.smooth and not self.own
 
     def loss(self, value: float) -> float:
         """Loss of a value in the metric's unit."""
         match self.name:
+            case "relative-l2" | "l2-per-size":
+                return value
             case "sqnr":
                 return float(10.0 ** (-value / 20.0))
             case "cosine":
                 return sqrt(2.0 * max(0.0, value))
-            case "top1":
-                return 1.0 - value
-        if self.own:
-            return max(0.0, self.float_value - value if self.larger_is_better else value - self.float_value)
-        return value
+        if isnan(value):
+            return inf
+        worse = self._float - value if self.larger_is_better else value - self._float
+        return max(0.0, worse / self._float if self._relative else worse)
 
     def value(self, loss: float) -> float:
         """The value in the metric's unit that `loss` stands for."""
         match self.name:
+            case "relative-l2" | "l2-per-size":
+                return loss
             case "sqnr":
                 return -20.0 * log10(loss) if loss > 0.0 else inf
             case "cosine":
                 return 0.5 * loss**2
-            case "top1":
-                return 1.0 - loss
-        if self.own:
-            return self.float_value - loss if self.larger_is_better else self.float_value + loss
-        return loss
+        if self._relative:
+            return self._float * (1.0 + loss)
+        return self._float - loss if self.larger_is_better else self._float + loss
 
     @property
     def title(self) -> str:
-        """What it is called before a value."""
-        return "error" if self.name == RELATIVE_L2 else self.name
+        """What it is called before a loss."""
+        return "error" if self.name == RELATIVE_L2 else f"{self.name} loss" if self.labelled else self.name
 
     @property
     def axis(self) -> tuple[str, float]:
@@ -91,66 +110,100 @@ class Metric:
         match self.name:
             case "relative-l2":
                 return "error, %", 100.0
+            case "l2-per-size":
+                return f"{self.name}, root mean square", 1.0
             case "sqnr":
                 return "noise ÷ signal, %", 100.0
             case "cosine":
                 return "angle between outputs, rad", 1.0
-            case "top1":
-                return "answers that change, %", 100.0
-        return f"{self.name}, {'worse than float by' if self.own else 'root mean square'}", 1.0
+        if self.own:
+            return f"{self.name}, worse than float by", 1.0
+        return "answers that change, %" if self.name == TOP1 else f"{self.name}, worse than float by, %", 100.0
 
     def text(self, loss: float, digits: int = 4) -> str:
-        """`loss` as the user reads it, in the metric's unit; `digits` behind the point of a relative error in %."""
+        """`loss` as the user reads it, in the metric's unit; `digits` behind the point of a relative error in %. With
+        labels it is how much worse than the float model the task is done."""
         value = self.value(loss)
-        match self.name:
-            case "relative-l2":
-                return f"{value:.{digits}%}"
-            case "sqnr":
-                return f"{value:.2f} dB"
-            case "top1":
-                return f"{value:.2%} agree"
-        return f"{value:.5g}"
+        if self.labelled:
+            return f"{loss:.2%}"
+        if self.name == RELATIVE_L2:
+            return f"{value:.{digits}%}"
+        if self.name == SQNR:
+            return f"{value:.2f} dB"
+        return f"{value:.5g}" if self.smooth or self.own else f"{value:.2%} agree"
 
     def limit(self, loss: float, digits: int = 4) -> str:
         """The bound `loss` as the user reads it: which side of it is allowed is said."""
-        return f"at {'least' if self.larger_is_better else 'most'} {self.text(loss, digits)}"
+        least = self.larger_is_better and not self.labelled
+        return f"at {'least' if least else 'most'} {self.text(loss, digits)}"
 
     def difference(self, loss: float) -> str:
         """A difference of two losses of a metric that moves in steps."""
         scale = self.axis[1]
         return f"{loss * scale:.3g}{'%' if scale == 100.0 else ''}"
 
+    def told(self, value: float) -> str:
+        """A value of a task against labels."""
+        return f"{value:.5g}" if self._relative else f"{value:.2%}"
+
     def bound(self, value: float) -> float:
-        """The largest loss that the bound `value`, in the metric's unit, allows. Raises BadOption for one that even the
-        float model breaks, or that no model can break."""
-        if not isfinite(value) or (self.name != SQNR and not self.own and value < 0.0):
+        """The largest loss that the bound `value` allows: in the metric's unit the worst value, or of a task how much
+        worse than the float model's, where that is at most a half. Raises BadOption for one that even the float model
+        breaks, or that no model can break."""
+        negative = value < 0.0 and self.name != SQNR and not self.own
+        if not isfinite(value) or negative:
             raise BadOption(f"`max_error` {value}: give a value that {self.name} can have")
-        if self.name == TOP1 and value > 1.0:
-            raise BadOption(f"`max_error` {value}: top1 is a share of inputs that agree: give at most 1, such as 0.99")
-        if self.own:
-            margin = self.float_value - value if self.larger_is_better else value - self.float_value
-            if margin < 0.0:
+        if not self.smooth and not self.own:
+            if value <= _LARGEST_LOSS:
+                return value
+            if self.larger_is_better and value > 1.0:
                 raise BadOption(
-                    f"`max_error` {value}: the float model itself has {self.name} = {self.float_value:.5g}: "
-                    f"give a bound that is {'below' if self.larger_is_better else 'above'} that"
+                    f"`max_error` {value}: {self.name} is at most 1: give how much worse than float it may be, such as "
+                    "0.01 or 1%, or the worst value, such as 0.99"
+                )
+        if not self.smooth:
+            margin = self._float - value if self.larger_is_better else value - self._float
+            if margin < 0.0:
+                below = "below" if self.larger_is_better else "above"
+                raise BadOption(
+                    f"`max_error` {value}: the float model itself has {self.name} = {self._float:.5g}: "
+                    f"give a bound that is {below} that"
                 )
         return self.loss(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A limit on a further metric: as a loss of it, or still as the user gave it."""
+
+    metric: Metric
+    max_error: float
+
+    def share(self, loss: float) -> float:
+        """How much of the limit `loss` uses: more than 1 breaks it."""
+        if self.max_error > 0.0:
+            return loss / self.max_error
+        return inf if loss > 0.0 else 0.0
 
 
 RELATIVE = Metric()
 
 
 def parse_metric(text: str) -> Metric:
-    """The metric called `text`. Raises BadOption for an unknown one or a function that cannot be imported."""
+    """The metric called `text`: a name, a task with parameters such as detection:iou=0.5, or module:function. Raises
+    BadOption for an unknown one or a function that cannot be imported."""
     name = text.strip() or RELATIVE_L2
+    if name in SMOOTH:
+        return Metric(name, name == SQNR)
+    if names_task(name):
+        task = parse_task(name)
+        return Metric(task_text(task), task.larger_is_better)
     if ":" in name:
         function = user_function(name)
         return Metric(name, not getattr(function, "smaller_is_better", False))
-    if name not in (*SMOOTH, TOP1):
-        raise BadOption(
-            f'`metric` "{text}" is none of {", ".join((*SMOOTH, TOP1))}: choose one, or a function as module:function'
-        )
-    return Metric(name, name in (SQNR, TOP1))
+    raise BadOption(
+        f'`metric` "{text}" is none of {", ".join((*SMOOTH, *TASKS))}: choose one, or a function as module:function'
+    )
 
 
 def user_function(name: str) -> Callable[[Mapping[str, np.ndarray], Any], Any]:

@@ -3,15 +3,17 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
+from typing import Any
 
 import numpy as np
 
 from taglio.error.compared import as_array
-from taglio.error.loss import Metric, call_user
+from taglio.error.judge import Judge, TaskJudge
+from taglio.error.loss import Metric
 from taglio.error.parts import Parts, whole
 from taglio.error.sketch import Sketcher
 from taglio.error.switchable import Switchable
-from taglio.error.tally import Outputs, Tally
+from taglio.error.tally import Measure, Outputs, Tally
 from taglio.errors import BadData
 from taglio.memory import Shelf
 from taglio.quantize.precision import Assignment
@@ -35,25 +37,30 @@ class ErrorMeter:
         switchable: Switchable,
         samples: Sequence[Mapping[str, np.ndarray]],
         parts: Parts | Sequence[str],
-        metric: Metric | None = None,
-        labels: np.ndarray | None = None,
+        measure: Measure | None = None,
+        limit: float = inf,
         *,
         room_bytes: float | None = None,
     ) -> None:
-        """`parts` of the outputs, or their names; `labels` [samples, ...] are for a user's metric. Float outputs beyond
-        `room_bytes` (None: none) wait in a file. Raises BadData for an output of the float model that is NaN or
-        infinite throughout."""
+        """`parts` of the outputs, or their names; `measure` is relative L2 where None, and `limit` the bound on its
+        metric. Float outputs beyond `room_bytes` (None: none) wait in a file. Raises BadData for an output of the float
+        model that is NaN or infinite throughout."""
         self._switchable = switchable
         self._samples = samples
-        self._labels = labels[: len(self._samples)] if labels is not None else None
         self._parts = parts if isinstance(parts, Parts) else whole(parts)
+        self._limit = limit
         self.names = self._parts.names
         self._reference = Shelf(switchable.run_all({}, self._samples), room_bytes)
         for index, name in enumerate(self._parts.outputs):
             refuse_missing(name, (outputs[index] for outputs in self._reference))
-        self.metric = self._anchored(metric or Metric())
+        self.measure = anchored(measure or Measure(Metric()), self._reference)
         same = Tally(self._parts)
         self._sketcher = Sketcher([[len(each) for each in same.add(outputs, outputs)] for outputs in self._reference])
+
+    @property
+    def metric(self) -> Metric:
+        """The metric, with the float model's own value on these samples."""
+        return self.measure.metric
 
     @property
     def samples(self) -> int:
@@ -71,14 +78,12 @@ class ErrorMeter:
         return frozenset(wire.tensor for wire in self._switchable.wires)
 
     def error(self, assignment: Assignment) -> float:
-        """Loss of the model with `assignment` quantised, the largest over parts; infinite where one lost what it
-        told."""
-        tally = self.tally(assignment)
-        return inf if tally.lost() else tally.value(self._labels)
+        """What is held against the limit of the model with `assignment` quantised (Tally.judged)."""
+        return self.tally(assignment).judged(self._limit)
 
     def tally(self, assignment: Assignment) -> Tally:
         """All that is known of the outputs with `assignment` quantised."""
-        tally = Tally(self._parts, self.metric, watched=True)
+        tally = Tally(self._parts, self.measure, watched=True)
         for outputs, reference in zip(
             self._switchable.run_all(assignment, self._samples), self._reference, strict=True
         ):
@@ -92,10 +97,10 @@ class ErrorMeter:
         raw = np.sqrt(tally.squares())
         scale = np.divide(l2, raw, out=np.zeros_like(l2), where=(raw > 0.0) & np.isfinite(l2))
         finite = np.isfinite(sums).all(axis=1) & np.isfinite(l2)
-        return Reading(l2, tally.losses(self._labels), np.where(finite[:, None], sums, 0.0) * scale[:, None])
+        return Reading(l2, tally.losses(), np.where(finite[:, None], sums, 0.0) * scale[:, None])
 
     def _tally(self, changed: Iterable[Outputs], *, sketch: bool) -> tuple[Tally, np.ndarray]:
-        tally = Tally(self._parts, self.metric)
+        tally = Tally(self._parts, self.measure)
         sums = np.zeros((len(self.names), self._sketcher.size if sketch else 0))
         for index, (outputs, reference) in enumerate(zip(changed, self._reference, strict=True)):
             differences = tally.add(reference, outputs)
@@ -103,14 +108,30 @@ class ErrorMeter:
                 self._sketcher.add(sums, index, differences)
         return tally, sums.astype(np.float32)
 
-    def _anchored(self, metric: Metric) -> Metric:
-        """A user's metric with the float model's own value on these samples."""
-        if not metric.own:
+
+def anchored(measure: Measure, references: Iterable[Outputs]) -> Measure:
+    """The measure, each metric with the float model's own value: `references` are its outputs, of one sample after
+    another. Raises BadData for outputs and labels that a task cannot use."""
+    judges = [measure.judge, *(judge for _, judge in measure.others)]
+    if not any(judges):
+        return measure
+    evidence: list[list[Any]] = [[] for _ in judges]
+    for index, outputs in enumerate(references):
+        for judge, kept in zip(judges, evidence, strict=True):
+            if judge is not None:
+                kept.append(judge.evidence(index, outputs, outputs))
+
+    def one(metric: Metric, judge: Judge | None, kept: Sequence[Any]) -> Metric:
+        labelled = isinstance(judge, TaskJudge) and judge.labelled
+        if judge is None or not (labelled or metric.own):
             return metric
-        tally = Tally(self._parts, metric)
-        for reference in self._reference:
-            tally.add(reference, reference)
-        return replace(metric, float_value=call_user(metric.name, tally.outputs(), self._labels))
+        return replace(metric, float_value=judge.value(kept), labelled=labelled)
+
+    others = tuple(
+        (replace(bound, metric=one(bound.metric, judge, kept)), judge)
+        for (bound, judge), kept in zip(measure.others, evidence[1:], strict=True)
+    )
+    return Measure(one(measure.metric, measure.judge, evidence[0]), measure.judge, others)
 
 
 def refuse_missing(name: str, values: Iterable[np.ndarray]) -> None:

@@ -3,14 +3,15 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf, isfinite, sqrt
+from typing import Any
 
 import numpy as np
 
 from taglio.error.compared import as_array, comparable, resized, unequal, union
 from taglio.error.information import Watch
-from taglio.error.loss import COSINE, L2_PER_SIZE, RELATIVE, TOP1, Metric, call_user
+from taglio.error.judge import Judge, judge_of
+from taglio.error.loss import COSINE, L2_PER_SIZE, RELATIVE, Bound, Metric
 from taglio.error.parts import Parts, whole
-from taglio.errors import BadData
 
 Outputs = Sequence[np.ndarray]
 
@@ -32,25 +33,47 @@ class PartLoss:
     lost: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class OtherLoss:
+    """What a further bounded metric says of the same outputs: its loss, and its value (of a task, against the labels
+    where there are any)."""
+
+    metric: Metric
+    loss: float
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """A metric, what scores it where sums do not, and the further metrics that are bounded beside it."""
+
+    metric: Metric
+    judge: Judge | None = None
+    others: tuple[tuple[Bound, Judge | None], ...] = ()
+
+
 class Tally:
     """Losses of one set of changed outputs against the reference, sample by sample.
 
-    Only sums by sample are kept, but for a user's function, which sees all outputs at once. Outputs that are not float
-    (class indices, masks, text) count where there are no others, by the share of values that change.
+    Only sums by sample are kept, and what a judge makes of each sample. Outputs that are not float (class indices,
+    masks, text) count where there are no others, by the share of values that change.
     """
 
-    def __init__(self, parts: Parts | Sequence[str], metric: Metric | None = None, *, watched: bool = False) -> None:
+    def __init__(
+        self, parts: Parts | Sequence[str], metric: Metric | Measure | None = None, *, watched: bool = False
+    ) -> None:
         """`parts` of the outputs, or the outputs' names, each of which is one; `metric` is relative L2 where None.
-        `watched` keeps what `lost` judges."""
-        self._metric = metric or RELATIVE
+        `watched` keeps what `lost` judges. Samples come in the order of the measure's judges."""
         self._parts = parts if isinstance(parts, Parts) else whole(parts)
+        known = metric or RELATIVE
+        measure = known if isinstance(known, Measure) else Measure(known, judge_of(known, self._parts.outputs))
+        self._metric, self._judge, self._others = measure.metric, measure.judge, measure.others
         count = len(self._parts.parts)
         # By sample, each [parts]: ‖ŷ − y‖², ‖y‖², y · (ŷ − y); of what is not float, values unequal and all.
         self._rows: list[np.ndarray] = []
         self._sizes = np.zeros(count)
         self._exact = np.zeros(count, bool)
-        self._agreements: list[tuple[int, int]] = []
-        self._kept: list[list[np.ndarray]] = []
+        self._evidence: list[list[Any]] = [[] for _ in range(1 + len(self._others))]
         self._ragged: dict[str, int] = {}
         self._watches = [Watch() for _ in range(count)] if watched else []
 
@@ -77,11 +100,10 @@ class Tally:
                 if self._watches:
                     self._watches[index].add(a, b)
             differences.append(difference)
+        for kept, judge in zip(self._evidence, (self._judge, *(each for _, each in self._others)), strict=True):
+            if judge is not None:
+                kept.append(judge.evidence(len(self._rows), reference, changed))
         self._rows.append(row)
-        if self._metric.name == TOP1:
-            self._agreements.append(_agreement(names[0], *pairs[0]))
-        if self._metric.own:
-            self._kept.append([as_array(z) for z in changed])
         return differences
 
     def _pair(self, output: int, reference: np.ndarray, changed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -109,9 +131,11 @@ class Tally:
         return ~self._exact if not self._exact.all() else np.ones(len(self._exact), bool)
 
     def l2(self, weights: np.ndarray | None = None) -> np.ndarray:
-        """Relative L2 error per part, or what the noise model is fitted to: l2-per-size where that is the metric.
+        """Relative L2 error per part, or what the noise model is fitted to: l2-per-size where that is the metric."""
+        return self._l2(self._metric, weights)
 
-        0 for parts that do not count. Infinite for one that is zero on all samples while the changed one is not.
+    def _l2(self, metric: Metric, weights: np.ndarray | None) -> np.ndarray:
+        """0 for parts that do not count. Infinite for one that is zero on all samples while the changed one is not.
         `weights` [samples] say how often each sample counts.
         """
         sums = self._sums(weights)
@@ -125,7 +149,7 @@ class Tally:
                 result[index] = inf
             elif self._exact[index]:
                 result[index] = difference / reference
-            elif self._metric.name == L2_PER_SIZE:
+            elif metric.name == L2_PER_SIZE:
                 result[index] = sqrt(difference / samples) / self._sizes[index]
             else:
                 result[index] = sqrt(difference / reference) if reference > 0.0 else inf
@@ -139,28 +163,53 @@ class Tally:
         """‖ŷ − y‖² and ‖y‖² by sample and part, shape [2, samples, parts]; 0 for what is not float."""
         return np.where(self._exact, 0.0, np.array(self._rows)[:, :2].transpose(1, 0, 2))
 
-    def losses(self, labels: np.ndarray | None = None, weights: np.ndarray | None = None) -> np.ndarray:
+    def losses(self, weights: np.ndarray | None = None) -> np.ndarray:
         """Loss per part; of a metric that looks at all outputs together, the same for each."""
-        name, count = self._metric.name, len(self._parts.parts)
-        if name == TOP1:
-            rows, agree = np.array(self._agreements).reshape(-1, 2).T
-            weights = np.ones(len(rows)) if weights is None else weights
-            return np.full(count, 1.0 - float(agree @ weights) / max(1.0, float(rows @ weights)))
-        if self._metric.own:
-            return np.full(count, self._metric.loss(call_user(name, self.outputs(), labels)))
-        l2 = self.l2(weights)
-        if name == COSINE:
+        return self._losses(self._metric, self._judge, self._evidence[0], weights)
+
+    def _losses(
+        self, metric: Metric, judge: Judge | None, evidence: Sequence[Any], weights: np.ndarray | None = None
+    ) -> np.ndarray:
+        if judge is not None:
+            return np.full(len(self._parts.parts), metric.loss(judge.value(evidence, weights)))
+        l2 = self._l2(metric, weights)
+        if metric.name == COSINE:
             sums = self._sums(weights)
             return np.where(self._exact, l2, [_angle(each, l2[index]) for index, each in enumerate(sums.T)])
         return l2
 
-    def value(self, labels: np.ndarray | None = None) -> float:
+    def value(self) -> float:
         """The largest loss over parts."""
-        return float(self.losses(labels).max())
+        return float(self.losses().max())
 
-    def parts(self, labels: np.ndarray | None = None) -> tuple[PartLoss, ...]:
+    def told(self) -> float | None:
+        """The value of a task against labels, which may be better than the float model's; None for other metrics."""
+        return self._judge.value(self._evidence[0]) if self._judge is not None and self._metric.labelled else None
+
+    def others(self) -> tuple[OtherLoss, ...]:
+        """Losses of the further metrics that are bounded."""
+        result = []
+        for (bound, judge), evidence in zip(self._others, self._evidence[1:], strict=True):
+            loss = float(self._losses(bound.metric, judge, evidence).max())
+            value = bound.metric.value(loss) if judge is None else judge.value(evidence)
+            result.append(OtherLoss(bound.metric, loss, value))
+        return tuple(result)
+
+    def judged(self, limit: float) -> float:
+        """What is held against the `limit` of the metric: its loss; where a further bound is broken, at least as many
+        times the limit as that is; infinite where a part lost what it told."""
+        value = self.value()
+        if self.lost():
+            return inf
+        pairs = zip(self._others, self.others(), strict=True)
+        share = max((bound.share(other.loss) for (bound, _), other in pairs), default=0.0)
+        if share <= 1.0:
+            return value
+        return max(value, share * limit if limit > 0.0 else inf)
+
+    def parts(self) -> tuple[PartLoss, ...]:
         """Loss of each part that counts, and what it lost."""
-        losses = np.nan_to_num(self.losses(labels), nan=RUINED, posinf=RUINED)
+        losses = np.nan_to_num(self.losses(), nan=RUINED, posinf=RUINED)
         return tuple(
             PartLoss(self._parts.names[index], float(losses[index]), self._lost(int(index)))
             for index in np.flatnonzero(self.counted)
@@ -198,8 +247,8 @@ class Tally:
     def interval(self, groups: Sequence[int], seed: int = 0) -> tuple[float, float] | None:
         """What the largest loss would be, in nine of ten cases, on other samples like these: by bootstrap over samples,
         widened as Student's t is for few. `groups` are equal for samples that repeat each other: they are drawn
-        together. None where fewer than two differ, and for a user's function."""
-        if self._metric.own:
+        together. None where fewer than two differ, and where the metric is of all samples at once."""
+        if self._judge is not None and not self._judge.weighs:
             return None
         _, member = np.unique(np.asarray(groups), return_inverse=True)
         distinct = int(member.max(initial=-1)) + 1
@@ -216,23 +265,6 @@ class Tally:
         low, high = (float(each) for each in np.quantile(losses, (0.05, 0.95)))
         return max(0.0, middle - wider * max(0.0, middle - low)), middle + wider * max(0.0, high - middle)
 
-    def outputs(self) -> dict[str, np.ndarray]:
-        """The changed outputs of all samples, stacked along the first axis (kept for a user's function alone); those of
-        several shapes as an array of arrays."""
-        return {
-            name: _stacked([np.atleast_1d(sample[index]) for sample in self._kept])
-            for index, name in enumerate(self._parts.outputs)
-        }
-
-
-def _stacked(values: Sequence[np.ndarray]) -> np.ndarray:
-    if len({each.shape[1:] for each in values}) == 1:
-        return np.concatenate(values)
-    result = np.empty(len(values), object)
-    for index, each in enumerate(values):
-        result[index] = each
-    return result
-
 
 def _angle(sums: np.ndarray, l2: float) -> float:
     """√(2 · cosine distance), from the three sums of a part: 1 − cos of the sums themselves loses small angles."""
@@ -245,15 +277,3 @@ def _angle(sums: np.ndarray, l2: float) -> float:
     if y == 0.0 or z == 0.0:
         return 0.0 if square == 0.0 else sqrt(2.0)
     return sqrt(max(0.0, square - (longer / (y + z)) ** 2) / (y * z))
-
-
-def _agreement(name: str, reference: np.ndarray, changed: np.ndarray) -> tuple[int, int]:
-    """Rows of class scores, and how many of them have their largest score at the same class."""
-    if reference.ndim != 2 or reference.shape[1] < 2:
-        raise BadData(
-            f"`metric` top1: output {name} has shape {list(reference.shape)}, not [inputs, classes]: "
-            "use relative-l2, or a function of your own"
-        )
-    if changed.shape != reference.shape:
-        return reference.shape[0], 0
-    return reference.shape[0], int((reference.argmax(axis=1) == changed.argmax(axis=1)).sum())

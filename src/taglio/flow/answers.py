@@ -9,8 +9,7 @@ import numpy as np
 import onnx
 
 from taglio import weights
-from taglio.error.loss import Metric
-from taglio.error.tally import Outputs, PartLoss, Tally
+from taglio.error.tally import OtherLoss, Outputs, PartLoss, Tally
 from taglio.errors import BadData
 from taglio.flow.work import Work
 from taglio.memory import Shelf
@@ -23,30 +22,28 @@ from taglio.scratch import scratch
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """`error` is the loss against the float model, that of the worst of its `parts`; `accuracy` top-1, None without
-    labels that fit. `interval` is where the error lies for other inputs like these in nine of ten cases, None where
-    that is not known. `unchanged` is the share of values that stay the same in each output that is not float, `ragged`
-    the number of inputs for which an output's length changes."""
+    """`error` is the loss against the float model, that of the worst of its `parts`; `judged` what is held against the
+    bound on it (Tally.judged). `accuracy` is the task's value against labels, or top-1; None without labels that fit.
+    `interval` is where the error lies for other inputs like these in nine of ten cases, None where that is not known.
+    `unchanged` is the share of values that stay the same in each output that is not float, `ragged` the number of
+    inputs for which an output's length changes. `others` are the further metrics that are bounded."""
 
     error: float
+    judged: float
     accuracy: float | None
     parts: tuple[PartLoss, ...] = ()
     interval: tuple[float, float] | None = None
     unchanged: dict[str, float] = field(default_factory=dict)
     ragged: dict[str, int] = field(default_factory=dict)
-
-    @property
-    def judged(self) -> float:
-        """What is held against a bound: infinite where a part lost what it told."""
-        return inf if any(each.lost for each in self.parts) else self.error
+    others: tuple[OtherLoss, ...] = ()
 
 
-def answers(work: Work, models: Mapping[str, Callable[[], onnx.ModelProto]], metric: Metric) -> dict[str, Answers]:
+def answers(work: Work, models: Mapping[str, Callable[[], onnx.ModelProto]], limits: Limits) -> dict[str, Answers]:
     """Answers of each of `models`, and of the float model as FLOAT_RUN, on all held-out inputs.
 
     The reference is the float model in ONNX Runtime; what is judged runs in the runtime of the set-up, with its options
-    and one input at a time, as it will be deployed. `metric` is of a meter: a user's has the float model's value.
-    Raises BadData for inputs that a model cannot run on.
+    and one input at a time, as it will be deployed. `limits` are losses (flow.error.loss_limits). Raises BadData for
+    inputs that a model cannot run on.
     """
     options, names = work.setup.options(), list(work.model.outputs)
     groups = [work.digests[1].index(each) for each in work.digests[1]]
@@ -55,7 +52,8 @@ def answers(work: Work, models: Mapping[str, Callable[[], onnx.ModelProto]], met
     reference = open_session(original, options, label=work.model.name)
     wanted = Shelf((run_session(reference, names, sample, source) for sample in samples), work.outputs_bytes)
     del reference  # one session at a time
-    tallies = {name: Tally(work.parts, metric, watched=True) for name in (FLOAT_RUN, *models)}
+    measure = work.measure(limits.metric, limits.also)
+    tallies = {name: Tally(work.parts, measure, watched=True) for name in (FLOAT_RUN, *models)}
     hits = {name: _Hits(labels) for name in tallies}
     elsewhere = {FLOAT_RUN: lambda: original} if options.runtime != NAME else {}
     with scratch() as folder:
@@ -66,13 +64,21 @@ def answers(work: Work, models: Mapping[str, Callable[[], onnx.ModelProto]], met
                 found = _run(session, names, sample, name) if session else reference_outputs
                 tally.add(reference_outputs, found)
                 hits[name].add(index, found)
-    return {name: _answers(tally, hits[name].share(), labels, groups) for name, tally in tallies.items()}
+    return {name: _answers(tally, hits[name].share(), groups, limits) for name, tally in tallies.items()}
 
 
-def _answers(tally: Tally, accuracy: float | None, labels: np.ndarray | None, groups: Sequence[int]) -> Answers:
-    parts = tally.parts(labels)
-    error = max(each.loss for each in parts)
-    return Answers(error, accuracy, parts, tally.interval(groups), tally.unchanged(), tally.ragged())
+def _answers(tally: Tally, top1: float | None, groups: Sequence[int], limits: Limits) -> Answers:
+    parts, told = tally.parts(), tally.told()
+    return Answers(
+        max(each.loss for each in parts),
+        tally.judged(inf if limits.max_error is None else limits.max_error),
+        top1 if told is None else told,
+        parts,
+        tally.interval(groups),
+        tally.unchanged(),
+        tally.ragged(),
+        tally.others(),
+    )
 
 
 def _opened(path: Path, proto: onnx.ModelProto, options: SessionOptions) -> Session:
@@ -91,7 +97,8 @@ class _Hits:
     """Counts samples whose first output is largest at the label."""
 
     def __init__(self, labels: np.ndarray | None) -> None:
-        self._labels = labels if labels is not None and labels.ndim == 1 else None
+        fit = labels is not None and labels.ndim == 1 and labels.dtype.kind in "iubf"
+        self._labels = labels if fit else None
         self._hits = 0
 
     def add(self, index: int, outputs: Outputs) -> None:

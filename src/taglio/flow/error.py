@@ -18,12 +18,14 @@ from taglio.error.doubts import (
     too_few_inputs,
     unlike_calibration,
 )
-from taglio.error.loss import Metric, call_user, parse_metric
-from taglio.error.measure import ErrorMeter
+from taglio.error.judge import fewest_samples
+from taglio.error.loss import Bound, parse_metric
+from taglio.error.measure import ErrorMeter, anchored
 from taglio.error.model import ErrorModel
 from taglio.error.study import Budget, study
 from taglio.error.switchable import Switchable
 from taglio.error.tally import Tally
+from taglio.errors import BadData, BadOption
 from taglio.flow.arguments import positive
 from taglio.flow.work import Work
 from taglio.plan.result import Limits
@@ -83,7 +85,7 @@ def error_model(
     return replace(
         result,
         notes=lines + doubts(work, scheme, meter, everything, progress),
-        parts=everything.parts(work.data.held_out.labels),
+        parts=everything.parts(),
     )
 
 
@@ -98,9 +100,10 @@ def affordable_inputs(work: Work, switchable: Switchable, budget: Budget) -> int
     evaluations = len(switchable.switches) + len(switchable.wires) + budget.minimum_subsets
     shortest = max(1, min((as_array(each).size for each in outputs), default=1))
     wanted = max(_LEAST_INPUTS, min(_MOST_INPUTS, _NUMBERS // shortest))
-    if not parse_metric(work.setup.metric).smooth:
+    metric = parse_metric(work.setup.metric)
+    if not metric.smooth:
         wanted = _MOST_INPUTS
-    return max(1, min(wanted, len(samples), int(budget.seconds / max(1e-6, once * evaluations))))
+    return max(fewest_samples(metric), min(wanted, len(samples), int(budget.seconds / max(1e-6, once * evaluations))))
 
 
 def doubts(
@@ -110,6 +113,7 @@ def doubts(
     squares, references = everything.by_sample()
     outputs = work.model.outputs
     lines = [
+        *work.remarks,
         *few_inputs(*work.digests),
         *constant_inputs(chain(work.data.calibration.samples, work.data.held_out.samples)),
         not_float(everything),
@@ -124,25 +128,34 @@ def doubts(
 
 
 def loss_limits(work: Work, limits: Limits) -> Limits:
-    """`limits` with the bound as a loss; the user gives it in the metric's unit. Raises BadOption for one that even the
-    float model breaks, BadData where a user's function fails on the float model."""
-    if limits.max_error is None:
-        return limits
+    """`limits` with the bounds as losses; the user gives them in the metrics' units. Where only named metrics are
+    bounded, the set-up's is one of them. Raises BadOption for a bound that even the float model breaks, BadData where a
+    task does not fit the outputs or labels, or a user's function fails on the float model."""
     metric = parse_metric(work.setup.metric)
-    if metric.own:
-        metric = replace(metric, float_value=_float_value(work, metric))
-    return replace(limits, max_error=metric.bound(limits.max_error), metric=metric)
-
-
-def _float_value(work: Work, metric: Metric) -> float:
-    """What a user's function says of the float model on all held-out inputs."""
-    held_out, names = work.data.held_out, work.model.outputs
+    if limits.max_error is None:
+        own = next((each for each in limits.also if each.metric.name == metric.name), None)
+        if own is None and limits.also:
+            named = ", ".join(each.metric.name for each in limits.also)
+            raise BadOption(f"`max_error` bounds {named}, but not {metric.name}, which the search is on: give it one")
+        if own is None:
+            return limits
+        others = tuple(each for each in limits.also if each is not own)
+        limits = replace(limits, max_error=own.max_error, also=others)
+    names = [metric.name, *(each.metric.name for each in limits.also)]
+    if len(set(names)) < len(names):
+        raise BadOption(f"`max_error` bounds a metric twice: {', '.join(names)}")
+    held_out, wanted = work.data.held_out, work.model.outputs
+    measure = work.measure(metric, limits.also)
+    for each in (metric, *(bound.metric for bound in limits.also)):
+        if len(held_out.samples) < fewest_samples(each):
+            few = f"{len(held_out.samples)} held-out inputs are too few"
+            raise BadData(f"metric {each.name}: {few}, it takes at least {fewest_samples(each)}: add samples")
     session = open_session(work.model.proto, work.setup.options(), label=work.model.name)
-    tally = Tally(names, metric)
-    for sample in held_out.samples:
-        outputs = run_session(session, names, sample, held_out.source)
-        tally.add(outputs, outputs)
-    return call_user(metric.name, tally.outputs(), held_out.labels)
+    outputs = (run_session(session, wanted, each, held_out.source) for each in held_out.samples)
+    measure = anchored(measure, outputs)
+    assert limits.max_error is not None, "one of the bounds is the set-up's metric's"
+    also = tuple(Bound(each.metric, each.metric.bound(each.max_error)) for each, _ in measure.others)
+    return replace(limits, max_error=measure.metric.bound(limits.max_error), metric=measure.metric, also=also)
 
 
 def _held_out_ranges(work: Work) -> Mapping[str, tuple[float, float]]:

@@ -4,7 +4,8 @@ import resource
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from math import isfinite
+from dataclasses import replace
+from math import isfinite, isinf
 from typing import Any
 
 from taglio import weights
@@ -15,7 +16,7 @@ from taglio.flow.build import Built, assemble
 from taglio.flow.choose_scheme import SchemeResult, settle
 from taglio.flow.error import error_model
 from taglio.flow.outcome import Outcome, Point, Variant
-from taglio.flow.plan import Decision, decide, limits_for, same_assignment, timing_of
+from taglio.flow.plan import Bounds, Decision, decide, limits_for, same_assignment, steered, timing_of
 from taglio.flow.profile import AUTO, profile_as, read_scheme
 from taglio.flow.result import Result, result_of
 from taglio.flow.work import Model, Work
@@ -28,7 +29,7 @@ def optimize(
     model: Any,
     data: Any = None,
     *,
-    max_error: float,
+    max_error: Bounds,
     keep_float: Sequence[str] = (),
     force_int8: Sequence[str] = (),
     scheme: str | Scheme = AUTO,
@@ -41,9 +42,11 @@ def optimize(
 
     `model` is a path, bytes or an `onnx.ModelProto`, `data` what `taglio.Model` takes, as are `settings` (labels,
     calibration, shapes, preprocess, metric, seed, threads, runtime and more); or `model` is a `taglio.Model`, opened
-    with its data. `max_error` is in the unit of the metric. Blocks that match a pattern of `keep_float` stay float,
-    those of `force_int8` become int8. `scheme` is the int8 form ("auto": the best of several is found), `effort` scales
-    the time given to measuring, `progress` is called with a stage, what is done and the total.
+    with its data. `max_error` is in the unit of the metric, or of a task how much worse it may be done; several by
+    metric are a dict, such as {"relative-l2": 0.03, "ctc": 0.01}, the first of which steers the search. Blocks that
+    match a pattern of `keep_float` stay float, those of `force_int8` become int8. `scheme` is the int8 form ("auto":
+    the best of several is found), `effort` scales the time given to measuring, `progress` is called with a stage, what
+    is done and the total.
 
     The plan held the bound when measured on held-out inputs and was the fastest of the finalists when timed beside
     float and all-int8; where nothing in int8 is both, it is the float model. Raises Infeasible where blocks that are
@@ -61,7 +64,7 @@ def optimize(
             raise BadOption("`model` is opened already: give `data` and settings to taglio.Model")
         work = model
     else:
-        work = Model(model, data, **settings)
+        work = Model(model, data, **steered(max_error, settings))
     limits = limits_for(work, max_error, keep_float, force_int8)
     if limits.max_error is None:
         raise BadOption("`max_error` is missing: give the worst that is allowed, such as 0.01 for 1 %")
@@ -109,6 +112,8 @@ def _outcome(
             answered[name].accuracy,
             answered[name].parts,
             answered[name].interval,
+            None if isinf(answered[name].judged) else answered[name].judged,
+            answered[name].others,
         )
 
     float_size = weights.size_bytes(work.model.proto)
@@ -155,12 +160,14 @@ def _outcome(
         plan.limits.metric,
         decision.doubt(),
         notes,
+        plan.limits.also,
     )
 
 
 def _float_only(timed: Mapping[str, Timed], answered: Answers, size_bytes: int) -> Variant:
     wall = timed[FLOAT_RUN].wall
-    return Variant("float32", wall, wall.median_s, answered.error, 0.0, size_bytes, 0, answered.accuracy)
+    row = Variant("float32", wall, wall.median_s, answered.error, 0.0, size_bytes, 0, answered.accuracy)
+    return replace(row, others=answered.others)
 
 
 def _peak_memory_bytes() -> int:

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from taglio.error.loss import RELATIVE, Metric
-from taglio.error.tally import PartLoss
+from taglio.error.loss import RELATIVE, Bound, Metric
+from taglio.error.tally import OtherLoss, PartLoss
 from taglio.flow.choose_scheme import SchemeResult
 from taglio.profile.result import Conditions
 from taglio.profile.stopwatch import WallTime
@@ -13,8 +13,9 @@ from taglio.profile.stopwatch import WallTime
 class Variant:
     """One way to run the model. Latencies in seconds, timed side by side; error on the held-out inputs.
 
-    `accuracy` is top-1 on the held-out labels where the data has any. `error` is that of the worst of `parts`, and
-    `interval` where it lies for other inputs like these in nine of ten cases.
+    `accuracy` is the task's value on the held-out labels where the data has any, or top-1. `error` is that of the worst
+    of `parts`, `judged` what is held against the bound (Tally.judged), and `interval` where the error lies for other
+    inputs like these in nine of ten cases. `others` are the further metrics that are bounded.
     """
 
     name: str
@@ -27,6 +28,8 @@ class Variant:
     accuracy: float | None
     parts: tuple[PartLoss, ...] = ()
     interval: tuple[float, float] | None = None
+    judged: float | None = None
+    others: tuple[OtherLoss, ...] = ()
 
     @property
     def lost(self) -> str:
@@ -35,7 +38,7 @@ class Variant:
 
     def holds(self, max_error: float) -> bool:
         """Whether it keeps the bound."""
-        return self.error <= max_error and not self.lost
+        return (self.error if self.judged is None else self.judged) <= max_error and not self.lost
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +81,16 @@ class Outcome:
     metric: Metric = RELATIVE
     doubt: str | None = None
     notes: tuple[str, ...] = ()
+    also: tuple[Bound, ...] = ()
+
+    @property
+    def accuracy_title(self) -> str:
+        """What the variants' `accuracy` is."""
+        return self.metric.name if self.metric.labelled else "accuracy"
+
+    def accuracy_text(self, value: float) -> str:
+        """An accuracy as the user reads it."""
+        return self.metric.told(value) if self.metric.labelled else f"{value:.2%}"
 
     def __str__(self) -> str:
         columns = ["", "latency", self.metric.title, "accuracy", "size", "int8 blocks"]

@@ -13,7 +13,7 @@ from taglio.error.model import ErrorModel
 from taglio.errors import BadArtifact, Infeasible
 from taglio.flow.answers import answers
 from taglio.flow.by_hand import matches
-from taglio.flow.plan import limits_for, meters
+from taglio.flow.plan import Bounds, limits_for, meters
 from taglio.flow.work import Work
 from taglio.flow.workspace import PROFILE
 from taglio.model.graph import Graph
@@ -91,7 +91,7 @@ def candidate(
     profile: Profile,
     error: ErrorModel,
     *,
-    max_error: float | None = None,
+    max_error: Bounds | None = None,
     rate_per_s: float | None = None,
     profiles: Mapping[str, Profile] | None = None,
     name: str = "",
@@ -269,7 +269,7 @@ class _Meter:
 
     def __init__(self, each: Candidate, progress: Progress | None) -> None:
         self._work, self._build = each.work, each.work.builder(each.measured.scheme, progress).build
-        self._meter = meters(each.work, each.measured, progress)[1]
+        self._meter, self._limits = meters(each.work, each.measured, each.limits, progress)[1], each.limits
         self._known: dict[str, float] = {}
 
     def error(self, plan: Plan) -> float:
@@ -278,7 +278,7 @@ class _Meter:
             wires = plan.wire_only(self._work.graph)
             if wires:
                 built = partial(self._build, plan.assignment(), wires)
-                self._known[key] = answers(self._work, {"plan": built}, self._meter.metric)["plan"].judged
+                self._known[key] = answers(self._work, {"plan": built}, self._limits)["plan"].judged
             else:
                 self._known[key] = self._meter.error(plan.assignment())
         return self._known[key]

@@ -4,10 +4,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from math import inf
+from typing import Any
 
 import onnx
 
-from taglio.error.loss import Metric
+from taglio.error.judge import fewest_samples
+from taglio.error.loss import Bound, parse_metric
 from taglio.error.measure import ErrorMeter
 from taglio.error.model import ErrorModel
 from taglio.errors import BadOption, Infeasible
@@ -38,6 +41,8 @@ _NOISE = 1.015
 
 
 Build = Callable[[Assignment], onnx.ModelProto]
+# A limit on the metric, or limits by the name of a metric.
+Bounds = float | Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,7 +72,7 @@ def plan(
     profile: Profile,
     error: ErrorModel,
     *,
-    max_error: float,
+    max_error: Bounds,
     keep_float: Sequence[str] = (),
     force_int8: Sequence[str] = (),
     pins: Sequence[str] = (),
@@ -76,7 +81,8 @@ def plan(
     effort: float = 1.0,
     progress: Progress | None = None,
 ) -> Plan:
-    """The fastest plan whose error, measured on held-out inputs, is at most `max_error` (in the metric's unit).
+    """The fastest plan whose error, measured on held-out inputs, is at most `max_error` (in the metric's unit; or
+    several by metric, such as {"relative-l2": 0.03, "ctc": 0.01}).
 
     The finalists are timed beside float and all-int8, as `taglio.optimize` does. `keep_float` and `force_int8` are
     name patterns of blocks; `pins` ("DEVICE=PATTERN"), or `cuts` (tensors) and `devices`, place blocks by hand.
@@ -98,13 +104,24 @@ def by_hand(work: Work, chosen: Plan, places: Mapping[str, str]) -> Plan:
     return replace(chosen, placements=placements(work.graph, chosen.assignment(), places))
 
 
+def steered(max_error: Bounds, settings: dict[str, Any]) -> dict[str, Any]:
+    """`settings` of a model with a metric: the first that is bounded, where none is named and none bounded without a
+    name."""
+    if isinstance(max_error, Mapping) and max_error and "" not in max_error:
+        return {"metric": next(iter(max_error)), **settings}
+    return settings
+
+
 def limits_for(
-    work: Work, max_error: float | None, keep_float: Sequence[str] = (), force_int8: Sequence[str] = ()
+    work: Work, max_error: Bounds | None, keep_float: Sequence[str] = (), force_int8: Sequence[str] = ()
 ) -> Limits:
-    """Limits from name patterns, and from a bound in the metric's unit. Raises BadOption."""
-    bound = None if max_error is None else number("max_error", max_error)
+    """Limits from name patterns, and from a bound in the metric's unit, or several by metric ("": the set-up's). Raises
+    BadOption."""
+    given = dict(max_error) if isinstance(max_error, Mapping) else {} if max_error is None else {"": max_error}
+    bounds = {name: number("max_error", value) for name, value in given.items()}
     names = (patterns("keep_float", keep_float), patterns("force_int8", force_int8))
-    return loss_limits(work, pinned(work.graph, bound, *names))
+    also = tuple(Bound(parse_metric(name), value) for name, value in bounds.items() if name)
+    return loss_limits(work, replace(pinned(work.graph, bounds.get(""), *names), also=also))
 
 
 def decide(
@@ -126,7 +143,7 @@ def decide(
     positive("effort", effort)
     work = work.settled(measured.scheme, progress)
     build = work.builder(measured.scheme, progress).build
-    meter, full = meters(work, measured, progress)
+    meter, full = meters(work, measured, limits, progress)
     tried = _searched(work, measured, model, limits, meter, progress, full=full)
     known, leader = measured, None
     start = time.monotonic()
@@ -143,12 +160,12 @@ def decide(
         tried += search(work.graph, known, model, limits, meter.error, rounds=6, progress=progress)
     final, answered = _finalists(tried, leader), dict[str, Answers]()
     timed = _time(work, build, final, 8.0 * effort, progress, kernels=False)
-    winner = _proven(work, build, final, timed, answered, full.metric, limits)
+    winner = _proven(work, build, final, timed, answered, limits)
     if full is not meter and winner in (None, FLOAT_RUN, "int8") and _plans(final) and not _plans(final, holding=True):
         again = _searched(work, known, model, limits, full, progress)
         final, answered = _finalists(again, None), {}
         timed = _time(work, build, final, 8.0 * effort, progress, kernels=False)
-        winner = _proven(work, build, final, timed, answered, full.metric, limits)
+        winner = _proven(work, build, final, timed, answered, limits)
         tried += again
     if winner is None:
         raise _infeasible(limits, min(each.error for each in final.values()))
@@ -226,13 +243,20 @@ def _rules(
     return result
 
 
-def meters(work: Work, profile: Profile, progress: Progress | None = None) -> tuple[ErrorMeter, ErrorMeter]:
-    """Of a plan's error while searching, on the first _VERIFY_SAMPLES held-out inputs, and on all of them: the same one
-    where those are all."""
+def meters(
+    work: Work, profile: Profile, limits: Limits, progress: Progress | None = None
+) -> tuple[ErrorMeter, ErrorMeter]:
+    """Of a plan's error while searching, on the first _VERIFY_SAMPLES held-out inputs or as many more as the metrics
+    need, and on all of them: the same one where those are all."""
     work = work.settled(profile.scheme, progress)
     switchable = work.switchable(profile.scheme, progress=progress)
-    first = work.meter(switchable, _VERIFY_SAMPLES)
-    return first, first if first.samples == len(work.data.held_out.samples) else work.meter(switchable)
+    limit = inf if limits.max_error is None else limits.max_error
+    metrics = [parse_metric(work.setup.metric), *(each.metric for each in limits.also)]
+    count = max(_VERIFY_SAMPLES, *map(fewest_samples, metrics))
+    first = work.meter(switchable, count, limits.also, limit)
+    if first.samples == len(work.data.held_out.samples):
+        return first, first
+    return first, work.meter(switchable, None, limits.also, limit)
 
 
 def same_assignment(one: Tried, other: Tried) -> bool:
@@ -251,7 +275,6 @@ def _proven(
     finalists: dict[str, Tried],
     timed: Mapping[str, Timed],
     answered: dict[str, Answers],
-    metric: Metric,
     limits: Limits,
 ) -> str | None:
     """The fastest finalist that holds the bound as it is deployed, on all held-out inputs; None where none does.
@@ -264,7 +287,7 @@ def _proven(
         asked = [name for name in dict.fromkeys(("int8", winner)) if name in finalists and name not in answered]
         if asked:
             models = {name: partial(build, finalists[name].plan.assignment()) for name in asked}
-            answered |= answers(work, models, metric)
+            answered |= answers(work, models, limits)
             for name in {*asked, FLOAT_RUN} & set(finalists):
                 finalists[name] = _judged(finalists[name], answered[name].judged, limits)
         if winner is None or finalists[winner].holds:
@@ -286,6 +309,13 @@ def _infeasible(limits: Limits, reached: float) -> Infeasible:
     pins = f"with {len(limits.int8_blocks)} blocks held in int8 " if limits.int8_blocks else ""
     assert limits.max_error is not None
     metric = limits.metric
+    if limits.also:
+        bounds = [Bound(metric, limits.max_error), *limits.also]
+        told = ", ".join(f"{each.metric.title} {each.metric.limit(each.max_error)}" for each in bounds)
+        return Infeasible(
+            f"no plan {pins}keeps {told}: the best breaks a limit by a factor of {bounds[0].share(reached):.2f}; raise "
+            "the limits with `max_error`, or hold fewer blocks in int8"
+        )
     return Infeasible(
         f"no plan {pins}keeps the {metric.title} {metric.limit(limits.max_error)}: "
         f"the best has {metric.text(reached)}; allow that much with `max_error`, or hold fewer blocks in int8"

@@ -89,6 +89,6 @@ def _judged(work: Work, method: str, names: Sequence[str], proto: onnx.ModelProt
         weights.size_bytes(proto),
         weights.size_bytes(work.model.proto),
         max(each.loss for each in parts),
-        tuple(note for each in used if (note := saturating_sums(each, saturates))),
+        work.remarks + tuple(note for each in used if (note := saturating_sums(each, saturates))),
         parts,
     )

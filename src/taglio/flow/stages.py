@@ -15,7 +15,7 @@ from taglio.flow.by_hand import place_by_hand
 from taglio.flow.error import error_model
 from taglio.flow.optimize import optimize as optimize_model
 from taglio.flow.outcome import Quantized
-from taglio.flow.plan import by_hand, decide, limits_for
+from taglio.flow.plan import Bounds, by_hand, decide, limits_for
 from taglio.flow.profile import layers as time_layers
 from taglio.flow.profile import profile as measure
 from taglio.flow.profile import refuse_layers
@@ -113,7 +113,7 @@ def sensitivities(folder: Path) -> tuple[tuple[Sensitivity, ...], ErrorModel]:
 def plan(
     folder: Path,
     *,
-    max_error: float,
+    max_error: Bounds,
     keep_float: Sequence[str] = (),
     force_int8: Sequence[str] = (),
     pins: Sequence[str] = (),

@@ -9,6 +9,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from math import inf
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -19,14 +20,17 @@ from taglio.artifact import require
 from taglio.data.dataset import MAX_CALIBRATION, Dataset, Sample, Split, chosen, one_of_each, shapes_of, split, typical
 from taglio.data.files import load as load_files
 from taglio.data.images import parse_preprocess
+from taglio.data.labels import beside, with_labels
 from taglio.data.spec import InputSpec, Shape
 from taglio.data.values import from_values
 from taglio.error.doubts import digests
-from taglio.error.loss import RELATIVE_L2, parse_metric
+from taglio.error.judge import judge_of
+from taglio.error.loss import RELATIVE_L2, Bound, Metric, parse_metric
 from taglio.error.measure import ErrorMeter
 from taglio.error.movement import find_parts
 from taglio.error.parts import Parts
 from taglio.error.switchable import Switchable, quantizable_flows
+from taglio.error.tally import Measure
 from taglio.errors import BadModel, BadOption
 from taglio.flow.memory import activation_bytes, memory_needs
 from taglio.memory import OUTPUTS, SAMPLES, free_bytes, used_bytes
@@ -59,7 +63,8 @@ class Setup:
 
     `model` and `data` are paths, "" for what came from memory. `calibration` is data to calibrate on where that is no
     part of `data`; "" takes a part of `data`. `requantize` folds what the model holds quantised to float first.
-    `memory_bytes` is what a stage's process may take; None: half of what is free when it starts.
+    `memory_bytes` is what a stage's process may take; None: half of what is free when it starts. `labels` is a file of
+    labels that `data` does not hold.
     """
 
     model: str
@@ -76,6 +81,7 @@ class Setup:
     runtime: str = NAME
     requantize: bool = False
     memory_bytes: int | None = None
+    labels: str = ""
 
     def check(self) -> None:
         """Raise ValueError for what no stage would have taken."""
@@ -164,6 +170,11 @@ class Work:
             return {}
         return shapes_of(self.typical[0])
 
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What the user should know of how the data were read."""
+        return tuple(dict.fromkeys(self.data.calibration.remarks + self.data.held_out.remarks))
+
     @cached_property
     def parts(self) -> Parts:
         """The parts of the outputs, each of which is measured by itself."""
@@ -183,12 +194,26 @@ class Work:
         other.__dict__.update(changes)
         return other
 
-    def meter(self, switchable: Switchable, count: int | None = None) -> ErrorMeter:
-        """A meter of the set-up's metric on the first `count` held-out inputs (None: all)."""
+    def measure(self, metric: Metric, also: Sequence[Bound] = (), count: int | None = None) -> Measure:
+        """`metric` and the further bounded ones, ready to score the first `count` held-out inputs (None: all) against
+        their labels. Raises BadData for labels that a task cannot use."""
         held_out = self.data.held_out
-        metric = parse_metric(self.setup.metric)
-        room = self.outputs_bytes
-        return ErrorMeter(switchable, held_out.samples[:count], self.parts, metric, held_out.labels, room_bytes=room)
+        labels = None if held_out.labels is None else held_out.labels[:count]
+        metadata = {each.key: each.value for each in self.model.proto.metadata_props}
+        judges = [
+            judge_of(each, self.model.outputs, held_out.samples[:count], labels, metadata, held_out.names)
+            for each in (metric, *(bound.metric for bound in also))
+        ]
+        return Measure(metric, judges[0], tuple(zip(also, judges[1:], strict=True)))
+
+    def meter(
+        self, switchable: Switchable, count: int | None = None, also: Sequence[Bound] = (), limit: float = inf
+    ) -> ErrorMeter:
+        """A meter of the set-up's metric, bounded by `limit`, and the further bounded metrics on the first `count`
+        held-out inputs (None: all)."""
+        measure = self.measure(parse_metric(self.setup.metric), also, count)
+        samples = self.data.held_out.samples[:count]
+        return ErrorMeter(switchable, samples, self.parts, measure, limit, room_bytes=self.outputs_bytes)
 
     def builder(self, scheme: Scheme, progress: Progress | None = None) -> QdqBuilder:
         """The builder of quantised models under `scheme`."""
@@ -250,9 +275,10 @@ class Model(Work):
     PyTorch `DataLoader` or a Hugging Face `Dataset`, or the path of an .npz, an .npy or a folder of images or .npz.
     Half of it calibrates, the rest is held out, unless `calibration` brings data of its own.
 
-    `labels` [N] are for accuracy, `shapes` fix inputs whose shape the model leaves open, `preprocess` says how images
-    become inputs ("rgb,mean=127,scale=1/128"), `metric` what a bound is on ("relative-l2", "sqnr", "cosine", "top1" or
-    "module:function"), `threads` how many a session gets (None: all cores), `runtime` what runs the model,
+    `labels` are for accuracy and tasks: [N, ...], or a file with one each (.txt, .json, .npy, .npz). `shapes` fix
+    inputs whose shape the model leaves open, `preprocess` says how images become inputs ("rgb,mean=127,scale=1/128"),
+    `metric` what a bound is on ("relative-l2", "sqnr", "cosine", a task such as "top1", "ctc" or "detection:iou=0.5",
+    or "module:function"), `threads` how many a session gets (None: all cores), `runtime` what runs the model,
     `memory_limit` how many bytes the process may take (None: half of what is free).
 
     Raises BadModel, BadData or BadOption, in one line, for what cannot be used.
@@ -300,6 +326,7 @@ class Model(Work):
                 runtime,
                 requantize,
                 memory_limit,
+                _path(labels),
             )
         )
         parse_metric(metric)
@@ -372,10 +399,14 @@ def _read(
                 raise BadOption(f"`preprocess` is for folders of images, and `{name}` is in memory: leave it out")
             return from_values(values, inputs, limit, labels, name)
         if labels is not None:
-            raise BadOption(f"`labels` go with values in memory: {values} holds its own")
+            raise BadOption(f"`labels` in memory go with data in memory: give {values} a file of labels")
         return load_files(Path(values), inputs, preprocess, limit, room_bytes)
 
-    whole = dataset(data, "data", labels=labels)
+    whole = dataset(data, "data", labels=None if setup.labels else labels)
+    if setup.labels:
+        whole = with_labels(whole, Path(setup.labels))
+    elif isinstance(data, (str, os.PathLike)):
+        whole = beside(whole, Path(data))
     if calibration is None:
         return split(whole, seed=setup.seed)
     if calibration is data or (setup.data and setup.calibration == setup.data):

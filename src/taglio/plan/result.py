@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from taglio.artifact import require
-from taglio.error.loss import RELATIVE, Metric
+from taglio.error.loss import RELATIVE, Bound, Metric
 from taglio.model.graph import Graph
 from taglio.plan.simulate import Span
 from taglio.quantize.precision import FLOAT32, Precision
@@ -22,7 +22,8 @@ class Limits:
     """What a plan must keep: the largest output error, blocks held in float or in int8 by name, blocks held on a device
     or kept off one as (block, device), and what one request may take and how many a second there must be room for.
 
-    `max_error` is a loss of `metric` (error/loss.py).
+    `max_error` is a loss of `metric` (error/loss.py); `also` are limits on further metrics, which plans are held
+    against as measured.
     """
 
     max_error: float | None
@@ -34,6 +35,7 @@ class Limits:
     max_latency_s: float | None = None
     max_energy_joules: float | None = None
     min_rate_per_s: float | None = None
+    also: tuple[Bound, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

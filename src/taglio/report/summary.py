@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 
 from taglio.error.loss import Metric
+from taglio.error.tally import OtherLoss
+from taglio.flow.outcome import Outcome
 from taglio.profile.measure import FLOAT_RUN
 from taglio.profile.result import predict
 from taglio.report.material import Material
@@ -27,6 +29,7 @@ class _Column:
     size_bytes: int | None = None
     int8_blocks: int | None = None
     interval: tuple[float, float] | None = None
+    others: tuple[OtherLoss, ...] = ()
 
 
 def headline(material: Material) -> list[Part]:
@@ -43,6 +46,9 @@ def _headline(material: Material) -> str:
     if outcome is not None:
         gain = outcome.float32.latency.median_s / outcome.plan.latency.median_s
         told = f"{metric.title} {shown(metric, outcome.plan.error)} ({allowed(metric, outcome.max_error)})"
+        for also, other in zip(outcome.also, outcome.plan.others, strict=False):
+            most = allowed(also.metric, also.max_error)
+            told += f", {also.metric.title} {shown(also.metric, other.loss)} ({most})"
         return f"{times(gain)} as fast as float, {told}"
     if plan is not None and plan.predicted_s and base.predicted_s:
         bound = _bound(material)
@@ -85,7 +91,8 @@ def tiles(material: Material) -> list[Part]:
         (size(plan.size_bytes), f"on disk; float {size(base.size_bytes)}", None),
     ]
     if plan.accuracy is not None and base.accuracy is not None:
-        items.append((percent(plan.accuracy), f"top-1 accuracy; float {percent(base.accuracy)}", None))
+        told, reached = outcome.accuracy_text(base.accuracy), outcome.accuracy_text(plan.accuracy)
+        items.append((reached, f"{_accuracy_title(outcome)}; float {told}", None))
     return [Tiles(items)]
 
 
@@ -93,7 +100,7 @@ def side_by_side(material: Material) -> list[Part]:
     """Float, all int8 and the plan in columns, predicted beside measured."""
     columns = _columns(material)
     decimals = ms_decimals(max((column.measured_s or column.predicted_s or 0.0 for column in columns), default=0.0))
-    drift, bound, metric = material.drift(), _bound(material), material.metric
+    drift, bound, metric, outcome = material.drift(), _bound(material), material.metric, material.outcome
 
     def seconds(value: float | None) -> str:
         return MISSING if value is None else ms(value, decimals)
@@ -119,7 +126,8 @@ def side_by_side(material: Material) -> list[Part]:
         [f"{metric.title} measured", *(error(column.error) for column in columns)],
         [f"{metric.title}, 90\u00a0% interval", *(_interval(metric, column.interval) for column in columns)],
         [f"{metric.title} predicted", *(shown(metric, column.predicted_error) for column in columns)],
-        ["accuracy, top-1", *(percent(column.accuracy) for column in columns)],
+        *_accuracies(outcome, columns),
+        *_others(outcome, columns),
         ["size", *(MISSING if column.size_bytes is None else size(column.size_bytes) for column in columns)],
         ["int8 blocks", *(MISSING if column.int8_blocks is None else column.int8_blocks for column in columns)],
     ]
@@ -134,7 +142,7 @@ def parts(material: Material) -> list[Part]:
         return []
     variants = (outcome.float32, outcome.int8, outcome.plan)
     names = list(dict.fromkeys(each.name for variant in variants for each in variant.parts))
-    if len(names) < 2 and not any(variant.lost for variant in variants):
+    if (len(names) < 2 or not metric.smooth) and not any(variant.lost for variant in variants):
         return []
     rows: list[list[object]] = []
     for name in names:
@@ -166,6 +174,33 @@ def conditions(material: Material) -> list[Part]:
     return [Facts(facts)]
 
 
+def _accuracy_title(outcome: Outcome) -> str:
+    return f"{outcome.metric.name} on labels" if outcome.metric.labelled else "top-1 accuracy"
+
+
+def _accuracies(outcome: Outcome | None, columns: list[_Column]) -> list[list[object]]:
+    if outcome is None:
+        return []
+    texts = [MISSING if each.accuracy is None else outcome.accuracy_text(each.accuracy) for each in columns]
+    return [[_accuracy_title(outcome), *texts]]
+
+
+def _others(outcome: Outcome | None, columns: list[_Column]) -> list[list[object]]:
+    """A row for each further bounded metric, and one for its value against labels."""
+    rows: list[list[object]] = []
+    for index, bound in enumerate(outcome.also if outcome is not None else ()):
+        found = [column.others[index] if index < len(column.others) else None for column in columns]
+        cells: list[object] = []
+        for other in found:
+            text = MISSING if other is None else shown(bound.metric, other.loss)
+            cells.append(Cell(text, "bad") if other is not None and other.loss > bound.max_error else text)
+        rows.append([f"{bound.metric.title} measured ({allowed(bound.metric, bound.max_error)})", *cells])
+        if bound.metric.labelled:
+            values = [MISSING if other is None else bound.metric.told(other.value) for other in found]
+            rows.append([f"{bound.metric.name} on labels", *values])
+    return rows
+
+
 def _columns(material: Material) -> list[_Column]:
     outcome = material.outcome
     if outcome is not None:
@@ -182,6 +217,7 @@ def _columns(material: Material) -> list[_Column]:
                 each.size_bytes,
                 each.int8_blocks,
                 each.interval,
+                each.others,
             )
             for name, each in variants
         ]

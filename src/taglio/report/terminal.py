@@ -14,7 +14,7 @@ from taglio.components.build import Manifest
 from taglio.components.prove import Proof
 from taglio.error.loss import RELATIVE, Metric, source_of
 from taglio.error.model import ErrorModel
-from taglio.error.tally import PartLoss
+from taglio.error.tally import OtherLoss, PartLoss
 from taglio.flow import workspace
 from taglio.flow.outcome import Outcome, Quantized, Variant
 from taglio.flow.sensitivity import Sensitivity, ranks
@@ -45,6 +45,10 @@ def summary(folder: Path, outcome: Outcome) -> dict[str, Any]:
         "float32": _variant(outcome.float32, metric),
         "int8": _variant(outcome.int8, metric),
         "metric": {"name": metric.name, "bound": metric.value(outcome.max_error)},
+        "also": [
+            {"name": each.metric.name, "bound": each.metric.value(each.max_error), "max_error": each.max_error}
+            for each in outcome.also
+        ],
         "plan": {
             **_variant(plan, metric),
             "predicted_latency_s": plan.predicted_latency_s,
@@ -79,11 +83,13 @@ def outcome(folder: Path, result: Outcome) -> None:
     if result.conditions.shapes:
         say(measured_at(result.conditions.shapes))
     metric = result.metric
-    worst = {each.name: _worst(each) for each in (result.float32, result.int8, result.plan)}
+    worst = {each.name: _worst(each, metric) for each in (result.float32, result.int8, result.plan)}
     parts = ("worst part",) if any(worst.values()) else ()
-    table = _table("", "latency", "predicted", metric.title, *parts, "predicted", "accuracy", "size", "int8 blocks")
+    scored = [result.accuracy_title] if result.float32.accuracy is not None else []
+    also = [each.metric for each in result.also]
+    columns = [metric.title, *parts, "predicted", *scored, *(each.name for each in also), "size", "int8 blocks"]
+    table = _table("", "latency", "predicted", *columns)
     for each in (result.float32, result.int8, result.plan):
-        accuracy = "" if each.accuracy is None else f"{each.accuracy:.2%}"
         table.add_row(
             each.name,
             _ms(each.latency.median_s),
@@ -91,7 +97,8 @@ def outcome(folder: Path, result: Outcome) -> None:
             metric.text(each.error, 3),
             *(escape(worst[each.name]) for _ in parts),
             metric.text(each.predicted_error, 3),
-            accuracy,
+            *([] if each.accuracy is None else [result.accuracy_text(each.accuracy)]),
+            *(_other(other) for other in each.others),
             _bytes(each.size_bytes),
             str(each.int8_blocks),
         )
@@ -106,6 +113,9 @@ def outcome(folder: Path, result: Outcome) -> None:
         f"its {metric.title} is {metric.text(result.plan.error, 3)}{_interval(result.plan, metric)}, "
         f"limit {metric.text(result.max_error, 3)} ({result.status}, gap {result.gap:.2%})."
     )
+    for bound, other in zip(result.also, result.plan.others, strict=False):
+        title = bound.metric.title
+        say(f"its {title} is {other.metric.text(other.loss, 3)}, limit {bound.metric.text(bound.max_error, 3)}")
     if parts and result.plan.int8_blocks:
         _say_parts("the plan", result.plan.parts, metric)
     for note in (*([result.doubt] if result.doubt else []), *result.notes):
@@ -120,9 +130,9 @@ def measured_at(shapes: Mapping[str, Sequence[int]]) -> str:
     return f"times and bytes are those of {told}; dimensions stay dynamic in what is built"
 
 
-def _worst(variant: Variant) -> str:
-    """The part with the largest error; "" where there is one alone, or no error."""
-    if len(variant.parts) < 2 or variant.error == 0.0:
+def _worst(variant: Variant, metric: Metric) -> str:
+    """The part with the largest error; "" where there is one alone, no error, or a metric of all of them together."""
+    if len(variant.parts) < 2 or variant.error == 0.0 or not metric.smooth:
         return ""
     return max(variant.parts, key=lambda each: each.loss).name
 
@@ -239,7 +249,7 @@ def error(graph: Graph, result: ErrorModel) -> None:
     if metric.own:
         say(f"{metric.name} was imported from {source_of(metric.name)}")
         say(f"the float model has {metric.name} = {metric.text(0.0)}")
-    if len(result.parts) > 1 or any(each.lost for each in result.parts):
+    if (len(result.parts) > 1 and metric.smooth) or any(each.lost for each in result.parts):
         _say_parts("all in int8", result.parts, metric)
     for note in result.notes:
         say(f"note: {note}")
@@ -381,7 +391,13 @@ def _variant(each: Variant, metric: Metric) -> dict[str, Any]:
         "accuracy": each.accuracy,
         "parts": msgspec.to_builtins(each.parts),
         "interval": each.interval,
+        "also": {other.metric.name: {"value": other.value, "error": other.loss} for other in each.others},
     }
+
+
+def _other(other: OtherLoss) -> str:
+    """A further metric: against labels its value, else its loss."""
+    return other.metric.told(other.value) if other.metric.labelled else other.metric.text(other.loss, 3)
 
 
 def _table(*columns: str) -> Table:

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from taglio.error.tasks.detection import decode
-from taglio.error.tasks.outputs import Outputs, Trial
-from taglio.error.tasks.task import parse_task
+from taglio.error.tasks.outputs import Outputs
 from taglio.errors import BadData
+from tests.error.tasks.scored import scored
 
 IMAGE = (64, 96)
 Labelled = Sequence[tuple[tuple[float, ...], float, int]]
@@ -107,11 +107,10 @@ def test_each_head_gives_the_boxes_that_were_put_in(head: type) -> None:
 @pytest.mark.parametrize("head", HEADS)
 def test_agreement_counts_boxes_matched_within_a_class(head: type) -> None:
     moved = [((10.0, 8.0, 26.0, 40.0), 0.9, 0), (BOXES[1][0], 0.8, 0)]  # one moved a little, one of another class
-    trial = Trial([head(moved)], [head(BOXES)], image=IMAGE)
-    assert parse_task("detection").value(trial) == pytest.approx(2 * 1 / (2 + 2))
-    assert parse_task("detection,iou=0.9").value(trial) == 0.0
-    assert parse_task("detection").value(Trial([head([])], [head([])], image=IMAGE)) == 1.0
-    assert parse_task("detection").value(Trial([head([])], [head(BOXES)], image=IMAGE)) == 0.0
+    assert scored("detection", [head(moved)], [head(BOXES)], image=IMAGE) == pytest.approx(2 * 1 / (2 + 2))
+    assert scored("detection:iou=0.9", [head(moved)], [head(BOXES)], image=IMAGE) == 0.0
+    assert scored("detection", [head([])], [head([])], image=IMAGE) == 1.0
+    assert scored("detection", [head([])], [head(BOXES)], image=IMAGE) == 0.0
 
 
 def test_average_precision_is_the_area_counted_by_hand() -> None:
@@ -119,17 +118,38 @@ def test_average_precision_is_the_area_counted_by_hand() -> None:
     false = ((40.0, 1.0, 60.0, 12.0), 0.95, 0)
     labels = np.full((1, 4, 5), -1.0)
     labels[0, :3] = [[*BOXES[0][0], 0], [60, 1, 90, 12, 0], [*BOXES[1][0], 1]]
-    trial = Trial([ssd([false, *BOXES[:2]])], [ssd([])], labels, image=IMAGE)
-    assert parse_task("detection").value(trial) == pytest.approx((0.5 * 0.5 + 1.0) / 2)
+    found = [ssd([false, *BOXES[:2]])]
+    assert scored("detection", found, [ssd([])], labels, image=IMAGE) == pytest.approx((0.5 * 0.5 + 1.0) / 2)
+    ragged = np.empty(1, object)
+    ragged[0] = labels[0, :3]
+    assert scored("detection", found, [ssd([])], ragged, image=IMAGE) == pytest.approx((0.5 * 0.5 + 1.0) / 2)
 
 
-@pytest.mark.parametrize("labels", [np.zeros((1, 5)), np.full((1, 3, 5), -1.0)])
-def test_labels_that_hold_no_box_are_refused(labels: np.ndarray) -> None:
-    with pytest.raises(BadData, match="labels"):
-        parse_task("detection").value(Trial([ssd(BOXES)], [ssd(BOXES)], labels, image=IMAGE))
+def test_a_sample_that_counts_twice_is_two_samples() -> None:
+    labels = np.array([[[*BOXES[0][0], 0]], [[*BOXES[1][0], 1]]])
+    one, other = ssd([((40.0, 1.0, 60.0, 12.0), 0.95, 0), *BOXES[:1]]), ssd(BOXES[1:2])
+    for known in (None, labels):
+        truth = [ssd(BOXES), ssd(BOXES)]
+        twice = None if known is None else known[[0, 0, 1]]
+        expected = scored("detection", [one, one, other], [truth[0], *truth], twice, image=IMAGE)
+        weighed = scored("detection", [one, other], truth, known, image=IMAGE, weights=np.array([2.0, 1.0]))
+        assert weighed == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (np.zeros((1, 5)), r"the label of sample 0 must be \[boxes, 5\]"),
+        (np.full((1, 3, 5), -1.0), "the labels hold no box"),
+        (np.array(["a box"]), "must be .boxes, 5. .* not <U5"),
+    ],
+)
+def test_labels_that_are_no_boxes_are_refused(labels: np.ndarray, message: str) -> None:
+    with pytest.raises(BadData, match=message):
+        scored("detection", [ssd(BOXES)], [ssd(BOXES)], labels, image=IMAGE)
 
 
 def test_outputs_of_no_head_are_refused_with_their_shapes() -> None:
     outputs = {"y": np.zeros((1, 10), np.float32)}
-    with pytest.raises(BadData, match=r"y \[1, 10\]"):
-        parse_task("detection").value(Trial([outputs], [outputs]))
+    with pytest.raises(BadData, match=r"y \[1, 10\].*sample 0"):
+        scored("detection", [outputs], [outputs])

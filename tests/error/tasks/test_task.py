@@ -9,36 +9,85 @@ import pytest
 from PIL import Image
 
 from taglio.error.tasks.detection import decode
-from taglio.error.tasks.outputs import Trial
-from taglio.error.tasks.task import TASKS, parse_task
+from taglio.error.tasks.task import TASKS, names_task, parse_task, task_text
 from taglio.errors import BadData, BadOption
+from tests.error.tasks.scored import scored
 
 SHARED = Path(__file__).parents[3] / ".." / "shared"
 
 
 def test_parameters_are_read_and_defaults_kept() -> None:
-    task = parse_task("detection, iou=0.6")
+    task = parse_task("detection: iou=0.6")
     assert task.parameters == {"iou": 0.6, "score": 0.25}
+    assert task_text(task) == "detection:iou=0.6" and task_text(TASKS["detection"]) == "detection"
 
 
-@pytest.mark.parametrize("text", ["detect", "detection,iou", "detection,x=1", "ctc,blank=first", "r2,k=1"])
-def test_what_is_unknown_is_refused_by_name(text: str) -> None:
-    with pytest.raises(BadOption, match=text.split(",", maxsplit=1)[0]):
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("detect", 'metric "detect" is none of top1, tokens'),
+        ("detection:iou", "iou must be a number, such as iou=0.5"),
+        ("detection:x=1", '"x=1" is no parameter: its parameters are iou=0.5, score=0.25'),
+        ("detection:iou=1.5", "iou=1.5 must lie between 0 and 1"),
+        ("ctc:blank=first", "blank must be a number"),
+        ("recall:k=1.5", "k=1.5 must be a whole number of at least 1"),
+        ("r2:k=1", "it has no parameters"),
+    ],
+)
+def test_what_is_unknown_is_refused_with_what_there_is(text: str, message: str) -> None:
+    with pytest.raises(BadOption, match=message):
         parse_task(text)
 
 
-@pytest.mark.parametrize("name", ["tokens", "similarity", "recall,k=2", "r2"])
+@pytest.mark.parametrize(
+    ("text", "task"),
+    [
+        ("ctc", True),
+        ("ctc:blank=1", True),
+        ("ctc:blank", True),
+        ("ctc:my_function", False),
+        ("ctc:x=1", True),
+        ("own:f", False),
+        ("psnr", False),
+    ],
+)
+def test_a_function_of_a_module_called_like_a_task_is_no_task(text: str, task: bool) -> None:
+    assert names_task(text) == task
+
+
+@pytest.mark.parametrize("name", ["top1", "tokens", "similarity", "recall:k=2", "r2"])
 def test_a_model_agrees_with_itself(name: str) -> None:
     outputs = [{"y": row[None]} for row in np.random.default_rng(0).normal(size=(6, 5)).astype(np.float32)]
-    assert parse_task(name).value(Trial(outputs, outputs)) == pytest.approx(1.0)
+    assert scored(name, outputs, outputs) == pytest.approx(1.0)
 
 
-def test_labels_are_asked_for_and_counted() -> None:
+@pytest.mark.parametrize("name", ["tokens", "r2", "perplexity"])
+def test_a_sample_that_counts_twice_is_two_samples(name: str) -> None:
+    rng = np.random.default_rng(0)
+    outputs = [{"y": row[None]} for row in rng.normal(size=(4, 3, 5)).astype(np.float32)]
+    changed = [{"y": each["y"] + rng.normal(0, 0.5, (1, 3, 5)).astype(np.float32)} for each in outputs]
+    labels = rng.integers(0, 5, (4, 3)) if name == "perplexity" else None
+    twice = [0, 0, 1, 2, 3]
+    expected = scored(
+        name, [changed[i] for i in twice], [outputs[i] for i in twice], None if labels is None else labels[twice]
+    )
+    assert scored(name, changed, outputs, labels, weights=np.array([2.0, 1, 1, 1])) == pytest.approx(expected)
+
+
+def test_labels_are_asked_for_and_refused_by_sample() -> None:
     outputs = [{"y": np.zeros((1, 3), np.float32)}] * 2
     with pytest.raises(BadData, match="needs labels"):
-        TASKS["perplexity"].value(Trial(outputs, outputs))
-    with pytest.raises(BadData, match="1 labels for 2 samples"):
-        TASKS["tokens"].value(Trial(outputs, outputs, np.zeros(1)))
+        scored("perplexity", outputs, outputs)
+    with pytest.raises(BadData, match="the label of sample 0 must be numbers of classes, not <U1"):
+        scored("tokens", outputs, outputs, np.array(["a", "b"]))
+    with pytest.raises(BadData, match=r"2 labels for 1 positions \(sample 0\)"):
+        scored("tokens", outputs, outputs, np.zeros((2, 2), np.int64))
+
+
+def test_pairs_need_samples() -> None:
+    outputs = [{"y": np.ones((1, 3), np.float32)}] * 2
+    with pytest.raises(BadData, match="similarity of 2 samples: it takes at least 3"):
+        scored("similarity", outputs, outputs)
 
 
 @pytest.mark.slow
@@ -77,11 +126,9 @@ def test_a_trained_recogniser_reads_what_was_rendered() -> None:
         scaled = ((image[..., ::-1] / 255 - 0.5) / 0.5).transpose(2, 0, 1)[None].astype(np.float32)
         outputs.append(run(model, np.ascontiguousarray(scaled)))
         labels.append(text)
-    trial = Trial(outputs, outputs, np.array(labels), metadata=model.get_modelmeta().custom_metadata_map)
-    accuracy = parse_task("ctc").value(trial)
-    assert 0.85 < accuracy < 1.0
-    swapped = Trial(outputs[::-1], outputs, np.array(labels), metadata=trial.metadata)
-    assert parse_task("ctc").value(swapped) < 0.5
+    metadata = model.get_modelmeta().custom_metadata_map
+    assert 0.85 < scored("ctc", outputs, outputs, np.array(labels), metadata=metadata) < 1.0
+    assert scored("ctc", outputs[::-1], outputs, np.array(labels), metadata=metadata) < 0.5
 
 
 def run(session: ort.InferenceSession, image: np.ndarray) -> dict[str, np.ndarray]:

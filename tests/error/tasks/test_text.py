@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 
-from taglio.error.tasks.outputs import Trial
-from taglio.error.tasks.task import parse_task
 from taglio.error.tasks.text import best_path, edit_distance
 from taglio.errors import BadData
+from tests.error.tasks.scored import scored
 
 CHARACTERS = "a\nb\nc"
 
@@ -35,15 +34,18 @@ def test_one_letter_of_four_changes(batch_second: bool) -> None:
     before, after = steps("a-b-c-a"), steps("a-b-b-a")
     if batch_second:
         before, after = before.transpose(1, 0, 2), after.transpose(1, 0, 2)
-    assert parse_task("ctc").value(Trial([{"y": after}], [{"y": before}])) == pytest.approx(0.75)
+    assert scored("ctc", [{"y": after}], [{"y": before}]) == pytest.approx(0.75)
 
 
 def test_labels_are_characters_of_the_metadata_with_a_space_last() -> None:
-    trial = Trial([{"y": steps("a- b")}], [{"y": steps("a- b")}], np.array(["a b"]), metadata={"character": CHARACTERS})
-    assert parse_task("ctc").value(trial) == 1.0
+    outputs = [{"y": steps("a- b")}]
+    assert scored("ctc", outputs, outputs, np.array(["a b"]), metadata={"character": CHARACTERS}) == 1.0
+    assert scored("ctc", outputs, outputs, np.array(["a bc"]), metadata={"character": CHARACTERS}) == 0.75
 
 
 def test_labels_without_characters_are_refused() -> None:
-    trial = Trial([{"y": steps("ab")}], [{"y": steps("ab")}], np.array(["ab"]))
+    outputs = [{"y": steps("ab")}]
     with pytest.raises(BadData, match="names 0 characters"):
-        parse_task("ctc").value(trial)
+        scored("ctc", outputs, outputs, np.array(["ab"]))
+    with pytest.raises(BadData, match=r"the label of sample 0 must be one text, not int64 \[\]"):
+        scored("ctc", outputs, outputs, np.array([3]), metadata={"character": CHARACTERS})

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from taglio.error.tasks.outputs import Outputs, Trial
-from taglio.error.tasks.task import parse_task
+from taglio.error.tasks.outputs import Outputs
 from taglio.error.tasks.vectors import spearman
 from taglio.errors import BadData
+from tests.error.tasks.scored import scored
 
 
 def one_hot(classes: np.ndarray, count: int) -> np.ndarray:
@@ -15,14 +15,14 @@ def one_hot(classes: np.ndarray, count: int) -> np.ndarray:
 
 def test_tokens_counts_positions_and_skips_ignored_labels() -> None:
     before, after = one_hot(np.array([[0, 1, 2, 3]]), 4), one_hot(np.array([[0, 1, 3, 3]]), 4)
-    assert parse_task("tokens").value(Trial([{"y": after}], [{"y": before}])) == 0.75
+    assert scored("tokens", [{"y": after}], [{"y": before}]) == 0.75
     labels = np.array([[0, 2, -100, 3]])
-    assert parse_task("tokens").value(Trial([{"y": after}], [{"y": before}], labels)) == pytest.approx(2 / 3)
+    assert scored("tokens", [{"y": after}], [{"y": before}], labels) == pytest.approx(2 / 3)
 
 
 def test_perplexity_of_even_scores_is_the_number_of_classes() -> None:
     outputs = [{"y": np.zeros((1, 3, 7), np.float32)}]
-    assert parse_task("perplexity").value(Trial(outputs, outputs, np.array([[1, 2, -100]]))) == pytest.approx(7.0)
+    assert scored("perplexity", outputs, outputs, np.array([[1, 2, -100]])) == pytest.approx(7.0)
 
 
 @pytest.mark.parametrize("channels_first", [True, False])
@@ -38,10 +38,8 @@ def test_mean_iou_of_a_shifted_edge(channels_first: bool) -> None:
         return {"y": one_hot(classes, 2).transpose(2, 0, 1)[None]}
 
     expected = (16 / 20 + 12 / 16) / 2
-    assert parse_task("segmentation").value(Trial([output(moved)], [output(left)])) == pytest.approx(expected)
-    assert parse_task("segmentation").value(Trial([output(moved)], [output(moved)], left[None])) == pytest.approx(
-        expected
-    )
+    assert scored("segmentation", [output(moved)], [output(left)]) == pytest.approx(expected)
+    assert scored("segmentation", [output(moved)], [output(moved)], left[None]) == pytest.approx(expected)
 
 
 def test_neighbours_and_ranks_of_embeddings() -> None:
@@ -49,9 +47,9 @@ def test_neighbours_and_ranks_of_embeddings() -> None:
     scaled = [{"y": 3.0 * row[None]} for row in rows]
     same = [{"y": row[None]} for row in rows]
     other = [{"y": row[None]} for row in np.random.default_rng(1).normal(size=(12, 16)).astype(np.float32)]
-    for name in ("similarity", "recall,k=3"):
-        assert parse_task(name).value(Trial(scaled, same)) == pytest.approx(1.0)
-        assert parse_task(name).value(Trial(other, same)) < 0.7
+    for name in ("similarity", "recall:k=3"):
+        assert scored(name, scaled, same) == pytest.approx(1.0)
+        assert scored(name, other, same) < 0.7
 
 
 def test_spearman_is_of_ranks_with_ties_at_their_mean() -> None:
@@ -64,12 +62,12 @@ def test_spearman_is_of_ranks_with_ties_at_their_mean() -> None:
 def test_r2_falls_from_one_with_the_squared_error() -> None:
     truth = np.array([[1.0, 2.0, 3.0, 4.0]], np.float32)
     off = truth + 0.5
-    assert parse_task("r2").value(Trial([{"y": off}], [{"y": truth}])) == pytest.approx(1 - 4 * 0.25 / 5)
-    assert parse_task("r2").value(Trial([{"y": off}], [{"y": truth}], off)) == pytest.approx(1.0)
+    assert scored("r2", [{"y": off}], [{"y": truth}]) == pytest.approx(1 - 4 * 0.25 / 5)
+    assert scored("r2", [{"y": off}], [{"y": truth}], off) == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("name", ["tokens", "perplexity", "segmentation", "r2"])
 def test_labels_of_another_size_are_refused(name: str) -> None:
     outputs = [{"y": np.random.default_rng(0).normal(size=(1, 3, 4)).astype(np.float32)}]
     with pytest.raises(BadData, match=name):
-        parse_task(name).value(Trial(outputs, outputs, np.zeros((1, 5), np.int64)))
+        scored(name, outputs, outputs, np.zeros((1, 5), np.int64))

@@ -19,7 +19,7 @@ from taglio.flow.choose_scheme import choose, float_where_none_loads
 from taglio.flow.error import error_model
 from taglio.flow.place import candidate, place, source
 from taglio.flow.placing import CLUSTER, opened
-from taglio.flow.plan import limits_for
+from taglio.flow.plan import Bounds, limits_for, steered
 from taglio.flow.profile import AUTO, read_scheme
 from taglio.flow.transaction import changing, drop
 from taglio.flow.work import Model, Work
@@ -56,7 +56,7 @@ def optimize_on_cluster(
     data: Path,
     cluster_file: Path,
     *,
-    max_error: float,
+    max_error: Bounds,
     scenario: str | None = None,
     objective: str = "latency",
     keep_float: Sequence[str] = (),
@@ -76,7 +76,7 @@ def optimize_on_cluster(
             "leave scale out for one at least"
         )
     with changing(folder, create=True) as staged:
-        work: Work = Model(model, data, **settings)
+        work: Work = Model(model, data, **steered(max_error, settings))
         # A bound that cannot be kept is refused before anything is measured.
         losses = limits_for(work, max_error, keep_float, force_int8)
         with connect(cluster.start) as connection:

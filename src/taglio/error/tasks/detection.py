@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from taglio.error.tasks.outputs import Outputs, Trial, shapes
+from taglio.error.tasks.outputs import Outputs, Setting, shapes
 from taglio.errors import BadData
 
 # What a detector is run with when its average precision is taken, and how many boxes of an image are kept.
@@ -29,47 +29,56 @@ class Boxes:
     classes: np.ndarray
 
 
-def detection(trial: Trial) -> float:
-    """F1 of the boxes above the task's score that the float model finds and those that the changed one finds, matched
-    one to one within a class at the task's IoU; 1 where neither finds any. With labels the mean average precision.
-
-    Labels are [samples, boxes, 5]: x1, y1, x2, y2, class, in the pixels of the input; rows of class −1 are padding.
-    Raises BadData for another shape.
-    """
-    iou, score = trial.parameters["iou"], trial.parameters["score"]
-    if trial.labels is not None:
-        return _average_precision(trial.changed, trial.labels, trial.image, iou)
-    matched = total = 0
-    for outputs, wanted in zip(trial.changed, trial.reference, strict=True):
-        found, truth = decode(outputs, trial.image, score), decode(wanted, trial.image, score)
-        matched += int(_matches(found, truth, iou).sum())
-        total += len(found.scores) + len(truth.scores)
-    return 2.0 * matched / total if total else 1.0
+def read_boxes(outputs: Outputs, setting: Setting) -> Boxes:
+    """Boxes above the task's score; with labels all that count for an average precision."""
+    return decode(outputs, setting.image, _LOW_SCORE if setting.labelled else setting.parameters["score"])
 
 
-def _average_precision(
-    changed: Sequence[Outputs], labels: np.ndarray, image: tuple[int, int] | None, iou: float
-) -> float:
-    """Mean over classes of the area under precision and recall (every point, as COCO's at one IoU)."""
-    if labels.ndim != 3 or labels.shape[2] != 5:
+def box_label(label: np.ndarray) -> Boxes:
+    """Boxes of a label [boxes, 5]: x1, y1, x2, y2, class, in the pixels of the input; rows of class −1 are padding.
+    Raises BadData for another shape."""
+    if label.dtype.kind not in "iuf" or label.ndim != 2 or label.shape[1] != 5:
         raise BadData(
-            f"metric detection: labels are {list(labels.shape)}: save [samples, boxes, 5] with x1, y1, x2, y2, class "
-            "in pixels of the input, padded with rows of class -1"
+            f"must be [boxes, 5] with x1, y1, x2, y2, class in pixels of the input, padded with rows of class -1, "
+            f"not {label.dtype} {list(label.shape)}"
         )
-    hits: dict[int, list[tuple[float, bool]]] = {}
-    wanted: dict[int, int] = {}
-    for outputs, padded in zip(changed, labels, strict=True):
-        rows = padded[padded[:, 4] >= 0]
-        truth = Boxes(rows[:, :4].astype(np.float64), np.ones(len(rows)), rows[:, 4].astype(np.int64))
-        found = decode(outputs, image, _LOW_SCORE)
-        right = _matches(found, truth, iou)
+    rows = label[label[:, 4] >= 0]
+    return Boxes(rows[:, :4].astype(np.float64), np.ones(len(rows)), rows[:, 4].astype(np.int64))
+
+
+def matched(found: Boxes, truth: Boxes, setting: Setting) -> tuple[Boxes, np.ndarray, Boxes]:
+    """What was found, which of it takes a box of the truth, and the truth."""
+    return found, _matches(found, truth, setting.parameters["iou"]), truth
+
+
+def box_agreement(evidence: Sequence[tuple[Boxes, np.ndarray, Boxes]], weights: np.ndarray, setting: Setting) -> float:
+    """F1 of the boxes that the float model finds and those that the changed one finds, matched one to one within a
+    class at the task's IoU; 1 where neither finds any. With labels the mean average precision."""
+    if setting.labelled:
+        return _average_precision(evidence, weights)
+    counts = np.array([[hits.sum(), len(hits) + len(truth.scores)] for _, hits, truth in evidence], np.float64)
+    both, total = weights @ counts
+    return float(2.0 * both / total) if total else 1.0
+
+
+def _average_precision(evidence: Sequence[tuple[Boxes, np.ndarray, Boxes]], weights: np.ndarray) -> float:
+    """Mean over classes of the area under precision and recall (every point, as COCO's at one IoU)."""
+    wanted: dict[int, float] = {}
+    for (_, _, truth), weight in zip(evidence, weights, strict=True):
         for each in truth.classes:
-            wanted[int(each)] = wanted.get(int(each), 0) + 1
-        for value, hit, each in zip(found.scores, right, found.classes, strict=True):
-            hits.setdefault(int(each), []).append((float(value), bool(hit)))
-    if not wanted:
+            wanted[int(each)] = wanted.get(int(each), 0.0) + weight
+    scores = np.concatenate([found.scores for found, _, _ in evidence])
+    classes = np.concatenate([found.classes for found, _, _ in evidence])
+    hits = np.concatenate([each for _, each, _ in evidence])
+    counts = np.repeat(weights, [len(each) for _, each, _ in evidence])
+    order = np.argsort(-scores, kind="stable")
+    classes, hits, counts = classes[order], hits[order], counts[order]
+    areas = [
+        _area(hits[classes == each], counts[classes == each], count) for each, count in wanted.items() if count > 0.0
+    ]
+    if not areas:
         raise BadData("metric detection: the labels hold no box")
-    return float(np.mean([_area(hits.get(each, []), count) for each, count in wanted.items()]))
+    return float(np.mean(areas))
 
 
 def decode(outputs: Outputs, image: tuple[int, int] | None, score: float) -> Boxes:
@@ -102,7 +111,7 @@ def _candidates(outputs: Outputs, image: tuple[int, int] | None) -> tuple[np.nda
         if 5 <= array.shape[0] < array.shape[1]:  # YOLO v8 and later have no objectness
             masks = next((a.shape[1] for a in arrays.values() if a.ndim == 4), 0)  # coefficients of prototypes
             return _from_centres(array[:4].T), array[4 : len(array) - masks].T
-        if array.shape[1] >= 6 and _on_grid(len(array), image):
+        if array.shape[1] >= 6 and on_grid(len(array), image):
             return _from_cells(array[:, :4], image), array[:, 4:5] * array[:, 5:]
         if array.shape[1] >= 5:
             return _from_centres(array[:, :4]), array[:, 4:]
@@ -130,7 +139,7 @@ def _by_stride(arrays: Mapping[str, np.ndarray], image: tuple[int, int] | None) 
     return np.concatenate(corners), np.concatenate(scores)
 
 
-def _on_grid(count: int, image: tuple[int, int] | None) -> bool:
+def on_grid(count: int, image: tuple[int, int] | None) -> bool:
     """Whether `count` is the number of cells of the usual strides: one box a cell, or three as in YOLO v5."""
     if image is None:
         return False
@@ -198,12 +207,10 @@ def _iou(one: np.ndarray, other: np.ndarray) -> np.ndarray:
     return np.asarray(inside / np.maximum(area_one[:, None] + area_other[None, :] - inside, 1e-30))
 
 
-def _area(hits: Sequence[tuple[float, bool]], wanted: int) -> float:
-    """Area under the precision that is reached at each recall or beyond it."""
-    if not hits:
-        return 0.0
-    right = np.array([hit for _, hit in sorted(hits, key=lambda each: -each[0])])
-    recall = np.cumsum(right) / wanted
-    precision = np.cumsum(right) / np.arange(1, len(right) + 1)
+def _area(hits: np.ndarray, counts: np.ndarray, wanted: float) -> float:
+    """Area under the precision that is reached at each recall or beyond it; `hits`, the best first, count `counts`
+    times each."""
+    right, all_of_them = np.cumsum(hits * counts), np.cumsum(counts)
+    precision = np.divide(right, all_of_them, out=np.zeros(len(right)), where=all_of_them > 0.0)
     best = np.maximum.accumulate(precision[::-1])[::-1]
-    return float((np.diff(np.concatenate([[0.0], recall])) * best).sum())
+    return float((np.diff(np.concatenate([[0.0], right / wanted])) * best).sum())

@@ -8,8 +8,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from taglio.error.tasks.outputs import Outputs, Trial, scores_of
+from taglio.error.tasks.outputs import Outputs, Setting, scores_of
 from taglio.errors import BadData
+
+CHARACTERS = "character"  # the metadata that names a recogniser's characters, one a line
 
 
 def best_path(scores: np.ndarray, blank: int) -> list[int]:
@@ -30,31 +32,35 @@ def edit_distance(one: Sequence[object], other: Sequence[object]) -> int:
     return previous[-1]
 
 
-def character_accuracy(trial: Trial) -> float:
-    """1 − edits ÷ characters over all samples, at least 0.
+def read_text(outputs: Outputs, setting: Setting) -> Sequence[object]:
+    """The classes that are read; with labels their characters: those of the model's metadata, one a line, behind the
+    blank, with a space as the last class where there is one class more. Raises BadData without such characters."""
+    steps, blank = _steps(outputs), int(setting.parameters["blank"])
+    path = best_path(steps, blank)
+    if not setting.labelled:
+        return path
+    alphabet = _alphabet(setting.metadata.get(CHARACTERS, ""), blank, steps.shape[1])
+    return "".join(alphabet[each] for each in path)
 
-    Without labels the truth is what the float model reads, class by class. Labels are strings [samples]; they are
-    compared with characters: those of the model's metadata, one a line, behind the blank, with a space as the last
-    class where there is one class more. Raises BadData for labels without such characters.
-    """
-    blank, labels = int(trial.parameters["blank"]), trial.labels
-    read = [best_path(_steps(outputs), blank) for outputs in trial.changed]
-    truth: list[Sequence[object]]
-    found: list[Sequence[object]]
-    if labels is None:
-        found = list(read)
-        truth = [best_path(_steps(outputs), blank) for outputs in trial.reference]
-    else:
-        if labels.dtype.kind not in "UO" or labels.ndim != 1:
-            raise BadData(f"metric ctc: labels must be text [samples], not {labels.dtype} {list(labels.shape)}")
-        alphabet = _alphabet(trial.metadata.get("character", ""), blank, _steps(trial.changed[0]).shape[1])
-        found = ["".join(alphabet[each] for each in line) for line in read]
-        truth = [str(label) for label in labels]
-    length = sum(len(line) for line in truth)
-    edits = sum(edit_distance(line, right) for line, right in zip(found, truth, strict=True))
+
+def text_label(label: np.ndarray) -> str:
+    """A label as text. Raises BadData for what is none."""
+    if label.dtype.kind not in "UO" or label.ndim != 0:
+        raise BadData(f"must be one text, not {label.dtype} {list(label.shape)}")
+    return str(label)
+
+
+def edits(found: Sequence[object], truth: Sequence[object], _: Setting) -> np.ndarray:
+    """Edits and characters of the truth."""
+    return np.array([edit_distance(found, truth), len(truth)], np.float64)
+
+
+def character_accuracy(evidence: Sequence[np.ndarray], weights: np.ndarray, _: Setting) -> float:
+    """1 − edits ÷ characters over all samples, at least 0."""
+    wrong, length = weights @ np.array(evidence)
     if not length:
-        return 1.0 if not edits else 0.0
-    return max(0.0, 1.0 - edits / length)
+        return 1.0 if not wrong else 0.0
+    return max(0.0, 1.0 - float(wrong / length))
 
 
 def _steps(outputs: Outputs) -> np.ndarray:
@@ -77,6 +83,6 @@ def _alphabet(characters: str, blank: int, classes: int) -> list[str]:
     if len(letters) != classes:
         raise BadData(
             f"metric ctc: labels are text, and the model's metadata names {max(0, len(letters) - 1)} characters "
-            f'under "character" for its {classes} classes: leave the labels out to compare with the float model'
+            f'under "{CHARACTERS}" for its {classes} classes: leave the labels out to compare with the float model'
         )
     return letters

@@ -1,100 +1,177 @@
 """Scores of classes, maps of classes, embeddings and plain numbers. Decodes no boxes and no text."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
-from taglio.error.tasks.outputs import Outputs, Trial, all_floats, class_axis, scores_of, vector_of
+from taglio.error.tasks.outputs import Outputs, Setting, class_axis, floats_of, scores_of, vector_of, whole_numbers
 from taglio.errors import BadData
 
 IGNORED = -100  # the label that PyTorch's cross entropy skips
+_VOID = 255  # the class of pixels that are left out of a labelled map
+_FLAT = -2.0  # below any cosine: a sample is no neighbour of itself
 
 
-def top1_share(trial: Trial) -> float:
-    """Share of positions whose likeliest class is the reference's, or the label's."""
-    right, total, labels = 0, 0, trial.labels
-    for index, outputs in enumerate(trial.changed):
-        found = _classes(outputs, "tokens").ravel()
-        truth = _classes(trial.reference[index], "tokens") if labels is None else np.asarray(labels[index])
-        wanted = truth.ravel()
-        if wanted.size != found.size:
-            raise BadData(f"metric tokens: {wanted.size} labels for {found.size} positions of sample {index}")
-        counted = wanted != IGNORED
-        right += int((found == wanted)[counted].sum())
-        total += int(counted.sum())
-    return right / max(1, total)
+def read_top1(outputs: Outputs, _: Setting) -> np.ndarray:
+    """The likeliest class of each input. Raises BadData where the first output is not [inputs, classes]."""
+    name, value = next(iter(outputs.items()))
+    scores = np.asarray(value)
+    if scores.ndim != 2 or scores.shape[1] < 2:
+        raise BadData(
+            f"metric top1: output {name} has shape {list(scores.shape)}, not [inputs, classes]: use relative-l2, "
+            "tokens, or a function of your own"
+        )
+    return np.asarray(scores.argmax(axis=1), np.int64)
 
 
-def perplexity(trial: Trial) -> float:
-    """exp of the mean negative log likelihood of the labels under softmax of the scores [..., classes]."""
-    assert trial.labels is not None, "the task needs labels"
-    lost, total = 0.0, 0
-    for outputs, wanted in zip(trial.changed, trial.labels, strict=True):
-        scores = np.asarray(scores_of(outputs, "perplexity"), np.float64)
-        scores = scores.reshape(-1, scores.shape[-1])
-        tokens = np.asarray(wanted).ravel()
-        if tokens.size != len(scores) or tokens.max(initial=0) >= scores.shape[1]:
-            raise BadData(f"metric perplexity: labels {list(np.shape(wanted))} do not fit scores {list(scores.shape)}")
-        counted = tokens != IGNORED
-        shifted = scores - scores.max(axis=1, keepdims=True)
-        logs = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
-        lost -= float(logs[counted, tokens[counted]].sum())
-        total += int(counted.sum())
-    return float(np.exp(min(lost / max(1, total), 700.0)))
+def read_tokens(outputs: Outputs, _: Setting) -> np.ndarray:
+    """The likeliest class at each position, flat."""
+    scores = scores_of(outputs, "tokens")
+    return np.asarray(scores.argmax(axis=class_axis(scores)), np.int64).ravel()
 
 
-def mean_iou(trial: Trial) -> float:
+def class_label(label: np.ndarray) -> np.ndarray:
+    """Classes, flat."""
+    return whole_numbers(label)
+
+
+def right(found: np.ndarray, truth: np.ndarray, setting: Setting) -> np.ndarray:
+    """Positions that are right, and all that count."""
+    if truth.size != found.size:
+        if setting.labelled:
+            raise BadData(f"metric tokens: {truth.size} labels for {found.size} positions")
+        return np.array([0.0, truth.size])
+    counted = truth != IGNORED
+    return np.array([(found == truth)[counted].sum(), counted.sum()], np.float64)
+
+
+def share(evidence: Sequence[np.ndarray], weights: np.ndarray, _: Setting) -> float:
+    """Share of positions that are right."""
+    hits, total = weights @ np.array(evidence)
+    return float(hits / max(1.0, total))
+
+
+def read_scores(outputs: Outputs, _: Setting) -> np.ndarray:
+    """Scores [positions, classes]."""
+    scores = np.asarray(scores_of(outputs, "perplexity"), np.float64)
+    return scores.reshape(-1, scores.shape[-1])
+
+
+def likelihood(scores: np.ndarray, tokens: np.ndarray, _: Setting) -> np.ndarray:
+    """Negative log likelihood of the labels under softmax of the scores, and how many labels there are."""
+    if tokens.size != len(scores) or tokens.max(initial=0) >= scores.shape[1]:
+        raise BadData(f"metric perplexity: labels {list(np.shape(tokens))} do not fit scores {list(scores.shape)}")
+    counted = tokens != IGNORED
+    shifted = scores - scores.max(axis=1, keepdims=True)
+    logs = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+    return np.array([-logs[counted, tokens[counted]].sum(), counted.sum()], np.float64)
+
+
+def perplexity(evidence: Sequence[np.ndarray], weights: np.ndarray, _: Setting) -> float:
+    """exp of the mean negative log likelihood."""
+    lost, total = weights @ np.array(evidence)
+    return float(np.exp(min(lost / max(1.0, total), 700.0)))
+
+
+def read_map(outputs: Outputs, _: Setting) -> np.ndarray:
+    """The class of each pixel, flat; of one channel, whether it is above one half."""
+    for value in outputs.values():
+        array = np.asarray(value)
+        if array.dtype.kind == "f" and array.ndim == 4:
+            several = array.shape[1] > 1
+            return np.asarray(array.argmax(axis=1) if several else array[:, 0] > 0.5, np.int64).ravel()
+        if array.dtype.kind in "iu" and array.ndim >= 2:
+            return array.astype(np.int64).ravel()
+    scores = scores_of(outputs, "segmentation")
+    return np.asarray(scores.argmax(axis=class_axis(scores)), np.int64).ravel()
+
+
+def map_label(label: np.ndarray) -> np.ndarray:
+    """The class of each pixel, flat; 255 and what is negative is left out."""
+    classes = whole_numbers(label)
+    return np.where((classes < 0) | (classes == _VOID), IGNORED, classes)
+
+
+def overlaps(found: np.ndarray, truth: np.ndarray, _: Setting) -> np.ndarray:
+    """Of each class the pixels of both, of the found map and of the truth: [3, classes]."""
+    if truth.size != found.size:
+        raise BadData(f"metric segmentation: {truth.size} labelled pixels for {found.size}")
+    counted = truth != IGNORED
+    found, truth = found[counted], truth[counted]
+    classes = int(max(found.max(initial=0), truth.max(initial=0))) + 1
+    both = np.bincount(truth[found == truth], minlength=classes)
+    return np.stack([both, np.bincount(found, minlength=classes), np.bincount(truth, minlength=classes)])
+
+
+def mean_iou(evidence: Sequence[np.ndarray], weights: np.ndarray, _: Setting) -> float:
     """Intersection over union of each class that the truth has, over the pixels of all samples; their mean."""
-    both: dict[int, int] = {}
-    either: dict[int, int] = {}
-    in_truth: set[int] = set()
-    labels = trial.labels
-    for index, outputs in enumerate(trial.changed):
-        found = _classes(outputs, "segmentation").ravel()
-        truth = _classes(trial.reference[index], "segmentation") if labels is None else np.asarray(labels[index])
-        wanted = truth.ravel()
-        if wanted.size != found.size:
-            raise BadData(f"metric segmentation: {wanted.size} labelled pixels for {found.size} of sample {index}")
-        in_truth |= {int(each) for each in np.unique(wanted)}
-        for each in np.union1d(found, wanted):
-            a, b = found == each, wanted == each
-            both[int(each)] = both.get(int(each), 0) + int((a & b).sum())
-            either[int(each)] = either.get(int(each), 0) + int((a | b).sum())
-    classes = in_truth - {IGNORED}
-    return float(np.mean([both[each] / either[each] for each in classes])) if classes else 1.0
+    sums = np.zeros((3, max(each.shape[1] for each in evidence)))
+    for each, weight in zip(evidence, weights, strict=True):
+        sums[:, : each.shape[1]] += weight * each
+    both, found, truth = sums
+    inside = truth > 0
+    return float(np.mean(both[inside] / (found + truth - both)[inside])) if inside.any() else 1.0
 
 
-def similarity_rank_correlation(trial: Trial) -> float:
+def read_vector(outputs: Outputs, _: Setting) -> np.ndarray:
+    """The embedding, of unit length."""
+    row = vector_of(outputs, "similarity")
+    return np.asarray(row / max(float(np.linalg.norm(row)), 1e-30))
+
+
+def pair(found: Any, truth: Any, _: Setting) -> tuple[Any, Any]:
+    """Both as they are."""
+    return truth, found
+
+
+def similarity_rank_correlation(
+    evidence: Sequence[tuple[np.ndarray, np.ndarray]], _weights: np.ndarray, _: Setting
+) -> float:
     """Spearman's correlation of the cosine similarities of all pairs of samples, before and after."""
-    before, after = _similarities(trial.reference), _similarities(trial.changed)
+    before, after = _similarities(evidence)
     upper = np.triu_indices(len(before), 1)
-    if len(before) < 3:
-        raise BadData(f"metric similarity: {len(before)} samples have too few pairs to rank: give at least 3")
     return spearman(before[upper], after[upper])
 
 
-def neighbour_recall(trial: Trial) -> float:
+def neighbour_recall(
+    evidence: Sequence[tuple[np.ndarray, np.ndarray]], _weights: np.ndarray, setting: Setting
+) -> float:
     """Share of each sample's k nearest neighbours by cosine similarity that are among them after the change."""
-    before, after = _similarities(trial.reference), _similarities(trial.changed)
-    count, k = len(before), int(trial.parameters["k"])
-    if not 1 <= k < count:
-        raise BadData(f"metric recall: k={k} of {count} samples: give k from 1 to {count - 1}")
+    before, after = _similarities(evidence)
+    count, k = len(before), int(setting.parameters["k"])
     kept = 0
     for one, other in zip(before, after, strict=True):
         kept += len(set(np.argsort(-one)[:k].tolist()) & set(np.argsort(-other)[:k].tolist()))
     return kept / (k * count)
 
 
-def r_squared(trial: Trial) -> float:
-    """1 − Σ(y − ŷ)² ÷ Σ(y − mean y)², over all float numbers."""
-    found = all_floats(trial.changed, "r2")
-    labels = trial.labels
-    truth = all_floats(trial.reference, "r2") if labels is None else np.asarray(labels, np.float64).ravel()
+def read_numbers(outputs: Outputs, _: Setting) -> np.ndarray:
+    """Every float number."""
+    return floats_of(outputs, "r2")
+
+
+def number_label(label: np.ndarray) -> np.ndarray:
+    """Numbers, flat."""
+    if label.dtype.kind not in "iubf":
+        raise BadData(f"must be numbers, not {label.dtype}")
+    return label.astype(np.float64).ravel()
+
+
+def residuals(found: np.ndarray, truth: np.ndarray, _: Setting) -> np.ndarray:
+    """How many numbers, their mean, Σ(y − mean)² within the sample, and Σ(y − ŷ)²."""
     if truth.size != found.size:
         raise BadData(f"metric r2: {truth.size} labels for {found.size} numbers")
-    spread = float(((truth - truth.mean()) ** 2).sum())
-    missed = float(((truth - found) ** 2).sum())
-    return 1.0 - missed / spread if spread else float(missed == 0.0)
+    mean = truth.mean() if truth.size else 0.0
+    return np.array([truth.size, mean, ((truth - mean) ** 2).sum(), ((truth - found) ** 2).sum()])
+
+
+def r_squared(evidence: Sequence[np.ndarray], weights: np.ndarray, _: Setting) -> float:
+    """1 − Σ(y − ŷ)² ÷ Σ(y − mean y)², over all numbers of all samples."""
+    counts, means, within, missed = np.array(evidence).T * np.stack([weights, np.ones(len(weights)), weights, weights])
+    grand = float(counts @ means) / max(1.0, float(counts.sum()))
+    spread, lost = float(within.sum() + counts @ (means - grand) ** 2), float(missed.sum())
+    return 1.0 - lost / spread if spread else float(lost == 0.0)
 
 
 def spearman(one: np.ndarray, other: np.ndarray) -> float:
@@ -114,25 +191,13 @@ def _ranks(values: np.ndarray) -> np.ndarray:
     return np.asarray(mean[inverse], np.float64)
 
 
-def _similarities(samples: Sequence[Outputs]) -> np.ndarray:
-    rows = [vector_of(outputs, "similarity") for outputs in samples]
-    if len({row.size for row in rows}) > 1:
-        raise BadData("metric similarity: the samples' outputs differ in length: use an output that is pooled")
-    matrix = np.stack(rows)
-    matrix /= np.maximum(np.linalg.norm(matrix, axis=1, keepdims=True), 1e-30)
-    similar = np.asarray(matrix @ matrix.T)
-    np.fill_diagonal(similar, -2.0)  # a sample is no neighbour of itself
-    return similar
-
-
-def _classes(outputs: Outputs, what: str) -> np.ndarray:
-    """Likeliest class at each position; of one channel, whether it is above one half."""
-    if what == "segmentation":
-        for value in outputs.values():
-            array = np.asarray(value)
-            if array.dtype.kind == "f" and array.ndim == 4:
-                return np.asarray(array.argmax(axis=1) if array.shape[1] > 1 else array[:, 0] > 0.5, np.int64)
-            if array.dtype.kind in "iu" and array.ndim >= 2:
-                return array.astype(np.int64)
-    scores = scores_of(outputs, what)
-    return np.asarray(scores.argmax(axis=class_axis(scores)))
+def _similarities(evidence: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
+    result = []
+    for rows in zip(*evidence, strict=True):
+        if len({row.size for row in rows}) > 1:
+            raise BadData("metric similarity: the samples' outputs differ in length: use an output that is pooled")
+        matrix = np.stack(rows)
+        similar = np.asarray(matrix @ matrix.T)
+        np.fill_diagonal(similar, _FLAT)
+        result.append(similar)
+    return result[0], result[1]

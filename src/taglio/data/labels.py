@@ -1,0 +1,106 @@
+"""A file of labels → one label for each sample of a dataset. Knows no metric: what a label must be is the metric's."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from taglio.data.arrays import read_columns, reading
+from taglio.data.dataset import LABEL_KEYS, Dataset, assemble, checked_labels, evenly, one_array
+from taglio.data.spec import Array
+from taglio.errors import BadData, one_line
+
+
+def with_labels(dataset: Dataset, path: Path) -> Dataset:
+    """`dataset` with the labels of a file: text a line, or "name TAB text" (.txt); a list, or an object by the name of
+    the sample's file, of texts, numbers or arrays (.json); an array (.npy, .npz). Where the file is in order, it has a
+    label for every sample of the source, also for those that were not loaded.
+
+    Raises BadData, naming the line or sample, for another number of labels, or labels that cannot be read.
+    """
+    found = _read(path)
+    if isinstance(found, Mapping):
+        lacking = [name for name in dataset.names if name not in found]
+        if lacking:
+            raise BadData(f"{path} has no label for {lacking[0]} and {len(lacking) - 1} other samples: add them")
+        chosen = [found[name] for name in dataset.names]
+    else:
+        count, rest = len(dataset.samples), dataset.dropped
+        batch = max(1, round((len(found) - rest) / count))
+        if len(found) != count * batch + rest or any(".." in name for name in dataset.names) != (batch > 1):
+            raise BadData(f"{path} has {len(found)} labels for {count + rest} samples of {dataset.source}: one each")
+        rows = [index * batch for index in evenly(len(found) // batch, count)]
+        chosen = [found[row] if batch == 1 else np.stack(found[row : row + batch]) for row in rows]
+    labels = checked_labels(str(path), one_array(chosen), len(chosen))
+    remarks = dataset.remarks
+    return assemble(dataset.source, dataset.samples, dataset.names, labels, dataset.dropped, remarks)
+
+
+def beside(dataset: Dataset, path: Path) -> Dataset:
+    """`dataset` with the lines of the .txt beside it that is called like it, where there is one and no labels yet."""
+    lines = path.with_suffix(".txt")
+    if dataset.labels is not None or path.is_dir() or not lines.is_file():
+        return dataset
+    try:
+        labelled = with_labels(dataset, lines)
+    except BadData as error:
+        return replace(dataset, remarks=(*dataset.remarks, f"not taken as labels: {error}"))
+    told = f"labels are the {len(dataset.samples) + dataset.dropped} lines of {lines.name}, which lies beside the data"
+    return replace(labelled, remarks=(*dataset.remarks, told))
+
+
+def _read(path: Path) -> Sequence[Array] | Mapping[str, Array]:
+    if not path.is_file():
+        raise BadData(f"labels {path}: no such file: give a .txt, .json, .npy or .npz")
+    match path.suffix.lower():
+        case ".txt":
+            return _lines(path)
+        case ".json":
+            return _json(path)
+        case ".npy" | ".npz":
+            with reading(path):
+                columns = read_columns(path)
+                key = next((key for key in (*LABEL_KEYS, "") if key in columns), next(iter(columns), None))
+                if key is None or (len(columns) > 1 and key not in LABEL_KEYS):
+                    raise BadData(f"labels {path} has the keys {list(columns)}: save one array, called labels")
+                return list(columns[key].whole())
+    raise BadData(f"labels {path}: give a .txt, .json, .npy or .npz")
+
+
+def _lines(path: Path) -> Sequence[Array] | Mapping[str, Array]:
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadData(f"labels {path} cannot be read as UTF-8 text ({one_line(error)})") from None
+    lines = text.split("\n")
+    lines = [line.rstrip("\r") for line in (lines[:-1] if lines and not lines[-1] else lines)]
+    named = [line.partition("\t") for line in lines]
+    if lines and all(tab for _, tab, _ in named):
+        return {Path(name).name: np.array(label) for name, _, label in named}
+    return [np.array(line) for line in lines]
+
+
+def _json(path: Path) -> Sequence[Array] | Mapping[str, Array]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise BadData(f"labels {path} cannot be read as JSON ({one_line(error)})") from None
+    if isinstance(value, dict):
+        return {str(name): _label(path, name, label) for name, label in value.items()}
+    if not isinstance(value, list):
+        raise BadData(f"labels {path}: give a list with one label per sample, or an object by file name")
+    return [_label(path, index, label) for index, label in enumerate(value)]
+
+
+def _label(path: Path, which: object, value: Any) -> Array:
+    """One label; no boxes are [0, 5]."""
+    try:
+        label = np.array(value)
+    except ValueError:
+        label = np.array(None)
+    if label.dtype.kind not in "fiubU":
+        raise BadData(f"labels {path}: label {which} is {str(value)[:60]!r}: give text, numbers, or rows of one length")
+    return label if label.size or label.ndim != 1 else np.zeros((0, 5))

@@ -1,0 +1,137 @@
+"""Metrics that need more of a sample than sums: a task (tasks/), or a function of the user's. Runs no model."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from taglio.error.compared import as_array
+from taglio.error.loss import Metric, call_user
+from taglio.error.tasks.outputs import Outputs, Setting, image_size
+from taglio.error.tasks.task import Task
+from taglio.errors import BadData
+
+
+class Judge(Protocol):
+    """What makes a number of the outputs of all samples."""
+
+    fewest: int
+
+    def evidence(self, index: int, reference: Sequence[Any], changed: Sequence[Any], /) -> Any:
+        """What one sample says: as little as `value` needs."""
+
+    def value(self, evidence: Sequence[Any], weights: np.ndarray | None = None, /) -> float:
+        """The number, in the metric's unit; `weights` [samples] say how often each sample counts."""
+
+    @property
+    def weighs(self) -> bool:
+        """Whether samples can count more than once."""
+
+
+class TaskJudge:
+    """Scores by a task: against the labels where there are any, else against the float model's own answers."""
+
+    def __init__(
+        self,
+        task: Task,
+        names: Sequence[str],
+        samples: Sequence[Mapping[str, np.ndarray]] = (),
+        labels: np.ndarray | None = None,
+        metadata: Mapping[str, str] | None = None,
+        where: Sequence[str] = (),
+    ) -> None:
+        """`names` are the outputs', `where` the samples'. Raises BadData for labels that the task cannot use, and
+        where it needs labels and there are none."""
+        if task.needs_labels and labels is None:
+            raise BadData(f"metric {task.name} needs labels: save them under the key labels, or give --labels")
+        self._task, self._names, self._where = task, tuple(names), tuple(where)
+        self.labelled = labels is not None and task.label is not None
+        self._plain = Setting(task.parameters, self.labelled, None, metadata or {})
+        self._images = [image_size(sample) for sample in samples]
+        self._truths: dict[int, Any] = {}
+        self.fewest = task.fewest
+        if labels is not None and task.label is not None:
+            for index, label in enumerate(labels):
+                try:
+                    self._truths[index] = task.label(np.asarray(label))
+                except BadData as error:
+                    raise BadData(f"metric {task.name}: the label of sample {self._called(index)} {error}") from None
+
+    @property
+    def weighs(self) -> bool:
+        """Whether samples can count more than once."""
+        return not self._task.of_pairs
+
+    def evidence(self, index: int, reference: Sequence[Any], changed: Sequence[Any]) -> Any:
+        """What the task makes of one sample."""
+        image = self._images[index] if index < len(self._images) else None
+        setting = Setting(self._plain.parameters, self.labelled, image, self._plain.metadata)
+        try:
+            if index not in self._truths:
+                self._truths[index] = self._task.read(self._by_name(reference), setting)
+            return self._task.match(self._task.read(self._by_name(changed), setting), self._truths[index], setting)
+        except BadData as error:
+            raise BadData(f"{error} (sample {self._called(index)})") from None
+
+    def value(self, evidence: Sequence[Any], weights: np.ndarray | None = None) -> float:
+        """The task's number."""
+        if len(evidence) < self.fewest:
+            raise BadData(f"metric {self._task.name} of {len(evidence)} samples: it takes at least {self.fewest}")
+        return self._task.score(evidence, np.ones(len(evidence)) if weights is None else weights, self._plain)
+
+    def _called(self, index: int) -> str:
+        return self._where[index] if index < len(self._where) else str(index)
+
+    def _by_name(self, outputs: Sequence[Any]) -> Outputs:
+        return {name: as_array(value) for name, value in zip(self._names, outputs, strict=True)}
+
+
+class UserJudge:
+    """Scores by a function of the user's, which sees the outputs of all samples at once."""
+
+    fewest = 1
+    weighs = False
+
+    def __init__(self, function: str, names: Sequence[str], labels: np.ndarray | None = None) -> None:
+        self._function, self._names, self._labels = function, tuple(names), labels
+
+    def evidence(self, _index: int, _reference: Sequence[Any], changed: Sequence[Any]) -> Any:
+        """The changed outputs as they are."""
+        return [np.atleast_1d(as_array(each)) for each in changed]
+
+    def value(self, evidence: Sequence[Any], _weights: np.ndarray | None = None) -> float:
+        """The function's number for outputs stacked along the first axis; those of several shapes come as an array of
+        arrays."""
+        outputs = {name: _stacked([each[index] for each in evidence]) for index, name in enumerate(self._names)}
+        labels = None if self._labels is None else self._labels[: len(evidence)]
+        return call_user(self._function, outputs, labels)
+
+
+def judge_of(
+    metric: Metric,
+    names: Sequence[str],
+    samples: Sequence[Mapping[str, np.ndarray]] = (),
+    labels: np.ndarray | None = None,
+    metadata: Mapping[str, str] | None = None,
+    where: Sequence[str] = (),
+) -> Judge | None:
+    """What scores `metric`; None where sums of squares do. See TaskJudge for what it raises."""
+    if metric.own:
+        return UserJudge(metric.name, names, labels)
+    if metric.smooth:
+        return None
+    return TaskJudge(metric.task, names, samples, labels, metadata, where)
+
+
+def fewest_samples(metric: Metric) -> int:
+    """Samples without which `metric` gives no number."""
+    return 1 if metric.smooth or metric.own else metric.task.fewest
+
+
+def _stacked(values: Sequence[np.ndarray]) -> np.ndarray:
+    if len({each.shape[1:] for each in values}) == 1:
+        return np.concatenate(values)
+    result = np.empty(len(values), object)
+    for index, each in enumerate(values):
+        result[index] = each
+    return result

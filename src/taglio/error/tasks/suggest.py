@@ -1,0 +1,165 @@
+"""Which task a model's outputs are for, from their shapes and names, the inputs and the metadata. Runs no model."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import onnx
+
+from taglio.error.tasks.detection import on_grid
+from taglio.error.tasks.outputs import height_and_width
+from taglio.error.tasks.text import CHARACTERS
+from taglio.model.graph import Graph
+from taglio.model.load import Model
+
+Shape = tuple[int, ...]
+# Token classes have few labels; states that have more are states, unless they are as many as tokens.
+_MOST_LABELS = 64
+_SMALLEST_EMBEDDING = 32
+_POOLING = ("ReduceMean", "ReduceMax", "AveragePool", "GlobalAveragePool", "LpNormalization")
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """An input or output: its shape, 0 for a size that is not known, and the name of its type."""
+
+    name: str
+    shape: Shape
+    dtype: str
+
+    @property
+    def is_float(self) -> bool:
+        """Whether its values are float."""
+        return "float" in self.dtype
+
+    def __str__(self) -> str:
+        return f"{self.name} [{', '.join(str(size or '?') for size in self.shape)}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Suggestion:
+    """A metric that suits the model, and what tells so."""
+
+    metric: str
+    why: str
+
+
+def suggest_for(model: Model, graph: Graph) -> Suggestion | None:
+    """The same for a model, whose `graph` knows shapes that were seen where it ran."""
+    declared = {value.name: _declared(value) for value in (*model.proto.graph.input, *model.proto.graph.output)}
+    known = graph.tensor_map()
+
+    def tensor(name: str) -> Tensor:
+        shape = known[name].shape if name in known else None
+        return Tensor(name, declared.get(name, ()) if shape is None else shape, known[name].dtype)
+
+    rows = {name: each.dims[0] for name, each in model.initializers().items() if len(each.dims) == 2}
+    nodes = model.proto.graph.node
+    writer = {name: node for node in nodes for name in node.output}
+    return suggest(
+        [Tensor(each.name, each.sizes(0), each.dtype) for each in model.inputs],
+        [tensor(name) for name in model.outputs if name in known],
+        {each.key: each.value for each in model.proto.metadata_props},
+        vocabularies=[rows[node.input[0]] for node in nodes if node.op_type == "Gather" and node.input[0] in rows],
+        pooled=[name for name in model.outputs if _embeds(writer.get(name), writer)],
+    )
+
+
+def _declared(value: onnx.ValueInfoProto) -> Shape:
+    return tuple(dim.dim_value for dim in value.type.tensor_type.shape.dim)
+
+
+def _embeds(node: onnx.NodeProto | None, writer: Mapping[str, onnx.NodeProto]) -> bool:
+    """Whether a node pools, or divides by the length or the number of what it pooled, as exporters write it."""
+    node = _behind(node, writer, "Concat", "Reshape", "Squeeze", "Flatten", "Identity")
+    if node is None or node.op_type != "Div":
+        return node is not None and node.op_type in _POOLING
+    pooled = writer.get(node.input[0])
+    length = _behind(writer.get(node.input[1]), writer, "Clip", "Max", "Expand", "Add", "Unsqueeze")
+    return (pooled is not None and pooled.op_type == "ReduceSum") or (
+        length is not None and length.op_type == "ReduceL2"
+    )
+
+
+def _behind(node: onnx.NodeProto | None, writer: Mapping[str, onnx.NodeProto], *kinds: str) -> onnx.NodeProto | None:
+    """The first node, from `node` towards the inputs, that is of none of `kinds`."""
+    while node is not None and node.op_type in kinds:
+        node = writer.get(node.input[0])
+    return node
+
+
+def suggest(
+    inputs: Sequence[Tensor],
+    outputs: Sequence[Tensor],
+    metadata: Mapping[str, str],
+    *,
+    vocabularies: Sequence[int] = (),
+    pooled: Sequence[str] = (),
+) -> Suggestion | None:
+    """The task that the outputs are most likely for; None where nothing tells.
+
+    `vocabularies` are the numbers of rows of the tables that indices are looked up in, `pooled` the outputs that
+    pooling or a normalisation to unit length writes.
+    """
+    if names := metadata.get(CHARACTERS):
+        return Suggestion("ctc", f"the metadata names {len(names.splitlines())} characters")
+    floats = [each for each in outputs if each.is_float]
+    image = next((height_and_width(each.shape) for each in inputs if len(each.shape) == 4), None)
+    if image is not None:
+        return _of_image(image, floats, outputs) or _of_vector(floats, pooled)
+    tokens = any(not each.is_float and len(each.shape) == 2 for each in inputs)
+    for each in floats:
+        if len(each.shape) == 3 and tokens:
+            classes = each.shape[2]
+            if classes in vocabularies or 1 < classes <= _MOST_LABELS or "logits" in each.name.lower():
+                what = "as many classes as there are tokens" if classes in vocabularies else "classes for each token"
+                return Suggestion("tokens", f"output {each} has {what}")
+    return _of_vector(floats, pooled)
+
+
+def _of_image(image: tuple[int, int], floats: Sequence[Tensor], outputs: Sequence[Tensor]) -> Suggestion | None:
+    """Heads of networks that read an image of this height and width."""
+    names = {each.name for each in floats}
+    if {f"{what}_{stride}" for what in ("cls", "bbox") for stride in (8, 16, 32)} <= names:
+        return Suggestion("detection", "classes and boxes are outputs of the strides 8, 16 and 32")
+    flat = [each for each in floats if len(each.shape) == 3]
+    for boxes in flat:
+        beside = [each for each in flat if each is not boxes and each.shape[1] == boxes.shape[1]]
+        if boxes.shape[2] == 4 and beside:
+            told = f"{boxes} beside {beside[0]}"
+            return Suggestion("detection", f"{told} are boxes and scores")
+    for each in flat:
+        _, first, second = each.shape
+        if first >= 5 and second >= 5 and (on_grid(first, image) or on_grid(second, image)):
+            return Suggestion("detection", f"output {each} has a row for each cell of the image")
+    for each in outputs:
+        rank = len(each.shape)
+        if (rank == 4 and each.is_float and image in (each.shape[2:], each.shape[1:3])) or (
+            rank in (3, 4) and not each.is_float and each.shape[-2:] == image
+        ):
+            return Suggestion("segmentation", f"output {each} is as large as the image")
+    for each in flat:
+        if 2 * image[0] <= image[1] and min(each.shape[:2]) == 1 and each.shape[2] > 1:
+            return Suggestion("ctc", f"output {each} has classes for steps along a line")
+    return None
+
+
+def _of_vector(floats: Sequence[Tensor], pooled: Sequence[str]) -> Suggestion | None:
+    if not floats:
+        return None
+    first = floats[0]
+    for each in floats:
+        if _is_vector(each) and (each.name in pooled or _called_embedding(each.name)):
+            return Suggestion("similarity", f"output {each} is one vector for each input")
+    if len(first.shape) == 2 and first.shape[1] > 1:
+        return Suggestion("top1", f"output {first} may be scores of classes")
+    if first.shape and max(first.shape) == 1:
+        return Suggestion("r2", f"output {first} is one number")
+    return None
+
+
+def _is_vector(each: Tensor) -> bool:
+    return len(each.shape) == 2 and (each.shape[1] == 0 or each.shape[1] >= _SMALLEST_EMBEDDING)
+
+
+def _called_embedding(name: str) -> bool:
+    return any(word in name.lower() for word in ("embed", "feature", "pooled", "pooler"))

@@ -1,0 +1,94 @@
+"""The task that suits a model, told from shapes, names and metadata, and from real networks."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from taglio.error.tasks.suggest import Tensor, suggest, suggest_for
+from taglio.model.graph import build
+from taglio.model.load import load
+from taglio.model.observe import observe_random
+
+SHARED = Path(__file__).parents[3] / ".." / "shared"
+IMAGE, LINE, IDS = (1, 3, 640, 640), (1, 3, 48, 320), (1, 32)
+
+
+def tensors(*shapes: tuple[int, ...], dtype: str = "float32", names: tuple[str, ...] = ()) -> list[Tensor]:
+    return [Tensor(names[i] if names else f"t{i}", shape, dtype) for i, shape in enumerate(shapes)]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "task"),
+    [
+        (tensors(IMAGE), tensors((1, 84, 8400)), "detection"),
+        (tensors(IMAGE), tensors((1, 25200, 85)), "detection"),
+        (tensors((1, 640, 640, 3)), tensors((1, 8400, 85)), "detection"),
+        (tensors(IMAGE), tensors((1, 116, 8400), (1, 32, 160, 160)), "detection"),
+        (tensors((1, 3, 240, 320)), tensors((1, 4420, 2), (1, 4420, 4)), "detection"),
+        (tensors(IMAGE), tensors((1, 21, 640, 640)), "segmentation"),
+        (tensors(IMAGE), tensors((1, 640, 640), dtype="int64"), "segmentation"),
+        (tensors(LINE), tensors((1, 40, 97)), "ctc"),
+        (tensors(LINE), tensors((40, 1, 97)), "ctc"),
+        (tensors(IDS, dtype="int64"), tensors((1, 32, 9)), "tokens"),
+        (tensors(IDS, dtype="int64"), tensors((1, 32, 500), names=("logits",)), "tokens"),
+        (tensors(IDS, dtype="int64"), tensors((1, 32, 30000)), "tokens"),
+        (tensors(IDS, dtype="int64"), tensors((1, 32, 384), (1, 384), names=("states", "pooler_output")), "similarity"),
+        (tensors(IMAGE), tensors((1, 512), names=("embedding",)), "similarity"),
+        (tensors(IMAGE), tensors((1, 1000)), "top1"),
+        (tensors((1, 8)), tensors((1, 1)), "r2"),
+        (tensors((1, 8)), tensors((1,), dtype="int64"), None),
+        (tensors(IMAGE), tensors((1, 64, 20, 20)), None),
+    ],
+)
+def test_shapes_tell_the_task(inputs: list[Tensor], outputs: list[Tensor], task: str | None) -> None:
+    found = suggest(inputs, outputs, {}, vocabularies=[30000])
+    assert (found.metric if found else None) == task
+
+
+def test_characters_in_the_metadata_tell_a_recogniser() -> None:
+    found = suggest(tensors(LINE), tensors((1, 40, 5)), {"character": "a\nb\nc"})
+    assert found is not None and (found.metric, found.why) == ("ctc", "the metadata names 3 characters")
+
+
+def test_pooled_states_are_an_embedding_and_scores_are_not(tmp_path: Path) -> None:
+    def saved(*nodes: onnx.NodeProto) -> Path:
+        weight = numpy_helper.from_array(np.ones((8, 64), np.float32), "w")
+        x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 5, 8])
+        y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 64])
+        body = [helper.make_node("MatMul", ["x", "w"], ["h"]), *nodes]
+        graph = helper.make_graph(body, "g", [x], [y], [weight])
+        path = tmp_path / "m.onnx"
+        onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+        return path
+
+    def found(path: Path) -> str:
+        model = load(path)
+        result = suggest_for(model, build(model, observe_random(model)[0]))
+        assert result is not None
+        return result.metric
+
+    mean = helper.make_node("ReduceMean", ["h"], ["m"], axes=[1], keepdims=0)
+    assert found(saved(mean, helper.make_node("LpNormalization", ["m"], ["y"], axis=1))) == "similarity"
+    assert found(saved(helper.make_node("ReduceMean", ["h"], ["y"], axes=[1], keepdims=0))) == "similarity"
+    assert found(saved(mean, helper.make_node("Softmax", ["m"], ["y"]))) == "top1"
+
+
+@pytest.mark.skipif(not (SHARED / "models" / "wild").exists(), reason="../shared is not beside the checkout")
+@pytest.mark.parametrize(
+    ("name", "task"),
+    [
+        ("wild/ch_PP-OCRv4_rec_infer", "ctc"),
+        ("wild/ch_PP-OCRv4_det_infer", "segmentation"),
+        ("wild/paraphrase-MiniLM-L3-v2-6000", "similarity"),
+        ("wild/magika-standard_v3_3", "top1"),
+        ("yunet-n-640", "detection"),
+        ("ultraface-rfb-320", "detection"),
+    ],
+)
+def test_real_networks(name: str, task: str) -> None:
+    model = load(SHARED / "models" / f"{name}.onnx")
+    found = suggest_for(model, build(model, observe_random(model)[0]))
+    assert found is not None and found.metric == task
