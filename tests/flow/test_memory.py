@@ -19,7 +19,7 @@ from taglio.errors import BadOption
 from taglio.flow import workspace
 from taglio.flow.answers import answers
 from taglio.flow.memory import activation_bytes
-from taglio.flow.workspace import Setup
+from taglio.flow.work import Setup, open_work
 from taglio.profile import stopwatch
 from taglio.profile.stopwatch import Effort, time_models
 from taglio.quantize.ranges import calibrate
@@ -110,10 +110,11 @@ def test_a_limit_that_is_too_small_says_what_is_needed(
 
 def test_the_limit_is_kept_from_stage_to_stage(given: tuple[Path, Path], tmp_path: Path) -> None:
     small = replace(setup(*given), memory_bytes=2**40)
-    workspace.create(tmp_path / "out", small)
+    work = open_work(small)
+    workspace.begin(tmp_path / "out", work.model.sha256, small, work.model.proto, work.graph)
     assert workspace.reopen(tmp_path / "out").memory_bytes == 2**40
     with pytest.raises(BadOption, match=r"needs .* at least"):
-        workspace.create(tmp_path / "other", replace(small, memory_bytes=1))
+        open_work(replace(small, memory_bytes=1))
 
 
 def groups_of(monkeypatch: pytest.MonkeyPatch, limit_bytes: int | None) -> tuple[list[list[str]], dict[str, float]]:
@@ -160,12 +161,12 @@ def test_one_at_a_time_where_no_two_fit(monkeypatch: pytest.MonkeyPatch) -> None
     assert min(seconds.values()) > 0.0
 
 
-def test_answers_and_errors_are_the_same_without_room(given: tuple[Path, Path], tmp_path: Path) -> None:
-    work = workspace.create(tmp_path / "out", setup(*given))
+def test_answers_and_errors_are_the_same_without_room(given: tuple[Path, Path]) -> None:
+    work = open_work(setup(*given))
     builder = work.builder(DEFAULT_SCHEME)
     assignment = {block.name: INT8 for block in work.graph.candidates()}
     models = {"int8": lambda: builder.build(assignment)}
-    wide, narrow = (answers(replace(work, memory_bytes=limit), models, Metric()) for limit in (None, 8))
+    wide, narrow = (answers(work.but(memory_bytes=limit), models, Metric()) for limit in (None, 8))
     assert wide == narrow
     switchable = Switchable(work.model, work.graph, builder, CHOICES, SessionOptions(1))
     held, filed = (

@@ -193,7 +193,7 @@ def _held(model: Model) -> Model:
     proto = weights.in_memory(model.proto)
     if weights.refers(proto):
         raise CannotQuantize(
-            f"{model.name} has {weights.size_bytes(proto) / 1e9:.1f} GB of weights, ONNX Runtime's tools for this method "
+            f"{model.name} has {weights.size_bytes(proto) / 1e9:.1f} GB of weights, ONNX Runtime tools for it "
             "take 2 GB: use a static scheme in the qdq format"
         )
     return replace(model, proto=proto)
