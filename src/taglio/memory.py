@@ -14,10 +14,12 @@ from typing import Any, overload
 
 import numpy as np
 
-from taglio.scratch import lasting
+from taglio.scratch import PREFIX, lasting
 
 # The share of the limit that each kind of thing held may take: outputs to compare with, samples.
 OUTPUTS, SAMPLES = 0.125, 0.25
+# Linux's MADV_DONTNEED.
+_DONT_NEED = 4
 _CGROUPS = (
     ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
     ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
@@ -53,10 +55,25 @@ def peak_bytes() -> int:
 
 
 def give_back() -> None:
-    """Return to the system what was freed: the C library keeps it for the next that asks."""
+    """Return to the system what was freed, which the C library keeps for the next that asks; and pages of weights'
+    files, which are read again when somebody looks at them."""
     gc.collect()
-    if hasattr(library := ctypes.CDLL(None), "malloc_trim"):
+    library = ctypes.CDLL(None)
+    if hasattr(library, "malloc_trim"):
         library.malloc_trim(0)
+    for start, end in _mapped():
+        library.madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), _DONT_NEED)
+
+
+def _mapped() -> Iterator[tuple[int, int]]:
+    """Where files of our temporary folders are mapped and nothing of them was changed in memory."""
+    where = ""
+    for line in _lines("/proc/self/smaps"):
+        if "-" in line.split(" ", 1)[0]:
+            where = line
+        elif line.startswith("Anonymous:") and line.split()[1] == "0" and f"/{PREFIX}" in where:
+            start, end = (int(each, 16) for each in where.split(" ", 1)[0].split("-"))
+            yield start, end
 
 
 def _lines(path: str) -> list[str]:

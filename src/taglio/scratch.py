@@ -10,7 +10,8 @@ import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
-_PREFIX = "taglio-scratch-"
+# What the names of temporary folders begin with.
+PREFIX = "taglio-scratch-"
 # One that was made a moment ago may not be locked yet.
 _YOUNG_S = 60.0
 
@@ -34,7 +35,7 @@ def lasting(owner: object) -> Path:
 
 def _made() -> tuple[Path, int]:
     _sweep(Path(tempfile.gettempdir()))
-    folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
+    folder = Path(tempfile.mkdtemp(prefix=PREFIX))
     place = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     with contextlib.suppress(OSError):  # a file system without locks: then nobody sweeps either
         fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -47,7 +48,7 @@ def _remove(folder: Path, place: int) -> None:
 
 
 def _sweep(parent: Path) -> None:
-    for folder in parent.glob(f"{_PREFIX}*"):
+    for folder in parent.glob(f"{PREFIX}*"):
         with contextlib.suppress(OSError):  # another user's, in use, or gone meanwhile
             if time.time() - folder.stat().st_mtime < _YOUNG_S:
                 continue

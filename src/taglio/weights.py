@@ -23,13 +23,13 @@ from taglio.errors import BadModel
 from taglio.scratch import lasting
 
 IN_FILES_BYTES = 256 * 1024**2
+# What protobuf takes in one message.
+MESSAGE_BYTES = 2 * 1024**3
 # Smaller tensors are held: runtimes look into sizes and scales before they open any file.
 LEAST_BYTES = 4096
 # Memory is mapped by pages.
 _ALIGNED = 4096
 _CHUNK = 16 * 1024**2
-# What protobuf takes in one message.
-_MOST_BYTES = 2 * 1024**3 - 1
 # Of these one value in NumPy is one value in the file.
 _PLAIN = frozenset(
     {TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BOOL, TensorProto.INT8, TensorProto.UINT8,
@@ -184,7 +184,7 @@ def hold(tensor: TensorProto) -> None:
 
 def in_memory(proto: onnx.ModelProto) -> onnx.ModelProto:
     """`proto` with all of its weights in memory, where protobuf takes them."""
-    if not refers(proto) or size_bytes(proto) >= _MOST_BYTES:
+    if not refers(proto) or size_bytes(proto) >= MESSAGE_BYTES:
         return proto
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)

@@ -19,11 +19,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     remarks = logging.StreamHandler(sys.stderr)
     remarks.setFormatter(logging.Formatter("taglio: %(message)s"))
     log = logging.getLogger("taglio.flow")
-    log.setLevel(logging.INFO)
     log.addHandler(remarks)
     try:
         own, after = _split(list(sys.argv[1:] if arguments is None else arguments))
         options = build_parser().parse_args(own, argparse.Namespace(after=after))
+        log.setLevel(logging.WARNING if getattr(options, "json", False) else logging.INFO)
         code = options.command(options)
     except TaglioError as error:
         sys.stderr.write(f"taglio: {type(error).__name__}: {as_flags(str(error))}\n")

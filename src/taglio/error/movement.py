@@ -20,6 +20,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
+from taglio.error.compared import as_array
 from taglio.error.parts import Parts, labelled, reduced, whole
 from taglio.error.scales import channel_axes, groups_by_scale
 from taglio.errors import TaglioError
@@ -29,6 +30,8 @@ from taglio.runtimes.onnxruntime import SessionOptions, open_session, run_sessio
 _MOST = 16
 # Inputs that the scales are taken from, and seconds after which no more are run; shapes that are looked at.
 _INPUTS, _SECONDS, _SHAPES = 4, 2.0, 8
+# Beyond one of each shape no more samples are looked at than hold so many bytes. Values summed at once.
+_HELD_BYTES, _AT_ONCE = 256_000_000, 2**20
 
 _FLOATS = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE, onnx.TensorProto.BFLOAT16)
 # Of these every value is one of the input's, and as large.
@@ -145,13 +148,13 @@ class _Movement:
         session = open_session(_showing(self._model, wanted), options, label=self._model.name)
         needed = len({_shapes(each) for each in samples})
         result: list[dict[str, np.ndarray]] = []
-        start = time.perf_counter()
+        start, held = time.perf_counter(), 0
         for sample in samples:
-            if len(result) >= needed and time.perf_counter() - start > _SECONDS:
+            if len(result) >= needed and (time.perf_counter() - start > _SECONDS or held > _HELD_BYTES):
                 break
-            result.append(
-                {**sample, **dict(zip(wanted, run_session(session, wanted, sample, "the data"), strict=True))}
-            )
+            found = run_session(session, wanted, sample, "the data")
+            held += sum(each.nbytes for each in map(as_array, found))
+            result.append({**sample, **dict(zip(wanted, found, strict=True))})
         return result
 
     def _channels(self, name: str, values: Sequence[Values]) -> tuple[int, np.ndarray] | None:
@@ -196,13 +199,15 @@ class _Movement:
             return
         marks = moved.astype(np.int16)
         marks[marks == 0] = marks.max(initial=0)  # padding, whose zeros change no norm
-        flat = value.astype(np.float64).ravel()
-        squares = np.where(np.abs(flat) < 1e15, flat, 0.0) ** 2
-        counts = np.bincount(marks.ravel())
-        for label, square in enumerate(np.bincount(marks.ravel(), squares)):
-            if label in scales:
-                scales[label].square += float(square)
-                scales[label].count += int(counts[label])
+        flat, all_marks = value.ravel(), marks.ravel()
+        for start in range(0, len(flat), _AT_ONCE):
+            some, own = flat[start : start + _AT_ONCE].astype(np.float64), all_marks[start : start + _AT_ONCE]
+            some[~(np.abs(some) < 1e15)] = 0.0
+            counts = np.bincount(own)
+            for label, square in enumerate(np.bincount(own, some**2)):
+                if label in scales:
+                    scales[label].square += float(square)
+                    scales[label].count += int(counts[label])
         labels.setdefault(self._model.outputs.index(name), {})[value.shape] = reduced(marks)
 
     def _alone(self, sample: Values) -> onnx.ModelProto:

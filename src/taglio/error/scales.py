@@ -16,6 +16,8 @@ _BOUNDED = {"Sigmoid", "HardSigmoid", "Softmax", "LogSoftmax", "Tanh", "Softsign
 _CHANNELS_SECOND = {"Conv", "ConvTranspose", "BatchNormalization", "InstanceNormalization", "GroupNormalization",
                     "MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool", "Resize"}  # fmt: skip
 _CHANNELS_LAST = {"MatMul", "Gemm", "LayerNormalization", "SkipLayerNormalization", "FusedMatMul"}
+# Values looked at together.
+_AT_ONCE = 2**20
 
 
 def groups_by_scale(values: Sequence[np.ndarray]) -> np.ndarray:
@@ -24,13 +26,20 @@ def groups_by_scale(values: Sequence[np.ndarray]) -> np.ndarray:
     The channels, in the order of their root mean square, are cut at the widest gap while the two ends of a group are
     more than `_APART` apart. Channels that are silent but for a few values count with the largest: rare, not small.
     """
-    together = np.concatenate(values, axis=1).astype(np.float64)
-    groups = np.zeros(len(together), np.int64)
-    together = np.where(np.abs(together) < 1e15, together, 0.0)
-    if together.shape[1] == 0:
+    count = sum(each.shape[1] for each in values)
+    groups = np.zeros(len(values[0]), np.int64)
+    if count == 0:
         return groups
-    rms = np.sqrt((together**2).mean(axis=1))
-    steady = np.abs(together).mean(axis=1) > _STEADY * rms
+    squares, sizes = np.zeros(len(groups)), np.zeros(len(groups))
+    for each in values:
+        rows = max(1, _AT_ONCE // max(1, each.shape[1]))
+        for start in range(0, len(each), rows):
+            some = np.abs(each[start : start + rows].astype(np.float64))
+            some[~(some < 1e15)] = 0.0
+            sizes[start : start + rows] += some.sum(axis=1)
+            squares[start : start + rows] += (some**2).sum(axis=1)
+    rms = np.sqrt(squares / count)
+    steady = sizes / count > _STEADY * rms
     usable = np.flatnonzero(steady & (rms > _NOTHING * rms.max()))
     runs = [usable[np.argsort(-rms[usable], kind="stable")]]
     while len(runs) < _MOST:

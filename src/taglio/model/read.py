@@ -10,7 +10,6 @@ from onnx import TensorProto
 from taglio import weights
 from taglio.errors import BadModel, one_line
 
-MODEL_FILE_LIMIT_BYTES = 2 * 1024**3
 _OTHER_KINDS = {".h5": "Keras", ".keras": "Keras", ".tflite": "TFLite", ".pt": "PyTorch", ".pt2": "PyTorch"}
 
 
@@ -34,7 +33,7 @@ def read(source: Path | onnx.ModelProto) -> tuple[onnx.ModelProto, "hashlib._Has
         raise BadModel(f"{path}: cannot be read ({error.strerror}): give the path of an .onnx file") from None
     if not data:
         raise BadModel(f"{path}: is empty (0 bytes): export the model again")
-    if len(data) >= MODEL_FILE_LIMIT_BYTES:
+    if len(data) >= weights.MESSAGE_BYTES:
         raise BadModel(f"{path}: {len(data):,} bytes; the protobuf limit is 2 GiB: save it with external data")
     digest = hashlib.sha256(data)
     proto = parsed(path, data)

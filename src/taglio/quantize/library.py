@@ -17,6 +17,7 @@ import contextlib
 import logging
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -54,6 +55,7 @@ def qoperator(model: Model, graph: Graph, blocks: Sequence[str], scheme: Scheme,
     Raises BadOption where `scheme` is not of format qoperator or `ranges` are of another calibration, CannotQuantize
     for a block that ONNX Runtime has no such operator for, or would leave in float.
     """
+    model = _held(model)
     if scheme.format != "qoperator":
         raise BadOption(f"scheme {scheme} asks for another format: write qoperator in place of {scheme.format}")
     if ranges.method != scheme.calibration:
@@ -99,6 +101,7 @@ def dynamic(model: Model, graph: Graph, blocks: Sequence[str], scheme: Scheme) -
     The calibration and format of `scheme` do not apply. Raises BadOption for activations other than u8 asymmetric,
     which is what ONNX Runtime computes, CannotQuantize for a block without such an operator or with one it cannot do.
     """
+    model = _held(model)
     if scheme.activation != "u8" or scheme.activation_symmetry != "asymmetric":
         raise BadOption(f"scheme {scheme}: dynamic activations are always u8 asymmetric: use u8{scheme.weight}-asym")
     chosen = _blocks(graph, blocks)
@@ -141,6 +144,7 @@ def float16(model: Model, graph: Graph, blocks: Sequence[str]) -> onnx.ModelProt
     Raises CannotQuantize for a block whose operators the converter leaves in float32, or whose weights float16 cannot
     hold.
     """
+    model = _held(model)
     chosen = _blocks(graph, blocks)
     if not chosen:
         return _copy(model.proto)
@@ -182,6 +186,17 @@ def _without_float_movement(graph: Graph, chosen: Sequence[Block]) -> list[Block
         if block.movement and block.inputs and tensors[block.inputs[0]].producer not in asked:
             asked.discard(block.name)
     return [block for block in chosen if block.name in asked]
+
+
+def _held(model: Model) -> Model:
+    """The model with its weights in memory, where the tools look for them. Raises CannotQuantize for too many."""
+    proto = weights.in_memory(model.proto)
+    if weights.refers(proto):
+        raise CannotQuantize(
+            f"{model.name} has {weights.size_bytes(proto) / 1e9:.1f} GB of weights, ONNX Runtime tools for it "
+            "take 2 GB: use a static scheme in the qdq format"
+        )
+    return replace(model, proto=proto)
 
 
 def _copy(proto: onnx.ModelProto) -> onnx.ModelProto:

@@ -1,0 +1,210 @@
+"""A limit on memory changes where things wait, and no result; a model of many weights goes the whole way."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from taglio import weights
+from taglio.cli import main
+from taglio.data.dataset import Samples, split
+from taglio.data.files import load as load_data
+from taglio.error.loss import Metric
+from taglio.error.measure import ErrorMeter
+from taglio.error.switchable import Switchable
+from taglio.errors import BadOption
+from taglio.flow import workspace
+from taglio.flow.answers import answers
+from taglio.flow.memory import activation_bytes
+from taglio.flow.work import Setup, open_work
+from taglio.profile import stopwatch
+from taglio.profile.stopwatch import Effort, time_models
+from taglio.quantize.ranges import calibrate
+from taglio.quantize.scheme import DEFAULT_SCHEME
+from taglio.runtimes import onnxruntime
+from taglio.runtimes.onnxruntime import SessionOptions
+from tests.components.cases import CHOICES, INT8, tiny
+from tests.models import Sketch, conv_relu_chain, two_in_two_out
+
+EFFORT = Effort(warmup=1, minimum=2, maximum=2, budget_s=0.1)
+
+
+def products(count: int = 3) -> onnx.ModelProto:
+    g = Sketch(3)
+    x = g.input("x", 1, 64)
+    for _ in range(count):
+        x = g.op("Relu", g.op("MatMul", x, g.weight(64, 64, gain=1.4)))
+    return g.model(x)
+
+
+@pytest.fixture
+def given(tmp_path: Path) -> tuple[Path, Path]:
+    model, data = tmp_path / "model.onnx", tmp_path / "data.npy"
+    onnx.save(products(), model, save_as_external_data=True, location="model.onnx.data", size_threshold=1024)
+    np.save(data, np.random.default_rng(0).standard_normal((24, 1, 64)).astype(np.float32))
+    return model, data
+
+
+def setup(model: Path, data: Path) -> Setup:
+    return Setup(str(model), {}, str(data), "", 0, 1, False, "all", DEFAULT_SCHEME)
+
+
+def test_a_model_of_many_weights_goes_the_whole_way(
+    given: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, data = given
+    out = tmp_path / "out"
+    monkeypatch.setattr(weights, "IN_FILES_BYTES", 1)
+    scheme = ["--scheme", str(DEFAULT_SCHEME), "--effort", "0.05", "--threads", "1"]
+    assert main(["inspect", str(model)]) == 0
+    assert main(["profile", str(model), "--data", str(data), "-o", str(out), *scheme]) == 0
+    assert "memory: at least" in capsys.readouterr().err
+    assert main(["error", str(out), "--effort", "0.05"]) == 0
+    assert main(["plan", str(out), "--max-error", "0.5"]) == 0
+    assert main(["build", str(out)]) == 0
+    assert main(["run", str(out), "--runs", "3"]) == 0
+    assert main(["report", str(out)]) == 0
+    built = out / "components" / "model.onnx"
+    assert built.stat().st_size < 64 * 64 < built.with_name("model.onnx.data").stat().st_size
+    onnx.checker.check_model(built)
+    onnx.checker.check_model(out / "float32.onnx")
+    with built.with_name("model.onnx.data").open("rb+") as file:
+        file.write(b"changed")
+    capsys.readouterr()
+    assert main(["run", str(out), "--runs", "3"]) == 2
+    assert "model.onnx.data: component 0-local was changed" in capsys.readouterr().err
+
+
+def test_it_is_optimised_and_quantised_in_one_go_too(
+    given: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, data = given
+    monkeypatch.setattr(weights, "IN_FILES_BYTES", 1)
+    out = tmp_path / "out"
+    common = [str(model), "--data", str(data), "--scheme", str(DEFAULT_SCHEME)]
+    assert main(["optimize", *common, "--max-error", "0.5", "--effort", "0.05", "--threads", "1", "-o", str(out)]) == 0
+    onnx.checker.check_model(out / "components" / "model.onnx")
+    for method in ("static", "dynamic", "float16"):
+        chosen = common[:3] if method != "static" else common
+        assert main(["quantize", *chosen, "--method", method, "-o", str(tmp_path / f"{method}.onnx")]) == 0
+        onnx.checker.check_model(tmp_path / f"{method}.onnx")
+
+
+def test_a_limit_that_is_too_small_says_what_is_needed(
+    given: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, data = given
+    common = ["profile", str(model), "--data", str(data), "-o", str(tmp_path / "out")]
+    assert main([*common, "--memory-limit", "10MB"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("taglio: BadOption: --memory-limit 10 MB: model needs ")
+    assert said.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+    for wrong in ("0", "-1GB", "much", "1e400GB"):
+        assert main([*common, f"--memory-limit={wrong}"]) == 2
+        assert "is not a size: give 8GB or 500MB" in capsys.readouterr().err
+
+
+def test_the_limit_is_kept_from_stage_to_stage(given: tuple[Path, Path], tmp_path: Path) -> None:
+    small = replace(setup(*given), memory_bytes=2**40)
+    work = open_work(small)
+    workspace.begin(tmp_path / "out", work.model.sha256, small, work.model.proto, work.graph)
+    assert workspace.reopen(tmp_path / "out").memory_bytes == 2**40
+    with pytest.raises(BadOption, match=r"needs .* at least"):
+        open_work(replace(small, memory_bytes=1))
+
+
+def groups_of(monkeypatch: pytest.MonkeyPatch, limit_bytes: int | None) -> tuple[list[list[str]], dict[str, float]]:
+    """Which models were timed side by side, and their times, with a session that takes a megabyte."""
+    groups: list[list[str]] = []
+    taken = [0]
+    opened = onnxruntime.open_session
+    interleave: Callable[..., object] = stopwatch._interleave
+
+    def watched(sessions: dict[str, object], *rest: object, **named: object) -> object:
+        groups.append([*sessions])
+        result = interleave(sessions, *rest, **named)
+        taken[0] = 0
+        return result
+
+    def counting(model: object, *rest: object, **named: object) -> object:
+        taken[0] += 1_000_000 if isinstance(model, Path) else 0
+        return opened(model, *rest, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(stopwatch, "open_session", counting)
+    monkeypatch.setattr(stopwatch, "used_bytes", lambda: 500_000 + taken[0])
+    monkeypatch.setattr(stopwatch, "_interleave", watched)
+    model = conv_relu_chain()
+    feed = {"x": np.zeros([d.dim_value for d in model.graph.input[0].type.tensor_type.shape.dim], np.float32)}
+    models = {name: lambda: model for name in "abcde"}
+    timed = time_models(models, [feed], SessionOptions(1), EFFORT, kernels=False, limit_bytes=limit_bytes)
+    assert [*timed] == [*"abcde"]
+    assert all(len(each.reference_s) == len(each.samples_s) > 0 for each in timed.values())
+    assert timed["a"].reference_s == timed["a"].samples_s
+    return groups, {name: each.wall.median_s for name, each in timed.items()}
+
+
+def test_sessions_are_timed_in_groups_beside_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert groups_of(monkeypatch, limit_bytes=None)[0] == [[*"abcde"]]
+
+
+def test_a_limit_makes_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert groups_of(monkeypatch, limit_bytes=3_600_000)[0] == [[*"abc"], [*"ade"]]
+
+
+def test_one_at_a_time_where_no_two_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    groups, seconds = groups_of(monkeypatch, limit_bytes=1_600_000)
+    assert groups == [["a"], ["b"], ["c"], ["d"], ["e"]]
+    assert min(seconds.values()) > 0.0
+
+
+def test_answers_and_errors_are_the_same_without_room(given: tuple[Path, Path]) -> None:
+    work = open_work(setup(*given))
+    builder = work.builder(DEFAULT_SCHEME)
+    assignment = {block.name: INT8 for block in work.graph.candidates()}
+    models = {"int8": lambda: builder.build(assignment)}
+    wide, narrow = (answers(work.but(memory_bytes=limit), models, Metric()) for limit in (None, 8))
+    assert wide == narrow
+    switchable = Switchable(work.model, work.graph, builder, CHOICES, SessionOptions(1))
+    held, filed = (
+        ErrorMeter(switchable, work.data.held_out.samples, work.parts, room_bytes=room) for room in (None, 0)
+    )
+    one, other = held.read(assignment), filed.read(assignment)
+    np.testing.assert_array_equal(one.l2, other.l2)
+    np.testing.assert_array_equal(one.sketch, other.sketch)
+
+
+@pytest.mark.parametrize("method", ["entropy", "percentile"])
+def test_histograms_of_a_few_tensors_at_a_time_are_the_same(tmp_path: Path, method: str) -> None:
+    case = tiny(conv_relu_chain(), tmp_path)
+    all_at_once = calibrate(case.model, case.held_out, method)  # type: ignore[arg-type]
+    each_alone = calibrate(case.model, case.held_out, method, room_bytes=1)  # type: ignore[arg-type]
+    assert all_at_once == each_alone
+
+
+def test_samples_that_wait_in_a_file_are_the_same(tmp_path: Path) -> None:
+    case = tiny(two_in_two_out(), tmp_path)
+    rng = np.random.default_rng(0)
+    arrays = {spec.name: rng.standard_normal((9, *spec.sizes())).astype(np.float32) for spec in case.model.inputs}
+    np.savez(tmp_path / "data.npz", **{**arrays, "labels": np.arange(9)})  # type: ignore[arg-type]
+    held = split(load_data(tmp_path / "data.npz", case.model.inputs))
+    filed = split(load_data(tmp_path / "data.npz", case.model.inputs, room_bytes=0))
+    for one, other in ((held.calibration, filed.calibration), (held.held_out, filed.held_out)):
+        assert isinstance(other.samples, Samples)
+        assert (one.sha256, one.names) == (other.sha256, other.names)
+        assert one.labels is not None
+        np.testing.assert_array_equal(one.labels, other.labels)
+        assert len(one.samples) == len(other.samples)
+        for a, b in zip(one.samples, other.samples[:], strict=True):
+            assert a.keys() == b.keys()
+            assert all(np.array_equal(a[name], b[name]) for name in a)
+
+
+def test_what_tensors_hold_at_one_time(tmp_path: Path) -> None:
+    graph = tiny(conv_relu_chain(), tmp_path).graph
+    sizes = {tensor.name: tensor.float_bytes for tensor in graph.tensors}
+    pairs = [sum(sizes[name] for name in (*block.inputs, *block.outputs)) for block in graph.blocks]
+    assert activation_bytes(graph) == max(pairs)  # a chain: what is read and what is written

@@ -1,0 +1,111 @@
+"""Weights in files: read back as they were, written once, found by a runtime, gone with their store."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from taglio import weights
+from taglio.errors import BadModel
+from taglio.runtimes.onnxruntime import SessionOptions, open_session
+from taglio.weights import Store
+
+RNG = np.random.default_rng(0)
+SQUARE = RNG.standard_normal((64, 64)).astype(np.float32)
+FEED = {"x": RNG.standard_normal((2, 64)).astype(np.float32)}
+
+
+def product(tensor: TensorProto) -> onnx.ModelProto:
+    node = helper.make_node("MatMul", ["x", tensor.name], ["y"])
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 64]) for name in "xy"]
+    graph = helper.make_graph([node], "product", ends[:1], ends[1:], [tensor])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.float64, np.int8, np.uint8, np.int32, np.int64, np.bool_])
+def test_values_come_back(dtype: type) -> None:
+    store = Store()
+    values: np.ndarray = (100 * RNG.standard_normal((50, 200))).astype(dtype)
+    tensor = store.tensor(values, "w")
+    assert weights.in_file(tensor)
+    assert not tensor.raw_data
+    np.testing.assert_array_equal(weights.values(tensor), values)
+    np.testing.assert_array_equal(store.keep(values), values)
+
+
+def test_short_values_are_held() -> None:
+    store = Store()
+    tensor = store.tensor(np.array(3.0, np.float32), "s")
+    assert not weights.in_file(tensor)
+    assert weights.values(tensor) == 3.0
+    assert store.keep(np.ones(3)) is not None
+
+
+def test_the_same_bytes_are_written_once() -> None:
+    store = Store()
+    first = store.keep(SQUARE)
+    places = {weights.place(store.tensor(each, name)) for name, each in {"a": SQUARE, "b": first}.items()}
+    assert len(places) == 1
+    assert weights.place(store.tensor(first.T, "t")) not in places  # a view of it holds other bytes
+    np.testing.assert_array_equal(weights.values(store.tensor(first.T, "t")), SQUARE.T)
+    assert sum(each.stat().st_size for each in store.folder.iterdir()) == 2 * SQUARE.nbytes
+
+
+def test_a_runtime_finds_them_and_what_it_saves_finds_them_too(tmp_path: Path) -> None:
+    proto = product(Store().tensor(SQUARE, "w"))  # the store is gone: its files are
+    with pytest.raises(FileNotFoundError):
+        weights.values(proto.graph.initializer[0])
+    store = Store()
+    proto = product(store.tensor(SQUARE, "w"))
+    saved = tmp_path / "optimised.onnx"
+    first = open_session(proto, SessionOptions(1), save_optimized=saved).run(None, FEED)
+    assert saved.stat().st_size < SQUARE.nbytes
+    second = open_session(saved, SessionOptions(1)).run(None, FEED)
+    for found in (first, second):
+        np.testing.assert_allclose(found[0], FEED["x"] @ SQUARE, rtol=1e-4, atol=1e-4)
+
+
+def test_a_saved_model_stands_on_its_own(tmp_path: Path) -> None:
+    store = Store()
+    store.keep(np.zeros(5000, np.float32))  # what it does not refer to stays behind
+    path, data = tmp_path / "model.onnx", tmp_path / "model.onnx.data"
+    weights.save(path, product(store.tensor(SQUARE, "w")), data, data.name)
+    del store
+    assert data.stat().st_size == SQUARE.nbytes
+    onnx.checker.check_model(path)
+    np.testing.assert_array_equal(numpy_helper.to_array(onnx.load(path).graph.initializer[0]), SQUARE)
+    np.testing.assert_array_equal(weights.values(weights.load(path).graph.initializer[0]), SQUARE)
+    assert weights.size_bytes(weights.load(path)) >= SQUARE.nbytes
+
+
+def test_what_a_model_holds_moves_into_the_store() -> None:
+    store = Store()
+    held = product(numpy_helper.from_array(SQUARE, "w"))
+    moved = store.take(held)
+    assert moved.ByteSize() < 1000
+    assert weights.weight_bytes(moved) == SQUARE.nbytes
+    np.testing.assert_array_equal(weights.values(moved.graph.initializer[0]), SQUARE)
+
+
+def test_tensors_in_branches_and_attributes_are_found() -> None:
+    inner = helper.make_graph([], "inner", [], [], [numpy_helper.from_array(SQUARE, "inner")])
+    nodes = [
+        helper.make_node("If", ["c"], ["y"], then_branch=inner, else_branch=inner),
+        helper.make_node("Constant", [], ["k"], value=numpy_helper.from_array(SQUARE[:1], "attribute")),
+    ]
+    proto = helper.make_model(helper.make_graph(nodes, "g", [], []))
+    assert [each.name for each in weights.tensors(proto)] == ["inner", "inner", "attribute"]
+    assert weights.weight_bytes(proto) == 2 * SQUARE.nbytes + SQUARE[:1].nbytes
+
+
+def test_a_full_disk_is_said_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store()
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "open", full)
+    with pytest.raises(BadModel, match=r"No space left on device; .* set TMPDIR to a disk with room"):
+        store.keep(SQUARE)
