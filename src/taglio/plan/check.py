@@ -8,7 +8,7 @@ at once, nothing starts before what it needs has arrived, everything takes what 
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from itertools import pairwise, product
-from math import isclose
+from math import inf, isclose
 
 from taglio.cluster.devices import Cluster
 from taglio.error.model import ErrorModel
@@ -322,7 +322,8 @@ class _Checks(Facts):
             busy[name] *= self.profiles[name].sustained()
         for name, shared in [(each.name, each.processor) for each in self.cluster.devices if each.processor]:
             busy[shared] = busy.get(shared, 0.0) + busy.pop(name, 0.0)
-        rate, said = 1.0 / max(busy.values()), plan.predicted_rate_per_s
+        longest, said = max(busy.values()), plan.predicted_rate_per_s
+        rate = 1.0 / longest if longest > 0.0 else inf  # on a busy machine everything may cost nothing beside the noise
         if said is not None and not _close(rate, said.value):
             raise PlanIsWrong(
                 f"there is room for {rate:.4g} requests a second by the tables, the plan says {said.value:.4g}"
