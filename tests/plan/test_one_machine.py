@@ -57,6 +57,14 @@ def named(chosen: Assignment) -> dict[str, str]:
     return {block: precision.name for block, precision in chosen.items()}
 
 
+def test_a_model_too_quick_to_be_timed_has_a_plan() -> None:
+    s = Sketch()
+    graph = s.graph(s.conv(s.input("x")))
+    times = {(block.name, form): 0.0 for block in graph.blocks for form in forms(block)}
+    plan = solved(graph, profile_of(graph, times, dict.fromkeys(s.tensors, (0.0,) * 4)), None, Limits(None))
+    assert (plan.predicted_latency_s.value, plan.predicted_rate_per_s) == (0.0, None)
+
+
 @settings(STEADY, max_examples=400)
 @given(made_up.problems())
 def test_a_plan_is_the_fastest_of_all_assignments_that_keep_the_limits(problem: Problem) -> None:
