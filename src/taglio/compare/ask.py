@@ -51,7 +51,7 @@ def compare(
     """
     number("max_error", max_error)
     with scratch() as folder:
-        place = Path(out) if out is not None else folder
+        place = Path(out) if out is not None else folder / "out"
         question = Question(
             _model(model, folder),
             _data(data, folder),

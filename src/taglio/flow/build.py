@@ -95,7 +95,7 @@ def build(work: Work, plan: Plan, *, progress: Progress | None = None) -> Built:
 
     >>> built = taglio.build(model, plan)
     >>> [part.name for part in built.parts], built.proof.samples
-    (['local-0'], 8)
+    (['0-local'], 8)
     """
     result = assemble(work, plan, progress)
     whole = work.builder(plan.scheme, progress).build(plan.assignment(), plan.wire_only(work.graph))
