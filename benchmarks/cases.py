@@ -20,9 +20,8 @@ import onnx
 
 from taglio.artifact import tools
 from taglio.embedded import digits_data, digits_model
-from taglio.flow.workspace import Setup, Work, create
+from taglio.flow.work import Model, Work
 from taglio.profile.machine import available_cores, describe
-from taglio.quantize.scheme import DEFAULT_SCHEME, Scheme
 
 ROOT = Path(__file__).resolve().parents[1]
 SHARED = ROOT.parent / "shared"
@@ -77,13 +76,11 @@ def paths(case: Case) -> tuple[Path, Path]:
     return filled, images
 
 
-def open_case(name: str, threads: int | None = None, scheme: Scheme | None = DEFAULT_SCHEME) -> Work:
-    """A fresh workspace of a case under out/benchmarks."""
+def open_case(name: str, threads: int | None = None) -> Work:
+    """The model of a case with its data."""
     case = CASES[name]
     model, data = paths(case)
-    count = threads or available_cores()
-    setup = Setup(str(model), {}, str(data), case.preprocess, 0, count, False, "all", scheme)
-    return create(CACHE / name / "work", setup)
+    return Model(model, data, preprocess=case.preprocess, threads=threads or available_cores())
 
 
 def write(what: str, figures: dict[str, Any], table: str) -> Path:

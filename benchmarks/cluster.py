@@ -22,6 +22,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import cache, partial
+from glob import escape
 from pathlib import Path
 from typing import Any
 
@@ -40,12 +41,10 @@ from taglio.cluster.engine.remote_profile import refine_devices
 from taglio.cluster.engine.run import run_on_cluster
 from taglio.errors import Infeasible, TaglioError
 from taglio.flow import stages
-from taglio.flow.place import ClusterFile, candidate, place_models
-from taglio.flow.stages import reopen_profiled
-from taglio.flow.workspace import PLAN, PROFILE
+from taglio.flow.placing import place
+from taglio.flow.workspace import GRAPH, PLAN, PROFILE, reopen_profiled
 from taglio.model.graph import Graph
-from taglio.plan.objective import parse_objective
-from taglio.plan.result import Limits, Plan
+from taglio.plan.result import Plan
 from taglio.profile.result import Profile
 
 SCHEME = "qdq-u8s8-asym-pc"
@@ -172,9 +171,11 @@ def pins(graph: Graph, ends: tuple[tuple[str, float], ...]) -> tuple[tuple[str, 
     return tuple(found)
 
 
-def limits(graph: Graph, variant: Variant) -> Limits:
+def limits(folder: Path, variant: Variant) -> dict[str, Any]:
     """What a variant asks of the planner."""
-    return Limits(variant.max_error, device_pins=pins(graph, variant.ends))
+    graph = artifact.load(folder / f"{GRAPH}.json", GRAPH, Graph)
+    where = [f"{device}={escape(block)}" for block, device in pins(graph, variant.ends)]
+    return {"max_error": variant.max_error, "pins": where}
 
 
 def variants(network: str) -> Iterator[Variant]:
@@ -200,11 +201,8 @@ def make(made: Emulation, work: Path, file: Path, variant: Variant, effort: floa
     folder = work.parent / "plans" / f"{variant.name.replace('|', '-')}-{variant.scenario}-{variant.objective}"
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(work, folder, symlinks=True)
-    used = ClusterFile(str(file), file.read_text(), None)
-    asked = (cluster_file.load(file), parse_objective(variant.objective))
     for last in (False, True) if timed else (True,):
-        each = candidate(folder, lambda graph: limits(graph, variant))
-        place_models([each], *asked, time_limit_s=3.0, used=used)
+        place(folder, file, objective=variant.objective, time_limit_s=3.0, **limits(folder, variant))
         words = [sys.executable, __file__, "--again", str(file), str(folder), str(effort)]
         if not last and made.start("camera", words).wait() != 0:
             raise RuntimeError(f"{folder}: its plan was not timed")
@@ -223,7 +221,9 @@ def again(words: list[str]) -> int:
     }
     plan = artifact.load(folder / f"{PLAN}.json", PLAN, Plan)
     with connect(cluster.start) as connection:
-        refine_devices(connection, work, cluster, known, plan, float(effort))
+        found = refine_devices(connection, work, cluster, known, plan, float(effort))
+    for each, profile in found.items():
+        artifact.save(folder / "profiles" / f"{each}.json", PROFILE, work.model.sha256, profile)
     return 0
 
 

@@ -81,7 +81,7 @@ def soak(folder: Path, cluster: Path, options: argparse.Namespace, mark: bytes) 
     rows: list[dict[str, float]] = []
     taken: list[float] = []
     with connect(where.start) as connection:
-        recovery = Recovery(connection, work, ready, lambda _: 1)
+        recovery = Recovery(connection, folder, ready, lambda _: 1)
         server = Server(recovery, 15.0)
         try:
             for _ in server.answers([feeds[0]] * WARMUP):

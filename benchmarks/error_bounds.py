@@ -15,7 +15,7 @@ import numpy as np
 from cases import markdown, write
 from error_cases import NETWORKS, VIEWS, inputs_of, open_network
 from taglio.error.study import Budget, study
-from taglio.flow.optimize import profile_stage
+from taglio.flow.profile import profile_as
 from taglio.plan.one_machine import make_plan
 from taglio.plan.result import Limits
 from taglio.plan.search import search
@@ -32,7 +32,7 @@ def measure(name: str, bounds: int, views: int, effort: float) -> dict[str, Any]
     """Each bound with what was predicted and measured before and after the loop."""
     network = open_network(name, views)
     work, meter, forms = network.work, network.meter, precisions(DEFAULT_SCHEME)
-    profile = profile_stage(work, DEFAULT_SCHEME, network.builder, effort)
+    profile = profile_as(work, DEFAULT_SCHEME, effort)
     budget = Budget(1e6, SUBSETS, SUBSETS, 1e6)
     held_out = work.data.held_out
     model = study(work.model, work.graph, DEFAULT_SCHEME, forms, meter, held_out, budget, confidence=CONFIDENCE)

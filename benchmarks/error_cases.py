@@ -19,8 +19,8 @@ from taglio.data.dataset import Dataset, Split
 from taglio.error.loss import Metric
 from taglio.error.measure import ErrorMeter, Reading
 from taglio.error.switchable import Switchable
-from taglio.flow.error import open_switchable
-from taglio.flow.workspace import Work
+from taglio.error.tally import Measure
+from taglio.flow.work import Work
 from taglio.model.graph import Graph
 from taglio.profile.measure import pure_assignments
 from taglio.quantize.precision import Assignment, precisions
@@ -58,10 +58,10 @@ def open_network(
     else:
         samples = tuple(seen for sample in work.data.held_out.samples for seen in views_of(sample, views))
     held_out = replace(work.data.held_out, samples=samples)
-    work = replace(work, data=Split(work.data.calibration, held_out, work.data.seed))
-    switchable = open_switchable(work, builder, scheme)
-    labels = held_out.labels
-    return Network(work, builder, switchable, ErrorMeter(switchable, samples, work.model.outputs, metric, labels))
+    work = work.but(data=Split(work.data.calibration, held_out, work.data.seed))
+    switchable = work.switchable(scheme)
+    measure = None if metric is None else Measure(metric)
+    return Network(work, builder, switchable, ErrorMeter(switchable, samples, work.model.outputs, measure))
 
 
 def views_of(sample: dict[str, np.ndarray], count: int) -> list[dict[str, np.ndarray]]:

@@ -27,8 +27,8 @@ from regressions import score
 from taglio.error.measure import ErrorMeter
 from taglio.error.study import random_subsets
 from taglio.error.tally import Tally
-from taglio.flow.error import error_stage, open_switchable
-from taglio.flow.workspace import FLOAT_MODEL
+from taglio.flow.error import error_model
+from taglio.flow.profile import profile_as
 from taglio.quantize.precision import precisions
 from taglio.quantize.scheme import DEFAULT_SCHEME
 from taglio.runtimes.onnxruntime import SessionOptions, open_session, run_session
@@ -55,8 +55,9 @@ def measure(name: str) -> dict[str, Any]:
     def statically(assignment: Any, folder: Path) -> None:
         names_of = {block.name: block.operators for block in work.graph.blocks}
         path = folder / "static.onnx"
+        onnx.save(work.model.proto, folder / "float32.onnx")
         quantize_static(
-            work.folder / FLOAT_MODEL,
+            folder / "float32.onnx",
             path,
             _Reader(work.data.calibration.samples),
             quant_format=QuantFormat.QDQ,
@@ -68,7 +69,7 @@ def measure(name: str) -> dict[str, Any]:
         run_session(open_session(path, options), names, sample, name)
 
     start = time.perf_counter()
-    switchable = open_switchable(work, network.builder, DEFAULT_SCHEME)
+    switchable = work.switchable(DEFAULT_SCHEME)
     meter = ErrorMeter(switchable, [sample], names)
     open_s = time.perf_counter() - start
     subsets = random_subsets(work.graph, precisions(DEFAULT_SCHEME), EVALUATIONS, SEED)
@@ -125,11 +126,11 @@ class _Reader(CalibrationDataReader):  # type: ignore[misc]
 def stage(name: str, effort: float) -> dict[str, Any]:
     """The whole error stage: opening the switchable graph, measuring, fitting. Calibration is not part of it."""
     work = open_case(name)
-    builder = work.builder(DEFAULT_SCHEME)
+    profile = profile_as(work, DEFAULT_SCHEME, 0.05)
     start = time.perf_counter()
-    switchable = open_switchable(work, builder, DEFAULT_SCHEME)
+    work.settled(DEFAULT_SCHEME).switchable(DEFAULT_SCHEME)
     open_s = time.perf_counter() - start
-    model = error_stage(work, DEFAULT_SCHEME, switchable, effort=effort)
+    model = error_model(work, profile, effort=effort)
     took = time.perf_counter() - start
     ratios = [abs(each.predicted / each.error - 1.0) for each in model.subsets if each.error > 0.0]
     return {

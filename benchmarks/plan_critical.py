@@ -26,9 +26,9 @@ from cases import CACHE, CASES, markdown, paths, write
 from taglio.cluster.devices import Cluster
 from taglio.cluster.file import load
 from taglio.flow.place import candidate
+from taglio.flow.workspace import read_error, reopen_profiled
 from taglio.plan.objective import parse_objective
 from taglio.plan.place import place
-from taglio.plan.result import Limits
 from taglio.plan.workload import Workload
 
 CLUSTER = """start = "camera"
@@ -133,7 +133,8 @@ def main() -> int:
     options = parser.parse_args()
     figures, rows = [], []
     for name in options.cases.split(","):
-        asked = candidate(measured(name), lambda _: Limits(0.05))
+        work_of, profile = reopen_profiled(measured(name))
+        asked = candidate(work_of, profile, read_error(measured(name), work_of, profile), max_error=0.05)
         for links in LINKS:
             where = cluster(links)
             work = [asked.workload(where)]

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from cases import CASES, markdown, open_case, write
-from taglio.flow.optimize import profile_stage
+from taglio.flow.profile import profile_as
 from taglio.profile.layerwise import layer_times, predict_sum
 from taglio.profile.measure import FLOAT_RUN, random_mixes
 from taglio.profile.result import predict
@@ -34,7 +34,7 @@ def measure(name: str, subsets: int, threads: int | None, effort: float) -> dict
     scheme = DEFAULT_SCHEME
     builder = work.builder(scheme)
     start = time.perf_counter()
-    profile = profile_stage(work, scheme, builder, effort)
+    profile = profile_as(work, scheme, effort)
     profile_s = time.perf_counter() - start
     start = time.perf_counter()
     options = work.setup.options()

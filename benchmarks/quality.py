@@ -16,17 +16,16 @@ from math import exp, log
 from typing import Any
 
 import onnx
-from taglio.flow.decide import decide, verifier, whole_meter
 
 from cases import CASES, markdown, open_case, write
 from rivals import RECOMMENDED, by_onnxruntime, excluding, fixed, model_error
 from taglio.error.loss import Metric
 from taglio.error.model import ErrorModel
-from taglio.error.switchable import Switchable
 from taglio.flow.choose_scheme import choose
-from taglio.flow.error import error_stage, open_switchable
-from taglio.flow.optimize import profile_stage
-from taglio.flow.workspace import Work
+from taglio.flow.error import error_model
+from taglio.flow.plan import decide, meters
+from taglio.flow.profile import profile_as
+from taglio.flow.work import Work
 from taglio.plan.result import Limits
 from taglio.profile.layerwise import layer_times, speedups
 from taglio.profile.measure import FLOAT_RUN, pure_assignments
@@ -47,7 +46,6 @@ class Stages:
     scheme: Scheme
     builder: QdqBuilder
     profile: Profile
-    switchable: Switchable
     model: ErrorModel
     everything: dict[str, Precision]
     int8: Precision
@@ -55,12 +53,11 @@ class Stages:
 
 def stages(work: Work, scheme: Scheme, effort: float) -> Stages:
     builder = work.builder(scheme)
-    profile = profile_stage(work, scheme, builder, effort)
-    switchable = open_switchable(work, builder, scheme)
-    model = error_stage(work, scheme, switchable, effort=effort)
+    profile = profile_as(work, scheme, effort)
+    model = error_model(work, profile, effort=effort)
     everything = dict(pure_assignments(work.graph, precisions(scheme))["int8"])
     int8 = next(each for each in precisions(scheme) if each.form == "whole")
-    return Stages(scheme, builder, profile, switchable, model, everything, int8)
+    return Stages(scheme, builder, profile, model, everything, int8)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,7 +73,7 @@ class Contender:
 
 def same_builder(work: Work, at: Stages, bounds: list[float], speedup: dict[str, float]) -> list[Contender]:
     """The rivals' choices, built as taglio builds."""
-    meter = whole_meter(work, at.switchable, verifier(work, at.switchable))
+    meter = meters(work, at.profile)[1]
     tag = f" ({at.scheme})"
     result = [
         Contender(name + tag, "same", partial(at.builder.build, chosen), meter.error(chosen), None)
@@ -98,7 +95,7 @@ def as_users_do(work: Work, at: Stages, bounds: list[float], speedup: dict[str, 
     for name, chosen in fixed(work.graph, at.int8, at.everything, speedup).items():
         made = by_onnxruntime(work, chosen)
         result.append(Contender(name, "ort", partial(_give, made), model_error(work, made), None))
-    meter = verifier(work, at.switchable)
+    meter = meters(work, at.profile)[0]
     alone = {each.block: each.error for each in at.model.alone if each.precision == "int8"}
     for bound in bounds:
         tries = 0
@@ -144,7 +141,7 @@ def measure(name: str, bounds: list[float], effort: float, auto: bool) -> dict[s
     plans = {}
     for bound in bounds:
         at = known[chosen[bound]]
-        decision = decide(work, at.builder, at.switchable, at.profile, at.model, Limits(bound), effort=effort)
+        decision = decide(work, at.profile, at.model, Limits(bound), effort=effort)
         winner = decision.finalists[decision.winner]
         plans[bound] = winner.plan
         build = partial(at.builder.build, winner.plan.assignment())

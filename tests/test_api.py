@@ -129,18 +129,18 @@ def test_a_stage_at_a_time_gives_what_the_whole_flow_gives(samples: np.ndarray) 
     plan = taglio.plan(model, profile, error, max_error=BOUND, effort=0.01, force_int8=["conv0"])
     built = taglio.build(model, plan)
     report = taglio.run(model, profile, plan, built, runs=3)
-    assert isinstance(profile, Profile) and isinstance(plan, Plan) and told
+    kinds: list[object] = [profile, plan]
+    assert [type(each) for each in kinds] == [Profile, Plan] and told
     assert dict(plan.assignment())["conv0"].scheme == profile.scheme
     assert plan.measured_error is not None and plan.measured_error <= BOUND
     assert built.proof is not None and report.plan_sha256 == plan.fingerprint() and report.plan.runs == 3
-    limits = {"max_noise": {}}
     answer = taglio.place(
         taglio.candidate(model, profile, error, max_error=BOUND, profiles={"far": profile}), two_devices(),
         time_limit_s=0.5,
     )  # fmt: skip
     (placed,) = answer.plans
     found = answer.assembled.workloads[0]
-    check(found.graph, found.profiles, found.error, two_devices(), placed, **limits)
+    check(found.graph, found.profiles, found.error, two_devices(), placed, max_noise=found.noise_limits)
     assert {each.device for each in placed.placements} <= {"near", "far"} and placed.start == "near"
     assert {each.device for each in plan.placements} == {LOCAL}
     with pytest.raises(BadOption, match="another plan"):
@@ -260,7 +260,7 @@ def test_a_model_in_any_form_is_the_same_model(samples: np.ndarray, tmp_path: Pa
 def test_what_cannot_be_used_is_named_by_its_argument(
     given: dict[str, Any], kind: type[Exception], words: str, samples: np.ndarray
 ) -> None:
-    asked = {"model": pyramid(), "data": samples, "max_error": 0.1, "threads": 1} | given
+    asked: dict[str, Any] = {"model": pyramid(), "data": samples, "max_error": 0.1, "threads": 1} | given
     with pytest.raises(kind, match=words.replace("[", r"\[")) as raised:
         taglio.optimize(asked.pop("model"), asked.pop("data"), **asked)
     assert "--" not in str(raised.value) and "\n" not in str(raised.value)

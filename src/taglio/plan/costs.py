@@ -128,7 +128,10 @@ class Costs:
         self.moved_tables = [np.ascontiguousarray(getattr(self.limited, name)[..., self.moving]) for name in moving]
         self.moved_at, self.moved = np.full(len(self.moving), np.nan), list[np.ndarray]()
         self.saved = self._saved()
-        self.barred = {Copies.FLOAT: self._alone(self.limited.send_float), Copies.INT8: self._alone(self.limited.send_int8)}
+        self.barred = {
+            Copies.FLOAT: self._alone(self.limited.send_float),
+            Copies.INT8: self._alone(self.limited.send_int8),
+        }
         self.touched, self.touches = self._touches()
         self.plain = self.price(np.zeros(len(self.rows)))
 
@@ -191,7 +194,9 @@ class Costs:
         """The most that changes of type and labels which cost less than nothing can take off each row."""
         tables, fan_out = self.limited, self.fan_out[:, None, None]
         parts = (tables.unary.min(axis=1), tables.quantize.min(axis=1), fan_out * tables.dequantize)
-        result: np.ndarray = -sum(np.minimum(0.0, each[..., 1:]).sum(axis=tuple(range(each.ndim - 1))) for each in parts)
+        result: np.ndarray = -sum(
+            np.minimum(0.0, each[..., 1:]).sum(axis=tuple(range(each.ndim - 1))) for each in parts
+        )
         return result
 
     def _alone(self, table: np.ndarray) -> np.ndarray:

@@ -49,7 +49,9 @@ class PeriodProgram:
     """The least period of `program`: the greatest of the rows `periods` (numbers in costs.rows, each with the same
     upper end `high`). `overhead_s` (model, device) is what each component takes beyond its blocks."""
 
-    def __init__(self, program: Program, periods: Sequence[int], overhead_s: np.ndarray, low: float, high: float) -> None:
+    def __init__(
+        self, program: Program, periods: Sequence[int], overhead_s: np.ndarray, low: float, high: float
+    ) -> None:
         self.cp, self.program, self.costs = library(), program, program.costs
         self.unit, self.model = high / _PERIOD_UNITS, self.cp.CpModel()
         matrix = program.matrix

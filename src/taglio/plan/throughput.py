@@ -154,7 +154,9 @@ class _Search:
         )
         costs = Costs(replace(problem, resources=(*held, *self._periods(aim)), extra=None, constant=0.0))
         first = 1 + len(held)
-        periods = np.array([first <= row.column < first + len(costs.problem.resources) - len(held) for row in costs.rows])
+        periods = np.array(
+            [first <= row.column < first + len(costs.problem.resources) - len(held) for row in costs.rows]
+        )
         alive = costs.possible()
         if not alive.any(axis=1).all():
             return _Core(costs, periods, alive, inf)
