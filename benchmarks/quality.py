@@ -73,7 +73,7 @@ class Contender:
 
 def same_builder(work: Work, at: Stages, bounds: list[float], speedup: dict[str, float]) -> list[Contender]:
     """The rivals' choices, built as taglio builds."""
-    meter = meters(work, at.profile)[1]
+    meter = meters(work, at.profile, Limits(max(bounds)))[1]
     tag = f" ({at.scheme})"
     result = [
         Contender(name + tag, "same", partial(at.builder.build, chosen), meter.error(chosen), None)
@@ -95,7 +95,7 @@ def as_users_do(work: Work, at: Stages, bounds: list[float], speedup: dict[str, 
     for name, chosen in fixed(work.graph, at.int8, at.everything, speedup).items():
         made = by_onnxruntime(work, chosen)
         result.append(Contender(name, "ort", partial(_give, made), model_error(work, made), None))
-    meter = meters(work, at.profile)[0]
+    meter = meters(work, at.profile, Limits(max(bounds)))[0]
     alone = {each.block: each.error for each in at.model.alone if each.precision == "int8"}
     for bound in bounds:
         tries = 0
