@@ -195,6 +195,16 @@ def test_later_objectives_give_up_nothing_of_the_first() -> None:
     assert other.plans[0].predicted_latency_s.value <= cheap.plans[0].predicted_latency_s.value * (1 + 1e-9)
 
 
+@pytest.mark.parametrize("objective", ["latency,energy", "energy,latency"])
+def test_a_cap_that_no_device_reaches_changes_no_value(objective: str) -> None:
+    """What a device may spend is a resource of its own: its joules are not counted a second time."""
+    graph, profiles = chain()
+    work = Workload("m", graph, profiles, None, Limits(None))
+    capped = replace(CLUSTER, devices=tuple(replace(each, energy_cap_joules=1e3) for each in CLUSTER.devices))
+    free, held = (place([work], where, parse_objective(objective), gap=1e-3) for where in (CLUSTER, capped))
+    assert held.value == pytest.approx(free.value, rel=2e-3)
+
+
 @settings(STEADY, max_examples=20)
 @given(made_up.problems(largest=6, sparing=False), st.integers(0, 3))
 def test_more_never_hurts(problem: Problem, which: int) -> None:

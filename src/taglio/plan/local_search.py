@@ -15,7 +15,7 @@ import numpy as np
 
 from taglio.plan.assemble import Assembled
 from taglio.plan.costs import Costs
-from taglio.plan.problem import CALLER, SOURCE, Problem, Totals, Wires
+from taglio.plan.problem import CALLER, ENERGY, LATENCY, SOURCE, Problem, Totals, Wires
 from taglio.plan.schedule import Schedule, Scheduler, Sent
 from taglio.plan.simulate import simulate
 from taglio.plan.tables import request_shares
@@ -60,7 +60,7 @@ class LocalSearch:
         self.costs = Costs(problem)
         self.shares = request_shares(assembled.workloads)
         self.schedulers = [Scheduler(assembled, model) for model in range(len(assembled.workloads))]
-        self.energy = [i for i, r in enumerate(problem.resources) if r.name.startswith("energy")]
+        self.energy = [i for i, r in enumerate(problem.resources) if r.kind == ENERGY]
         self.labels_allowed = problem.allowed.reshape(len(problem.nodes), -1)
         # The values that each node writes and reads.
         self.around: list[list[int]] = [[] for _ in problem.nodes]
@@ -72,7 +72,7 @@ class LocalSearch:
         self.groups = Groups([(assembled.nodes(model).start, each) for model in models for each in self._groups(model)])
         # Of limits that components' overheads count against, what may be used: more where the first placement does.
         self.limited = [
-            i for i, r in enumerate(problem.resources) if r.upper < inf and not r.name.startswith("latency")
+            i for i, r in enumerate(problem.resources) if r.upper < inf and r.kind != LATENCY
         ]
         self.uppers = np.array([problem.resources[i].upper for i in self.limited])
         self.best: Totals | None = None
@@ -108,7 +108,8 @@ class LocalSearch:
     def kept(self, totals: Totals) -> bool:
         """Whether a placement is within the limits, but for those on latency: they are held against the simulated one,
         so that a broken sum of seconds is none."""
-        return all(each.startswith("latency") for each in totals.broken) and self._roomy(totals)
+        latencies = {each.name for each in self.assembled.problem.resources if each.kind == LATENCY}
+        return latencies.issuperset(totals.broken) and self._roomy(totals)
 
     def _roomy(self, totals: Totals) -> bool:
         """Whether there is room for the overheads of its components as well, or as little as the first placement

@@ -16,7 +16,7 @@ from taglio.plan.costs import evaluate
 from taglio.plan.critical_path import shorten
 from taglio.plan.describe import describe, latencies, loads
 from taglio.plan.objective import Objective
-from taglio.plan.problem import Totals, switching
+from taglio.plan.problem import ENERGY, LATENCY, Totals, switching
 from taglio.plan.result import Plan, Status
 from taglio.plan.solve import solve
 from taglio.plan.tables import busy_times, request_shares
@@ -245,15 +245,15 @@ def _better(answer: Answer, first: Objective, later: Objective, gap: float, time
     if first.kind == "throughput":
         works = assembled.workloads
         held += busy_times(works, assembled.cluster, request_shares(works), answer.value * room, "period")
-    name = "energy" if first.kind == "energy" else "latency"
+    held_kind = ENERGY if first.kind == "energy" else LATENCY
     for index, each in enumerate(assembled.problem.resources):
-        if first.kind != "throughput" and each.name.startswith(name):
+        if first.kind != "throughput" and each.kind == held_kind:
             used = float(answer.totals.resources[index]) * room
             held[index] = replace(each, upper=min(each.upper, used))
     shares = request_shares(assembled.workloads)
     for index, each in enumerate(held):
-        for kind, weight in (("latency", later.goal.latency), ("energy", later.goal.energy)):
-            if each.name == kind or each.name.startswith(f"{kind} of "):
+        for kind, weight in ((LATENCY, later.goal.latency), (ENERGY, later.goal.energy)):
+            if each.kind == kind:
                 held[index] = replace(held[index], weight=weight * float(shares @ each.models))
     stage = replace(assembled, problem=replace(assembled.problem, resources=tuple(held)))
     found = _one(stage, later, list(answer.totals.labels), gap, time_limit_s)
@@ -268,7 +268,7 @@ def _better(answer: Answer, first: Objective, later: Objective, gap: float, time
 def _free(assembled: Assembled) -> Assembled:
     """The same without limits on latency."""
     kept = tuple(
-        replace(each, upper=inf) if each.name.startswith("latency") else each for each in assembled.problem.resources
+        replace(each, upper=inf) if each.kind == LATENCY else each for each in assembled.problem.resources
     )
     return replace(assembled, problem=replace(assembled.problem, resources=kept))
 

@@ -56,13 +56,17 @@ class Form:
     writes: Kind
 
 
+LATENCY, ENERGY = "latency", "energy"
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Resource:
     """Something that adds up: per second busy on each device, per copy sent and per byte over each link.
 
     `device` has shape (devices), `link` and `byte` (from, to), with zero diagonals. `models` multiplies what each
     model adds (its request rate, or 0 where another model's bound is meant). The objective counts the resource
-    `weight` times; its sum may not exceed `upper`.
+    `weight` times; its sum may not exceed `upper`. `kind` is LATENCY or ENERGY of what a request of a model takes in
+    all, "" of any other.
     """
 
     name: str
@@ -72,6 +76,7 @@ class Resource:
     models: Floats
     weight: float = 0.0
     upper: float = float("inf")
+    kind: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

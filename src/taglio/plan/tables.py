@@ -10,7 +10,7 @@ import numpy as np
 from taglio.cluster.devices import Cluster, Device
 from taglio.errors import BadOption
 from taglio.model.graph import Block, Flow, flows
-from taglio.plan.problem import Form, Implication, Kind, Resource
+from taglio.plan.problem import ENERGY, LATENCY, Form, Implication, Kind, Resource
 from taglio.plan.workload import Goal, Workload
 from taglio.profile.result import anchor_costs
 from taglio.quantize.effective import fuses_when_surrounded
@@ -196,11 +196,19 @@ def resources(workloads: Sequence[Workload], cluster: Cluster, goal: Goal) -> tu
                 goal.latency * share,
                 # Of a limit, what any request takes of the start device is gone.
                 max(_upper(limits.max_latency_s) - cluster.device(cluster.start).request_s, _LEAST_S),
+                LATENCY,
             )
         )
         found.append(
             Resource(
-                f"energy{name}", watts, no_links, joules, one, goal.energy * share, _upper(limits.max_energy_joules)
+                f"energy{name}",
+                watts,
+                no_links,
+                joules,
+                one,
+                goal.energy * share,
+                _upper(limits.max_energy_joules),
+                ENERGY,
             )
         )
         for d, device in enumerate(cluster.devices):
