@@ -1,0 +1,70 @@
+"""The whole flow on a cluster, with the devices' part played by this process: what is made once, and what is kept."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from taglio import artifact
+from taglio.cluster.devices import Cluster
+from taglio.cluster.engine import optimize
+from taglio.components.build import read
+from taglio.flow import work as opening
+from taglio.flow.profile import profile_as
+from taglio.flow.work import Work
+from taglio.plan.result import Plan
+from taglio.profile.result import Profile
+from taglio.quantize.scheme import Scheme
+from tests.cluster.engine.devices import CLUSTER
+from tests.end_to_end.command import SCHEME, Case
+
+
+@contextmanager
+def connected(start: str) -> Iterator[Any]:
+    yield SimpleNamespace(need=lambda _: None, here=SimpleNamespace(name=start))
+
+
+def profiled(_: Any, work: Work, cluster: Cluster, scheme: Scheme, *__: Any) -> dict[str, Profile]:
+    known = profile_as(work, scheme, 0.01)
+    return {device.name: known for device in cluster.devices}
+
+
+def test_one_run_opens_and_makes_everything_once(tiny: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: dict[str, int] = {}
+
+    def count(name: str) -> None:
+        real = getattr(opening, name)
+
+        def wrapped(*given: Any, **options: Any) -> Any:
+            made[name] = made.get(name, 0) + 1
+            return real(*given, **options)
+
+        monkeypatch.setattr(opening, name, wrapped)
+
+    once = ("load_network", "load_files", "build", "calibrate", "QdqBuilder", "Switchable")
+    for name in once:
+        count(name)
+    answered: list[Path] = []
+
+    def answers(folder: Path, *_: Any, **__: Any) -> None:
+        answered.append(folder)
+        assert (folder / "plan.json").exists() and (folder / "profiles" / "server.json").exists()
+
+    monkeypatch.setattr(optimize, "connect", connected)
+    monkeypatch.setattr(optimize, "profile_devices", profiled)
+    monkeypatch.setattr(optimize, "refine_devices", lambda _, __, ___, known, *____: known)
+    monkeypatch.setattr(optimize, "answer_requests", answers)
+    monkeypatch.setattr(optimize, "_FIRST_S", 0.3)
+    monkeypatch.setattr(optimize, "_LAST_S", 0.3)
+    cluster, out = tmp_path / "cluster.toml", tmp_path / "out"
+    cluster.write_text(CLUSTER.replace('profile = "profile.json"', ""))
+    done = optimize.optimize_on_cluster(
+        out, tiny.model, tiny.data, cluster, max_error=0.5, scheme=SCHEME, effort=0.01, threads=1
+    )
+    assert made == dict.fromkeys(once, 1)
+    assert len(answered) == 1 and done.scheme == SCHEME and done.scheme_from == "camera"
+    assert artifact.load(out / "plan.json", "plan", Plan) == done.plan
+    assert read(out / "components").plan_sha256 == done.plan.fingerprint()
