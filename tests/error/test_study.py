@@ -27,6 +27,12 @@ def metered(case: Case, samples: int) -> ErrorMeter:
     return ErrorMeter(switchable, case.held_out.samples[:samples], case.model.outputs)
 
 
+def test_fewer_subsets_are_measured_where_each_takes_long() -> None:
+    budget = Budget(seconds=26.0)
+    assert [budget.subsets(26.0, each_s) for each_s in (0.01, 0.5, 5.0, 20.0, 100.0)] == [96, 52, 32, 12, 8]
+    assert Budget(0.0, 2, 2).subsets(0.0, 20.0) == 2
+
+
 def studied(case: Case, meter: ErrorMeter, budget: Budget = BUDGET) -> ErrorModel:
     return study(case.model, case.graph, DEFAULT_SCHEME, CHOICES, meter, case.held_out, budget)
 

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from taglio.profile import quota, speed, stopwatch
+from taglio.profile.measure import MIXES, mixes_within
 from taglio.profile.speed import reference_seconds, waking_seconds
 from taglio.profile.stopwatch import STRETCH_S, Effort, Feed, run_for, stretch_s, stretches, summarize, unpaused
 
@@ -63,6 +64,21 @@ def test_a_device_with_half_a_processor_takes_twice_as_long_in_the_long_run(
     assert np.median(found) == pytest.approx(2.0 * compute_s, rel=0.05)
     alone = run_for(4.0, "model", machine, forever)
     assert summarize(alone).steady_s == pytest.approx(2.0 * compute_s, rel=0.05)
+
+
+@pytest.mark.parametrize("once_s", [2e-5, 0.01, 0.3, 1.0, 4.0, 20.0])
+def test_a_model_of_seconds_is_measured_less_and_others_as_ever(once_s: float) -> None:
+    effort, others = Effort(budget_s=16.0), 3
+    mixes = mixes_within(effort, once_s, others)
+    models = mixes + others
+    chosen = effort.affordable(models * once_s)
+    # Warm-ups, one more that shows the time, the rounds; kernels have warm-ups and rounds of their own.
+    least_s = models * once_s * (2 * chosen.warmup + 1 + 2 * chosen.minimum)
+    if once_s < 1.0:
+        assert (mixes, chosen) == (MIXES, effort)
+    assert mixes >= 3 and chosen.minimum >= 1
+    assert least_s <= max(2.0 * effort.patience_s, 5.0 * (3 + others) * once_s)
+    assert least_s < 12 * 60
 
 
 @pytest.mark.parametrize("share", [0.3, 0.5, 0.7])

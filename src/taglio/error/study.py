@@ -29,6 +29,8 @@ from taglio.quantize.scheme import Scheme
 # Shares of the budget that forms other than the first, and flows, may take.
 _FORMS_SHARE = 0.3
 _FLOWS_SHARE = 0.4
+# Below so many nothing is known of what the fit gets wrong.
+_FEWEST_SUBSETS = 8
 # Of the subsets, how many are picked as a planner would.
 _PICKED_SHARE = 0.5
 
@@ -45,6 +47,13 @@ class Budget:
     minimum_subsets: int = 32
     maximum_subsets: int = 96
     alone_s: float = 240.0
+
+    def subsets(self, left_s: float, each_s: float) -> int:
+        """How many subsets to measure in the seconds that are left, where one takes `each_s`; fewer than the minimum
+        where that takes longer than blocks alone may."""
+        affordable = int(self.alone_s / max(each_s, 1e-6))
+        least = min(self.minimum_subsets, max(_FEWEST_SUBSETS, affordable))
+        return max(least, min(self.maximum_subsets, int(left_s / max(each_s, 1e-6))))
 
 
 def study(
@@ -111,7 +120,7 @@ def measure(
             if progress:
                 progress("each tensor alone", index + 1, len(wires))
     left = budget.seconds - (time.perf_counter() - start)
-    count = max(budget.minimum_subsets, min(budget.maximum_subsets, int(left / max(each_s, 1e-6))))
+    count = budget.subsets(left, each_s)
     subsets: list[Assignment] = []
     subset_readings: list[Reading] = []
 

@@ -35,7 +35,7 @@ _FINALISTS = 3
 # Times that the tables are refined by what was timed; once where that takes longer than _PATIENCE_S.
 _ROUNDS = 2
 _PATIENCE_S = 60.0
-_VERIFY_SAMPLES = 32
+_VERIFY_SAMPLES, _VERIFY_S = 32, 30.0
 # Medians closer than this on an idle machine do not say which is faster.
 _NOISE = 1.015
 
@@ -246,13 +246,16 @@ def _rules(
 def meters(
     work: Work, profile: Profile, limits: Limits, progress: Progress | None = None
 ) -> tuple[ErrorMeter, ErrorMeter]:
-    """Of a plan's error while searching, on the first _VERIFY_SAMPLES held-out inputs or as many more as the metrics
-    need, and on all of them: the same one where those are all."""
+    """Of a plan's error while searching, on the first _VERIFY_SAMPLES held-out inputs or fewer where those take longer
+    than _VERIFY_S, and as many as the metrics need; and on all of them: the same one where those are all."""
     work = work.settled(profile.scheme, progress)
     switchable = work.switchable(profile.scheme, progress=progress)
     limit = inf if limits.max_error is None else limits.max_error
     metrics = [parse_metric(work.setup.metric), *(each.metric for each in limits.also)]
-    count = max(_VERIFY_SAMPLES, *map(fewest_samples, metrics))
+    begun = time.perf_counter()
+    switchable.run({}, work.typical[0])
+    affordable = min(_VERIFY_SAMPLES, int(_VERIFY_S / max(time.perf_counter() - begun, 1e-9)))
+    count = max(1, affordable, *map(fewest_samples, metrics))
     first = work.meter(switchable, count, limits.also, limit)
     if first.samples == len(work.data.held_out.samples):
         return first, first

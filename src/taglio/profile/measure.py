@@ -19,16 +19,17 @@ from taglio.profile.fit import Run, conformal_ratio
 from taglio.profile.machine import describe
 from taglio.profile.result import Conditions, Profile, WholeRun, changes, writes
 from taglio.profile.speed import Speeds, middle_half, waking_seconds
-from taglio.profile.stopwatch import Effort, Feed, Progress, Timed, WallTime, time_models
+from taglio.profile.stopwatch import Effort, Feed, Progress, Timed, WallTime, run_once, time_models
 from taglio.quantize.effective import effective
 from taglio.quantize.precision import Assignment, Precision, precisions
 from taglio.quantize.qdq import QdqBuilder
 from taglio.quantize.scheme import Scheme
-from taglio.runtimes.onnxruntime import SessionOptions
+from taglio.runtimes.onnxruntime import NAME, SessionOptions, open_session
 from taglio.runtimes.session import runtime_version
 
 # Nine would do for a 90 % interval (the largest of nine errors bounds a tenth); more show more states.
 MIXES = 12
+_FEWEST_MIXES = 3
 FLOAT_RUN = "float32"
 _POOL = 30
 # What showing a state once more is worth, by how often it was shown already.
@@ -51,16 +52,19 @@ def profile(
     limit_bytes: int | None = None,
 ) -> Profile:
     """Measure `model` on this machine: float, all int8, all int8 anchors, and `MIXES` random mixes, interleaved."""
-    choices = precisions(scheme)
-    mixes = covering_mixes(graph, choices, MIXES, seed)
+    choices, effort = precisions(scheme), effort or Effort()
     pure = {FLOAT_RUN: {}, **pure_assignments(graph, choices)}
+    float32 = open_session(model.proto, replace(options, runtime=NAME), label=model.name)
+    count = mixes_within(effort, run_once(model.name, float32, feeds[0]), len(pure))
+    del float32  # one session at a time
+    mixes = covering_mixes(graph, choices, count, seed)
     assignments = {**pure, **mixes}
     speeds = Speeds(options.threads)
     timed = time_models(
         {name: partial(builder.build, assignment) for name, assignment in assignments.items()},
         feeds,
         options,
-        effort or Effort(),
+        effort,
         kernels=True,
         often=pure,  # the fit meets these exactly
         between=speeds.look,
@@ -83,6 +87,12 @@ def profile(
     )
     runs = _runs(model, graph, assignments, timed, set(mixes), 1.0)
     return _assemble(model.sha256, graph, conditions, scheme, choices, runs)
+
+
+def mixes_within(effort: Effort, once_s: float, others: int) -> int:
+    """How many mixes to measure beside `others` where a run takes `once_s`: fewer where the least of all of them, five
+    runs of each, would take longer than the effort's patience."""
+    return max(_FEWEST_MIXES, min(MIXES, int(effort.patience_s / (5.0 * max(once_s, 1e-9))) - others))
 
 
 def refine_near(

@@ -42,6 +42,8 @@ STRETCH_S = 0.2
 # Then so many runs show a kernel without a pause, unless it takes longer than the quota, which the scheduler's tick may
 # overrun by this.
 _STARVED, _USED_UP, _UNPAUSED, _OVERRUN = 0.8, 0.9, 30, 1.2
+# How many times the budget the least that is measured may take.
+_PATIENCE = 20.0
 # Runs in a round of those that much rests on.
 _OFTEN = 3
 _LONGEST_S = 365 * 24 * 3600.0
@@ -62,6 +64,19 @@ class Effort:
     minimum: int = 3
     maximum: int = 120
     budget_s: float = 20.0
+
+    @property
+    def patience_s(self) -> float:
+        """What the least that is measured may take, which is beyond the budget where a model runs for seconds."""
+        return _PATIENCE * self.budget_s
+
+    def affordable(self, round_s: float) -> "Effort":
+        """One warm-up and one round where a round of all models takes `round_s` and the least would take longer than
+        the patience lasts: of a model that runs for seconds, neither what a first run allocates nor the scatter of
+        single runs is much."""
+        if (self.warmup + 1 + 2 * self.minimum) * round_s <= self.patience_s:
+            return self
+        return replace(self, warmup=min(1, self.warmup), minimum=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,8 +264,11 @@ def _time_group(
 ) -> dict[str, Timed]:
     """Time the models whose `sessions` are live, and close these."""
     names = [*sessions]
+    if effort.warmup:  # the first run of a process shows how long they are
+        first = names[0]
+        effort = effort.affordable(len(names) * run_once(first, sessions[first], feeds[0]))
     least_s = stretch_s(sessions, feeds, effort)
-    often = [name for name in often if name in sessions]
+    often = [name for name in often if name in sessions and effort.minimum > 1]
     rounds, again, paused = _rounds(sessions, feeds, effort, least_s, often)
     told = partial(_told, between, progress, rounds)
     begun, before = time.perf_counter(), time.process_time()

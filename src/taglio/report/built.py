@@ -108,8 +108,9 @@ def _settings(material: Material) -> list[tuple[str, object]]:
     if plan is not None:
         limits, metric = plan.limits, plan.limits.metric
         bound = MISSING if limits.max_error is None else f"{metric.title} {allowed(metric, limits.max_error)}"
+        also = [f"{each.metric.title} {allowed(each.metric, each.max_error)}" for each in limits.also]
         rows += [
-            ("limit", bound),
+            ("limit", ", ".join([bound, *also])),
             ("kept in float", ", ".join(limits.float_blocks) or "none"),
             ("forced to int8", ", ".join(limits.int8_blocks) or "none"),
             ("solver", f"{plan.status}, gap {percent(plan.gap)}"),

@@ -241,7 +241,7 @@ def error(graph: Graph, result: ErrorModel) -> None:
         sure = f"errors are at most {exp(result.upper_log):.2f} x the predicted"
     else:
         middle = metric.difference(result.typical_miss())
-        sure = f"are at most {metric.difference(result.upper_add)} worse than predicted"
+        sure = f"losses are at most {metric.difference(result.upper_add)} worse than predicted"
     say(
         f"{metric.name}: {result.evaluations} evaluations on {result.samples} samples; unseen subsets predicted "
         f"within {middle} (median); {result.confidence:.0%} of {sure}"
@@ -306,6 +306,8 @@ def error_line(result: Plan) -> str:
     metric, guess = result.limits.metric, result.predicted_error
     measured = "" if result.measured_error is None else f", measured {metric.text(result.measured_error)}"
     bound = "" if result.limits.max_error is None else f", limit {metric.text(result.limits.max_error)}"
+    for each in result.limits.also:
+        bound += f"; {each.metric.title} within the limit {each.metric.text(each.max_error)}"
     return f"{metric.title} predicted {metric.text(guess.value)} (upper end {metric.text(guess.high)}){measured}{bound}"
 
 
