@@ -122,9 +122,11 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 
 def write_model(path: Path, proto: onnx.ModelProto) -> tuple[str, ...]:
-    """Write a model as `write_bytes` does, and the weights that it refers to into one file beside it; the hash of each
-    of the files, the model's first."""
+    """Write a model as `write_bytes` does, and the weights that it refers to, where they are many, into one file beside
+    it; the hash of each of the files, the model's first."""
     data = path.with_name(f"{path.name}{DATA}")
+    if weights.size_bytes(proto) < weights.ONE_FILE_BYTES:
+        proto = weights.in_memory(proto)
     body = proto.SerializeToString()
     if not weights.refers(proto):
         write_bytes(path, body)

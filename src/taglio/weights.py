@@ -23,6 +23,8 @@ from taglio.errors import BadModel
 from taglio.scratch import lasting
 
 IN_FILES_BYTES = 256 * 1024**2
+# Smaller models are written as one file, with their weights.
+ONE_FILE_BYTES = 1024**3
 # What protobuf takes in one message.
 MESSAGE_BYTES = 2 * 1024**3
 # Smaller tensors are held: runtimes look into sizes and scales before they open any file.

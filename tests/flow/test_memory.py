@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 
-from taglio import weights
+from taglio import artifact, weights
 from taglio.cli import main
 from taglio.data.dataset import Samples, split
 from taglio.data.files import load as load_data
@@ -41,6 +41,13 @@ def products(count: int = 3) -> onnx.ModelProto:
 
 
 @pytest.fixture
+def in_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every model be one whose weights are many."""
+    monkeypatch.setattr(weights, "IN_FILES_BYTES", 1)
+    monkeypatch.setattr(weights, "ONE_FILE_BYTES", 1)
+
+
+@pytest.fixture
 def given(tmp_path: Path) -> tuple[Path, Path]:
     model, data = tmp_path / "model.onnx", tmp_path / "data.npy"
     onnx.save(products(), model, save_as_external_data=True, location="model.onnx.data", size_threshold=1024)
@@ -52,12 +59,12 @@ def setup(model: Path, data: Path) -> Setup:
     return Setup(str(model), {}, str(data), "", 0, 1, False, "all", DEFAULT_SCHEME)
 
 
+@pytest.mark.usefixtures("in_files")
 def test_a_model_of_many_weights_goes_the_whole_way(
-    given: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    given: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model, data = given
     out = tmp_path / "out"
-    monkeypatch.setattr(weights, "IN_FILES_BYTES", 1)
     scheme = ["--scheme", str(DEFAULT_SCHEME), "--effort", "0.05", "--threads", "1"]
     assert main(["inspect", str(model)]) == 0
     assert main(["profile", str(model), "--data", str(data), "-o", str(out), *scheme]) == 0
@@ -78,11 +85,9 @@ def test_a_model_of_many_weights_goes_the_whole_way(
     assert "model.onnx.data: component 0-local was changed" in capsys.readouterr().err
 
 
-def test_it_is_optimised_and_quantised_in_one_go_too(
-    given: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("in_files")
+def test_it_is_optimised_and_quantised_in_one_go_too(given: tuple[Path, Path], tmp_path: Path) -> None:
     model, data = given
-    monkeypatch.setattr(weights, "IN_FILES_BYTES", 1)
     out = tmp_path / "out"
     common = [str(model), "--data", str(data), "--scheme", str(DEFAULT_SCHEME)]
     assert main(["optimize", *common, "--max-error", "0.5", "--effort", "0.05", "--threads", "1", "-o", str(out)]) == 0
@@ -91,6 +96,16 @@ def test_it_is_optimised_and_quantised_in_one_go_too(
         chosen = common[:3] if method != "static" else common
         assert main(["quantize", *chosen, "--method", method, "-o", str(tmp_path / f"{method}.onnx")]) == 0
         onnx.checker.check_model(tmp_path / f"{method}.onnx")
+
+
+def test_a_built_model_of_less_than_a_gigabyte_is_one_file(
+    given: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(weights, "IN_FILES_BYTES", 1)
+    model = open_work(setup(*given)).model
+    assert len(artifact.write_model(tmp_path / "float32.onnx", model.proto)) == 1
+    assert (tmp_path / "float32.onnx").stat().st_size > 3 * 4 * 64 * 64
+    assert not (tmp_path / "float32.onnx.data").exists()
 
 
 def test_a_limit_that_is_too_small_says_what_is_needed(

@@ -82,6 +82,12 @@ def open_components(
     Where we are on the start device, its components are opened in this process: inputs and outputs are here.
     """
     library = ray()
+    for piece in manifest.pieces:
+        if piece.data_sha256:
+            raise BadDevice(
+                f"component {piece.name} has {piece.size_bytes / 1e9:.1f} GB, devices are sent less than 1 GB: "
+                "cut the model into smaller components, or run it on this machine"
+            )
     wiring = wire(manifest)
     names = list(dict.fromkeys(piece.device for piece in manifest.pieces))
     connection.need(names)
