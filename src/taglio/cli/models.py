@@ -39,6 +39,13 @@ def add(commands: Any) -> None:
     )
     each.add_argument("--scheme", help="int8 scheme (default qdq-u8s8-asym-pc; for dynamic qdq-u8s8-asym-pt)")
     each.add_argument(
+        "--repair",
+        default="",
+        metavar="NAME[,NAME]",
+        help="lower the error of int8 at the same speed: ranges (per tensor, by their effect on the outputs), "
+        "bias (correct what int8 adds to the mean of each channel)",
+    )
+    each.add_argument(
         "--blocks", default="all", help="blocks to quantise: all, top-flops:K, top-bytes:K, or name patterns"
     )
     each.add_argument(
@@ -89,6 +96,7 @@ def _quantize(options: argparse.Namespace) -> int:
 
     with bar(options.json) as progress:
         asked = {"method": options.method, "blocks": options.blocks, "also": options.also, **given(options)}
+        asked["repair"] = options.repair.split(",") if options.repair else ()
         result = quantize(options.out, options.model, options.data, progress=progress, **asked)
     if options.json:
         return emit(result)

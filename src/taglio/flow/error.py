@@ -120,7 +120,9 @@ def doubts(
         no_numbers(meter.references, outputs),
         too_few_inputs(squares, references, meter.names),
         coarse_metric(meter.metric, len(work.data.held_out.samples)),
-        unlike_calibration(work.ranges(scheme.calibration, progress).low_high, _held_out_ranges(work), work.graph),
+        unlike_calibration(
+            work.ranges(replace(scheme, repairs=()), progress).low_high, _held_out_ranges(work), work.graph
+        ),
         constant_outputs(meter.references, outputs),
         saturating_sums(scheme, sums_saturate()),
     ]

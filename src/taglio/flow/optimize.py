@@ -13,6 +13,7 @@ from taglio.errors import BadOption
 from taglio.flow.answers import Answers, of_answers
 from taglio.flow.arguments import positive
 from taglio.flow.build import Built, assemble
+from taglio.flow.choose_repairs import RepairResult, choose_repairs
 from taglio.flow.choose_scheme import SchemeResult, settle
 from taglio.flow.error import error_model
 from taglio.flow.outcome import Outcome, Point, Variant
@@ -72,6 +73,11 @@ def optimize(
     settled, chosen, schemes = settle(work, wanted, limits.max_error, limits.metric, progress)
     if schemes:
         clock.lap("scheme")
+    repairs = tuple[RepairResult, ...]()
+    if any(each.scheme == chosen and each.error > limits.max_error for each in schemes):
+        chosen, repairs = choose_repairs(settled, chosen, limits.metric, progress)
+        settled.kept.forget("builder", but=chosen)  # each holds the weights once more
+        clock.lap("repair")
     settled.builder(chosen, progress)
     clock.lap("calibrate")
     measured = profile_as(settled, chosen, effort, progress)
@@ -83,7 +89,7 @@ def optimize(
     built = assemble(settled, decision.plan)
     clock.lap("build")
     notes = error.notes + of_answers(decision.answers, decision.winner, limits)
-    outcome = _outcome(settled, schemes, decision, built, notes, clock)
+    outcome = replace(_outcome(settled, schemes, decision, built, notes, clock), repairs=repairs)
     settled.kept.forget("switchable")
     return result_of(work, wanted, decision.profile, error, decision.plan, built, outcome)
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from taglio.error.loss import RELATIVE, Bound, Metric
 from taglio.error.tally import OtherLoss, PartLoss
+from taglio.flow.choose_repairs import RepairResult
 from taglio.flow.choose_scheme import SchemeResult
 from taglio.profile.result import Conditions
 from taglio.profile.stopwatch import WallTime
@@ -82,6 +83,7 @@ class Outcome:
     doubt: str | None = None
     notes: tuple[str, ...] = ()
     also: tuple[Bound, ...] = ()
+    repairs: tuple[RepairResult, ...] = ()
 
     @property
     def accuracy_title(self) -> str:

@@ -16,7 +16,7 @@ from taglio.quantize.library import DYNAMIC, dynamic, float16, qoperator
 from taglio.quantize.precision import Precision
 from taglio.quantize.qdq import QdqBuilder
 from taglio.quantize.ranges import Ranges
-from taglio.quantize.scheme import Scheme, parse_scheme
+from taglio.quantize.scheme import Scheme, parse_scheme, with_repairs
 from taglio.runtimes.onnxruntime import SessionOptions, open_session, run_session, sums_saturate
 
 METHODS = ("static", "dynamic", "float16")
@@ -30,16 +30,21 @@ def quantize(
     scheme: str = "",
     blocks: str = "all",
     also: Sequence[str] = (),
+    repair: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> tuple[onnx.ModelProto, Quantized]:
     """The model with the chosen blocks quantised, and what that did: its error is measured on held-out inputs.
 
     `method` is "static", "dynamic" or "float16"; `blocks` "all", "top-flops:K", "top-bytes:K" or name patterns. `also`
-    gives other blocks another scheme, as SCHEME=PATTERN; later ones win. Raises BadOption.
+    gives other blocks another scheme, as SCHEME=PATTERN; later ones win. `repair` names what lowers the error of int8
+    at the same speed: "ranges", "bias". Raises BadOption.
     """
     if method not in METHODS:
         raise BadOption(f"`method` is {method}: use {' or '.join(METHODS)}")
     form = parse_scheme(scheme or f"qdq-u8s8-asym-{'pt' if method == 'dynamic' else 'pc'}")
+    form = with_repairs(form, repair)
+    if form.repairs and (method != "static" or form.format != "qdq"):
+        raise BadOption(f"`repair` {', '.join(form.repairs)}: only the static method with a qdq scheme is repaired")
     if method == "static" and form.format == "qdq":
         work = work.settled(form, progress)
     names = select(work.graph, blocks)
@@ -61,8 +66,7 @@ def quantize(
             for name in match(work.graph, [pattern]):
                 assignment[name] = Precision("int8", parse_scheme(other), "whole")
         used = list(dict.fromkeys(each.scheme for each in assignment.values() if each.scheme is not None))
-        methods = {each.calibration for each in used}
-        ranges: dict[str, Ranges] = {each: work.ranges(each, progress) for each in methods}
+        ranges: dict[str, Ranges] = {each.calibrated: work.ranges(each, progress) for each in used}
         if form.format == "qoperator":
             if also:
                 raise BadOption("`also` mixes schemes in the qdq format only: use a qdq scheme")

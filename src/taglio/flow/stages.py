@@ -166,11 +166,14 @@ def quantize(
     scheme: str = "",
     blocks: str = "all",
     also: Sequence[str] = (),
+    repair: Sequence[str] = (),
     progress: Progress | None = None,
     **given: Any,
 ) -> Quantized:
     """Quantise chosen blocks under one scheme into the file `out`; `given` is what taglio.Model takes."""
     work = Model(model, data, threads=1, **given)
-    proto, result = quantize_model(work, method, scheme=scheme, blocks=blocks, also=also, progress=progress)
+    proto, result = quantize_model(
+        work, method, scheme=scheme, blocks=blocks, also=also, repair=repair, progress=progress
+    )
     artifact.write_model(out, proto)
     return replace(result, path=str(out))

@@ -33,6 +33,7 @@ from taglio.error.switchable import Switchable, quantizable_flows
 from taglio.error.tally import Measure
 from taglio.errors import BadModel, BadOption
 from taglio.flow.memory import activation_bytes, memory_needs
+from taglio.flow.repair import repaired
 from taglio.memory import OUTPUTS, SAMPLES, free_bytes, used_bytes
 from taglio.model.graph import Graph, build
 from taglio.model.load import Model as Network
@@ -44,7 +45,7 @@ from taglio.profile.stopwatch import Progress
 from taglio.quantize.precision import precisions
 from taglio.quantize.qdq import QdqBuilder
 from taglio.quantize.ranges import Ranges, calibrate
-from taglio.quantize.scheme import Calibration, Scheme
+from taglio.quantize.scheme import Scheme
 from taglio.quantize.trial import unusable
 from taglio.runtimes.onnxruntime import CUDA, NAME, Optimization, SessionOptions, providers_for
 from taglio.runtimes.session import RUNTIMES
@@ -217,9 +218,9 @@ class Work:
 
     def builder(self, scheme: Scheme, progress: Progress | None = None) -> QdqBuilder:
         """The builder of quantised models under `scheme`."""
-        ranges = self.ranges(scheme.calibration, progress)
+        ranges = self.ranges(scheme, progress)
         return self.kept.once(
-            ("builder", scheme), lambda: QdqBuilder(self.model, self.graph, {scheme.calibration: ranges})
+            ("builder", scheme), lambda: QdqBuilder(self.model, self.graph, {scheme.calibrated: ranges})
         )
 
     def switchable(self, scheme: Scheme, provider: str = "cpu", progress: Progress | None = None) -> Switchable:
@@ -246,7 +247,9 @@ class Work:
         return result
 
     def settled(self, scheme: Scheme, progress: Progress | None = None) -> "Work":
-        """The same work with every block float that was tried in int8 under `scheme` and failed (quantize/trial.py)."""
+        """The same work with every block float that was tried in int8 under `scheme` and failed (quantize/trial.py).
+        Repairs change no kernel, and so none of that."""
+        scheme = replace(scheme, repairs=())
         reasons = self.kept.once(("floats", scheme), lambda: self.unusable(scheme, progress))
         return self.but(graph=self.graph.without_int8(reasons))
 
@@ -254,11 +257,19 @@ class Work:
         """The blocks that cannot be int8 under `scheme`, each with the reason."""
         options = replace(self.setup.options(), spinning=False)
         feed, builder = self.data.calibration.samples[0], self.builder(scheme, progress)
-        ranges = self.ranges(scheme.calibration, progress)
+        ranges = self.ranges(scheme, progress)
         return unusable(self.model, self.graph, ranges, scheme, feed, options, thorough=thorough, builder=builder)
 
-    def ranges(self, method: Calibration, progress: Progress | None = None) -> Ranges:
-        """Calibrated ranges."""
+    def ranges(self, scheme: Scheme, progress: Progress | None = None) -> Ranges:
+        """The calibration of `scheme`, repaired as it says."""
+        if scheme.repairs:
+            before = self.ranges(replace(scheme, repairs=scheme.repairs[:-1]), progress)
+            data, parts = self.data.calibration, self.parts
+            return self.kept.once(
+                ("ranges", scheme.calibrated),
+                lambda: repaired(self.model, self.graph, before, scheme, data, parts, progress),
+            )
+        method = scheme.calibration
         tell = (lambda done, total: progress("calibrating", done, total)) if progress else None
         room = self.outputs_bytes
         return self.kept.once(

@@ -46,8 +46,8 @@ class Floats:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What was found out about a model on the way: ranges by calibration method, and by scheme the blocks that cannot
-    be int8, with the reason; of calibration data `data_sha256`."""
+    """What was found out about a model on the way: calibrations by `Scheme.calibrated`, and by scheme the blocks that
+    cannot be int8, with the reason; of calibration data `data_sha256`."""
 
     data_sha256: str
     ranges: dict[str, Ranges]
@@ -68,8 +68,8 @@ def begin(folder: Path, sha256: str, setup: Setup, float32: onnx.ModelProto, gra
 
 def keep_found(folder: Path, sha256: str, known: Found) -> None:
     """Remember what was found out about it."""
-    for method, ranges in known.ranges.items():
-        artifact.save(folder / f"{RANGES}-{method}.json", RANGES, sha256, ranges)
+    for name, ranges in known.ranges.items():
+        artifact.save(folder / f"{RANGES}-{name}.json", RANGES, sha256, ranges)
     for scheme, reasons in known.floats.items():
         floats = Floats(known.data_sha256, version(), reasons, scheme)
         artifact.save(folder / f"{FLOATS}-{scheme}.json", FLOATS, sha256, floats)
@@ -82,7 +82,7 @@ def read_found(folder: Path, sha256: str, data_sha256: str = "") -> Found:
     for path in sorted(folder.glob(f"{RANGES}-*.json")):
         known = _known(path, RANGES, Ranges, sha256)
         if known is not None and known.data_sha256 == (data_sha256 or known.data_sha256):
-            ranges[known.method] = known
+            ranges[path.stem.removeprefix(f"{RANGES}-")] = known
             data_sha256 = data_sha256 or known.data_sha256
     for path in sorted(folder.glob(f"{FLOATS}-*.json")):
         each = _known(path, FLOATS, Floats, sha256)
@@ -111,8 +111,8 @@ def reopen(folder: Path) -> Work:
     work = open_work(setup)
     artifact.load(path, SETUP, Setup, model_sha256=work.model.sha256)
     known = read_found(folder, work.model.sha256, work.data.calibration.sha256)
-    for method, ranges in known.ranges.items():
-        work.kept.put(("ranges", method), ranges)
+    for name, ranges in known.ranges.items():
+        work.kept.put(("ranges", name), ranges)
     for scheme, reasons in known.floats.items():
         work.kept.put(("floats", scheme), reasons)
     return work

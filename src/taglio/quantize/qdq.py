@@ -45,7 +45,7 @@ class QdqBuilder:
     """Builds quantised models of one float model; quantised weights are kept between builds."""
 
     def __init__(self, model: Model, graph: Graph, ranges: Mapping[str, Ranges]) -> None:
-        """`ranges` by calibration method; every scheme that is built must find its method there."""
+        """`ranges` by `Scheme.calibrated`; every scheme that is built must find its own there."""
         self._model = model
         self._graph = graph
         self._initializers = model.initializers()
@@ -56,6 +56,7 @@ class QdqBuilder:
         self._nodes = {node.name: node for node in model.proto.graph.node}
         self._roots = range_roots(model.proto)
         self._ranges = {name: share_ranges(model.proto, each.low_high) for name, each in ranges.items()}
+        self._shifts = {name: each.shifts for name, each in ranges.items()}
         self._without = {name: each.without for name, each in ranges.items()}
         self._shapes = tensor_shapes(model.proto)
         self._own = own_parameters(model.proto, self._initializers)
@@ -108,6 +109,8 @@ class QdqBuilder:
             fused_tail = position > 0 and self._free(block, position, scheme)
             if not fused_tail:
                 self._read_int8_inputs(emitter, source, node, scheme, block.name)
+            elif node.op_type == "Add":
+                self._correct_sum(emitter, node, self._shift(block.operators[0], scheme))
             emitter.nodes.append(node)
             if position + 1 < len(block.operators) and self._free(block, position + 1, scheme):
                 continue
@@ -122,9 +125,9 @@ class QdqBuilder:
             root = self._roots.get(tensor, tensor)
             if root in self._own:
                 return self._own[root]
-            ranges = self._ranges[scheme.calibration]
+            ranges = self._ranges[scheme.calibrated]
             if root not in ranges:
-                reason = self._without[scheme.calibration].get(root, "is unknown to the calibration: calibrate again")
+                reason = self._without[scheme.calibrated].get(root, "is unknown to the calibration: calibrate again")
                 raise CannotQuantize(f"tensor {root} has no calibrated range: it {reason}")
             self._parameters[key] = activation_parameters(*ranges[root], scheme)
         return self._parameters[key]
@@ -207,6 +210,25 @@ class QdqBuilder:
             elif movement and constant.data_type == TensorProto.FLOAT and source.op_type in ("Add", "Mul", "Concat"):
                 node.input[index] = self._constant(emitter, tensor, scheme)
 
+        shift = self._shift(source.name, scheme)
+        if shift is not None and source.op_type != "MatMul" and (len(source.input) < 3 or not source.input[2]):
+            assert first is not None, "the activation came first"
+            bias = self._bias(emitter, source, first, scheme)
+            node.input[:] = [*node.input[:2], bias]
+
+    def _shift(self, operator: str, scheme: Scheme) -> np.ndarray | None:
+        """What the bias of `operator` gains in int8, float64 [output channels]."""
+        shift = self._shifts[scheme.calibrated].get(operator)
+        return np.array(shift) if shift is not None else None
+
+    def _correct_sum(self, emitter: Emitter, node: onnx.NodeProto, shift: np.ndarray | None) -> None:
+        """Let the Add behind a MatMul add `shift` besides."""
+        index = next((index for index, name in enumerate(node.input) if name in self._initializers), None)
+        if shift is None or index is None:
+            return
+        corrected = (self._array(node.input[index]) + shift).astype(np.float32)
+        node.input[index] = emitter.constant(f"{node.input[index]}/corrected-{node.name}", corrected)
+
     def _constant(self, emitter: Emitter, tensor: str, scheme: Scheme) -> str:
         values = self._array(tensor)
         parameters = activation_parameters(float(values.min()), float(values.max()), scheme)
@@ -218,29 +240,46 @@ class QdqBuilder:
 
     def _weight(self, emitter: Emitter, node: onnx.NodeProto, index: int, activation: str, scheme: Scheme) -> str:
         tensor = node.input[index]
+        if index == 2 and node.op_type != "MatMul":
+            return self._bias(emitter, node, activation, scheme)
         scale_in = float(self.parameters(activation, scheme).scale)
         weight = self._quantized_weight(node, scale_in, scheme)
-        if index == 2 and node.op_type == "ConvTranspose":  # its kernel is float, and so may the bias be
-            return str(tensor)
-        if index == 1 or node.op_type == "MatMul":
-            stored = emitter.constant(f"{tensor}/int8-{scheme}", weight.values)
-            return self._dequantize(emitter, tensor, str(scheme), stored, weight.scale, weight.zero_point, weight.axis)
+        stored = emitter.constant(f"{tensor}/int8-{scheme}", weight.values)
+        return self._dequantize(emitter, tensor, str(scheme), stored, weight.scale, weight.zero_point, weight.axis)
+
+    def _bias(self, emitter: Emitter, node: onnx.NodeProto, activation: str, scheme: Scheme) -> str:
+        """The bias of a Conv, ConvTranspose or Gemm that reads `activation` and has a bias or a shift."""
+        tensor = node.input[2] if len(node.input) > 2 and node.input[2] else f"{node.name}/bias"
+        values = self._bias_values(node, scheme)
+        if node.op_type == "ConvTranspose":  # its kernel is float, and so may the bias be
+            if self._shift(node.name, scheme) is None:
+                return tensor
+            return emitter.constant(f"{tensor}/corrected-{node.name}", values.astype(np.float32))
+        scale_in = float(self.parameters(activation, scheme).scale)
+        weight = self._quantized_weight(node, scale_in, scheme)
         scale = (weight.scale.astype(np.float64) * scale_in).astype(np.float32)
         info = np.iinfo(np.int32)
-        bias = np.clip(np.rint(self._array(tensor).astype(np.float64) / scale), info.min, info.max).astype(np.int32)
+        bias = np.clip(np.rint(values / scale), info.min, info.max).astype(np.int32)
         # Two consumers of one bias may read inputs of different scale: the name carries the node's.
         suffix = f"{scheme}-{node.name}"
         stored = emitter.constant(f"{tensor}/int32-{suffix}", bias)
         axis = bias.ndim - 1 if scale.ndim else None
         return self._dequantize(emitter, tensor, suffix, stored, scale, np.zeros(scale.shape, np.int32), axis)
 
+    def _bias_values(self, node: onnx.NodeProto, scheme: Scheme) -> np.ndarray:
+        """A bias with its shift, float64."""
+        has = len(node.input) > 2 and node.input[2]
+        values = self._array(node.input[2]).astype(np.float64) if has else np.zeros(())
+        shift = self._shift(node.name, scheme)
+        return values if shift is None else values + shift
+
     def _quantized_weight(self, node: onnx.NodeProto, scale_in: float, scheme: Scheme) -> QuantizedWeight:
         tensor = node.input[1] if node.input[1] in self._initializers else node.input[0]
-        axis = _channel_axis(node, self._initializers[tensor]) if scheme.per_channel else None
+        axis = channel_axis(node, self._initializers[tensor]) if scheme.per_channel else None
         floor: np.ndarray | float = 0.0
-        if len(node.input) > 2 and node.input[2] and node.op_type in ("Conv", "Gemm"):
+        if node.op_type in ("Conv", "Gemm"):
             # An int32 bias has scale scale_in × scale_weight; where that would overflow, the weight scale gives way.
-            need = np.abs(self._array(node.input[2]).astype(np.float64)) / (scale_in * _INT32_BIAS_LIMIT)
+            need = np.abs(self._bias_values(node, scheme)) / (scale_in * _INT32_BIAS_LIMIT)
             floor = need if axis is not None and need.ndim == 1 else float(need.max(initial=0.0))
         key = (tensor, axis, scheme.weight, scheme.weight_symmetric, scheme.reduced_range)
         weight = self._weights.get(key)
@@ -318,7 +357,7 @@ def _without_weights(proto: onnx.ModelProto) -> onnx.ModelProto:
     return shell
 
 
-def _channel_axis(node: onnx.NodeProto, weight: onnx.TensorProto) -> int | None:
+def channel_axis(node: onnx.NodeProto, weight: onnx.TensorProto) -> int | None:
     """The axis of output channels, where ONNX Runtime's kernels take one scale an entry."""
     if node.op_type == "Conv":
         return 0

@@ -1,7 +1,8 @@
 """How int8 is done. One `Scheme` value travels through calibration, error, profile, build and run."""
 
 import re
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from taglio.errors import BadOption
@@ -10,6 +11,10 @@ Format = Literal["qdq", "qoperator"]
 ActivationType = Literal["u8", "s8"]
 Symmetry = Literal["asymmetric", "symmetric", "restricted"]
 Calibration = Literal["minmax", "entropy", "percentile"]
+Repair = Literal["ranges", "bias"]
+
+# In the order in which they are made: each starts from what those before it found (quantize/repair).
+REPAIRS: tuple[Repair, ...] = ("ranges", "bias")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +34,7 @@ class Scheme:
     per_channel: bool = True
     reduced_range: bool = False
     calibration: Calibration = "minmax"
+    repairs: tuple[Repair, ...] = ()
 
     def __post_init__(self) -> None:
         if self.activation == "s8" and self.weight == "u8":
@@ -40,6 +46,7 @@ class Scheme:
         parts += ["pc" if self.per_channel else "pt"]
         parts += ["rr"] if self.reduced_range else []
         parts += [] if self.calibration == "minmax" else [self.calibration]
+        parts += self.repairs
         return "-".join(parts)
 
     @property
@@ -48,9 +55,14 @@ class Scheme:
         return self.weight == "s8" and not self.reduced_range
 
     @property
-    def activation_key(self) -> tuple[ActivationType, Symmetry, Calibration]:
+    def calibrated(self) -> str:
+        """Under which name its calibration is kept: repairs depend on the whole scheme, ranges on their method."""
+        return str(self) if self.repairs else self.calibration
+
+    @property
+    def activation_key(self) -> tuple[ActivationType, Symmetry, str]:
         """What two neighbours must share for one int8 tensor to serve both."""
-        return (self.activation, self.activation_symmetry, self.calibration)
+        return (self.activation, self.activation_symmetry, self.calibrated)
 
 
 _SHORT: dict[Symmetry, str] = {"asymmetric": "asym", "symmetric": "sym", "restricted": "restr"}
@@ -68,9 +80,18 @@ AUTO_SCHEMES: tuple[Scheme, ...] = (
 DEFAULT_SCHEME = AUTO_SCHEMES[0]
 
 
+def with_repairs(scheme: Scheme, names: Collection[str]) -> Scheme:
+    """`scheme` with these repairs as well. Raises BadOption for one that is none."""
+    for name in names:
+        if name not in REPAIRS:
+            raise BadOption(f'repair "{name}" is none of {", ".join(REPAIRS)}')
+    return replace(scheme, repairs=tuple(each for each in REPAIRS if each in names or each in scheme.repairs))
+
+
 def parse_scheme(text: str) -> Scheme:
     """Read the form that `str(scheme)` writes, in any order: `qdq-u8s8-sym-pc-rr-entropy`. Raises BadOption."""
     fields: dict[str, object] = {}
+    repairs = set[str]()
     for token in re.split(r"[-:,]", text.strip().lower()):
         match token:
             case "qdq" | "qoperator":
@@ -87,9 +108,11 @@ def parse_scheme(text: str) -> Scheme:
                 fields["reduced_range"] = True
             case "minmax" | "entropy" | "percentile":
                 fields["calibration"] = token
+            case "ranges" | "bias":
+                repairs.add(token)
             case _:
                 raise BadOption(
                     f'scheme "{text}": "{token}" is none of qdq, qoperator, u8s8, u8u8, s8s8, asym, sym, restr, '
-                    "wsym, wasym, pc, pt, rr, minmax, entropy, percentile"
+                    f"wsym, wasym, pc, pt, rr, minmax, entropy, percentile, {', '.join(REPAIRS)}"
                 )
-    return Scheme(**fields)  # type: ignore[arg-type]
+    return with_repairs(Scheme(**fields), repairs)  # type: ignore[arg-type]

@@ -54,7 +54,7 @@ def unusable(
     candidates = [block for block in graph.candidates() if block.name not in reasons]
     if not candidates:
         return reasons
-    builder = builder or QdqBuilder(model, graph, {scheme.calibration: ranges})
+    builder = builder or QdqBuilder(model, graph, {scheme.calibrated: ranges})
     exact = thorough and not (sums_saturate() and scheme.may_saturate)
     _, whole, anchor = precisions(scheme)
     trial = _Trial(model, builder, whole, feed, options, compare=exact)
@@ -144,7 +144,7 @@ def _distance(reference: object, value: object) -> float:
 
 def _by_range(model: Model, graph: Graph, ranges: Ranges, scheme: Scheme) -> dict[str, str]:
     """Rules 1 to 3."""
-    builder = QdqBuilder(model, graph, {scheme.calibration: ranges})
+    builder = QdqBuilder(model, graph, {scheme.calibrated: ranges})
     whole = precisions(scheme)[1]
     reasons: dict[str, str] = {}
     for block in graph.candidates():

@@ -3,6 +3,7 @@
 from dataclasses import fields
 
 from taglio.components.build import Manifest, Port
+from taglio.error.loss import RELATIVE
 from taglio.report.material import Absent, Material
 from taglio.report.parts import Columns, Part, Table, Text
 from taglio.report.units import MISSING, allowed, ms, percent, plural, shown, size
@@ -52,8 +53,8 @@ def configuration(material: Material) -> list[Part]:
         total = sum(outcome.stage_seconds.values())
         seconds.append(["all", f"{total:.1f}\u00a0s, peak memory {size(outcome.peak_memory_bytes)}"])
         parts.append(Table([], seconds, "Time by stage", "words"))
+    basis = outcome.metric.basis if outcome is not None else RELATIVE
     if outcome is not None and outcome.schemes:
-        basis = outcome.metric.basis
         rows = [
             [str(each.scheme), f"dropped: {each.dropped}", "", ""]
             if each.dropped
@@ -61,6 +62,19 @@ def configuration(material: Material) -> list[Part]:
             for each in outcome.schemes
         ]
         parts.append(Table(["scheme", "all int8", basis.title, "score"], rows, "Schemes tried"))
+    if outcome is not None and outcome.repairs:
+        words = [
+            [
+                each.repair,
+                shown(basis, each.before),
+                shown(basis, each.error),
+                f"{each.factor:.2f}",
+                "kept" if each.kept else "left out",
+            ]
+            for each in outcome.repairs
+        ]
+        head = ["repair", "all int8 before", "with it", "subsets", ""]
+        parts.append(Table(head, words, "Repairs tried: error before and after"))
     return [Columns([[Table([], _settings(material), "Settings", "words")], parts], "print")]
 
 

@@ -61,6 +61,7 @@ def summary(folder: Path, outcome: Outcome) -> dict[str, Any]:
         },
         "doubt": outcome.doubt,
         "scheme": outcome.scheme,
+        "repairs": outcome.repairs,
         "notes": outcome.notes,
         "stage_seconds": outcome.stage_seconds,
         "peak_memory_bytes": outcome.peak_memory_bytes,
@@ -80,6 +81,10 @@ def outcome(folder: Path, result: Outcome) -> None:
     where = result.conditions
     say(f"on {where.machine}, {where.threads} threads, {where.runtime} {where.runtime_version}")
     say(f"{result.calibration_samples} samples for calibration, {result.held_out_samples} held out for the error")
+    for repair in result.repairs:
+        before, after = (result.metric.basis.text(error, 3) for error in (repair.before, repair.error))
+        told = f"all-int8 error {before} -> {after}, over subsets x {repair.factor:.2f}"
+        say(f"repair {repair.repair}: {told}: {'kept' if repair.kept else 'left out'}")
     if result.conditions.shapes:
         say(measured_at(result.conditions.shapes))
     metric = result.metric

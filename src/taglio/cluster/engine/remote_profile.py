@@ -67,7 +67,7 @@ class Profiler(Resident):
             path.write_bytes(self.store.read(job.sha256))
             model = load(path, job.shapes, requantize=job.requantize)
         graph = job.graph
-        builder = QdqBuilder(model, graph, {job.scheme.calibration: job.ranges})
+        builder = QdqBuilder(model, graph, {job.scheme.calibrated: job.ranges})
         if job.known is not None:
             again = Effort(budget_s=_AGAIN_S * job.effort)
             return refine_near(model, graph, builder, job.known, job.feeds, job.options, again, near=job.near)
@@ -149,7 +149,7 @@ def _asked(work: Work, scheme: Scheme, effort: float, progress: Progress | None)
     """What every device is asked, but for its threads."""
     model = Path(work.setup.model)
     feeds = [dict(each) for each in work.typical[:FEEDS]]
-    ranges = work.ranges(scheme.calibration, progress)
+    ranges = work.ranges(scheme, progress)
     options = SessionOptions(1, work.setup.options().optimization, work.setup.spinning)
     sha256 = hashlib.sha256(model.read_bytes()).hexdigest()
     setup = work.setup

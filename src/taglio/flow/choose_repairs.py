@@ -1,0 +1,92 @@
+"""Which repairs of a calibration pay on this network: each is tried on top of those that did. Plans nothing."""
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import exp, log
+
+import numpy as np
+
+from taglio.error.loss import Metric
+from taglio.error.tally import RUINED, Tally
+from taglio.flow.work import Work
+from taglio.profile.measure import pure_assignments
+from taglio.profile.stopwatch import Progress
+from taglio.quantize.precision import Assignment, precisions
+from taglio.quantize.scheme import REPAIRS, Scheme
+from taglio.runtimes.onnxruntime import SessionOptions, open_session, run_session
+
+_SAMPLES = 8
+# Less than this is what other inputs would have changed.
+_GAIN = 0.98
+_TINY = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class RepairResult:
+    """What one repair did, on top of those kept before it: the error of all blocks in int8 before and with it, and
+    `factor`, the geometric mean over several subsets of blocks of error with it / error before."""
+
+    repair: str
+    before: float
+    error: float
+    factor: float
+    kept: bool
+
+
+def choose_repairs(
+    work: Work, scheme: Scheme, metric: Metric, progress: Progress | None = None
+) -> tuple[Scheme, tuple[RepairResult, ...]]:
+    """`scheme` with the repairs that lower the error of a settled `work` on held-out inputs, and what each did.
+
+    Errors are those of all blocks in int8 and of two random halves of them: where a few blocks ruin the outputs, all
+    together show nothing of the others, and no plan holds those few.
+    """
+    if scheme.format != "qdq" or not work.graph.candidates():
+        return scheme, ()
+    metric = metric if metric.smooth else metric.basis
+    samples = work.data.held_out.samples[:_SAMPLES]
+    session = open_session(work.model.proto, work.setup.options())
+    reference = [run_session(session, work.model.outputs, each, work.data.held_out.source) for each in samples]
+    best = _errors(work, scheme, metric, samples, reference)
+    results: list[RepairResult] = []
+    for index, repair in enumerate(REPAIRS):
+        tried = replace(scheme, repairs=(*scheme.repairs, repair))
+        errors = _errors(work, tried, metric, samples, reference, progress)
+        factor = exp(float(np.mean([log(one / other) for one, other in zip(errors, best, strict=True)])))
+        kept = factor < _GAIN
+        results.append(RepairResult(repair, best[0], errors[0], factor, kept))
+        if kept:
+            scheme, best = tried, errors
+        if progress:
+            progress("repairs", index + 1, len(REPAIRS))
+    return scheme, tuple(results)
+
+
+def _errors(
+    work: Work,
+    scheme: Scheme,
+    metric: Metric,
+    samples: Sequence[Mapping[str, np.ndarray]],
+    reference: Sequence[Sequence[np.ndarray]],
+    progress: Progress | None = None,
+) -> list[float]:
+    builder = work.builder(scheme, progress)
+    options = SessionOptions(work.setup.threads, spinning=True)
+    errors = []
+    for assignment in _assignments(work, scheme):
+        session = open_session(builder.build(assignment), options)
+        tally = Tally(work.parts, metric)
+        for sample, outputs in zip(samples, reference, strict=True):
+            tally.add(outputs, run_session(session, work.model.outputs, sample, work.data.held_out.source))
+        errors.append(float(np.clip(np.nan_to_num(tally.value(), nan=RUINED), _TINY, RUINED)))
+    return errors
+
+
+def _assignments(work: Work, scheme: Scheme) -> list[Assignment]:
+    """All blocks in int8, and two halves that share none."""
+    everything = pure_assignments(work.graph, precisions(scheme))["int8"]
+    names = list(everything)
+    random.Random(work.setup.seed).shuffle(names)
+    halves = (set(names[::2]), set(names[1::2]))
+    return [everything, *({name: form for name, form in everything.items() if name in half} for half in halves)]

@@ -1,0 +1,79 @@
+"""Repair a calibration as its scheme says. Does not choose what is repaired."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from taglio.data.dataset import Dataset
+from taglio.error.parts import Parts
+from taglio.error.sketch import Sketcher
+from taglio.error.tally import Tally
+from taglio.model.graph import Graph
+from taglio.model.load import Model
+from taglio.profile.stopwatch import Progress
+from taglio.quantize.ranges import Ranges
+from taglio.quantize.repair import bias
+from taglio.quantize.repair.ranges import Differences, choose
+from taglio.quantize.scheme import Scheme
+from taglio.runtimes.onnxruntime import SessionOptions, open_session, run_session
+
+# Calibration samples that biases are averaged over, and that ranges are judged on.
+_MEANS, _FEWEST, _MOST = 32, 3, 24
+# Seconds for ranges, under half of what the error stage takes.
+_RANGES_S = 12.0
+_SKETCH = 1024
+
+
+def repaired(
+    model: Model,
+    graph: Graph,
+    found: Ranges,
+    scheme: Scheme,
+    data: Dataset,
+    parts: Parts,
+    progress: Progress | None = None,
+) -> Ranges:
+    """`found`, which has all repairs of `scheme` but the last, with that."""
+
+    def tell(what: str) -> Callable[[int, int], None] | None:
+        return (lambda done, total: progress(what, done, total)) if progress else None
+
+    match scheme.repairs[-1]:
+        case "ranges":
+            start = time.perf_counter()
+            count, differences = _judged(model, graph, data, parts)
+            left_s, told = _RANGES_S - (time.perf_counter() - start), tell("ranges per tensor")
+            samples = data.samples[:count]
+            chosen = choose(model, graph, found, scheme, samples, differences, budget_s=left_s, progress=told)
+            return replace(found, low_high=found.low_high | chosen)
+        case "bias":
+            told = tell("bias correction")
+            return replace(found, shifts=bias.shifts(model, graph, found, scheme, data.samples[:_MEANS], told))
+
+
+def _judged(model: Model, graph: Graph, data: Dataset, parts: Parts) -> tuple[int, Differences]:
+    """On how many samples ranges are judged, and how far outputs on them are from the float model's."""
+    session = open_session(model.proto, SessionOptions(0), label=model.name)
+    reference: list[list[np.ndarray]] = []
+    start = time.perf_counter()
+    for sample in data.samples[:_MOST]:
+        reference.append(run_session(session, model.outputs, sample, data.source))
+        # Four ranges of every tensor, in a graph a little slower than the float model.
+        once_s = (time.perf_counter() - start) / len(reference)
+        if len(reference) >= max(_FEWEST, _RANGES_S / (5.0 * once_s * max(1, len(graph.candidates())))):
+            break
+    same = Tally(parts)
+    sketcher = Sketcher([[len(each) for each in same.add(each, each)] for each in reference], size=_SKETCH)
+
+    def differences(changed: Sequence[list[np.ndarray]]) -> np.ndarray:
+        tally, sums = Tally(parts), np.zeros((len(parts.names), _SKETCH))
+        for index, (outputs, expected) in enumerate(zip(changed, reference, strict=True)):
+            sketcher.add(sums, index, tally.add(expected, outputs))
+        l2, raw = tally.l2(), np.sqrt(tally.squares())
+        usable = (raw > 0.0) & np.isfinite(l2) & np.isfinite(sums).all(axis=1)
+        scale = np.divide(l2, raw, out=np.zeros_like(l2), where=usable)
+        return np.asarray(np.where(usable[:, None], sums, 0.0) * scale[:, None], np.float32)
+
+    return len(reference), differences

@@ -1,0 +1,138 @@
+"""Bias correction (Nagel et al., ICCV 2019): what int8 adds to the mean of each output channel, its bias takes off.
+
+1. A Conv, ConvTranspose or Gemm without a bias gets one, which its int8 kernel adds at no cost.
+2. A MatMul is corrected in the constant that the Add of its block adds; one without stays as it is.
+3. So does a Gemm whose `alpha` or `beta` scales its terms.
+
+The mean is over the calibration samples, of every operator by itself with float inputs: the correction holds whatever
+else is in int8.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from taglio.errors import BadData, BadModel, CannotQuantize
+from taglio.model.graph import Block, Graph
+from taglio.model.load import Model
+from taglio.quantize.emitter import Emitter
+from taglio.quantize.precision import precisions
+from taglio.quantize.qdq import QdqBuilder, channel_axis
+from taglio.quantize.ranges import Ranges
+from taglio.quantize.scheme import Scheme
+from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session, run_session
+
+_APART = "apart/"
+_AXES_ARE_INPUTS = 18  # of ReduceMean, from this opset on
+
+
+def shifts(
+    model: Model,
+    graph: Graph,
+    ranges: Ranges,
+    scheme: Scheme,
+    samples: Sequence[Mapping[str, np.ndarray]],
+    progress: Callable[[int, int], None] | None = None,
+) -> dict[str, tuple[float, ...]]:
+    """What each operator's bias gains under `scheme`, by operator, per output channel. Empty where ONNX Runtime cannot
+    run all of them beside the float model."""
+    builder = QdqBuilder(model, graph, {scheme.calibrated: ranges})
+    emitter, wanted = Emitter(), dict[str, str]()
+    weights = model.initializers()
+    for block in graph.candidates():
+        anchor = _corrected(model, block, weights)
+        if anchor is None:
+            continue
+        try:
+            nodes = _anchor_alone(builder, block, scheme, emitter.initializers)
+        except CannotQuantize:
+            continue
+        emitter.nodes += nodes
+        emitter.nodes += _mean_difference(emitter, model.opset, anchor, weights[anchor.input[1]])
+        wanted[anchor.name] = f"{_APART}{anchor.name}/mean"
+    if not wanted:
+        return {}
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model.proto)
+    proto.graph.node.extend(emitter.nodes)
+    proto.graph.initializer.extend(emitter.initializers.values())
+    proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in wanted.values())
+    total: list[np.ndarray] = [np.zeros(())] * len(wanted)
+    try:
+        session = open_session(proto, SessionOptions(0, Optimization.NONE), label=model.name)
+        for index, feed in enumerate(samples):
+            means = run_session(session, list(wanted.values()), feed, "the calibration data")
+            total = [one + np.asarray(other, np.float64) for one, other in zip(total, means, strict=True)]
+            if progress:
+                progress(index + 1, len(samples))
+    except (BadModel, BadData):
+        return {}
+    return {
+        name: tuple(float(each) for each in np.atleast_1d(summed / len(samples)))
+        for name, summed in zip(wanted, total, strict=True)
+        if np.isfinite(summed).all()
+    }
+
+
+def _corrected(model: Model, block: Block, weights: Mapping[str, onnx.TensorProto]) -> onnx.NodeProto | None:
+    """The operator of `block` that is corrected, by the rules above."""
+    nodes = {node.name: node for node in model.proto.graph.node if node.name in block.operators}
+    anchor = nodes[block.operators[0]]
+    if len(anchor.input) < 2 or anchor.input[1] not in weights:
+        return None
+    match anchor.op_type:
+        case "Conv" | "ConvTranspose":
+            return anchor
+        case "Gemm":
+            scales = [each.f for each in anchor.attribute if each.name in ("alpha", "beta")]
+            return anchor if all(each == 1.0 for each in scales) else None
+        case "MatMul":
+            added = len(block.operators) > 1 and nodes[block.operators[1]].op_type == "Add"
+            return anchor if added and len(weights[anchor.input[1]].dims) == 2 else None
+    return None
+
+
+def _anchor_alone(
+    builder: QdqBuilder, block: Block, scheme: Scheme, constants: dict[str, onnx.TensorProto]
+) -> list[onnx.NodeProto]:
+    """The first operator of `block` in int8, reading float; what it writes, and all before it, under names of its
+    own."""
+    emitter = Emitter()
+    builder.emit(emitter, block, precisions(scheme)[1])
+    last = next(index for index, node in enumerate(emitter.nodes) if node.name == block.operators[0])
+    nodes = emitter.nodes[: last + 1]
+    own = {name for node in nodes for name in node.output} | emitter.initializers.keys()
+    rename = {name: f"{_APART}{block.name}/{name}" for name in own}
+    for node in nodes:
+        node.name = f"{_APART}{block.name}/{node.name}"
+        node.input[:] = [rename.get(name, name) for name in node.input]
+        node.output[:] = [rename[name] for name in node.output]
+    for name, tensor in emitter.initializers.items():
+        tensor.name = rename[name]
+        constants[tensor.name] = tensor
+    nodes[-1].output[0] = f"{_APART}{block.operators[0]}"
+    return nodes
+
+
+def _mean_difference(
+    emitter: Emitter, opset: int, anchor: onnx.NodeProto, weight: onnx.TensorProto
+) -> list[onnx.NodeProto]:
+    """Float less int8, averaged over all but the output channels: the second axis of a convolution, the last of a
+    product."""
+    out, difference = f"{_APART}{anchor.name}", f"{_APART}{anchor.name}/difference"
+    nodes = [helper.make_node("Sub", [anchor.output[0], out], [difference], name=difference)]
+    axes = [axis for axis in range(len(weight.dims)) if axis != 1]
+    if anchor.op_type in ("Gemm", "MatMul"):  # one row per product, whatever the rank
+        shape = emitter.constant(f"{difference}/shape", np.array([-1, weight.dims[channel_axis(anchor, weight) or 0]]))
+        rows = f"{difference}/rows"
+        nodes.append(helper.make_node("Reshape", [difference, shape], [rows], name=rows))
+        difference = rows
+    name = f"{out}/mean"
+    if opset < _AXES_ARE_INPUTS:
+        nodes.append(helper.make_node("ReduceMean", [difference], [name], name=name, axes=axes, keepdims=0))
+    else:
+        given = emitter.constant(f"{name}/axes", np.array(axes, np.int64))
+        nodes.append(helper.make_node("ReduceMean", [difference, given], [name], name=name, keepdims=0))
+    return nodes

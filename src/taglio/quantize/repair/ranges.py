@@ -1,0 +1,232 @@
+"""Ranges per tensor, chosen by what they do to the outputs. Does not calibrate.
+
+Each quantised tensor may keep its whole range, or lose the outliers beyond two percentiles, or take the range of least
+squared error. A probe of the float model quantises any one tensor to any range: d(tensor, range) is how that changes
+the outputs. To first order the change of many tensors is the sum of theirs, so the choice minimises, by descent over
+one tensor at a time,
+
+    Σ_parts ( ‖Σ_tensors d‖² + Σ_tensors ‖d‖² ) / (the same for whole ranges)
+
+which is the squared error expected when every second tensor is quantised. Clipping shifts means: errors of clipped
+tensors add up where those of rounding do not, and without the first term too many would be clipped.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+
+from taglio.model.graph import Graph
+from taglio.model.load import Model
+from taglio.quantize.parameters import activation_parameters
+from taglio.quantize.precision import precisions
+from taglio.quantize.qdq import QdqBuilder
+from taglio.quantize.ranges import Ranges
+from taglio.quantize.same_range import range_roots
+from taglio.quantize.scheme import Scheme
+from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session, run_session
+
+Range = tuple[float, float]
+# The outputs of every sample -> how they differ from the float model's, shape [parts, any].
+Differences = Callable[[Sequence[list[np.ndarray]]], np.ndarray]
+
+_PERCENTILES = (99.99, 99.9)
+_SHRUNK = tuple(0.95**power for power in range(1, 21))
+# Values that are looked at, of each tensor and sample.
+_VALUES = 20_000
+_SWEEPS = 8
+_WHICH, _HOW = "probe/which", "probe/how"
+
+
+def choose(
+    model: Model,
+    graph: Graph,
+    ranges: Ranges,
+    scheme: Scheme,
+    samples: Sequence[Mapping[str, np.ndarray]],
+    differences: Differences,
+    *,
+    budget_s: float,
+    progress: Callable[[int, int], None] | None = None,
+) -> dict[str, Range]:
+    """The tensors whose range under `scheme` should be another, and which. Tensors of little effect keep theirs where
+    `budget_s` seconds are not enough for all."""
+    names = _quantized(model, graph, ranges, scheme)
+    if not names:
+        return {}
+    start = time.perf_counter()
+    probe = _Probe(model, names, scheme, samples, differences)
+    candidates = {name: [ranges.low_high[name]] for name in names}
+    changes = {name: [probe.change(name, ranges.low_high[name])] for name in names}
+    others = _candidates(model, {name: ranges.low_high[name] for name in names}, scheme, samples)
+    order = sorted(names, key=lambda name: -float(np.square(changes[name][0]).sum()))
+    for index, name in enumerate(order):
+        if time.perf_counter() - start > budget_s:
+            break
+        for each in others[name]:
+            candidates[name].append(each)
+            changes[name].append(probe.change(name, each))
+        if progress:
+            progress(index + 1, len(order))
+    best = _descend([changes[name] for name in names])
+    return {name: candidates[name][index] for name, index in zip(names, best, strict=True) if index}
+
+
+def _descend(changes: Sequence[Sequence[np.ndarray]]) -> list[int]:
+    """Which candidate of each tensor minimises the sum above; 0 is the whole range. `changes` [tensors][candidates]
+    are of shape [parts, any]."""
+    total = np.sum([each[0] for each in changes], axis=0)
+    whole = np.square(total).sum(axis=1) + np.sum([np.square(each[0]).sum(axis=1) for each in changes], axis=0)
+    weight = np.divide(1.0, whole, out=np.zeros_like(whole), where=whole > 0.0)
+    picked = [0] * len(changes)
+    for _ in range(_SWEEPS):
+        before = list(picked)
+        for index, each in enumerate(changes):
+            rest = total - each[picked[index]]
+            costs = [
+                float(weight @ (np.square(rest + change).sum(axis=1) + np.square(change).sum(axis=1)))
+                for change in each
+            ]
+            picked[index] = int(np.argmin(costs))
+            total = rest + each[picked[index]]
+        if picked == before:
+            break
+    return picked
+
+
+def _quantized(model: Model, graph: Graph, ranges: Ranges, scheme: Scheme) -> list[str]:
+    """The tensors that give their range to others and are quantised with all blocks in int8."""
+    builder = QdqBuilder(model, graph, {scheme.calibrated: ranges})
+    whole = precisions(scheme)[1]
+    built = builder.build({block.name: whole for block in graph.candidates()})
+    # An output that int8 writes is quantised under another name: the caller reads what is behind the pair.
+    roots = range_roots(model.proto)
+    roots |= {f"{name}/float": roots.get(name, name) for name in model.outputs}
+    names = [node.input[0] for node in built.graph.node if node.op_type == "QuantizeLinear"]
+    return [name for name in dict.fromkeys(roots.get(name, name) for name in names) if name in ranges.low_high]
+
+
+def _candidates(
+    model: Model, whole: Mapping[str, Range], scheme: Scheme, samples: Sequence[Mapping[str, np.ndarray]]
+) -> dict[str, list[Range]]:
+    """Narrower ranges of every tensor, none of them twice. One sample's activations are held at a time."""
+    inside = [name for name in whole if name not in samples[0]]
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model.proto)
+    proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in inside if name not in model.outputs)
+    session = open_session(proto, SessionOptions(0, Optimization.NONE), label=model.name)
+    seen: dict[str, list[np.ndarray]] = {name: [] for name in whole}
+    for feed in samples:
+        read = run_session(session, inside, feed, "the calibration data") if inside else []
+        values = dict(zip(inside, read, strict=True)) | dict(feed)
+        for name, kept in seen.items():
+            flat = np.asarray(values[name]).ravel()
+            kept.append(flat[:: max(1, flat.size // _VALUES)].copy())
+    result = {}
+    for name, (low, high) in whole.items():
+        flat = np.concatenate(seen[name])
+        flat = flat[np.isfinite(flat)]
+        ends = [tuple(np.percentile(flat, [100.0 - each, each])) for each in _PERCENTILES] if flat.size else []
+        if flat.size:
+            ends.append(_least_squares(flat, low, high, scheme))
+        narrower = [(max(low, float(one)) if low < 0.0 else low, min(high, float(other))) for one, other in ends]
+        result[name] = [each for each in dict.fromkeys(narrower) if each != (low, high) and each[0] < each[1]]
+    return result
+
+
+def _least_squares(values: np.ndarray, low: float, high: float, scheme: Scheme) -> Range:
+    """`low` and `high` shrunk by the factor that gives the least squared error."""
+
+    def error(factor: float) -> float:
+        scale, zero, least, most = _quantizer(low * factor, high * factor, scheme)
+        steps = np.clip(np.rint(values / scale), least - zero, most - zero)
+        return float(np.square(steps * scale - values).sum())
+
+    best = min((1.0, *_SHRUNK), key=error)
+    return low * best, high * best
+
+
+def _quantizer(low: float, high: float, scheme: Scheme) -> tuple[float, float, float, float]:
+    """Scale, zero point, and the lowest and the highest of the integers."""
+    parameters = activation_parameters(low, high, scheme)
+    info = np.iinfo(parameters.zero_point.dtype)
+    return float(parameters.scale), float(parameters.zero_point), float(info.min), float(info.max)
+
+
+class _Probe:
+    """The float model with an If on each of some tensors, which quantises it to the range that is fed."""
+
+    def __init__(
+        self,
+        model: Model,
+        names: Sequence[str],
+        scheme: Scheme,
+        samples: Sequence[Mapping[str, np.ndarray]],
+        differences: Differences,
+    ) -> None:
+        self._index = {name: index for index, name in enumerate(names)}
+        self._scheme, self._samples, self._differences = scheme, samples, differences
+        self._outputs = model.outputs
+        self._session = open_session(_probe_graph(model, self._index), SessionOptions(0), label="the range probe")
+
+    def change(self, name: str, ends: Range) -> np.ndarray:
+        """How the outputs change with `name` quantised to `ends`, shape [parts, any]."""
+        scale, zero, least, most = _quantizer(*ends, self._scheme)
+        which = np.zeros(len(self._index), np.bool_)
+        which[self._index[name]] = True
+        fed = {_WHICH: which, _HOW: np.array([1.0 / scale, scale, least - zero, most - zero], np.float32)}
+        changed = []
+        for feed in self._samples:
+            named = {_raw(each) if each in self._index else each: value for each, value in feed.items()}
+            changed.append(run_session(self._session, self._outputs, named | fed, "the calibration data"))
+        return self._differences(changed)
+
+
+def _raw(name: str) -> str:
+    return f"{name}/unquantized"
+
+
+def _probe_graph(model: Model, index: Mapping[str, int]) -> onnx.ModelProto:
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model.proto)
+    graph = proto.graph
+    nodes = list(graph.node)
+    del graph.node[:]
+    graph.input.append(helper.make_tensor_value_info(_WHICH, TensorProto.BOOL, [len(index)]))
+    graph.input.append(helper.make_tensor_value_info(_HOW, TensorProto.FLOAT, [4]))
+    how = [f"{_HOW}/{name}" for name in ("inverse", "scale", "least", "most")]
+    for fed, into in ((_WHICH, [f"{_WHICH}/{each}" for each in range(len(index))]), (_HOW, how)):
+        sizes = helper.make_tensor(f"{fed}/sizes", TensorProto.INT64, [len(into)], [1] * len(into))
+        graph.initializer.append(sizes)
+        graph.node.append(helper.make_node("Split", [fed, sizes.name], into, name=f"{fed}/split", axis=0))
+    for value in graph.input:
+        if value.name in index:
+            graph.node.append(_switch(value.name, index[value.name], how))
+            value.name = _raw(value.name)
+    for node in nodes:
+        written = [name for name in node.output if name in index]
+        node.output[:] = [_raw(name) if name in index else name for name in node.output]
+        graph.node.append(node)
+        graph.node.extend(_switch(name, index[name], how) for name in written)
+    return proto
+
+
+def _switch(name: str, index: int, how: Sequence[str]) -> onnx.NodeProto:
+    """Rounding by float operators, which no runtime takes for a quantised model."""
+    inverse, scale, least, most = how
+    own = [f"{_WHICH}/{index}/{each}" for each in ("steps", "rounded", "above", "clipped", "quantized", "passed")]
+    steps, rounded, above, clipped, quantized, passed = own
+    nodes = [
+        helper.make_node("Mul", [_raw(name), inverse], [steps]),
+        helper.make_node("Round", [steps], [rounded]),
+        helper.make_node("Max", [rounded, least], [above]),
+        helper.make_node("Min", [above, most], [clipped]),
+        helper.make_node("Mul", [clipped, scale], [quantized]),
+    ]
+    out = [helper.make_tensor_value_info(each, TensorProto.FLOAT, None) for each in (quantized, passed)]
+    chosen = helper.make_graph(nodes, quantized, [], out[:1])
+    other = helper.make_graph([helper.make_node("Identity", [_raw(name)], [passed])], passed, [], out[1:])
+    flag = f"{_WHICH}/{index}"
+    return helper.make_node("If", [flag], [name], name=f"{flag}/switch", then_branch=chosen, else_branch=other)

@@ -1,0 +1,84 @@
+"""Ranges by their effect on the outputs, and which repairs `optimize` keeps."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from taglio.cli import main
+from taglio.error.loss import Metric
+from taglio.flow.choose_repairs import choose_repairs
+from taglio.flow.work import Model, Work
+from taglio.quantize.scheme import parse_scheme
+from tests.models import Sketch, exact, saved
+
+WIDTH = 2048
+
+
+def outliers(folder: Path, weight_of_it: float) -> tuple[Path, Path]:
+    """One value in 2,048 is 100 times the others; `weight_of_it` is how much the output is of it."""
+    g = Sketch(5)
+    weight = g.rng.normal(0, 0.03, (WIDTH, 64))
+    weight[0] = weight_of_it
+    model = saved(g.model(g.op("MatMul", g.input("x", 1, WIDTH), g.constant(weight))), folder)
+    x = g.rng.normal(0, 1, (24, WIDTH)).astype(np.float32)
+    x[:, 0] = g.rng.uniform(200, 400, 24)
+    np.savez(folder / "data.npz", x=x)
+    return model, folder / "data.npz"
+
+
+def opened(folder: Path, weight_of_it: float) -> Work:
+    model, data = outliers(folder, weight_of_it)
+    return Model(model, data, threads=1).settled(exact())
+
+
+def test_an_outlier_that_does_not_matter_is_clipped(tmp_path: Path) -> None:
+    work, scheme = opened(tmp_path, 0.0), exact()
+    chosen, results = choose_repairs(work, scheme, Metric())
+    assert "ranges" in chosen.repairs
+    ranges = next(each for each in results if each.repair == "ranges")
+    assert ranges.kept
+    assert ranges.error < 0.3 * ranges.before
+    assert work.ranges(chosen).low_high["x"][1] < 10.0
+
+
+def test_an_outlier_that_matters_keeps_its_range(tmp_path: Path) -> None:
+    work, scheme = opened(tmp_path, 0.3), exact()
+    chosen, results = choose_repairs(work, scheme, Metric())
+    assert "ranges" not in chosen.repairs
+    assert next(each.repair for each in results if not each.kept) == "ranges"
+    assert work.ranges(parse_scheme(f"{scheme}-ranges")).low_high["x"][1] > 200.0
+
+
+def test_quantize_repairs_what_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model, data = outliers(tmp_path, 0.0)
+    errors = []
+    for more in ([], ["--repair", "ranges,bias"]):
+        out = tmp_path / "out.onnx"
+        arguments = ["quantize", str(model), "--data", str(data), "--scheme", str(exact()), *more, "-o", str(out)]
+        assert main([*arguments, "--json"]) == 0
+        errors.append(float(capsys.readouterr().out.split('"error":')[1].split(",")[0]))
+    assert errors[1] < 0.3 * errors[0]
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--repair", "magic"], '"magic" is none of ranges, bias'),
+        (["--repair", "bias", "--method", "dynamic"], "only the static method"),
+        (["--repair", "bias", "--scheme", "qoperator-u8s8"], "only the static method with a qdq scheme"),
+    ],
+)
+def test_what_cannot_be_repaired_is_said(
+    more: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, data = outliers(tmp_path, 0.0)
+    assert main(["quantize", str(model), "--data", str(data), *more, "-o", str(tmp_path / "out.onnx")]) != 0
+    assert said in capsys.readouterr().err
+
+
+def test_a_repaired_scheme_reads_as_it_is_written() -> None:
+    scheme = parse_scheme("qdq-u8s8-bias-ranges-pc")
+    assert scheme.repairs == ("ranges", "bias")
+    assert parse_scheme(str(scheme)) == scheme
+    assert scheme.calibrated == str(scheme)
