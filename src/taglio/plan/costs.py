@@ -386,10 +386,7 @@ class Costs:
             served = self.cheapest(self.plain, ends)
             wires = wires_of(served.copies)
         else:
-            copies = np.zeros((len(problem.values), self.devices), dtype=np.intp)
-            for value, each in enumerate(wires):
-                copies[value, list(each)] = [int(copy) for copy in each.values()]
-            served = self.given(ends, copies)
+            served = self.given(ends, self.copies_of(wires))
         total = self._total(self.sums, labels_, self.by_value(self.sums, ends, served))
         resources, noises, weight = np.split(total[1:], np.cumsum([len(problem.resources), len(problem.noises)]))
         peak = weight
@@ -400,6 +397,24 @@ class Costs:
         broken += [each.name for each in self.rows if over(float(amounts[each.column]), each.unit * each.upper)]
         broken += [f"{problem.nodes[node]} between its neighbours" for node in surrounded(problem, labels_)]
         return Totals(tuple(labels_.tolist()), wires, float(total[0]), resources, noises, weight, peak, tuple(broken))
+
+    def full(self, labels: np.ndarray, wires: Wires) -> list[tuple[int, int]]:
+        """Devices whose memory is too small for weights and live activations, each with the node where it is worst."""
+        memory, ends = self.problem.memory, self.ends(labels)
+        if memory is None or not memory.peak:
+            return []
+        live = self._live_bytes(ends, self.given(ends, self.copies_of(wires)))
+        used = self.sums.unary[np.arange(self.nodes), labels].sum(axis=0)[-self.devices :] + live.max(axis=1)
+        return [
+            (d, int(live[d].argmax())) for d in range(self.devices) if over(float(used[d]), float(memory.capacity[d]))
+        ]
+
+    def copies_of(self, wires: Wires) -> np.ndarray:
+        """The copies of a plan as numbers (value, device)."""
+        copies = np.zeros((len(self.problem.values), self.devices), dtype=np.intp)
+        for value, each in enumerate(wires):
+            copies[value, list(each)] = [int(copy) for copy in each.values()]
+        return copies
 
     def _broken_labels(self, labels: np.ndarray, ends: Ends, served: Served) -> list[str]:
         problem, values = self.problem, self.problem.values

@@ -91,7 +91,7 @@ class Program:
             self._value(value)
         for implication in costs.problem.implications:
             ends = [(implication.node, implication.labels), *implication.neighbours]
-            constant, terms = _sum([self.mask(node, mask) for node, mask in ends])
+            constant, terms = _sum([self._mask(node, mask) for node, mask in ends])
             self.matrix.row(-INFINITY, len(ends) - 1.0 - constant, terms)
 
     def _nodes(self) -> None:
@@ -103,7 +103,7 @@ class Program:
             self.x.append([self.matrix.column(self.unary[node, label], True) for label in labels])
             self.matrix.row(1.0, 1.0, [(column, 1.0) for column in self.x[node]])
 
-    def mask(self, node: int, mask: np.ndarray) -> Expression:
+    def _mask(self, node: int, mask: np.ndarray) -> Expression:
         """Whether a node's label is in `mask`."""
         if not self.x[node]:
             return float(mask[self.alive[node][0]]), []
@@ -348,7 +348,7 @@ class Program:
         found = np.array(highs.getSolution().col_value)
         if len(found) != count or info.primal_solution_status != highspy.SolutionStatus.kSolutionStatusFeasible:
             return Found(None, (), bound, False)
-        return Found(*self.read(found), bound, False)
+        return Found(*self._read(found), bound, False)
 
     def _decided(self, room: Sequence[float]) -> Found:
         """The answer where nothing is left to choose."""
@@ -357,9 +357,9 @@ class Program:
         ) and all(each >= 0.0 for each in room)
         if not rows_hold:
             return Found(None, (), INFINITY, True)
-        return Found(*self.read(np.zeros(0)), float(self.fixed[0]), False)
+        return Found(*self._read(np.zeros(0)), float(self.fixed[0]), False)
 
-    def read(self, found: np.ndarray) -> tuple[np.ndarray, tuple[dict[int, Copies], ...]]:
+    def _read(self, found: np.ndarray) -> tuple[np.ndarray, tuple[dict[int, Copies], ...]]:
         """Labels and copies of a solution."""
         labels = np.array(
             [

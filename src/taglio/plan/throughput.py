@@ -4,11 +4,13 @@
    min (Σ λ load + min(0, (1 − Σ λ) · aim)) among all plans of a period up to `aim`. That is eliminated as in solve.py.
    Copies and labels that alone take longer than `aim` are left out, so a nearer aim gives a higher bound, and labels
    whose min-marginal lies above the aim are in no such plan.
-2. The aim begins little above the bound. CP-SAT (cp_sat.py) looks for the best plan of the labels that are left: few,
+2. Answers at prices near the best, improved by single moves and pairs (descent.py), give plans, and CP-SAT
+   (cp_sat.py) the best of all that use the labels of these.
+3. The aim begins little above the bound. CP-SAT looks for the best plan of the labels that are left: few,
    which makes it fast. Where there is none, the aim is a bound, and the next is further up.
-3. If time runs short before a plan is found, CP-SAT betters the best that is known.
+4. If time runs short before a plan is found, CP-SAT betters the best that is known.
 
-Components' overhead counts in step 2 and in the verdict: what is compared and returned is the simulated busy time.
+Components' overhead counts in steps 3 and 4 and in the verdict: what is compared and returned is the simulated busy time.
 """
 
 import time
@@ -20,21 +22,28 @@ import numpy as np
 
 from taglio.plan.assemble import Assembled
 from taglio.plan.costs import Costs, evaluate
-from taglio.plan.cp_sat import PeriodProgram, Start
+from taglio.plan.cp_sat import PeriodProgram, Stream
 from taglio.plan.cutting_planes import Answer, maximise
+from taglio.plan.descent import Descent
 from taglio.plan.describe import loads
 from taglio.plan.elimination import TooWide
-from taglio.plan.milp import Found, Program
-from taglio.plan.problem import Problem, Totals
+from taglio.plan.problem import Problem, Resource, Totals
 from taglio.plan.relaxation import WIDEST, Relaxation
 from taglio.plan.solve import Placed, solve
 from taglio.plan.tables import NOT_CONNECTED, busy_times, request_shares
 
 # Of the time: what the first plan may take, what may go by until the best known plan is bettered instead, and what
 # is kept for a plan of fewer seconds at the same period.
-_FIRST_SHARE, _CLIMBING_SHARE, _SPARING_SHARE = 0.15, 0.7, 0.15
+_FIRST_SHARE, _CLIMBING_SHARE, _SPARING_SHARE = 0.1, 0.45, 0.1
+# Of the time, what improving answers may take, and what choosing among their labels; how many answers are tried for
+# an aim, and how far prices stray from the best ones.
+_DESCENT_SHARE, _CHOOSING_SHARE, _ANSWERS, _STRAYING = 0.15, 0.2, 16, 0.6
+# Improved answers whose labels are chosen among.
+_CHOSEN = 10
+# Times that a descent goes on with the limits that it broke twice as dear.
+_DEARER = 4
 # How far above the bound the aim is at first, in gaps, and how much further after each that had no plan.
-_AIM, _FURTHER = 1.0, 1.5
+_AIM, _FURTHER = 2.0, 2.0
 _PERIOD = "period"
 
 
@@ -58,12 +67,14 @@ def totals_of(problem: Problem, placed: Placed) -> Totals | None:
 @dataclass(frozen=True, slots=True, eq=False)
 class _Core:
     """What is left below an aim: the costs with that limit, their period rows, labels (nodes, labels), and the bound in
-    shares of the aim."""
+    shares of the aim; with its prices and tables, if the graph is not too wide for them."""
 
     costs: Costs
     periods: np.ndarray
     alive: np.ndarray
     bound: float
+    prices: np.ndarray | None = None
+    relaxation: Relaxation | None = None
 
 
 class _Search:
@@ -77,8 +88,6 @@ class _Search:
         self.shares = request_shares(assembled.workloads)
         self.totals: Totals | None = None
         self.period, self.low = inf, 0.0
-        # Prices of the last core are near those of the next.
-        self.prices: np.ndarray | None = None
 
     def run(self) -> tuple[Totals, float, float] | None:
         """The answer."""
@@ -111,7 +120,9 @@ class _Search:
     def _climb(self) -> None:
         """Look for plans little above the bound, then further up."""
         aim = self.period if self.totals is not None else self._highest()
-        self.low = max(self.low, self._core(aim).bound * aim)
+        core = self._core(aim)
+        self.low = max(self.low, min(core.bound, 1.0) * aim)
+        self._find(core)
         further = _AIM * self.gap
         while not self._done() and time.perf_counter() < self.climbing_until:
             aim = min(self.period, self.low * (1.0 + further)) if self.low > 0.0 else self.period
@@ -143,7 +154,7 @@ class _Search:
         overhead_s = len(costs.problem.nodes) * float(self.assembled.overhead_s.sum())
         return float(total[1 : 1 + count].max()) + overhead_s
 
-    def _periods(self, upper: float) -> tuple:
+    def _periods(self, upper: float) -> tuple[Resource, ...]:
         return busy_times(self.assembled.workloads, self.assembled.cluster, self.shares, upper, _PERIOD)
 
     def _core(self, aim: float) -> _Core:
@@ -154,9 +165,8 @@ class _Search:
         )
         costs = Costs(replace(problem, resources=(*held, *self._periods(aim)), extra=None, constant=0.0))
         first = 1 + len(held)
-        periods = np.array(
-            [first <= row.column < first + len(costs.problem.resources) - len(held) for row in costs.rows]
-        )
+        periods = np.array([first <= row.column < first + len(costs.problem.resources) - len(held) for row in costs.rows])
+        busy = np.array([costs.limited.unary[..., 1 + row].any() for row in range(len(costs.rows))])
         alive = costs.possible()
         if not alive.any(axis=1).all():
             return _Core(costs, periods, alive, inf)
@@ -177,13 +187,12 @@ class _Search:
             slope = costs.account(priced, labels).rows - np.where(periods, period, costs.uppers)
             return Answer(bound, bound - float(prices @ slope), slope)
 
-        if self.prices is None:
-            self.prices = np.where(periods, 1.0 / periods.sum(), 0.0)
         best = maximise(
             oracle,
-            self.prices,
+            np.where(periods & busy, 1.0 / (periods & busy).sum(), 0.0),
             tolerance=0.1 * self.gap,
             calls=80,
+            reach=0.5,
             stop=lambda bound: bound > 1.0 or time.perf_counter() > self.deadline,
         )
         self.prices = best.multipliers
@@ -191,18 +200,64 @@ class _Search:
         shift = value(best.multipliers, least)[0] - least
         kept = alive & (relaxation.marginals() + shift <= 1.0 + 1e-9)
         bound = best.bound if kept.any(axis=1).all() else max(best.bound, 1.0 + 1e-9)
-        return _Core(costs, periods, kept, bound)
+        return _Core(costs, periods, kept, bound, best.multipliers, relaxation)
 
-    def _by_cp_sat(self, core: _Core, aim: float, until: float) -> Found:
-        """Look for a plan of a period up to the aim; what is found and what is proven count at once."""
-        program = Program(core.costs, core.alive)
-        rows = np.flatnonzero(core.periods).tolist()
-        periods = PeriodProgram(program, rows, self.assembled.overhead_s, self.low, aim)
+    def _find(self, core: _Core) -> None:
+        """First plans: by descent towards aims between the bound and the best plan, and of all their labels."""
+        until = time.perf_counter() + _DESCENT_SHARE * self.time_limit_s
+        reached: list[tuple[float, np.ndarray]] = []
+        better = True
+        while better and core.bound <= 1.0 and time.perf_counter() < until and not self._done():
+            before = self.period
+            reached += self._descend(core, until)
+            better = self.period < before * (1.0 - self.gap)
+            aim = float(np.sqrt(max(self.low, 1e-3 * self.period) * self.period))
+            core = self._core(aim)
+            self.low = max(self.low, min(core.bound, 1.0) * aim)
+        if self.totals is None or not reached or self._done():
+            return
+        alive = np.zeros_like(core.alive)
+        for _, labels in [*sorted(reached, key=lambda each: each[0])[:_CHOSEN], (0.0, np.array(self.totals.labels))]:
+            alive[np.arange(len(labels)), labels] = True
+        core = self._core(self.period)
+        if core.bound <= 1.0:
+            until = time.perf_counter() + _CHOOSING_SHARE * self.time_limit_s
+            self._by_cp_sat(replace(core, alive=alive), self.period, until, everything=False)
+
+    def _descend(self, core: _Core, until: float) -> list[tuple[float, np.ndarray]]:
+        """Improve answers at prices about the core's towards its aim: their periods, and labels."""
+        if core.prices is None or core.relaxation is None:
+            return []
+        costs, rng, found = core.costs, np.random.default_rng(0), []
+        descent = Descent(costs)
+        for _ in range(_ANSWERS):
+            priced = costs.price((core.prices + 0.01) * rng.lognormal(0.0, _STRAYING, len(core.prices)))
+            _, labels = core.relaxation.run(priced)
+            dear = core.prices + 0.02
+            for _ in range(_DEARER):
+                _, labels = descent.improve(priced, dear, labels, core.alive, good_enough=inf)
+                account = costs.account(priced, labels)
+                if (account.rows[~core.periods] <= 1.0 + 1e-9).all():
+                    totals = evaluate(self.assembled.problem, labels, account.wires())
+                    self._offer(totals)
+                    if not totals.broken:
+                        found.append((float(account.rows[core.periods].max()), labels))
+                broken = account.rows > 1.0 + 1e-9
+                if not broken.any() or time.perf_counter() > until:
+                    return found
+                dear[broken] *= 2.0
+        return found
+
+    def _by_cp_sat(self, core: _Core, aim: float, until: float, *, everything: bool = True) -> Stream:
+        """Look for a plan of a period up to the aim. What is found counts at once, and so does what is proven where the
+        core has everything below the aim."""
+        program = PeriodProgram(core.costs, core.alive, core.periods, self.assembled.overhead_s, self.low, aim)
         if self.totals is not None:
-            periods.hint(Start(self.totals.labels, self.totals.wires))
-        found = periods.solve(gap=0.5 * self.gap, time_limit_s=until - time.perf_counter())
+            program.hint(self.totals.labels, self.totals.wires)
+        found = program.solve(gap=0.5 * self.gap, time_limit_s=until - time.perf_counter())
         # A plan with other labels than those that are left has a longer period than the aim.
-        self.low = max(self.low, min(found.bound, aim))
+        if everything:
+            self.low = max(self.low, min(found.bound, aim))
         if found.labels is not None:
             self._offer(evaluate(self.assembled.problem, found.labels, found.wires))
         return found
