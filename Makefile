@@ -13,7 +13,7 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help quickstart test test-suite backends test-backends lint bench reference dist clean core dev full
+.PHONY: help quickstart test test-suite backends test-backends lint bench docs docs-serve test-docs reference dist clean core dev full
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-13s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -51,6 +51,17 @@ lint: dev ## check style, security, format, types and that generated pages are c
 
 bench: core ## run the benchmarks (BENCH=quality ARGS="--cases digits" for a part; see benchmarks/METHOD.md)
 	@for bench in $(BENCH); do $(PY) benchmarks/$$bench.py $(ARGS) || exit 1; done
+
+test-docs: full ## build the site strictly (links), run every snippet and notebook (PAGE=detector for some)
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet
+	@$(PY) scripts/test_docs.py $(PAGE)
+
+docs: full ## build the documentation's site in build/site
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet
+	@echo build/site/index.html
+
+docs-serve: full ## show the site on http://127.0.0.1:8000 and follow changes
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs serve
 
 reference: dev ## write the pages of docs/ that come from the code again: cli.md, layout.md, supported.md
 	@$(PY) scripts/cli_docs.py
