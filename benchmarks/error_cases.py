@@ -7,7 +7,7 @@ pictures, the error of one output jumps by 20 % when any early block is rounded 
 
 import hashlib
 import pickle
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -64,11 +64,11 @@ def open_network(
     return Network(work, builder, switchable, ErrorMeter(switchable, samples, work.model.outputs, measure))
 
 
-def views_of(sample: dict[str, np.ndarray], count: int) -> list[dict[str, np.ndarray]]:
+def views_of(sample: Mapping[str, np.ndarray], count: int) -> list[Mapping[str, np.ndarray]]:
     """A picture whole and in parts, `count` in all."""
     ((name, picture),) = sample.items()
     height, width = picture.shape[2:]
-    result = [sample]
+    result: list[Mapping[str, np.ndarray]] = [sample]
     for top, left in PARTS[: count - 1]:
         rows = slice(int(top * height), int((top + PART_SIZE) * height))
         columns = slice(int(left * width), int((left + PART_SIZE) * width))

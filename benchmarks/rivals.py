@@ -1,7 +1,7 @@
 """What people do today: a list of blocks chosen by a rule, quantised by ONNX Runtime's own tool. Times nothing."""
 
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -21,10 +21,10 @@ RECOMMENDED = "QDQ, u8 activations, s8 weights, asymmetric, per channel, min-max
 
 
 class _Samples(CalibrationDataReader):  # type: ignore[misc]
-    def __init__(self, samples: list[dict[str, np.ndarray]]) -> None:
-        self._feeds: Iterator[dict[str, np.ndarray]] = iter(samples)
+    def __init__(self, samples: Sequence[Mapping[str, np.ndarray]]) -> None:
+        self._feeds: Iterator[Mapping[str, np.ndarray]] = iter(samples)
 
-    def get_next(self) -> dict[str, np.ndarray] | None:
+    def get_next(self) -> Mapping[str, np.ndarray] | None:
         return next(self._feeds, None)
 
 
@@ -37,7 +37,7 @@ def by_onnxruntime(work: Work, blocks: Mapping[str, Precision]) -> onnx.ModelPro
         quantize_static(
             source,
             target,
-            _Samples(list(work.data.calibration.samples)),
+            _Samples(work.data.calibration.samples),
             quant_format=QuantFormat.QDQ,
             activation_type=QuantType.QUInt8,
             weight_type=QuantType.QInt8,

@@ -1,6 +1,6 @@
 """How far the answers of one model file are from another's: nothing of the product but its reading of data."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
 
@@ -17,7 +17,7 @@ DIGITS = (InputSpec("image", (1, 1, 32, 32), "float32"),)
 # What the two sums of squares may differ by, the product's in float32 and this file's.
 SAME = 1e-6
 
-Feed = dict[str, np.ndarray]
+Feed = Mapping[str, np.ndarray]
 
 
 def session(path: Path) -> ort.InferenceSession:

@@ -14,8 +14,9 @@ from taglio.error.doubts import (
     too_few_inputs,
     unlike_calibration,
 )
-from taglio.error.loss import RELATIVE, TOP1, Metric
+from taglio.error.loss import RELATIVE, Metric
 from taglio.error.tally import Tally
+from taglio.error.tasks.task import TOP1
 from taglio.quantize.scheme import parse_scheme
 from tests.components.cases import digits
 

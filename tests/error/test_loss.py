@@ -144,7 +144,7 @@ def test_with_labels_a_task_is_held_against_what_the_float_model_reaches() -> No
     judge = TaskJudge(parse_task("tokens"), ["y"], labels=np.array([0, 1, 2, 1]))
     measure = anchored(Measure(parse_metric("tokens"), judge), [[each] for each in float_scores])
     metric = measure.metric
-    assert (metric.labelled, metric.float_value) == (True, pytest.approx(0.75))
+    assert metric.labelled and metric.float_value == pytest.approx(0.75)
     tally = Tally(["y"], measure)
     for y, z in zip(float_scores, changed, strict=True):
         tally.add([y], [z])

@@ -6,7 +6,7 @@ only whole models fuse Conv + Add, which reorders one sum.
 
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -52,7 +52,7 @@ class Bench:
     model: Model
     graph: Graph
     ranges: Ranges
-    feed: dict[str, np.ndarray]
+    feed: Mapping[str, np.ndarray]
 
     @cached_property
     def builder(self) -> QdqBuilder:
@@ -87,7 +87,9 @@ def benches(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Bench]:
 NAMES = [*TINY, "digits"]
 
 
-def run(proto: onnx.ModelProto, feed: dict[str, np.ndarray], options: SessionOptions = ONE_THREAD) -> list[np.ndarray]:
+def run(
+    proto: onnx.ModelProto, feed: Mapping[str, np.ndarray], options: SessionOptions = ONE_THREAD
+) -> list[np.ndarray]:
     outputs: list[np.ndarray] = open_session(proto, options).run(None, feed)
     return outputs
 

@@ -91,7 +91,7 @@ def test_a_missing_input_is_refused(network: Case, folder: Path, manifest: Manif
 
 def test_what_else_the_feed_holds_is_left_alone(network: Case, folder: Path, manifest: Manifest) -> None:
     executor, sample = Executor(folder, manifest, ONE), network.held_out.samples[0]
-    more = sample | {"label": np.zeros(1, np.int64)}
+    more = {**sample, "label": np.zeros(1, np.int64)}
     np.testing.assert_array_equal(executor.run(more)[0], executor.run(sample)[0])
 
 

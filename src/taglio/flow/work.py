@@ -51,6 +51,8 @@ from taglio.runtimes.onnxruntime import CUDA, NAME, Optimization, SessionOptions
 from taglio.runtimes.session import RUNTIMES
 
 _LOG = logging.getLogger(__name__)
+# A run that needs less memory than this says nothing about it.
+_WORTH_SAYING_BYTES = 2_000_000_000
 # Samples, of different shapes where there are, on which the simplified model must answer as the original.
 _COMPARED = 4
 # A network whose weights are small enough to hold twice is tried with so many inputs at once.
@@ -343,7 +345,9 @@ class Model(Work):
         parse_metric(metric)
         opened = open_work(setup, source, data, calibration, labels)
         assert opened.memory_bytes is not None, "opening decides"
-        _LOG.info(memory_needs(opened.model, opened.graph, opened.data).told(opened.memory_bytes))
+        needs = memory_needs(opened.model, opened.graph, opened.data)
+        if memory_limit is not None or needs.like > min(opened.memory_bytes, _WORTH_SAYING_BYTES):
+            _LOG.info(needs.told(opened.memory_bytes))
         self.__dict__.update(vars(opened))
 
 
