@@ -13,6 +13,7 @@ import pytest
 from taglio import cli
 from taglio.cli import models
 from taglio.cli.options import shapes
+from taglio.cli.words import as_flags
 from taglio.errors import BadModel, Infeasible, TaglioError
 from tests.end_to_end.command import ENVIRONMENT, Ran, refused, taglio
 
@@ -183,3 +184,17 @@ def test_help_loads_no_runtime() -> None:
     code = f"import sys, taglio.cli; taglio.cli.build_parser(); print([m for m in {heavy} if m in sys.modules])"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=ENVIRONMENT, check=True)
     assert ran.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("`max_error` is 'x': give a number", "--max-error is 'x': give a number"),
+        ("`cuts` and `pins` both place blocks", "--cut and --pin both place blocks"),
+        ("`shapes` names the input z", "--shape names the input z"),
+        ("no such file: run `taglio plan` first", "no such file: run taglio plan OUT --max-error E first"),
+        ("block `Conv 1` has `no form`", "block `Conv 1` has `no form`"),
+    ],
+)
+def test_arguments_of_the_library_are_shown_as_flags(said: str, shown: str) -> None:
+    assert as_flags(said) == shown

@@ -102,7 +102,7 @@ def test_every_model_keeps_its_own_bound(
     """The first may lose what it likes: its plan stays the same one while that of the second is searched for."""
     other = Path(shutil.copytree(digits_staged.folder, tmp_path / "other"))
     second = ("--with-model", f"{other},max-error={bound}")
-    ran = taglio("plan", out, "--cluster", cluster, *QUICK, "--max-error", "90%", *second, "--json").json()
+    ran = taglio("plan", out, "--cluster", cluster, *QUICK[2:], "--max-error", "90%", *second, "--json").json()
     for plan in ran["plans"]:
         assert plan["measured_error"] <= plan["limits"]["max_error"]
 
@@ -122,7 +122,7 @@ def test_refusals_are_one_line(out: Path, cluster: Path) -> None:
     refused(taglio("plan", out, "--max-error", "1%", "--gap", "0.1%"), "--gap")
     refused(taglio("plan", out, "--cluster", cluster, *QUICK, "--scenario", "cutt"), 'did you mean "cut"')
     refused(taglio("plan", out, "--cluster", cluster, *QUICK, "--objective", "speed"), "not known")
-    refused(taglio("plan", out, "--cluster", cluster, *QUICK, "--cut", "x"), "--pin")
+    refused(taglio("plan", out, "--cluster", cluster, *QUICK, "--cut", "x"), "--cut is for one machine", "leave --cluster out")
     refused(taglio("plan", out, "--cluster", cluster, *QUICK, "--with-model", "x,speed=3"), "rate=5")
     refused(taglio("plan", out, "--cluster", cluster, *QUICK, "--what-if", "more"), '"more"', "no int8")
     refused(taglio("plan", out, "--cluster", cluster, *QUICK, "--max-latency-ms", 1e-6), "latency", code=3)

@@ -43,7 +43,7 @@ class TaskJudge:
         """`names` are the outputs', `where` the samples'. Raises BadData for labels that the task cannot use, and
         where it needs labels and there are none."""
         if task.needs_labels and labels is None:
-            raise BadData(f"metric {task.name} needs labels: save them under the key labels, or give --labels")
+            raise BadData(f"metric {task.name} needs labels: save them under the key labels, or give `labels`")
         self._task, self._names, self._where = task, tuple(names), tuple(where)
         self.labelled = labels is not None and task.label is not None
         self._plain = Setting(task.parameters, self.labelled, None, metadata or {})
