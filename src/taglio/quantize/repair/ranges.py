@@ -8,7 +8,8 @@ one tensor at a time,
     Σ_parts ( ‖Σ_tensors d‖² + Σ_tensors ‖d‖² ) / (the same for whole ranges)
 
 which is the squared error expected when every second tensor is quantised. Clipping shifts means: errors of clipped
-tensors add up where those of rounding do not, and without the first term too many would be clipped.
+tensors add up where those of rounding do not, and without the first term too many would be clipped. Two halves of the
+samples choose by themselves, and the wider of their two ranges is taken: what suits some samples alone is no gain.
 """
 
 import time
@@ -29,11 +30,13 @@ from taglio.quantize.scheme import Scheme
 from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session, run_session
 
 Range = tuple[float, float]
-# The outputs of every sample -> how they differ from the float model's, shape [parts, any].
+# The outputs of every sample -> how they differ from the float model's, on two halves: shape [2, parts, any].
 Differences = Callable[[Sequence[list[np.ndarray]]], np.ndarray]
 
 _PERCENTILES = (99.99, 99.9)
 _SHRUNK = tuple(0.95**power for power in range(1, 21))
+# So many values must lie beyond a percentile: the outermost of few are no outliers, others will be further out.
+_BEYOND = 10
 # Values that are looked at, of each tensor and sample.
 _VALUES = 20_000
 _SWEEPS = 8
@@ -70,8 +73,8 @@ def choose(
             changes[name].append(probe.change(name, each))
         if progress:
             progress(index + 1, len(order))
-    best = _descend([changes[name] for name in names])
-    return {name: candidates[name][index] for name, index in zip(names, best, strict=True) if index}
+    halves = [_descend([[each[half] for each in changes[name]] for name in names]) for half in (0, 1)]
+    return {name: candidates[name][min(indices)] for name, *indices in zip(names, *halves, strict=True) if min(indices)}
 
 
 def _descend(changes: Sequence[Sequence[np.ndarray]]) -> list[int]:
@@ -111,7 +114,8 @@ def _quantized(model: Model, graph: Graph, ranges: Ranges, scheme: Scheme) -> li
 def _candidates(
     model: Model, whole: Mapping[str, Range], scheme: Scheme, samples: Sequence[Mapping[str, np.ndarray]]
 ) -> dict[str, list[Range]]:
-    """Narrower ranges of every tensor, none of them twice. One sample's activations are held at a time."""
+    """Narrower ranges of every tensor, the widest first, none of them twice. Activations of one sample are held at a
+    time."""
     inside = [name for name in whole if name not in samples[0]]
     proto = onnx.ModelProto()
     proto.CopyFrom(model.proto)
@@ -128,11 +132,13 @@ def _candidates(
     for name, (low, high) in whole.items():
         flat = np.concatenate(seen[name])
         flat = flat[np.isfinite(flat)]
-        ends = [tuple(np.percentile(flat, [100.0 - each, each])) for each in _PERCENTILES] if flat.size else []
-        if flat.size:
+        far = [each for each in _PERCENTILES if flat.size * (1.0 - each / 100.0) >= _BEYOND]
+        ends = [tuple(np.percentile(flat, [100.0 - each, each])) for each in far]
+        if far:
             ends.append(_least_squares(flat, low, high, scheme))
         narrower = [(max(low, float(one)) if low < 0.0 else low, min(high, float(other))) for one, other in ends]
-        result[name] = [each for each in dict.fromkeys(narrower) if each != (low, high) and each[0] < each[1]]
+        usable = [each for each in dict.fromkeys(narrower) if each != (low, high) and each[0] < each[1]]
+        result[name] = sorted(usable, key=lambda each: each[0] - each[1])
     return result
 
 
@@ -172,7 +178,7 @@ class _Probe:
         self._session = open_session(_probe_graph(model, self._index), SessionOptions(0), label="the range probe")
 
     def change(self, name: str, ends: Range) -> np.ndarray:
-        """How the outputs change with `name` quantised to `ends`, shape [parts, any]."""
+        """How the outputs change with `name` quantised to `ends`, shape [2, parts, any]."""
         scale, zero, least, most = _quantizer(*ends, self._scheme)
         which = np.zeros(len(self._index), np.bool_)
         which[self._index[name]] = True
