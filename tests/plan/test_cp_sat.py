@@ -31,7 +31,9 @@ def periods_of(problem: Problem, rng: np.random.Generator) -> tuple[Resource, ..
         for b in range(devices):
             if a != b:
                 only = np.outer(np.eye(devices)[a], np.eye(devices)[b])
-                found.append(Resource(f"period of {a} -> {b}", np.zeros(devices), only, 0.5 * only, np.ones(1), 0.0, FAR))
+                found.append(
+                    Resource(f"period of {a} -> {b}", np.zeros(devices), only, 0.5 * only, np.ones(1), 0.0, FAR)
+                )
     return tuple(found)
 
 

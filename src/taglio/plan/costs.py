@@ -226,8 +226,8 @@ class Costs:
         if not (self.moved and np.array_equal(weights[self.moving], self.moved_at)):
             self.moved_at = weights[self.moving]
             self.moved = [table @ self.moved_at for table in self.moved_tables]
-            for table, copy in zip(self.moved, (Copies.FLOAT, Copies.INT8), strict=False):
-                table += BIG * self.barred[copy]
+            self.moved[0] += BIG * self.barred[Copies.FLOAT]
+            self.moved[1] += BIG * self.barred[Copies.INT8]
         unary, edge, wire = (table @ weights for table in (self.limited.unary, self.limited.edge, self.limited.wire))
         constant = objective * self.problem.constant - float(multipliers @ self.uppers)
         send_float, send_int8, quantize, dequantize = self.moved
