@@ -7,7 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from taglio.plan.costs import KINDS, Costs, evaluate
+from taglio.plan.cost_tables import KINDS
+from taglio.plan.costs import Costs, evaluate
 from taglio.plan.edge_relaxation import EdgeRelaxation
 from taglio.plan.milp import Program
 from taglio.plan.problem import CALLER, SOURCE, Form, Kind, Problem, Resource, Values, switching

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from taglio.plan.costs import Account, Costs
+from taglio.plan.cost_tables import Account
+from taglio.plan.costs import Costs
 from taglio.plan.cutting_planes import Answer, maximise
 from taglio.plan.relaxation import Relaxation, tightest
 

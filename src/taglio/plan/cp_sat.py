@@ -160,7 +160,7 @@ class PeriodProgram:
             reads = [(e, wants_float[e, d]) for e in edges if wants_float[e, d] is not self.false]
             uses[d] += ints
             if ints or reads:
-                self._deliver(value, d, ints, reads, at, in_float, in_int8, uses)
+                self._deliver((value, d), ints, reads, (at, in_float, in_int8), uses)
         for d in devices:
             for kind in floats:
                 made = self._quantize(self._writes(value, d, (kind,)), uses[d], tables.quantize[value, int(kind), d])
@@ -177,16 +177,16 @@ class PeriodProgram:
 
     def _deliver(
         self,
-        value: int,
-        d: int,
+        to: tuple[int, int],
         ints: Sequence[Any],
         reads: Sequence[tuple[int, Any]],
-        at: Sequence[Any],
-        in_float: Sequence[Any],
-        in_int8: Sequence[Any],
+        written: tuple[Sequence[Any], Sequence[Any], Sequence[Any]],
         uses: Sequence[list[Any]],
     ) -> None:
-        """What device d gets of a value that is written elsewhere, for readers there in int8 and in float."""
+        """What a device gets of a value that is written elsewhere, `to` (value, device), for readers there in int8 and
+        in float; `written` says by device whether it is written there, in float, in int8."""
+        value, d = to
+        at, in_float, in_int8 = written
         costs, tables, model = self.costs, self.tables, self.model
         whole, narrow = [], []
         for a in range(costs.devices):

@@ -9,7 +9,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from taglio.plan.costs import Costs, Priced
+from taglio.plan.cost_tables import Priced
+from taglio.plan.costs import Costs
 
 _MOST_PAIRED = 160
 

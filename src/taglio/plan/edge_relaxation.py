@@ -9,7 +9,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from taglio.plan.costs import KINDS, Costs, Priced
+from taglio.plan.cost_tables import KINDS, Priced
+from taglio.plan.costs import Costs
 from taglio.plan.elimination import TooWide
 from taglio.plan.problem import Kind
 from taglio.plan.relaxation import Relaxation

@@ -71,9 +71,7 @@ class LocalSearch:
         models = range(len(self.schedulers))
         self.groups = Groups([(assembled.nodes(model).start, each) for model in models for each in self._groups(model)])
         # Of limits that components' overheads count against, what may be used: more where the first placement does.
-        self.limited = [
-            i for i, r in enumerate(problem.resources) if r.upper < inf and r.kind != LATENCY
-        ]
+        self.limited = [i for i, r in enumerate(problem.resources) if r.upper < inf and r.kind != LATENCY]
         self.uppers = np.array([problem.resources[i].upper for i in self.limited])
         self.best: Totals | None = None
         self.value, self.tried = inf, 0

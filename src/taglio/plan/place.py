@@ -267,9 +267,7 @@ def _better(answer: Answer, first: Objective, later: Objective, gap: float, time
 
 def _free(assembled: Assembled) -> Assembled:
     """The same without limits on latency."""
-    kept = tuple(
-        replace(each, upper=inf) if each.kind == LATENCY else each for each in assembled.problem.resources
-    )
+    kept = tuple(replace(each, upper=inf) if each.kind == LATENCY else each for each in assembled.problem.resources)
     return replace(assembled, problem=replace(assembled.problem, resources=kept))
 
 

@@ -8,7 +8,8 @@ from math import prod
 
 import numpy as np
 
-from taglio.plan.costs import BIG, KINDS, Costs, Priced
+from taglio.plan.cost_tables import BIG, KINDS, Priced
+from taglio.plan.costs import Costs
 from taglio.plan.elimination import LARGEST_TABLE, TooWide, schedule
 from taglio.plan.problem import CALLER, SOURCE, Kind
 from taglio.plan.value_tables import Parts, States, Tables, split

@@ -20,7 +20,8 @@ from typing import Literal
 import numpy as np
 
 from taglio.plan.branch_and_bound import Branching
-from taglio.plan.costs import BIG, Account, Costs
+from taglio.plan.cost_tables import BIG, Account
+from taglio.plan.costs import Costs
 from taglio.plan.cutting_planes import Answer, Prices, maximise
 from taglio.plan.descent import Descent
 from taglio.plan.edge_relaxation import EdgeRelaxation

@@ -10,7 +10,7 @@
    which makes it fast. Where there is none, the aim is a bound, and the next is further up.
 4. If time runs short before a plan is found, CP-SAT betters the best that is known.
 
-Components' overhead counts in steps 3 and 4 and in the verdict: what is compared and returned is the simulated busy time.
+CP-SAT counts components' overhead too. What is compared and returned is the simulated busy time, which has all of it.
 """
 
 import time
@@ -165,7 +165,9 @@ class _Search:
         )
         costs = Costs(replace(problem, resources=(*held, *self._periods(aim)), extra=None, constant=0.0))
         first = 1 + len(held)
-        periods = np.array([first <= row.column < first + len(costs.problem.resources) - len(held) for row in costs.rows])
+        periods = np.array(
+            [first <= row.column < first + len(costs.problem.resources) - len(held) for row in costs.rows]
+        )
         busy = np.array([costs.limited.unary[..., 1 + row].any() for row in range(len(costs.rows))])
         alive = costs.possible()
         if not alive.any(axis=1).all():
@@ -238,7 +240,7 @@ class _Search:
                 _, labels = descent.improve(priced, dear, labels, core.alive, good_enough=inf)
                 account = costs.account(priced, labels)
                 if (account.rows[~core.periods] <= 1.0 + 1e-9).all():
-                    totals = evaluate(self.assembled.problem, labels, account.wires())
+                    totals = evaluate(self.assembled.problem, labels.tolist(), account.wires())
                     self._offer(totals)
                     if not totals.broken:
                         found.append((float(account.rows[core.periods].max()), labels))
@@ -259,7 +261,7 @@ class _Search:
         if everything:
             self.low = max(self.low, min(found.bound, aim))
         if found.labels is not None:
-            self._offer(evaluate(self.assembled.problem, found.labels, found.wires))
+            self._offer(evaluate(self.assembled.problem, found.labels.tolist(), found.wires))
         return found
 
     def _spare(self) -> None:

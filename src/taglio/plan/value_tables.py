@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from taglio.plan.costs import BIG, Costs, Priced, ways
+from taglio.plan.cost_tables import BIG, Priced
+from taglio.plan.costs import Costs, ways
 from taglio.plan.problem import Kind
 
 
