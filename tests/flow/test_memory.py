@@ -12,7 +12,6 @@ from taglio import artifact, weights
 from taglio.cli import main
 from taglio.data.dataset import Samples, split
 from taglio.data.files import load as load_data
-from taglio.error.loss import Metric
 from taglio.error.measure import ErrorMeter
 from taglio.error.switchable import Switchable
 from taglio.errors import BadOption
@@ -20,6 +19,7 @@ from taglio.flow import workspace
 from taglio.flow.answers import answers
 from taglio.flow.memory import activation_bytes
 from taglio.flow.work import Setup, open_work
+from taglio.plan.result import Limits
 from taglio.profile import stopwatch
 from taglio.profile.stopwatch import Effort, time_models
 from taglio.quantize.ranges import calibrate
@@ -181,7 +181,7 @@ def test_answers_and_errors_are_the_same_without_room(given: tuple[Path, Path]) 
     builder = work.builder(DEFAULT_SCHEME)
     assignment = {block.name: INT8 for block in work.graph.candidates()}
     models = {"int8": lambda: builder.build(assignment)}
-    wide, narrow = (answers(work.but(memory_bytes=limit), models, Metric()) for limit in (None, 8))
+    wide, narrow = (answers(work.but(memory_bytes=limit), models, Limits(0.5)) for limit in (None, 8))
     assert wide == narrow
     switchable = Switchable(work.model, work.graph, builder, CHOICES, SessionOptions(1))
     held, filed = (
