@@ -181,7 +181,7 @@ def test_answers_and_errors_are_the_same_without_room(given: tuple[Path, Path]) 
     builder = work.builder(DEFAULT_SCHEME)
     assignment = {block.name: INT8 for block in work.graph.candidates()}
     models = {"int8": lambda: builder.build(assignment)}
-    wide, narrow = (answers(work.but(memory_bytes=limit), models, Limits(None)) for limit in (None, 8))
+    wide, narrow = (answers(work.but(memory_bytes=limit), models, Limits(0.5)) for limit in (None, 8))
     assert wide == narrow
     switchable = Switchable(work.model, work.graph, builder, CHOICES, SessionOptions(1))
     held, filed = (

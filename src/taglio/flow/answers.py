@@ -12,7 +12,7 @@ from taglio import weights
 from taglio.error.tally import OtherLoss, Outputs, PartLoss, Tally
 from taglio.errors import BadData
 from taglio.flow.work import Work
-from taglio.memory import Shelf
+from taglio.memory import Shelf, give_back
 from taglio.plan.result import Limits
 from taglio.profile.measure import FLOAT_RUN
 from taglio.runtimes.onnxruntime import NAME, SessionOptions, open_session, run_session
@@ -82,6 +82,7 @@ def _answers(tally: Tally, top1: float | None, groups: Sequence[int], limits: Li
 
 
 def _opened(path: Path, proto: onnx.ModelProto, options: SessionOptions) -> Session:
+    give_back()
     weights.write(path, proto)
     return opener(options.runtime)(path, options)
 

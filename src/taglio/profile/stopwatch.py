@@ -202,10 +202,12 @@ def time_models(
                 progress("loading", index + 1, len(models))
         first, found = next(iter(models)), dict[str, Timed]()
         while waiting := [name for name in models if name not in found]:
-            sessions = _opened(paths, [first, *waiting] if found else waiting, ready, feeds[0], limit_bytes)
+            sessions = _opened(
+                paths, [first, *waiting] if found else waiting, ready, feeds[0], effort.warmup, limit_bytes
+            )
             if found and [*sessions] == [first]:  # no room for one beside it
                 sessions.clear()
-                sessions = _opened(paths, waiting, ready, feeds[0], limit_bytes)
+                sessions = _opened(paths, waiting, ready, feeds[0], effort.warmup, limit_bytes)
             share = replace(effort, budget_s=effort.budget_s * len(sessions) / len(models))
             group = _time_group(
                 paths,
@@ -228,10 +230,15 @@ def time_models(
 
 
 def _opened(
-    paths: Mapping[str, Path], names: Sequence[str], options: SessionOptions, feed: Feed, limit_bytes: int | None
+    paths: Mapping[str, Path],
+    names: Sequence[str],
+    options: SessionOptions,
+    feed: Feed,
+    warmup: int,
+    limit_bytes: int | None,
 ) -> dict[str, Session]:
     """Sessions of the models called `names`, as many as leave this process under `limit_bytes`: another is taken to
-    need what the largest has needed, which a run shows. At least one."""
+    need what the largest has needed, which `warmup` runs show. At least one."""
     if limit_bytes is not None:
         give_back()
     sessions: dict[str, Session] = {}
@@ -244,7 +251,7 @@ def _opened(
             sessions[name] = openvino.open_session(paths[name], options)
         else:
             sessions[name] = open_session(paths[name], options, label=name)
-        if limit_bytes is not None:
+        for _ in range(warmup if limit_bytes is not None else 0):
             run_once(name, sessions[name], feed)
         largest = max(largest, used_bytes() - before)
     return sessions
