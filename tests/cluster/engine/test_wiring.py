@@ -14,8 +14,8 @@ def port(name: str, size: int = 4) -> Port:
 
 
 def piece(name: str, device: str, reads: str, writes: str) -> Piece:
-    ports = [tuple(port(each) for each in text.split()) for text in (reads, writes)]
-    return Piece(name, device, f"{name}.onnx", "0" * 64, 1, (), *ports)
+    inputs, outputs = (tuple(port(each) for each in text.split()) for text in (reads, writes))
+    return Piece(name, device, f"{name}.onnx", "0" * 64, 1, (), inputs, outputs)
 
 
 THERE_AND_BACK = Manifest(
