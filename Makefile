@@ -75,9 +75,9 @@ clean: ## remove .venv, caches and built packages; results in out/ stay
 	@rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	@find $(CODE) training -name __pycache__ -prune -exec rm -rf {} +
 
-core: ; @$(call install,core,.)
+core: ; @$(call install,core,.[openvino])
 
-EXTRAS := .[dev,cluster,serve]
+EXTRAS := .[dev,cluster,serve,openvino]
 dev: ; @$(call install,dev,$(EXTRAS))
 full: ; @$(call install,full dev,.[dev,cluster,serve,docs,release])
 

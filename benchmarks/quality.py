@@ -141,7 +141,8 @@ def measure(name: str, bounds: list[float], effort: float, auto: bool) -> dict[s
     plans = {}
     for bound in bounds:
         at = known[chosen[bound]]
-        decision = decide(work, at.profile, at.model, Limits(bound), effort=effort)
+        profiles = {at.profile.conditions.runtime: at.profile}
+        decision = decide(work, profiles, at.model, Limits(bound), effort=effort)
         winner = decision.finalists[decision.winner]
         plans[bound] = winner.plan
         build = partial(at.builder.build, winner.plan.assignment())

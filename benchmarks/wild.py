@@ -4,7 +4,11 @@ Each is optimised in a process of its own. What it built is then run beside the 
 alone (ONNX Runtime without optimisation for the reference, with default options for the result), on all samples, so
 that the error that taglio reports stands beside one that it did not compute.
 
+With --rivals each network of models/wild is optimised at 1 % and 3 % and run beside what else a user could do with it
+(wild_rivals.py), on a quiet machine.
+
 python benchmarks/wild.py [--cases 22_yolo_head,ch_PP-OCRv4_rec_infer] [--max-error 0.01] [--effort 0.2]
+python benchmarks/wild.py --rivals [--cases …] [--threads 1] [--seconds 20] [--json]
 """
 
 import argparse
@@ -21,7 +25,11 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 
-from cases import CACHE, SHARED, markdown, write
+from cases import CACHE, CASES, ROOT, SHARED, markdown, paths, write
+from taglio.data.files import load
+from taglio.data.images import parse_preprocess
+from taglio.model.inputs import input_specs
+from wild_rivals import Contest, contest, everything, means, rows
 
 # What make_data.py calls the data of each network.
 DATA = {
@@ -34,6 +42,8 @@ DATA = {
 # Refusals that are right, with a word that the message must hold.
 REFUSED = {"19_custom_op": "MyNms"}
 LIMIT_S = 1200
+# The bounds of --rivals.
+LIMITS = (0.01, 0.03)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +74,11 @@ def data_of(model: Path) -> Path:
     return path
 
 
-def optimize(model: Path, data: Path, max_error: float, effort: float) -> Row:
+def optimize(
+    model: Path, data: Path, max_error: float, effort: float, out: Path | None = None, threads: int | None = None
+) -> Row:
     """One `taglio optimize`, and its result checked."""
-    out = CACHE / "wild" / model.stem
+    out = out or CACHE / "wild" / model.stem
     command = [
         sys.executable,
         "-m",
@@ -80,6 +92,7 @@ def optimize(model: Path, data: Path, max_error: float, effort: float) -> Row:
         str(out),
     ]
     command += ["--max-error", str(max_error), "--effort", str(effort)]
+    command += ["--threads", str(threads)] if threads else []
     start = time.perf_counter()
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
@@ -173,7 +186,13 @@ def main() -> int:
     parser.add_argument("--cases", default="")
     parser.add_argument("--max-error", type=float, default=0.01)
     parser.add_argument("--effort", type=float, default=0.2)
+    parser.add_argument("--rivals", action="store_true", help="beside other ways to run each network")
+    parser.add_argument("--threads", type=int, default=1, help="of every session, with --rivals (default 1)")
+    parser.add_argument("--seconds", type=float, default=20.0, help="timing of one network, with --rivals (default 20)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables, with --rivals")
     options = parser.parse_args()
+    if options.rivals:
+        return with_rivals(options)
     models = sorted((SHARED / "cases").glob("*.onnx")) + [SHARED / "models" / "wild" / f"{name}.onnx" for name in DATA]
     chosen = set(options.cases.split(",")) if options.cases else {model.stem for model in models}
     missing = [str(model) for model in models if model.stem in chosen and not model.exists()]
@@ -193,6 +212,49 @@ def main() -> int:
     text += f"\n\n{works} of {len(rows)} work or are refused for a real reason."
     print(f"wrote {write('wild', {'rows': [asdict(row) for row in rows]}, text)}")
     return 0 if works == len(rows) else 1
+
+
+def with_rivals(options: argparse.Namespace) -> int:
+    names = options.cases.split(",") if options.cases else [*DATA, "ultraface-rfb-320"]
+    contests: list[Contest] = []
+    for name in names:
+        model = SHARED / "models" / ("wild" if name in DATA else "") / f"{name}.onnx"
+        if not model.exists():
+            print(f"{name}: {model} is missing: this benchmark needs ../shared", file=sys.stderr)
+            continue
+        data = data_of(model) if name in DATA else images_of(name)
+        out = {limit: CACHE / "wild" / f"{name}-{limit:g}" for limit in LIMITS}
+        done = {limit: optimize(model, data, limit, options.effort, out[limit], options.threads) for limit in LIMITS}
+        for limit, row in done.items():
+            if row.outcome != "works":
+                print(f"{name} at {limit:.0%}: {row.outcome}: {row.said}", file=sys.stderr)
+        ours = {limit: out[limit] for limit, row in done.items() if row.outcome == "works"}
+        contests.append(contest(model, data, ours, options.threads, options.seconds, ROOT / ".backends"))
+        if not options.json:
+            print(markdown(*everything(contests[-1:])), flush=True)
+    text = markdown(*rows(contests, LIMITS)) + "\n"
+    for limit in LIMITS if contests else ():
+        ours_gain, rival_gain = means(contests, limit)
+        text += f"\nWithin {limit:.0%}, geometric mean over float: taglio {ours_gain:.2f}, best rival {rival_gain:.2f}."
+    figures = {"contests": [asdict(each) for each in contests]}
+    written = write("wild_rivals", figures, f"{text}\n\n{markdown(*everything(contests))}")
+    print(json.dumps({**figures, "wrote": str(written)}) if options.json else f"{text}\nwrote {written}")
+    return 0 if contests else 1
+
+
+def images_of(name: str) -> Path:
+    """The samples of a network whose data are photographs, as an .npz."""
+    model, folder = paths(CASES[name])
+    spec = tuple(input_specs(model, onnx.load(model, load_external_data=False)))
+    path = CACHE / "wild" / f"{name}.npz"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    loaded = load(folder, spec, parse_preprocess(CASES[name].preprocess))
+    np.savez(
+        path,
+        allow_pickle=False,
+        **{each.name: np.concatenate([sample[each.name] for sample in loaded.samples]) for each in spec},
+    )
+    return path
 
 
 def cells(row: Row) -> list[str]:

@@ -80,7 +80,8 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Case:
 def optimized(digits: Case, tmp_path_factory: pytest.TempPathFactory) -> Optimized:
     """`taglio optimize` on the embedded model, with the scheme left to it."""
     folder, bound = tmp_path_factory.mktemp("optimized") / "out", 0.01
-    ran = taglio("optimize", *digits.arguments(), "--max-error", "1%", "--effort", 0.05, "-o", folder, "--json")
+    asked = (*digits.arguments(), "--max-error", "1%", "--runtime", "onnxruntime")  # what tests compare with
+    ran = taglio("optimize", *asked, "--effort", 0.05, "-o", folder, "--json")
     return Optimized(folder, bound, ran.json())
 
 

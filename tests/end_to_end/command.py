@@ -72,9 +72,10 @@ def taglio(*arguments: object) -> Ran:
 
 
 def quick(case: Case, out: Path, *options: object) -> Ran:
-    """An optimisation with little effort."""
+    """An optimisation with little effort, in ONNX Runtime unless another is asked for: tests compare with it."""
     scheme = () if "--scheme" in options else ("--scheme", SCHEME)
-    return taglio("optimize", *case.arguments(), *scheme, "--effort", 0.01, "-o", out, *options)
+    runtime = () if "--runtime" in options else ("--runtime", "onnxruntime")
+    return taglio("optimize", *case.arguments(), *scheme, *runtime, "--effort", 0.01, "-o", out, *options)
 
 
 def refused(ran: Ran, *words: object, code: int = 2) -> str:

@@ -122,7 +122,11 @@ def test_refusals_are_one_line(out: Path, cluster: Path) -> None:
     refused(taglio("plan", out, "--max-error", "1%", "--gap", "0.1%"), "--gap")
     refused(taglio("plan", out, "--cluster", cluster, *QUICK, "--scenario", "cutt"), 'did you mean "cut"')
     refused(taglio("plan", out, "--cluster", cluster, *QUICK, "--objective", "speed"), "not known")
-    refused(taglio("plan", out, "--cluster", cluster, *QUICK, "--cut", "x"), "--cut is for one machine", "leave --cluster out")
+    refused(
+        taglio("plan", out, "--cluster", cluster, *QUICK, "--cut", "x"),
+        "--cut is for one machine",
+        "leave --cluster out",
+    )
     refused(taglio("plan", out, "--cluster", cluster, *QUICK, "--with-model", "x,speed=3"), "rate=5")
     refused(taglio("plan", out, "--cluster", cluster, *QUICK, "--what-if", "more"), '"more"', "no int8")
     refused(taglio("plan", out, "--cluster", cluster, *QUICK, "--max-latency-ms", 1e-6), "latency", code=3)

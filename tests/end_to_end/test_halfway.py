@@ -20,6 +20,8 @@ from taglio.flow.workspace import MADE_FROM, PROFILE
 from tests.conftest import Staged
 from tests.end_to_end.command import ENVIRONMENT, SCHEME, Case, quick, refused, snapshot, taglio
 
+SOME = ("--scheme", SCHEME, "--runtime", "onnxruntime")
+
 
 def commands_that_write(case: Case, out: Path) -> list[tuple[object, ...]]:
     return [
@@ -106,9 +108,7 @@ def begun(command: tuple[object, ...]) -> "subprocess.Popen[str]":
 
 def optimizing(case: Case, out: Path) -> "subprocess.Popen[str]":
     """An optimisation whose profile was just written."""
-    process = begun(
-        ("optimize", *case.arguments(), "--max-error", 0.01, "--scheme", SCHEME, "--effort", 0.02, "-o", out, "--json")
-    )
+    process = begun(("optimize", *case.arguments(), "--max-error", 0.01, *SOME, "--effort", 0.02, "-o", out, "--json"))
     until = time.monotonic() + 300
     while not [*out.glob(".taglio-new/*/profile.json")] and process.poll() is None and time.monotonic() < until:
         time.sleep(0.01)

@@ -155,6 +155,7 @@ def test_several_inputs_and_outputs(tmp_path: Path) -> None:
     np.savez(case.data, left=left, right=right)
     out = tmp_path / "out"
     arguments = (*case.arguments(), "--max-error", 0.2, "--force-int8", "conv*", "--effort", 0.01, "-o", out)
+    arguments = (*arguments, "--runtime", "onnxruntime")
     printed = taglio("optimize", *arguments, "--json").json()
     assert printed["plan"]["int8_blocks"] >= 4
     inputs = (InputSpec("left", (1, 3, 8, 8), "float32"), InputSpec("right", (1, 2, 8, 8), "float32"))
@@ -215,7 +216,8 @@ def test_photographs_through_a_real_detector(tmp_path: Path) -> None:
         (case.data / each.name).symlink_to(each)
     how = ("--preprocess", "rgb,mean=127,scale=1/128")
     arguments = (*case.arguments(), *how, "--scheme", SCHEME, "--max-error", 0.005, "--effort", 0.1)
-    printed = taglio("optimize", *arguments, "-o", tmp_path / "out", "--json").json()
+    arguments = (*arguments, "--runtime", "onnxruntime", "-o", tmp_path / "out")
+    printed = taglio("optimize", *arguments, "--json").json()
     assert printed["plan"]["error"] <= 0.005
     spec = (InputSpec("input", (1, 3, 240, 320), "float32"),)
     loaded = files.load(case.data, spec, Preprocess("rgb", (127.0,), (1 / 128,)))

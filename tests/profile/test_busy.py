@@ -2,10 +2,11 @@
 
 import random
 import time
+from dataclasses import replace
 
 import pytest
 
-from taglio.flow import plan
+from taglio.flow.finalists import winner_of
 from taglio.profile import stopwatch
 from taglio.profile.busy import QUIET, Watch, Window, doubt, enough, faster, kept, others_in, others_share, ticks
 from taglio.profile.stopwatch import Timed, summarize
@@ -99,9 +100,12 @@ def test_the_winner() -> None:
     class Holds:
         holds = True
 
-    finalists = {"float32": Holds(), "plan 1": Holds()}
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+    finalists = {"float32": Holds("float32"), "plan 1": Holds("")}
     float_s = [1.0, 1.1, 1.2, 2.0, 2.1]
     doubtful, sure = [2.0, 1.0, 1.0, 1.0, 2.2], [0.9, 1.0, 1.1, 1.8, 1.9]
     for plan_s, winner in ((doubtful, "float32"), (sure, "plan 1")):
-        result = {"float32": timed(float_s), "finalist plan 1": timed(plan_s)}
-        assert plan._winner(finalists, result) == winner  # type: ignore[arg-type]
+        result = {"float32": timed(float_s), "plan 1": replace(timed(plan_s), reference_s=tuple(float_s))}
+        assert winner_of(finalists, result) == winner  # type: ignore[arg-type]

@@ -1,6 +1,7 @@
 """Components run one after another give what the whole quantised model gives, and their times add up."""
 
 import itertools
+import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,10 +13,11 @@ import pytest
 from taglio import artifact
 from taglio.components.build import Manifest, write
 from taglio.components.cut import cut
-from taglio.errors import BadData, BadModel, MeasurementFailed
+from taglio.errors import BadData, BadModel, BadOption, MeasurementFailed
 from taglio.run import in_process
 from taglio.run.in_process import WARMUP, Executor, RunReport, time_plan
 from taglio.runtimes.onnxruntime import SessionOptions
+from taglio.runtimes.places import refusal
 from tests.components.cases import Case, digits, tiny
 from tests.models import two_in_two_out
 
@@ -100,6 +102,24 @@ def test_a_component_that_cannot_be_loaded_is_named(manifest: Manifest, tmp_path
         (tmp_path / piece.file).write_bytes(b"no model")
     with pytest.raises(BadModel, match=manifest.pieces[0].file):
         Executor(tmp_path, manifest, ONE)
+
+
+def test_components_open_in_the_runtime_that_the_manifest_names(
+    folder: Path, manifest: Manifest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "openvino", None)  # as Python says it of what is not there
+    refusal.cache_clear()
+    elsewhere = replace(manifest, pieces=tuple(replace(each, runtime="openvino") for each in manifest.pieces))
+    with pytest.raises(BadOption, match=rf"{manifest.pieces[0].file} runs in openvino: .*pip install"):
+        Executor(folder, elsewhere, ONE)
+    refusal.cache_clear()
+    assert Executor(folder, elsewhere, ONE, "onnxruntime").runtime == "onnxruntime"
+
+
+def test_a_runtime_of_another_version_is_told(folder: Path, manifest: Manifest) -> None:
+    assert Executor(folder, manifest, ONE).other_version == ""
+    older = replace(manifest, pieces=tuple(replace(each, runtime_version="1.0") for each in manifest.pieces))
+    assert "timed in onnxruntime 1.0, runs in" in Executor(folder, older, ONE).other_version
 
 
 def test_a_report_tells_the_wrong_prediction_from_the_changed_machine(

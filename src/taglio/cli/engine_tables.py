@@ -13,6 +13,7 @@ from taglio.cluster.engine.resident import Facts
 from taglio.cluster.engine.result import ClusterRun
 from taglio.report import terminal_cluster
 from taglio.report.terminal import say
+from taglio.runtimes.session import package
 
 _MBIT = 8e-6
 
@@ -23,7 +24,7 @@ def status(address: str, alive: Mapping[str, bool], found: Mapping[str, Facts]) 
     for name, up in alive.items():
         if name in found:
             each = found[name]
-            runtimes = ", ".join(f"{runtime} {each.versions[runtime]}" for runtime in each.runtimes)
+            runtimes = ", ".join(f"{runtime} {each.versions[package(runtime)]}" for runtime in each.runtimes)
             versions = (each.versions["taglio"], each.versions["ray"])
             table.add_row(name, "alive", str(each.threads), *versions, runtimes, escape(str(each.machine)))
         else:

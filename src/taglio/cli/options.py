@@ -197,7 +197,7 @@ def measuring_arguments(each: argparse.ArgumentParser) -> None:
         default="all",
         help="ONNX Runtime graph optimisation level (default all)",
     )
-    runtime_argument(each, "onnxruntime")
+    runtime_argument(each, "auto")
     effort_argument(each)
     each.add_argument(
         "--memory-limit",
@@ -208,12 +208,14 @@ def measuring_arguments(each: argparse.ArgumentParser) -> None:
 
 
 def runtime_argument(each: argparse.ArgumentParser | Some, default: str | None) -> None:
-    """--runtime; None for the profile's own."""
+    """--runtime; None for the one that the components were built for."""
+    places = ("onnxruntime", "openvino", "openvino-bf16")
+    told = "default auto: time all that are installed and pick" if default else "default: as built"
     each.add_argument(
         "--runtime",
         default=default,
-        choices=("onnxruntime", "openvino"),
-        help="runtime that runs the model (default for run: the profiling runtime)",
+        choices=("auto", *places) if default else places,
+        help=f"runtime that runs the model; openvino-bf16 computes float parts in bfloat16 ({told})",
     )
 
 

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
 
@@ -13,6 +13,9 @@ from taglio.artifact import require
 from taglio.components.cut import Component
 from taglio.data.spec import dtype_name
 from taglio.errors import BadArtifact
+from taglio.runtimes import openvino
+from taglio.runtimes.onnxruntime import NAME
+from taglio.runtimes.session import RUNTIMES, runtime_version
 
 MANIFEST = "manifest.json"
 
@@ -30,7 +33,9 @@ class Port:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One component's file and ports; `data_sha256` is of the file with its weights, where they have one."""
+    """One component's file and ports, and the place that it was built for. `data_sha256` is of the file with its
+    weights, where they have one; `properties` are what the runtime must be told, by its own names, to answer as it did
+    when it was timed."""
 
     name: str
     device: str
@@ -41,6 +46,9 @@ class Piece:
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
     data_sha256: str = ""
+    runtime: str = NAME
+    runtime_version: str = ""
+    properties: dict[str, str] = field(default_factory=dict)
 
     @property
     def files(self) -> dict[str, str]:
@@ -65,6 +73,7 @@ class Manifest:
         require(len(self.pieces) > 0, "no components")
         known = set(self.inputs)
         for piece in self.pieces:
+            require(piece.runtime in RUNTIMES, f"component {piece.name} is for the unknown runtime {piece.runtime}")
             require(Path(piece.file).name == piece.file, f"component file {piece.file} lies outside the folder")
             missing = [port.name for port in piece.inputs if port.name not in known]
             require(not missing, f"component {piece.name} reads {', '.join(missing[:1])}, which nothing writes before")
@@ -80,9 +89,11 @@ def write(
     outputs: Sequence[str],
     parts: Sequence[Component],
     plan_sha256: str = "",
+    runtime: str = NAME,
 ) -> Manifest:
-    """Write one ONNX file per component, then the manifest, which names only complete files."""
+    """Write one ONNX file per component, then the manifest, which names only complete files, for `runtime`."""
     pieces = []
+    version, told = runtime_version(runtime), {} if runtime == NAME else openvino.properties(runtime)
     for part in parts:
         # A device may have any name; a file may not.
         file = re.sub(r"[^A-Za-z0-9._-]", "_", f"{part.name}.onnx") if len(parts) > 1 else "model.onnx"
@@ -98,7 +109,10 @@ def write(
                 part.blocks,
                 tuple(_port(ports[name], part.shapes.get(name)) for name in part.inputs),
                 tuple(_port(ports[name], part.shapes.get(name)) for name in part.outputs),
-                *sha256s[1:],
+                "".join(sha256s[1:]),
+                runtime,
+                version,
+                told,
             )
         )
     manifest = Manifest(sha256, tuple(inputs), tuple(outputs), tuple(pieces), plan_sha256)

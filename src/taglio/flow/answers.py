@@ -38,12 +38,18 @@ class Answers:
     others: tuple[OtherLoss, ...] = ()
 
 
-def answers(work: Work, models: Mapping[str, Callable[[], onnx.ModelProto]], limits: Limits) -> dict[str, Answers]:
+def answers(
+    work: Work,
+    models: Mapping[str, Callable[[], onnx.ModelProto]],
+    limits: Limits,
+    places: Mapping[str, str] | None = None,
+) -> dict[str, Answers]:
     """Answers of each of `models`, and of the float model as FLOAT_RUN, on all held-out inputs.
 
-    The reference is the float model in ONNX Runtime; what is judged runs in the runtime of the set-up, with its options
-    and one input at a time, as it will be deployed. `limits` are losses (flow.error.loss_limits). Raises BadData for
-    inputs that a model cannot run on.
+    The reference is the float model in ONNX Runtime; what is judged runs in its place of `places`, by default in the
+    runtime of the set-up, with its options and one input at a time, as it will be deployed. `limits` are losses
+    (flow.error.loss_limits). Raises BadData for inputs that a model cannot run on, BadModel for a model that its
+    runtime refuses.
     """
     options, names = work.setup.options(), list(work.model.outputs)
     groups = [work.digests[1].index(each) for each in work.digests[1]]
@@ -59,7 +65,8 @@ def answers(work: Work, models: Mapping[str, Callable[[], onnx.ModelProto]], lim
     with scratch() as folder:
         for name, tally in tallies.items():
             build = {**elsewhere, **models}.get(name)
-            session = _opened(folder / "model.onnx", build(), options) if build else None
+            there = work.setup.options((places or {}).get(name, options.runtime))
+            session = _opened(folder / "model.onnx", build(), there) if build else None
             for index, (sample, reference_outputs) in enumerate(zip(samples, wanted, strict=True)):
                 found = _run(session, names, sample, name) if session else reference_outputs
                 tally.add(reference_outputs, found)

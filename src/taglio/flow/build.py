@@ -32,8 +32,9 @@ _PROVEN = 8
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Built:
-    """Components in running order. `whole` is the quantised model with the placement in its metadata, None where one
-    component is all of it; `proof` that together they equal it, None where that was not asked."""
+    """Components in running order, for the place `runtime`. `whole` is the quantised model with the placement in its
+    metadata, None where one component is all of it; `proof` that together they equal it, None where that was not asked.
+    """
 
     model_sha256: str
     plan_sha256: str
@@ -43,6 +44,7 @@ class Built:
     whole: onnx.ModelProto | None = None
     proof: Proof | None = None
     store: weights.Store | None = None
+    runtime: str = NAME
 
     @property
     def model(self) -> onnx.ModelProto:
@@ -59,16 +61,17 @@ class Built:
         (folder / PLACED).unlink(missing_ok=True)
         if self.whole is not None:
             artifact.write_model(folder / PLACED, self.whole)
-        return files.write(folder, self.model_sha256, self.inputs, self.outputs, self.parts, self.plan_sha256)
+        names = (self.inputs, self.outputs)
+        return files.write(folder, self.model_sha256, *names, self.parts, self.plan_sha256, self.runtime)
 
-    def open(self, options: SessionOptions, runtime: str = NAME) -> Executor:
-        """Live sessions over the components, one after another in this process."""
+    def open(self, options: SessionOptions, runtime: str | None = None) -> Executor:
+        """Live sessions over the components, one after another in this process; `runtime`: None for their own."""
         with scratch() as folder:
             return Executor(folder, self.write(folder), options, runtime)
 
-    def session(self, threads: int | None = None, runtime: str = NAME, *, spinning: bool = False) -> "Deployed":
-        """The components ready to answer, as they would be deployed."""
-        options = SessionOptions(threads or available_cores(), spinning=spinning, runtime=runtime)
+    def session(self, threads: int | None = None, runtime: str | None = None, *, spinning: bool = False) -> "Deployed":
+        """The components ready to answer, as they would be deployed; `runtime`: None for their own."""
+        options = SessionOptions(threads or available_cores(), spinning=spinning, runtime=runtime or self.runtime)
         inputs = {spec.name: spec for part in self.parts for spec in input_specs(Path(part.name), part.proto)}
         return Deployed(self.open(options, runtime), tuple(inputs[name] for name in self.inputs), self.outputs)
 
@@ -115,7 +118,9 @@ def assemble(work: Work, plan: Plan, progress: Progress | None = None) -> Built:
         whole = placed(quantized, parts, plan, owner)
     inputs = tuple(spec.name for spec in work.model.inputs)
     sha256, store = work.model.sha256, work.model.store
-    return Built(sha256, plan.fingerprint(), inputs, work.model.outputs, tuple(parts), whole, store=store)
+    return Built(
+        sha256, plan.fingerprint(), inputs, work.model.outputs, tuple(parts), whole, store=store, runtime=plan.runtime
+    )
 
 
 def read(folder: Path, *, model_sha256: str | None = None) -> tuple[Built, Manifest]:
@@ -135,7 +140,8 @@ def read(folder: Path, *, model_sha256: str | None = None) -> tuple[Built, Manif
     )
     whole = weights.load(folder / PLACED) if len(parts) > 1 and (folder / PLACED).exists() else None
     sha256 = manifest.model_sha256
-    return Built(sha256, manifest.plan_sha256, manifest.inputs, manifest.outputs, parts, whole), manifest
+    names, place = (manifest.inputs, manifest.outputs), manifest.pieces[0].runtime
+    return Built(sha256, manifest.plan_sha256, *names, parts, whole, runtime=place), manifest
 
 
 def _shapes(piece: files.Piece) -> Mapping[str, tuple[int, ...]]:

@@ -26,7 +26,7 @@ _ERROR_S, _FEWEST, _MOST = 0.5, 2, 32
 # Schemes whose scores are closer than this are equally fast as far as a short timing can tell.
 _NOISE = 1.02
 # Relative L2 by which schemes are compared where the bound is on a metric that moves in steps.
-_STEPS_ERROR = 0.01
+STEPS_ERROR = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +51,7 @@ def choose(
     progress: Progress | None = None,
     *,
     saturating_elsewhere: bool = False,
+    effort: float = 1.0,
 ) -> tuple[Scheme, tuple[SchemeResult, ...]]:
     """The best scheme for a bound on the loss of `metric`, and what all of them did.
 
@@ -65,7 +66,7 @@ def choose(
     if not schemes:
         raise BadOption("no scheme to choose from")
     if not metric.smooth:
-        metric, max_loss = metric.basis, _STEPS_ERROR
+        metric, max_loss = metric.basis, STEPS_ERROR
 
     graphs: dict[Scheme, Graph] = {}
 
@@ -85,8 +86,9 @@ def choose(
         limit_bytes=work.memory_bytes,
     )
     dropped: list[SchemeResult] = []
+    thorough = replace(_EFFORT, budget_s=effort * _EFFORT.budget_s)
     try:
-        timed = time(models, work.typical[:FEEDS], effort=_EFFORT)
+        timed = time(models, work.typical[:FEEDS], effort=thorough)
     except TaglioError:  # of which of them?
         for scheme in schemes:
             try:
@@ -99,11 +101,10 @@ def choose(
         schemes = [scheme for scheme in schemes if str(scheme) in models]
         if not schemes:
             return dropped[0].scheme, tuple(dropped)
-        timed = time(models, work.typical[:FEEDS], effort=_EFFORT)
-    options = SessionOptions(work.setup.threads, spinning=True)
+        timed = time(models, work.typical[:FEEDS], effort=thorough)
     float_s = timed[FLOAT_RUN].wall.median_s
     samples = held_out[: min(_MOST, max(_FEWEST, int(_ERROR_S / float_s)))]
-    float_session = open_session(work.model.proto, options)
+    float_session = open_session(work.model.proto, options := SessionOptions(work.setup.threads, spinning=True))
     reference = Shelf(
         (run_session(float_session, work.model.outputs, sample, work.data.held_out.source) for sample in samples),
         work.outputs_bytes,
@@ -131,19 +132,6 @@ def choose(
         clipped = replace(best.scheme, calibration="percentile")  # other numbers, the same kernels: as fast
         results.append(scored(clipped, best.latency_s, everything(clipped)()))
     return pick(results).scheme, (*results, *dropped)
-
-
-def settle(
-    work: Work, scheme: Scheme | None, max_loss: float, metric: Metric, progress: Progress | None = None
-) -> tuple[Work, Scheme, tuple[SchemeResult, ...]]:
-    """`work` with the blocks float that cannot be int8 under `scheme` (None: the best for a bound on the loss), the
-    scheme, and what was tried."""
-    tried: tuple[SchemeResult, ...] = ()
-    if scheme is None:
-        scheme, tried = choose(work, max_loss, metric, progress=progress)
-        work = float_where_none_loads(work, tried)
-        work.kept.forget("builder", but=scheme)  # each holds the weights once more
-    return work.settled(scheme, progress), scheme, tried
 
 
 def float_where_none_loads(work: Work, results: Sequence[SchemeResult]) -> Work:

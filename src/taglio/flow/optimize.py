@@ -13,11 +13,14 @@ from taglio.errors import BadOption
 from taglio.flow.answers import Answers, of_answers
 from taglio.flow.arguments import positive
 from taglio.flow.build import Built, assemble
+from taglio.flow.choose_place import settle
 from taglio.flow.choose_repairs import RepairResult, choose_repairs
-from taglio.flow.choose_scheme import SchemeResult, settle
+from taglio.flow.choose_scheme import SchemeResult
+from taglio.flow.curve import costly, curve
 from taglio.flow.error import error_model
+from taglio.flow.finalists import in_places, same_assignment
 from taglio.flow.outcome import Outcome, Point, Variant
-from taglio.flow.plan import Bounds, Decision, decide, limits_for, same_assignment, steered, timing_of
+from taglio.flow.plan import Bounds, Decision, decide, limits_for, steered
 from taglio.flow.profile import AUTO, profile_as, read_scheme
 from taglio.flow.result import Result, result_of
 from taglio.flow.work import Model, Work
@@ -70,26 +73,39 @@ def optimize(
     if limits.max_error is None:
         raise BadOption("`max_error` is missing: give the worst that is allowed, such as 0.01 for 1 %")
     clock.lap("load")
-    settled, chosen, schemes = settle(work, wanted, limits.max_error, limits.metric, progress)
-    if schemes:
+    settled, places = settle(work, wanted, limits.max_error, limits.metric, progress, effort=effort)
+    if places.schemes or len(places.results) > 1:
         clock.lap("scheme")
-    repairs = tuple[RepairResult, ...]()
-    if any(each.scheme == chosen and each.error > limits.max_error for each in schemes):
+    chosen, repairs = places.scheme, tuple[RepairResult, ...]()
+    if any(each.scheme == chosen and each.error > limits.max_error for each in places.schemes):
         chosen, repairs = choose_repairs(settled, chosen, limits.metric, progress)
         settled.kept.forget("builder", but=chosen)  # each holds the weights once more
         clock.lap("repair")
     settled.builder(chosen, progress)
     clock.lap("calibrate")
-    measured = profile_as(settled, chosen, effort, progress)
+    measured = {place: profile_as(settled.in_place(place), chosen, effort, progress) for place in places.planned}
     clock.lap("profile")
-    error = error_model(settled, measured, confidence=confidence, effort=effort, progress=progress)
+    home = measured[places.planned[0]]
+    error = error_model(settled, home, confidence=confidence, effort=effort, progress=progress)
     clock.lap("error")
-    decision = decide(settled, measured, error, limits, effort=effort, progress=progress)
+    decision = decide(settled, measured, error, limits, bases=places.usable, effort=effort, progress=progress)
+    levels = curve(
+        settled.graph,
+        decision.profile,
+        error,
+        limits,
+        base=places.usable.get(decision.profile.conditions.runtime, 0.0),
+        ahead=decision.ahead(),
+    )
     clock.lap("plan")
     built = assemble(settled, decision.plan)
     clock.lap("build")
     notes = error.notes + of_answers(decision.answers, decision.winner, limits)
-    outcome = replace(_outcome(settled, schemes, decision, built, notes, clock), repairs=repairs)
+    outcome = _outcome(settled, places.schemes, decision, built, notes, clock)
+    outcome = replace(outcome, repairs=repairs, curve=levels, costly=costly(error))
+    if work.setup.runtime == AUTO:
+        rows = in_places(decision.finalists, decision.timed, decision.answers, places.results)
+        outcome = replace(outcome, places=rows)
     settled.kept.forget("switchable")
     return result_of(work, wanted, decision.profile, error, decision.plan, built, outcome)
 
@@ -109,7 +125,7 @@ def _outcome(
         each = final[name]
         return Variant(
             label,
-            timing_of(name, timed).wall,
+            timed[name].wall,
             each.plan.predicted_latency_s.value,
             answered[name].error,
             each.plan.predicted_error.value,
@@ -120,6 +136,7 @@ def _outcome(
             answered[name].interval,
             None if isinf(answered[name].judged) else answered[name].judged,
             answered[name].others,
+            each.plan.runtime,
         )
 
     float_size = weights.size_bytes(work.model.proto)
@@ -134,7 +151,7 @@ def _outcome(
             Point(
                 name or each.name or f"tried {index + 1}",
                 each.plan.predicted_latency_s.value,
-                timing_of(name, timed).wall.median_s if name else None,
+                timed[name].wall.median_s if name in timed else None,
                 error,
                 len(each.plan.assignment()),
                 each.holds,
@@ -156,7 +173,7 @@ def _outcome(
         len(work.data.held_out.samples),
         variant("float32", FLOAT_RUN, float_size)
         if FLOAT_RUN in final
-        else _float_only(timed, answered[FLOAT_RUN], float_size),
+        else _float_only(timed, answered[FLOAT_RUN], float_size, final["int8"].plan.runtime),
         variant("int8", "int8", int8_size),
         variant("plan", decision.winner, built.size_bytes),
         tuple(points),
@@ -170,10 +187,10 @@ def _outcome(
     )
 
 
-def _float_only(timed: Mapping[str, Timed], answered: Answers, size_bytes: int) -> Variant:
+def _float_only(timed: Mapping[str, Timed], answered: Answers, size_bytes: int, runtime: str) -> Variant:
     wall = timed[FLOAT_RUN].wall
     row = Variant("float32", wall, wall.median_s, answered.error, 0.0, size_bytes, 0, answered.accuracy)
-    return replace(row, others=answered.others)
+    return replace(row, others=answered.others, runtime=runtime)
 
 
 def _peak_memory_bytes() -> int:

@@ -3,11 +3,14 @@
 from dataclasses import dataclass
 
 from taglio.error.loss import RELATIVE, Bound, Metric
+from taglio.error.model import Alone
 from taglio.error.tally import OtherLoss, PartLoss
 from taglio.flow.choose_repairs import RepairResult
 from taglio.flow.choose_scheme import SchemeResult
+from taglio.flow.curve import Level
 from taglio.profile.result import Conditions
 from taglio.profile.stopwatch import WallTime
+from taglio.runtimes.onnxruntime import NAME
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +34,7 @@ class Variant:
     interval: tuple[float, float] | None = None
     judged: float | None = None
     others: tuple[OtherLoss, ...] = ()
+    runtime: str = NAME
 
     @property
     def lost(self) -> str:
@@ -55,10 +59,25 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
+class InPlace:
+    """A finalist in a place of this machine, or a place that is out. `error` is as it is deployed there where it was
+    `judged`, else what the search expects; `latency_s` None where it was not timed. `reason` says why it is out."""
+
+    name: str
+    runtime: str
+    latency_s: float | None
+    error: float | None
+    judged: bool
+    holds: bool
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """The result of one optimisation. Errors are losses of `metric` (error/loss.py); `doubt` says by how much seconds
-    may be off where the machine was busy. `notes` say what else makes the
-    figures less sure."""
+    may be off where the machine was busy. `notes` say what else makes the figures less sure. `places` are what was
+    timed in each place where the runtime was taglio's to choose; `curve` is what larger limits are predicted to give,
+    `costly` the blocks that cost the most error alone."""
 
     model: str
     model_sha256: str
@@ -113,6 +132,14 @@ class Outcome:
             for row in rows
         ]
         return "\n".join("  ".join(line).rstrip() for line in lines)
+
+    places: tuple[InPlace, ...] = ()
+    curve: tuple[Level, ...] = ()
+    costly: tuple[Alone, ...] = ()
+
+    def predicted(self, each: Variant) -> bool:
+        """Whether the profile that is kept predicts a variant: others' times are no predictions."""
+        return each.runtime == self.conditions.runtime
 
 
 @dataclass(frozen=True, slots=True)

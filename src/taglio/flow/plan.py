@@ -1,48 +1,52 @@
 """The plan stage: solve, measure errors, time, refine the tables, solve again; the clock chooses. Writes nothing."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
 from typing import Any
-
-import onnx
 
 from taglio.error.judge import fewest_samples
 from taglio.error.loss import Bound, parse_metric
 from taglio.error.measure import ErrorMeter
 from taglio.error.model import ErrorModel
 from taglio.errors import BadOption, Infeasible
-from taglio.flow.answers import Answers, answers
+from taglio.flow.answers import Answers
 from taglio.flow.arguments import number, patterns, positive
 from taglio.flow.by_hand import place_by_hand
+from taglio.flow.choose_place import left_for_int8, together
 from taglio.flow.error import loss_limits
+from taglio.flow.finalists import (
+    PLAIN,
+    Build,
+    by_the_clock,
+    everywhere,
+    finalists,
+    key_of,
+    plans,
+    proven,
+    timed_finalists,
+    winner_of,
+)
 from taglio.flow.work import Work
 from taglio.model.graph import ANCHORS, Graph
 from taglio.plan.one_machine import pinned
 from taglio.plan.result import Limits, Plan, placements
 from taglio.plan.search import Tried, best, damage_first, exclude, predicted_by, search, unsolved
-from taglio.profile.busy import doubt, faster
+from taglio.profile.busy import doubt
 from taglio.profile.measure import FLOAT_RUN, pure_assignments, refine
 from taglio.profile.result import Profile
 from taglio.profile.stopwatch import FEEDS, Effort, Progress, Timed, time_models
 from taglio.quantize.effective import effective
 from taglio.quantize.precision import Assignment, Precision
 
-# Solved plans that are timed beside float, all-int8 and those by simple rules.
-_FINALISTS = 3
+# A limit on the metric, or limits by the name of a metric.
+Bounds = float | Mapping[str, float]
 # Times that the tables are refined by what was timed; once where that takes longer than _PATIENCE_S.
 _ROUNDS = 2
 _PATIENCE_S = 60.0
 _VERIFY_SAMPLES, _VERIFY_S = 32, 30.0
-# Medians closer than this on an idle machine do not say which is faster.
-_NOISE = 1.015
-
-
-Build = Callable[[Assignment], onnx.ModelProto]
-# A limit on the metric, or limits by the name of a metric.
-Bounds = float | Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,6 +63,13 @@ class Decision:
     answers: dict[str, Answers]
     tried: tuple[Tried, ...]
     profile: Profile
+
+    def ahead(self) -> float:
+        """How many times as fast the float model is where the profile was taken as where float is compared."""
+        place = self.profile.conditions.runtime
+        there = [name for name, each in self.finalists.items() if each.name == FLOAT_RUN and each.plan.runtime == place]
+        seconds = [self.timed[name].wall.median_s for name in there if name in self.timed]
+        return self.timed[FLOAT_RUN].wall.median_s / seconds[0] if seconds else 1.0
 
     def doubt(self) -> str | None:
         """What to say where the machine was busy while the profile or the finalists were timed."""
@@ -95,7 +106,8 @@ def plan(
     work = work.settled(profile.scheme, progress)
     limits = limits_for(work, max_error, keep_float, force_int8)
     places = place_by_hand(work.graph, patterns("pins", pins), patterns("cuts", cuts), patterns("devices", devices))
-    chosen = decide(work, profile, error, limits, effort=effort, progress=progress).plan
+    measured = {profile.conditions.runtime: profile}
+    chosen = decide(work, measured, error, limits, effort=effort, progress=progress).plan
     return by_hand(work, chosen, places)
 
 
@@ -124,52 +136,130 @@ def limits_for(
     return loss_limits(work, replace(pinned(work.graph, bounds.get(""), *names), also=also))
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Explored:
+    """What was planned in one place: plans that were tried, with errors as they would be there, the fastest by the
+    clock, and the profile refined around it."""
+
+    tried: list[Tried]
+    leader: Tried | None
+    profile: Profile
+
+
 def decide(
     work: Work,
-    measured: Profile,
+    measured: Mapping[str, Profile],
     model: ErrorModel,
     limits: Limits,
     *,
+    bases: Mapping[str, float] | None = None,
     effort: float = 1.0,
     progress: Progress | None = None,
 ) -> Decision:
-    """Plan, time the plans' kernels, refine the profile around the fastest, plan again, and let the clock choose.
+    """Plan in each place that was `measured`, and let the clock choose among the finalists of all places.
 
-    A plan's prediction depends on kernels with the layouts that it has, and the random mixes of the profile are far
-    from it. Choices by simple rules are timed too: what the tables misjudge, the clock finds.
+    `bases` are the places where a model may end, the first where float is compared, with the error of the float model
+    in each; by default those that were measured.
     """
     if limits.max_error is None:
         raise BadOption("`max_error` is missing: give the worst that is allowed, such as 0.01 for 1 %")
     positive("effort", effort)
-    work = work.settled(measured.scheme, progress)
-    build = work.builder(measured.scheme, progress).build
-    meter, full = meters(work, measured, limits, progress)
-    tried = _searched(work, measured, model, limits, meter, progress, full=full)
+    bases = bases or dict.fromkeys(measured, 0.0)
+    first = next(iter(measured.values()))
+    work = work.settled(first.scheme, progress).in_place(next(iter(bases)))
+    build = work.builder(first.scheme, progress).build
+    meter, full = meters(work, first, limits, progress)
+    found: dict[str, Explored] = {}
+    refusals: list[Infeasible] = []
+    for place, profile in measured.items():
+        there = work.in_place(place)
+        try:
+            found[place] = _explored(
+                there, build, profile, model, limits, (meter, full), base=bases[place], effort=effort, progress=progress
+            )
+        except Infeasible as error:
+            refusals.append(error)
+    if not found:
+        raise refusals[0]
+    tried = [each for explored in found.values() for each in explored.tried]
+    budget_s = (8.0 + 2.0 * (len(bases) - 1)) * effort
+    by_place = {place: finalists(each.tried, each.leader) for place, each in found.items()}
+    final, answered = everywhere(by_place, list(bases)), dict[str, Answers]()
+    timed = timed_finalists(work, build, final, budget_s, progress)
+    winner = proven(work, build, final, timed, answered, limits)
+    if full is not meter and _none_but_plain(final, winner):
+        place, best_there = next(iter(found.items()))
+        again = _searched(work, best_there.profile, model, _within(limits, bases[place]), full, progress)
+        again = [_deployed(each, limits, bases[place]) for each in again]
+        final, answered = everywhere({place: finalists(again, None)}, list(bases)), {}
+        timed = timed_finalists(work, build, final, budget_s, progress)
+        winner = proven(work, build, final, timed, answered, limits)
+        tried += again
+    if winner is None:
+        raise _infeasible(limits, min(each.error for each in final.values()))
+    final = {
+        name: each if each.plan.runtime in found or name not in timed else by_the_clock(each, timed[name])
+        for name, each in final.items()
+    }
+    place = final[winner].plan.runtime
+    known = found[place if place in found else next(iter(found))].profile
+    return Decision(_chosen(work, final[winner], tried), winner, final, timed, answered, tuple(tried), known)
+
+
+def _explored(
+    work: Work,
+    build: Build,
+    measured: Profile,
+    model: ErrorModel,
+    limits: Limits,
+    meters: tuple[ErrorMeter, ErrorMeter],
+    *,
+    base: float,
+    effort: float,
+    progress: Progress | None,
+) -> Explored:
+    """Plan, time the plans' kernels, refine the profile around the fastest, plan again; in the place of the set-up,
+    whose float model is `base` off.
+
+    A plan's prediction depends on kernels with the layouts that it has, and the random mixes of the profile are far
+    from it. Choices by simple rules are timed too: what the tables misjudge, the clock finds.
+    """
+    inner, (meter, full) = _within(limits, base), meters
+    tried = _searched(work, measured, model, inner, meter, progress, full=full)
     known, leader = measured, None
     start = time.monotonic()
     for index in range(_ROUNDS):
         if time.monotonic() - start > _PATIENCE_S:
             break
-        chosen = _finalists(tried, leader)
-        timed = _time(work, build, chosen, 6.0 * effort, progress, kernels=True)
-        leader = chosen[_winner(chosen, timed)]
+        chosen = finalists(tried, leader)
+        timed = _time(work, build, chosen, 6.0 * effort, progress)
+        leader = chosen[winner_of(chosen, {name: timed[_label(name)] for name in chosen})]
         runs = {_label(name): (each.plan.assignment(), timed[_label(name)]) for name, each in chosen.items()}
         runs |= {FLOAT_RUN: ({}, timed[FLOAT_RUN])}
         known = refine(work.model, work.graph, known, runs, f" {index + 1}", near=leader.plan.assignment())
         tried = predicted_by(known, work.graph, tried)
-        tried += search(work.graph, known, model, limits, meter.error, rounds=6, progress=progress)
-    final, answered = _finalists(tried, leader), dict[str, Answers]()
-    timed = _time(work, build, final, 8.0 * effort, progress, kernels=False)
-    winner = _proven(work, build, final, timed, answered, limits)
-    if full is not meter and winner in (None, FLOAT_RUN, "int8") and _plans(final) and not _plans(final, holding=True):
-        again = _searched(work, known, model, limits, full, progress)
-        final, answered = _finalists(again, None), {}
-        timed = _time(work, build, final, 8.0 * effort, progress, kernels=False)
-        winner = _proven(work, build, final, timed, answered, limits)
-        tried += again
-    if winner is None:
-        raise _infeasible(limits, min(each.error for each in final.values()))
-    return Decision(_chosen(work, final[winner], tried), winner, final, timed, answered, tuple(tried), known)
+        tried += search(work.graph, known, model, inner, meter.error, rounds=6, progress=progress)
+    tried = [_deployed(each, limits, base) for each in tried]
+    return Explored(tried, leader if leader is None else _deployed(leader, limits, base), known)
+
+
+def _within(limits: Limits, base: float) -> Limits:
+    """What is left of `limits` for int8 in a place whose float model is `base` off."""
+    if limits.max_error is None:
+        return limits
+    return replace(limits, max_error=left_for_int8(limits.max_error, base))
+
+
+def _deployed(each: Tried, limits: Limits, base: float) -> Tried:
+    """A plan as it is expected in a place whose float model is `base` off, under the whole `limits`."""
+    error = together(each.error, base)
+    return replace(each, error=error, plan=replace(each.plan, limits=limits, measured_error=error))
+
+
+def _none_but_plain(final: Mapping[str, Tried], winner: str | None) -> bool:
+    """Whether no plan holds where some were thought to, and float or all-int8 is left."""
+    plain = winner is None or final[winner].name in PLAIN
+    return plain and bool(plans(final)) and not plans(final, holding=True)
 
 
 def _chosen(work: Work, winner: Tried, tried: Sequence[Tried]) -> Plan:
@@ -177,7 +267,8 @@ def _chosen(work: Work, winner: Tried, tried: Sequence[Tried]) -> Plan:
     chosen = replace(winner.plan, measured_error=winner.error, shapes=work.measured_shapes)
     if not winner.name:
         return chosen
-    solved = best([each for each in tried if not each.name], 1)
+    there = [each for each in tried if not each.name and each.plan.runtime == chosen.runtime]
+    solved = best(there, 1)
     ahead = solved[0].plan.predicted_latency_s.value if solved else chosen.predicted_latency_s.value
     return replace(chosen, gap=max(0.0, chosen.predicted_latency_s.value / ahead - 1.0))
 
@@ -238,7 +329,7 @@ def _rules(
     choices["most FLOPs"] = holding([block.name for block in few_flops_first], weighted)
     for rule, blocks in choices.items():
         assignment = effective(graph, blocks, whole)
-        if all(_key(assignment) != _key(other) for other in result.values()):
+        if all(key_of(assignment) != key_of(other) for other in result.values()):
             result[rule] = assignment
     return result
 
@@ -262,51 +353,6 @@ def meters(
     return first, work.meter(switchable, None, limits.also, limit)
 
 
-def same_assignment(one: Tried, other: Tried) -> bool:
-    """Whether two plans are the same model."""
-    return _key(one.plan.assignment()) == _key(other.plan.assignment())
-
-
-def timing_of(name: str, timed: Mapping[str, Timed]) -> Timed:
-    """What the finalist called `name` took."""
-    return timed[_label(name)]
-
-
-def _proven(
-    work: Work,
-    build: Build,
-    finalists: dict[str, Tried],
-    timed: Mapping[str, Timed],
-    answered: dict[str, Answers],
-    limits: Limits,
-) -> str | None:
-    """The fastest finalist that holds the bound as it is deployed, on all held-out inputs; None where none does.
-
-    `finalists` and `answered` learn what was measured: of all-int8 for the record, and of every winner until one holds.
-    """
-    while True:
-        holding = {name: each for name, each in finalists.items() if each.holds}
-        winner = _winner(holding, timed) if holding else None
-        asked = [name for name in dict.fromkeys(("int8", winner)) if name in finalists and name not in answered]
-        if asked:
-            models = {name: partial(build, finalists[name].plan.assignment()) for name in asked}
-            answered |= answers(work, models, limits)
-            for name in {*asked, FLOAT_RUN} & set(finalists):
-                finalists[name] = _judged(finalists[name], answered[name].judged, limits)
-        if winner is None or finalists[winner].holds:
-            return winner
-
-
-def _judged(each: Tried, error: float, limits: Limits) -> Tried:
-    holds = each.holds and (limits.max_error is None or error <= limits.max_error)
-    return replace(each, error=error, holds=holds, plan=replace(each.plan, measured_error=error))
-
-
-def _plans(finalists: Mapping[str, Tried], *, holding: bool = False) -> list[str]:
-    """The finalists that are neither float nor all-int8, or those of them that hold."""
-    return [name for name, each in finalists.items() if name not in (FLOAT_RUN, "int8") and (each.holds or not holding)]
-
-
 def _infeasible(limits: Limits, reached: float) -> Infeasible:
     """The refusal where no plan holds; `reached` is the smallest error of those tried."""
     pins = f"with {len(limits.int8_blocks)} blocks held in int8 " if limits.int8_blocks else ""
@@ -325,59 +371,21 @@ def _infeasible(limits: Limits, reached: float) -> Infeasible:
     )
 
 
-def _finalists(tried: Sequence[Tried], leader: Tried | None) -> dict[str, Tried]:
-    """By name: float, all-int8, the fastest solved plans that hold; and the `leader`, or without one all by rules."""
-    kept = (FLOAT_RUN, "int8", leader.name if leader else "")
-    chosen = {each.name: each for each in tried if each.name and (leader is None or each.name in kept)}
-    seen = {_key(each.plan.assignment()) for each in chosen.values()}
-    solved: dict[str, Tried] = {}
-    first = [each for each in tried if leader and not leader.name and same_assignment(each, leader)][:1]
-    for each in first + best([each for each in tried if not each.name], len(tried)):
-        key = _key(each.plan.assignment())
-        if key not in seen and key and len(solved) < _FINALISTS + len(first):
-            seen.add(key)
-            solved[f"plan {len(solved) + 1}"] = each
-    return solved | chosen
-
-
-def _key(assignment: Assignment) -> tuple[tuple[str, str], ...]:
-    return tuple(sorted((block, precision.name) for block, precision in assignment.items()))
-
-
 def _label(name: str) -> str:
     return name if name == FLOAT_RUN else f"finalist {name}"
 
 
 def _time(
-    work: Work,
-    build: Build,
-    finalists: Mapping[str, Tried],
-    budget_s: float,
-    progress: Progress | None,
-    *,
-    kernels: bool,
+    work: Work, build: Build, chosen: Mapping[str, Tried], budget_s: float, progress: Progress | None
 ) -> dict[str, Timed]:
     assignments: dict[str, Mapping[str, Precision]] = {FLOAT_RUN: {}}
-    assignments |= {_label(name): each.plan.assignment() for name, each in finalists.items()}
+    assignments |= {_label(name): each.plan.assignment() for name, each in chosen.items()}
     return time_models(
         {name: partial(build, assignment) for name, assignment in assignments.items()},
         work.typical[:FEEDS],
         work.setup.options(),
         Effort(budget_s=budget_s),
-        kernels=kernels,
+        kernels=True,
         progress=progress,
         limit_bytes=work.memory_bytes,
     )
-
-
-def _winner(finalists: Mapping[str, Tried], timed: Mapping[str, Timed]) -> str:
-    """The fastest by the clock among those that hold the bound; float or all-int8 where a plan gains only noise, and
-    float where what seems faster did not win in rounds that ran both."""
-    seconds = {name: timing_of(name, timed).wall.median_s for name, each in finalists.items() if each.holds}
-    fastest = min(seconds, key=lambda each: seconds[each])
-    plain = [name for name in (FLOAT_RUN, "int8") if seconds.get(name, float("inf")) <= seconds[fastest] * _NOISE]
-    chosen = min(plain, key=lambda each: seconds[each]) if plain else fastest
-    if chosen == FLOAT_RUN or FLOAT_RUN not in seconds:
-        return chosen
-    one, other = timing_of(chosen, timed).samples_s, timing_of(chosen, timed).reference_s
-    return chosen if faster(one, other, 1.0 if chosen == "int8" else _NOISE) else FLOAT_RUN

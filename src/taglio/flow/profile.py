@@ -3,7 +3,7 @@
 from taglio.error.loss import RELATIVE
 from taglio.errors import BadOption
 from taglio.flow.arguments import number, positive
-from taglio.flow.choose_scheme import settle
+from taglio.flow.choose_place import settle
 from taglio.flow.work import Work
 from taglio.profile.layerwise import Cut, LayerTimes, layer_times
 from taglio.profile.measure import profile as measure
@@ -38,8 +38,8 @@ def profile(
     """
     wanted, bound = read_scheme(scheme), number("max_error", max_error)
     positive("effort", effort)
-    settled, chosen, _ = settle(work, wanted, RELATIVE.bound(bound), RELATIVE, progress)
-    return profile_as(settled, chosen, effort, progress)
+    settled, places = settle(work, wanted, RELATIVE.bound(bound), RELATIVE, progress, effort=effort)
+    return profile_as(settled.in_place(places.planned[0]), places.scheme, effort, progress)
 
 
 def profile_as(work: Work, scheme: Scheme, effort: float = 1.0, progress: Progress | None = None) -> Profile:
@@ -59,17 +59,19 @@ def profile_as(work: Work, scheme: Scheme, effort: float = 1.0, progress: Progre
 
 
 def layers(work: Work, profile: Profile, cut_at: Cut, progress: Progress | None = None) -> LayerTimes:
-    """Time every layer alone, the notes' way, for comparison. See `refuse_layers`."""
+    """Time every layer alone, the notes' way, for comparison. See `only_onnxruntime`."""
     work = work.settled(profile.scheme, progress)
     builder, forms, options = work.builder(profile.scheme, progress), precisions(profile.scheme), work.setup.options()
     feed = work.typical[0]
     return layer_times(work.model, work.graph, builder, forms, options, feed, cut=cut_at, progress=progress)
 
 
-def refuse_layers(runtime: str) -> None:
-    """Raises BadOption where layers alone would not be what runs: `taglio compare` tells OpenVINO's parts."""
-    if runtime != NAME:
+def only_onnxruntime(runtime: str) -> str:
+    """ONNX Runtime, which layers alone are timed in. Raises BadOption where another runtime was asked for: `taglio
+    compare` tells OpenVINO's parts."""
+    if runtime not in (NAME, AUTO):
         raise BadOption(f"`layers` times ONNX Runtime, not {runtime}: leave `layers` or `runtime` out")
+    return NAME
 
 
 def read_scheme(scheme: str | Scheme) -> Scheme | None:

@@ -62,7 +62,7 @@ class Result:
     def session(self, threads: int | None = None) -> Deployed:
         """The model ready to answer: `session.run(sample)` gives the outputs by name. `threads`: None for those that
         it was measured with."""
-        return self.built.session(threads or self.setup.threads, self.setup.runtime, spinning=self.setup.spinning)
+        return self.built.session(threads or self.setup.threads, spinning=self.setup.spinning)
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the workspace that `taglio optimize` leaves: the model to deploy in components/model.onnx, and every
@@ -82,7 +82,8 @@ def result_of(
     table: Outcome,
 ) -> Result:
     """The result of a model's stages; `scheme` is the one that was asked for, None where it was chosen."""
-    setup, network = replace(work.setup, scheme=scheme), work.model.proto
+    place = profile.conditions.runtime  # what stages that follow measure in
+    setup, network = replace(work.setup, scheme=scheme, runtime=place), work.model.proto
     return Result(setup, network, work.graph, profile, error, plan, built, table, found(work))
 
 

@@ -26,7 +26,7 @@ def run(
 ) -> RunReport:
     """Time `runs` inferences of the built plan beside the float model: predicted beside measured.
 
-    `runtime` is what runs both (None: what the profile was taken in). Components of several devices run one after
+    `runtime` is what runs both (None: what the plan was built for). Components of several devices run one after
     another in this process. Raises BadOption where `built` is of another plan.
 
     >>> report = taglio.run(model, profile, plan, built, runs=10)
@@ -38,14 +38,16 @@ def run(
     if runs < 1:
         raise BadOption(f"`runs` is {runs}: give at least 1")
     options, home = work.setup.options(), profile.conditions.runtime
-    profiled = next(each for each in profile.runs if each.name == FLOAT_RUN).wall.median_s
+    floats = next(each for each in profile.runs if each.name == FLOAT_RUN).wall.median_s
+    # Of a place that has no profile, the plan's own time is known, and nothing of the machine's speed then.
+    profiled, predicted_in = (floats, home) if plan.usage or plan.runtime == home else (None, plan.runtime)
     # A plan for a cluster predicts its own devices and links: here it runs on neither.
     expected = predict(profile, work.graph, plan.assignment()).total_s if plan.usage else plan.predicted_latency_s.value
     with scratch() as folder:
         model = folder / "float32.onnx"
         weights.write(model, work.model.proto)
         result = time_plan(
-            built.open(options, runtime or home),
+            built.open(options, runtime),
             model,
             work.typical,
             options,
@@ -54,4 +56,4 @@ def run(
             profiled_float_s=profiled,
             progress=progress,
         )
-    return replace(result, here=bool(plan.usage), profiled_in=home)
+    return replace(result, here=bool(plan.usage), profiled_in=predicted_in)

@@ -17,8 +17,8 @@ from taglio.flow.optimize import optimize as optimize_model
 from taglio.flow.outcome import Quantized
 from taglio.flow.plan import Bounds, by_hand, decide, limits_for
 from taglio.flow.profile import layers as time_layers
+from taglio.flow.profile import only_onnxruntime
 from taglio.flow.profile import profile as measure
-from taglio.flow.profile import refuse_layers
 from taglio.flow.quantize import quantize as quantize_model
 from taglio.flow.result import Result, write
 from taglio.flow.run import run as time_run
@@ -64,14 +64,15 @@ def profile(
     """Measure times into a new workspace; `given` is what taglio.Model and taglio.profile take."""
     asked = {name: given.pop(name) for name in ("scheme", "max_error", "effort") if name in given}
     if layers is not None:
-        refuse_layers(given.get("runtime", ""))
+        given["runtime"] = only_onnxruntime(given.get("runtime", "auto"))
     with changing(folder, create=True) as staged:
         work = Model(model, data, **given)
         result = measure(work, progress=progress, **asked)
         timed = time_layers(work, result, layers, progress) if layers else None
         sha256 = work.model.sha256
         drop(staged, *MADE_FROM[PROFILE])
-        begin(staged, sha256, replace(work.setup, scheme=result.scheme), work.model.proto, work.graph)
+        setup = replace(work.setup, scheme=result.scheme, runtime=result.conditions.runtime)
+        begin(staged, sha256, setup, work.model.proto, work.graph)
         keep_found(staged, sha256, found(work))
         artifact.save(staged / f"{PROFILE}.json", PROFILE, sha256, result)
         if timed is not None:
@@ -128,7 +129,9 @@ def plan(
         model = read_error(staged, work, measured)
         limits = limits_for(work, max_error, keep_float, force_int8)
         places = place_by_hand(work.graph, pins, cuts, devices)
-        decision = decide(work, measured, model, limits, effort=effort, progress=progress)
+        decision = decide(
+            work, {measured.conditions.runtime: measured}, model, limits, effort=effort, progress=progress
+        )
         result = by_hand(work, decision.plan, places)
         artifact.save(staged / f"{PROFILE}.json", PROFILE, work.model.sha256, decision.profile)
         keep_plan(staged, result)
@@ -146,7 +149,7 @@ def build(folder: Path, progress: Progress | None = None) -> tuple[Manifest, Pro
 
 
 def run(folder: Path, runs: int, runtime: str | None = None, progress: Progress | None = None) -> RunReport:
-    """Time the built components beside the float model, both in `runtime` (None: in that of the profile)."""
+    """Time the built components beside the float model, both in `runtime` (None: in that of the plan)."""
     with held(folder):
         work, measured = reopen_profiled(folder)
         known = read_plan(folder, work, measured)

@@ -48,6 +48,7 @@ from taglio.quantize.ranges import Ranges, calibrate
 from taglio.quantize.scheme import Scheme
 from taglio.quantize.trial import unusable
 from taglio.runtimes.onnxruntime import CUDA, NAME, Optimization, SessionOptions, providers_for
+from taglio.runtimes.places import AUTO
 from taglio.runtimes.session import RUNTIMES
 
 _LOG = logging.getLogger(__name__)
@@ -90,15 +91,18 @@ class Setup:
         """Raise ValueError for what no stage would have taken."""
         levels = [each.value for each in Optimization]
         require(self.optimization in levels, f"unknown optimization {self.optimization}: use {' or '.join(levels)}")
-        require(self.runtime in RUNTIMES, f"unknown runtime {self.runtime}: use {' or '.join(RUNTIMES)}")
+        known = (AUTO, *RUNTIMES)
+        require(self.runtime in known, f"unknown runtime {self.runtime}: use {' or '.join(known)}")
         require(1 <= self.threads <= MOST_THREADS, f"threads must be from 1 to {MOST_THREADS}, not {self.threads}")
         require(self.seed >= 0, f"seed must not be negative, as {self.seed} is")
         require(self.memory_bytes is None or self.memory_bytes > 0, "memory must be more than none")
         require(all(min(each, default=1) >= 0 for each in self.shapes.values()), "shapes: sizes must not be negative")
 
-    def options(self) -> SessionOptions:
-        """How sessions that are timed are opened."""
-        return SessionOptions(self.threads, Optimization(self.optimization), self.spinning, runtime=self.runtime)
+    def options(self, place: str = "") -> SessionOptions:
+        """How sessions that are timed are opened in `place`; by default in the set-up's own runtime, which is ONNX
+        Runtime as long as none is chosen."""
+        place = place or (NAME if self.runtime == AUTO else self.runtime)
+        return SessionOptions(self.threads, Optimization(self.optimization), self.spinning, runtime=place)
 
 
 class Kept:
@@ -197,6 +201,10 @@ class Work:
         other.__dict__.update(changes)
         return other
 
+    def in_place(self, place: str) -> "Work":
+        """The same, timed in `place`."""
+        return self.but(setup=replace(self.setup, runtime=place))
+
     def measure(self, metric: Metric, also: Sequence[Bound] = (), count: int | None = None) -> Measure:
         """`metric` and the further bounded ones, ready to score the first `count` held-out inputs (None: all) against
         their labels. Raises BadData for labels that a task cannot use."""
@@ -291,7 +299,8 @@ class Model(Work):
     `labels` are for accuracy and tasks: [N, ...], or a file with one each (.txt, .json, .npy, .npz). `shapes` fix
     inputs whose shape the model leaves open, `preprocess` says how images become inputs ("rgb,mean=127,scale=1/128"),
     `metric` what a bound is on ("relative-l2", "sqnr", "cosine", a task such as "top1", "ctc" or "detection:iou=0.5",
-    or "module:function"), `threads` how many a session gets (None: all cores), `runtime` what runs the model,
+    or "module:function"), `threads` how many a session gets (None: all cores), `runtime` what runs the model ("auto":
+    whichever is fastest here),
     `memory_limit` how many bytes the process may take (None: half of what is free).
 
     Raises BadModel, BadData or BadOption, in one line, for what cannot be used.
@@ -319,7 +328,7 @@ class Model(Work):
         threads: int | None = None,
         spinning: bool = False,
         optimization: str = "all",
-        runtime: str = NAME,
+        runtime: str = AUTO,
         requantize: bool = False,
         memory_limit: int | None = None,
     ) -> None:

@@ -118,6 +118,7 @@ def describe(
         Interval(0.0, guess, upper, error.confidence if error is not None else 0.0),
         None,
         tuple(notes),
+        runtime=profile.conditions.runtime,
     )
 
 

@@ -11,6 +11,7 @@ from taglio.model.graph import Graph
 from taglio.plan.simulate import Span
 from taglio.quantize.precision import FLOAT32, Precision
 from taglio.quantize.scheme import Scheme
+from taglio.runtimes.onnxruntime import NAME
 
 # "measured": not solved for (float, all int8, worst excluded), but faster by the clock than what was.
 Status = Literal["optimal", "time limit", "infeasible", "measured"]
@@ -112,7 +113,8 @@ class Plan:
     On several devices `predicted_latency_s` is that of the simulated `timeline` of one request, and what any request
     takes of the start device; `summed_s` adds up the seconds of all components and crossings, as if nothing ran at the
     same time. Inputs come from, and outputs go to, the device `start`. Times and bytes are those of inputs of `shapes`;
-    it is empty where the model fixes them.
+    it is empty where the model fixes them. `runtime` is the place of a plan for one machine; a cluster's devices have
+    their own.
     """
 
     model_sha256: str
@@ -138,6 +140,7 @@ class Plan:
     timeline: tuple[Span, ...] = ()
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
     binding: tuple[str, ...] = ()
+    runtime: str = NAME
 
     def check(self) -> None:
         """Raise ValueError for a plan that places nothing, or names what it does not define."""
@@ -177,6 +180,7 @@ class Plan:
         """SHA-256 of what decides the components: model, scheme and placements."""
         rows = [f"{each.block}\t{each.device}\t{each.precision}\t{each.stage}" for each in self.placements]
         rows += [f"{each.tensor}\t{each.target}\t{each.precision}" for each in self.crossings]
+        rows += [self.runtime] if self.runtime != NAME else []
         return hashlib.sha256("\n".join([self.model_sha256, str(self.scheme), *rows]).encode()).hexdigest()
 
     def devices(self) -> dict[str, str]:

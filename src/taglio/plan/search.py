@@ -22,12 +22,13 @@ _FAR = 64.0
 @dataclass(frozen=True, slots=True)
 class Tried:
     """A plan and whether its measured error keeps the bound. `name` says where a plan that was not solved for comes
-    from, such as float32; the solver's have none."""
+    from, such as float32; the solver's have none. `refused` says why it does not run where it was to."""
 
     plan: Plan
     error: float
     holds: bool
     name: str = ""
+    refused: str = ""
 
 
 def search(

@@ -14,6 +14,8 @@ from taglio.model.graph import Graph, flows
 from taglio.profile.fit import Run, Tables, fit, parts, priced
 
 _RIDGE = 0.1
+# No kernel takes less than this share of what it was seen to take, however much a busy machine scatters the walls.
+_LEAST = 0.1
 
 
 def calibrate(runs: Sequence[Run], graph: Graph) -> tuple[Tables, dict[str, float]]:
@@ -35,7 +37,7 @@ def calibrate(runs: Sequence[Run], graph: Graph) -> tuple[Tables, dict[str, floa
     predicted = {
         run.name: run.wall_s * (1.0 + float(error)) for run, error in zip(runs, honest, strict=True) if run.mixed
     }
-    blocks, changes = (max(0.0, 1.0 + float(each)) for each in corrections)
+    blocks, changes = (max(_LEAST, 1.0 + float(each)) for each in corrections)
     return _scaled(fit(runs, graph), blocks, changes), predicted
 
 

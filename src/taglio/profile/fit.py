@@ -20,6 +20,8 @@ _GENERAL_WEIGHT = 0.05
 # How a flow is written: by a float block, by a float activation behind an int8 anchor, in int8.
 _FLOAT, _ANCHOR, _INT8 = "float", "anchor", "int8"
 COVERAGE = 0.9
+# What does not add up may shrink a block's time to no less than this.
+_LEAST_SHARE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,7 @@ def fit(runs: Sequence[Run], graph: Graph) -> Tables:
     orphans = _mean([(run.attribution.orphans_s, run.weight) for run in runs])
     own = min(max(0.0, rest), max(unexplained, _SESSION_S) + orphans)
     work = _mean([(each[0], run.weight) for run, each in zip(runs, sums, strict=True)])
-    share = 1.0 + (rest - own) / max(work, 1e-12)
+    share = max(_LEAST_SHARE, 1.0 + (rest - own) / max(work, 1e-12))
     blocks = tuple(replace(entry, seconds=share * entry.seconds) for entry in blocks)
     return Tables(blocks, glue, own, scale, overhead, quantize_rate, dequantize_rate)
 

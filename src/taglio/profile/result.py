@@ -201,7 +201,9 @@ def predict(profile: Profile, graph: Graph, assignment: Assignment) -> Breakdown
             blocks[flow.producer] += seconds
             seconds = 0.0
         moved[flow.name] = seconds
-    return Breakdown(profile.overhead_s + sum(blocks.values()) + sum(moved.values()), profile.overhead_s, blocks, moved)
+    # On a busy machine what boundaries spare can add up to more than there is.
+    total_s = max(0.0, profile.overhead_s + sum(blocks.values()) + sum(moved.values()))
+    return Breakdown(total_s, profile.overhead_s, blocks, moved)
 
 
 def flow_seconds(glue: Glue, flow: Flow, assignment: Assignment) -> float:

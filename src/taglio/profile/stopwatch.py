@@ -21,14 +21,14 @@ import onnx
 
 from taglio import weights
 from taglio.artifact import require
-from taglio.errors import MeasurementFailed
+from taglio.errors import MeasurementFailed, TaglioError, one_line
 from taglio.memory import give_back, used_bytes
 from taglio.profile import openvino_clock
 from taglio.profile.busy import Watch, enough, kept, others_in
 from taglio.profile.quota import quota
 from taglio.runtimes import openvino
-from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session
-from taglio.runtimes.session import Session
+from taglio.runtimes.onnxruntime import NAME, Optimization, SessionOptions, open_session
+from taglio.runtimes.session import Session, opener
 from taglio.scratch import scratch
 
 Progress = Callable[[str, int, int], None]
@@ -178,6 +178,8 @@ def time_models(
     between: Callable[[], object] | None = None,
     progress: Progress | None = None,
     limit_bytes: int | None = None,
+    places: Mapping[str, SessionOptions] | None = None,
+    refused: dict[str, str] | None = None,
 ) -> dict[str, Timed]:
     """Time every model on `feeds` in turn, interleaved; with `kernels` also each kernel. Those that much rests on are
     run `often`, several times a round. `between` is called after each round of wall times.
@@ -188,26 +190,33 @@ def time_models(
     changed by it is taken out of the others. Kernels are timed after the walls, in sessions of their own, because
     profiling slows the run. Raises MeasurementFailed when a model fails while running. Under another runtime than ONNX
     Runtime its own compiled graphs are timed, and `Timed.optimized` is the graph that was compiled.
+
+    With `places` each model is opened by options of its own, from a file as it is deployed, and no kernels are timed.
+    With `refused` a model that does not load or run is left out, and the reason is written there.
     """
-    in_openvino = options.runtime == openvino.NAME
-    ready = options if in_openvino else SessionOptions(options.threads, Optimization.NONE, options.spinning)
+    as_it_is = options.runtime in (openvino.NAME, openvino.BF16) or places is not None
+    ready = options if as_it_is else SessionOptions(options.threads, Optimization.NONE, options.spinning)
+    opened = dict.fromkeys(models, ready) | dict(places or {})
     with scratch() as folder:
         paths = {name: folder / f"{index}.onnx" for index, name in enumerate(models)}
         for index, (name, build) in enumerate(models.items()):
-            if in_openvino:
+            if as_it_is:
                 weights.write(paths[name], build())
             else:
                 open_session(build(), options, save_optimized=paths[name], label=name)
             if progress:
                 progress("loading", index + 1, len(models))
-        first, found = next(iter(models)), dict[str, Timed]()
-        while waiting := [name for name in models if name not in found]:
-            sessions = _opened(
-                paths, [first, *waiting] if found else waiting, ready, feeds[0], effort.warmup, limit_bytes
-            )
+        first, found, out = next(iter(models)), dict[str, Timed](), refused if refused is not None else {}
+        live = partial(_opened, paths, opened, feeds[0], effort.warmup, limit_bytes, refused)
+        while waiting := [name for name in models if name not in found and name not in out]:
+            sessions = live([first, *waiting] if found else waiting)
             if found and [*sessions] == [first]:  # no room for one beside it
                 sessions.clear()
-                sessions = _opened(paths, waiting, ready, feeds[0], effort.warmup, limit_bytes)
+                sessions = live([name for name in waiting if name not in out])
+            if not sessions:
+                continue
+            if not found:
+                first = next(iter(sessions))
             share = replace(effort, budget_s=effort.budget_s * len(sessions) / len(models))
             group = _time_group(
                 paths,
@@ -226,19 +235,20 @@ def time_models(
             drift = reference.wall.median_s / beside.wall.median_s
             for name in (name for name in waiting if name in group):
                 found[name] = group[name].beside(beside, drift)
-    return {name: found[name] for name in models}
+    return {name: found[name] for name in models if name in found}
 
 
 def _opened(
     paths: Mapping[str, Path],
-    names: Sequence[str],
-    options: SessionOptions,
+    options: Mapping[str, SessionOptions],
     feed: Feed,
     warmup: int,
     limit_bytes: int | None,
+    refused: dict[str, str] | None,
+    names: Sequence[str],
 ) -> dict[str, Session]:
     """Sessions of the models called `names`, as many as leave this process under `limit_bytes`: another is taken to
-    need what the largest has needed, which `warmup` runs show. At least one."""
+    need what the largest has needed, which `warmup` runs show. At least one, but for those that are `refused`."""
     if limit_bytes is not None:
         give_back()
     sessions: dict[str, Session] = {}
@@ -247,14 +257,25 @@ def _opened(
         before = used_bytes()
         if sessions and limit_bytes is not None and before + largest > limit_bytes:
             break
-        if options.runtime == openvino.NAME:
-            sessions[name] = openvino.open_session(paths[name], options)
-        else:
-            sessions[name] = open_session(paths[name], options, label=name)
-        for _ in range(warmup if limit_bytes is not None else 0):
-            run_once(name, sessions[name], feed)
+        try:
+            session = _open(name, paths[name], options[name])
+            for _ in range(warmup if limit_bytes is not None else refused is not None):
+                run_once(name, session, feed)
+        except TaglioError as error:
+            if refused is None:
+                raise
+            refused[name] = one_line(error, 300)
+            continue
+        sessions[name] = session
         largest = max(largest, used_bytes() - before)
     return sessions
+
+
+def _open(name: str, path: Path, options: SessionOptions) -> Session:
+    if options.runtime != NAME:
+        return opener(options.runtime)(path, options)
+    session: Session = open_session(path, options, label=name)
+    return session
 
 
 def _time_group(
@@ -285,7 +306,7 @@ def _time_group(
     sessions.clear()
     graphs = {name: _skeleton(paths[name]) for name in names}
     seconds: dict[str, dict[str, float]] = {}
-    if kernels and options.runtime == openvino.NAME:
+    if kernels and options.runtime != NAME:
         tell = lambda done: progress and progress("timing kernels", done, again)  # noqa: E731
         counting = {name: openvino_clock.Counting(paths[name], options) for name in names}
         _interleave(counting, feeds, again, tell)

@@ -14,7 +14,15 @@ def components(material: Material) -> list[Part]:
     manifest = material.manifest
     assert manifest is not None
     rows = [
-        [piece.name, piece.device, piece.file, size(piece.size_bytes), len(piece.blocks), piece.sha256[:16]]
+        [
+            piece.name,
+            piece.device,
+            f"{piece.runtime} {piece.runtime_version}".strip(),
+            piece.file,
+            size(piece.size_bytes),
+            len(piece.blocks),
+            piece.sha256[:16],
+        ]
         for piece in manifest.pieces
     ]
     head = ["tensor", "from", "to", "type", "shape", "per inference"]
@@ -22,7 +30,9 @@ def components(material: Material) -> list[Part]:
     order = ", run in this order" if len(manifest.pieces) > 1 else ""
     return [
         Text(f"{plural(len(manifest.pieces), 'component')}, {size(total)}{order}."),
-        Table(["component", "device", "file", "size", "blocks", "SHA-256"], rows, words=frozenset({1, 2})),
+        Table(
+            ["component", "device", "runtime", "file", "size", "blocks", "SHA-256"], rows, words=frozenset({1, 2, 3})
+        ),
         Table(
             head, _crossings(manifest), "Inputs, outputs and tensors between components", words=frozenset({1, 2, 3, 4})
         ),

@@ -49,6 +49,7 @@ _SUMMARY: tuple[tuple[_Draw, tuple[str, ...]], ...] = (
     (summary.tiles, ()),
     (summary.side_by_side, ()),
     (summary.parts, ()),
+    (summary.places, ()),
     (_outcome_missing, (OUTCOME,)),
     (summary.conditions, ()),
 )

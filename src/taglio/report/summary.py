@@ -41,7 +41,8 @@ def _headline(material: Material) -> str:
     columns = {column.name: column for column in _columns(material)}
     base, plan = columns["float"], columns.get("plan")
     outcome, metric = material.outcome, material.metric
-    if outcome is not None and outcome.plan.int8_blocks == 0:
+    moved = outcome is not None and outcome.plan.runtime != outcome.float32.runtime
+    if outcome is not None and outcome.plan.int8_blocks == 0 and not moved:
         return f"Float is the fastest: no int8 plan within the {metric.title} {allowed(metric, outcome.max_error)}"
     if outcome is not None:
         gain = outcome.float32.latency.median_s / outcome.plan.latency.median_s
@@ -49,7 +50,8 @@ def _headline(material: Material) -> str:
         for also, other in zip(outcome.also, outcome.plan.others, strict=False):
             most = allowed(also.metric, also.max_error)
             told += f", {also.metric.title} {shown(also.metric, other.loss)} ({most})"
-        return f"{times(gain)} as fast as float, {told}"
+        where = f" in {outcome.float32.runtime}, by running in {outcome.plan.runtime}" if moved else ""
+        return f"{times(gain)} as fast as float{where}, {told}"
     if plan is not None and plan.predicted_s and base.predicted_s:
         bound = _bound(material)
         ceiling = "" if bound is None else f" ({allowed(metric, bound)})"
@@ -75,6 +77,9 @@ def lede(material: Material) -> list[Part]:
         f"{metric.title} {shown(metric, outcome.int8.error)}, {verdict} the limit. The plan has "
         f"{outcome.plan.int8_blocks} of {outcome.blocks} blocks in int8; {_status(outcome.status, outcome.gap)}."
     )
+    if outcome.curve:
+        told = ", ".join(f"{times(each.speed_up)} at {shown(metric, each.max_error)}" for each in outcome.curve)
+        text += f" A larger limit is predicted to give {told}."
     return [Text(text, "lede"), *(Text(note, "note") for note in material.notes())]
 
 
@@ -158,6 +163,23 @@ def parts(material: Material) -> list[Part]:
     return [Table(["", "float", "all int8", "plan"], rows, f"{metric.title} by part of the outputs", "compare")]
 
 
+def places(material: Material) -> list[Part]:
+    """What was timed in each place of this machine, and which places are out."""
+    outcome, metric = material.outcome, material.metric
+    if outcome is None or not outcome.places:
+        return []
+    rows: list[list[object]] = []
+    for each in outcome.places:
+        error = MISSING if each.error is None else shown(metric, each.error)
+        broken = each.error is not None and each.error > outcome.max_error
+        latency = MISSING if each.latency_s is None else ms(each.latency_s)
+        verdict = each.reason or ("" if each.holds else "exceeds the limit")
+        how = "measured" if each.judged else "expected" if each.error is not None else ""
+        rows.append([each.name, each.runtime, latency, Cell(error, "bad") if broken else error, how, verdict])
+    head = ["model", "runtime", "latency", metric.title, "", ""]
+    return [Table(head, rows, "Places of this machine, timed side by side", words=frozenset({1, 4, 5}))]
+
+
 def conditions(material: Material) -> list[Part]:
     """Where and how all of this was measured."""
     known, outcome = material.profile.conditions, material.outcome
@@ -166,6 +188,7 @@ def conditions(material: Material) -> list[Part]:
         ("machine", str(known.machine)),
         ("threads", f"{known.threads}, {spinning} between kernels"),
         ("runtime", f"{known.runtime} {known.runtime_version}, optimisation {known.optimization}"),
+        *([("the plan runs in", outcome.plan.runtime)] if outcome and outcome.plan.runtime != known.runtime else []),
         ("scheme", str(material.profile.scheme)),
     ]
     if outcome is not None:
@@ -210,7 +233,7 @@ def _columns(material: Material) -> list[_Column]:
                 name,
                 each.latency.median_s,
                 each.latency.p95_s,
-                each.predicted_latency_s,
+                each.predicted_latency_s if outcome.predicted(each) else None,
                 each.error,
                 each.predicted_error,
                 each.accuracy,

@@ -16,17 +16,21 @@ from taglio.error.loss import RELATIVE, Metric, source_of
 from taglio.error.model import ErrorModel
 from taglio.error.tally import OtherLoss, PartLoss
 from taglio.flow import workspace
-from taglio.flow.outcome import Outcome, Quantized, Variant
+from taglio.flow.outcome import InPlace, Outcome, Quantized, Variant
 from taglio.flow.sensitivity import Sensitivity, ranks
 from taglio.model.graph import Graph
 from taglio.model.load import Model
 from taglio.model.quantized import quantized_operators
 from taglio.plan.result import Plan
 from taglio.profile.layerwise import LayerTimes, predict_sum
+from taglio.profile.measure import FLOAT_RUN
 from taglio.profile.result import Profile
 from taglio.run.in_process import RunReport
 
 _SHOWN = 20
+_PLACES = 12
+# Below this share of the blocks that can be int8 it is said which ones cost the most.
+_FEW = 0.5
 # Rows of `inspect`: rich takes 2 ms for each.
 _ROWS = 1_000
 # An interval that ends further above the error than this share of it is told.
@@ -56,12 +60,15 @@ def summary(folder: Path, outcome: Outcome) -> dict[str, Any]:
             "max_error": outcome.max_error,
             "status": outcome.status,
             "gap": outcome.gap,
+            "runtime": plan.runtime,
             "int8_blocks": plan.int8_blocks,
             "blocks": outcome.blocks,
         },
         "doubt": outcome.doubt,
         "scheme": outcome.scheme,
         "repairs": outcome.repairs,
+        "places": outcome.places,
+        "curve": outcome.curve,
         "notes": outcome.notes,
         "stage_seconds": outcome.stage_seconds,
         "peak_memory_bytes": outcome.peak_memory_bytes,
@@ -80,6 +87,8 @@ def outcome(folder: Path, result: Outcome) -> None:
     say(f"{result.model}: {result.blocks} blocks, {result.candidates} can be int8; scheme {result.scheme}")
     where = result.conditions
     say(f"on {where.machine}, {where.threads} threads, {where.runtime} {where.runtime_version}")
+    if result.plan.runtime != where.runtime:
+        say(f"the plan runs in {result.plan.runtime}")
     say(f"{result.calibration_samples} samples for calibration, {result.held_out_samples} held out for the error")
     for repair in result.repairs:
         before, after = (result.metric.basis.text(error, 3) for error in (repair.before, repair.error))
@@ -98,7 +107,7 @@ def outcome(folder: Path, result: Outcome) -> None:
         table.add_row(
             each.name,
             _ms(each.latency.median_s),
-            _ms(each.predicted_latency_s),
+            _ms(each.predicted_latency_s) if result.predicted(each) else "",
             metric.text(each.error, 3),
             *(escape(worst[each.name]) for _ in parts),
             metric.text(each.predicted_error, 3),
@@ -108,13 +117,15 @@ def outcome(folder: Path, result: Outcome) -> None:
             str(each.int8_blocks),
         )
     _print(table)
+    places(result)
     if metric.own:
         say(f"{metric.name} was imported from {source_of(metric.name)}")
     gain = result.float32.latency.median_s / result.plan.latency.median_s
     against = result.int8.latency.median_s / result.plan.latency.median_s
     held = "is within the limit" if result.int8.holds(result.max_error) else "exceeds the limit"
+    beside = f" in {result.float32.runtime}" if result.places else ""
     say(
-        f"The plan is {gain:.2f} x as fast as float and {against:.2f} x as fast as all-int8, which {held}; "
+        f"The plan is {gain:.2f} x as fast as float{beside} and {against:.2f} x as fast as all-int8, which {held}; "
         f"its {metric.title} is {metric.text(result.plan.error, 3)}{_interval(result.plan, metric)}, "
         f"limit {metric.text(result.max_error, 3)} ({result.status}, gap {result.gap:.2%})."
     )
@@ -123,10 +134,49 @@ def outcome(folder: Path, result: Outcome) -> None:
         say(f"its {title} is {other.metric.text(other.loss, 3)}, limit {bound.metric.text(bound.max_error, 3)}")
     if parts and result.plan.int8_blocks:
         _say_parts("the plan", result.plan.parts, metric)
+    curve(result)
     for note in (*([result.doubt] if result.doubt else []), *result.notes):
         say(f"note: {note}")
     say(f"took {sum(result.stage_seconds.values()):.0f} s, peak memory {_bytes(result.peak_memory_bytes)}")
     say(f"wrote {folder / workspace.COMPONENTS / 'model.onnx'} and {folder / workspace.REPORT}")
+
+
+def places(result: Outcome) -> None:
+    """What was timed in each place of this machine, the fastest first, and which places are out, with the reason."""
+    if not result.places:
+        return
+    metric = result.metric
+    rows = [each for each in result.places if each.latency_s is not None]
+    if len({each.runtime for each in rows}) > 1:
+        table = _table("model", "runtime", "latency", metric.title, "")
+        for each in rows[:_PLACES]:
+            about = "" if each.judged or each.error is None else "about "
+            error = "" if each.error is None else about + metric.text(each.error, 2)
+            table.add_row(each.name, each.runtime, _ms(each.latency_s or 0.0), error, escape(_verdict(each)))
+        _print(table)
+    out: dict[str, list[str]] = {}
+    for each in result.places:
+        if each.latency_s is None:
+            where = each.runtime if each.name == FLOAT_RUN else f"{each.name} in {each.runtime}"
+            out.setdefault(each.reason, []).append(where)
+    for reason, wheres in out.items():
+        say(f"{', '.join(wheres)}: {reason}")
+
+
+def curve(result: Outcome) -> None:
+    """What larger limits are predicted to give, and where little is in int8, which blocks cost the most error."""
+    metric = result.metric
+    if result.curve:
+        told = ", ".join(f"{each.speed_up:.2f} x at {metric.text(each.max_error, 1)}" for each in result.curve)
+        say(f"A larger limit is predicted to give {told}.")
+    if result.costly and result.plan.int8_blocks < _FEW * result.candidates:
+        basis = metric.basis
+        told = ", ".join(f"{each.block} {basis.text(each.error, 2)}" for each in result.costly)
+        say(f"Most error comes from {told} (each alone in int8).")
+
+
+def _verdict(each: InPlace) -> str:
+    return each.reason or ("" if each.holds else "exceeds the limit")
 
 
 def measured_at(shapes: Mapping[str, Sequence[int]]) -> str:

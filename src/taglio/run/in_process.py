@@ -12,7 +12,8 @@ from taglio.components.build import Manifest, Piece
 from taglio.errors import BadData, MeasurementFailed
 from taglio.profile.stopwatch import Progress, WallTime, summarize
 from taglio.runtimes.onnxruntime import NAME, SessionOptions
-from taglio.runtimes.session import opener
+from taglio.runtimes.places import require_here
+from taglio.runtimes.session import opener, runtime_version
 
 WARMUP = 3
 
@@ -52,10 +53,25 @@ class RunReport:
 class Executor:
     """Live sessions over the components of a manifest."""
 
-    def __init__(self, folder: Path, manifest: Manifest, options: SessionOptions, runtime: str = NAME) -> None:
+    def __init__(self, folder: Path, manifest: Manifest, options: SessionOptions, runtime: str | None = None) -> None:
+        """Opens each component in the runtime that the manifest names, or all in `runtime`. Raises BadOption where this
+        machine does not have it."""
         self._manifest = manifest
-        self.runtime = runtime
-        self._pieces = [(piece, opener(runtime)(folder / piece.file, options)) for piece in manifest.pieces]
+        self._pieces = []
+        for piece in manifest.pieces:
+            place = runtime or piece.runtime
+            require_here(place, f"{folder / piece.file}")
+            self._pieces.append((piece, opener(place)(folder / piece.file, options)))
+        self.runtime = runtime or manifest.pieces[0].runtime
+
+    @property
+    def other_version(self) -> str:
+        """What to say where a runtime here is of another version than the one that the model was timed in."""
+        for piece in self.pieces():
+            now = runtime_version(piece.runtime) if self.runtime == piece.runtime else ""
+            if now and piece.runtime_version and now != piece.runtime_version:
+                return f"built and timed in {piece.runtime} {piece.runtime_version}, runs in {now}: optimize again"
+        return ""
 
     @property
     def plan_sha256(self) -> str:
@@ -89,7 +105,7 @@ def time_plan(
     runs: int,
     *,
     predicted_s: float,
-    profiled_float_s: float,
+    profiled_float_s: float | None,
     progress: Progress | None = None,
 ) -> RunReport:
     """Time `runs` inferences of the plan and of the float model, in turn, over `feeds`."""
@@ -123,7 +139,7 @@ def time_plan(
             progress("running", index + 1, runs + WARMUP)
     both = [sum(each) for each in zip(plan_s, float_s, strict=True)]
     plan, reference_time = summarize(plan_s, both), summarize(float_s, both)
-    drift = reference_time.steady_s / profiled_float_s
+    drift = reference_time.steady_s / profiled_float_s if profiled_float_s else 1.0
     times = tuple(PieceTime(piece.name, piece.device, summarize(parts[piece.name])) for piece in executor.pieces())
     ratio = predicted_s / plan.steady_s
     made_from = executor.plan_sha256

@@ -1,7 +1,7 @@
 """OpenVINO on the CPU as a runtime for components: the same files, another engine. Does not time anything.
 
 OpenVINO is an extra and is loaded when a session is opened. Its float parts compute in float32, as ONNX Runtime's do,
-where it would by itself choose bfloat16 on processors that have it.
+or in bfloat16 where the options name that place; which of them it would choose by itself depends on the processor.
 """
 
 import importlib
@@ -16,6 +16,8 @@ from taglio.errors import BadModel, BadOption
 from taglio.runtimes.onnxruntime import SessionOptions
 
 NAME = "openvino"
+BF16 = "openvino-bf16"
+_HINTS = {NAME: "f32", BF16: "bf16"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,11 @@ class OpenVinoSession:
         ports = self._order if output_names is None else [self._ports[name] for name in output_names]
         return [np.array(results[port]) for port in ports]
 
+    @property
+    def precision(self) -> str:
+        """What float parts compute in, as the compiled model says it: f32, bf16 or f16. A hint is no promise."""
+        return str(self._compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name())
+
     def parts(self) -> list[Part]:
         """The compiled graph."""
         return [_part(node) for node in self._compiled.get_runtime_model().get_ordered_ops()]
@@ -66,10 +73,8 @@ def open_session(path: Path, options: SessionOptions, *, counters: bool = False)
     """
     openvino = _openvino()
     settings = {
-        "PERFORMANCE_HINT": "LATENCY",
+        **properties(options.runtime),
         "INFERENCE_NUM_THREADS": options.threads,
-        "NUM_STREAMS": 1,
-        "INFERENCE_PRECISION_HINT": "f32",
         "PERF_COUNT": counters,
     }
     try:
@@ -79,11 +84,21 @@ def open_session(path: Path, options: SessionOptions, *, counters: bool = False)
         raise BadModel(f"{path.name}: OpenVINO cannot load it: {text[-500:]}") from None
 
 
+def properties(place: str) -> dict[str, str]:
+    """OpenVINO's own names and values for what a place fixes; threads are the caller's."""
+    return {"PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": "1", "INFERENCE_PRECISION_HINT": _HINTS.get(place, "f32")}
+
+
+def capabilities() -> list[str]:
+    """What OpenVINO says that this processor computes in, such as FP32, BF16, INT8."""
+    return [str(each) for each in _openvino().Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")]
+
+
 def _openvino() -> Any:
     try:
         return importlib.import_module("openvino")
     except ImportError:
-        raise BadOption("runtime openvino is not installed here: pip install 'taglio[openvino]'") from None
+        raise BadOption("OpenVINO is not installed here: pip install 'taglio[openvino]'") from None
 
 
 def _part(node: Any) -> Part:

@@ -1,6 +1,8 @@
 """What a model that is ready to run offers, whichever runtime holds it; which runtimes there are."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -26,7 +28,16 @@ def _open_onnxruntime(path: Path, options: SessionOptions) -> Session:
     return session
 
 
-RUNTIMES: dict[str, Open] = {"onnxruntime": _open_onnxruntime, "openvino": openvino.open_session}
+def _open_openvino(place: str, path: Path, options: SessionOptions) -> Session:
+    return openvino.open_session(path, replace(options, runtime=place))
+
+
+# By the name of a place: a runtime, with what its float parts compute in where that is not float32.
+RUNTIMES: dict[str, Open] = {
+    onnxruntime.NAME: _open_onnxruntime,
+    openvino.NAME: partial(_open_openvino, openvino.NAME),
+    openvino.BF16: partial(_open_openvino, openvino.BF16),
+}
 
 
 def opener(runtime: str) -> Open:
@@ -36,7 +47,12 @@ def opener(runtime: str) -> Open:
     return RUNTIMES[runtime]
 
 
+def package(runtime: str) -> str:
+    """The package that `runtime` is of."""
+    return openvino.NAME if runtime.startswith(openvino.NAME) else runtime
+
+
 def runtime_version(runtime: str) -> str:
     """Version of a runtime. Raises BadOption for one that is unknown or not installed."""
     opener(runtime)
-    return openvino.version() if runtime == openvino.NAME else onnxruntime.version()
+    return onnxruntime.version() if runtime == onnxruntime.NAME else openvino.version()

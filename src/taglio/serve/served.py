@@ -70,7 +70,7 @@ def open_model(folder: Path, name: str, version: str, threads: int | None = None
     setup = artifact.load(folder / f"{SETUP}.json", SETUP, Setup)
     manifest = read(folder / COMPONENTS)
     options = replace(setup, threads=threads or setup.threads).options()
-    executor = Executor(folder / COMPONENTS, manifest, options, setup.runtime)
+    executor = Executor(folder / COMPONENTS, manifest, options)
     inputs, outputs = _interface(folder / COMPONENTS, manifest)
     try:
         outcome = artifact.load(folder / f"{OUTCOME}.json", OUTCOME, Outcome, model_sha256=manifest.model_sha256)

@@ -26,7 +26,7 @@ from taglio.components.build import Piece
 from taglio.errors import BadDevice, TaglioError
 from taglio.profile.speed import reference_seconds
 from taglio.runtimes.onnxruntime import SessionOptions
-from taglio.runtimes.session import Session, opener
+from taglio.runtimes.session import Session, opener, package
 
 # Threads of an actor: for messages that arrive, for those that are fetched, and one that waits for its end.
 MESSAGES, FETCHES, WATCH = "messages", "fetches", "watch"
@@ -129,7 +129,7 @@ class Host(Resident):
                 raise BadDevice(f"{path}: changed while it was opened")
             self._sessions[piece.name], self._jobs[piece.name] = session, job
             took = time.monotonic() - begun
-            version = artifact.version_of(runtime)
+            version = artifact.version_of(package(runtime))
             found.append(
                 Loaded(self.device, piece.name, piece.sha256, runtime, version, threads, took, resident_bytes())
             )

@@ -28,6 +28,7 @@ from taglio.plan.objective import parse_objective
 from taglio.plan.result import Plan
 from taglio.profile.result import Profile
 from taglio.profile.stopwatch import Progress
+from taglio.runtimes.onnxruntime import NAME
 
 # Requests at the end: so many, and as many as fill so many seconds, because what is predicted is the long run. On half
 # a processor most of thirty short requests meet no quota: their median was 1.4 ms where hundreds took 3 each.
@@ -68,6 +69,8 @@ def optimize_on_cluster(
 ) -> ClusterOutcome:
     """The best plan under the limits on the devices of a cluster file, which run, built into `folder` and run on them.
     `settings` are those of taglio.Model."""
+    if settings.get("runtime", AUTO) == AUTO:  # each device computes in the runtime that the cluster file gives it
+        settings["runtime"] = NAME
     cluster, used = opened(cluster_file, scenario)
     aim, wanted = parse_objective(objective), read_scheme(scheme)
     if all(device.assumed for device in cluster.devices):

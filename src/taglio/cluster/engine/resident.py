@@ -12,7 +12,7 @@ from taglio.cluster.engine.parcel import keep_memory
 from taglio.cluster.engine.store import Store
 from taglio.profile.machine import Machine, describe
 from taglio.runtimes.onnxruntime import sums_saturate
-from taglio.runtimes.session import RUNTIMES
+from taglio.runtimes.places import here
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Resident:
 
 def facts() -> Facts:
     """What the device of this process is."""
-    runtimes = tuple(name for name in RUNTIMES if artifact.version_of(name) != "not installed")
+    runtimes = here()
     return Facts(
         os.environ.get(DEVICE, ""),
         describe(),

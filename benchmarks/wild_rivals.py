@@ -1,0 +1,246 @@
+"""What else a user could do with each network, beside taglio's result, in one interleaved run: `wild.py --rivals`.
+
+Float in ONNX Runtime and in every place that OpenVINO has here, ONNX Runtime's own static and dynamic quantisation, and
+NNCF where it is installed, opened in every place of OpenVINO. Errors are relative L2, of the worst part of the outputs,
+on the inputs that taglio holds out; only what keeps the limit counts. What cannot be made is a row with the reason.
+"""
+
+import importlib.util
+import json
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf, prod
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+
+import numpy as np
+from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_dynamic, quantize_static
+
+from taglio.error.tally import Tally
+from taglio.errors import one_line
+from taglio.flow.work import Model, Work
+from taglio.runtimes.onnxruntime import NAME, SessionOptions, open_session
+from taglio.runtimes.places import here
+from taglio.runtimes.session import Session, opener
+
+_WARMUP, _CALIBRATED = 3, 64
+# ConvInteger is three to eight times slower than a float Conv: dynamic int8 is for these.
+_DYNAMIC = ["MatMul", "Gemm", "LSTM", "GRU"]
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One way to run a network: what was measured, or why there is nothing."""
+
+    name: str
+    place: str
+    latency_s: float = inf
+    error: float = inf
+    reason: str = ""
+    ours: float = 0.0
+
+    def holds(self, limit: float) -> bool:
+        """Whether it counts at a limit; taglio's results count at their own."""
+        return self.error <= limit and self.ours in (0.0, limit)
+
+
+@dataclass(frozen=True, slots=True)
+class Contest:
+    """All ways of one network."""
+
+    network: str
+    ways: tuple[Way, ...]
+
+    def best(self, limit: float, *, ours: bool) -> Way | None:
+        """The fastest that holds: of taglio's results, or of the others."""
+        found = [each for each in self.ways if bool(each.ours) == ours and each.holds(limit)]
+        return min(found, key=lambda each: each.latency_s, default=None)
+
+    def baseline_s(self) -> float:
+        """Seconds of float in ONNX Runtime."""
+        return next(each.latency_s for each in self.ways if (each.name, each.place) == ("float", NAME))
+
+
+class _Samples(CalibrationDataReader):  # type: ignore[misc]
+    def __init__(self, samples: Sequence[Mapping[str, np.ndarray]]) -> None:
+        self._feeds = iter([dict(each) for each in samples])
+
+    def get_next(self) -> dict[str, np.ndarray] | None:
+        return next(self._feeds, None)
+
+
+def contest(
+    model: Path, data: Path, ours: Mapping[float, Path], threads: int, budget_s: float, backends: Path
+) -> Contest:
+    """Every way of one network; `ours` are the folders that taglio left, by limit."""
+    work = Model(model, data, threads=threads)
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        files, failed = _made(work, model, folder, backends)
+        places = here()
+        entries = [("float", place, model, 0.0) for place in places]
+        entries += [
+            (way, place, path, 0.0)
+            for way, path in files.items()
+            for place in places
+            if (place == NAME) != (path.suffix == ".xml")
+        ]
+        for limit, out in ours.items():
+            built = out / "components" / "model.onnx"
+            manifest = json.loads((out / "components" / "manifest.json").read_text())["body"]
+            entries.append(("taglio", manifest["pieces"][0]["runtime"], built, limit))
+        ways = _measured(work, entries, threads, budget_s)
+    return Contest(model.stem, (*ways, *failed))
+
+
+def _made(work: Work, model: Path, folder: Path, backends: Path) -> tuple[dict[str, Path], list[Way]]:
+    """Files by way, and what could not be made."""
+    samples = list(work.data.calibration.samples[:_CALIBRATED])
+
+    def static(target: Path) -> None:
+        kinds = (QuantFormat.QDQ, QuantType.QUInt8, QuantType.QInt8)
+        quantize_static(
+            model, target, _Samples(samples), quant_format=kinds[0], activation_type=kinds[1], weight_type=kinds[2],
+            per_channel=True,
+        )  # fmt: skip
+
+    makers: dict[str, Callable[[Path], None]] = {
+        "ONNX Runtime static": static,
+        "ONNX Runtime dynamic": lambda target: quantize_dynamic(
+            model, target, op_types_to_quantize=_DYNAMIC, weight_type=QuantType.QInt8
+        ),
+    }
+    files, failed = dict[str, Path](), list[Way]()
+    for index, (way, make) in enumerate(makers.items()):
+        target = folder / f"{index}.onnx"
+        try:
+            make(target)
+            open_session(target, SessionOptions(1), label=way)
+            files[way] = target
+        except Exception as error:  # ONNX Runtime's tools raise whatever they meet
+            failed.append(Way(way, NAME, reason=one_line(error, 120)))
+    python = _with_nncf(backends)
+    if python is None:
+        failed.append(Way("NNCF", "openvino", reason="no NNCF here: pip install nncf in .backends/openvino"))
+        return files, failed
+    (folder / "data").mkdir()
+    for index, sample in enumerate(samples):
+        np.savez(folder / "data" / f"{index:04}.npz", allow_pickle=False, **dict(sample))
+    worker = Path(__file__).with_name("rivals_nncf.py")
+    done = subprocess.run(
+        [python, str(worker), str(model), str(folder / "data"), str(folder)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        failed.append(Way("NNCF", "openvino", reason=one_line((done.stderr.splitlines() or ["it crashed"])[-1])))
+        return files, failed
+    for index, (way, reason) in enumerate(json.loads((folder / "nncf.json").read_text()).items()):
+        if reason:
+            failed.append(Way(way, "openvino", reason=reason))
+        else:
+            files[way] = folder / f"nncf-{index}.xml"
+    return files, failed
+
+
+def _with_nncf(backends: Path) -> str | None:
+    """An interpreter that has NNCF."""
+    if importlib.util.find_spec("nncf") is not None:
+        return sys.executable
+    python = backends / "openvino" / "bin" / "python"
+    if not python.exists():
+        return None
+    done = subprocess.run([python, "-c", "import nncf, openvino"], capture_output=True, check=False)
+    return str(python) if done.returncode == 0 else None
+
+
+def _measured(work: Work, entries: Sequence[tuple[str, str, Path, float]], threads: int, budget_s: float) -> list[Way]:
+    """Errors on all held-out inputs, then times, interleaved."""
+    outputs, held_out = list(work.model.outputs), work.data.held_out.samples
+    reference = open_session(work.model.proto, SessionOptions(threads))
+    wanted = [reference.run(outputs, dict(sample)) for sample in held_out]
+    sessions: dict[int, Session] = {}
+    errors: dict[int, float] = {}
+    reasons: dict[int, str] = {}
+    for index, (_, place, path, _) in enumerate(entries):
+        try:
+            session = opener(place)(path, SessionOptions(threads, runtime=place))
+            tally = Tally(work.parts, watched=True)
+            for sample, each in zip(held_out, wanted, strict=True):
+                tally.add(each, session.run(outputs, dict(sample)))
+            parts = tally.parts()
+            errors[index] = inf if any(each.lost for each in parts) else max(each.loss for each in parts)
+            sessions[index] = session
+        except Exception as error:  # the runtimes' exceptions share no useful base class
+            reasons[index] = one_line(error, 120)
+    seconds = _times(sessions, work.typical, budget_s)
+    return [
+        Way(way, place, seconds.get(index, inf), errors.get(index, inf), reasons.get(index, ""), ours)
+        for index, (way, place, _, ours) in enumerate(entries)
+    ]
+
+
+def _times(
+    sessions: Mapping[int, Session], feeds: Sequence[Mapping[str, np.ndarray]], budget_s: float
+) -> dict[int, float]:
+    """Median seconds by session, every round in a fresh order."""
+    taken: dict[int, list[float]] = {index: [] for index in sessions}
+    order, shuffle, begun, done = list(sessions), random.Random(0), time.perf_counter(), 0
+    while done < _WARMUP + 3 or time.perf_counter() - begun < budget_s:
+        shuffle.shuffle(order)
+        for index in order:
+            feed = dict(feeds[done % len(feeds)])
+            start = time.perf_counter()
+            sessions[index].run(None, feed)
+            taken[index].append(time.perf_counter() - start)
+        done += 1
+    return {index: median(each[_WARMUP:]) for index, each in taken.items()}
+
+
+def rows(contests: Sequence[Contest], limits: Sequence[float]) -> tuple[list[str], list[list[str]]]:
+    """The table: per network and limit, taglio's result beside the best rival, over float in ONNX Runtime."""
+    head = ["network", "limit", "float, ms", "best rival", "× float", "taglio in", "× float", "taglio ÷ rival"]
+    found = []
+    for each in contests:
+        for limit in limits:
+            rival, ours = each.best(limit, ours=False), each.best(limit, ours=True)
+            base = each.baseline_s()
+            rival_s = rival.latency_s if rival else base
+            ours_s = ours.latency_s if ours else base
+            told = f"{rival.name}, {rival.place} ({rival.error:.2%})" if rival else "none"
+            mine = f"{ours.place} ({ours.error:.2%})" if ours else "no result: float"
+            found.append(
+                [each.network, f"{limit:.0%}", f"{base * 1e3:.2f}", told, f"{base / rival_s:.2f}", mine,
+                 f"{base / ours_s:.2f}", f"{rival_s / ours_s:.2f}"]
+            )  # fmt: skip
+    return head, found
+
+
+def means(contests: Sequence[Contest], limit: float) -> tuple[float, float]:
+    """Geometric means of the speed-up over float in ONNX Runtime: of taglio and of the best rival, or of float."""
+    gains = []
+    for ours in (True, False):
+        speed = []
+        for each in contests:
+            way, base_s = each.best(limit, ours=ours), each.baseline_s()
+            speed.append(base_s / (way.latency_s if way else base_s))
+        gains.append(prod(speed) ** (1.0 / max(1, len(speed))))
+    return gains[0], gains[1]
+
+
+def everything(contests: Sequence[Contest]) -> tuple[list[str], list[list[str]]]:
+    """A row for each way of each network."""
+    found = []
+    for each in contests:
+        for way in sorted(each.ways, key=lambda way: way.latency_s):
+            name = f"taglio, limit {way.ours:.0%}" if way.ours else way.name
+            took = "" if way.latency_s == inf else f"{way.latency_s * 1e3:.2f}"
+            error = "" if way.error == inf else f"{way.error:.2%}"
+            found.append([each.network, name, way.place, took, error, way.reason])
+    return ["network", "way", "runtime", "ms", "error", ""], found

@@ -1,0 +1,236 @@
+"""`--runtime auto`: run the float model and all-int8 in every place of this machine, and say where plans are worth
+making. Plans nothing.
+
+A place is worth a profile of its own where its score is the best, or so near that its plans may win. The score is that
+of choose_scheme.py: what a plan may take, from what float and all-int8 take and how much of the limit all-int8 uses.
+What a place changes by itself (bfloat16) adds to the error of int8 as vectors do: squares add, so int8 may use what is
+left of the limit.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import inf, sqrt
+
+from taglio import weights
+from taglio.error.loss import Metric
+from taglio.error.tally import Tally
+from taglio.errors import TaglioError, one_line
+from taglio.flow.choose_scheme import SchemeResult, choose, float_where_none_loads
+from taglio.flow.work import Work
+from taglio.profile.stopwatch import FEEDS, Effort, Progress, Timed, time_models
+from taglio.quantize.scheme import AUTO_SCHEMES, Scheme
+from taglio.runtimes.onnxruntime import NAME, open_session, run_session
+from taglio.runtimes.places import AUTO, refusal
+from taglio.runtimes.session import RUNTIMES, opener, package
+from taglio.scratch import scratch
+
+_EFFORT = Effort(maximum=400, budget_s=3.0)
+# Inputs on which a place's own error is looked at: as many as float inference takes so many seconds for.
+_ERROR_S, _FEWEST, _MOST = 0.5, 2, 32
+# A place is within reach of the best where its score is at most so many times the best score, and so many are profiled.
+_REACH, _PROFILED = 1.08, 2
+# A place whose float model already takes so much of the limit leaves int8 no block worth having.
+_LEFT = 0.999
+# OpenVINO multiplies by a scale per channel as fast as by one.
+_IN_OPENVINO = tuple(each for each in AUTO_SCHEMES if each.per_channel)
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceResult:
+    """A place of this machine: seconds and error of the float model there, `score_s` as of a scheme, and whether it was
+    `profiled`. Where it is out, `dropped` says why, and what was not measured is 0."""
+
+    runtime: str
+    float_s: float
+    error: float
+    score_s: float
+    profiled: bool
+    dropped: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """What was found: the places to plan in, the best first, the scheme, what all schemes did in the best place, and
+    all places. `base` is the error of the float model by place."""
+
+    planned: tuple[str, ...]
+    scheme: Scheme
+    schemes: tuple[SchemeResult, ...]
+    results: tuple[PlaceResult, ...]
+
+    @property
+    def usable(self) -> dict[str, float]:
+        """By place where a model may end: the error of float there."""
+        return {each.runtime: each.error for each in self.results if not each.dropped}
+
+
+def only(place: str, scheme: Scheme, schemes: tuple[SchemeResult, ...]) -> Places:
+    """The one place that was asked for."""
+    return Places((place,), scheme, schemes, (PlaceResult(place, 0.0, 0.0, 0.0, True),))
+
+
+def left_for_int8(limit: float, base: float) -> float:
+    """What a place whose float model is `base` off leaves of a limit."""
+    return sqrt(max(0.0, limit**2 - base**2)) if base else limit
+
+
+def together(error: float, base: float) -> float:
+    """The error expected of int8 that is `error` off in a place whose float model is `base` off."""
+    return sqrt(error**2 + base**2) if base else error
+
+
+def settle(
+    work: Work,
+    scheme: Scheme | None,
+    max_loss: float,
+    metric: Metric,
+    progress: Progress | None = None,
+    *,
+    effort: float = 1.0,
+) -> tuple[Work, Places]:
+    """The places to plan in, with their scheme, and `work` with the blocks float that cannot be int8 under it."""
+    places = choose_places(work, max_loss, metric, scheme, progress, effort=effort)
+    if scheme is None:
+        work = float_where_none_loads(work, places.schemes)
+        work.kept.forget("builder", but=places.scheme)  # each holds the weights once more
+    return work.settled(places.scheme, progress), places
+
+
+def choose_places(
+    work: Work,
+    max_loss: float,
+    metric: Metric,
+    scheme: Scheme | None,
+    progress: Progress | None = None,
+    *,
+    effort: float = 1.0,
+) -> Places:
+    """The places of this machine by score, and the scheme (`scheme` where one was asked for) that is best there."""
+    if work.setup.runtime != AUTO:
+        chosen, schemes = (scheme, ()) if scheme else choose(work, max_loss, metric, progress=progress)
+        return only(work.setup.runtime, chosen, schemes)
+    found = _float_everywhere(work, max_loss, metric, effort, progress)
+    kept = [each for each in found if not each.dropped]
+    if len(kept) == 1 and scheme is not None:
+        return Places((NAME,), scheme, (), tuple(replace(each, profiled=each.runtime == NAME) for each in found))
+    by_place: dict[str, tuple[Scheme, tuple[SchemeResult, ...]]] = {}
+    for each in _one_of_each_runtime(kept):
+        left = left_for_int8(max_loss, each.error)
+        asked = (scheme,) if scheme else AUTO_SCHEMES if each.runtime == NAME else _IN_OPENVINO
+        by_place[each.runtime] = choose(
+            work.in_place(each.runtime), left, metric, asked, progress, effort=min(1.0, effort)
+        )
+    return rank(found, by_place, scheme)
+
+
+def rank(
+    found: Sequence[PlaceResult],
+    by_place: Mapping[str, tuple[Scheme, tuple[SchemeResult, ...]]],
+    asked: Scheme | None,
+) -> Places:
+    """Where to plan, from what float did everywhere and all-int8 in some places, by scheme."""
+    floats = {each.runtime: each.float_s for each in found}
+
+    def score(place: str, scheme: Scheme | None) -> float:
+        results = by_place[place][1]
+        scores = [each.score_s for each in results if not each.dropped and scheme in (None, each.scheme)]
+        return min([floats[place], *scores])
+
+    def without(scheme: Scheme) -> Scheme:
+        return replace(scheme, reduced_range=False, calibration="minmax")
+
+    # Where int8 loads nowhere, the reason stands in the results.
+    loads = {place: any(not each.dropped for each in results) for place, (_, results) in by_place.items()}
+    order = sorted(by_place, key=lambda place: (not loads[place], score(place, asked)))
+    best = order[0]
+    scheme = asked or by_place[best][0]
+    reachable = [best]
+    for place in order[1:]:
+        # There it may have been tried with other numbers in the same kernels.
+        alike = [each.scheme for each in by_place[place][1] if without(each.scheme) == without(scheme)]
+        near = min((score(place, each) for each in alike), default=floats[place])
+        if near <= _REACH * score(best, scheme):
+            reachable.append(place)
+    planned = tuple(reachable[:_PROFILED])
+    results = tuple(
+        replace(
+            each,
+            score_s=score(each.runtime, asked) if each.runtime in by_place else each.score_s,
+            profiled=each.runtime in planned,
+        )
+        for each in found
+    )
+    return Places(planned, scheme, by_place[best][1], results)
+
+
+def _float_everywhere(
+    work: Work, max_loss: float, metric: Metric, effort: float, progress: Progress | None
+) -> list[PlaceResult]:
+    """The float model in every place."""
+    dropped = {name: reason for name in RUNTIMES if (reason := refusal(name))}
+    names = [name for name in RUNTIMES if name not in dropped]
+    timed = dict[str, Timed]()
+    if len(names) > 1:
+        timed = time_models(
+            dict.fromkeys(names, lambda: work.model.proto),
+            work.typical[:FEEDS],
+            work.setup.options(NAME),
+            replace(_EFFORT, budget_s=effort * _EFFORT.budget_s),
+            kernels=False,
+            progress=progress,
+            limit_bytes=work.memory_bytes,
+            places={name: work.setup.options(name) for name in names},
+            refused=dropped,
+        )
+    if NAME not in timed:  # nothing to choose from
+        return [PlaceResult(name, 0.0, 0.0, 0.0, name == NAME, dropped.get(name, "")) for name in RUNTIMES]
+    float_s = {name: each.wall.median_s for name, each in timed.items()}
+    errors, failed = _base_errors(work, metric, [name for name in timed if name != NAME], float_s)
+    dropped |= failed
+    if not metric.smooth:  # such losses do not add: what is deployed is judged at the end
+        errors = dict.fromkeys(errors, 0.0)
+    for name, error in errors.items():
+        if error > _LEFT * max_loss:
+            dropped[name] = f"float itself has {metric.title} {metric.text(error, 2)} there"
+    return [
+        PlaceResult(
+            name, float_s.get(name, 0.0), errors.get(name, 0.0), float_s.get(name, 0.0), False, dropped.get(name, "")
+        )
+        for name in RUNTIMES
+    ]
+
+
+def _base_errors(
+    work: Work, metric: Metric, places: Sequence[str], float_s: Mapping[str, float]
+) -> tuple[dict[str, float], dict[str, str]]:
+    """The float model's error in `places` on a few held-out inputs, and why some have none."""
+    options, names = work.setup.options(NAME), list(work.model.outputs)
+    reference = open_session(work.model.proto, options, label=work.model.name)
+    held_out, errors, failed = work.data.held_out, dict[str, float](), dict[str, str]()
+    samples = held_out.samples[: min(_MOST, max(_FEWEST, int(_ERROR_S / float_s[NAME])))]
+    wanted = [run_session(reference, names, sample, held_out.source) for sample in samples]
+    with scratch() as folder:
+        path = folder / "float32.onnx"
+        weights.write(path, work.model.proto)
+        for place in places:
+            tally = Tally(work.parts, metric.basis)
+            try:
+                session = opener(place)(path, work.setup.options(place))
+                for sample, outputs in zip(samples, wanted, strict=True):
+                    tally.add(outputs, session.run(names, sample))
+                errors[place] = tally.value()
+            except TaglioError as error:
+                failed[place] = one_line(error)
+            except Exception as error:  # the runtimes' exceptions share no useful base class
+                failed[place] = f"cannot run the held-out inputs: {one_line(error, 200)}"
+    return errors, failed
+
+
+def _one_of_each_runtime(places: Sequence[PlaceResult]) -> list[PlaceResult]:
+    """The place of each package whose float model is the fastest."""
+    best: dict[str, PlaceResult] = {}
+    for each in places:
+        name = package(each.runtime)
+        if each.float_s < (best[name].float_s if name in best else inf):
+            best[name] = each
+    return list(best.values())

@@ -1,0 +1,53 @@
+"""What other limits would give, by the tables at hand: solved, not measured. And which blocks cost the most error."""
+
+from dataclasses import dataclass, replace
+
+from taglio.error.model import Alone, ErrorModel
+from taglio.flow.choose_place import left_for_int8
+from taglio.model.graph import Graph
+from taglio.plan.one_machine import make_plan
+from taglio.plan.result import Limits
+from taglio.profile.result import Profile, predict
+
+# Times the limit that was asked for.
+_FACTORS = (3.0, 10.0)
+# Nobody wants an output that is more than this off.
+_MOST = 0.5
+_TIME_LIMIT_S = 2.0
+_BLOCKS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """The plan that a limit would allow: how many times as fast as float it is predicted to be."""
+
+    max_error: float
+    speed_up: float
+    int8_blocks: int
+
+
+def curve(
+    graph: Graph, profile: Profile, model: ErrorModel, limits: Limits, *, base: float, ahead: float
+) -> tuple[Level, ...]:
+    """Predicted speed-ups at larger limits, for a place whose float model is `base` off and `ahead` times as fast as
+    the float that is compared with. Nothing where the metric is a step: there no limit is a multiple of another."""
+    if limits.max_error is None or not limits.metric.smooth or not graph.candidates():
+        return ()
+    float_s = predict(profile, graph, {}).total_s
+    found = []
+    for factor in _FACTORS:
+        bound = factor * limits.max_error
+        if not 0.0 < bound <= _MOST:
+            continue
+        wider = replace(limits, max_error=left_for_int8(bound, base))
+        plan = make_plan(graph, profile, model, wider, time_limit_s=_TIME_LIMIT_S)
+        seconds = plan.predicted_latency_s.value
+        if plan.status != "infeasible" and seconds > 0.0:
+            found.append(Level(bound, ahead * float_s / seconds, len(plan.assignment())))
+    return tuple(found)
+
+
+def costly(model: ErrorModel) -> tuple[Alone, ...]:
+    """The blocks that cost the most error alone in int8, the worst first."""
+    whole = [each for each in model.alone if each.precision == "int8"]
+    return tuple(sorted(whole, key=lambda each: -each.error)[:_BLOCKS])

@@ -1,0 +1,209 @@
+"""The finals: which plans meet float and all-int8, in which places, timed in one run; the fastest that holds wins.
+
+Each finalist is a plan in a place, its `Plan.runtime`, and is judged by its error as it is deployed there. Solves
+nothing.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from math import inf
+
+import onnx
+
+from taglio.errors import BadData, BadModel, one_line
+from taglio.flow.answers import Answers, answers
+from taglio.flow.choose_place import PlaceResult
+from taglio.flow.outcome import InPlace
+from taglio.flow.work import Work
+from taglio.plan.result import Interval, Limits
+from taglio.plan.search import Tried, best
+from taglio.profile.busy import faster
+from taglio.profile.measure import FLOAT_RUN
+from taglio.profile.stopwatch import FEEDS, Effort, Progress, Timed, time_models
+from taglio.quantize.precision import Assignment
+
+Build = Callable[[Assignment], onnx.ModelProto]
+# Solved plans that are timed beside float, all-int8 and those by simple rules.
+FINALISTS = 3
+# Medians closer than this on an idle machine do not say which is faster.
+NOISE = 1.015
+PLAIN = (FLOAT_RUN, "int8")
+
+
+def same_assignment(one: Tried, other: Tried) -> bool:
+    """Whether two plans are the same model in the same place."""
+    return _key(one) == _key(other)
+
+
+def key_of(assignment: Assignment) -> tuple[tuple[str, str], ...]:
+    """Equal for equal assignments."""
+    return tuple(sorted((block, precision.name) for block, precision in assignment.items()))
+
+
+def finalists(tried: Sequence[Tried], leader: Tried | None) -> dict[str, Tried]:
+    """Of one place, by name: float, all-int8, the fastest solved plans that hold; and the `leader`, or without one all
+    by rules."""
+    kept = (*PLAIN, leader.name if leader else "")
+    chosen = {each.name: each for each in tried if each.name and (leader is None or each.name in kept)}
+    seen = {key_of(each.plan.assignment()) for each in chosen.values()}
+    solved: dict[str, Tried] = {}
+    first = [each for each in tried if leader and not leader.name and same_assignment(each, leader)][:1]
+    for each in first + best([each for each in tried if not each.name], len(tried)):
+        key = key_of(each.plan.assignment())
+        if key not in seen and key and len(solved) < FINALISTS + len(first):
+            seen.add(key)
+            solved[f"plan {len(solved) + 1}"] = each
+    return solved | chosen
+
+
+def everywhere(by_place: Mapping[str, Mapping[str, Tried]], places: Sequence[str]) -> dict[str, Tried]:
+    """The finalists of all `places`: of those that were planned in, their own; of the others float, all-int8 and the
+    best plan of the first. Those of the first place of `places` keep their names."""
+    home = next(iter(by_place.values()))
+    found: dict[str, Tried] = {}
+    for place in places:
+        known = by_place.get(place)
+        if known is None:
+            visiting = [*PLAIN, *[name for name in home if name not in PLAIN][:1]]
+            known = {name: moved(home[name], place) for name in visiting if name in home}
+        suffix = "" if place == places[0] else f", {place}"
+        found |= {name + suffix: each for name, each in known.items()}
+    return found
+
+
+def moved(each: Tried, place: str) -> Tried:
+    """The same model in another place, of which no table says how long it takes."""
+    return replace(each, plan=replace(each.plan, runtime=place, status="measured", gap=0.0))
+
+
+def timed_finalists(
+    work: Work, build: Build, final: dict[str, Tried], budget_s: float, progress: Progress | None
+) -> dict[str, Timed]:
+    """What each finalist takes in its place, all in one interleaved run, and the float model in the first place as
+    FLOAT_RUN. A finalist that does not run there leaves `final` no longer as one that holds."""
+    home = next(iter(final.values())).plan.runtime
+    models: dict[str, Callable[[], onnx.ModelProto]] = {FLOAT_RUN: partial(build, {})}
+    models |= {name: partial(build, each.plan.assignment()) for name, each in final.items()}
+    places = {FLOAT_RUN: work.setup.options(home)}
+    places |= {name: work.setup.options(each.plan.runtime) for name, each in final.items()}
+    refused: dict[str, str] = {}
+    timed = time_models(
+        models,
+        work.typical[:FEEDS],
+        work.setup.options(home),
+        Effort(budget_s=budget_s),
+        kernels=False,
+        progress=progress,
+        limit_bytes=work.memory_bytes,
+        places=places,
+        refused=refused if len({each.plan.runtime for each in final.values()}) > 1 else None,
+    )
+    for name in refused.keys() & final.keys():
+        final[name] = replace(final[name], holds=False, refused=refused[name])
+    return timed
+
+
+def winner_of(final: Mapping[str, Tried], timed: Mapping[str, Timed]) -> str:
+    """The fastest by the clock among those that hold the bound; float or all-int8 where a plan gains only noise, and
+    float in the first place where what seems faster did not win in rounds that ran both."""
+    seconds = {name: timed[name].wall.median_s for name, each in final.items() if each.holds and name in timed}
+    fastest = min(seconds, key=lambda each: seconds[each])
+    plain = [name for name in seconds if final[name].name in PLAIN and seconds[name] <= seconds[fastest] * NOISE]
+    chosen = min(plain, key=lambda each: seconds[each]) if plain else fastest
+    if chosen == FLOAT_RUN or FLOAT_RUN not in seconds:
+        return chosen
+    one, other = timed[chosen].samples_s, timed[chosen].reference_s
+    return chosen if faster(one, other, 1.0 if final[chosen].name in PLAIN else NOISE) else FLOAT_RUN
+
+
+def proven(
+    work: Work,
+    build: Build,
+    final: dict[str, Tried],
+    timed: Mapping[str, Timed],
+    answered: dict[str, Answers],
+    limits: Limits,
+) -> str | None:
+    """The fastest finalist that holds the bound as it is deployed, on all held-out inputs; None where none does.
+
+    `final` and `answered` learn what was measured: of all-int8 for the record, and of every winner until one holds.
+    """
+    while True:
+        holding = [name for name, each in final.items() if each.holds and name in timed]
+        winner = winner_of(final, timed) if holding else None
+        asked = [name for name in dict.fromkeys(("int8", winner)) if name in final and name not in answered]
+        _answer(work, build, final, asked, answered, limits)
+        for name in {*asked, FLOAT_RUN} & set(final) & set(answered):
+            final[name] = _judged(final[name], answered[name].judged, limits)
+        if winner is None or final[winner].holds:
+            return winner
+
+
+def _answer(
+    work: Work,
+    build: Build,
+    final: dict[str, Tried],
+    asked: Sequence[str],
+    answered: dict[str, Answers],
+    limits: Limits,
+) -> None:
+    """Let `answered` learn what those that are `asked` answer; one that cannot outside of ONNX Runtime is refused."""
+    if not asked:
+        return
+    models = {name: partial(build, final[name].plan.assignment()) for name in asked}
+    places = {name: final[name].plan.runtime for name in asked}
+    try:
+        answered |= answers(work, models, limits, places)
+    except (BadData, BadModel) as error:
+        if len(asked) > 1:
+            for name in asked:
+                _answer(work, build, final, [name], answered, limits)
+        elif places[asked[0]] == work.setup.options().runtime:
+            raise
+        else:
+            final[asked[0]] = replace(final[asked[0]], holds=False, refused=one_line(error))
+
+
+def plans(final: Mapping[str, Tried], *, holding: bool = False) -> list[str]:
+    """The finalists that are neither float nor all-int8, or those of them that hold."""
+    return [name for name, each in final.items() if each.name not in PLAIN and (each.holds or not holding)]
+
+
+def by_the_clock(each: Tried, timed: Timed) -> Tried:
+    """A finalist of which no table says how long it takes: what it took stands for the prediction."""
+    seconds, coverage = timed.wall.median_s, each.plan.predicted_latency_s.coverage
+    interval = Interval(seconds, seconds, seconds, coverage)
+    return replace(each, plan=replace(each.plan, predicted_latency_s=interval))
+
+
+def in_places(
+    final: Mapping[str, Tried],
+    timed: Mapping[str, Timed],
+    answered: Mapping[str, Answers],
+    results: Sequence[PlaceResult],
+) -> tuple[InPlace, ...]:
+    """What became of every finalist, and of every place that has none."""
+    rows = []
+    for name, each in final.items():
+        judged = name in answered
+        error = answered[name].error if judged else each.error
+        label = name.removesuffix(f", {each.plan.runtime}")
+        took = timed[name].wall.median_s if name in timed else None
+        rows.append(InPlace(label, each.plan.runtime, took, error, judged, each.holds, each.refused))
+    rows.sort(key=lambda row: inf if row.latency_s is None else row.latency_s)
+    entered = {row.runtime for row in rows}
+    for place in results:
+        if place.runtime not in entered:
+            known = (place.float_s or None, place.error or None)
+            rows.append(InPlace(FLOAT_RUN, place.runtime, *known, False, False, place.dropped))
+    return tuple(rows)
+
+
+def _judged(each: Tried, error: float, limits: Limits) -> Tried:
+    holds = each.holds and (limits.max_error is None or error <= limits.max_error)
+    return replace(each, error=error, holds=holds, plan=replace(each.plan, measured_error=error))
+
+
+def _key(each: Tried) -> tuple[object, ...]:
+    return (each.plan.runtime, *key_of(each.plan.assignment()))

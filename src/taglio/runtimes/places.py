@@ -1,0 +1,102 @@
+"""Which places this machine has: runtimes, with what their float parts compute in. Found by trying; times nothing.
+
+A place is named after its runtime: `onnxruntime`, `openvino` (float32) and `openvino-bf16`. It is tried on a small
+network once in a process: it must open it, compute in the precision that it is named after, and answer as ONNX Runtime
+does in float32, but for rounding.
+"""
+
+from functools import cache
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from taglio.errors import BadOption, TaglioError, one_line
+from taglio.runtimes import onnxruntime, openvino
+from taglio.runtimes.onnxruntime import SessionOptions, open_session, run_session
+from taglio.runtimes.openvino import BF16
+from taglio.runtimes.session import RUNTIMES, opener
+from taglio.scratch import scratch
+
+AUTO = "auto"
+# The relative L2 distance from float32 that rounding explains; bfloat16 keeps eight bits of a value.
+_ROUNDING = {BF16: 0.02}
+_LEAST_ROUNDING = 1e-4
+
+
+def here() -> tuple[str, ...]:
+    """The places of this machine that work, ONNX Runtime first."""
+    return tuple(name for name in RUNTIMES if not refusal(name))
+
+
+@cache
+def refusal(place: str) -> str:
+    """Why `place` does not work on this machine; "" where it does."""
+    if place == onnxruntime.NAME:
+        return ""
+    try:
+        if place == BF16 and "BF16" not in openvino.capabilities():
+            return f"OpenVINO {openvino.version()} has no bfloat16 on this processor, only {_told()}"
+        with scratch() as folder:
+            path = folder / "trial.onnx"
+            onnx.save(_trial(), path)
+            session = opener(place)(path, SessionOptions(1))
+            feed = {"x": np.random.default_rng(1).standard_normal((1, 4, 12, 12)).astype(np.float32)}
+            (found,) = session.run(["y"], feed)
+        if place == BF16 and isinstance(session, openvino.OpenVinoSession) and session.precision != "bf16":
+            return f"OpenVINO {openvino.version()} was asked for bf16 and computes in {session.precision} here"
+        (wanted,) = run_session(open_session(_trial(), SessionOptions(1)), ["y"], feed, "a trial")
+    except TaglioError as error:
+        return one_line(error)
+    except Exception as error:  # another version's calls may fail in any way
+        return f"{place} {openvino.version()} failed on a small network: {one_line(error, 200)}"
+    return misfit(place, found, wanted)
+
+
+def require_here(place: str, what: str) -> None:
+    """Raises BadOption where `what` asks for a place that this machine does not have."""
+    opener(place)
+    reason = refusal(place)
+    if reason:
+        raise BadOption(f"{what} runs in {place}: {reason}")
+
+
+def misfit(place: str, found: np.ndarray, wanted: np.ndarray) -> str:
+    """What is wrong with the answer that `place` found in place of float32's; "" where rounding explains it."""
+    if found.shape != wanted.shape or not np.isfinite(found).all():
+        return f"{place} computes wrongly here: a small network gives {found.shape} instead of {wanted.shape}, or NaN"
+    distance = float(np.linalg.norm(found.astype(np.float64) - wanted) / np.linalg.norm(wanted.astype(np.float64)))
+    if distance <= _ROUNDING.get(place, _LEAST_ROUNDING):
+        return ""
+    return f"{place} computes wrongly here: a small network is {distance:.1%} off"
+
+
+def _told() -> str:
+    known = [each for each in openvino.capabilities() if each not in ("BIN", "EXPORT_IMPORT")]
+    return " and ".join(known)
+
+
+def _trial() -> onnx.ModelProto:
+    """Convolution, activation, a product of matrices: what networks spend their time on."""
+    rng = np.random.default_rng(0)
+    weights = {
+        "w": rng.standard_normal((8, 4, 3, 3)) / 6.0,
+        "v": rng.standard_normal((144, 16)) / 12.0,
+    }
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], name="conv", pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["c"], ["r"], name="relu"),
+        helper.make_node("Reshape", ["r", "shape"], ["flat"], name="flat"),
+        helper.make_node("MatMul", ["flat", "v"], ["y"], name="product"),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "trial",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 4, 12, 12])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [8, 16])],
+        [
+            *(numpy_helper.from_array(value.astype(np.float32), name) for name, value in weights.items()),
+            numpy_helper.from_array(np.array([8, 144], np.int64), "shape"),
+        ],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)

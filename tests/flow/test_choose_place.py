@@ -1,0 +1,78 @@
+"""Where plans are made, from what float and all-int8 did in each place."""
+
+from dataclasses import replace
+
+import pytest
+
+from taglio.embedded import digits_data, digits_model
+from taglio.error.loss import Metric
+from taglio.flow import choose_place
+from taglio.flow.choose_place import PlaceResult, choose_places, left_for_int8, rank, together
+from taglio.flow.choose_scheme import SchemeResult
+from taglio.flow.work import Model
+from taglio.quantize.scheme import AUTO_SCHEMES, Scheme
+from taglio.runtimes.openvino import BF16, NAME
+
+ORT = "onnxruntime"
+CHANNEL, _, RESTRICTED, _, SYMMETRIC, _ = AUTO_SCHEMES
+
+
+def place(runtime: str, float_s: float, error: float = 0.0, dropped: str = "") -> PlaceResult:
+    return PlaceResult(runtime, float_s, error, float_s, False, dropped)
+
+
+def tried(score_s: float, scheme: Scheme = CHANNEL, dropped: str = "") -> tuple[Scheme, tuple[SchemeResult, ...]]:
+    return scheme, (SchemeResult(scheme, score_s, 0.01, score_s, dropped),)
+
+
+def test_what_a_place_changes_by_itself_adds_as_squares() -> None:
+    assert together(0.003, 0.004) == pytest.approx(0.005)
+    assert left_for_int8(0.005, 0.004) == pytest.approx(0.003)
+    assert left_for_int8(0.01, 0.0) == 0.01
+    assert left_for_int8(0.01, 0.02) == 0.0
+
+
+def test_plans_are_made_where_they_may_be_fastest() -> None:
+    found = [place(ORT, 10.0), place(NAME, 8.0), place(BF16, 4.0, 0.005)]
+    places = rank(found, {ORT: tried(6.0), BF16: tried(3.0, SYMMETRIC)}, None)
+    assert (places.planned, places.scheme) == ((BF16,), SYMMETRIC)
+    assert places.usable == {ORT: 0.0, NAME: 0.0, BF16: 0.005}
+    assert [each.profiled for each in places.results] == [False, False, True]
+
+
+def test_another_place_within_reach_is_planned_in_too() -> None:
+    found = [place(ORT, 10.0), place(NAME, 9.0)]
+    assert rank(found, {ORT: tried(6.0), NAME: tried(5.8)}, None).planned == (NAME, ORT)
+    assert rank(found, {ORT: tried(7.0), NAME: tried(5.8)}, None).planned == (NAME,)
+    # What counts is the scheme that the best place has.
+    assert rank(found, {ORT: tried(5.9, RESTRICTED), NAME: tried(5.8)}, None).planned == (NAME,)
+    # Seven bits run the same kernels.
+    narrow = replace(CHANNEL, reduced_range=True)
+    assert rank(found, {ORT: tried(5.9, narrow), NAME: tried(5.8)}, None).planned == (NAME, ORT)
+
+
+def test_a_place_where_no_int8_loads_comes_last() -> None:
+    found = [place(ORT, 10.0), place(NAME, 5.0)]
+    places = rank(found, {ORT: tried(6.0), NAME: tried(0.0, dropped="no kernel")}, None)
+    assert (places.planned[0], places.scheme) == (ORT, CHANNEL)
+
+
+def test_a_place_that_is_out_is_not_usable() -> None:
+    found = [place(ORT, 10.0), place(BF16, 4.0, 0.05, "float itself has error 5.00% there")]
+    places = rank(found, {ORT: tried(6.0)}, None)
+    assert places.usable == {ORT: 0.0}
+    assert places.results[1].dropped
+
+
+def test_with_one_runtime_nothing_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the places that are missing say why."""
+    work = Model(digits_model(), digits_data(), threads=1)
+    assert work.setup.runtime == "auto"
+    monkeypatch.setattr(choose_place, "refusal", lambda name: "" if name == ORT else "it is not installed here")
+    monkeypatch.setattr(choose_place, "time_models", None)
+    places = choose_places(work, 0.01, Metric(), CHANNEL)
+    assert (places.planned, places.scheme, places.schemes) == ((ORT,), CHANNEL, ())
+    assert places.usable == {ORT: 0.0}
+    assert {each.runtime: each.dropped for each in places.results if each.dropped} == dict.fromkeys(
+        (NAME, BF16), "it is not installed here"
+    )

@@ -1,0 +1,61 @@
+"""What larger limits are predicted to give, from the tables alone."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from taglio.error.loss import Metric
+from taglio.error.model import Alone
+from taglio.flow import curve as module
+from taglio.flow.curve import costly, curve
+from taglio.plan.result import Limits
+
+GRAPH: Any = SimpleNamespace(candidates=lambda: [1])
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The limits that were solved for; a plan takes 1 s over 100 times its limit."""
+    seen: list[float] = []
+
+    def make_plan(*given: Any, **_: object) -> object:
+        seen.append(given[3].max_error)
+        latency = SimpleNamespace(value=1.0 / (100.0 * given[3].max_error))
+        return SimpleNamespace(status="optimal", predicted_latency_s=latency, assignment=lambda: {"a": 1})
+
+    monkeypatch.setattr(module, "make_plan", make_plan)
+    monkeypatch.setattr(module, "predict", lambda *_: SimpleNamespace(total_s=1.0))
+    return seen
+
+
+def levels(limits: Limits, base: float = 0.0, ahead: float = 1.0) -> list[tuple[float, float]]:
+    none: Any = None
+    found = curve(GRAPH, none, none, limits, base=base, ahead=ahead)
+    return [(round(each.max_error, 6), round(each.speed_up, 6)) for each in found]
+
+
+@pytest.mark.usefixtures("asked")
+def test_speed_by_limit() -> None:
+    assert levels(Limits(0.01)) == [(0.03, 3.0), (0.1, 10.0)]
+    # Float where the plan runs may be faster than the float that is compared with.
+    assert levels(Limits(0.01), ahead=2.0) == [(0.03, 6.0), (0.1, 20.0)]
+    assert levels(Limits(0.1)) == [(0.3, 30.0)], "no limit of more than half"
+
+
+def test_what_the_place_changes_is_taken_off(asked: list[float]) -> None:
+    levels(Limits(0.01), base=0.018)
+    assert asked[0] == pytest.approx(0.024)
+
+
+def test_nothing_is_told_of_steps(asked: list[float]) -> None:
+    assert levels(Limits(0.01, metric=Metric("top1", True))) == []
+    assert asked == []
+
+
+def test_the_blocks_that_cost_the_most_come_first() -> None:
+    alone = [Alone(name, form, error) for name, form, error in (
+        ("a", "int8", 0.1), ("b", "int8", 0.4), ("b", "int8-anchor", 0.9), ("c", "int8", 0.2), ("d", "int8", 0.3),
+    )]  # fmt: skip
+    model: Any = SimpleNamespace(alone=alone)
+    assert [each.block for each in costly(model)] == ["b", "d", "c"]

@@ -1,0 +1,98 @@
+"""Who meets in the finals, and who wins: plans in places, by the clock and by what was measured there."""
+
+from dataclasses import replace
+
+import onnx
+import pytest
+
+from taglio.flow.answers import Answers
+from taglio.flow.choose_place import PlaceResult
+from taglio.flow.finalists import everywhere, in_places, moved, winner_of
+from taglio.plan.result import Interval, Limits, Placement, Plan
+from taglio.plan.search import Tried
+from taglio.profile.stopwatch import Timed, summarize
+from taglio.quantize.precision import FLOAT32, Precision
+from taglio.quantize.scheme import DEFAULT_SCHEME
+from taglio.runtimes.openvino import BF16, NAME
+
+ORT = "onnxruntime"
+INT8 = Precision("int8", DEFAULT_SCHEME, "whole")
+
+
+def tried(name: str, runtime: str, error: float = 0.001, holds: bool = True) -> Tried:
+    form = FLOAT32.name if name == "float32" else "int8"
+    none = Interval(1.0, 1.0, 1.0, 0.9)
+    plan = Plan(
+        "m", DEFAULT_SCHEME, (FLOAT32, INT8), Limits(0.01), (Placement("conv", "local", form),), "optimal", 0.0, none,
+        none, runtime=runtime,
+    )  # fmt: skip
+    return Tried(plan, error, holds, name)
+
+
+def timed(seconds: float) -> Timed:
+    samples = [seconds * (1.0 + 0.001 * (index % 3)) for index in range(30)]
+    return Timed(onnx.ModelProto(), summarize(samples), {}, tuple(samples))
+
+
+NAMES = {"plan 1": "", "plan 2": "", "float32": "float32", "int8": "int8"}
+HOME = {name: tried(short, NAME) for name, short in NAMES.items()}
+
+
+def test_float_all_int8_and_the_best_plan_meet_in_every_place() -> None:
+    final = everywhere({NAME: HOME}, [ORT, NAME, BF16])
+    assert set(final) == {
+        "float32", "int8", "plan 1",
+        "float32, openvino", "int8, openvino", "plan 1, openvino", "plan 2, openvino",
+        "float32, openvino-bf16", "int8, openvino-bf16", "plan 1, openvino-bf16",
+    }  # fmt: skip
+    assert {name.partition(", ")[2] or ORT: each.plan.runtime for name, each in final.items()} == {
+        ORT: ORT, NAME: NAME, BF16: BF16
+    }  # fmt: skip
+    # No table predicts a plan where it was not made.
+    assert final["plan 1"].plan.status == "measured"
+
+
+def test_the_same_plan_in_another_place_is_another_one() -> None:
+    one = tried("", NAME).plan
+    assert one.fingerprint() != moved(tried("", NAME), ORT).plan.fingerprint()
+    # Folders that older versions wrote keep their fingerprints.
+    assert replace(one, runtime=ORT).fingerprint() == moved(tried("", NAME), ORT).plan.fingerprint()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "breaks", "winner"),
+    [
+        ({"float32": 10.0, "float32, openvino": 8.0, "plan 1, openvino": 5.0}, "", "plan 1, openvino"),
+        ({"float32": 10.0, "float32, openvino": 8.0, "plan 1, openvino": 5.0}, "plan 1, openvino", "float32, openvino"),
+        # A plan that gains only noise on float of its place.
+        ({"float32": 10.0, "float32, openvino": 5.02, "plan 1, openvino": 5.0}, "", "float32, openvino"),
+        ({"float32": 5.0, "float32, openvino": 8.0, "plan 1, openvino": 5.01}, "", "float32"),
+    ],
+)
+def test_the_fastest_that_holds_wins_wherever_it_runs(seconds: dict[str, float], breaks: str, winner: str) -> None:
+    final = {
+        name: tried(name.partition(",")[0].replace("plan 1", ""), NAME if NAME in name else ORT, holds=name != breaks)
+        for name in seconds
+    }
+    reference = timed(seconds["float32"]).samples_s
+    clock = {name: replace(timed(each), reference_s=reference) for name, each in seconds.items()}
+    assert winner_of(final, clock) == winner
+
+
+def test_every_place_says_what_became_of_it() -> None:
+    own = {"float32": tried("float32", ORT), "int8": tried("int8", ORT, 0.04, holds=False)}
+    final = everywhere({ORT: own}, [ORT, NAME])
+    final["int8, openvino"] = replace(final["int8, openvino"], refused="OpenVINO cannot load it")
+    results = [
+        PlaceResult(ORT, 1.0, 0.0, 1.0, True),
+        PlaceResult(NAME, 2.0, 0.0, 2.0, False),
+        PlaceResult(BF16, 0.0, 0.0, 0.0, False, "no bfloat16"),
+    ]
+    clock = {"float32": timed(2.0), "int8": timed(1.0), "float32, openvino": timed(3.0)}
+    rows = in_places(final, clock, {"int8": Answers(0.05, 0.05, None)}, results)
+    assert [(row.name, row.runtime) for row in rows] == [
+        ("int8", ORT), ("float32", ORT), ("float32", NAME), ("int8", NAME), ("float32", BF16)
+    ]  # fmt: skip
+    assert (rows[0].error, rows[0].judged, rows[0].holds) == (0.05, True, False)
+    assert (rows[3].latency_s, rows[3].reason) == (None, "OpenVINO cannot load it")
+    assert rows[4].reason == "no bfloat16"

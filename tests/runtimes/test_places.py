@@ -1,0 +1,86 @@
+"""Which places a machine has is found by trying, and each that it lacks is refused with a reason."""
+
+import importlib.util
+import sys
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from taglio.errors import BadOption
+from taglio.runtimes import openvino, places
+from taglio.runtimes.openvino import BF16, NAME
+from taglio.runtimes.places import here, misfit, refusal, require_here
+from taglio.runtimes.session import RUNTIMES, package
+
+needs_openvino = pytest.mark.skipif(
+    importlib.util.find_spec("openvino") is None, reason="needs openvino: pip install 'taglio[openvino]'"
+)
+
+
+@pytest.fixture(autouse=True)
+def forget() -> Iterator[None]:
+    refusal.cache_clear()
+    yield
+    refusal.cache_clear()
+
+
+def test_without_openvino_there_is_onnx_runtime_and_a_line_that_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "openvino", None)  # as Python says it of what is not there
+    assert here() == ("onnxruntime",)
+    assert "pip install 'taglio[openvino]'" in refusal(NAME)
+    with pytest.raises(BadOption, match=r"model\.onnx runs in openvino: .*pip install 'taglio\[openvino\]'"):
+        require_here(NAME, "model.onnx")
+
+
+@needs_openvino
+def test_openvino_is_found_by_trying() -> None:
+    assert here()[:2] == ("onnxruntime", NAME)
+    # What the processor has decides, not the version.
+    assert (BF16 in here()) == ("BF16" in openvino.capabilities())
+    assert (BF16 in here()) or "has no bfloat16 on this processor" in refusal(BF16)
+
+
+@needs_openvino
+def test_a_processor_that_only_claims_bfloat16_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(openvino, "capabilities", lambda: ["FP32", "BF16"])
+    monkeypatch.setattr(openvino.OpenVinoSession, "precision", property(lambda _: "f32"))
+    assert "was asked for bf16 and computes in f32 here" in refusal(BF16)
+    refusal.cache_clear()
+    monkeypatch.setattr(openvino.OpenVinoSession, "precision", property(lambda _: "bf16"))
+    assert refusal(BF16) == ""
+
+
+@needs_openvino
+def test_a_place_that_computes_wrongly_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = openvino.OpenVinoSession.run
+    monkeypatch.setattr(openvino.OpenVinoSession, "run", lambda *given: [1.1 * each for each in honest(*given)])
+    assert refusal(NAME) == "openvino computes wrongly here: a small network is 10.0% off"
+    assert NAME not in here()
+
+
+@needs_openvino
+def test_another_version_whose_calls_fail_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise AttributeError("no attribute\ncompile_model")
+
+    monkeypatch.setattr(openvino.OpenVinoSession, "run", fail)
+    assert refusal(NAME).endswith("failed on a small network: no attribute compile_model")
+
+
+def test_rounding_is_allowed_by_precision() -> None:
+    wanted = np.linspace(1.0, 2.0, 100, dtype=np.float32)
+    rounded = wanted * np.float32(1.004)
+    assert misfit(BF16, rounded, wanted) == ""
+    assert "0.4% off" in misfit(NAME, rounded, wanted)
+    assert "or NaN" in misfit(BF16, np.full_like(wanted, np.nan), wanted)
+    assert "or NaN" in misfit(BF16, wanted[:50], wanted)
+
+
+def test_every_place_has_a_package_and_its_own_hint() -> None:
+    assert {package(name) for name in RUNTIMES} == {"onnxruntime", "openvino"}
+    assert openvino.properties(BF16)["INFERENCE_PRECISION_HINT"] == "bf16"
+    assert openvino.properties(NAME)["INFERENCE_PRECISION_HINT"] == "f32"
+    assert places.AUTO not in RUNTIMES
