@@ -23,6 +23,7 @@ from taglio.error.model import Alone, ErrorModel, OutputModel, Subset
 from taglio.error.tally import OtherLoss, PartLoss
 from taglio.errors import BadArtifact
 from taglio.flow import workspace
+from taglio.flow.choose_repairs import RepairResult
 from taglio.flow.outcome import Outcome, Point, Variant
 from taglio.flow.work import Setup
 from taglio.model.graph import Graph, build, flows
@@ -162,6 +163,7 @@ def made_up_outcome(model: Model, graph: Graph, profile: Profile, count: int, pl
         {"profile": 3.4, "error": 10.5},
         300_000_000,
         plan_sha256=plan.fingerprint(),
+        repairs=(RepairResult("ranges", 0.031, 0.03, 1.02, False), RepairResult("bias", 0.031, 0.023, 0.8, True)),
     )
 
 
@@ -301,6 +303,14 @@ def test_the_page_of_a_whole_optimisation(complete: Path, model: Model) -> None:
     assert "1 subset without error cannot be drawn" in found.sections["error"]
     assert "0-camera.onnx" in found.sections["components"]
     assert model.sha256 in found.sections["configuration"]
+
+
+def test_what_each_repair_brought_is_told(complete: Path) -> None:
+    text = (complete / "report.html").read_text()
+    after = text[text.index("Repairs tried") :]
+    assert "ranges" in after
+    assert "left out" in after
+    assert "kept" in after
 
 
 def test_tags_close_in_order(complete: Path) -> None:
