@@ -117,6 +117,17 @@ def test_a_front_is_drawn(out: Path, cluster: Path) -> None:
     refused(taglio("pareto", out, *options, "--axes", "error,energy"), "latency,energy")
 
 
+def test_a_front_of_two_models(out: Path, cluster: Path, digits_staged: Staged, tmp_path: Path) -> None:
+    other = Path(shutil.copytree(digits_staged.folder, tmp_path / "other"))
+    second = ("--rate", 2, "--with-model", f"{other},rate=1,max-error=2%")
+    front = taglio("pareto", out, "--cluster", cluster, *QUICK, *second, "--points", 3, "--json").json()
+    assert front["points"]
+    for point in front["points"]:
+        assert len(point["others"]) == 1
+        latencies = [each["predicted_latency_s"]["value"] for each in (point["plan"], *point["others"])]
+        assert point["latency_s"] == pytest.approx((2 * latencies[0] + latencies[1]) / 3)
+
+
 def test_refusals_are_one_line(out: Path, cluster: Path) -> None:
     refused(taglio("plan", out, "--max-error", "1%", "--objective", "energy"), "--cluster")
     refused(taglio("plan", out, "--max-error", "1%", "--gap", "0.1%"), "--gap")

@@ -105,17 +105,19 @@ def _as_in(cluster: Cluster, works: list[Workload]) -> list[Workload]:
 
 
 @pytest.mark.parametrize("axis", ["energy", "throughput"])
-def test_a_front_has_only_plans_that_no_other_beats(axis: str) -> None:
+@pytest.mark.parametrize("models", [1, 2])
+def test_a_front_has_only_plans_that_no_other_beats(axis: str, models: int) -> None:
     graph, profiles = chain()
     profiles = {"near": profiles["near"], "far": scaled(profiles["far"], 2.0)}
-    work = Workload("m", graph, profiles, None, Limits(None))
+    works = [Workload(f"m{each}", graph, profiles, None, Limits(None)) for each in range(models)]
     found = front(
-        work,
+        works,
         axis,  # type: ignore[arg-type]
-        lambda w, objective: place([w], CLUSTER, objective, time_limit_s=1.0),
+        lambda w, objective: place(w, CLUSTER, objective, time_limit_s=1.0),
         lambda w, _: w,
         points=4,
     )
+    assert all(len(each.others) == models - 1 for each in found.points)
     assert found.points and found.tried >= len(found.points)
     sign = -1.0 if axis == "throughput" else 1.0
     for one in found.points:

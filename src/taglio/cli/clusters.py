@@ -42,6 +42,7 @@ def add(commands: Any) -> None:
     bound_argument(each, None)
     pin_arguments(each)
     limit_arguments(each)
+    models_arguments(each)
     json_argument(each)
 
 
@@ -69,14 +70,7 @@ def cluster_arguments(each: argparse.ArgumentParser) -> None:
     many = cluster_argument(each)
     objective_argument(many)
     limit_arguments(many)
-    many.add_argument("--rate", type=positive_float, metavar="PER_S", help="request rate of this model, per second")
-    many.add_argument(
-        "--with-model",
-        action="append",
-        default=[],
-        metavar="OUT,rate=5,max-error=1%",
-        help="place another model on the same devices (repeatable)",
-    )
+    models_arguments(many)
     many.add_argument(
         "--what-if",
         action="append",
@@ -95,6 +89,18 @@ def cluster_arguments(each: argparse.ArgumentParser) -> None:
         help="cost of moving one block, with --from; energy: at the largest device power (default 1)",
     )
     _time_limit(many)
+
+
+def models_arguments(each: argparse.ArgumentParser | Some) -> None:
+    """--rate and --with-model."""
+    each.add_argument("--rate", type=positive_float, metavar="PER_S", help="request rate of this model, per second")
+    each.add_argument(
+        "--with-model",
+        action="append",
+        default=[],
+        metavar="OUT,rate=5,max-error=1%",
+        help="place another model on the same devices (repeatable)",
+    )
 
 
 def limit_arguments(each: argparse.ArgumentParser | Some) -> None:
@@ -183,15 +189,16 @@ def _also(text: str, max_error: Any) -> tuple[Path, float, float | None]:
 
 
 def _pareto(options: argparse.Namespace) -> int:
-    from taglio.flow.placing import pareto
+    from taglio.flow.placing import Wanted, pareto
     from taglio.report import placement, terminal_cluster
     from taglio.report.progress import bar
     from taglio.report.written import offer
 
     path = options.folder / "pareto.html"
+    others = [Wanted(*_also(text, options.max_error)) for text in options.with_model]
     with bar(options.json) as progress:
         asked = {"axes": options.axes, "points": options.points, **given(options)}
-        name, result = pareto(options.folder, options.cluster, progress=progress, **asked)
+        name, result = pareto(options.folder, options.cluster, others=others, progress=progress, **asked)
     remark(offer(lambda: placement.write(path, name, result)))
     if options.json:
         return emit(result)

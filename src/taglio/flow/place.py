@@ -239,7 +239,7 @@ def with_error(workload: Workload, max_error: float) -> Workload:
 
 
 def pareto(
-    each: Candidate,
+    candidates: Sequence[Candidate],
     cluster: Cluster,
     axis: Axis,
     *,
@@ -248,13 +248,13 @@ def pareto(
     time_limit_s: float = 4.0,
     progress: Progress | None = None,
 ) -> Front:
-    """Plans of one model that trade latency for its error, energy or throughput; `time_limit_s` is for one plan."""
+    """Plans of all models that trade latency for error, energy or throughput; `time_limit_s` is for one placement."""
 
-    def plan(work: Workload, objective: Objective) -> Answer:
-        return solve([work], cluster, objective, gap=gap, time_limit_s=time_limit_s)
+    def plan(works: Sequence[Workload], objective: Objective) -> Answer:
+        return solve(works, cluster, objective, gap=gap, time_limit_s=time_limit_s)
 
-    work = replace(each.workload(cluster), name=each.work.name)
-    return front(work, axis, plan, with_error, points=points, progress=progress)
+    works = [replace(each.workload(cluster), name=each.work.name) for each in candidates]
+    return front(works, axis, plan, with_error, points=points, progress=progress)
 
 
 def moving_from(plans: Sequence[Plan], cost_s: float, objective: Objective, cluster: Cluster) -> Running:

@@ -75,6 +75,19 @@ def reopened(folder: Path, cluster: Cluster, **limits: Any) -> Candidate:
     return candidate(work, measured, error, profiles=profiles, name=folder.name, **limits)
 
 
+def _opened_all(
+    stack: ExitStack, cluster: Cluster, folder: Path, others: Sequence[Wanted], limits: dict[str, Any]
+) -> tuple[list[Path], list[Candidate]]:
+    """The model in `folder` and the others, with their folders, which are held while `stack` is open."""
+    folders = [stack.enter_context(changing(each)) for each in (folder, *(other.folder for other in others))]
+    candidates = [reopened(folders[0], cluster, **limits)]
+    shared = {name: limits[name] for name in _SHARED if name in limits}
+    for where, other in zip(folders[1:], others, strict=True):
+        bounds = {"max_error": other.max_error, "rate_per_s": other.rate_per_s}
+        candidates.append(reopened(where, cluster, **shared, **bounds))
+    return folders, candidates
+
+
 def place(
     folder: Path,
     cluster_path: Path,
@@ -100,12 +113,7 @@ def place(
     cluster, used = opened(cluster_path, scenario)
     limit_s = time_limit_s or _LIMIT_S
     with ExitStack() as stack:
-        folders = [stack.enter_context(changing(each)) for each in (folder, *(other.folder for other in others))]
-        candidates = [reopened(folders[0], cluster, **limits)]
-        shared = {name: limits[name] for name in _SHARED if name in limits}
-        for where, other in zip(folders[1:], others, strict=True):
-            bounds = {"max_error": other.max_error, "rate_per_s": other.rate_per_s}
-            candidates.append(reopened(where, cluster, **shared, **bounds))
+        folders, candidates = _opened_all(stack, cluster, folder, others, limits)
         before = None
         if running is not None:
             plan = _reread(folders[0], candidates[0].work.graph, running)
@@ -140,21 +148,23 @@ def pareto(
     *,
     axes: str = "latency,error",
     scenario: str | None = None,
+    others: Sequence[Wanted] = (),
     points: int = 8,
     gap: float | None = None,
     time_limit_s: float | None = None,
     progress: Progress | None = None,
     **limits: Any,
 ) -> tuple[str, Front]:
-    """The name of the model in `folder`, and plans that trade latency for error, energy or throughput."""
+    """The name of the model in `folder`, and plans of it and `others` that trade latency for error, energy or
+    throughput."""
     first, _, axis = axes.partition(",")
     if first != "latency" or axis not in AXES:
         raise BadOption(f'`axes` "{axes}": give latency,error, latency,energy or latency,throughput')
     cluster, _ = opened(cluster_path, scenario)
-    with changing(folder) as staged:
-        each = reopened(staged, cluster, **limits)
+    with ExitStack() as stack:
+        folders, candidates = _opened_all(stack, cluster, folder, others, limits)
         result = placing.pareto(
-            each,
+            candidates,
             cluster,
             axis,
             points=points,
@@ -162,8 +172,9 @@ def pareto(
             time_limit_s=time_limit_s or _POINT_LIMIT_S,
             progress=progress,
         )
-        artifact.save(staged / f"{PARETO}.json", PARETO, each.work.model.sha256, result)
-    return each.work.name, result
+        work = candidates[0].work
+        artifact.save(folders[0] / f"{PARETO}.json", PARETO, work.model.sha256, result)
+    return work.name, result
 
 
 def _reread(folder: Path, graph: Graph, name: str) -> Plan:

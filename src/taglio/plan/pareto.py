@@ -1,13 +1,24 @@
-"""Fronts of two aims: latency against error, energy or throughput. Every point is a whole plan; measures nothing."""
+"""Fronts of two aims: latency against error, energy or throughput. Every point is a whole plan of each model; measures
+nothing.
+
+Of several models the latency is the mean of their mix of requests, and so are the joules; throughput is requests a
+second of the mix. Where energy or error is bounded, it is for all models by the same factor on the least that each can
+have, or on each one's own error bound; the error of a point is the first model's bound times the greatest share that a
+model uses of its own.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+import numpy as np
+
 from taglio.errors import Infeasible
+from taglio.plan.describe import loads
 from taglio.plan.objective import Objective, parse_objective
 from taglio.plan.place import Answer
 from taglio.plan.result import Plan
+from taglio.plan.tables import request_shares
 from taglio.plan.workload import Workload
 
 Axis = Literal["error", "energy", "throughput"]
@@ -17,13 +28,14 @@ AXES: tuple[Axis, ...] = ("error", "energy", "throughput")
 @dataclass(frozen=True, slots=True)
 class FrontPoint:
     """A plan no other beats in both: seconds of a request, and the other aim's predicted error, joules or requests a
-    second. `bound` is the limit under which it was planned."""
+    second. `bound` is the limit under which it was planned. `others` are the plans of all models but the first."""
 
     latency_s: float
     other: float
     bound: float
     gap: float
     plan: Plan
+    others: tuple[Plan, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +48,15 @@ class Front:
     infeasible: int
 
 
-# Plan one workload by an objective.
-Planner = Callable[[Workload, Objective], Answer]
+# Plan workloads by an objective.
+Planner = Callable[[Sequence[Workload], Objective], Answer]
 _LATENCY = parse_objective("latency")
+# The error bound where none is given.
+_ERROR = 0.01
 
 
 def front(
-    workload: Workload,
+    workloads: Sequence[Workload],
     axis: Axis,
     plan: Planner,
     with_error: Callable[[Workload, float], Workload],
@@ -50,58 +64,98 @@ def front(
     points: int = 8,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Front:
-    """The front of one model. `with_error` gives the workload another error bound.
+    """The front of one model, or of several on the same devices. `with_error` gives a workload another error bound.
 
     The ends are the best by each aim alone; between them the other aim is bounded at even steps and latency bettered.
     """
     found: list[FrontPoint] = []
     missing = 0
-    limits = _limits(workload, axis, plan, points, found)
-    for index, limit in enumerate(limits):
+    bounded = _bounds(workloads, axis, plan, with_error, points, found)
+    for index, (limit, works) in enumerate(bounded):
         try:
-            answer = plan(_bounded(workload, axis, limit, with_error), _LATENCY)
-            found.append(_point(axis, answer, limit))
+            found.append(_point(axis, workloads, plan(works, _LATENCY), limit))
         except Infeasible:
             missing += 1
         if progress:
-            progress("front", index + 1, len(limits))
+            progress("front", index + 1, len(bounded))
     return Front(axis, _undominated(axis, found), len(found), missing)
 
 
-def _limits(workload: Workload, axis: Axis, plan: Planner, points: int, found: list[FrontPoint]) -> list[float]:
-    """Where the other aim is bounded; the plans at the ends are put into `found`."""
+def _bounds(
+    works: Sequence[Workload],
+    axis: Axis,
+    plan: Planner,
+    with_error: Callable[[Workload, float], Workload],
+    points: int,
+    found: list[FrontPoint],
+) -> list[tuple[float, list[Workload]]]:
+    """Limits on the other aim, each with the workloads that have it; the plans at the ends are put into `found`."""
     if axis == "error":
-        bound = workload.limits.max_error or 0.01
-        return [bound * 2.0 ** (step - points + 2) for step in range(points)]
-    best = plan(workload, parse_objective("energy" if axis == "energy" else "throughput"))
-    quick = plan(workload, _LATENCY)
-    found += [_point(axis, answer, _value(axis, answer.plans[0])) for answer in (best, quick)]
-    low, high = sorted((_value(axis, best.plans[0]), _value(axis, quick.plans[0])))
+        factors = [2.0 ** (step - points + 2) for step in range(points)]
+        return [
+            (factor * _error(works[0]), [with_error(each, factor * _error(each)) for each in works])
+            for factor in factors
+        ]
+    best = plan(works, parse_objective("energy" if axis == "energy" else "throughput"))
+    quick = plan(works, _LATENCY)
+    values = [_value(axis, works, answer) for answer in (best, quick)]
+    found += [_point(axis, works, answer, value) for answer, value in zip((best, quick), values, strict=True)]
+    low, high = sorted(values)
     if low <= 0.0 or high / low < 1.0 + 1e-6:
         return []
-    return [low * (high / low) ** (step / (points - 1)) for step in range(1, points - 1)]
-
-
-def _bounded(
-    workload: Workload, axis: Axis, limit: float, with_error: Callable[[Workload, float], Workload]
-) -> Workload:
-    if axis == "error":
-        return with_error(workload, limit)
+    limits = [low * (high / low) ** (step / (points - 1)) for step in range(1, points - 1)]
     if axis == "energy":
-        return replace(workload, limits=replace(workload.limits, max_energy_joules=limit))
-    return replace(workload, limits=replace(workload.limits, min_rate_per_s=limit))
+        least = [each.predicted_joules.value if each.predicted_joules is not None else 0.0 for each in best.plans]
+        return [
+            (
+                limit,
+                [
+                    _limited(each, max_energy_joules=own * limit / values[0])
+                    for each, own in zip(works, least, strict=True)
+                ],
+            )
+            for limit in limits
+        ]
+    if len(works) == 1:
+        return [(limit, [_limited(works[0], min_rate_per_s=limit)]) for limit in limits]
+    shares = request_shares(works)
+    return [
+        (
+            limit,
+            [
+                replace(each, rate_per_s=max(each.rate_per_s or 0.0, limit * float(share)))
+                for each, share in zip(works, shares, strict=True)
+            ],
+        )
+        for limit in limits
+    ]
 
 
-def _point(axis: Axis, answer: Answer, limit: float) -> FrontPoint:
-    plan = answer.plans[0]
-    return FrontPoint(plan.predicted_latency_s.value, _value(axis, plan), limit, answer.gap, plan)
+def _limited(work: Workload, **limits: float) -> Workload:
+    return replace(work, limits=replace(work.limits, **limits))  # type: ignore[arg-type]
 
 
-def _value(axis: Axis, plan: Plan) -> float:
+def _error(work: Workload) -> float:
+    return work.limits.max_error or _ERROR
+
+
+def _point(axis: Axis, works: Sequence[Workload], answer: Answer, limit: float) -> FrontPoint:
+    shares = request_shares(works)
+    latency_s = sum(s * each.predicted_latency_s.value for s, each in zip(shares, answer.plans, strict=True))
+    first, *others = answer.plans
+    return FrontPoint(float(latency_s), _value(axis, works, answer), limit, answer.gap, first, tuple(others))
+
+
+def _value(axis: Axis, works: Sequence[Workload], answer: Answer) -> float:
+    shares, plans = request_shares(works), answer.plans
     if axis == "error":
-        return plan.predicted_error.value
-    interval = plan.predicted_joules if axis == "energy" else plan.predicted_rate_per_s
-    return interval.value if interval is not None else 0.0
+        used = [each.predicted_error.value / _error(work) for each, work in zip(plans, works, strict=True)]
+        return _error(works[0]) * max(used)
+    if axis == "energy":
+        joules = [each.predicted_joules.value if each.predicted_joules is not None else 0.0 for each in plans]
+        return float(shares @ np.array(joules))
+    busiest = max(loads(answer.assembled, answer.totals, list(shares)).values(), default=0.0)
+    return 1.0 / busiest if busiest > 0.0 else 0.0
 
 
 def _undominated(axis: Axis, points: Sequence[FrontPoint]) -> tuple[FrontPoint, ...]:
