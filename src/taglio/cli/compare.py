@@ -31,13 +31,13 @@ def add(commands: Any) -> None:
         "model", type=Path, metavar="MODEL", help="an .onnx, .keras, .h5, .tflite or .pt2 file, or module:function"
     )
     each.add_argument(
-        "--shape", action="append", default=[], metavar="INPUT=1x3x224x224", help="shape of an input (repeatable)"
+        "--shape", action="append", default=[], metavar="INPUT=1x3x224x224", help="shape of an input (repeatable; default: from the data)"
     )
     data_arguments(each)
     each.add_argument("--backends", default=_DEFAULT, metavar="A,B,...", help="back ends to measure, in this order")
     each.add_argument("--layers", action="store_true", help="also time each layer, where a back end can")
     bound_argument(each, 0.01)
-    each.add_argument("--threads", type=thread_count, default=None, help="threads of a session (default: all cores)")
+    each.add_argument("--threads", type=thread_count, default=None, help="threads per session (default: all cores)")
     each.add_argument(
         "--row-limit",
         type=positive_float,
