@@ -15,7 +15,7 @@ from taglio.data.spec import dtype_name
 from taglio.errors import BadArtifact
 from taglio.runtimes import openvino
 from taglio.runtimes.onnxruntime import NAME
-from taglio.runtimes.session import RUNTIMES, runtime_version
+from taglio.runtimes.session import RUNTIMES, package
 
 MANIFEST = "manifest.json"
 
@@ -93,7 +93,7 @@ def write(
 ) -> Manifest:
     """Write one ONNX file per component, then the manifest, which names only complete files, for `runtime`."""
     pieces = []
-    version, told = runtime_version(runtime), {} if runtime == NAME else openvino.properties(runtime)
+    version, told = artifact.version_of(package(runtime)), {} if runtime == NAME else openvino.properties(runtime)
     for part in parts:
         # A device may have any name; a file may not.
         file = re.sub(r"[^A-Za-z0-9._-]", "_", f"{part.name}.onnx") if len(parts) > 1 else "model.onnx"
