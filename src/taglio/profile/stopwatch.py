@@ -200,6 +200,8 @@ def time_models(
     with scratch() as folder:
         paths = {name: folder / f"{index}.onnx" for index, name in enumerate(models)}
         for index, (name, build) in enumerate(models.items()):
+            if limit_bytes is not None:
+                give_back()
             if as_it_is:
                 weights.write(paths[name], build())
             else:
