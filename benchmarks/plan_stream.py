@@ -2,9 +2,9 @@
 plan_critical.py.
 
 Times and errors are those of plan_critical.py, measured on this machine once; with --made-up they are those of
-plan_networks.py from one seed, more work for each network, so that runs on several machines can be compared. `slow` is the
-cluster `field` of plan_critical.py: links of 20 to 200 Mbit/s; `rack` has 1 Gbit/s. The period is the simulated busy time of
-the busiest device or link, component overheads included; the bound is proven for every plan.
+plan_networks.py from one seed, more work for each network, so that runs on several machines can be compared. `slow` is
+the cluster `field` of plan_critical.py: links of 20 to 200 Mbit/s; `rack` has 1 Gbit/s. The period is the simulated
+busy time of the busiest device or link, component overheads included; the bound is proven for every plan.
 
     python benchmarks/plan_stream.py [--json] [--made-up] [--seed 0] [--time-limit-s 20]
 """
