@@ -2,9 +2,9 @@
 plan_critical.py.
 
 Times and errors are those of plan_critical.py, measured on this machine once; with --made-up they are those of
-plan_networks.py from one seed, more work for each network, so that runs on several machines can be compared. `slow` is the cluster
-`field` of plan_critical.py: links of 20 to 200 Mbit/s; `rack` has 1 Gbit/s. The period is the simulated busy time of
-the busiest device or link, component overheads included; the bound is proven for every plan.
+plan_networks.py from one seed, more work for each network, so that runs on several machines can be compared. `slow` is
+the cluster `field` of plan_critical.py: links of 20 to 200 Mbit/s; `rack` has 1 Gbit/s. The period is the simulated
+busy time of the busiest device or link, component overheads included; the bound is proven for every plan.
 
     python benchmarks/plan_stream.py [--json] [--made-up] [--seed 0] [--time-limit-s 20]
 """
@@ -66,9 +66,8 @@ def main() -> int:
         for each in found
     ]
     text = markdown(["network", "links", "period ms", "bound ms", "gap", "s"], rows)
-    print(
-        f"{text}\nwrote {write('plan_stream', {'rows': found, 'seed': options.seed if options.made_up else None}, text)}"
-    )
+    seed = options.seed if options.made_up else None
+    print(f"{text}\nwrote {write('plan_stream', {'rows': found, 'seed': seed}, text)}")
     return int(any(each["gap"] > 0.01 for each in found))
 
 
