@@ -31,7 +31,11 @@ def add(commands: Any) -> None:
         "model", type=Path, metavar="MODEL", help="an .onnx, .keras, .h5, .tflite or .pt2 file, or module:function"
     )
     each.add_argument(
-        "--shape", action="append", default=[], metavar="INPUT=1x3x224x224", help="shape of an input (repeatable; default: from the data)"
+        "--shape",
+        action="append",
+        default=[],
+        metavar="INPUT=1x3x224x224",
+        help="shape of an input (repeatable; default: from the data)",
     )
     data_arguments(each)
     each.add_argument("--backends", default=_DEFAULT, metavar="A,B,...", help="back ends to measure, in this order")
