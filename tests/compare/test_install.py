@@ -80,7 +80,8 @@ def test_a_build_that_was_killed_is_not_used(folder: Path, lock: str, monkeypatc
     running = subprocess.Popen(
         [sys.executable, "-c", code], env={**ENVIRONMENT, environments.VARIABLE: str(folder)}, cwd=ROOT
     )
-    while not (folder / "small" / UNFINISHED).exists() and running.poll() is None:
+    marker = folder / "small" / UNFINISHED
+    while not (marker.exists() and marker.read_text()) and running.poll() is None:
         time.sleep(0.005)
     running.send_signal(signal.SIGKILL)
     running.wait()

@@ -132,8 +132,7 @@ def test_tables_instead_of_json(tiny: Case, tmp_path: Path) -> None:
     arguments = (*tiny.arguments(), "--max-error", 0.05, "--scheme", SCHEME, "--effort", 0.01, "-o", tmp_path / "out")
     ran = taglio("optimize", *arguments)
     assert ran.code == 0
-    assert ran.err.startswith("taglio: memory: at least ")
-    assert ran.err.count("\n") == 1
+    assert ran.err == ""
     for word in ("float32", "int8", "plan", "latency", "error", "5 samples for calibration", "held out", "report.html"):
         assert word in ran.out
 

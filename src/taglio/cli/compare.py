@@ -35,7 +35,7 @@ def add(commands: Any) -> None:
         action="append",
         default=[],
         metavar="INPUT=1x3x224x224",
-        help="shape of an input (repeatable)",
+        help="shape of an input (repeatable; default: from the data)",
     )
     data_arguments(each)
     each.add_argument("--backends", default=_DEFAULT, metavar="A,B,...", help="back ends to measure, in this order")
