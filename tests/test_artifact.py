@@ -89,7 +89,7 @@ def test_every_artifact_says_what_made_it(optimized: Optimized) -> None:
 
 def test_an_optimisation_leaves_these_files_and_no_others(optimized: Optimized) -> None:
     expected = {*KINDS, "graph.json", "float32.onnx", "components/model.onnx", "report.html"} - {"run.json"}
-    # Percentile and repaired ranges are tried only where the best scheme breaks the bound; which is best the clock says.
+    # Percentile and repaired ranges are tried only where the best scheme exceeds the limit.
     left = {each for each in set(snapshot(optimized.folder)) - expected if not each.startswith("ranges-")}
     assert len(left) == 1 and left.pop().startswith("floats-qdq-")
     assert expected <= set(snapshot(optimized.folder))
