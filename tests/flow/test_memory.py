@@ -67,7 +67,7 @@ def test_a_model_of_many_weights_goes_the_whole_way(
     out = tmp_path / "out"
     scheme = ["--scheme", str(DEFAULT_SCHEME), "--effort", "0.05", "--threads", "1"]
     assert main(["inspect", str(model)]) == 0
-    assert main(["profile", str(model), "--data", str(data), "-o", str(out), *scheme]) == 0
+    assert main(["profile", str(model), "--data", str(data), "-o", str(out), *scheme, "--memory-limit", "4GB"]) == 0
     assert "memory: at least" in capsys.readouterr().err
     assert main(["error", str(out), "--effort", "0.05"]) == 0
     assert main(["plan", str(out), "--max-error", "0.5"]) == 0
