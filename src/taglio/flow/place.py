@@ -70,7 +70,7 @@ class Candidate:
                 )
             if known.scheme != self.measured.scheme:
                 raise BadArtifact(
-                    f"{file}: is of scheme {known.scheme}, that of this machine of {self.measured.scheme}: "
+                    f"{file}: has scheme {known.scheme}, this machine's profile {self.measured.scheme}: "
                     "profile both under one `scheme`"
                 )
             if device.scale_of is None and known.conditions.runtime != device.runtime:

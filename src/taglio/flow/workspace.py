@@ -147,9 +147,7 @@ def read_plan(folder: Path, work: Work, measured: Profile) -> Plan:
     path = folder / f"{PLAN}.json"
     known = artifact.load(path, PLAN, Plan, model_sha256=work.model.sha256)
     if known.scheme != measured.scheme:
-        raise BadArtifact(
-            f"{path}: is of scheme {known.scheme}, the profile of {measured.scheme}: run taglio plan again"
-        )
+        raise BadArtifact(f"{path}: has scheme {known.scheme}, the profile {measured.scheme}: run taglio plan again")
     fits(path, known, work.graph, "plan")
     return known
 

@@ -258,7 +258,7 @@ class PeriodProgram:
                 self.model.add(total <= int((row.upper + 5e-7) * _LIMIT_UNITS))
 
     def _components(self, resource: int, overhead_s: np.ndarray) -> Any:
-        """What components take of a resource beyond their blocks, rounded down."""
+        """Overhead of components on a resource, rounded down."""
         each, total = self.costs.problem.resources[resource], 0
         for model, device in zip(*np.nonzero(each.models[:, None] * each.device * overhead_s), strict=True):
             taken_s = float(each.models[model] * each.device[device] * overhead_s[model, device])

@@ -1,4 +1,4 @@
-"""What messages take of the devices at their ends, and requests of the start device: requests of next to no work
+"""Measure the CPU cost per message on sender and receiver, and per request on the start device: nearly empty requests
 through the pipeline that answers real ones. Plans nothing.
 
 Pipelines of components that do next to nothing: one on the start device alone; that, another on another device and one

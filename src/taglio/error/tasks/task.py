@@ -58,7 +58,7 @@ class Task:
 
     @property
     def fewest(self) -> int:
-        """Samples without which there is no number."""
+        """Fewest samples for which the metric is defined."""
         return int(self.parameters.get("k", 2)) + 1 if self.of_pairs else 1
 
 
