@@ -89,7 +89,7 @@ def test_constant_inputs_are_told_but_no_masks() -> None:
     mask, varied = np.ones((1, 4), np.int64), np.arange(4, dtype=np.float32)
     assert constant_inputs([{"x": varied, "mask": mask}] * 4) == []
     assert constant_inputs([{"x": np.zeros(4, np.float32), "mask": mask}] * 4) == [
-        "input x is one value throughout (0.0) in 4 of 4 samples: check the data and --preprocess"
+        "input x is one value throughout (0.0) in 4 of 4 samples: check the data and how they are preprocessed"
     ]
     assert len(constant_inputs([{"mask": mask}] * 4)) == 1
 

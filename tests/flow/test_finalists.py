@@ -39,7 +39,7 @@ HOME = {name: tried(short, NAME) for name, short in NAMES.items()}
 
 
 def test_float_all_int8_and_the_best_plan_meet_in_every_place() -> None:
-    final = everywhere({NAME: HOME}, [ORT, NAME, BF16])
+    final = everywhere({NAME: HOME}, {ORT: 0.0, NAME: 0.0, BF16: 0.004})
     assert set(final) == {
         "float32", "int8", "plan 1",
         "float32, openvino", "int8, openvino", "plan 1, openvino", "plan 2, openvino",
@@ -54,9 +54,19 @@ def test_float_all_int8_and_the_best_plan_meet_in_every_place() -> None:
 
 def test_the_same_plan_in_another_place_is_another_one() -> None:
     one = tried("", NAME).plan
-    assert one.fingerprint() != moved(tried("", NAME), ORT).plan.fingerprint()
+    assert one.fingerprint() != moved(tried("", NAME), ORT, 0.0, 0.0).plan.fingerprint()
     # Folders that older versions wrote keep their fingerprints.
-    assert replace(one, runtime=ORT).fingerprint() == moved(tried("", NAME), ORT).plan.fingerprint()
+    assert replace(one, runtime=ORT).fingerprint() == moved(tried("", NAME), ORT, 0.0, 0.0).plan.fingerprint()
+
+
+def test_what_moves_leaves_the_error_of_its_place_and_meets_that_of_the_other() -> None:
+    there = moved(tried("", BF16, error=0.005), NAME, 0.004, 0.0)
+    assert there.error == there.plan.measured_error == pytest.approx(0.003)
+    assert there.holds
+    # Errors of forms add like vectors.
+    back = moved(there, BF16, 0.0, 0.004)
+    assert back.error == pytest.approx(0.005)
+    assert not moved(there, BF16, 0.0, 0.0099).holds
 
 
 @pytest.mark.parametrize(
@@ -81,7 +91,7 @@ def test_the_fastest_that_holds_wins_wherever_it_runs(seconds: dict[str, float],
 
 def test_every_place_says_what_became_of_it() -> None:
     own = {"float32": tried("float32", ORT), "int8": tried("int8", ORT, 0.04, holds=False)}
-    final = everywhere({ORT: own}, [ORT, NAME])
+    final = everywhere({ORT: own}, {ORT: 0.0, NAME: 0.0})
     final["int8, openvino"] = replace(final["int8, openvino"], refused="OpenVINO cannot load it")
     results = [
         PlaceResult(ORT, 1.0, 0.0, 1.0, True),

@@ -13,7 +13,7 @@ import onnx
 
 from taglio.errors import BadData, BadModel, one_line
 from taglio.flow.answers import Answers, answers
-from taglio.flow.choose_place import PlaceResult
+from taglio.flow.choose_place import PlaceResult, left_for_int8, together
 from taglio.flow.outcome import InPlace
 from taglio.flow.work import Work
 from taglio.plan.result import Interval, Limits
@@ -57,24 +57,30 @@ def finalists(tried: Sequence[Tried], leader: Tried | None) -> dict[str, Tried]:
     return solved | chosen
 
 
-def everywhere(by_place: Mapping[str, Mapping[str, Tried]], places: Sequence[str]) -> dict[str, Tried]:
-    """The finalists of all `places`: of those that were planned in, their own; of the others float, all-int8 and the
-    best plan of the first. Those of the first place of `places` keep their names."""
-    home = next(iter(by_place.values()))
+def everywhere(by_place: Mapping[str, Mapping[str, Tried]], bases: Mapping[str, float]) -> dict[str, Tried]:
+    """The finalists of all places: of those that were planned in, their own; of the others float, all-int8 and the
+    best plan of the first. `bases` is the error of the float model in each place; those of its first keep their names.
+    """
+    lender, home = next(iter(by_place.items()))
+    first = next(iter(bases))
     found: dict[str, Tried] = {}
-    for place in places:
+    for place, base in bases.items():
         known = by_place.get(place)
         if known is None:
             visiting = [*PLAIN, *[name for name in home if name not in PLAIN][:1]]
-            known = {name: moved(home[name], place) for name in visiting if name in home}
-        suffix = "" if place == places[0] else f", {place}"
+            known = {name: moved(home[name], place, bases[lender], base) for name in visiting if name in home}
+        suffix = "" if place == first else f", {place}"
         found |= {name + suffix: each for name, each in known.items()}
     return found
 
 
-def moved(each: Tried, place: str) -> Tried:
-    """The same model in another place, of which no table says how long it takes."""
-    return replace(each, plan=replace(each.plan, runtime=place, status="measured", gap=0.0))
+def moved(each: Tried, place: str, base: float, base_there: float) -> Tried:
+    """The same model in another place, of which no table says how long it takes; float is `base` off where it comes
+    from and `base_there` where it goes. It holds where it is expected to keep the limit there."""
+    error = together(left_for_int8(each.error, base), base_there)
+    plan = replace(each.plan, runtime=place, status="measured", gap=0.0, measured_error=error)
+    limit = plan.limits.max_error
+    return replace(each, error=error, holds=each.holds and (limit is None or error <= limit), plan=plan)
 
 
 def timed_finalists(

@@ -184,14 +184,14 @@ def decide(
     tried = [each for explored in found.values() for each in explored.tried]
     budget_s = (8.0 + 2.0 * (len(bases) - 1)) * effort
     by_place = {place: finalists(each.tried, each.leader) for place, each in found.items()}
-    final, answered = everywhere(by_place, list(bases)), dict[str, Answers]()
+    final, answered = everywhere(by_place, bases), dict[str, Answers]()
     timed = timed_finalists(work, build, final, budget_s, progress)
     winner = proven(work, build, final, timed, answered, limits)
     if full is not meter and _none_but_plain(final, winner):
         place, best_there = next(iter(found.items()))
         again = _searched(work, best_there.profile, model, _within(limits, bases[place]), full, progress)
         again = [_deployed(each, limits, bases[place]) for each in again]
-        final, answered = everywhere({place: finalists(again, None)}, list(bases)), {}
+        final, answered = everywhere({place: finalists(again, None)}, bases), {}
         timed = timed_finalists(work, build, final, budget_s, progress)
         winner = proven(work, build, final, timed, answered, limits)
         tried += again
