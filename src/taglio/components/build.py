@@ -14,7 +14,7 @@ from taglio.components.cut import Component
 from taglio.data.spec import dtype_name
 from taglio.errors import BadArtifact
 from taglio.runtimes import openvino
-from taglio.runtimes.onnxruntime import NAME
+from taglio.runtimes.onnxruntime import NAME, Stretch
 from taglio.runtimes.session import RUNTIMES, package
 
 MANIFEST = "manifest.json"
@@ -35,7 +35,7 @@ class Port:
 class Piece:
     """One component's file and ports, and the place that it was built for. `data_sha256` is of the file with its
     weights, where they have one; `properties` are what the runtime must be told, by its own names, to answer as it did
-    when it was timed."""
+    when it was timed, and `stretches` where in the file it computes in which precision."""
 
     name: str
     device: str
@@ -49,6 +49,7 @@ class Piece:
     runtime: str = NAME
     runtime_version: str = ""
     properties: dict[str, str] = field(default_factory=dict)
+    stretches: tuple[Stretch, ...] = ()
 
     @property
     def files(self) -> dict[str, str]:
@@ -89,7 +90,9 @@ def write(
     outputs: Sequence[str],
     parts: Sequence[Component],
     plan_sha256: str = "",
+    *,
     runtime: str = NAME,
+    stretches: tuple[Stretch, ...] = (),
 ) -> Manifest:
     """Write one ONNX file per component, then the manifest, which names only complete files, for `runtime`."""
     pieces = []
@@ -113,6 +116,7 @@ def write(
                 runtime,
                 version,
                 told,
+                stretches,
             )
         )
     manifest = Manifest(sha256, tuple(inputs), tuple(outputs), tuple(pieces), plan_sha256)

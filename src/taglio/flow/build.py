@@ -21,7 +21,7 @@ from taglio.plan.result import Plan
 from taglio.profile.machine import available_cores
 from taglio.profile.stopwatch import Progress
 from taglio.run.in_process import Executor
-from taglio.runtimes.onnxruntime import NAME, SessionOptions
+from taglio.runtimes.onnxruntime import NAME, SessionOptions, Stretch
 from taglio.scratch import scratch
 
 # The whole quantised model, with the placement in its own metadata, beside the components of several devices.
@@ -32,8 +32,9 @@ _PROVEN = 8
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Built:
-    """Components in running order, for the place `runtime`. `whole` is the quantised model with the placement in its
-    metadata, None where one component is all of it; `proof` that together they equal it, None where that was not asked.
+    """Components in running order, for the place `runtime` with its `stretches`. `whole` is the quantised model with
+    the placement in its metadata, None where one component is all of it; `proof` that together they equal it, None
+    where that was not asked.
     """
 
     model_sha256: str
@@ -45,6 +46,7 @@ class Built:
     proof: Proof | None = None
     store: weights.Store | None = None
     runtime: str = NAME
+    stretches: tuple[Stretch, ...] = ()
 
     @property
     def model(self) -> onnx.ModelProto:
@@ -61,8 +63,16 @@ class Built:
         (folder / PLACED).unlink(missing_ok=True)
         if self.whole is not None:
             artifact.write_model(folder / PLACED, self.whole)
-        names = (self.inputs, self.outputs)
-        return files.write(folder, self.model_sha256, *names, self.parts, self.plan_sha256, self.runtime)
+        return files.write(
+            folder,
+            self.model_sha256,
+            self.inputs,
+            self.outputs,
+            self.parts,
+            self.plan_sha256,
+            runtime=self.runtime,
+            stretches=self.stretches,
+        )
 
     def open(self, options: SessionOptions, runtime: str | None = None) -> Executor:
         """Live sessions over the components, one after another in this process; `runtime`: None for their own."""
@@ -118,8 +128,17 @@ def assemble(work: Work, plan: Plan, progress: Progress | None = None) -> Built:
         whole = placed(quantized, parts, plan, owner)
     inputs = tuple(spec.name for spec in work.model.inputs)
     sha256, store = work.model.sha256, work.model.store
+    stretches = work.setup.options(plan.runtime).stretches
     return Built(
-        sha256, plan.fingerprint(), inputs, work.model.outputs, tuple(parts), whole, store=store, runtime=plan.runtime
+        sha256,
+        plan.fingerprint(),
+        inputs,
+        work.model.outputs,
+        tuple(parts),
+        whole,
+        store=store,
+        runtime=plan.runtime,
+        stretches=stretches,
     )
 
 
@@ -140,8 +159,10 @@ def read(folder: Path, *, model_sha256: str | None = None) -> tuple[Built, Manif
     )
     whole = weights.load(folder / PLACED) if len(parts) > 1 and (folder / PLACED).exists() else None
     sha256 = manifest.model_sha256
-    names, place = (manifest.inputs, manifest.outputs), manifest.pieces[0].runtime
-    return Built(sha256, manifest.plan_sha256, *names, parts, whole, runtime=place), manifest
+    names, first = (manifest.inputs, manifest.outputs), manifest.pieces[0]
+    return Built(
+        sha256, manifest.plan_sha256, *names, parts, whole, runtime=first.runtime, stretches=first.stretches
+    ), manifest
 
 
 def _shapes(piece: files.Piece) -> Mapping[str, tuple[int, ...]]:

@@ -4,22 +4,29 @@ making. Plans nothing.
 A place is worth a profile of its own where its score is the best, or so near that its plans may win. The score is that
 of choose_scheme.py: what a plan may take, from what float and all-int8 take and how much of the limit all-int8 uses.
 What a place changes by itself (bfloat16) adds to the error of int8 as vectors do: squares add, so int8 may use what is
-left of the limit.
+left of the limit. Where bfloat16 as a whole breaks the limit, stretches of the model may keep it (choose_stretches.py):
+one more place.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf, sqrt
 
+import numpy as np
+
 from taglio import weights
+from taglio.data.dataset import Sample
 from taglio.error.loss import Metric
 from taglio.error.tally import Tally
 from taglio.errors import TaglioError, one_line
 from taglio.flow.choose_scheme import SchemeResult, choose, float_where_none_loads
+from taglio.flow.choose_stretches import choose_stretches
 from taglio.flow.work import Work
 from taglio.profile.stopwatch import FEEDS, Effort, Progress, Timed, time_models
 from taglio.quantize.scheme import AUTO_SCHEMES, Scheme
-from taglio.runtimes.onnxruntime import NAME, open_session, run_session
+from taglio.runtimes.onnxruntime import NAME, Stretch, open_session, run_session
+from taglio.runtimes.openvino import BF16, MIXED
+from taglio.runtimes.openvino import NAME as OPENVINO
 from taglio.runtimes.places import AUTO, refusal
 from taglio.runtimes.session import RUNTIMES, opener, package
 from taglio.scratch import scratch
@@ -51,12 +58,13 @@ class PlaceResult:
 @dataclass(frozen=True, slots=True)
 class Places:
     """What was found: the places to plan in, the best first, the scheme, what all schemes did in the best place, and
-    all places. `base` is the error of the float model by place."""
+    all places. `stretches` are those of `openvino-mixed`, where that is one."""
 
     planned: tuple[str, ...]
     scheme: Scheme
     schemes: tuple[SchemeResult, ...]
     results: tuple[PlaceResult, ...]
+    stretches: tuple[Stretch, ...] = ()
 
     @property
     def usable(self) -> dict[str, float]:
@@ -90,6 +98,7 @@ def settle(
 ) -> tuple[Work, Places]:
     """The places to plan in, with their scheme, and `work` with the blocks float that cannot be int8 under it."""
     places = choose_places(work, max_loss, metric, scheme, progress, effort=effort)
+    work = _divided(work, places.stretches)
     if scheme is None:
         work = float_where_none_loads(work, places.schemes)
         work.kept.forget("builder", but=places.scheme)  # each holds the weights once more
@@ -109,7 +118,8 @@ def choose_places(
     if work.setup.runtime != AUTO:
         chosen, schemes = (scheme, ()) if scheme else choose(work, max_loss, metric, progress=progress)
         return only(work.setup.runtime, chosen, schemes)
-    found = _float_everywhere(work, max_loss, metric, effort, progress)
+    found, stretches = _float_everywhere(work, max_loss, metric, effort, progress)
+    work = _divided(work, stretches)
     kept = [each for each in found if not each.dropped]
     if len(kept) == 1 and scheme is not None:
         return Places((NAME,), scheme, (), tuple(replace(each, profiled=each.runtime == NAME) for each in found))
@@ -120,7 +130,11 @@ def choose_places(
         by_place[each.runtime] = choose(
             work.in_place(each.runtime), left, metric, asked, progress, effort=min(1.0, effort)
         )
-    return rank(found, by_place, scheme)
+    return replace(rank(found, by_place, scheme), stretches=stretches)
+
+
+def _divided(work: Work, stretches: tuple[Stretch, ...]) -> Work:
+    return work.but(setup=replace(work.setup, stretches=stretches)) if stretches else work
 
 
 def rank(
@@ -165,10 +179,11 @@ def rank(
 
 def _float_everywhere(
     work: Work, max_loss: float, metric: Metric, effort: float, progress: Progress | None
-) -> list[PlaceResult]:
-    """The float model in every place."""
-    dropped = {name: reason for name in RUNTIMES if (reason := refusal(name))}
-    names = [name for name in RUNTIMES if name not in dropped]
+) -> tuple[list[PlaceResult], tuple[Stretch, ...]]:
+    """The float model in every place, and its stretches where it has some."""
+    everywhere = [name for name in RUNTIMES if name != MIXED]
+    dropped = {name: reason for name in everywhere if (reason := refusal(name))}
+    names = [name for name in everywhere if name not in dropped]
     timed = dict[str, Timed]()
     if len(names) > 1:
         timed = time_models(
@@ -183,32 +198,43 @@ def _float_everywhere(
             refused=dropped,
         )
     if NAME not in timed:  # nothing to choose from
-        return [PlaceResult(name, 0.0, 0.0, 0.0, name == NAME, dropped.get(name, "")) for name in RUNTIMES]
+        return [PlaceResult(name, 0.0, 0.0, 0.0, name == NAME, dropped.get(name, "")) for name in everywhere], ()
     float_s = {name: each.wall.median_s for name, each in timed.items()}
-    errors, failed = _base_errors(work, metric, [name for name in timed if name != NAME], float_s)
+    samples, wanted = _answered(work, float_s[NAME])
+    errors, failed = _base_errors(work, metric, [name for name in timed if name != NAME], samples, wanted)
     dropped |= failed
     if not metric.smooth:  # such losses do not add: what is deployed is judged at the end
         errors = dict.fromkeys(errors, 0.0)
     for name, error in errors.items():
         if error > _LEFT * max_loss:
             dropped[name] = f"float itself has {metric.title} {metric.text(error, 2)} there"
-    return [
+    mix = None
+    if BF16 in errors and BF16 in dropped and OPENVINO in errors and OPENVINO not in dropped:
+        mix = choose_stretches(work, samples, wanted, max_loss, metric, float_s[OPENVINO], progress)
+    results = [
         PlaceResult(
             name, float_s.get(name, 0.0), errors.get(name, 0.0), float_s.get(name, 0.0), False, dropped.get(name, "")
         )
-        for name in RUNTIMES
+        for name in everywhere
     ]
+    if mix is None:
+        return results, ()
+    return [*results, PlaceResult(MIXED, mix.seconds, mix.error, mix.seconds, False)], mix.stretches
+
+
+def _answered(work: Work, float_s: float) -> tuple[Sequence[Sample], list[list[np.ndarray]]]:
+    """A few held-out inputs, and what float answers."""
+    held_out, names = work.data.held_out, list(work.model.outputs)
+    reference = open_session(work.model.proto, work.setup.options(NAME), label=work.model.name)
+    samples = held_out.samples[: min(_MOST, max(_FEWEST, int(_ERROR_S / float_s)))]
+    return samples, [run_session(reference, names, sample, held_out.source) for sample in samples]
 
 
 def _base_errors(
-    work: Work, metric: Metric, places: Sequence[str], float_s: Mapping[str, float]
+    work: Work, metric: Metric, places: Sequence[str], samples: Sequence[Sample], wanted: Sequence[list[np.ndarray]]
 ) -> tuple[dict[str, float], dict[str, str]]:
-    """The float model's error in `places` on a few held-out inputs, and why some have none."""
-    options, names = work.setup.options(NAME), list(work.model.outputs)
-    reference = open_session(work.model.proto, options, label=work.model.name)
-    held_out, errors, failed = work.data.held_out, dict[str, float](), dict[str, str]()
-    samples = held_out.samples[: min(_MOST, max(_FEWEST, int(_ERROR_S / float_s[NAME])))]
-    wanted = [run_session(reference, names, sample, held_out.source) for sample in samples]
+    """The float model's error in `places` on `samples`, whose float outputs are `wanted`, and why some have none."""
+    names, errors, failed = list(work.model.outputs), dict[str, float](), dict[str, str]()
     with scratch() as folder:
         path = folder / "float32.onnx"
         weights.write(path, work.model.proto)

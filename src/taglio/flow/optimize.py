@@ -100,7 +100,7 @@ def optimize(
     clock.lap("plan")
     built = assemble(settled, decision.plan)
     clock.lap("build")
-    notes = error.notes + of_answers(decision.answers, decision.winner, limits)
+    notes = error.notes + of_answers(decision.answers, decision.winner, limits) + _of_stretches(built)
     outcome = _outcome(settled, places.schemes, decision, built, notes, clock)
     outcome = replace(outcome, repairs=repairs, curve=levels, costly=costly(error))
     if work.setup.runtime == AUTO:
@@ -185,6 +185,15 @@ def _outcome(
         notes,
         plan.limits.also,
     )
+
+
+def _of_stretches(built: Built) -> tuple[str, ...]:
+    """Where a model computes in which precision, where it mixes them."""
+    if not built.stretches:
+        return ()
+    *inner, last = built.stretches
+    told = [f"{each.precision} up to {each.outputs[-1]}" for each in inner]
+    return (f"{built.runtime} computes float parts in {', '.join(told)}, then {last.precision}",)
 
 
 def _float_only(timed: Mapping[str, Timed], answered: Answers, size_bytes: int, runtime: str) -> Variant:

@@ -47,7 +47,8 @@ from taglio.quantize.qdq import QdqBuilder
 from taglio.quantize.ranges import Ranges, calibrate
 from taglio.quantize.scheme import Scheme
 from taglio.quantize.trial import unusable
-from taglio.runtimes.onnxruntime import CUDA, NAME, Optimization, SessionOptions, providers_for
+from taglio.runtimes.onnxruntime import CUDA, NAME, Optimization, SessionOptions, Stretch, providers_for
+from taglio.runtimes.openvino import MIXED
 from taglio.runtimes.places import AUTO
 from taglio.runtimes.session import RUNTIMES
 
@@ -68,7 +69,7 @@ class Setup:
     `model` and `data` are paths, "" for what came from memory. `calibration` is data to calibrate on where that is no
     part of `data`; "" takes a part of `data`. `requantize` folds what the model holds quantised to float first.
     `memory_bytes` is what a stage's process may take; None: half of what is free when it starts. `labels` is a file of
-    labels that `data` does not hold.
+    labels that `data` does not hold. `stretches` are the model's in `openvino-mixed`.
     """
 
     model: str
@@ -86,6 +87,7 @@ class Setup:
     requantize: bool = False
     memory_bytes: int | None = None
     labels: str = ""
+    stretches: tuple[Stretch, ...] = ()
 
     def check(self) -> None:
         """Raise ValueError for what no stage would have taken."""
@@ -93,6 +95,9 @@ class Setup:
         require(self.optimization in levels, f"unknown optimization {self.optimization}: use {' or '.join(levels)}")
         known = (AUTO, *RUNTIMES)
         require(self.runtime in known, f"unknown runtime {self.runtime}: use {' or '.join(known)}")
+        require(
+            self.runtime != MIXED or self.stretches, f"`runtime` auto finds where {MIXED} pays, and is what to ask for"
+        )
         require(1 <= self.threads <= MOST_THREADS, f"threads must be from 1 to {MOST_THREADS}, not {self.threads}")
         require(self.seed >= 0, f"seed must not be negative, as {self.seed} is")
         require(self.memory_bytes is None or self.memory_bytes > 0, "memory must be more than none")
@@ -102,7 +107,10 @@ class Setup:
         """How sessions that are timed are opened in `place`; by default in the set-up's own runtime, which is ONNX
         Runtime as long as none is chosen."""
         place = place or (NAME if self.runtime == AUTO else self.runtime)
-        return SessionOptions(self.threads, Optimization(self.optimization), self.spinning, runtime=place)
+        stretches = self.stretches if place == MIXED else ()
+        return SessionOptions(
+            self.threads, Optimization(self.optimization), self.spinning, runtime=place, stretches=stretches
+        )
 
 
 class Kept:

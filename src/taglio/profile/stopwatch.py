@@ -26,7 +26,6 @@ from taglio.memory import give_back, used_bytes
 from taglio.profile import openvino_clock
 from taglio.profile.busy import Watch, enough, kept, others_in
 from taglio.profile.quota import quota
-from taglio.runtimes import openvino
 from taglio.runtimes.onnxruntime import NAME, Optimization, SessionOptions, open_session
 from taglio.runtimes.session import Session, opener
 from taglio.scratch import scratch
@@ -194,7 +193,7 @@ def time_models(
     With `places` each model is opened by options of its own, from a file as it is deployed, and no kernels are timed.
     With `refused` a model that does not load or run is left out, and the reason is written there.
     """
-    as_it_is = options.runtime in (openvino.NAME, openvino.BF16) or places is not None
+    as_it_is = options.runtime != NAME or places is not None
     ready = options if as_it_is else SessionOptions(options.threads, Optimization.NONE, options.spinning)
     opened = dict.fromkeys(models, ready) | dict(places or {})
     with scratch() as folder:

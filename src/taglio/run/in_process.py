@@ -3,7 +3,7 @@
 import random
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -61,7 +61,8 @@ class Executor:
         for piece in manifest.pieces:
             place = runtime or piece.runtime
             require_here(place, f"{folder / piece.file}")
-            self._pieces.append((piece, opener(place)(folder / piece.file, options)))
+            opened = opener(place)(folder / piece.file, replace(options, stretches=piece.stretches))
+            self._pieces.append((piece, opened))
         self.runtime = runtime or manifest.pieces[0].runtime
 
     @property
@@ -109,7 +110,8 @@ def time_plan(
     progress: Progress | None = None,
 ) -> RunReport:
     """Time `runs` inferences of the plan and of the float model, in turn, over `feeds`."""
-    reference = opener(executor.runtime)(float_model, options)
+    stretches = executor.pieces()[0].stretches
+    reference = opener(executor.runtime)(float_model, replace(options, stretches=stretches))
     plan_s: list[float] = []
     float_s: list[float] = []
     parts: dict[str, list[float]] = {}

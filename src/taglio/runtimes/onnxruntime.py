@@ -38,11 +38,21 @@ _LEVELS = {
 
 
 @dataclass(frozen=True, slots=True)
+class Stretch:
+    """Consecutive operators of a model whose float parts compute in one precision, "f32" or "bf16". `outputs` are the
+    tensors that later stretches or the caller read."""
+
+    precision: str
+    outputs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class SessionOptions:
     """How a session is opened. `spinning` keeps idle threads busy-waiting: faster alone, ruinous in company.
 
     `providers` are ONNX Runtime's, the first that can run an operator gets it. `runtime` is what sessions that are
-    timed are of (see session.py); this module opens ONNX Runtime's whatever it says.
+    timed are of (see session.py); this module opens ONNX Runtime's whatever it says. `stretches` divide a model where
+    the runtime computes in more than one precision.
     """
 
     threads: int
@@ -50,6 +60,7 @@ class SessionOptions:
     spinning: bool = False
     providers: tuple[str, ...] = PROVIDERS
     runtime: str = NAME
+    stretches: tuple[Stretch, ...] = ()
 
 
 def providers_for(device: str) -> tuple[str, ...]:

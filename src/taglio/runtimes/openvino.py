@@ -1,22 +1,25 @@
 """OpenVINO on the CPU as a runtime for components: the same files, another engine. Does not time anything.
 
 OpenVINO is an extra and is loaded when a session is opened. Its float parts compute in float32, as ONNX Runtime's do,
-or in bfloat16 where the options name that place; which of them it would choose by itself depends on the processor.
+or in bfloat16 where the options name that place; which of them it would choose by itself depends on the processor. One
+compiled model computes in one of them, so a model that mixes them is compiled in stretches that run one after another.
 """
 
 import importlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from taglio.errors import BadModel, BadOption
-from taglio.runtimes.onnxruntime import SessionOptions
+from taglio.runtimes.onnxruntime import SessionOptions, Stretch
 
 NAME = "openvino"
 BF16 = "openvino-bf16"
+# Stretches of the model in bfloat16, the others in float32.
+MIXED = "openvino-mixed"
 _HINTS = {NAME: "f32", BF16: "bf16"}
 
 
@@ -46,6 +49,13 @@ class OpenVinoSession:
         ports = self._order if output_names is None else [self._ports[name] for name in output_names]
         return [np.array(results[port]) for port in ports]
 
+    def flow(self, known: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Values of all outputs by name, from a feed that may hold more than the inputs; they are the session's own
+        memory, until its next run."""
+        feed = {port: known[name] for port in self._compiled.inputs for name in port.get_names() if name in known}
+        results = self._request.infer(feed, share_inputs=True, share_outputs=True)
+        return {name: results[port] for name, port in self._ports.items()}
+
     @property
     def precision(self) -> str:
         """What float parts compute in, as the compiled model says it: f32, bf16 or f16. A hint is no promise."""
@@ -60,33 +70,106 @@ class OpenVinoSession:
         return {each.node_name: each.real_time.total_seconds() for each in self._request.profiling_info}
 
 
+class ChainedSession:
+    """Compiled stretches of one model, run one after another, behind the calls of a session."""
+
+    def __init__(self, outputs: Sequence[str], stretches: Sequence[OpenVinoSession]) -> None:
+        self._outputs, self.stretches = tuple(outputs), tuple(stretches)
+
+    def run(self, output_names: Sequence[str] | None, input_feed: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        """As OpenVinoSession's. Between stretches tensors are not copied."""
+        known = dict(input_feed)
+        for each in self.stretches:
+            known |= each.flow(known)
+        return [np.array(known[name]) for name in (self._outputs if output_names is None else output_names)]
+
+    def parts(self) -> list[Part]:
+        """The compiled graphs, one behind the other; names that OpenVINO gives may repeat and are numbered."""
+        return [
+            replace(part, name=f"{index}:{part.name}", source=f"{index}:{part.source}")
+            for index, each in enumerate(self.stretches)
+            for part in each.parts()
+        ]
+
+    def seconds(self) -> dict[str, float]:
+        """What the last run took, by part, where the session counts."""
+        return {
+            f"{index}:{name}": taken
+            for index, each in enumerate(self.stretches)
+            for name, taken in each.seconds().items()
+        }
+
+
 def version() -> str:
     """OpenVINO's version string. Raises BadOption where it is not installed."""
     return str(_openvino().__version__).partition("-")[0]
 
 
-def open_session(path: Path, options: SessionOptions, *, counters: bool = False) -> OpenVinoSession:
-    """Compile the model at `path` for the CPU with `options.threads`; with `counters` runs are timed part by part.
+def open_session(path: Path, options: SessionOptions, *, counters: bool = False) -> OpenVinoSession | ChainedSession:
+    """Compile the model at `path` for the CPU with `options.threads`; with `counters` runs are timed part by part. In
+    MIXED it is divided at the outputs of `options.stretches`.
 
     OpenVINO has no optimisation levels and does not spin: those options do not apply. Raises BadOption where OpenVINO
     is not installed, BadModel where it refuses the model.
     """
-    openvino = _openvino()
-    settings = {
-        **properties(options.runtime),
-        "INFERENCE_NUM_THREADS": options.threads,
-        "PERF_COUNT": counters,
-    }
+    core = _openvino().Core()
+    fixed = {"INFERENCE_NUM_THREADS": options.threads, "PERF_COUNT": counters}
     try:
-        return OpenVinoSession(openvino.Core().compile_model(str(path), "CPU", settings))
+        if options.runtime != MIXED:
+            settings = properties(options.runtime) | fixed
+            return OpenVinoSession(core.compile_model(str(path), "CPU", settings))
+        model = core.read_model(str(path))
+        outputs = [min(port.get_names()) for port in model.outputs]
+        compiled = [
+            core.compile_model(piece, "CPU", {**properties(MIXED), "INFERENCE_PRECISION_HINT": each.precision, **fixed})
+            for each, piece in zip(options.stretches, divided(model, options.stretches), strict=True)
+        ]
+        return ChainedSession(outputs, [OpenVinoSession(each) for each in compiled])
     except Exception as error:  # OpenVINO raises bare RuntimeErrors from C++
         text = " ".join(str(error).split())
         raise BadModel(f"{path.name}: OpenVINO cannot load it: {text[-500:]}") from None
 
 
+def divided(model: Any, stretches: Sequence[Stretch]) -> list[Any]:
+    """The openvino.Model of each stretch. A tensor that crosses becomes an output of the one that computes it and an
+    input, of the same name, of those that read it."""
+    operators = importlib.import_module("openvino").opset13
+    pieces, crossing = list[Any](), list[str]()
+    for stretch in stretches:
+        piece = model.clone()
+        ports = {name: port for node in piece.get_ops() for port in node.outputs() for name in port.get_names()}
+        entries = []
+        for name in crossing:
+            port = ports[name]
+            entry = operators.parameter(port.get_partial_shape(), port.get_element_type(), f"{name}/crosses")
+            entry.output(0).set_names({name})
+            for reader in port.get_target_inputs():
+                reader.replace_source_output(entry.output(0))
+            entries.append(entry)
+        ends = [operators.result(ports[name]) for name in stretch.outputs]
+        needed = _behind(ends)
+        inputs = [each for each in (*piece.get_parameters(), *entries) if each.get_friendly_name() in needed]
+        pieces.append(_openvino().Model(ends, inputs))
+        crossing += stretch.outputs
+    return pieces
+
+
+def _behind(ends: Sequence[Any]) -> set[str]:
+    """Names of all nodes that `ends` are computed from."""
+    found, waiting = set[str](), list(ends)
+    while waiting:
+        node = waiting.pop()
+        if node.get_friendly_name() not in found:
+            found.add(node.get_friendly_name())
+            waiting += [port.get_source_output().get_node() for port in node.inputs()]
+    return found
+
+
 def properties(place: str) -> dict[str, str]:
-    """OpenVINO's own names and values for what a place fixes; threads are the caller's."""
-    return {"PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": "1", "INFERENCE_PRECISION_HINT": _HINTS.get(place, "f32")}
+    """OpenVINO's own names and values for what a place fixes; threads are the caller's, and the precision that of each
+    stretch where it is mixed."""
+    hint = {} if place == MIXED else {"INFERENCE_PRECISION_HINT": _HINTS.get(place, "f32")}
+    return {"PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": "1", **hint}
 
 
 def capabilities() -> list[str]:

@@ -1,6 +1,7 @@
 """Which places this machine has: runtimes, with what their float parts compute in. Found by trying; times nothing.
 
-A place is named after its runtime: `onnxruntime`, `openvino` (float32) and `openvino-bf16`. It is tried on a small
+A place is named after its runtime: `onnxruntime`, `openvino` (float32) and `openvino-bf16`; `openvino-mixed` is both of
+the last in stretches of one model, and works where they do. Each is tried on a small
 network once in a process: it must open it, compute in the precision that it is named after, and answer as ONNX Runtime
 does in float32, but for rounding.
 """
@@ -14,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 from taglio.errors import BadOption, TaglioError, one_line
 from taglio.runtimes import onnxruntime, openvino
 from taglio.runtimes.onnxruntime import SessionOptions, open_session, run_session
-from taglio.runtimes.openvino import BF16
+from taglio.runtimes.openvino import BF16, MIXED
 from taglio.runtimes.session import RUNTIMES, opener
 from taglio.scratch import scratch
 
@@ -25,8 +26,8 @@ _LEAST_ROUNDING = 1e-4
 
 
 def here() -> tuple[str, ...]:
-    """The places of this machine that work, ONNX Runtime first."""
-    return tuple(name for name in RUNTIMES if not refusal(name))
+    """The places of this machine that work for any model, ONNX Runtime first."""
+    return tuple(name for name in RUNTIMES if name != MIXED and not refusal(name))
 
 
 @cache
@@ -34,6 +35,8 @@ def refusal(place: str) -> str:
     """Why `place` does not work on this machine; "" where it does."""
     if place == onnxruntime.NAME:
         return ""
+    if place == MIXED:
+        return refusal(openvino.NAME) or refusal(BF16)
     try:
         if place == BF16 and "BF16" not in openvino.capabilities():
             return f"OpenVINO {openvino.version()} has no bfloat16 on this processor, only {_told()}"

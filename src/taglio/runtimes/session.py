@@ -37,6 +37,7 @@ RUNTIMES: dict[str, Open] = {
     onnxruntime.NAME: _open_onnxruntime,
     openvino.NAME: partial(_open_openvino, openvino.NAME),
     openvino.BF16: partial(_open_openvino, openvino.BF16),
+    openvino.MIXED: partial(_open_openvino, openvino.MIXED),
 }
 
 

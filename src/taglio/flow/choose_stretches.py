@@ -1,0 +1,176 @@
+"""Where bfloat16 is fast but breaks the limit: which stretches of a model may compute in it, found by running each in
+both precisions. Plans nothing.
+
+The model is divided where few tensors cross. Errors of stretches add like those of forms: squares add. So each
+stretch's error alone and its seconds in both precisions price every mix, and the fastest that are expected to keep the
+limit are measured before one is taken.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import inf
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+
+from taglio import weights
+from taglio.data.dataset import Sample
+from taglio.error.loss import Metric
+from taglio.error.tally import Tally
+from taglio.flow.work import Work
+from taglio.model.graph import Graph
+from taglio.profile.stopwatch import Progress
+from taglio.runtimes.onnxruntime import SessionOptions, Stretch
+from taglio.runtimes.openvino import MIXED, ChainedSession, OpenVinoSession, open_session
+from taglio.scratch import scratch
+
+# At most so many stretches are told apart, and so many tensors cross from one to the next.
+_STRETCHES, _CROSSING = 12, 3
+# A mix is to use at most so much of the limit: int8 wants some, and other inputs differ.
+_SHARE = 0.9
+# A mix is worth its crossings where it takes at most so much of the time of the fastest place.
+_WORTH = 0.95
+_TRIED = 8
+# Rounds of timing: as many as take so long.
+_TIMING_S, _FEWEST, _MOST = 2.0, 3, 30
+_PRECISIONS = ("f32", "bf16")
+_CROSSABLE = frozenset({"float32", "float16", "int64", "int32", "bool", "uint8", "int8"})
+
+
+@dataclass(frozen=True, slots=True)
+class Mix:
+    """The stretches of a model, what they take one after another, and the error of float there."""
+
+    stretches: tuple[Stretch, ...]
+    seconds: float
+    error: float
+
+
+def choose_stretches(
+    work: Work,
+    samples: Sequence[Sample],
+    wanted: Sequence[Sequence[np.ndarray]],
+    limit: float,
+    metric: Metric,
+    float_s: float,
+    progress: Progress | None = None,
+) -> Mix | None:
+    """The fastest mix that keeps a share of `limit` on `samples`, whose float outputs are `wanted`. None where no mix
+    is clearly faster than `float_s`, what OpenVINO takes in float32, or the model has nowhere to divide it.
+    """
+    ends = division(work.graph)
+    count = len(ends)
+    if count < 2:
+        return None
+    with scratch() as folder:
+        path = folder / "float32.onnx"
+        weights.write(path, work.model.proto)
+        opened = [
+            _opened(path, work.setup.options(MIXED), divided(work.graph, ends, [each] * count)) for each in (0, 1)
+        ]
+
+    def error(mix: Sequence[int]) -> float:
+        session = ChainedSession(work.model.outputs, [opened[each][index] for index, each in enumerate(mix)])
+        tally = Tally(work.parts, metric.basis)
+        for sample, outputs in zip(samples, wanted, strict=True):
+            tally.add(outputs, session.run(None, sample))
+        return tally.value()
+
+    alone = []
+    for index in range(count):
+        alone.append(error([int(each == index) for each in range(count)]))
+        if progress:
+            progress("trying bfloat16", index + 1, count)
+    seconds = _seconds(opened, samples, float_s)
+    # What one more crossing takes: stretches in one precision are compiled together.
+    crossing_s = max(0.0, (sum(seconds[0]) - float_s) / (count - 1))
+    for mix, expected_s in ranked(seconds, alone, crossing_s, _SHARE * limit)[:_TRIED]:
+        found = error(mix) if expected_s <= _WORTH * float_s else inf
+        if found <= _SHARE * limit:
+            return Mix(joined(work.graph, ends, mix), expected_s, found)
+    return None
+
+
+def division(graph: Graph) -> list[int]:
+    """Where to divide: the number of blocks before the end of each stretch; of stretches with about as much work."""
+    order = {block.name: index for index, block in enumerate(graph.blocks)}
+    if any(tensor.producer is None for tensor in graph.tensors if tensor.name in graph.outputs):
+        return []
+    crossing = [0] * (len(order) + 1)
+    for tensor in graph.tensors:
+        readers = [order[name] for name in tensor.consumers if name in order]
+        if tensor.producer is not None and readers:
+            weight = 1 if tensor.dtype in _CROSSABLE and tensor.shape is not None else _CROSSING + 1
+            for end in range(order[tensor.producer] + 1, max(readers) + 1):
+                crossing[end] += weight
+    flops = np.cumsum([block.flops for block in graph.blocks], dtype=np.float64)
+    work = flops / max(flops[-1], 1.0) + np.arange(1, len(order) + 1) / len(order)
+    possible = [end for end in range(1, len(order)) if crossing[end] <= _CROSSING]
+    if not possible:
+        return []
+    targets = np.linspace(0.0, work[-1], _STRETCHES + 1)[1:-1]
+    nearest = {min(possible, key=lambda end: abs(work[end - 1] - target)) for target in targets}
+    return [*sorted(nearest), len(order)]
+
+
+def divided(graph: Graph, ends: Sequence[int], mix: Sequence[int]) -> tuple[Stretch, ...]:
+    """A stretch for each of `ends`, 1 in `mix` in bfloat16."""
+    order = {block.name: index for index, block in enumerate(graph.blocks)}
+    found = []
+    for begin, end, precision in zip([0, *ends], ends, mix, strict=False):
+        outputs = [
+            tensor.name
+            for tensor in graph.tensors
+            if tensor.producer is not None
+            and begin <= order[tensor.producer] < end
+            and (tensor.name in graph.outputs or any(order[name] >= end for name in tensor.consumers if name in order))
+        ]
+        found.append(Stretch(_PRECISIONS[precision], tuple(outputs)))
+    return tuple(found)
+
+
+def joined(graph: Graph, ends: Sequence[int], mix: Sequence[int]) -> tuple[Stretch, ...]:
+    """The stretches of a mix, where neighbours in one precision are one."""
+    last = [index for index in range(len(ends)) if mix[index : index + 1] != mix[index + 1 : index + 2]]
+    return divided(graph, [ends[index] for index in last], [mix[index] for index in last])
+
+
+def ranked(
+    seconds: Sequence[Sequence[float]], alone: Sequence[float], crossing_s: float, limit: float
+) -> list[tuple[tuple[int, ...], float]]:
+    """All mixes that are expected to keep `limit`, with their seconds, the fastest first. `seconds` are by precision
+    and stretch, `alone` the error of each stretch in bfloat16."""
+    count = len(alone)
+    masks = (np.arange(2**count)[:, None] >> np.arange(count)) & 1
+    errors = np.sqrt(masks @ np.square(alone))
+    crossings = np.count_nonzero(np.diff(masks, axis=1), axis=1)
+    merged_s = (count - 1 - crossings) * crossing_s
+    taken = np.where(masks, seconds[1], seconds[0]).sum(axis=1) - merged_s
+    kept = [index for index in np.argsort(taken, kind="stable") if errors[index] <= limit and crossings[index]]
+    return [(tuple(masks[index].tolist()), float(taken[index])) for index in kept]
+
+
+def _opened(path: Path, options: SessionOptions, stretches: tuple[Stretch, ...]) -> tuple[OpenVinoSession, ...]:
+    session = open_session(path, replace(options, runtime=MIXED, stretches=stretches))
+    assert isinstance(session, ChainedSession)
+    return session.stretches
+
+
+def _seconds(
+    opened: Sequence[Sequence[OpenVinoSession]], samples: Sequence[Sample], float_s: float
+) -> list[list[float]]:
+    """Median seconds of each stretch, by precision, on inputs as float32 computes them."""
+    rounds = max(_FEWEST, min(_MOST, int(_TIMING_S / (2.0 * float_s))))
+    taken: list[list[list[float]]] = [[[] for _ in each] for each in opened]
+    for done in range(rounds + 1):
+        known = dict(samples[done % len(samples)])
+        for index in range(len(opened[0])):
+            for precision in (1, 0):  # what the next stretch reads was computed last
+                begun = time.perf_counter()
+                found = opened[precision][index].flow(known)
+                if done:
+                    taken[precision][index].append(time.perf_counter() - begun)
+            known |= found
+    return [[median(each) for each in stretches] for stretches in taken]
