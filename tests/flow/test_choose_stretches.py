@@ -1,6 +1,6 @@
-"""Which stretches of a model compute in bfloat16: divided where little crosses, and the fastest mix that keeps a limit."""
+"""Which stretches compute in bfloat16: the model is divided where little crosses, the fastest mix keeps the limit."""
 
-from itertools import product
+from itertools import pairwise, product
 from math import hypot
 from pathlib import Path
 
@@ -98,7 +98,7 @@ def test_mixes_are_ranked_as_by_trying_all() -> None:
     limit, crossing_s = 0.012, 0.2
     wanted = {}
     for mix in product((0, 1), repeat=6):
-        switches = sum(a != b for a, b in zip(mix, mix[1:], strict=False))
+        switches = sum(a != b for a, b in pairwise(mix))
         error = hypot(*(alone[i] for i in range(6) if mix[i]))
         if switches and error <= limit:
             taken = sum(bf16[i] if mix[i] else f32[i] for i in range(6))
