@@ -25,9 +25,9 @@ SOME = ("--scheme", SCHEME, "--runtime", "onnxruntime")
 
 def commands_that_write(case: Case, out: Path) -> list[tuple[object, ...]]:
     return [
-        ("profile", *case.arguments(), "--scheme", SCHEME, "--effort", 0.01, "-o", out),
+        ("profile", *case.arguments(), *SOME, "--effort", 0.01, "-o", out),
         ("error", out, "--effort", 0.01),
-        ("plan", out, "--max-error", 0.05),
+        ("plan", out, "--max-error", 0.05, "--effort", 0.01),
         ("build", out),
         ("run", out, "--runs", 3),
         ("report", out),
@@ -170,7 +170,7 @@ def test_killed_while_files_are_replaced(
 ) -> None:
     """At every single step of it: whoever comes next finds the workspace as it was, or as it was to be."""
     new = Path(shutil.copytree(workspace, tmp_path / "new"))
-    assert taglio("profile", *tiny.arguments(), "--scheme", SCHEME, "--effort", 0.01, "-o", new).code == 0
+    assert taglio("profile", *tiny.arguments(), *SOME, "--effort", 0.01, "-o", new).code == 0
     assert not (new / "plan.json").exists()  # what was made from another profile
     before, after = snapshot(workspace), set(snapshot(new))
     steps = 0
@@ -219,7 +219,8 @@ def test_killed_at_a_random_moment(index: int, workspace: Path, tiny: Case) -> N
     with transaction.held(workspace):
         pass
     assert not [*workspace.rglob(".*")]
-    stages = [("error", workspace, "--effort", 0.01), ("plan", workspace, "--max-error", 0.05), ("build", workspace)]
+    plan = ("plan", workspace, "--max-error", 0.05, "--effort", 0.01)
+    stages = [("error", workspace, "--effort", 0.01), plan, ("build", workspace)]
     if (workspace / "components" / "manifest.json").exists():
         stages = []  # as it was: it runs
     elif (workspace / "plan.json").exists():

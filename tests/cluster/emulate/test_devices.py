@@ -16,7 +16,7 @@ from tests.conftest import Staged
 
 pytestmark = [
     needs_ray,
-    pytest.mark.slow,
+    pytest.mark.whole,
     pytest.mark.skipif(needs.missing() is not None, reason=f"cannot emulate here: {needs.missing()}"),
 ]
 

@@ -10,7 +10,7 @@ import pytest
 from tests.cluster.engine.devices import Bench, answering, bench, last_json, needs_ray, planned, until
 from tests.end_to_end.command import refused
 
-pytestmark = [needs_ray, pytest.mark.slow]
+pytestmark = [needs_ray, pytest.mark.whole]
 
 
 @pytest.fixture(scope="module")

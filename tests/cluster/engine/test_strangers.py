@@ -12,7 +12,7 @@ from tests.cluster.engine.devices import CLUSTER, Bench, bench, needs_ray, plann
 from tests.conftest import Staged
 from tests.end_to_end.command import refused
 
-pytestmark = [needs_ray, pytest.mark.slow]
+pytestmark = [needs_ray, pytest.mark.whole]
 
 
 @pytest.fixture

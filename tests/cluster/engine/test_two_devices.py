@@ -17,7 +17,7 @@ from taglio.cluster.file import parse
 from tests.cluster.engine.devices import CLUSTER, Bench, answering, bench, last_json, needs_ray, planned, until
 from tests.end_to_end.command import SCHEME, Case, refused
 
-pytestmark = [needs_ray, pytest.mark.slow]
+pytestmark = [needs_ray, pytest.mark.whole]
 
 
 @pytest.fixture(scope="module")
