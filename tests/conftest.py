@@ -36,8 +36,8 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
             fcntl.flock(testing, fcntl.LOCK_UN)  # closing is not enough while a forked process has the file
 
 
-# What only the whole way from a model to a plan makes.
-WHOLE = frozenset({"digits_staged", "optimized", "tiny_staged", "workspace"})
+# What only the whole way from a model to a plan makes, or processes of their own.
+WHOLE = frozenset({"base", "counted", "digits_staged", "optimized", "server", "tiny_staged", "workspace"})
 HERE = Path(__file__).parent
 
 

@@ -123,6 +123,7 @@ def test_what_is_missing_is_named_without_flags(tmp_path: Path) -> None:
     assert "--" not in str(raised.value)
 
 
+@pytest.mark.whole
 def test_a_stage_at_a_time_gives_what_the_whole_flow_gives(samples: np.ndarray) -> None:
     told: list[str] = []
     model = taglio.Model(pyramid(), samples, threads=1, runtime="onnxruntime")
@@ -268,6 +269,7 @@ def test_what_cannot_be_used_is_named_by_its_argument(
     assert "--" not in str(raised.value) and "\n" not in str(raised.value)
 
 
+@pytest.mark.whole
 def test_what_nothing_keeps_says_the_best(samples: np.ndarray) -> None:
     asked = {**QUICK, "runtime": "onnxruntime", "threads": 1}
     with pytest.raises(Infeasible, match="allow that much with `max_error`"):

@@ -35,6 +35,7 @@ ORDER = (
 )  # fmt: skip
 
 
+@pytest.mark.whole
 def test_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In ONNX Runtime alone, whichever others this machine has; what two pages show is run once."""
     monkeypatch.setitem(sys.modules, "openvino", None)

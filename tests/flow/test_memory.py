@@ -59,6 +59,7 @@ def setup(model: Path, data: Path) -> Setup:
     return Setup(str(model), {}, str(data), "", 0, 1, False, "all", DEFAULT_SCHEME)
 
 
+@pytest.mark.whole
 @pytest.mark.usefixtures("in_files")
 def test_a_model_of_many_weights_goes_the_whole_way(
     given: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -85,6 +86,7 @@ def test_a_model_of_many_weights_goes_the_whole_way(
     assert "model.onnx.data: component 0-local was changed" in capsys.readouterr().err
 
 
+@pytest.mark.whole
 @pytest.mark.usefixtures("in_files")
 def test_it_is_optimised_and_quantised_in_one_go_too(given: tuple[Path, Path], tmp_path: Path) -> None:
     model, data = given

@@ -32,7 +32,7 @@ ARTIFACTS = (
 )  # fmt: skip
 READERS: tuple[tuple[str, ...], ...] = (
     ("error", "{}", "--effort", "0.001"),
-    ("plan", "{}", "--max-error", "0.1"),
+    ("plan", "{}", "--max-error", "0.1", "--effort", "0.001"),
     ("plan", "{}", "--max-error", "0.1", "--cluster", "{}/cluster.toml"),
     ("build", "{}"),
     ("run", "{}", "--runs", "3"),
