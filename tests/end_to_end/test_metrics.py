@@ -9,7 +9,10 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 
+from taglio import artifact
 from taglio.flow import work
+from taglio.flow.outcome import Outcome
+from taglio.report import terminal
 from taglio.runtimes.onnxruntime import CUDA, PROVIDERS
 from tests.conftest import Staged
 from tests.end_to_end.command import SCHEME, Case, quick, refused, snapshot, taglio
@@ -20,20 +23,20 @@ def profiled(digits_staged: Staged, tmp_path: Path) -> Path:
     return Path(shutil.copytree(digits_staged.folder, tmp_path / "out"))
 
 
-def test_a_bound_in_decibel_is_kept(profiled: Path) -> None:
-    model = taglio("error", profiled, "--metric", "sqnr", "--effort", 0.02, "--json").json()
+def test_a_bound_in_decibel_is_kept(workspace: Path) -> None:
+    model = taglio("error", workspace, "--metric", "sqnr", "--effort", 0.02, "--json").json()
     assert model["metric"]["name"] == "sqnr"
-    ran = taglio("plan", profiled, "--max-error", 38, "--effort", 0.01)
+    ran = taglio("plan", workspace, "--max-error", 38, "--effort", 0.01)
     assert ran.code == 0, ran.err
     assert "limit 38.00 dB" in ran.out and "%" not in ran.out.rpartition("sqnr predicted")[2]
-    plan = taglio("plan", profiled, "--max-error", 38, "--effort", 0.01, "--json").json()
+    plan = taglio("plan", workspace, "--max-error", 38, "--effort", 0.01, "--json").json()
     assert plan["limits"]["metric"]["name"] == "sqnr"
     assert plan["measured_error"] <= plan["limits"]["max_error"] == pytest.approx(10 ** (-38 / 20))
     told = plan["in_unit"]
     assert told["measured"] >= told["bound"] == pytest.approx(38) and told["at_worst"] <= told["predicted"]
-    damage = taglio("sensitivity", profiled, "--json").json()
-    assert damage["metric"] == "sqnr" and all(row["value"] > 30 for row in damage["sensitivity"])
-    assert " dB" in taglio("sensitivity", profiled).out
+    damage = taglio("sensitivity", workspace, "--json").json()
+    assert damage["metric"] == "sqnr" and all(row["value"] > 20 for row in damage["sensitivity"])
+    assert " dB" in taglio("sensitivity", workspace).out
 
 
 def test_a_users_function_bounds_the_plan(profiled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,7 +96,7 @@ def test_a_plan_is_bounded_and_told_in_the_users_metric(
     assert ran.code == 0, ran.err
     assert ran.out.count(f"own_metric:right was imported from {tmp_path / 'own_metric.py'}") == 1
     assert re.search(r"its own_metric:right is \d+(\.\d+)?, limit 90", ran.out)
-    told = quick(few_digits, out, "--metric", "own_metric:right", "--max-error", 90, "--json").json()
+    told = terminal.summary(out, artifact.load(out / "outcome.json", "outcome", Outcome))  # what --json prints
     assert told["metric"] == {"name": "own_metric:right", "bound": 90.0}
     assert told["float32"]["value"] >= told["plan"]["value"] >= 90.0
     page = (out / "report.html").read_text()
