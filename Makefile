@@ -13,7 +13,7 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help quickstart test test-suite backends test-backends lint bench docs docs-serve test-docs reference dist clean core dev full
+.PHONY: help quickstart test test-fast coverage test-suite backends test-backends lint bench docs docs-serve test-docs reference dist clean core dev full
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-13s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -21,17 +21,26 @@ help: ## show this list
 quickstart: core ## install taglio in .venv and run its demonstration
 	@$(VENV)/bin/taglio quickstart $(ARGS)
 
-# Two at a time (ARGS="-n 0": one), each file's tests in one process: what a file's tests share is made once.
-test: dev ## run every test (ARGS="-m 'not slow'" for the quick ones)
-	@$(PY) -m pytest -n 2 --dist loadfile $(ARGS)
+# Two at a time (ARGS="-n 0": one). What tests of several files share is made once for both (tests/conftest.py).
+TESTS := $(PY) -m pytest -n 2 --dist worksteal
+test: dev ## run the tests that every change must pass (ARGS="tests/plan -x" for some)
+	@$(TESTS) -m 'not slow' $(ARGS)
+
+test-fast: dev ## run those that take a minute: none goes the whole way from a model to a plan, none starts devices
+	@$(TESTS) -m 'not slow and not whole' $(ARGS)
+
+# What tests/ has for these rooms, without what passes through them on the whole way.
+MEASURED := plan quantize error model
+coverage: dev ## measure branches of plan, quantize, error and model that their own tests reach
+	@$(TESTS) $(MEASURED:%=tests/%) $(MEASURED:%=--cov=src/taglio/%) --cov-branch --cov-report=term:skip-covered $(ARGS)
 
 # Every case of the ONNX project's backend suite with its variants, random graphs, damaged files: about twenty minutes on
 # two cores. FUZZ_SECONDS is what each kind of damaged file gets of one core.
 FUZZ_SECONDS ?= 300
-test-suite: dev ## test all of ONNX's backend suite, random graphs and damaged files
+test-suite: dev ## test all of ONNX's backend suite, random graphs, damaged files, and what is slow
 	@$(PY) -m tests.backend_suite
 	@$(PY) -m tests.fuzz --seconds $(FUZZ_SECONDS)
-	@TAGLIO_TEST_SUITE=1 $(PY) -m pytest tests/end_to_end/test_busy_machine.py
+	@TAGLIO_TEST_SUITE=1 $(PY) -m pytest -m slow
 
 backends: core ## build the environments of the other back ends (BACKENDS="openvino torch" for some)
 	@$(VENV)/bin/taglio backends add $(BACKENDS)

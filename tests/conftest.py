@@ -1,9 +1,11 @@
 """Models with data and finished workspaces, made once and copied by the tests that change them."""
 
 import fcntl
+import json
+import os
 import shutil
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,6 +36,33 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
             fcntl.flock(testing, fcntl.LOCK_UN)  # closing is not enough while a forked process has the file
 
 
+# What only the whole way from a model to a plan makes, or processes of their own.
+WHOLE = frozenset({"base", "counted", "digits_staged", "optimized", "server", "tiny_staged", "workspace"})
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what `make test-fast` leaves out as going the whole way."""
+    for item in items:
+        used = WHOLE & set(getattr(item, "fixturenames", ()))
+        if used or item.path.is_relative_to(HERE / "end_to_end"):
+            item.add_marker("whole")
+
+
+def once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], Any]) -> tuple[Path, Any]:
+    """The folder `name`, filled by the first process of this run that asks for it, and what `make` returned there."""
+    root = factory.getbasetemp()
+    root = root.parent if "PYTEST_XDIST_WORKER" in os.environ else root
+    folder, told = root / name, root / f"{name}.json"
+    with (root / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not told.exists():
+            shutil.rmtree(folder, ignore_errors=True)  # of one that failed
+            folder.mkdir()
+            told.write_text(json.dumps(make(folder)))
+    return folder, json.loads(told.read_text())
+
+
 @dataclass(frozen=True)
 class Optimized:
     """A finished optimisation: where it lies, its bound, and the object that --json printed."""
@@ -61,40 +90,50 @@ def digits() -> Case:
 @pytest.fixture(scope="session")
 def few_digits(digits: Case, tmp_path_factory: pytest.TempPathFactory) -> Case:
     """The embedded model with 24 of its pictures, for what need not be exact."""
-    path = tmp_path_factory.mktemp("few") / "digits.npz"
-    with np.load(digits.data) as arrays:
-        np.savez(path, **{name: arrays[name][:24] for name in arrays.files})
-    return Case(digits.model, path)
+
+    def make(folder: Path) -> None:
+        with np.load(digits.data) as arrays:
+            np.savez(folder / "digits.npz", **{name: arrays[name][:24] for name in arrays.files})
+
+    folder, _ = once(tmp_path_factory, "few-digits", make)
+    return Case(digits.model, folder / "digits.npz")
 
 
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Case:
     """A model that takes a moment: input `x` 1x3x8x8, and ten samples."""
-    folder = tmp_path_factory.mktemp("tiny")
-    data = folder / "samples.npy"
-    np.save(data, np.random.default_rng(0).standard_normal((10, 3, 8, 8)).astype(np.float32))
-    return Case(saved(pyramid(), folder), data)
+
+    def make(folder: Path) -> None:
+        saved(pyramid(), folder)
+        samples = np.random.default_rng(0).standard_normal((10, 3, 8, 8)).astype(np.float32)
+        np.save(folder / "samples.npy", samples)
+
+    folder, _ = once(tmp_path_factory, "tiny", make)
+    return Case(folder / "tiny.onnx", folder / "samples.npy")
 
 
 @pytest.fixture(scope="session")
-def optimized(digits: Case, tmp_path_factory: pytest.TempPathFactory) -> Optimized:
+def optimized(few_digits: Case, tmp_path_factory: pytest.TempPathFactory) -> Optimized:
     """`taglio optimize` on the embedded model, with the scheme left to it."""
-    folder, bound = tmp_path_factory.mktemp("optimized") / "out", 0.01
-    asked = (*digits.arguments(), "--max-error", "1%", "--runtime", "onnxruntime")  # what tests compare with
-    ran = taglio("optimize", *asked, "--effort", 0.05, "-o", folder, "--json")
-    return Optimized(folder, bound, ran.json())
+
+    def make(folder: Path) -> Any:
+        asked = (*few_digits.arguments(), "--max-error", "1%", "--runtime", "onnxruntime")  # what tests compare with
+        return taglio("optimize", *asked, "--effort", 0.02, "-o", folder / "out", "--json").json()
+
+    folder, printed = once(tmp_path_factory, "optimized", make)
+    return Optimized(folder / "out", 0.01, printed)
 
 
 @pytest.fixture(scope="session")
 def digits_staged(few_digits: Case, tmp_path_factory: pytest.TempPathFactory) -> Staged:
     """Every stage on the embedded model, a command each."""
-    return _staged(few_digits, tmp_path_factory.mktemp("digits-staged"), 0.01, 0.05)
+    return _staged(few_digits, tmp_path_factory, "digits-staged", 0.01, 0.02)
 
 
 @pytest.fixture(scope="session")
 def tiny_staged(tiny: Case, tmp_path_factory: pytest.TempPathFactory) -> Staged:
     """Every stage on the tiny model."""
-    return _staged(tiny, tmp_path_factory.mktemp("tiny-staged"), 0.05, 0.01)
+    return _staged(tiny, tmp_path_factory, "tiny-staged", 0.05, 0.01)
 
 
 @pytest.fixture
@@ -103,14 +142,19 @@ def workspace(tiny_staged: Staged, tmp_path: Path) -> Path:
     return Path(shutil.copytree(tiny_staged.folder, tmp_path / "out"))
 
 
-def _staged(case: Case, parent: Path, bound: float, effort: float) -> Staged:
-    out = parent / "out"
-    runs: dict[str, tuple[object, ...]] = {
-        "profile": (*case.arguments(), "--scheme", SCHEME, "--effort", effort, "-o", out),
-        "error": (out, "--effort", effort),
-        "plan": (out, "--max-error", bound, "--effort", effort),
-        "build": (out,),
-        "run": (out, "--runs", 20),
-        "report": (out,),
-    }
-    return Staged(out, bound, {name: taglio(name, *arguments, "--json").json() for name, arguments in runs.items()})
+def _staged(case: Case, factory: pytest.TempPathFactory, name: str, bound: float, effort: float) -> Staged:
+    def make(folder: Path) -> Any:
+        out = folder / "out"
+        how = ("--scheme", SCHEME, "--runtime", "onnxruntime", "--effort", effort, "-o", out)
+        runs: dict[str, tuple[object, ...]] = {
+            "profile": (*case.arguments(), *how),
+            "error": (out, "--effort", effort),
+            "plan": (out, "--max-error", bound, "--effort", effort),
+            "build": (out,),
+            "run": (out, "--runs", 20),
+            "report": (out,),
+        }
+        return {each: taglio(each, *arguments, "--json").json() for each, arguments in runs.items()}
+
+    folder, printed = once(factory, name, make)
+    return Staged(folder / "out", bound, printed)

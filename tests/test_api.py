@@ -123,9 +123,10 @@ def test_what_is_missing_is_named_without_flags(tmp_path: Path) -> None:
     assert "--" not in str(raised.value)
 
 
+@pytest.mark.whole
 def test_a_stage_at_a_time_gives_what_the_whole_flow_gives(samples: np.ndarray) -> None:
     told: list[str] = []
-    model = taglio.Model(pyramid(), samples, threads=1)
+    model = taglio.Model(pyramid(), samples, threads=1, runtime="onnxruntime")
     profile = taglio.profile(model, progress=lambda stage, *_: told.append(stage), **QUICK)
     error = taglio.error_model(model, profile, effort=0.01)
     plan = taglio.plan(model, profile, error, max_error=BOUND, effort=0.01, force_int8=["conv0"])
@@ -268,9 +269,11 @@ def test_what_cannot_be_used_is_named_by_its_argument(
     assert "--" not in str(raised.value) and "\n" not in str(raised.value)
 
 
+@pytest.mark.whole
 def test_what_nothing_keeps_says_the_best(samples: np.ndarray) -> None:
+    asked = {**QUICK, "runtime": "onnxruntime", "threads": 1}
     with pytest.raises(Infeasible, match="allow that much with `max_error`"):
-        taglio.optimize(pyramid(), samples, max_error=1e-9, force_int8="conv*", threads=1, **QUICK)
+        taglio.optimize(pyramid(), samples, max_error=1e-9, force_int8="conv*", **asked)
 
 
 def test_labels_of_a_file_are_not_given_twice(tiny: Case) -> None:

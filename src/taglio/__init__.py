@@ -2,7 +2,7 @@
 
 The whole flow, and a stage at a time, each from values to values (docs/api.md):
 
->>> result = taglio.optimize(model, max_error=0.02, effort=0.05, scheme="qdq-u8s8-asym-pc")
+>>> result = taglio.optimize(model, max_error=0.02, effort=0.02, scheme="qdq-u8s8-asym-pc")
 >>> result.plan.measured_error <= 0.02
 True
 

@@ -18,6 +18,8 @@ from taglio.scratch import PREFIX, lasting
 
 # The share of the limit that each kind of thing held may take: outputs to compare with, samples.
 OUTPUTS, SAMPLES = 0.125, 0.25
+# What this process may take of the limit before what was freed is given back: collecting and looking takes a while.
+_LEAST_TAKEN = 0.25
 # Linux's MADV_DONTNEED.
 _DONT_NEED = 4
 _CGROUPS = (
@@ -63,6 +65,12 @@ def give_back() -> None:
         library.malloc_trim(0)
     for start, end in _mapped():
         library.madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), _DONT_NEED)
+
+
+def make_room(limit_bytes: float | None) -> None:
+    """Give back where that matters: where this process takes a good part of what it may (None: no limit)."""
+    if limit_bytes is not None and used_bytes() > _LEAST_TAKEN * limit_bytes:
+        give_back()
 
 
 def _mapped() -> Iterator[tuple[int, int]]:

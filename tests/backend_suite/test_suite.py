@@ -27,6 +27,7 @@ def news(found: dict[str, Outcome]) -> list[str]:
     return [line for line in lines if "remove it" not in line and "(known as" not in line]
 
 
+@pytest.mark.whole
 def test_a_sample_of_the_suite() -> None:
     entries = load(EXPECTED_FILE) + load(FAULTS_FILE)
     of_each_kind = {case for entry in entries for case in entry.cases[:1] if not case.startswith("graph-")}
@@ -36,6 +37,7 @@ def test_a_sample_of_the_suite() -> None:
     assert news(found) == []
 
 
+@pytest.mark.whole
 def test_random_graphs() -> None:
     found = outcomes(map(compose, range(GRAPHS)))
     assert sum(each.status == PASSED for each in found.values()) > GRAPHS / 4

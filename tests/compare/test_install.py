@@ -48,7 +48,7 @@ def tool(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
     return str(request.param)
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 @pytest.mark.usefixtures("tool")
 def test_an_environment_is_built_once_and_removed(folder: Path, lock: str) -> None:
     assert install.inspect(SMALL, lock).status == "absent"
@@ -62,7 +62,7 @@ def test_an_environment_is_built_once_and_removed(folder: Path, lock: str) -> No
     assert install.remove(SMALL) == 0
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 @pytest.mark.usefixtures("tool")
 def test_a_build_that_fails_is_said_kept_and_made_again(folder: Path, lock: str) -> None:
     with pytest.raises(BadEnvironment, match=r"small could not be built: .*nowhere") as caught:

@@ -115,22 +115,30 @@ def test_a_component_that_was_changed(workspace: Path) -> None:
     refused(taglio("run", workspace), "BadArtifact", "model.onnx", "missing", "build")
 
 
-def test_a_model_that_changed_since(tmp_path: Path, tiny: Case) -> None:
-    case, out = Case(saved(pyramid(), tmp_path), tiny.data), tmp_path / "out"
-    assert taglio("profile", *case.arguments(), "--scheme", SCHEME, "--effort", 0.01, "-o", out).code == 0
+def set_up(workspace: Path, **changes: object) -> None:
+    """Let the workspace's model or data lie elsewhere."""
+    path = workspace / "setup.json"
+    edit(path, body=json.loads(path.read_text())["body"] | {name: str(value) for name, value in changes.items()})
+
+
+def test_a_model_that_changed_since(tmp_path: Path, workspace: Path) -> None:
+    model = saved(pyramid(), tmp_path)
+    set_up(workspace, model=model)
+    assert taglio("build", workspace).code == 0
     saved(conv_relu_chain(), tmp_path)
-    before = snapshot(out)
-    refused(taglio("error", out), "BadArtifact", "another model")
-    case.model.unlink()
-    refused(taglio("error", out), "BadModel", "no such file")
-    assert snapshot(out) == before
+    before = snapshot(workspace)
+    refused(taglio("error", workspace), "BadArtifact", "another model")
+    model.unlink()
+    refused(taglio("error", workspace), "BadModel", "no such file")
+    assert snapshot(workspace) == before
 
 
-def test_data_that_is_gone(tmp_path: Path, tiny: Case) -> None:
-    case, out = Case(tiny.model, Path(shutil.copy(tiny.data, tmp_path))), tmp_path / "out"
-    assert taglio("profile", *case.arguments(), "--scheme", SCHEME, "--effort", 0.01, "-o", out).code == 0
-    case.data.unlink()
-    refused(taglio("error", out), "BadData", case.data.name)
+def test_data_that_is_gone(tmp_path: Path, workspace: Path, tiny: Case) -> None:
+    data = Path(shutil.copy(tiny.data, tmp_path))
+    set_up(workspace, data=data)
+    assert taglio("build", workspace).code == 0
+    data.unlink()
+    refused(taglio("error", workspace), "BadData", data.name)
 
 
 def test_an_error_model_of_another_scheme(workspace: Path, tiny: Case) -> None:
@@ -151,8 +159,7 @@ def test_a_plan_of_another_scheme(workspace: Path, tiny: Case, tmp_path: Path) -
 def test_an_error_model_of_other_data(workspace: Path, tmp_path: Path) -> None:
     data = np.random.default_rng(1).standard_normal((10, 3, 8, 8)).astype(np.float32)
     np.save(tmp_path / "other.npy", data)
-    body = json.loads((workspace / "setup.json").read_text())["body"]
-    edit(workspace / "setup.json", body=body | {"data": str(tmp_path / "other.npy")})
+    set_up(workspace, data=tmp_path / "other.npy")
     for command in (("plan", "--max-error", 0.1), ("sensitivity",)):
         refused(taglio(command[0], workspace, *command[1:]), "BadArtifact", "error.json", "of data", "taglio error")
 
@@ -218,5 +225,5 @@ def test_an_artifact_whose_content_makes_no_sense(
 def test_components_of_another_plan(workspace: Path) -> None:
     built = json.loads((workspace / "plan.json").read_text())["body"]["placements"]
     pin = "--keep-float" if any(each["precision"] != "float32" for each in built) else "--force-int8"
-    assert taglio("plan", workspace, "--max-error", 0.5, pin, "*").code == 0
+    assert taglio("plan", workspace, "--max-error", 0.5, "--effort", 0.01, pin, "*").code == 0
     refused(taglio("run", workspace), "BadArtifact", "taglio build")

@@ -9,7 +9,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from taglio.embedded import digits_model
-from tests.end_to_end.command import SCHEME, Case, refused, snapshot, taglio
+from tests.end_to_end.command import Case, quick, refused, snapshot, taglio
 from tests.models import Sketch, conv_relu_chain
 
 
@@ -155,8 +155,8 @@ def test_a_fixed_shape_makes_a_dynamic_model_fit(tmp_path: Path, tiny: Case) -> 
     dynamic(path)
     shape = ("--shape", "picture=1x3x8x8")
     assert "picture 1x3x8x8" in taglio("inspect", path, *shape).out
-    options = ("--data", tiny.data, "--max-error", 0.1, "--scheme", SCHEME, "--effort", 0.01, "-o", tmp_path / "out")
-    assert taglio("optimize", path, *shape, *options, "--json").json()["plan"]["blocks"] == 1
+    printed = quick(Case(path, tiny.data), tmp_path / "out", "--max-error", 0.1, *shape, "--json").json()
+    assert printed["plan"]["blocks"] == 1
     assert taglio("run", tmp_path / "out", "--runs", 2, "--json").code == 0
 
 

@@ -126,7 +126,6 @@ def test_the_terminal_shows_the_rows_and_the_reasons(tiny: Case, tmp_path: Path)
     assert "no kernel for s8 activations with u8 weights" in ran.out
 
 
-@pytest.mark.slow
 def test_what_is_stopped_goes_on(tiny: Case, tmp_path: Path) -> None:
     out = tmp_path / "out"
     asked = [str(each) for each in ("compare", *tiny.arguments(), "--backends", "onnxruntime", "--effort", "0.01")]

@@ -19,15 +19,16 @@ from taglio.flow import transaction
 from taglio.flow.workspace import MADE_FROM, PROFILE
 from tests.conftest import Staged
 from tests.end_to_end.command import ENVIRONMENT, SCHEME, Case, quick, refused, snapshot, taglio
+from tests.models import conv_relu_chain, saved
 
 SOME = ("--scheme", SCHEME, "--runtime", "onnxruntime")
 
 
 def commands_that_write(case: Case, out: Path) -> list[tuple[object, ...]]:
     return [
-        ("profile", *case.arguments(), "--scheme", SCHEME, "--effort", 0.01, "-o", out),
+        ("profile", *case.arguments(), *SOME, "--effort", 0.01, "-o", out),
         ("error", out, "--effort", 0.01),
-        ("plan", out, "--max-error", 0.05),
+        ("plan", out, "--max-error", 0.05, "--effort", 0.01),
         ("build", out),
         ("run", out, "--runs", 3),
         ("report", out),
@@ -106,9 +107,15 @@ def begun(command: tuple[object, ...]) -> "subprocess.Popen[str]":
     )
 
 
+@pytest.fixture
+def other(tiny: Case, tmp_path: Path) -> Case:
+    """Another model that takes the tiny one's data."""
+    return Case(saved(conv_relu_chain(), tmp_path), tiny.data)
+
+
 def optimizing(case: Case, out: Path) -> "subprocess.Popen[str]":
-    """An optimisation whose profile was just written."""
-    process = begun(("optimize", *case.arguments(), "--max-error", 0.01, *SOME, "--effort", 0.02, "-o", out, "--json"))
+    """An optimisation that works in a copy of `out`, and will for seconds."""
+    process = begun(("optimize", *case.arguments(), "--max-error", 0.01, *SOME, "--effort", 0.2, "-o", out, "--json"))
     until = time.monotonic() + 300
     while not [*out.glob(".taglio-new/*/profile.json")] and process.poll() is None and time.monotonic() < until:
         time.sleep(0.01)
@@ -117,10 +124,10 @@ def optimizing(case: Case, out: Path) -> "subprocess.Popen[str]":
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL], ids=["interrupted", "killed"])
-def test_stopped_halfway(how: signal.Signals, few_digits: Case, workspace: Path) -> None:
+def test_stopped_halfway(how: signal.Signals, other: Case, workspace: Path) -> None:
     """Over the workspace of another model: it stays as it was, and the next run replaces it."""
     before = snapshot(workspace)
-    process = optimizing(few_digits, workspace)
+    process = optimizing(other, workspace)
     process.send_signal(how)
     printed, said = process.communicate(timeout=300)
     assert printed == ""
@@ -133,14 +140,14 @@ def test_stopped_halfway(how: signal.Signals, few_digits: Case, workspace: Path)
         assert process.returncode == -signal.SIGKILL
     assert taglio("run", workspace, "--runs", 3).code == 0
     assert {name for name in snapshot(workspace) if snapshot(workspace)[name] != before.get(name)} == {"run.json"}
-    assert quick(few_digits, workspace, "--max-error", 0.01, "--json").json()["plan"]["error"] <= 0.01
+    assert quick(other, workspace, "--max-error", 0.01, "--json").json()["plan"]["error"] <= 0.01
     assert not [*workspace.rglob(".*")]
 
 
-def test_two_commands_in_one_workspace(few_digits: Case, workspace: Path) -> None:
-    process = optimizing(few_digits, workspace)
+def test_two_commands_in_one_workspace(other: Case, workspace: Path) -> None:
+    process = optimizing(other, workspace)
     try:
-        for command in commands_that_write(few_digits, workspace)[:6]:
+        for command in commands_that_write(other, workspace)[:6]:
             refused(taglio(*command), "Busy", workspace, f"process {process.pid} since 20", "taglio optimize")
     finally:
         process.kill()
@@ -170,7 +177,7 @@ def test_killed_while_files_are_replaced(
 ) -> None:
     """At every single step of it: whoever comes next finds the workspace as it was, or as it was to be."""
     new = Path(shutil.copytree(workspace, tmp_path / "new"))
-    assert taglio("profile", *tiny.arguments(), "--scheme", SCHEME, "--effort", 0.01, "-o", new).code == 0
+    assert taglio("profile", *tiny.arguments(), *SOME, "--effort", 0.01, "-o", new).code == 0
     assert not (new / "plan.json").exists()  # what was made from another profile
     before, after = snapshot(workspace), set(snapshot(new))
     steps = 0
@@ -219,7 +226,8 @@ def test_killed_at_a_random_moment(index: int, workspace: Path, tiny: Case) -> N
     with transaction.held(workspace):
         pass
     assert not [*workspace.rglob(".*")]
-    stages = [("error", workspace, "--effort", 0.01), ("plan", workspace, "--max-error", 0.05), ("build", workspace)]
+    plan = ("plan", workspace, "--max-error", 0.05, "--effort", 0.01)
+    stages = [("error", workspace, "--effort", 0.01), plan, ("build", workspace)]
     if (workspace / "components" / "manifest.json").exists():
         stages = []  # as it was: it runs
     elif (workspace / "plan.json").exists():

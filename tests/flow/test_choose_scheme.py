@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from taglio.embedded import digits_data, digits_model
 from taglio.error.loss import Metric
 from taglio.errors import BadModel
 from taglio.flow import choose_scheme
@@ -14,8 +13,10 @@ from taglio.profile import stopwatch
 from taglio.profile.measure import FLOAT_RUN
 from taglio.quantize.scheme import AUTO_SCHEMES, DEFAULT_SCHEME, Scheme
 from taglio.runtimes.onnxruntime import sums_saturate
+from tests.end_to_end.command import Case
 
 CHANNEL, TENSOR, RESTRICTED = AUTO_SCHEMES[:3]
+LITTLE = 0.02
 
 
 def test_the_fastest_wins_and_among_equally_fast_ones_the_most_accurate() -> None:
@@ -27,15 +28,14 @@ def test_the_fastest_wins_and_among_equally_fast_ones_the_most_accurate() -> Non
     assert pick([slow]) == slow
 
 
-@pytest.fixture
-def work() -> Work:
-    return Model(digits_model(), digits_data(), threads=1)
+@pytest.fixture(scope="module")
+def work(few_digits: Case) -> Work:
+    return Model(few_digits.model, few_digits.data, threads=1)
 
 
 def tried(work: Work, saturates: bool, elsewhere: bool, monkeypatch: pytest.MonkeyPatch) -> list[Scheme]:
     monkeypatch.setattr(choose_scheme, "sums_saturate", lambda: saturates)
-    monkeypatch.setattr(choose_scheme, "_EFFORT", replace(choose_scheme._EFFORT, budget_s=0.2))
-    chosen, results = choose(work, 1.0, Metric(), [DEFAULT_SCHEME], saturating_elsewhere=elsewhere)
+    chosen, results = choose(work, 1.0, Metric(), [DEFAULT_SCHEME], saturating_elsewhere=elsewhere, effort=LITTLE)
     assert chosen in {each.scheme for each in results}
     return [each.scheme for each in results]
 
@@ -52,7 +52,7 @@ def test_weights_of_seven_bits_are_tried_where_sums_saturate(work: Work, monkeyp
 def test_a_bit_less_is_worth_it_where_sums_saturate_and_only_there(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
     here = sums_saturate()
     monkeypatch.setattr(choose_scheme, "sums_saturate", lambda: True)
-    _, (wide, narrow) = choose(work, 1.0, Metric(), [DEFAULT_SCHEME])
+    _, (wide, narrow) = choose(work, 1.0, Metric(), [DEFAULT_SCHEME], effort=LITTLE)
     assert (narrow.error < 0.5 * wide.error) == here
     assert 1.0 < narrow.error / wide.error < 3.0 or here
 
@@ -67,12 +67,11 @@ def breaking(monkeypatch: pytest.MonkeyPatch, broken: set[str]) -> None:
         return real(models, *rest, **options)
 
     monkeypatch.setattr(choose_scheme, "time_models", timed)
-    monkeypatch.setattr(choose_scheme, "_EFFORT", replace(choose_scheme._EFFORT, budget_s=0.2))
 
 
 def test_a_scheme_that_does_not_load_drops_out(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
     breaking(monkeypatch, {str(TENSOR)})
-    chosen, results = choose(work, 1.0, Metric(), [TENSOR, CHANNEL])
+    chosen, results = choose(work, 1.0, Metric(), [TENSOR, CHANNEL], effort=LITTLE)
     reasons = {each.scheme: each.dropped for each in results}
     assert chosen != TENSOR and not reasons[CHANNEL]
     assert "no kernel" in reasons[TENSOR]
@@ -81,7 +80,7 @@ def test_a_scheme_that_does_not_load_drops_out(work: Work, monkeypatch: pytest.M
 
 def test_where_no_scheme_loads_everything_stays_float(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
     breaking(monkeypatch, {str(TENSOR), str(CHANNEL)})
-    _, results = choose(work, 1.0, Metric(), [TENSOR, CHANNEL])
+    _, results = choose(work, 1.0, Metric(), [TENSOR, CHANNEL], effort=LITTLE)
     assert [each.scheme for each in results] == [TENSOR, CHANNEL]
     graph = float_where_none_loads(work, results).graph
     assert not graph.candidates()
@@ -91,4 +90,4 @@ def test_where_no_scheme_loads_everything_stays_float(work: Work, monkeypatch: p
 def test_a_model_that_does_not_load_in_float_is_no_schemes_fault(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
     breaking(monkeypatch, {FLOAT_RUN})
     with pytest.raises(BadModel, match="no kernel"):
-        choose(work, 1.0, Metric(), [CHANNEL])
+        choose(work, 1.0, Metric(), [CHANNEL], effort=LITTLE)

@@ -59,18 +59,19 @@ def setup(model: Path, data: Path) -> Setup:
     return Setup(str(model), {}, str(data), "", 0, 1, False, "all", DEFAULT_SCHEME)
 
 
+@pytest.mark.whole
 @pytest.mark.usefixtures("in_files")
 def test_a_model_of_many_weights_goes_the_whole_way(
     given: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model, data = given
     out = tmp_path / "out"
-    scheme = ["--scheme", str(DEFAULT_SCHEME), "--effort", "0.05", "--threads", "1"]
+    scheme = ["--scheme", str(DEFAULT_SCHEME), "--runtime", "onnxruntime", "--effort", "0.01", "--threads", "1"]
     assert main(["inspect", str(model)]) == 0
     assert main(["profile", str(model), "--data", str(data), "-o", str(out), *scheme, "--memory-limit", "4GB"]) == 0
     assert "memory: at least" in capsys.readouterr().err
     assert main(["error", str(out), "--effort", "0.05"]) == 0
-    assert main(["plan", str(out), "--max-error", "0.5"]) == 0
+    assert main(["plan", str(out), "--max-error", "0.5", "--effort", "0.05"]) == 0
     assert main(["build", str(out)]) == 0
     assert main(["run", str(out), "--runs", "3"]) == 0
     assert main(["report", str(out)]) == 0
@@ -85,12 +86,14 @@ def test_a_model_of_many_weights_goes_the_whole_way(
     assert "model.onnx.data: component 0-local was changed" in capsys.readouterr().err
 
 
+@pytest.mark.whole
 @pytest.mark.usefixtures("in_files")
 def test_it_is_optimised_and_quantised_in_one_go_too(given: tuple[Path, Path], tmp_path: Path) -> None:
     model, data = given
     out = tmp_path / "out"
     common = [str(model), "--data", str(data), "--scheme", str(DEFAULT_SCHEME)]
-    assert main(["optimize", *common, "--max-error", "0.5", "--effort", "0.05", "--threads", "1", "-o", str(out)]) == 0
+    how = ["--max-error", "0.5", "--runtime", "onnxruntime", "--effort", "0.01", "--threads", "1", "-o", str(out)]
+    assert main(["optimize", *common, *how]) == 0
     onnx.checker.check_model(out / "components" / "model.onnx")
     for method in ("static", "dynamic", "float16"):
         chosen = common[:3] if method != "static" else common

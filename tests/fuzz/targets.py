@@ -32,7 +32,7 @@ ARTIFACTS = (
 )  # fmt: skip
 READERS: tuple[tuple[str, ...], ...] = (
     ("error", "{}", "--effort", "0.001"),
-    ("plan", "{}", "--max-error", "0.1"),
+    ("plan", "{}", "--max-error", "0.1", "--effort", "0.001"),
     ("plan", "{}", "--max-error", "0.1", "--cluster", "{}/cluster.toml"),
     ("build", "{}"),
     ("run", "{}", "--runs", "3"),
@@ -122,7 +122,8 @@ def make_base(folder: Path) -> None:
     out = str(folder / "out")
     model = ("profile", str(folder / "models" / "pyramid.onnx"), "--data", str(folder / "data.npy"), "--scheme", SCHEME)
     _run((*model, "--effort", "0.01", "-o", out))
-    for command in (("error", "--effort", "0.01"), ("plan", "--max-error", "0.1"), ("build",), ("run", "--runs", "5")):
+    plan = ("plan", "--max-error", "0.1", "--effort", "0.01")
+    for command in (("error", "--effort", "0.01"), plan, ("build",), ("run", "--runs", "5")):
         _run((command[0], out, *command[1:]))
 
 

@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taglio.cluster.file import parse
-from taglio.errors import BadOption
 from taglio.plan.assemble import Assembled, assemble
 from taglio.plan.costs import evaluate
 from taglio.plan.evolution import Pool, Pools
@@ -74,10 +73,7 @@ def test_any_order_lets_blocks_run_after_what_they_read(problem: Problem, seed: 
 @settings(STEADY, max_examples=30)
 @given(made_up.problems(largest=5, sparing=False))
 def test_a_pool_only_becomes_better_and_keeps_the_limits(problem: Problem) -> None:
-    try:
-        assembled = assemble([workload(problem)], CLUSTER, Goal())
-    except BadOption:
-        return
+    assembled = assemble([workload(problem)], CLUSTER, Goal())
     search = LocalSearch(assembled, Goal())
     pool = Pool(search, [Timetable(assembled, 0)], price=1e-5)
     allowed = assembled.problem.allowed.reshape(len(assembled.problem.nodes), -1)

@@ -32,7 +32,9 @@ def refined(staged: Staged, near: Assignment, patch: pytest.MonkeyPatch) -> tupl
 
     patch.setattr(measure, "time_models", later)
     builder, feeds = work.builder(known.scheme, None), work.data.held_out.samples[:2]
-    found = refine_near(work.model, work.graph, builder, known, feeds, work.setup.options(), Effort(), near=near)
+    found = refine_near(
+        work.model, work.graph, builder, known, feeds, work.setup.options(), Effort(budget_s=0.1), near=near
+    )
     return found, seen
 
 

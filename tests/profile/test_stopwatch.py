@@ -1,7 +1,9 @@
 """What is timed on a machine that lets short runs through and then stops them is what the machine sustains."""
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import repeat
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,7 +13,7 @@ from hypothesis import strategies as st
 
 from taglio.profile import quota, speed, stopwatch
 from taglio.profile.measure import MIXES, mixes_within
-from taglio.profile.speed import reference_seconds, waking_seconds
+from taglio.profile.speed import Speeds, reference_seconds, waking_seconds
 from taglio.profile.stopwatch import STRETCH_S, Effort, Feed, run_for, stretch_s, stretches, summarize, unpaused
 
 SECONDS = st.lists(st.floats(1e-4, 1.0), min_size=1, max_size=200)
@@ -170,6 +172,27 @@ def test_the_reference_takes_what_the_quota_sustains_however_long_the_device_res
     monkeypatch.setattr(speed, "quota", lambda: quota.Quota(0.005, 0.01))
     monkeypatch.setattr(speed, "_session", lambda _threads: (machine, {}))
     assert reference_seconds(1, 0.015) == pytest.approx(0.0004, rel=0.03)
+
+
+def test_looks_at_the_machines_speed_take_what_they_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[float] = []
+
+    def look(_threads: int, least_s: float) -> float:
+        asked.append(least_s)
+        return 1.0
+
+    monkeypatch.setattr(speed, "reference_seconds", look)
+    assert Speeds(1, 0.01).told() == (1.0, 1.0)
+    assert asked == [0.01, 0.01]
+
+
+def test_what_is_read_of_a_kernels_profile(tmp_path: Path) -> None:
+    """Other events, and whatever else an event tells, are passed over."""
+    path = tmp_path / "profile.json"
+    kernel = {"cat": "Node", "name": "conv_kernel_time", "args": {"op_name": "Conv", "output_size": "8"}, "ph": "X"}
+    events = [{"cat": "Session", "name": "model_run", "dur": 9}, {"cat": "Node", "name": "conv_fence_before", "dur": 7}]
+    path.write_text(json.dumps(events + [kernel | {"dur": each} for each in (900, 30, 20, 40)]))
+    assert stopwatch._kernel_seconds(path, 1, None, [0, 1, 2, 3]) == {"conv": pytest.approx(3e-5)}
 
 
 def test_what_waiting_costs_is_small_and_not_negative() -> None:

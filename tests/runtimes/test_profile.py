@@ -1,21 +1,38 @@
 """A profile taken in OpenVINO: of its own compiled graphs, joined to the model's blocks, and planned with."""
 
 import importlib.util
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from taglio.embedded import digits_data, digits_model
-from tests.end_to_end.command import refused, taglio
+from tests.conftest import once
+from tests.end_to_end.command import Case, refused, taglio
 
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("openvino") is None, reason="needs openvino: run make test-backends"
-)
-ASKED = (digits_model(), "--data", digits_data(), "--scheme", "qdq-u8s8-sym-pc", "--runtime", "openvino")
+pytestmark = [
+    pytest.mark.whole,
+    pytest.mark.skipif(
+        importlib.util.find_spec("openvino") is None, reason="needs openvino: pip install 'taglio[openvino]'"
+    ),
+]
+HOW = ("--scheme", "qdq-u8s8-sym-pc", "--runtime", "openvino")
 
 
-def test_blocks_have_openvinos_times(tmp_path: Path) -> None:
-    profile = taglio("profile", *ASKED, "--effort", 0.1, "-o", tmp_path, "--json").json()
+@pytest.fixture(scope="module")
+def profiled(few_digits: Case, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    """The embedded model's workspace with a profile of OpenVINO's, and what was printed of it."""
+
+    def make(folder: Path) -> Any:
+        asked = (*few_digits.arguments(), *HOW, "--effort", 0.02, "-o", folder / "out", "--json")
+        return taglio("profile", *asked).json()
+
+    folder, printed = once(tmp_path_factory, "openvino", make)
+    return folder / "out", printed
+
+
+def test_blocks_have_openvinos_times(profiled: tuple[Path, Any]) -> None:
+    profile = profiled[1]
     assert profile["conditions"]["runtime"] == "openvino"
     runs = {run["name"]: run for run in profile["runs"]}
     for name in ("float32", "int8"):
@@ -28,20 +45,25 @@ def test_blocks_have_openvinos_times(tmp_path: Path) -> None:
     assert {time["precision"] for time in profile["blocks"]} >= {"float32", "int8"}
 
 
-def test_the_whole_flow_decides_by_openvinos_clock(tmp_path: Path) -> None:
-    taglio("optimize", *ASKED, "--max-error", "10%", "--effort", 0.05, "-o", tmp_path, "--json").json()
+def test_the_whole_flow_decides_by_openvinos_clock(tiny: Case, tmp_path: Path) -> None:
+    asked = (*tiny.arguments(), *HOW, "--max-error", "10%", "--effort", 0.01, "-o", tmp_path, "--json")
+    taglio("optimize", *asked).json()
     ran = taglio("run", tmp_path, "--runs", 5, "--json").json()
     assert (ran["runtime"], ran["profiled_in"]) == ("openvino", "openvino")
 
 
-def test_layers_alone_are_onnx_runtimes(tmp_path: Path) -> None:
-    refused(taglio("profile", *ASKED, "--layers", "upstream", "-o", tmp_path), "--layers times ONNX Runtime")
+def test_layers_alone_are_onnx_runtimes(tiny: Case, tmp_path: Path) -> None:
+    refused(
+        taglio("profile", *tiny.arguments(), *HOW, "--layers", "upstream", "-o", tmp_path),
+        "--layers times ONNX Runtime",
+    )
 
 
-def test_a_device_of_a_cluster_is_planned_with_times_of_its_own_runtime(tmp_path: Path) -> None:
-    out, cluster = tmp_path / "out", tmp_path / "cluster.toml"
-    taglio("profile", *ASKED, "--effort", 0.1, "-o", out, "--json").json()
-    taglio("error", out, "--effort", 0.05, "--json").json()
+def test_a_device_of_a_cluster_is_planned_with_times_of_its_own_runtime(
+    profiled: tuple[Path, Any], tmp_path: Path
+) -> None:
+    out, cluster = Path(shutil.copytree(profiled[0], tmp_path / "out")), tmp_path / "cluster.toml"
+    taglio("error", out, "--effort", 0.01, "--json").json()
     text = """
 start = "here"
 [device.here]

@@ -15,7 +15,7 @@ from tests.models import conv_relu_chain, pyramid, saved, two_in_two_out
 
 ONE = SessionOptions(1)
 HAS_OPENVINO = importlib.util.find_spec("openvino") is not None
-WHY_NOT = "needs openvino: run make test-backends"
+WHY_NOT = "needs openvino: pip install 'taglio[openvino]'"
 here = pytest.mark.parametrize(
     "runtime",
     [

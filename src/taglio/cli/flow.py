@@ -140,8 +140,8 @@ def _quickstart(options: argparse.Namespace) -> int:
     from taglio.embedded import digits_data, digits_model
 
     arguments = [str(digits_model()), "--data", str(digits_data()), "--max-error", str(options.max_error)]
-    # Half the effort: under a minute on two cores.
-    arguments += ["--effort", "0.5", "-o", str(options.out)] + (["--json"] if options.json else [])
+    # A tenth of the effort: some twenty rounds of every model, and half a minute on two cores.
+    arguments += ["--effort", "0.1", "-o", str(options.out)] + (["--json"] if options.json else [])
     inner = argparse.ArgumentParser()
     _optimize_arguments(inner)
     return _optimize(inner.parse_args(arguments))

@@ -12,7 +12,7 @@ from taglio import weights
 from taglio.error.tally import OtherLoss, Outputs, PartLoss, Tally
 from taglio.errors import BadData
 from taglio.flow.work import Work
-from taglio.memory import Shelf, give_back
+from taglio.memory import Shelf, make_room
 from taglio.plan.result import Limits
 from taglio.profile.measure import FLOAT_RUN
 from taglio.runtimes.onnxruntime import NAME, SessionOptions, open_session, run_session
@@ -66,6 +66,7 @@ def answers(
         for name, tally in tallies.items():
             build = {**elsewhere, **models}.get(name)
             there = work.setup.options((places or {}).get(name, options.runtime))
+            make_room(work.memory_bytes)
             session = _opened(folder / "model.onnx", build(), there) if build else None
             for index, (sample, reference_outputs) in enumerate(zip(samples, wanted, strict=True)):
                 found = _run(session, names, sample, name) if session else reference_outputs
@@ -89,7 +90,6 @@ def _answers(tally: Tally, top1: float | None, groups: Sequence[int], limits: Li
 
 
 def _opened(path: Path, proto: onnx.ModelProto, options: SessionOptions) -> Session:
-    give_back()
     weights.write(path, proto)
     return opener(options.runtime)(path, options)
 

@@ -116,7 +116,9 @@ def choose_places(
 ) -> Places:
     """The places of this machine by score, and the scheme (`scheme` where one was asked for) that is best there."""
     if work.setup.runtime != AUTO:
-        chosen, schemes = (scheme, ()) if scheme else choose(work, max_loss, metric, progress=progress)
+        chosen, schemes = (
+            (scheme, ()) if scheme else choose(work, max_loss, metric, progress=progress, effort=min(1.0, effort))
+        )
         return only(work.setup.runtime, chosen, schemes)
     found, stretches = _float_everywhere(work, max_loss, metric, effort, progress)
     work = _divided(work, stretches)

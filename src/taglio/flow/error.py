@@ -57,7 +57,7 @@ def error_model(
     The scheme is that of `profile`. `provider` is what the error is measured on ("cpu", "cuda" or "auto"), `confidence`
     the share of plans whose error is under the model's upper end, `effort` scales the time given to measuring.
 
-    >>> error = taglio.error_model(model, profile, effort=0.05)
+    >>> error = taglio.error_model(model, profile, effort=0.02)
     >>> error.predict(model.graph, {})
     0.0
     """

@@ -56,7 +56,7 @@ def optimize(
     float and all-int8; where nothing in int8 is both, it is the float model. Raises Infeasible where blocks that are
     forced into int8 break the bound, BadModel, BadData or BadOption for what cannot be used.
 
-    >>> result = taglio.optimize(model, max_error=0.02, effort=0.05, scheme="qdq-u8s8-asym-pc")
+    >>> result = taglio.optimize(model, max_error=0.02, effort=0.02, scheme="qdq-u8s8-asym-pc")
     >>> result.table.plan.holds(0.02), sorted(result.session().run(images[0]))
     (True, ['logits'])
     """

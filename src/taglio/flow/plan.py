@@ -99,7 +99,7 @@ def plan(
     name patterns of blocks; `pins` ("DEVICE=PATTERN"), or `cuts` (tensors) and `devices`, place blocks by hand.
     Raises Infeasible where no plan keeps the bound.
 
-    >>> plan = taglio.plan(model, profile, error, max_error=0.02, effort=0.05)
+    >>> plan = taglio.plan(model, profile, error, max_error=0.02, effort=0.02)
     >>> plan.measured_error <= 0.02
     True
     """

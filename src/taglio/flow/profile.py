@@ -32,7 +32,7 @@ def profile(
     relative L2 error of `max_error`. `effort` scales the time given to measuring; `progress` is called with a stage,
     what is done and the total.
 
-    >>> profile = taglio.profile(model, scheme="qdq-u8s8-asym-pc", effort=0.05)
+    >>> profile = taglio.profile(model, scheme="qdq-u8s8-asym-pc", effort=0.02)
     >>> str(profile.scheme), len(profile.runs) > 10
     ('qdq-u8s8-asym-pc', True)
     """

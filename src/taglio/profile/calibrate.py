@@ -24,7 +24,7 @@ def calibrate(runs: Sequence[Run], graph: Graph) -> tuple[Tables, dict[str, floa
     unseen = []
     for index, run in enumerate(runs):
         others = fit([*runs[:index], *runs[index + 1 :]], graph)
-        unseen.append(np.array(parts(others, graph, moving, run)) / run.wall_s)
+        unseen.append(np.array(parts(others, graph, moving, [run])[0]) / run.wall_s)
     shares = np.array(unseen)
     errors = shares.sum(axis=1) - 1.0
     features = shares[:, :2]

@@ -63,7 +63,7 @@ def fit(runs: Sequence[Run], graph: Graph) -> Tables:
     blocks, surplus = _block_times(runs, graph, moving)
     glue, quantize_rate, dequantize_rate = _glue(runs, graph, moving, surplus)
     tables = Tables(blocks, glue, 0.0, scale, overhead, quantize_rate, dequantize_rate)
-    sums = [parts(tables, graph, moving, run) for run in runs]
+    sums = parts(tables, graph, moving, runs)
     rest = _mean([(run.wall_s - sum(each), run.weight) for run, each in zip(runs, sums, strict=True)])
     # The session's own cost a run, and kernels that nobody owns. More than that is noise, and belongs to blocks: every
     # component pays the session's, so that of a large network none would be worth another device.
@@ -141,21 +141,26 @@ def conformal_ratio(
     return ordered[-1][0]
 
 
-def parts(tables: Tables, graph: Graph, moving: Sequence[Flow], run: Run) -> tuple[float, float, float]:
-    """Predicted seconds of the blocks of `run`, of its changes of type, and of all else. A block that no run showed in
-    its precision is taken from another."""
+def parts(
+    tables: Tables, graph: Graph, moving: Sequence[Flow], runs: Sequence[Run]
+) -> list[tuple[float, float, float]]:
+    """Predicted seconds of the blocks of each run, of its changes of type, and of all else. A block that no run showed
+    in its precision is taken from another."""
     times = {(entry.block, entry.precision): entry.seconds for entry in tables.blocks}
     fallback: dict[str, float] = {}
     for entry in tables.blocks:
         fallback.setdefault(entry.block, entry.seconds)
-    glue = {entry.flow: entry for entry in tables.glue}
-    blocks = 0.0
-    for block in graph.blocks:
-        name = run.assignment[block.name].name if block.name in run.assignment else "float32"
-        blocks += times.get((block.name, name), fallback.get(block.name, 0.0))
-    moved = sum(flow_seconds(glue[flow.name], flow, run.assignment) for flow in moving)
-    still = sum(flow_seconds(priced(glue[flow.name], 0.0), flow, run.assignment) for flow in moving)
-    return blocks, moved - still, still + tables.overhead_s
+    glue = {entry.flow: (entry, priced(entry, 0.0)) for entry in tables.glue}
+    found = []
+    for run in runs:
+        blocks = 0.0
+        for block in graph.blocks:
+            name = run.assignment[block.name].name if block.name in run.assignment else "float32"
+            blocks += times.get((block.name, name), fallback.get(block.name, 0.0))
+        moved = sum(flow_seconds(glue[flow.name][0], flow, run.assignment) for flow in moving)
+        still = sum(flow_seconds(glue[flow.name][1], flow, run.assignment) for flow in moving)
+        found.append((blocks, moved - still, still + tables.overhead_s))
+    return found
 
 
 def priced(glue: Glue, factor: float) -> Glue:

@@ -18,7 +18,7 @@ from taglio.profile.calibrate import calibrate
 from taglio.profile.fit import Run, conformal_ratio
 from taglio.profile.machine import describe
 from taglio.profile.result import Conditions, Profile, WholeRun, changes, writes
-from taglio.profile.speed import Speeds, middle_half, waking_seconds
+from taglio.profile.speed import REFERENCE_S, Speeds, middle_half, waking_seconds
 from taglio.profile.stopwatch import Effort, Feed, Progress, Timed, WallTime, run_once, time_models
 from taglio.quantize.effective import effective
 from taglio.quantize.precision import Assignment, Precision, precisions
@@ -34,6 +34,8 @@ FLOAT_RUN = "float32"
 _POOL = 30
 # What showing a state once more is worth, by how often it was shown already.
 _WORTH = {0: 1.0, 1: 0.4, 2: 0.1}
+# What a look at the machine's speed may take of the budget.
+_REFERENCE_SHARE = 0.1
 # A run counts a third where this part of its blocks is not in the plan's precision, and never less than _FAR.
 _NEAR, _FAR = 0.15, 0.05
 
@@ -59,7 +61,7 @@ def profile(
     del float32  # one session at a time
     mixes = covering_mixes(graph, choices, count, seed)
     assignments = {**pure, **mixes}
-    speeds = Speeds(options.threads)
+    speeds = Speeds(options.threads, min(REFERENCE_S, _REFERENCE_SHARE * effort.budget_s))
     timed = time_models(
         {name: partial(builder.build, assignment) for name, assignment in assignments.items()},
         feeds,
@@ -111,7 +113,7 @@ def refine_near(
     Twice, so that the fit without one, of which calibrate.py learns what it gets wrong, has the other still.
     """
     assignments: dict[str, Assignment] = {FLOAT_RUN: {}, **({"near": near, "near too": near} if near else {})}
-    speeds = Speeds(options.threads)
+    speeds = Speeds(options.threads, min(REFERENCE_S, _REFERENCE_SHARE * effort.budget_s))
     timed = time_models(
         {name: partial(builder.build, assignment) for name, assignment in assignments.items()},
         feeds,

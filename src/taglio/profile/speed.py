@@ -64,20 +64,20 @@ def waking_seconds() -> float:
 class Speeds:
     """What it takes every few seconds, while something else is measured."""
 
-    def __init__(self, threads: int) -> None:
-        self._threads = threads
-        self._seen = [reference_seconds(threads)]
+    def __init__(self, threads: int, least_s: float = REFERENCE_S) -> None:
+        self._threads, self._least_s = threads, least_s
+        self._seen = [reference_seconds(threads, least_s)]
         self._looked_s = time.monotonic()
 
     def look(self) -> None:
         """Time it again where that was long ago."""
         if time.monotonic() - self._looked_s > _EVERY_S:
-            self._seen.append(reference_seconds(self._threads))
+            self._seen.append(reference_seconds(self._threads, self._least_s))
             self._looked_s = time.monotonic()
 
     def told(self) -> tuple[float, ...]:
         """All that was seen, and one more."""
-        return (*self._seen, reference_seconds(self._threads))
+        return (*self._seen, reference_seconds(self._threads, self._least_s))
 
 
 @cache

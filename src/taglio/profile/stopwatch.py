@@ -6,7 +6,6 @@ for a stretch and keeps the mean: a quota of processor time (half a core) lets m
 then stops the process, and what it sustains is what counts.
 """
 
-import json
 import random
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -16,13 +15,14 @@ from itertools import cycle, islice
 from pathlib import Path
 from statistics import median
 
+import msgspec
 import numpy as np
 import onnx
 
 from taglio import weights
 from taglio.artifact import require
 from taglio.errors import MeasurementFailed, TaglioError, one_line
-from taglio.memory import give_back, used_bytes
+from taglio.memory import make_room, used_bytes
 from taglio.profile import openvino_clock
 from taglio.profile.busy import Watch, enough, kept, others_in
 from taglio.profile.quota import quota
@@ -199,8 +199,7 @@ def time_models(
     with scratch() as folder:
         paths = {name: folder / f"{index}.onnx" for index, name in enumerate(models)}
         for index, (name, build) in enumerate(models.items()):
-            if limit_bytes is not None:
-                give_back()
+            make_room(limit_bytes)
             if as_it_is:
                 weights.write(paths[name], build())
             else:
@@ -250,8 +249,7 @@ def _opened(
 ) -> dict[str, Session]:
     """Sessions of the models called `names`, as many as leave this process under `limit_bytes`: another is taken to
     need what the largest has needed, which `warmup` runs show. At least one, but for those that are `refused`."""
-    if limit_bytes is not None:
-        give_back()
+    make_room(limit_bytes)
     sessions: dict[str, Session] = {}
     largest = 0
     for name in names:
@@ -406,7 +404,7 @@ def stretch_s(sessions: Mapping[str, Session], feeds: Sequence[Feed], effort: Ef
     name, session = next(iter(sessions.items()))
     for _ in range(effort.warmup):
         run_once(name, session, feeds[0])
-    found = run_for(STRETCH_S, name, session, cycle(feeds))
+    found = run_for(min(STRETCH_S, effort.budget_s), name, session, cycle(feeds))
     return min(STRETCH_S, effort.budget_s / (effort.minimum * len(sessions))) if scatter(found) else 0.0
 
 
@@ -446,13 +444,21 @@ def _rounds(
     return walls, effort.warmup + again, effort.warmup + paused
 
 
+class _Event(msgspec.Struct):
+    """What counts of an event of ONNX Runtime's profile; `dur` in microseconds."""
+
+    cat: str = ""
+    name: str = ""
+    dur: float = 0.0
+
+
 def _kernel_seconds(path: Path, warmup: int, longest_s: float | None, counted: Sequence[int]) -> dict[str, float]:
     """By kernel, of the runs that are `counted`; with `longest_s` where the process pauses, and has worked for no
     longer when it does."""
     durations: dict[str, list[float]] = {}
-    for event in json.loads(path.read_text()):
-        if event.get("cat") == "Node" and event["name"].endswith(_KERNEL_SUFFIX):
-            durations.setdefault(event["name"][: -len(_KERNEL_SUFFIX)], []).append(event["dur"] * 1e-6)
+    for event in msgspec.json.decode(path.read_bytes(), type=list[_Event]):
+        if event.cat == "Node" and event.name.endswith(_KERNEL_SUFFIX):
+            durations.setdefault(event.name[: -len(_KERNEL_SUFFIX)], []).append(event.dur * 1e-6)
     # The first runs allocate; it is not what a served model pays.
     runs = max((len(values) for values in durations.values()), default=0)
     later = {}

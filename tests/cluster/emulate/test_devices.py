@@ -11,12 +11,12 @@ import pytest
 from taglio.cluster.emulate import needs
 from taglio.cluster.emulate.devices import start_devices
 from taglio.cluster.emulate.emulation import Emulation
-from tests.cluster.engine.devices import CLUSTER, bench, needs_ray, planned
+from tests.cluster.engine.devices import CLUSTER, needs_ray, planned
 from tests.conftest import Staged
 
 pytestmark = [
     needs_ray,
-    pytest.mark.slow,
+    pytest.mark.whole,
     pytest.mark.skipif(needs.missing() is not None, reason=f"cannot emulate here: {needs.missing()}"),
 ]
 
@@ -25,7 +25,7 @@ def test_requests_take_what_the_links_take(digits_staged: Staged, tmp_path: Path
     out, file = tmp_path / "out", tmp_path / "cluster.toml"
     shutil.copytree(digits_staged.folder, out)
     file.write_text(CLUSTER.replace("latency_ms = 0.5", "latency_ms = 20").replace("= 4\n", "= 4\ncpus = 1\n"))
-    planned(bench(), out, file)
+    planned(out, file)
     with Emulation(file) as made:
         start_devices(made)
         words = [sys.executable, "-m", "taglio.cli", "run", str(out), "--cluster", str(file), "--runs", "10", "--json"]

@@ -24,6 +24,7 @@ from tests.end_to_end.command import ENVIRONMENT, ROOT
 pytestmark = [
     pytest.mark.skipif(needs.missing() is not None, reason=f"cannot emulate here: {needs.missing()}"),
     pytest.mark.alone,
+    pytest.mark.whole,
 ]
 
 CLUSTER = """

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from tests.end_to_end.command import ENVIRONMENT, Ran
+from tests.end_to_end.command import ENVIRONMENT, Ran, taglio
 
 needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed: pip install 'taglio[cluster]'")
 
@@ -131,14 +131,12 @@ def bench(tls: Path | None = None, head: str = "camera") -> Bench:
     return Bench(Path(tempfile.mkdtemp(prefix="tg", dir="/tmp")), port, tls, head)
 
 
-def planned(bench: Bench, out: Path, cluster: Path, *options: object) -> dict[str, Any]:
-    """Plan with PINS, and build; the plan."""
+def planned(out: Path, cluster: Path, *options: object) -> dict[str, Any]:
+    """Plan with PINS, and build, in this process, for no device is asked; the plan."""
     pins = [word for pin in PINS for word in ("--pin", pin)]
-    ran = bench.command(
-        "plan", out, "--cluster", cluster, "--max-error", "5%", "--time-limit", 1, *pins, *options, "--json"
-    )
-    found: dict[str, Any] = ran.json()["plans"][0]
-    bench.command("build", out, "--json").json()
+    asked = ("--cluster", cluster, "--max-error", "5%", "--time-limit", 1, *pins, *options)
+    found: dict[str, Any] = taglio("plan", out, *asked, "--json").json()["plans"][0]
+    taglio("build", out, "--json").json()
     return found
 
 

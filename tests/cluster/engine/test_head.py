@@ -10,7 +10,7 @@ import pytest
 from tests.cluster.engine.devices import Bench, answering, bench, last_json, needs_ray, planned, until
 from tests.end_to_end.command import refused
 
-pytestmark = [needs_ray, pytest.mark.slow]
+pytestmark = [needs_ray, pytest.mark.whole]
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,7 @@ def running() -> Iterator[Bench]:
 
 def test_a_head_whose_process_ends_costs_no_request_and_comes_back(running: Bench, out: Path, cluster: Path) -> None:
     """What only the head can do, starting a component's process anew, is asked of the one that came back."""
-    planned(running, out, cluster)
+    planned(out, cluster)
     with running.begin("run", out, "--cluster", cluster, "--runs", 4000, "--json") as process:
         try:
             until(lambda: process.poll() is not None or answering(running), 60.0, "requests under way")
@@ -47,7 +47,7 @@ def test_a_head_whose_process_ends_costs_no_request_and_comes_back(running: Benc
 
 def test_a_head_that_is_killed_and_started_again_costs_no_request(running: Bench, out: Path, cluster: Path) -> None:
     """It goes on with what it knew, where a head that was stopped would begin another cluster."""
-    planned(running, out, cluster)
+    planned(out, cluster)
     with running.begin("run", out, "--cluster", cluster, "--runs", 4000, "--json") as process:
         try:
             until(lambda: process.poll() is not None or answering(running), 60.0, "requests under way")

@@ -89,7 +89,7 @@ def _addresses(process: Path) -> Iterator[str]:
 
 @linux
 @needs_ray
-@pytest.mark.slow
+@pytest.mark.whole
 @pytest.mark.parametrize(("head", "joined"), [("127.0.0.1", "127.0.0.1"), ("127.0.0.2", "127.0.0.3")])
 def test_devices_listen_where_they_were_told(devices: Bench, head: str, joined: str) -> None:
     address = f"{head}:{devices.port}"
@@ -103,7 +103,7 @@ def test_devices_listen_where_they_were_told(devices: Bench, head: str, joined: 
 
 @linux
 @needs_ray
-@pytest.mark.slow
+@pytest.mark.whole
 @pytest.mark.skipif(needs.missing() is not None, reason=f"cannot emulate here: {needs.missing()}")
 def test_emulated_devices_listen_on_their_own_addresses(tmp_path: Path) -> None:
     file = tmp_path / "cluster.toml"
@@ -124,7 +124,7 @@ def test_emulated_devices_listen_on_their_own_addresses(tmp_path: Path) -> None:
 
 @linux
 @needs_ray
-@pytest.mark.slow
+@pytest.mark.whole
 @pytest.mark.parametrize("port", [8265, 10001, 15151, 52365])
 def test_ports_that_ray_would_set_aside(port: int, devices: Bench) -> None:
     with socket.socket() as probe:

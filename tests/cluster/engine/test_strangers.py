@@ -12,7 +12,7 @@ from tests.cluster.engine.devices import CLUSTER, Bench, bench, needs_ray, plann
 from tests.conftest import Staged
 from tests.end_to_end.command import refused
 
-pytestmark = [needs_ray, pytest.mark.slow]
+pytestmark = [needs_ray, pytest.mark.whole]
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def test_with_certificates_plain_text_is_refused(locked: Bench, digits_staged: S
     assert locked.start("server").json()["name"] == "server"
     out, cluster = Path(shutil.copytree(digits_staged.folder, tmp_path / "out")), tmp_path / "cluster.toml"
     cluster.write_text(CLUSTER)
-    planned(locked, out, cluster)
+    planned(out, cluster)
     ran = locked.command("run", out, "--cluster", cluster, "--runs", 5, "--json").json()
     assert (ran["requests"], ran["identical"]) == (5, 5)
 

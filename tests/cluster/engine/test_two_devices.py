@@ -15,9 +15,9 @@ import pytest
 
 from taglio.cluster.file import parse
 from tests.cluster.engine.devices import CLUSTER, Bench, answering, bench, last_json, needs_ray, planned, until
-from tests.end_to_end.command import SCHEME, Case, refused
+from tests.end_to_end.command import SCHEME, Case, refused, taglio
 
-pytestmark = [needs_ray, pytest.mark.slow]
+pytestmark = [needs_ray, pytest.mark.whole]
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def test_status_says_what_each_device_is(running: Bench) -> None:
 
 
 def test_requests_are_answered_as_one_process_answers(running: Bench, out: Path, cluster: Path) -> None:
-    plan = planned(running, out, cluster)
+    plan = planned(out, cluster)
     assert {each["device"] for each in plan["placements"]} == {"camera", "server"}
     ran = running.command("run", out, "--cluster", cluster, "--runs", 30, "--json").json()
     assert (ran["requests"], ran["identical"], ran["resent"]) == (30, 30, 0)
@@ -89,7 +89,7 @@ def test_the_whole_flow_times_the_plan_on_every_device(
 
 
 def test_a_changed_component_is_logged_and_sent_again(running: Bench, out: Path, cluster: Path) -> None:
-    planned(running, out, cluster)
+    planned(out, cluster)
     running.command("run", out, "--cluster", cluster, "--runs", 1, "--json").json()
     theirs = next(each["sha256"] for each in last_manifest(out) if each["device"] == "server")
     kept = next((running.folder / "d" / "server" / "components").glob(f"{theirs}*"))
@@ -147,7 +147,7 @@ def test_wrong_commands_are_refused_in_one_line(
 
 
 def test_a_killed_device_costs_no_request(running: Bench, out: Path, cluster: Path) -> None:
-    planned(running, out, cluster)
+    planned(out, cluster)
     with _killed(running, "run", out, "--cluster", cluster, "--runs", 2000, "--json") as process:
         said, error = process.communicate(timeout=240.0)
     assert process.returncode == 0, error
@@ -159,7 +159,7 @@ def test_a_killed_device_costs_no_request(running: Bench, out: Path, cluster: Pa
 
 
 def test_a_killed_device_comes_back(running: Bench, out: Path, cluster: Path) -> None:
-    planned(running, out, cluster)
+    planned(out, cluster)
     with _killed(running, "run", out, "--cluster", cluster, "--runs", 1_000_000) as process:
         assert process.stderr is not None
         said: list[str] = []
@@ -178,9 +178,9 @@ def test_a_device_that_slows_down_loses_its_blocks_for_good(running: Bench, out:
     """Blocks are on the server because the camera is said to be four times as slow; then the server is slower still."""
     cluster = tmp_path / "cluster.toml"
     cluster.write_text(CLUSTER.replace('profile = "profile.json"', 'scale = { of = "profile.json", factor = 4.0 }', 1))
-    found = running.command("plan", out, "--cluster", cluster, "--max-error", "5%", "--time-limit", 1, "--json").json()
+    found = taglio("plan", out, "--cluster", cluster, "--max-error", "5%", "--time-limit", 1, "--json").json()
     assert {each["device"] for each in found["plans"][0]["placements"]} == {"server"}
-    running.command("build", out, "--json").json()
+    taglio("build", out, "--json").json()
     with running.begin("run", out, "--cluster", cluster, "--runs", 4000, "--json") as process:
         try:
             until(lambda: process.poll() is not None or answering(running), 60.0, "requests under way")

@@ -90,7 +90,7 @@ def test_pairs_need_samples() -> None:
         scored("similarity", outputs, outputs)
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 @pytest.mark.skipif(
     not (SHARED / "models" / "yunet-n-640.onnx").exists(), reason="../shared is not beside the checkout"
 )
@@ -112,7 +112,7 @@ def test_two_trained_detectors_of_other_heads_find_the_same_faces() -> None:
         assert (distance.min(axis=1) < 0.03).all()
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 @pytest.mark.skipif(
     not (SHARED / "models" / "wild" / "ch_PP-OCRv4_rec_infer.onnx").exists(),
     reason="../shared is not beside the checkout",
