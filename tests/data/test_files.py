@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from taglio.data.dataset import one_of_each, split, typical
+from taglio.data.dataset import Samples, one_of_each, split, spread, typical
 from taglio.data.files import load
 from taglio.data.images import Preprocess, parse_preprocess
 from taglio.data.spec import InputSpec
@@ -403,6 +403,26 @@ def test_shapes_are_the_datas_and_the_batch_may_be_anywhere(tmp_path: Path) -> N
     assert {name: array.shape for name, array in one.samples[1].items()} == {
         "input": (1, 5), "sr": (), "state": (2, 1, 8)
     }  # fmt: skip
+
+
+def test_samples_are_spread_over_the_shapes_as_these_occur() -> None:
+    sizes = [2, 9, 2, 2, 5, 2, 2, 5]
+    samples = [{"x": rows(1, size)} for size in sizes]
+    assert sorted(sizes[index] for index in spread(samples, 4)) == [2, 2, 5, 9]
+    assert len(set(spread(samples, 4))) == 4
+    assert spread(samples[:1], 4) == [0]
+
+
+def test_values_beyond_the_room_wait_in_a_file() -> None:
+    """Whether they come as one array or from a generator; they are what they were."""
+    values, spec = rows(6, 5), [VECTOR]
+    wanted = from_values(values, spec)
+    for source in (values, iter(list(values))):
+        filed = from_values(source, spec, room_bytes=0)
+        assert filed.sha256 == wanted.sha256
+        assert isinstance(filed.samples, Samples)
+        assert filed.samples._shelf._file is not None
+        np.testing.assert_array_equal(filed.samples[3]["x"], wanted.samples[3]["x"])
 
 
 def test_a_folder_of_arrays_holds_samples_of_several_shapes_one_of_them_empty(tmp_path: Path) -> None:

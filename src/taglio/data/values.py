@@ -10,21 +10,27 @@ from typing import Any
 import numpy as np
 
 from taglio.data.arrays import Column, Named, by_input, from_columns, one_sample
-from taglio.data.dataset import LABEL_KEYS, Dataset, assemble, checked_labels, checked_limit, evenly, one_array
+from taglio.data.dataset import LABEL_KEYS, Dataset, Samples, assemble, checked_labels, checked_limit, evenly, one_array
 from taglio.data.spec import Array, InputSpec, batch_symbol
 from taglio.errors import BadData
 
 
 def from_values(
-    values: Any, inputs: Sequence[InputSpec], limit: int | None = None, labels: Any = None, source: str = "data"
+    values: Any,
+    inputs: Sequence[InputSpec],
+    limit: int | None = None,
+    labels: Any = None,
+    source: str = "data",
+    room_bytes: float | None = None,
 ) -> Dataset:
     """Samples from an array [N, *sample], from such arrays by input name, or from an iterable of samples.
 
     A sample of an iterable is an array, arrays by input name, or arrays in the order of the inputs, perhaps with a
     label behind them; `labels` [N] bring labels that the values lack. Where the model fixes its batch, several in one
     (as loaders give) are taken apart; where its batch is dynamic, they stay together. At most `limit` samples (None:
-    512) are kept: evenly spaced where the length is known, the first ones of a generator. `source` is what errors call
-    the values. Raises BadData for values that do not fit the model.
+    512) are kept: evenly spaced where the length is known, the first ones of a generator; what exceeds `room_bytes`
+    (None: no limit) waits in a file. `source` is what errors call the values. Raises BadData for values that do not fit
+    the model.
     """
     at_most = checked_limit(limit, inputs, f"`{source}`")
     given = None if labels is None else _array(labels, "`labels`")
@@ -35,12 +41,12 @@ def from_values(
     elif isinstance(values, (str, bytes)) or not (hasattr(values, "__iter__") or hasattr(values, "__getitem__")):
         raise BadData(f"`{source}` is a {type(values).__name__}: give arrays by input name, or an iterable of samples")
     else:
-        return _from_items(values, inputs, at_most, given, source)
+        return _from_items(values, inputs, at_most, given, source, room_bytes)
     if given is not None:
         if any(key in LABEL_KEYS for key in columns):
             raise BadData(f"`{source}` holds labels already: leave `labels` out")
         columns[LABEL_KEYS[0]] = Column(given)
-    return from_columns(f"`{source}`", columns, inputs, at_most)
+    return from_columns(f"`{source}`", columns, inputs, at_most, room_bytes=room_bytes)
 
 
 def one_feed(sample: Any, inputs: Sequence[InputSpec]) -> dict[str, Array]:
@@ -51,10 +57,15 @@ def one_feed(sample: Any, inputs: Sequence[InputSpec]) -> dict[str, Array]:
 
 
 def _from_items(
-    values: Iterable[Any], inputs: Sequence[InputSpec], limit: int, given: Array | None, source: str
+    values: Iterable[Any],
+    inputs: Sequence[InputSpec],
+    limit: int,
+    given: Array | None,
+    source: str,
+    room_bytes: float | None,
 ) -> Dataset:
     symbol = batch_symbol(inputs)
-    samples: list[dict[str, Array]] = []
+    samples = Samples([spec.name for spec in inputs], room_bytes)
     names: list[str] = []
     labels: list[Array] = []
     remarks: dict[str, None] = {}
