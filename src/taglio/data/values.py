@@ -25,7 +25,7 @@ def from_values(
 ) -> Dataset:
     """Samples from an array [N, *sample], from such arrays by input name, or from an iterable of samples.
 
-    A sample of an iterable is an array, arrays by input name, or arrays in the order of the inputs, perhaps with a
+    Columns of samples that differ in shape are lists. A sample of an iterable is an array, arrays by input name, or arrays in the order of the inputs, perhaps with a
     label behind them; `labels` [N] bring labels that the values lack. Where the model fixes its batch, several in one
     (as loaders give) are taken apart; where its batch is dynamic, they stay together. At most `limit` samples (None:
     512) are kept: evenly spaced where the length is known, the first ones of a generator; what exceeds `room_bytes`
@@ -34,9 +34,11 @@ def from_values(
     """
     at_most = checked_limit(limit, inputs, f"`{source}`")
     given = None if labels is None else _array(labels, "`labels`")
+    if isinstance(values, Mapping) and any(map(_ragged, values.values())):
+        return _from_items(_rows(values, source), inputs, at_most, given, source, room_bytes)
     if isinstance(values, Mapping):
         columns = {str(key): Column(_array(value, f"`{source}`[{key!r}]")) for key, value in values.items()}
-    elif isinstance(values, np.ndarray) or hasattr(values, "detach"):
+    elif hasattr(values, "__array__") or hasattr(values, "detach"):
         columns = {"": Column(_array(values, f"`{source}`"))}
     elif isinstance(values, (str, bytes)) or not (hasattr(values, "__iter__") or hasattr(values, "__getitem__")):
         raise BadData(f"`{source}` is a {type(values).__name__}: give arrays by input name, or an iterable of samples")
@@ -81,7 +83,9 @@ def _from_items(
         if given is not None:
             label = given[index] if index < len(given) else None
         for piece, feed in enumerate(_taken_apart(inputs, arrays)):
-            samples.append({spec.name: one_sample(where, spec, feed[spec.name], symbol) for spec in inputs})
+            sample = {spec.name: one_sample(where, spec, feed[spec.name], symbol) for spec in inputs}
+            # What is given one by one may be given in the same buffer each time.
+            samples.append(sample if total else {name: array.copy() for name, array in sample.items()})
             names.append(str(index) if feed is arrays else f"{index}.{piece}")
             if label is not None:
                 labels.append(label if feed is arrays or label.ndim == 0 else label[piece])
@@ -114,7 +118,7 @@ def _named(where: str, item: Any, inputs: Sequence[InputSpec]) -> Named:
         known = {str(key): value for key, value in item.items() if key in wanted or _is_array_like(value)}
         left_out = [key for key in item if str(key) not in known]
         found = {key: Column(_array(value, f"{where}[{key!r}]")) for key, value in known.items()}
-        named = by_input(where, found, inputs, extra=True)
+        named = by_input(where, found, inputs)
         more = f"{where}: {', '.join(map(repr, left_out))} is no input of the model, and was left out"
         return Named(named.arrays, named.labels, (*named.remarks, more) if left_out else named.remarks)
     several = isinstance(item, (tuple, list)) and any(
@@ -141,6 +145,22 @@ def _taken_apart(inputs: Sequence[InputSpec], arrays: dict[str, Array]) -> Itera
         return
     for row in range(several.pop()):
         yield {name: array[row : row + 1] for name, array in arrays.items()}
+
+
+def _ragged(column: Any) -> bool:
+    """Whether a column is a list of samples that differ in shape."""
+    try:
+        return isinstance(column, (list, tuple)) and len({np.shape(each) for each in column}) > 1
+    except ValueError:  # one is no array by itself
+        return True
+
+
+def _rows(columns: Mapping[Any, Any], source: str) -> list[dict[str, Any]]:
+    counts = {str(key): len(column) for key, column in columns.items()}
+    if len(set(counts.values())) > 1:
+        told = ", ".join(f"{name!r} {count}" for name, count in counts.items())
+        raise BadData(f"`{source}` has different numbers of samples ({told}): give the same number for each")
+    return [dict(zip(counts, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
 def _is_array_like(value: Any) -> bool:
