@@ -266,7 +266,9 @@ def cast(where: str, spec: InputSpec, array: Array) -> Array:
     with np.errstate(all="ignore"):
         made = np.ascontiguousarray(array.astype(target, copy=False)).reshape(array.shape)
         # Compared both ways: int8 -1 survives a round trip through uint8, and int64 is wider than float64.
-        if (source.kind != "f" or target.kind != "f") and ((made != array).any() or (made.astype(source) != array).any()):
+        if (source.kind != "f" or target.kind != "f") and (
+            (made != array).any() or (made.astype(source) != array).any()
+        ):
             raise BadData(f"{what}: it cannot hold all of {array.min()}..{array.max()}: rescale them")
         bad = np.count_nonzero(np.isnan(made) | (np.isinf(made) & ~np.isinf(array)))
     if bad:
