@@ -25,12 +25,12 @@ def from_values(
 ) -> Dataset:
     """Samples from an array [N, *sample], from such arrays by input name, or from an iterable of samples.
 
-    Columns of samples that differ in shape are lists. A sample of an iterable is an array, arrays by input name, or arrays in the order of the inputs, perhaps with a
-    label behind them; `labels` [N] bring labels that the values lack. Where the model fixes its batch, several in one
-    (as loaders give) are taken apart; where its batch is dynamic, they stay together. At most `limit` samples (None:
-    512) are kept: evenly spaced where the length is known, the first ones of a generator; what exceeds `room_bytes`
-    (None: no limit) waits in a file. `source` is what errors call the values. Raises BadData for values that do not fit
-    the model.
+    Columns of samples that differ in shape are lists. A sample of an iterable is an array, arrays by input name, or
+    arrays in the order of the inputs, perhaps with a label behind them; `labels` [N] bring labels that the values lack.
+    Where the model fixes its batch, several in one (as loaders give) are taken apart; where its batch is dynamic, they
+    stay together. At most `limit` samples (None: 512) are kept: evenly spaced where the length is known, the first ones
+    of a generator; what exceeds `room_bytes` (None: no limit) waits in a file. `source` is what errors call the values.
+    Raises BadData for values that do not fit the model.
     """
     at_most = checked_limit(limit, inputs, f"`{source}`")
     given = None if labels is None else _array(labels, "`labels`")

@@ -35,7 +35,8 @@ Observed = Mapping[str, Seen]
 
 def observe(model: Model, feed: Feed, label: str) -> dict[str, Seen]:
     """Every input and every tensor that an operator of the graph writes, in one inference of `feed`; sequences,
-    optionals and types of less than 16 bits that NumPy lacks are left out. Raises BadData, naming `label`, where the model cannot run it."""
+    optionals and types of less than 16 bits that NumPy lacks are left out. Raises BadData, naming `label`, where the
+    model cannot run it."""
     written = [name for node in model.proto.graph.node for name in node.output if name]
     types = tensor_types(model.proto)
     inferred = _static_shapes(model.proto) if len(written) > _ALL_OBSERVED else {}
