@@ -143,7 +143,7 @@ def _distance(reference: object, value: object) -> float:
     finite = np.isfinite(one)
     if one.shape != other.shape or not np.isfinite(other[finite]).all():
         return float("inf")
-    return float(np.linalg.norm((one - other)[finite]) / max(float(np.linalg.norm(one[finite])), 1e-30))
+    return float(np.linalg.norm(one[finite] - other[finite]) / max(float(np.linalg.norm(one[finite])), 1e-30))
 
 
 def _by_range(model: Model, graph: Graph, ranges: Ranges, scheme: Scheme) -> dict[str, str]:
