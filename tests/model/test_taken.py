@@ -269,7 +269,7 @@ def test_sparse_weights(tmp_path: Path) -> None:
     _, graph = taken(proto, tmp_path, {"x": X})
     assert all(block.quantizable for block in graph.blocks)
     proto.graph.sparse_initializer[0].indices.CopyFrom(constant("a/at", [1, 6, 16], np.int64))
-    with pytest.raises(BadModel, match="sparse weight a is damaged"):
+    with pytest.raises(BadModel):
         load(saved(proto, tmp_path))
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from onnx import numpy_helper, shape_inference
+from onnx import shape_inference
 
 from taglio import weights
 from taglio.errors import BadModel, one_line
@@ -73,21 +73,6 @@ def refuse_bad_weights(path: Path, proto: onnx.ModelProto) -> None:
                     f"{path}: weight {name} of {node.op_type} {node.name or node.output[0]} has {int(bad.sum())} "
                     f"NaN or Inf among {values.size:,} values: export the model from a healthy checkpoint"
                 )
-
-
-def make_dense(path: Path, proto: onnx.ModelProto) -> None:
-    """Turn sparse initialisers of the outer graph into dense ones, in place: nothing else here reads them. Raises
-    BadModel for indices outside their shape."""
-    for sparse in proto.graph.sparse_initializer:
-        name, shape = sparse.values.name, tuple(sparse.dims)
-        values, at = constant(path, sparse.values), constant(path, sparse.indices).astype(np.int64)
-        dense = np.zeros(prod(shape), values.dtype)
-        try:
-            dense[at if at.ndim < 2 else np.ravel_multi_index(tuple(at.T), shape)] = values
-        except (ValueError, IndexError) as error:
-            raise BadModel(f"{path}: sparse weight {name} is damaged ({one_line(error)}): export it again") from None
-        proto.graph.initializer.append(numpy_helper.from_array(dense.reshape(shape), name))
-    del proto.graph.sparse_initializer[:]
 
 
 def constant(path: Path, tensor: onnx.TensorProto) -> np.ndarray:

@@ -12,7 +12,7 @@ import onnx
 from taglio import weights
 from taglio.data.spec import InputSpec
 from taglio.errors import BadModel
-from taglio.model.check import make_dense, name_unknown_operators, refuse_bad_weights, refuse_damage
+from taglio.model.check import name_unknown_operators, refuse_bad_weights, refuse_damage
 from taglio.model.inputs import Feed, fix_shapes, input_specs, keep_interface, random_feeds
 from taglio.model.opset import declared_opset, no_int8, with_quantizable_opset
 from taglio.model.quantized import fold_weights, quantized_operators, to_float
@@ -69,7 +69,6 @@ def load(
     if store is not None:
         proto = store.take(proto)
     _drop_initializers_from_inputs(proto)
-    make_dense(path, proto)
     fix_shapes(path, proto, shapes or {})
     for name, shape in sorted((shapes or {}).items()):
         digest.update(f"{name}={shape}".encode())
