@@ -17,7 +17,7 @@ import onnx
 from taglio import weights
 from taglio.errors import BadArtifact
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 _TEMPORARY = ".taglio-"
 # What is behind the name of a model in that of the file with its weights.
 DATA = ".data"

@@ -40,14 +40,15 @@ class Runnable:
     samples: tuple[Feed, ...]
     outputs: tuple[str, ...]
     session: ort.InferenceSession
+    optimized: ort.InferenceSession  # as the user runs it
 
 
 def prepare(case: Case, folder: Path) -> Runnable:
     """Write the model and samples that ONNX Runtime runs it on. Raises Unrunnable."""
-    config = ort.SessionOptions()
-    config.intra_op_num_threads, config.log_severity_level = 1, 4
     try:
-        session = ort.InferenceSession(case.model, config, providers=["CPUExecutionProvider"])
+        # The reference must not depend on the processor: what fused kernels round does.
+        session = _session(case, ort.GraphOptimizationLevel.ORT_DISABLE_ALL)
+        optimized = _session(case, ort.GraphOptimizationLevel.ORT_ENABLE_ALL)
         first = session.run(None, dict(case.feeds[0]))
     except Exception as error:
         raise Unrunnable(" ".join(str(error).split())[:200]) from None
@@ -57,8 +58,20 @@ def prepare(case: Case, folder: Path) -> Runnable:
     model = folder / "model.onnx"
     model.write_bytes(case.model)
     return Runnable(
-        model, _write(folder, samples), tuple(samples), tuple(each.name for each in session.get_outputs()), session
+        model,
+        _write(folder, samples),
+        tuple(samples),
+        tuple(each.name for each in session.get_outputs()),
+        session,
+        optimized,
     )
+
+
+def _session(case: Case, level: ort.GraphOptimizationLevel) -> ort.InferenceSession:
+    config = ort.SessionOptions()
+    config.intra_op_num_threads, config.log_severity_level = 1, 4
+    config.graph_optimization_level = level
+    return ort.InferenceSession(case.model, config, providers=["CPUExecutionProvider"])
 
 
 def same(one: Any, other: Any) -> bool:

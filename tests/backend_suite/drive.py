@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
+from tests.backend_suite import exporters
 from tests.backend_suite.case import Case, node_cases
 from tests.backend_suite.check import CRASH, STATUSES, TIMEOUT, Outcome, check
 from tests.backend_suite.compose import compose, recipe
@@ -15,9 +16,10 @@ TIMEOUT_S = 60.0
 
 
 def all_cases(graphs: int = GRAPHS) -> Iterator[Case]:
-    """The node cases, their variants, and so many composed graphs."""
+    """The node cases, their variants, graphs as exporters make them, and so many composed graphs."""
     for case in node_cases():
         yield from variants(case)
+    yield from exporters.cases()
     yield from map(compose, range(graphs))
 
 

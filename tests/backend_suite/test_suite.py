@@ -10,6 +10,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from taglio.quantize.qdq import QdqBuilder
+from tests.backend_suite import exporters
 from tests.backend_suite.case import Case
 from tests.backend_suite.check import CRASH, EXCEPTION, PASSED, REFUSED, SKIPPED, TIMEOUT, WRONG, Outcome, check
 from tests.backend_suite.compose import compose
@@ -35,6 +36,10 @@ def test_a_sample_of_the_suite() -> None:
     assert len(found) >= SAMPLE
     assert sum(each.status == PASSED for each in found.values()) > SAMPLE / 4
     assert news(found) == []
+
+
+def test_graphs_as_exporters_make_them() -> None:
+    assert {name for name, each in outcomes(exporters.cases()).items() if each.status != PASSED} == set()
 
 
 @pytest.mark.whole

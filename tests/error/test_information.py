@@ -32,6 +32,13 @@ def test_values_that_became_one_are_lost_within_any_error(size: int) -> None:
     assert total.lost() == "y is 1000 everywhere"
 
 
+def test_little_variation_beside_a_large_offset_is_information() -> None:
+    """Kelvin, timestamps: a tenth of a degree in 300, which no step of int8 keeps."""
+    assert lost([(300.0 + 0.1 * y, np.full(40, 300.0)) for y in drawn(40)]) == "is 300 everywhere"
+    rounding = [(300.0 + 1e-4 * y, np.full(40, 300.0)) for y in drawn(40)]
+    assert lost(rounding) == ""
+
+
 def test_saturated_values_and_those_in_another_order_are_lost() -> None:
     saturated = lost([(y, np.minimum(y, -0.2)) for y in drawn(3000)])
     assert saturated.startswith("is -0.2 in ")

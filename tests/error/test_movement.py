@@ -193,6 +193,14 @@ def test_channels_of_unlike_scale_are_parts_where_the_graph_does_not_show_them(t
     assert scaled(tmp_path, [1.0, 5.0, 2.0, 9.0]).names == ("y",)
 
 
+def test_channels_may_be_first(tmp_path: Path) -> None:
+    feeds = numbered(boxes=(1, 4), scores=(1, 3))
+    feeds[0]["boxes"][:] = 500.0
+    g = Sketch()
+    y = g.op("Einsum", g.op("Concat", *inputs(g, feeds), axis=1), equation="nc->cn")
+    assert split(loaded(g.model(g.rename(y, "y")), tmp_path), feeds)[0].names == ("y[:4]", "y[4:]")
+
+
 @pytest.mark.parametrize("bounded", ["Sigmoid", "Tanh"])
 def test_what_a_bounded_activation_writes_has_one_scale(bounded: str, tmp_path: Path) -> None:
     assert scaled(tmp_path, [10.0] * 4 + [0.001] * 3, bounded).names == ("y",)

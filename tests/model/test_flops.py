@@ -213,3 +213,38 @@ def test_a_recurrent_operator_counts_both_matrices_at_every_step(kind: str, gate
     with_bias = helper.make_node(kind, ["x", "w", "r", "b"], ["y"], hidden_size=7)
     assert operator_flops(with_bias, shapes) == 6 * 2 * (matrices + 14 * gates)
     assert operator_flops(helper.make_node(kind, ["x", "w", "r"], ["y"], hidden_size=7), shapes) == 6 * 2 * matrices
+
+
+def by_products(*shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> int:
+    """What MatMul operators of these inputs count."""
+    total = 0
+    for left, right in shapes:
+        node = helper.make_node("MatMul", ["a", "b"], ["y"])
+        total += operator_flops(node, {"a": left, "b": right, "y": (*left[:-1], right[-1])})
+    return total
+
+
+@pytest.mark.parametrize(
+    ("kind", "inputs"),
+    [
+        ("Attention", {"q": (1, 6, 32), "k": (1, 6, 32), "v": (1, 6, 32), "m": (6, 11), "p": (1, 4, 5, 8)}),
+        ("Attention", {"q": (1, 4, 6, 8), "k": (1, 4, 11, 8), "v": (1, 4, 11, 8)}),
+        ("GroupQueryAttention", {"q": (1, 6, 32), "k": (1, 6, 16), "v": (1, 6, 16), "p": (1, 2, 5, 8)}),
+        ("MultiHeadAttention", {"q": (1, 6, 32), "k": (1, 11, 32), "v": (1, 11, 32)}),
+    ],
+)
+def test_attention_counts_both_of_its_products(kind: str, inputs: dict[str, tuple[int, ...]]) -> None:
+    domain = "" if kind == "Attention" else "com.microsoft"
+    node = helper.make_node(kind, [*inputs], ["y"], domain=domain)
+    scores, answers = ((1, 4, 6, 8), (1, 4, 8, 11)), ((1, 4, 6, 11), (1, 4, 11, 8))
+    assert operator_flops(node, {**inputs, "y": inputs["q"]}) == by_products(scores, answers)
+
+
+def test_an_attention_that_projects_and_an_einsum_count_as_their_by_products() -> None:
+    node = helper.make_node("Attention", ["x", "w", "b"], ["y"], domain="com.microsoft", num_heads=4)
+    shapes = {"x": (1, 6, 32), "w": (32, 96), "b": (96,), "y": (1, 6, 32)}
+    parts = (((1, 6, 32), (32, 96)), ((1, 4, 6, 8), (1, 4, 8, 6)), ((1, 4, 6, 6), (1, 4, 6, 8)))
+    assert operator_flops(node, shapes) == by_products(*parts)
+    node = helper.make_node("Einsum", ["q", "k"], ["y"], equation="bqhd,bkhd->bhqk")
+    shapes = {"q": (2, 6, 4, 8), "k": (2, 5, 4, 8), "y": (2, 4, 6, 5)}
+    assert operator_flops(node, shapes) == by_products(((2, 4, 6, 8), (2, 4, 8, 5)))

@@ -250,3 +250,37 @@ def test_many_tensors_of_static_shape_are_not_fetched(tmp_path: Path, monkeypatc
     monkeypatch.setattr(observe, "_ALL_OBSERVED", 3)
     monkeypatch.setattr(observe, "open_session", lambda *_, **__: pytest.fail("a session was opened"))
     assert observe_random(model)[0] == every
+
+
+def test_sparse_weights(tmp_path: Path) -> None:
+    """Given by flat indices and by coordinates."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "a"], ["h"]),
+        helper.make_node("Relu", ["h"], ["r"]),
+        helper.make_node("MatMul", ["r", "b"], ["y"]),
+    ]
+    proto = made(nodes, [value("x", [1, 4])], [value("y", [1, 2])])
+    for name, shape, at in (("a", [4, 4], [1, 6, 15]), ("b", [4, 2], [[0, 1], [3, 0]])):
+        proto.graph.sparse_initializer.append(
+            helper.make_sparse_tensor(
+                constant(name, np.arange(1.0, len(at) + 1)), constant(f"{name}/at", at, np.int64), shape
+            )
+        )
+    _, graph = taken(proto, tmp_path, {"x": X})
+    assert all(block.quantizable for block in graph.blocks)
+    proto.graph.sparse_initializer[0].indices.CopyFrom(constant("a/at", [1, 6, 16], np.int64))
+    with pytest.raises(BadModel):
+        load(saved(proto, tmp_path))
+
+
+def test_tensors_of_types_that_shape_does_not_read(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Sigmoid", ["x"], ["r"]),
+        helper.make_node("QuantizeLinear", ["r", "s", "z"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["y"]),
+    ]
+    zero = helper.make_tensor("z", TensorProto.FLOAT8E4M3FN, [], [0.0])
+    proto = made(nodes, [value("x", [1, 4])], [value("y", [1, 4])], [constant("s", 0.05), zero], {"": 19})
+    proto.ir_version = 9
+    model, _ = taken(proto, tmp_path, {"x": X})
+    assert observe.observe(model, {"x": X}, "x")["r"].shape == (1, 4)

@@ -10,11 +10,24 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
 
 from taglio.profile import quota, speed, stopwatch
 from taglio.profile.measure import MIXES, mixes_within
 from taglio.profile.speed import Speeds, reference_seconds, waking_seconds
-from taglio.profile.stopwatch import STRETCH_S, Effort, Feed, run_for, stretch_s, stretches, summarize, unpaused
+from taglio.profile.stopwatch import (
+    STRETCH_S,
+    Effort,
+    Feed,
+    Run,
+    run_for,
+    stretch_s,
+    stretches,
+    summarize,
+    time_models,
+    unpaused,
+)
+from taglio.runtimes.onnxruntime import SessionOptions
 
 SECONDS = st.lists(st.floats(1e-4, 1.0), min_size=1, max_size=200)
 
@@ -201,3 +214,54 @@ def test_what_waiting_costs_is_small_and_not_negative() -> None:
 
 def test_one_interruption_among_a_handful_of_short_runs_does_not_decide() -> None:
     assert summarize([1e-3, 1e-3, 9e-3, 1e-3, 1e-3]).steady_s == 1e-3
+
+
+def lengths(*sizes: int) -> list[Feed]:
+    return [{"x": np.ones((1, size), np.float32)} for size in sizes]
+
+
+class Longer(Quota):
+    """A session whose time grows with its input."""
+
+    def run(self, output_names: Sequence[str] | None, input_feed: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        self.compute_ns = 1_000_000 * input_feed["x"].size
+        return super().run(output_names, input_feed)
+
+
+def test_a_run_over_several_shapes_is_one_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = on(Longer(0.0, 1.0), monkeypatch)
+    several = Run.of(lengths(1, 1, 1, 5))
+    found = stopwatch._interleave({"a": several.open(machine)}, several.turns(), 3, lambda _: None)
+    assert found["a"] == pytest.approx([8e-3] * 3)
+    same = Run.of(lengths(2, 2))
+    assert same.open(machine) is machine
+    assert same.turns() == same.feeds
+
+
+def test_an_inference_takes_the_mean_over_the_shapes_that_occur() -> None:
+    """Wall and kernels: three small inputs and a large one take a quarter of the large one's time and more."""
+    node = helper.make_node("MatMul", ["x", "w"], ["y"], name="product")
+    weight = numpy_helper.from_array(np.ones((256, 256), np.float32), "w")
+    value = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["rows", 256]) for name in "xy"]
+    model = helper.make_model(
+        helper.make_graph([node], "g", value[:1], value[1:], [weight]),
+        opset_imports=[helper.make_opsetid("", 17)],
+        ir_version=8,
+    )
+    effort = Effort(minimum=5, maximum=5)
+    times = [
+        time_models(
+            {"model": lambda: model},
+            [{"x": np.ones((rows, 256), np.float32)} for rows in sizes],
+            SessionOptions(1),
+            effort,
+            kernels=True,
+        )["model"]
+        for sizes in ([1], [4000], [1, 1, 1, 4000])
+    ]
+    for small, large, mixed in (
+        [each.wall.median_s for each in times],
+        [sum(each.kernels.values()) for each in times],
+    ):
+        assert small < 0.1 * large
+        assert 0.15 * large < mixed < 0.5 * large

@@ -65,6 +65,19 @@ def test_a_conv_that_is_int8_or_between_the_models_own_pairs_stays() -> None:
     assert [node.op_type for node in nodes] == ["DequantizeLinear", "Conv", "QuantizeLinear"]
 
 
+def test_a_float_product_and_its_bias_make_no_gemm_to_quantise() -> None:
+    """ONNX Runtime joins them where it knows their shapes, and quantises the Gemm that it has made."""
+    product = helper.make_node("MatMul", ["x", "w"], ["m"], name="product")
+    bias = helper.make_node("Add", ["m", "b"], ["y"], name="bias")
+    nodes = between_pairs(product, bias, written="y")
+    keep_float(nodes, {}, {}, {"product", "bias"})
+    assert [node.op_type for node in nodes] == ["DequantizeLinear", "MatMul", "Add", "Max", "QuantizeLinear"]
+    two = helper.make_node("MatMul", ["x", "x"], ["m"], name="product")
+    nodes = between_pairs(two, bias, written="y")
+    keep_float(nodes, {}, {}, {"product", "bias"})
+    assert "Max" not in [node.op_type for node in nodes]
+
+
 def agrees(case: Bench, *names: str, text: str = "u8s8-asym-pc") -> list[np.ndarray]:
     """Built and switchable answer alike with these blocks in int8; what was built answered."""
     int8 = forms(exact(text))[0]

@@ -22,8 +22,9 @@ MANIFEST = "manifest.json"
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """A tensor that enters or leaves a component; `dtype` is NumPy's name, `bytes` what one inference moves. Where
-    dimensions are dynamic, `shape` is the one that the plan is of."""
+    """A tensor that enters or leaves a component; `dtype` is NumPy's name, or ONNX's of what is no tensor
+    ("sequence", "map", "optional"); `bytes` what one inference moves. Where dimensions are dynamic, `shape` is the one
+    that the plan is of."""
 
     name: str
     dtype: str
@@ -142,6 +143,9 @@ def read(folder: Path, *, model_sha256: str | None = None) -> Manifest:
 
 
 def _port(value: onnx.ValueInfoProto, observed: tuple[int, ...] | None) -> Port:
+    kind = value.type.WhichOneof("value")
+    if kind not in (None, "tensor_type"):
+        return Port(value.name, kind.removesuffix("_type"), (), 0)
     tensor = value.type.tensor_type
     dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)
     shape = tuple(dim.dim_value for dim in tensor.shape.dim) if observed is None else observed

@@ -44,8 +44,7 @@ class Stored(Column):
         with zipfile.ZipFile(path) as archive, archive.open(member) as stream:
             self.shape, self._by_column, self.dtype = _header(stream)
             self._start = stream.tell()
-        if self.dtype.hasobject:
-            raise ValueError(f"{member}: Object arrays are pickled, which is refused: save arrays of numbers")
+        _refuse_pickled(member, self.dtype)
 
     def entries(self, indices: Iterable[int]) -> Iterator[Array]:
         """Copies of the entries at `indices`, which ascend."""
@@ -69,6 +68,14 @@ class Stored(Column):
             return array
 
 
+def _refuse_pickled(name: str, dtype: np.dtype[Any]) -> None:
+    if dtype.hasobject:
+        raise ValueError(
+            f"{name}: Object arrays are pickled, which is refused: save arrays of numbers, a file for each sample "
+            "where they differ in shape"
+        )
+
+
 def _header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     version = np.lib.format.read_magic(stream)
     readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
@@ -82,6 +89,8 @@ def read_columns(path: Path) -> dict[str, Column]:
     """The arrays of an .npz by key, or of an .npy under "". Raises BadData for what is neither."""
     with reading(path):
         if path.suffix.lower() == ".npy":
+            with path.open("rb") as stream:
+                _refuse_pickled(path.name, _header(stream)[2])
             array = np.load(path, mmap_mode="r", allow_pickle=False)
             if not isinstance(array, np.ndarray):
                 raise ValueError("an .npz that is called .npy")
@@ -117,11 +126,10 @@ class Named:
     remarks: tuple[str, ...]
 
 
-def by_input(where: str, found: Mapping[str, Column], inputs: Sequence[InputSpec], *, extra: bool = False) -> Named:
-    """Join arrays to inputs by key; an array of another key is taken where there is one array and one input.
-
-    With `extra`, keys that nothing takes are left out with a remark; otherwise they are refused with BadData.
-    """
+def by_input(where: str, found: Mapping[str, Column], inputs: Sequence[InputSpec]) -> Named:
+    """Join arrays to inputs by key; an array of another key is taken where there is one array and one input. Keys that
+    nothing takes are left out with a remark: tokenizers make more than a model reads. Raises BadData for a missing
+    input."""
     wanted = [spec.name for spec in inputs]
     label_keys = [key for key in found if key in LABEL_KEYS and key not in wanted]
     keys = [key for key in found if key not in label_keys]
@@ -137,8 +145,6 @@ def by_input(where: str, found: Mapping[str, Column], inputs: Sequence[InputSpec
     if missing:
         raise BadData(f"{where} has keys {list(found)}, but not the inputs {missing}: rename or add arrays")
     unknown = [key for key in keys if key not in wanted] + label_keys[1:]
-    if unknown and not extra:
-        raise BadData(f"{where} has extra keys {unknown}: keep {wanted}, and at most one of {LABEL_KEYS}")
     if unknown:
         remarks.append(f"{where}: {', '.join(map(repr, unknown))} is no input of the model, and was left out")
     labels = found[label_keys[0]] if label_keys else None
@@ -151,11 +157,10 @@ def from_columns(
     inputs: Sequence[InputSpec],
     limit: int,
     *,
-    extra: bool = False,
     room_bytes: float | None = None,
 ) -> Dataset:
     """Samples from arrays [N, *sample] by key, at most `limit` evenly spaced; labels under one of LABEL_KEYS."""
-    named = by_input(source, found, inputs, extra=extra)
+    named = by_input(source, found, inputs)
     symbol = batch_symbol(inputs)
     fits = {spec.name: fit(source, spec, named.arrays[spec.name].shape, symbol) for spec in inputs}
     lengths = {spec.name: named.arrays[spec.name].shape[0] for spec in inputs}
@@ -213,15 +218,21 @@ def fit(where: str, spec: InputSpec, shape: tuple[int, ...], symbol: str | None)
             return Fit(size if isinstance(size, int) else 1, axis)
     dims = spec.shape or ()
     fix = f"save {shown(('N', *dims[1:]))}, with N samples first"
-    if len(dims) >= 3 and len(shape) >= len(dims):
-        channels = 1 - len(dims)
+    if dims and matches(dims[1:], shape):
+        fix = "there is no axis of samples, so save array[None], or stack several"
+    raise _unfit(where, spec, shape, fix)
+
+
+def _unfit(where: str, spec: InputSpec, shape: tuple[int, ...], fix: str) -> BadData:
+    """The refusal of an array of `shape`, with `fix` unless its channels are at the wrong end."""
+    dims = spec.shape or ()
+    channels = 1 - len(dims)
+    if len(dims) >= 3 and len(shape) >= len(dims) - 1:
         if matches((*dims[2:], dims[1]), shape[channels:]):
             fix = f"the channels are last, so save numpy.moveaxis(array, -1, {channels})"
         elif matches((dims[-1], *dims[1:-1]), shape[channels:]):
             fix = f"the channels are first, so save numpy.moveaxis(array, {channels}, -1)"
-    elif dims and matches(dims[1:], shape):
-        fix = "there is no axis of samples, so save array[None], or stack several"
-    raise BadData(f"{where} has {list(shape)} for input {spec.name!r}, which takes {shown(spec.shape)}: {fix}")
+    return BadData(f"{where} has {list(shape)} for input {spec.name!r}, which takes {shown(spec.shape)}: {fix}")
 
 
 def one_sample(where: str, spec: InputSpec, array: Array, symbol: str | None) -> Array:
@@ -229,10 +240,7 @@ def one_sample(where: str, spec: InputSpec, array: Array, symbol: str | None) ->
     if not spec.fits(array.shape):
         axis = missing_batch(spec, array.shape, symbol)
         if axis is None or (spec.shape is not None and isinstance(spec.shape[axis], int) and spec.shape[axis] != 1):
-            raise BadData(
-                f"{where} has {list(array.shape)} for input {spec.name!r}, which takes {shown(spec.shape)}: "
-                "give each sample that shape, or without its batch dimension"
-            )
+            raise _unfit(where, spec, array.shape, "give each sample that shape, or without its batch dimension")
         array = np.expand_dims(array, axis)
     return cast(where, spec, array)
 
@@ -250,7 +258,7 @@ def cast(where: str, spec: InputSpec, array: Array) -> Array:
         return np.asarray(array.astype("U") if source.kind == "S" else array).astype(object)
     if source.kind not in "fiub":
         raise BadData(f"{what}: save numbers")
-    if source.kind == "f" and target.kind != "f":
+    if source.kind == "f" and target.kind != "f" and (array != np.trunc(array)).any():  # NaN too
         raise BadData(f"{what}: fractions would be lost, so save whole numbers of {target}")
     if source == np.uint8 and target.kind == "f" and array.ndim >= 3:
         fix = f"convert them as in training, e.g. (array / 255).astype({target.name!r})"
@@ -258,7 +266,9 @@ def cast(where: str, spec: InputSpec, array: Array) -> Array:
     with np.errstate(all="ignore"):
         made = np.ascontiguousarray(array.astype(target, copy=False)).reshape(array.shape)
         # Compared both ways: int8 -1 survives a round trip through uint8, and int64 is wider than float64.
-        if source.kind != "f" and ((made != array).any() or (made.astype(source) != array).any()):
+        if (source.kind != "f" or target.kind != "f") and (
+            (made != array).any() or (made.astype(source) != array).any()
+        ):
             raise BadData(f"{what}: it cannot hold all of {array.min()}..{array.max()}: rescale them")
         bad = np.count_nonzero(np.isnan(made) | (np.isinf(made) & ~np.isinf(array)))
     if bad:

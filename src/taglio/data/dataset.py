@@ -131,6 +131,15 @@ def typical(samples: Sequence[Sample]) -> list[int]:
     return [index for index, key in enumerate(keys) if key == best]
 
 
+def spread(samples: Sequence[Sample], count: int) -> list[int]:
+    """Indices of `count` samples among which shapes are about as frequent as among all: at equal distances in the order
+    of their sizes."""
+    keys = _shapes(samples)
+    order = sorted(range(len(keys)), key=lambda index: (sum(prod(shape) for _, shape in keys[index]), keys[index]))
+    chosen = min(count, len(keys))
+    return [order[(2 * index + 1) * len(keys) // (2 * chosen)] for index in range(chosen)]
+
+
 def one_of_each(samples: Sequence[Sample]) -> list[int]:
     """The first sample of every combination of shapes."""
     first: dict[tuple[tuple[str, Shape], ...], int] = {}

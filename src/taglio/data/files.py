@@ -38,6 +38,10 @@ def load(
         arrays = [file for file in files if file.suffix.lower() in _ARRAYS]
         if images and arrays:
             raise BadData(f"{path} has {len(images)} images and {len(arrays)} arrays: give a folder of one kind")
+        if not images and not arrays:
+            kinds = ", ".join(sorted({file.suffix or file.name for file in files})[:5])
+            told = f"has no images and no arrays, but {len(files)} other files ({kinds})" if files else "is empty"
+            raise BadData(f"{path} {told}: give a folder of images, or of .npz with one sample each")
         if not arrays:
             return from_images(path, images, inputs, preprocess, at_most, room_bytes)
         _refuse_preprocess(path, preprocess)

@@ -10,37 +10,45 @@ from typing import Any
 import numpy as np
 
 from taglio.data.arrays import Column, Named, by_input, from_columns, one_sample
-from taglio.data.dataset import LABEL_KEYS, Dataset, assemble, checked_labels, checked_limit, evenly, one_array
+from taglio.data.dataset import LABEL_KEYS, Dataset, Samples, assemble, checked_labels, checked_limit, evenly, one_array
 from taglio.data.spec import Array, InputSpec, batch_symbol
 from taglio.errors import BadData
 
 
 def from_values(
-    values: Any, inputs: Sequence[InputSpec], limit: int | None = None, labels: Any = None, source: str = "data"
+    values: Any,
+    inputs: Sequence[InputSpec],
+    limit: int | None = None,
+    labels: Any = None,
+    source: str = "data",
+    room_bytes: float | None = None,
 ) -> Dataset:
     """Samples from an array [N, *sample], from such arrays by input name, or from an iterable of samples.
 
-    A sample of an iterable is an array, arrays by input name, or arrays in the order of the inputs, perhaps with a
-    label behind them; `labels` [N] bring labels that the values lack. Where the model fixes its batch, several in one
-    (as loaders give) are taken apart; where its batch is dynamic, they stay together. At most `limit` samples (None:
-    512) are kept: evenly spaced where the length is known, the first ones of a generator. `source` is what errors call
-    the values. Raises BadData for values that do not fit the model.
+    Columns of samples that differ in shape are lists. A sample of an iterable is an array, arrays by input name, or
+    arrays in the order of the inputs, perhaps with a label behind them; `labels` [N] bring labels that the values lack.
+    Where the model fixes its batch, several in one (as loaders give) are taken apart; where its batch is dynamic, they
+    stay together. At most `limit` samples (None: 512) are kept: evenly spaced where the length is known, the first ones
+    of a generator; what exceeds `room_bytes` (None: no limit) waits in a file. `source` is what errors call the values.
+    Raises BadData for values that do not fit the model.
     """
     at_most = checked_limit(limit, inputs, f"`{source}`")
     given = None if labels is None else _array(labels, "`labels`")
+    if isinstance(values, Mapping) and any(map(_ragged, values.values())):
+        return _from_items(_rows(values, source), inputs, at_most, given, source, room_bytes)
     if isinstance(values, Mapping):
         columns = {str(key): Column(_array(value, f"`{source}`[{key!r}]")) for key, value in values.items()}
-    elif isinstance(values, np.ndarray) or hasattr(values, "detach"):
+    elif hasattr(values, "__array__") or hasattr(values, "detach"):
         columns = {"": Column(_array(values, f"`{source}`"))}
     elif isinstance(values, (str, bytes)) or not (hasattr(values, "__iter__") or hasattr(values, "__getitem__")):
         raise BadData(f"`{source}` is a {type(values).__name__}: give arrays by input name, or an iterable of samples")
     else:
-        return _from_items(values, inputs, at_most, given, source)
+        return _from_items(values, inputs, at_most, given, source, room_bytes)
     if given is not None:
         if any(key in LABEL_KEYS for key in columns):
             raise BadData(f"`{source}` holds labels already: leave `labels` out")
         columns[LABEL_KEYS[0]] = Column(given)
-    return from_columns(f"`{source}`", columns, inputs, at_most)
+    return from_columns(f"`{source}`", columns, inputs, at_most, room_bytes=room_bytes)
 
 
 def one_feed(sample: Any, inputs: Sequence[InputSpec]) -> dict[str, Array]:
@@ -51,10 +59,15 @@ def one_feed(sample: Any, inputs: Sequence[InputSpec]) -> dict[str, Array]:
 
 
 def _from_items(
-    values: Iterable[Any], inputs: Sequence[InputSpec], limit: int, given: Array | None, source: str
+    values: Iterable[Any],
+    inputs: Sequence[InputSpec],
+    limit: int,
+    given: Array | None,
+    source: str,
+    room_bytes: float | None,
 ) -> Dataset:
     symbol = batch_symbol(inputs)
-    samples: list[dict[str, Array]] = []
+    samples = Samples([spec.name for spec in inputs], room_bytes)
     names: list[str] = []
     labels: list[Array] = []
     remarks: dict[str, None] = {}
@@ -70,7 +83,9 @@ def _from_items(
         if given is not None:
             label = given[index] if index < len(given) else None
         for piece, feed in enumerate(_taken_apart(inputs, arrays)):
-            samples.append({spec.name: one_sample(where, spec, feed[spec.name], symbol) for spec in inputs})
+            sample = {spec.name: one_sample(where, spec, feed[spec.name], symbol) for spec in inputs}
+            # What is given one by one may be given in the same buffer each time.
+            samples.append(sample if total else {name: array.copy() for name, array in sample.items()})
             names.append(str(index) if feed is arrays else f"{index}.{piece}")
             if label is not None:
                 labels.append(label if feed is arrays or label.ndim == 0 else label[piece])
@@ -103,7 +118,7 @@ def _named(where: str, item: Any, inputs: Sequence[InputSpec]) -> Named:
         known = {str(key): value for key, value in item.items() if key in wanted or _is_array_like(value)}
         left_out = [key for key in item if str(key) not in known]
         found = {key: Column(_array(value, f"{where}[{key!r}]")) for key, value in known.items()}
-        named = by_input(where, found, inputs, extra=True)
+        named = by_input(where, found, inputs)
         more = f"{where}: {', '.join(map(repr, left_out))} is no input of the model, and was left out"
         return Named(named.arrays, named.labels, (*named.remarks, more) if left_out else named.remarks)
     several = isinstance(item, (tuple, list)) and any(
@@ -130,6 +145,22 @@ def _taken_apart(inputs: Sequence[InputSpec], arrays: dict[str, Array]) -> Itera
         return
     for row in range(several.pop()):
         yield {name: array[row : row + 1] for name, array in arrays.items()}
+
+
+def _ragged(column: Any) -> bool:
+    """Whether a column is a list of samples that differ in shape."""
+    try:
+        return isinstance(column, (list, tuple)) and len({np.shape(each) for each in column}) > 1
+    except ValueError:  # one is no array by itself
+        return True
+
+
+def _rows(columns: Mapping[Any, Any], source: str) -> list[dict[str, Any]]:
+    counts = {str(key): len(column) for key, column in columns.items()}
+    if len(set(counts.values())) > 1:
+        told = ", ".join(f"{name!r} {count}" for name, count in counts.items())
+        raise BadData(f"`{source}` has different numbers of samples ({told}): give the same number for each")
+    return [dict(zip(counts, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
 def _is_array_like(value: Any) -> bool:

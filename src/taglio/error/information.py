@@ -10,7 +10,7 @@ import numpy as np
 
 _KEPT, _JUDGED = 256, 8192
 # Values that differ by less than this share of their root mean square are constant; of the change between inputs.
-_VARIES, _VARIES_BY_INPUT = 1e-3, 1e-2
+_VARIES, _VARIES_BY_INPUT = 1e-5, 1e-2
 # How far from the median, in standard deviations, a value counts; how many it takes to judge.
 _OFF_BULK, _FEWEST = 0.1, 16
 _FEWEST_INPUTS = 4

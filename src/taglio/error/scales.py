@@ -78,4 +78,4 @@ def channel_axes(
             if len(long) == 1 and -long[0] <= rank:  # a factor or an addend for each channel
                 return (rank + long[0],)
         node = next((producers[name] for name in node.input if name in producers), None)
-    return tuple(dict.fromkeys((min(1, rank - 1), rank - 1)))
+    return tuple(dict.fromkeys((min(1, rank - 1), rank - 1, 0)))

@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 
 from taglio import weights
+from taglio.error.compared import as_array
 from taglio.error.tally import OtherLoss, Outputs, PartLoss, Tally
 from taglio.errors import BadData
 from taglio.flow.work import Work
@@ -110,8 +111,8 @@ class _Hits:
         self._hits = 0
 
     def add(self, index: int, outputs: Outputs) -> None:
-        scores = np.asarray(outputs[0])
-        if self._labels is None or scores.ndim != 2 or scores.shape[0] != 1:
+        scores = as_array(outputs[0])
+        if self._labels is None or scores.dtype.kind != "f" or scores.ndim != 2 or scores.shape[0] != 1:
             self._labels = None
             return
         self._hits += int(scores[0].argmax()) == int(self._labels[index])

@@ -22,7 +22,7 @@ from taglio.errors import TaglioError, one_line
 from taglio.flow.choose_scheme import SchemeResult, choose, float_where_none_loads
 from taglio.flow.choose_stretches import choose_stretches
 from taglio.flow.work import Work
-from taglio.profile.stopwatch import FEEDS, Effort, Progress, Timed, time_models
+from taglio.profile.stopwatch import Effort, Progress, Timed, time_models
 from taglio.quantize.scheme import AUTO_SCHEMES, Scheme
 from taglio.runtimes.onnxruntime import NAME, Stretch, open_session, run_session
 from taglio.runtimes.openvino import BF16, MIXED
@@ -190,7 +190,7 @@ def _float_everywhere(
     if len(names) > 1:
         timed = time_models(
             dict.fromkeys(names, lambda: work.model.proto),
-            work.typical[:FEEDS],
+            work.timed,
             work.setup.options(NAME),
             replace(_EFFORT, budget_s=effort * _EFFORT.budget_s),
             kernels=False,

@@ -13,7 +13,7 @@ from taglio.flow.work import Work
 from taglio.memory import Shelf
 from taglio.model.graph import Graph
 from taglio.profile.measure import FLOAT_RUN, pure_assignments
-from taglio.profile.stopwatch import FEEDS, Effort, Progress, time_models
+from taglio.profile.stopwatch import Effort, Progress, time_models
 from taglio.quantize.precision import precisions
 from taglio.quantize.scheme import AUTO_SCHEMES, Scheme
 from taglio.runtimes.onnxruntime import SessionOptions, open_session, run_session, sums_saturate
@@ -88,11 +88,11 @@ def choose(
     dropped: list[SchemeResult] = []
     thorough = replace(_EFFORT, budget_s=effort * _EFFORT.budget_s)
     try:
-        timed = time(models, work.typical[:FEEDS], effort=thorough)
+        timed = time(models, work.timed, effort=thorough)
     except TaglioError:  # of which of them?
         for scheme in schemes:
             try:
-                time({str(scheme): models[str(scheme)]}, work.typical[:1], effort=_ONCE)
+                time({str(scheme): models[str(scheme)]}, work.timed[:1], effort=_ONCE)
             except TaglioError as error:
                 dropped.append(SchemeResult(scheme, 0.0, 0.0, 0.0, one_line(error)))
                 del models[str(scheme)]
@@ -101,7 +101,7 @@ def choose(
         schemes = [scheme for scheme in schemes if str(scheme) in models]
         if not schemes:
             return dropped[0].scheme, tuple(dropped)
-        timed = time(models, work.typical[:FEEDS], effort=thorough)
+        timed = time(models, work.timed, effort=thorough)
     float_s = timed[FLOAT_RUN].wall.median_s
     samples = held_out[: min(_MOST, max(_FEWEST, int(_ERROR_S / float_s)))]
     float_session = open_session(work.model.proto, options := SessionOptions(work.setup.threads, spinning=True))

@@ -20,7 +20,7 @@ from taglio.plan.result import Interval, Limits
 from taglio.plan.search import Tried, best
 from taglio.profile.busy import faster
 from taglio.profile.measure import FLOAT_RUN
-from taglio.profile.stopwatch import FEEDS, Effort, Progress, Timed, time_models
+from taglio.profile.stopwatch import Effort, Progress, Timed, time_models
 from taglio.quantize.precision import Assignment
 
 Build = Callable[[Assignment], onnx.ModelProto]
@@ -96,7 +96,7 @@ def timed_finalists(
     refused: dict[str, str] = {}
     timed = time_models(
         models,
-        work.typical[:FEEDS],
+        work.timed,
         work.setup.options(home),
         Effort(budget_s=budget_s),
         kernels=False,

@@ -37,7 +37,7 @@ from taglio.plan.search import Tried, best, damage_first, exclude, predicted_by,
 from taglio.profile.busy import doubt
 from taglio.profile.measure import FLOAT_RUN, pure_assignments, refine
 from taglio.profile.result import Profile
-from taglio.profile.stopwatch import FEEDS, Effort, Progress, Timed, time_models
+from taglio.profile.stopwatch import Effort, Progress, Timed, time_models
 from taglio.quantize.effective import effective
 from taglio.quantize.precision import Assignment, Precision
 
@@ -382,7 +382,7 @@ def _time(
     assignments |= {_label(name): each.plan.assignment() for name, each in chosen.items()}
     return time_models(
         {name: partial(build, assignment) for name, assignment in assignments.items()},
-        work.typical[:FEEDS],
+        work.timed,
         work.setup.options(),
         Effort(budget_s=budget_s),
         kernels=True,

@@ -8,7 +8,7 @@ from taglio.flow.work import Work
 from taglio.profile.layerwise import Cut, LayerTimes, layer_times
 from taglio.profile.measure import profile as measure
 from taglio.profile.result import Profile
-from taglio.profile.stopwatch import FEEDS, Effort, Progress
+from taglio.profile.stopwatch import Effort, Progress
 from taglio.quantize.precision import precisions
 from taglio.quantize.scheme import Scheme, parse_scheme
 from taglio.runtimes.onnxruntime import NAME
@@ -49,7 +49,7 @@ def profile_as(work: Work, scheme: Scheme, effort: float = 1.0, progress: Progre
         work.graph,
         work.builder(scheme, progress),
         scheme,
-        work.typical[:FEEDS],
+        work.timed,
         work.setup.options(),
         Effort(budget_s=16.0 * effort),
         seed=work.setup.seed,

@@ -49,7 +49,7 @@ def run(
         result = time_plan(
             built.open(options, runtime),
             model,
-            work.typical,
+            work.timed,
             options,
             runs,
             predicted_s=expected,

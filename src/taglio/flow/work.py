@@ -17,7 +17,18 @@ import msgspec
 import onnx
 
 from taglio.artifact import require
-from taglio.data.dataset import MAX_CALIBRATION, Dataset, Sample, Split, chosen, one_of_each, shapes_of, split, typical
+from taglio.data.dataset import (
+    MAX_CALIBRATION,
+    Dataset,
+    Sample,
+    Split,
+    chosen,
+    one_of_each,
+    shapes_of,
+    split,
+    spread,
+    typical,
+)
 from taglio.data.files import load as load_files
 from taglio.data.images import parse_preprocess
 from taglio.data.labels import beside, with_labels
@@ -41,7 +52,7 @@ from taglio.model.load import load as load_network
 from taglio.model.observe import observe
 from taglio.model.read import IN_MEMORY, parsed
 from taglio.profile.machine import MOST_THREADS, available_cores
-from taglio.profile.stopwatch import Progress
+from taglio.profile.stopwatch import FEEDS, Progress
 from taglio.quantize.precision import precisions
 from taglio.quantize.qdq import QdqBuilder
 from taglio.quantize.ranges import Ranges, calibrate
@@ -174,16 +185,20 @@ class Work:
 
     @cached_property
     def typical(self) -> Sequence[Sample]:
-        """The held-out inputs of the shapes that times, sizes and bytes are of: the most frequent ones."""
+        """The held-out inputs of the most frequent shapes, which sizes and bytes are of."""
         samples = self.data.held_out.samples
         return chosen(samples, typical(samples))
 
+    @cached_property
+    def timed(self) -> Sequence[Sample]:
+        """The held-out inputs that times are the mean of: their shapes are as frequent as among all."""
+        samples = self.data.held_out.samples
+        return chosen(samples, spread(samples, FEEDS))
+
     @property
-    def measured_shapes(self) -> dict[str, Shape]:
-        """By input, the shape that times are of; empty where the model has no dynamic dimension."""
-        if not any(spec.dynamic for spec in self.model.inputs):
-            return {}
-        return shapes_of(self.typical[0])
+    def measured_shapes(self) -> tuple[dict[str, Shape], ...]:
+        """The shapes of what is timed; none where the model has no dynamic dimension."""
+        return tuple(map(shapes_of, self.timed)) if any(spec.dynamic for spec in self.model.inputs) else ()
 
     @property
     def remarks(self) -> tuple[str, ...]:
@@ -204,7 +219,7 @@ class Work:
     def but(self, **changes: Any) -> "Work":
         """The same with other fields; what was found out is shared."""
         other = copy(self)
-        for name in ("parts", "digests", "typical"):
+        for name in ("parts", "digests", "typical", "timed"):
             other.__dict__.pop(name, None)
         other.__dict__.update(changes)
         return other
@@ -429,7 +444,7 @@ def _read(
         if not isinstance(values, (str, os.PathLike)):
             if preprocess is not None:
                 raise BadOption(f"`preprocess` is for folders of images, and `{name}` is in memory: leave it out")
-            return from_values(values, inputs, limit, labels, name)
+            return from_values(values, inputs, limit, labels, name, room_bytes)
         if labels is not None:
             raise BadOption(f"`labels` in memory go with data in memory: give {values} a file of labels")
         return load_files(Path(values), inputs, preprocess, limit, room_bytes)

@@ -17,7 +17,11 @@ _PER_ELEMENT = {
     "Relu": 1, "Clip": 1, "LeakyRelu": 2, "PRelu": 2, "Sigmoid": 4, "Tanh": 5, "Erf": 8, "Gelu": 12,
     "HardSigmoid": 3, "HardSwish": 4, "Elu": 3, "Selu": 3, "Softplus": 3, "Max": 1, "Min": 1,
     "BatchNormalization": 2, "InstanceNormalization": 8, "LayerNormalization": 8, "Softmax": 5, "LogSoftmax": 6,
+    "GroupNormalization": 8, "RMSNormalization": 5, "SimplifiedLayerNormalization": 5, "SkipLayerNormalization": 9,
+    "SkipSimplifiedLayerNormalization": 6, "Swish": 5, "QuickGelu": 5, "FastGelu": 12, "BiasGelu": 13, "Mish": 8,
 }  # fmt: skip
+# Which input holds the keys of earlier steps.
+_PAST = {"Attention": 4, "MultiHeadAttention": 6, "GroupQueryAttention": 3}
 
 
 def operator_flops(node: onnx.NodeProto, shapes: Shapes) -> int:
@@ -27,14 +31,18 @@ def operator_flops(node: onnx.NodeProto, shapes: Shapes) -> int:
         return 0
     size = prod(output)
     match node.op_type:
-        case "Conv":
-            weight = shapes.get(node.input[1], ())
+        case "Conv" | "FusedConv" | "ConvInteger" | "QLinearConv":
+            weight = shapes.get(node.input[3 if node.op_type == "QLinearConv" else 1], ())
             return size * (2 * prod(weight[1:]) + _has_bias(node))
         case "ConvTranspose":
             source, weight = shapes.get(node.input[0], ()), shapes.get(node.input[1], ())
             return 2 * prod(source) * prod(weight[1:]) + size * _has_bias(node)
-        case "MatMul":
-            return 2 * size * shapes.get(node.input[0], (0,))[-1]
+        case "MatMul" | "FusedMatMul" | "MatMulInteger" | "MatMulNBits" | "QLinearMatMul":
+            return 2 * size * shapes.get(node.input[0], (0, 0))[-2 if _attribute(node, "transA", 0) else -1]
+        case "Einsum":
+            return 2 * _einsum_size(node, shapes) if len(node.input) == 2 else 0
+        case "Attention" | "MultiHeadAttention" | "GroupQueryAttention":
+            return _attention(node, shapes, size)
         case "Gemm":
             left = shapes.get(node.input[0], (0, 0))
             inner = left[0] if _attribute(node, "transA", 0) else left[1]
@@ -55,8 +63,32 @@ def operator_flops(node: onnx.NodeProto, shapes: Shapes) -> int:
             return _PER_ELEMENT.get(other, 0) * size
 
 
+def _attention(node: onnx.NodeProto, shapes: Shapes, size: int) -> int:
+    """Both products; the Softmax between them is left out."""
+    query = shapes.get(node.input[0], (0, 0))
+    if node.domain and node.op_type == "Attention":  # it makes queries, keys and values first
+        return 2 * prod(query) * shapes.get(node.input[1], (0,))[-1] + 4 * size * query[-2]
+    key = shapes.get(node.input[1], query) if node.input[1] else query
+    past = _PAST[node.op_type]
+    earlier = shapes.get(node.input[past], (0, 0)) if len(node.input) > past and node.input[past] else (0, 0)
+    return 2 * (key[-2] + earlier[-2]) * (prod(query) + size)
+
+
+def _einsum_size(node: onnx.NodeProto, shapes: Shapes) -> int:
+    """The product of the sizes of all its indices; 0 where an ellipsis hides some."""
+    equation = next((a.s.decode() for a in node.attribute if a.name == "equation"), "")
+    terms = equation.replace(" ", "").partition("->")[0].split(",")
+    sizes: dict[str, int] = {}
+    for term, name in zip(terms, node.input, strict=False):
+        if len(term) != len(shapes.get(name, ())) or "." in term:
+            return 0
+        sizes |= dict(zip(term, shapes[name], strict=True))
+    return prod(sizes.values())
+
+
 def _has_bias(node: onnx.NodeProto) -> int:
-    return int(len(node.input) > 2 and node.input[2] != "")
+    bias = {"QLinearConv": 8, "ConvInteger": 9}.get(node.op_type, 2)
+    return int(len(node.input) > bias and node.input[bias] != "")
 
 
 def _attribute(node: onnx.NodeProto, name: str, default: int) -> int:

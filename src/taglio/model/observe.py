@@ -34,12 +34,13 @@ Observed = Mapping[str, Seen]
 
 
 def observe(model: Model, feed: Feed, label: str) -> dict[str, Seen]:
-    """Every input and every tensor that an operator of the graph writes, in one inference of `feed`; sequences and
-    optionals are left out. Raises BadData, naming `label`, where the model cannot run it."""
+    """Every input and every tensor that an operator of the graph writes, in one inference of `feed`; sequences,
+    optionals and types of less than 16 bits that NumPy lacks are left out. Raises BadData, naming `label`, where the
+    model cannot run it."""
     written = [name for node in model.proto.graph.node for name in node.output if name]
     types = tensor_types(model.proto)
     inferred = _static_shapes(model.proto) if len(written) > _ALL_OBSERVED else {}
-    typed = [name for name in written if name in types and name not in inferred]
+    typed = [name for name in written if name in types and name not in inferred and _has_shape(types[name])]
     open_ = [name for name in written if name not in types]  # of these ONNX Runtime knows whether they are tensors
     wanted = [*(_PREFIX + name for name in typed), *open_]
     values: list[np.ndarray] = []
@@ -79,6 +80,11 @@ def observe_random(model: Model) -> tuple[dict[str, Seen] | None, str]:
         observed,
         f"{batch_symbol(model.inputs)} is taken as 1 here; `shapes` give it another size" if dynamic else "",
     )
+
+
+def _has_shape(kind: int) -> bool:
+    """Whether ONNX Runtime's Shape reads tensors of this type: not those of 4 bits, nor, in old opsets, float8."""
+    return kind == onnx.TensorProto.BFLOAT16 or helper.tensor_dtype_to_np_dtype(kind).kind in "fiubO"
 
 
 def tensor_types(proto: onnx.ModelProto) -> dict[str, int]:

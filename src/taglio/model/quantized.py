@@ -8,6 +8,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from taglio import weights
+from taglio.model.captures import node_inputs, rename_inputs
 from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session
 
 _PAIR = ("QuantizeLinear", "DequantizeLinear")
@@ -54,7 +55,7 @@ def kept_nodes(proto: onnx.ModelProto) -> frozenset[str]:
     producer = {name: node for node in nodes for name in node.output}
     readers: dict[str, list[onnx.NodeProto]] = {}
     for node in nodes:
-        for name in node.input:
+        for name in node_inputs(node):
             readers.setdefault(name, []).append(node)
     kept = {node.name for node in nodes if is_quantized(node.op_type)}
 
@@ -138,7 +139,7 @@ def _fold(proto: onnx.ModelProto, nodes: list[onnx.NodeProto], store: weights.St
     del proto.graph.node[:]
     proto.graph.node.extend(left)
     proto.graph.initializer.extend(made)
-    used = {name for node in left for name in node.input} | {value.name for value in proto.graph.output}
+    used = {name for node in left for name in node_inputs(node)} | {value.name for value in proto.graph.output}
     for index in range(len(proto.graph.initializer) - 1, -1, -1):
         name = proto.graph.initializer[index].name
         if name in read and name not in used:
@@ -267,7 +268,7 @@ def _drop_pairs(proto: onnx.ModelProto) -> None:
     nodes: list[onnx.NodeProto] = []
     outputs = {value.name for value in proto.graph.output}
     for node in proto.graph.node:
-        node.input[:] = [renamed.get(name, name) for name in node.input]
+        rename_inputs(node, renamed)
         nodes.append(node)
         if node.op_type == "QuantizeLinear":
             in_float[node.output[0]] = node.input[0]
@@ -314,7 +315,5 @@ def _used(nodes: list[onnx.NodeProto], outputs: set[str]) -> list[onnx.NodeProto
     for node in reversed(nodes):
         if wanted.intersection(node.output):
             kept.append(node)
-            wanted.update(node.input)
-            for attribute in node.attribute:  # what a subgraph reads from outside
-                wanted.update(name for inner in attribute.g.node for name in inner.input)
+            wanted.update(node_inputs(node))
     return kept[::-1]

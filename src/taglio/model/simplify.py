@@ -5,10 +5,12 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from math import prod
 from pathlib import Path
 
+import numpy as np
 import onnx
-from onnx import shape_inference
+from onnx import numpy_helper, shape_inference
 from onnxruntime import InferenceSession
 
 from taglio import weights
@@ -50,7 +52,9 @@ def as_it_is(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _prepared(proto: onnx.ModelProto, known: set[str]) -> onnx.ModelProto:
-    """Infer shapes, drop what nothing reads, and name every node and tensor; tensors in `known` keep their names."""
+    """Make weights dense, infer shapes, drop what nothing reads, and name every node and tensor; tensors in `known`
+    keep their names."""
+    _make_dense(proto.graph)
     with contextlib.suppress(Exception):  # bare RuntimeErrors from C++: then ONNX Runtime's own shapes stay
         proto = shape_inference.infer_shapes(proto, data_prop=True)
     _drop_unused_initializers(proto.graph)
@@ -86,6 +90,16 @@ def _read(graph: onnx.GraphProto) -> Iterator[str]:
         yield from node.input
         for inner in _subgraphs(node):
             yield from _read(inner)
+
+
+def _make_dense(graph: onnx.GraphProto) -> None:
+    """Turn sparse initialisers, which ONNX Runtime has read already, into dense ones: nothing else here knows them."""
+    for sparse in graph.sparse_initializer:
+        values, at = weights.values(sparse.values), weights.values(sparse.indices).astype(np.int64)
+        dense = np.zeros(prod(sparse.dims), values.dtype)
+        dense[at if at.ndim < 2 else np.ravel_multi_index(tuple(at.T), tuple(sparse.dims))] = values
+        graph.initializer.append(numpy_helper.from_array(dense.reshape(tuple(sparse.dims)), sparse.values.name))
+    del graph.sparse_initializer[:]
 
 
 def _drop_unused_initializers(graph: onnx.GraphProto) -> None:

@@ -112,9 +112,8 @@ class Plan:
 
     On several devices `predicted_latency_s` is that of the simulated `timeline` of one request, and what any request
     takes of the start device; `summed_s` adds up the seconds of all components and crossings, as if nothing ran at the
-    same time. Inputs come from, and outputs go to, the device `start`. Times and bytes are those of inputs of `shapes`;
-    it is empty where the model fixes them. `runtime` is the place of a plan for one machine; a cluster's devices have
-    their own.
+    same time. Inputs come from, and outputs go to, the device `start`. Times are the mean over inputs of `shapes`;
+    none where the model fixes them. `runtime` is the place of a plan for one machine; a cluster's devices have theirs.
     """
 
     model_sha256: str
@@ -138,7 +137,7 @@ class Plan:
     predicted_joules: Interval | None = None
     predicted_rate_per_s: Interval | None = None
     timeline: tuple[Span, ...] = ()
-    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    shapes: tuple[dict[str, tuple[int, ...]], ...] = ()
     binding: tuple[str, ...] = ()
     runtime: str = NAME
 

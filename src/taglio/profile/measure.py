@@ -11,6 +11,7 @@ from functools import partial
 from math import exp
 from statistics import median
 
+from taglio.data.dataset import shapes_of
 from taglio.model.graph import Graph, flows
 from taglio.model.load import Model
 from taglio.profile.attribution import Attributor
@@ -84,7 +85,7 @@ def profile(
         median(seen_s),
         waking_seconds(),
         middle_half(seen_s),
-        {name: value.shape for name, value in feeds[0].items()} if any(s.dynamic for s in model.inputs) else {},
+        tuple(map(shapes_of, feeds)) if any(spec.dynamic for spec in model.inputs) else (),
         max(each.others for each in timed.values()),
     )
     runs = _runs(model, graph, assignments, timed, set(mixes), 1.0)

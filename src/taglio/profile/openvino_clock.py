@@ -7,7 +7,7 @@ itself (Reorder) stands behind its producer's tensor, as ONNX Runtime's layout c
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 
 import numpy as np
 import onnx
@@ -37,10 +37,12 @@ class Counting:
         self._runs.append(self._session.seconds())
         return outputs
 
-    def seconds(self, warmup: int) -> dict[str, float]:
-        """Median seconds of each part over all runs but the first `warmup`."""
-        runs = self._runs[warmup:] or self._runs
-        return {name: median(run.get(name, 0.0) for run in runs) for name in runs[0]}
+    def seconds(self, warmup: int, at_once: int = 1) -> dict[str, float]:
+        """Median seconds of each part over all runs but the first `warmup`; a run is the mean of `at_once` inferences,
+        which may differ in shape."""
+        runs = [self._runs[start : start + at_once] for start in range(0, len(self._runs), at_once)]
+        runs = runs[warmup:] or runs
+        return {name: median(fmean(each.get(name, 0.0) for each in run) for run in runs) for name in runs[0][0]}
 
 
 def join(graph: onnx.ModelProto, parts: Sequence[Part], seconds: Mapping[str, float]) -> dict[str, float]:

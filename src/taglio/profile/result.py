@@ -14,7 +14,7 @@ fifth of its time when its reader, in int8, wants its values in another order.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from statistics import median
 
 from taglio.artifact import require
@@ -75,7 +75,7 @@ class Conditions:
     """How the times were taken. `reference_s` is what the fixed computation of speed.py took then, in the median of
     several looks, whose middle half `reference_half_s` bounds; `others` is the share of the processors that other
     programs had meanwhile; `waking_s` is how much longer a run takes where the device has waited before it. `shapes`
-    are those of the inputs; empty where the model fixes them."""
+    are those of the inputs, of which times are the mean; none where the model fixes them."""
 
     machine: Machine
     runtime: str
@@ -86,7 +86,7 @@ class Conditions:
     reference_s: float | None = None
     waking_s: float = 0.0
     reference_half_s: tuple[float, float] | None = None
-    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    shapes: tuple[dict[str, tuple[int, ...]], ...] = ()
     others: float = 0.0
 
     def doubt(self) -> str | None:

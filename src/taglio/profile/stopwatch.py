@@ -180,8 +180,9 @@ def time_models(
     places: Mapping[str, SessionOptions] | None = None,
     refused: dict[str, str] | None = None,
 ) -> dict[str, Timed]:
-    """Time every model on `feeds` in turn, interleaved; with `kernels` also each kernel. Those that much rests on are
-    run `often`, several times a round. `between` is called after each round of wall times.
+    """Time every model on `feeds` in turn, interleaved; with `kernels` also each kernel. Where feeds differ in shape, a
+    run is one of each, and an inference takes their mean. Models that much rests on are run `often`, several times a
+    round. `between` is called after each round of wall times.
 
     Each model is built when it is needed and optimised once, offline, at `options.optimization`; that saved graph is
     what runs and what the kernel names refer to. All models are live at once, since interleaving needs that, or as many
@@ -196,6 +197,7 @@ def time_models(
     as_it_is = options.runtime != NAME or places is not None
     ready = options if as_it_is else SessionOptions(options.threads, Optimization.NONE, options.spinning)
     opened = dict.fromkeys(models, ready) | dict(places or {})
+    run = Run.of(feeds)
     with scratch() as folder:
         paths = {name: folder / f"{index}.onnx" for index, name in enumerate(models)}
         for index, (name, build) in enumerate(models.items()):
@@ -207,7 +209,7 @@ def time_models(
             if progress:
                 progress("loading", index + 1, len(models))
         first, found, out = next(iter(models)), dict[str, Timed](), refused if refused is not None else {}
-        live = partial(_opened, paths, opened, feeds[0], effort.warmup, limit_bytes, refused)
+        live = partial(_opened, paths, opened, run, effort.warmup, limit_bytes, refused)
         while waiting := [name for name in models if name not in found and name not in out]:
             sessions = live([first, *waiting] if found else waiting)
             if found and [*sessions] == [first]:  # no room for one beside it
@@ -221,7 +223,7 @@ def time_models(
             group = _time_group(
                 paths,
                 sessions,
-                feeds,
+                run,
                 ready,
                 share,
                 kernels=kernels,
@@ -238,10 +240,44 @@ def time_models(
     return {name: found[name] for name in models if name in found}
 
 
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What a timed run feeds: one of `feeds`, another each time, or all of them `at_once`, where shapes differ."""
+
+    feeds: Sequence[Feed]
+    at_once: int
+
+    @classmethod
+    def of(cls, feeds: Sequence[Feed]) -> "Run":
+        """All at once where their shapes differ."""
+        several = len({tuple((name, np.shape(value)) for name, value in feed.items()) for feed in feeds}) > 1
+        return cls(feeds, len(feeds) if several else 1)
+
+    def turns(self) -> Sequence[Feed]:
+        """What sessions as `open` gives them are fed."""
+        return self.feeds if self.at_once == 1 else self.feeds[:1]
+
+    def open(self, session: Session) -> Session:
+        """`session`, or one of which a run is a run on every feed."""
+        return session if self.at_once == 1 else _AtOnce(session, self.feeds)
+
+
+@dataclass(frozen=True, slots=True)
+class _AtOnce:
+    session: Session
+    feeds: Sequence[Feed]
+
+    def run(self, output_names: Sequence[str] | None, input_feed: Feed) -> list[np.ndarray]:
+        del input_feed
+        for feed in self.feeds:
+            self.session.run(output_names, feed)
+        return []
+
+
 def _opened(
     paths: Mapping[str, Path],
     options: Mapping[str, SessionOptions],
-    feed: Feed,
+    run: Run,
     warmup: int,
     limit_bytes: int | None,
     refused: dict[str, str] | None,
@@ -257,9 +293,9 @@ def _opened(
         if sessions and limit_bytes is not None and before + largest > limit_bytes:
             break
         try:
-            session = _open(name, paths[name], options[name])
+            session = run.open(_open(name, paths[name], options[name]))
             for _ in range(warmup if limit_bytes is not None else refused is not None):
-                run_once(name, session, feed)
+                run_once(name, session, run.feeds[0])
         except TaglioError as error:
             if refused is None:
                 raise
@@ -280,7 +316,7 @@ def _open(name: str, path: Path, options: SessionOptions) -> Session:
 def _time_group(
     paths: Mapping[str, Path],
     sessions: dict[str, Session],
-    feeds: Sequence[Feed],
+    run: Run,
     options: SessionOptions,
     effort: Effort,
     *,
@@ -290,7 +326,7 @@ def _time_group(
     progress: Progress | None,
 ) -> dict[str, Timed]:
     """Time the models whose `sessions` are live, and close these."""
-    names = [*sessions]
+    names, feeds = [*sessions], run.turns()
     if effort.warmup:  # the first run of a process shows how long they are
         first = names[0]
         effort = effort.affordable(len(names) * run_once(first, sessions[first], feeds[0]))
@@ -308,22 +344,24 @@ def _time_group(
     if kernels and options.runtime != NAME:
         tell = lambda done: progress and progress("timing kernels", done, again)  # noqa: E731
         counting = {name: openvino_clock.Counting(paths[name], options) for name in names}
-        _interleave(counting, feeds, again, tell)
+        _interleave({name: run.open(each) for name, each in counting.items()}, feeds, again, tell)
         for name, each in counting.items():
-            seconds[name] = openvino_clock.join(graphs[name], each.parts, each.seconds(effort.warmup))
+            taken = each.seconds(effort.warmup, run.at_once)
+            seconds[name] = openvino_clock.join(graphs[name], each.parts, taken)
     elif kernels:
         allowed = quota()
         pauses = busy < _STARVED or (options.threads > allowed.share and busy > _USED_UP * allowed.share)
         again = paused if pauses else again
         limit = _OVERRUN * allowed.used_s / options.threads if pauses else None
-        seconds = _kernels(paths, names, feeds, options, effort, rounds=again, longest_s=limit, progress=progress)
-    return {name: _timed(graphs[name], samples[name], seconds.get(name, {}), watch, effort) for name in names}
+        seconds = _kernels(paths, names, run, options, effort, rounds=again, longest_s=limit, progress=progress)
+    inferences = {name: [each / run.at_once for each in samples[name]] for name in names}
+    return {name: _timed(graphs[name], inferences[name], seconds.get(name, {}), watch, effort) for name in names}
 
 
 def _kernels(
     paths: Mapping[str, Path],
     names: Sequence[str],
-    feeds: Sequence[Feed],
+    run: Run,
     options: SessionOptions,
     effort: Effort,
     *,
@@ -338,10 +376,10 @@ def _kernels(
     }
     seen = Watch()
     tell = lambda done: progress and progress("timing kernels", done, rounds)  # noqa: E731
-    _interleave(profiled, feeds, rounds, tell, watch=seen)
+    _interleave({name: run.open(each) for name, each in profiled.items()}, run.turns(), rounds, tell, watch=seen)
     counted = kept(seen.windows, effort.warmup + effort.minimum)
     return {
-        name: _kernel_seconds(Path(session.end_profiling()), effort.warmup, longest_s, counted)
+        name: _kernel_seconds(Path(session.end_profiling()), effort.warmup, longest_s, counted, run.at_once)
         for name, session in profiled.items()
     }
 
@@ -452,20 +490,24 @@ class _Event(msgspec.Struct):
     dur: float = 0.0
 
 
-def _kernel_seconds(path: Path, warmup: int, longest_s: float | None, counted: Sequence[int]) -> dict[str, float]:
-    """By kernel, of the runs that are `counted`; with `longest_s` where the process pauses, and has worked for no
-    longer when it does."""
+def _kernel_seconds(
+    path: Path, warmup: int, longest_s: float | None, counted: Sequence[int], at_once: int = 1
+) -> dict[str, float]:
+    """By kernel, of the runs that are `counted`, each of `at_once` inferences, in the mean of these; with `longest_s`
+    where the process pauses, and has worked for no longer when it does."""
     durations: dict[str, list[float]] = {}
     for event in msgspec.json.decode(path.read_bytes(), type=list[_Event]):
         if event.cat == "Node" and event.name.endswith(_KERNEL_SUFFIX):
             durations.setdefault(event.name[: -len(_KERNEL_SUFFIX)], []).append(event.dur * 1e-6)
     # The first runs allocate; it is not what a served model pays.
-    runs = max((len(values) for values in durations.values()), default=0)
+    runs = max((len(values) for values in durations.values()), default=0) // at_once
     later = {}
     for name, values in durations.items():
-        # A kernel in a branch or a loop does not run once a run.
-        each = [values[index] for index in counted if index >= warmup] if len(values) == runs > max(counted) else []
-        later[name] = each or values[warmup:] or values
+        # A kernel in a branch or a loop does not run once an inference.
+        steady = len(values) == runs * at_once and runs > max(counted)
+        means = np.reshape(values, (runs, at_once)).mean(axis=1).tolist() if steady else []
+        each = [means[index] for index in counted if index >= warmup] if steady else []
+        later[name] = each or values[warmup * at_once :] or values
     if longest_s is not None:
         return unpaused(later, longest_s)
     return {name: median(values) for name, values in later.items()}

@@ -10,8 +10,9 @@ the file, where every later user of it is safe too:
    `with_activation` is for that one.
 2. ConvTranspose and Gemm: the pass requires one scale in the DequantizeLinear, so it gets one, repeated, per channel.
    (For Conv this works too, but per-channel DequantizeLinear was measured 45 % slower on large tensors.)
-3. Softmax, a single channel, or a movement operator between (ONNX Runtime carries pairs past Reshape, Transpose and
-   the like): a one-input Max, which only copies, stands behind the operator.
+3. Softmax, MatMul and the Add of its bias (ONNX Runtime makes a Gemm of them first), a single channel, or a movement
+   operator between (pairs are carried past Reshape, Transpose and the like): a one-input Max, which only copies, stands
+   behind the operator.
 """
 
 from collections.abc import Collection, Mapping
@@ -49,14 +50,17 @@ def keep_float(
     behind: dict[str, list[onnx.NodeProto]] = {}
     spread: dict[str, onnx.NodeProto | None] = {}
     for node in nodes:
+        end = _with_bias(node, producer, consumers) if node.op_type == "MatMul" else node
+        if end is None:
+            continue
         # A weight behind a pair of ours is an int8 operator's. Any other counts, also one that is computed: ONNX
         # Runtime folds what is made of weights alone, such as a Cast of one, before it looks.
         behind_weight = producer.get(node.input[1]) if node.op_type in _WEIGHTED else None
         weighted = node.op_type in _WEIGHTED and (behind_weight is None or behind_weight.name in own)
-        if not (weighted or node.op_type == "Softmax"):
+        if not (weighted or node.op_type == "Softmax" or end is not node):
             continue
         source = _dequantize_ahead(node, producer)
-        user = _user_before_quantize(node, consumers)
+        user = _user_before_quantize(end, consumers)
         if source is None or user is None or source.name.endswith(_EACH):
             continue
         if source.name in own and _quantize_behind(user, consumers).name in own:
@@ -102,6 +106,16 @@ def with_activation(proto: onnx.ModelProto) -> onnx.ModelProto | None:
         node.attribute.append(helper.make_attribute("activation", "Clip"))
         node.attribute.append(helper.make_attribute("activation_params", [float(limits.min), float(limits.max)]))
     return copy if bare else None
+
+
+def _with_bias(
+    product: onnx.NodeProto, producer: Mapping[str, onnx.NodeProto], consumers: Mapping[str, list[onnx.NodeProto]]
+) -> onnx.NodeProto | None:
+    """The Add of a constant behind a MatMul by a constant; None where there is none."""
+    users = consumers.get(product.output[0], [])
+    if len(users) != 1 or users[0].op_type != "Add" or product.input[1] in producer:
+        return None
+    return users[0] if any(name not in producer for name in users[0].input) else None
 
 
 def _dequantize_ahead(node: onnx.NodeProto, producer: Mapping[str, onnx.NodeProto]) -> onnx.NodeProto | None:

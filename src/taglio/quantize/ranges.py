@@ -102,6 +102,8 @@ def _groups(model: Model, dataset: Dataset, names: list[str], room_bytes: float 
 def _why_none(low: float, high: float) -> str:
     if low > high:
         return "is empty on all of the data"
+    if not low <= high:
+        return "is not a number on some of the data"
     if max(-low, high) >= _MASK:
         return f"reaches {low if -low >= _MASK else high:.3g}, as masks do: no step of int8 holds that beside others"
     return ""

@@ -131,7 +131,11 @@ def _cause(error: Exception) -> str:
 
 def _distance(reference: object, value: object) -> float:
     """Relative L2 over what is finite in `reference`; infinite where the shape or what is finite differs. Outputs that
-    are not float follow from those that are."""
+    are not float follow from those that are; of a sequence the worst member counts."""
+    if isinstance(reference, (list, tuple)):
+        if not isinstance(value, (list, tuple)) or len(reference) != len(value):
+            return float("inf")
+        return max((_distance(one, other) for one, other in zip(reference, value, strict=True)), default=0.0)
     one, other = np.asarray(reference), np.asarray(value)
     if one.dtype.kind != "f":
         return 0.0
@@ -139,7 +143,7 @@ def _distance(reference: object, value: object) -> float:
     finite = np.isfinite(one)
     if one.shape != other.shape or not np.isfinite(other[finite]).all():
         return float("inf")
-    return float(np.linalg.norm((one - other)[finite]) / max(float(np.linalg.norm(one[finite])), 1e-30))
+    return float(np.linalg.norm(one[finite] - other[finite]) / max(float(np.linalg.norm(one[finite])), 1e-30))
 
 
 def _by_range(model: Model, graph: Graph, ranges: Ranges, scheme: Scheme) -> dict[str, str]:

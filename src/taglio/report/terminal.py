@@ -1,5 +1,6 @@
 """Terminal tables. Rounds and aligns; computes nothing that the artifacts do not hold."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from math import exp
 from pathlib import Path
@@ -179,10 +180,15 @@ def _verdict(each: InPlace) -> str:
     return each.reason or ("" if each.holds else "exceeds the limit")
 
 
-def measured_at(shapes: Mapping[str, Sequence[int]]) -> str:
-    """The line that says of which shapes times and bytes are, where a model has dynamic dimensions."""
-    told = ", ".join(f"{name} {'x'.join(map(str, shape)) or 'scalar'}" for name, shape in shapes.items())
-    return f"times and bytes are those of {told}; dimensions stay dynamic in what is built"
+def measured_at(shapes: Sequence[Mapping[str, Sequence[int]]]) -> str:
+    """The line that says of which shapes times are, where a model has dynamic dimensions."""
+    told = Counter(
+        ", ".join(f"{name} {'x'.join(map(str, shape)) or 'scalar'}" for name, shape in each.items()) for each in shapes
+    )
+    if len(told) == 1:
+        return f"times are those of {next(iter(told))}; dimensions stay dynamic in what is built"
+    each = "; ".join(f"{count} of {len(shapes)}: {text}" for text, count in told.items())
+    return f"times are the mean over shapes as they occur ({each}); dimensions stay dynamic in what is built"
 
 
 def _worst(variant: Variant, metric: Metric) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 
 from taglio.components.build import Manifest, Piece
 from taglio.errors import BadData, MeasurementFailed
-from taglio.profile.stopwatch import Progress, WallTime, summarize
+from taglio.profile.stopwatch import Progress, Run, WallTime, summarize
 from taglio.runtimes.onnxruntime import NAME, SessionOptions
 from taglio.runtimes.places import require_here
 from taglio.runtimes.session import opener, runtime_version
@@ -84,7 +84,7 @@ class Executor:
         return [piece for piece, _ in self._pieces]
 
     def run(self, feed: Mapping[str, np.ndarray], seconds: dict[str, float] | None = None) -> list[np.ndarray]:
-        """The model's outputs for one feed; with `seconds`, the time of each component is written there."""
+        """The model's outputs for one feed; with `seconds`, the time of each component is added there."""
         missing = [name for name in self._manifest.inputs if name not in feed]
         if missing:
             raise BadData(f"input {missing[0]} is missing: the model reads {', '.join(self._manifest.inputs)}")
@@ -93,7 +93,7 @@ class Executor:
             start = time.perf_counter()
             outputs = session.run([port.name for port in piece.outputs], _ports(piece, tensors))
             if seconds is not None:
-                seconds[piece.name] = time.perf_counter() - start
+                seconds[piece.name] = seconds.get(piece.name, 0.0) + time.perf_counter() - start
             tensors.update(zip((port.name for port in piece.outputs), outputs, strict=True))
         return [tensors[name] for name in self._manifest.outputs]
 
@@ -109,34 +109,38 @@ def time_plan(
     profiled_float_s: float | None,
     progress: Progress | None = None,
 ) -> RunReport:
-    """Time `runs` inferences of the plan and of the float model, in turn, over `feeds`."""
+    """Time about `runs` inferences of the plan and of the float model, in turn, over `feeds`; where these differ in
+    shape, a run is one of each, and an inference takes their mean."""
     stretches = executor.pieces()[0].stretches
     reference = opener(executor.runtime)(float_model, replace(options, stretches=stretches))
     plan_s: list[float] = []
     float_s: list[float] = []
     parts: dict[str, list[float]] = {}
     order = random.Random(0)
+    at_once = Run.of(feeds).at_once
+    runs = -(-runs // at_once)
     for index in range(runs + WARMUP):
-        feed = feeds[index % len(feeds)]
+        given = feeds if at_once > 1 else [feeds[index % len(feeds)]]
         for which in order.sample(("plan", "float"), 2):
             seconds: dict[str, float] = {}
             start = time.perf_counter()
             try:
-                if which == "plan":
-                    executor.run(feed, seconds)
-                else:
-                    reference.run(None, dict(feed))
+                for feed in given:
+                    if which == "plan":
+                        executor.run(feed, seconds)
+                    else:
+                        reference.run(None, dict(feed))
             except BadData:
                 raise
             except Exception as error:
                 raise MeasurementFailed(
                     f"the {which} failed in run {index + 1}: {' '.join(str(error).split())[:200]}"
                 ) from None
-            took = time.perf_counter() - start
+            took = (time.perf_counter() - start) / at_once
             if index >= WARMUP:
                 (plan_s if which == "plan" else float_s).append(took)
                 for name, value in seconds.items():
-                    parts.setdefault(name, []).append(value)
+                    parts.setdefault(name, []).append(value / at_once)
         if progress:
             progress("running", index + 1, runs + WARMUP)
     both = [sum(each) for each in zip(plan_s, float_s, strict=True)]
