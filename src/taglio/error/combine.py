@@ -134,7 +134,8 @@ def _closeness(measured: Measured, errors: np.ndarray) -> np.ndarray:
     """How much subsets with these errors count: less the further they are from where the model is to be right."""
     if measured.near is None:
         return np.ones(len(errors))
-    return 1.0 / (1.0 + np.square(np.log(np.maximum(errors, _TINY) / measured.near) / log(_NEAR_BY)))
+    times = np.log(np.maximum(errors, _TINY) / measured.near) / log(_NEAR_BY)
+    return np.asarray(1.0 / (1.0 + np.square(times)))
 
 
 def _telling(errors: np.ndarray, near: float | None) -> np.ndarray:

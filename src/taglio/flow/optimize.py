@@ -93,7 +93,7 @@ def optimize(
     levels = curve(
         settled.graph,
         decision.profile,
-        error,
+        decision.error,
         limits,
         base=places.usable.get(decision.profile.conditions.runtime, 0.0),
         ahead=decision.ahead(),
@@ -108,7 +108,7 @@ def optimize(
         rows = in_places(decision.finalists, decision.timed, decision.answers, places.results)
         outcome = replace(outcome, places=rows)
     settled.kept.forget("switchable")
-    return result_of(work, wanted, decision.profile, error, decision.plan, built, outcome)
+    return result_of(work, wanted, decision.profile, decision.error, decision.plan, built, outcome)
 
 
 def _outcome(

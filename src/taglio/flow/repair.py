@@ -33,6 +33,7 @@ def repaired(
     scheme: Scheme,
     data: Dataset,
     parts: Parts,
+    *,
     room_bytes: float | None = None,
     progress: Progress | None = None,
 ) -> Ranges:

@@ -285,7 +285,9 @@ class Work:
             data, parts, room = self.data.calibration, self.parts, self.outputs_bytes
             return self.kept.once(
                 ("ranges", scheme.calibrated),
-                lambda: repaired(self.model, self.graph, before, scheme, data, parts, room, progress),
+                lambda: repaired(
+                    self.model, self.graph, before, scheme, data, parts, room_bytes=room, progress=progress
+                ),
             )
         method = scheme.calibration
         tell = (lambda done, total: progress("calibrating", done, total)) if progress else None

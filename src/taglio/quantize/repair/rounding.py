@@ -57,18 +57,18 @@ class _Product:
     @property
     def hessian_bytes(self) -> int:
         groups, _, columns = self.matrix.shape
-        return 4 * groups * columns**2
+        return int(4 * groups * columns**2)
 
     @property
     def rows(self) -> int:
         """How many rows of inputs are looked at."""
-        return min(_MOST_ROWS, max(_FEWEST_ROWS, _PER_COLUMN * self.matrix.shape[2]))
+        return min(_MOST_ROWS, max(_FEWEST_ROWS, _PER_COLUMN * int(self.matrix.shape[2])))
 
     @property
     def seconds(self) -> float:
         """A guess."""
         groups, outputs, columns = self.matrix.shape
-        return groups * columns**2 * (2.0 * self.rows + columns + 2.0 * outputs) / _FLOPS_PER_S
+        return float(groups * columns**2 * (2.0 * self.rows + columns + 2.0 * outputs) / _FLOPS_PER_S)
 
 
 def integers(
@@ -201,7 +201,7 @@ def _rows(product: _Product, values: np.ndarray, count: int, rng: np.random.Gene
     padded = np.pad(values, [(0, 0), (0, 0), *zip(pads[:rank], pads[rank:], strict=True)])
     spans = [(size - 1) * dilation + 1 for size, dilation in zip(kernel, dilations, strict=True)]
     windows = sliding_window_view(padded, spans, axis=tuple(range(2, 2 + rank)))
-    windows = windows[(slice(None), slice(None), *(slice(None, None, each) for each in (*strides, *dilations)))]
+    windows = windows[tuple(np.s_[::each] for each in (1, 1, *strides, *dilations))]
     places = (windows.shape[0], *windows.shape[2 : 2 + rank])
     total = int(np.prod(places))
     picked = np.arange(total) if total <= count else rng.choice(total, count, replace=False)
