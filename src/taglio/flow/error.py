@@ -48,15 +48,15 @@ def error_model(
     profile: Profile,
     *,
     provider: str = "cpu",
-    max_error: float | None = None,
+    near: float | None = None,
     confidence: float = 0.9,
     effort: float = 1.0,
     progress: Progress | None = None,
 ) -> ErrorModel:
     """Measure how blocks in int8 change the output of `work`, and fit what any subset of them does.
 
-    The scheme is that of `profile`. The model is the most exact near a loss of `max_error`, where that is known and the
-    metric does not move in steps. `provider` is what the error is measured on ("cpu", "cuda" or "auto"), `confidence`
+    The scheme is that of `profile`. The model is most exact `near` the limit of plans, given as a loss (of relative L2
+    the error itself), unless the metric moves in steps. `provider` is what the error is measured on ("cpu", "cuda" or "auto"), `confidence`
     the share of plans whose error is under the model's upper end, `effort` scales the time given to measuring.
 
     >>> error = taglio.error_model(model, profile, effort=0.05)
@@ -77,7 +77,7 @@ def error_model(
         meter,
         work.data.held_out,
         budget,
-        near=max_error if meter.metric.smooth and max_error else None,
+        near=near if meter.metric.smooth and near else None,
         saved_s=_saved(profile),
         confidence=confidence,
         seed=work.setup.seed,

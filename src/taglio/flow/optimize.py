@@ -87,7 +87,7 @@ def optimize(
     clock.lap("profile")
     home = measured[places.planned[0]]
     inner = left_for_int8(limits.max_error, places.usable.get(places.planned[0], 0.0))
-    error = error_model(settled, home, max_error=inner, confidence=confidence, effort=effort, progress=progress)
+    error = error_model(settled, home, near=inner, confidence=confidence, effort=effort, progress=progress)
     clock.lap("error")
     decision = decide(settled, measured, error, limits, bases=places.usable, effort=effort, progress=progress)
     levels = curve(

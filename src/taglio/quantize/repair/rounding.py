@@ -12,7 +12,7 @@ Chen et al. 2025):
 2. Inputs of a Conv are patches drawn at random, and each of its groups has an H.
 3. Quantising the inputs adds noise of one uniform step to the diagonal of H.
 4. Few rows of inputs tell little: what is off the diagonal of H is multiplied by rows / (rows + columns).
-5. What there is no time or memory for stays as it is; small products come first.
+5. Half of the time is for samples. What there is no time or memory for stays as it is; small products come first.
 """
 
 import time
@@ -36,6 +36,7 @@ from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_sessi
 
 # Rows of inputs by column, within these numbers.
 _PER_COLUMN, _FEWEST_ROWS, _MOST_ROWS = 4, 2048, 16_384
+_FEWEST_SAMPLES = 2
 # Columns that are rounded before the others learn of it.
 _TOGETHER = 128
 _DAMPING = 1e-3
@@ -97,7 +98,8 @@ def integers(
     done = 0
     for group in _groups(affordable, room_bytes):
         try:
-            moments = _moments(model, group, samples)
+            now = time.perf_counter()
+            moments = _moments(model, group, samples, now + (end - now) / 2.0)
         except (BadModel, BadData):
             return found
         for each in group:
@@ -163,9 +165,10 @@ def _groups(products: Sequence[_Product], room_bytes: float | None) -> Iterator[
 
 
 def _moments(
-    model: Model, products: Sequence[_Product], samples: Sequence[Mapping[str, np.ndarray]]
+    model: Model, products: Sequence[_Product], samples: Sequence[Mapping[str, np.ndarray]], until: float
 ) -> dict[str, tuple[np.ndarray, int]]:
-    """By operator, Σ x xᵀ of its inputs, float32 [groups, columns, columns], and over how many rows."""
+    """By operator, Σ x xᵀ of its inputs, float32 [groups, columns, columns], and over how many rows; of some samples
+    where there is no time for all."""
     read = dict.fromkeys(each.node.input[0] for each in products)
     inside = [name for name in read if name not in samples[0]]
     proto = onnx.ModelProto()
@@ -174,7 +177,9 @@ def _moments(
     session = open_session(proto, SessionOptions(0, Optimization.NONE), label=model.name)
     rng = np.random.default_rng(0)
     total: dict[str, tuple[np.ndarray, int]] = {}
-    for feed in samples:
+    for index, feed in enumerate(samples):
+        if index >= _FEWEST_SAMPLES and time.perf_counter() > until:
+            break
         seen = run_session(session, inside, feed, "the calibration data") if inside else []
         values = dict(zip(inside, seen, strict=True)) | {name: feed[name] for name in read if name in feed}
         for each in products:
