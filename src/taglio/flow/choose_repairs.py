@@ -10,6 +10,7 @@ import numpy as np
 from taglio.error.loss import Metric
 from taglio.error.tally import RUINED, Tally
 from taglio.flow.work import Work
+from taglio.model.graph import ANCHORS
 from taglio.profile.measure import pure_assignments
 from taglio.profile.stopwatch import Progress
 from taglio.quantize.effective import effective
@@ -44,8 +45,8 @@ def choose_repairs(
 ) -> tuple[Scheme, tuple[RepairResult, ...]]:
     """`scheme` with the repairs that lower the error of a settled `work` on held-out inputs, and what each did.
 
-    Errors are those of all blocks in int8 and of random eighths of them: where a few blocks ruin the outputs, all
-    together show nothing of the others, and no plan holds those few.
+    Errors are those of all blocks in int8 and of random eighths of those with weights: where a few blocks ruin the
+    outputs, all together show nothing of the others, and no plan holds those few.
     """
     if scheme.format != "qdq" or not work.graph.candidates():
         return scheme, ()
@@ -89,9 +90,9 @@ def _errors(
 
 
 def _assignments(work: Work, scheme: Scheme) -> list[Assignment]:
-    """All blocks in int8, and eighths that share none; fewer where there are few."""
+    """All blocks in int8, and eighths of those with weights, which plans are made of; fewer where there are few."""
     everything = pure_assignments(work.graph, precisions(scheme))["int8"]
-    names = [block.name for block in work.graph.candidates() if not block.movement]
+    names = [block.name for block in work.graph.candidates() if block.kind.split("+")[0] in ANCHORS]
     random.Random(work.setup.seed).shuffle(names)
     whole = precisions(scheme)[1]
     some = (effective(work.graph, dict.fromkeys(names[first::_SOME], whole), whole) for first in range(_SOME))
