@@ -177,3 +177,24 @@ def test_the_upper_end_covers_what_a_planner_picks(network: Case, meter: ErrorMe
     assert len(picks) >= 20
     covered = [meter.error(each) <= model.upper(model.predict(network.graph, each)) for each in picks]
     assert np.mean(covered) >= 0.8
+
+
+def test_near_a_bound_most_subsets_are_measured_and_predicted(network: Case, meter: ErrorMeter) -> None:
+    """A bound of an eighth of the error of all blocks: where plans end on networks that int8 hurts."""
+    blocks = [block.name for block in network.graph.candidates() if not block.movement]
+    near = meter.error(effective(network.graph, dict.fromkeys(blocks, INT8), INT8)) / 8.0
+    model = study(network.model, network.graph, DEFAULT_SCHEME, CHOICES, meter, network.held_out, BUDGET, near=near)
+    close = [each for each in model.subsets if near / 3.0 < each.error < 3.0 * near]
+    assert len(close) >= 0.6 * len(model.subsets) == 0.6 * BUDGET.maximum_subsets
+    known = measure(network.graph, CHOICES, meter, BUDGET, near=near)
+    picks = picked_subsets(network.graph, known, 20, seed=99)
+    ratios = [model.predict(network.graph, each) / meter.error(each) for each in picks]
+    assert len(ratios) >= 10 and 0.85 < np.median(ratios) < 1.15
+
+
+def test_blocks_that_save_no_time_are_seldom_picked(network: Case, meter: ErrorMeter) -> None:
+    blocks = [block.name for block in network.graph.candidates() if not block.movement]
+    slow = set(blocks[: len(blocks) // 2])
+    known = measure(network.graph, CHOICES, meter, Budget(0.0, 12, 12), near=1e-3)
+    picks = picked_subsets(network.graph, known, 20, 7, {name: -1e-4 if name in slow else 1e-4 for name in blocks})
+    assert np.mean([name in slow for each in picks for name in each]) < 0.4

@@ -43,9 +43,10 @@ def test_an_outlier_that_matters_keeps_its_range(tmp_path: Path) -> None:
 
 def test_optimize_tries_what_paid_on_trained_networks(tmp_path: Path) -> None:
     work, scheme = opened(tmp_path, 0.3), exact()
-    chosen, (bias,) = choose_repairs(work, scheme, Metric())
-    assert bias.repair == "bias" and bias.kept == (bias.factor < 0.98)
-    assert chosen.repairs == (("bias",) if bias.kept else ())
+    chosen, tried = choose_repairs(work, scheme, Metric())
+    assert [each.repair for each in tried] == ["rounding", "bias"]
+    assert all(each.kept == (each.factor < 0.98) for each in tried)
+    assert chosen.repairs == tuple(each.repair for each in tried if each.kept)
 
 
 def test_quantize_repairs_what_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -62,7 +63,7 @@ def test_quantize_repairs_what_is_named(tmp_path: Path, capsys: pytest.CaptureFi
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        (["--repair", "magic"], '"magic" is none of ranges, bias'),
+        (["--repair", "magic"], '"magic" is none of ranges, rounding, bias'),
         (["--repair", "bias", "--method", "dynamic"], "only the static method"),
         (["--repair", "bias", "--scheme", "qoperator-u8s8"], "only the static method with a qdq scheme"),
     ],
@@ -76,7 +77,7 @@ def test_what_cannot_be_repaired_is_said(
 
 
 def test_a_repaired_scheme_reads_as_it_is_written() -> None:
-    scheme = parse_scheme("qdq-u8s8-bias-ranges-pc")
-    assert scheme.repairs == ("ranges", "bias")
+    scheme = parse_scheme("qdq-u8s8-bias-rounding-ranges-pc")
+    assert scheme.repairs == ("ranges", "rounding", "bias")
     assert parse_scheme(str(scheme)) == scheme
     assert scheme.calibrated == str(scheme)

@@ -14,7 +14,17 @@ from taglio.model.graph import Graph
 from taglio.plan import search as module
 from taglio.plan.one_machine import make_plan
 from taglio.plan.result import Limits, Plan
-from taglio.plan.search import Tried, best, damage_first, exclude, search, search_by, unsolved
+from taglio.plan.search import (
+    Tried,
+    best,
+    corrected,
+    damage_first,
+    exclude,
+    predicted_by,
+    search,
+    search_by,
+    unsolved,
+)
 from taglio.profile.result import Profile
 from taglio.quantize.precision import Assignment
 from tests.plan import made_up
@@ -215,6 +225,28 @@ def test_the_best_are_the_fastest_of_those_that_hold_and_a_fallback_is_one_of_th
     assert best([], 1) == []
     assert set(tried[1].plan.assignment()) == set(everything) and tried[1].plan.measured_error == 0.03
     assert unsolved("other", graph, profile, error, Limits(None), everything, 0.9).holds
+
+
+def test_a_factor_that_all_plans_miss_by_is_learnt_from_those_near_the_bound() -> None:
+    graph, profile, error = chain()
+    measure, limits = Hidden(graph, error, 1.7, 0.05), Limits(0.02)
+    tried = search(graph, profile, error, limits, measure)
+    better = corrected(error, graph, tried, 0.02)
+    assert (
+        1.5 < better.predict(graph, tried[0].plan.assignment()) / error.predict(graph, tried[0].plan.assignment()) < 1.9
+    )
+    for each in predicted_by(profile, better, graph, tried):
+        guess = each.plan.predicted_error
+        assert guess.value == better.predict(graph, each.plan.assignment()) and guess.high > guess.value
+        assert 0.85 < guess.value / each.error < 1.15
+
+
+def test_two_plans_or_others_far_from_the_bound_teach_nothing() -> None:
+    graph, profile, error = chain()
+    tried = search(graph, profile, error, Limits(0.02), Hidden(graph, error, 1.7))
+    assert len(tried) >= 3
+    assert corrected(error, graph, [tried[0]] * 2 + tried[1:2], 0.02) == error
+    assert corrected(error, graph, tried, 0.2) == error
 
 
 def lone(error: ErrorModel, graph: Graph) -> ErrorModel:

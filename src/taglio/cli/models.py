@@ -43,6 +43,7 @@ def add(commands: Any) -> None:
         default="",
         metavar="NAME[,NAME]",
         help="lower the error of int8 at the same speed: ranges (per tensor, by their effect on the outputs), "
+        "rounding (weights to the integers that change products least), "
         "bias (correct what int8 adds to the mean of each channel)",
     )
     each.add_argument(

@@ -23,6 +23,9 @@ _FOLDS = 6
 # An output whose error never reached this share of the largest cannot break a bound.
 _NEAR = 0.5
 _TINY = 1e-9
+# A subset whose error is so many times the bound, or its inverse, counts half.
+_NEAR_BY = 3.0
+_FEWEST_NEAR = 8
 # How sure it is that the stated share of subsets is covered.
 _ASSURED = 0.9
 
@@ -30,7 +33,7 @@ _ASSURED = 0.9
 @dataclass(frozen=True, slots=True, eq=False)
 class Measured:
     """Readings of blocks alone (`singles`; several neighbours at once on a large network), of flows alone by name, and
-    of subsets: random ones, and the last `picked` as a planner would."""
+    of subsets: random ones, and the last `picked` as a planner would, `near` a bound on the error."""
 
     columns: Design
     precisions: tuple[Precision, ...]
@@ -40,6 +43,7 @@ class Measured:
     subsets: Sequence[Assignment]
     subset_readings: Sequence[Reading]
     picked: int = 0
+    near: float | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,7 +67,11 @@ def fit_model(
     steps: tuple[tuple[float, float], ...] = ()
     everything = [*measured.single_readings, *measured.subset_readings]
     if metric.smooth:
-        ratios = [log(e / p) if e > _TINY and p > _TINY else None for e, p in zip(truth, predicted, strict=True)]
+        told = _telling(truth, measured.near)
+        ratios = [
+            log(e / p) if tells and e > _TINY and p > _TINY else None
+            for e, p, tells in zip(truth, predicted, told, strict=True)
+        ]
         upper_log = _upper(ratios, measured.picked, confidence, log(2.0))
     else:
         losses_l2 = [(float(finite(each.l2).max()), float(finite(each.loss).max())) for each in everything]
@@ -106,7 +114,7 @@ def fit_outputs(measured: Measured, *, unseen: bool = True) -> Fitted:
     largest = np.maximum(everything.max(axis=1, keepdims=True), _TINY)
     singles = len(measured.singles)
     rows = np.array([measured.columns.row(each) for each in (*measured.singles, *measured.subsets)])
-    weights = np.concatenate([np.full(singles, _ALONE_WEIGHT), np.ones(subsets)])
+    weights = np.concatenate([np.full(singles, _ALONE_WEIGHT), _closeness(measured, everything[singles:].max(axis=1))])
     fold = np.concatenate([np.full(singles, -1), np.arange(subsets) % _FOLDS])
     terms: dict[int, Terms] = {}
     guesses = np.zeros(subsets)
@@ -120,6 +128,23 @@ def fit_outputs(measured: Measured, *, unseen: bool = True) -> Fitted:
                 guess = fit_terms(rows[seen], errors[seen], start, weights[seen]).predict(rows[out])
                 guesses[out[singles:]] = np.maximum(guesses[out[singles:]], guess)
     return Fitted(terms, guesses)
+
+
+def _closeness(measured: Measured, errors: np.ndarray) -> np.ndarray:
+    """How much subsets with these errors count: less the further they are from where the model is to be right."""
+    if measured.near is None:
+        return np.ones(len(errors))
+    times = np.log(np.maximum(errors, _TINY) / measured.near) / log(_NEAR_BY)
+    return np.asarray(1.0 / (1.0 + np.square(times)))
+
+
+def _telling(errors: np.ndarray, near: float | None) -> np.ndarray:
+    """Of which subsets the misses tell how far predictions near the bound are to be trusted, bool [subsets]: of those
+    that are near it, or of all where those are few."""
+    if near is None:
+        return np.ones(len(errors), bool)
+    close = (errors > near / _NEAR_BY) & (errors < near * _NEAR_BY)
+    return close if close.sum() >= _FEWEST_NEAR else np.ones(len(errors), bool)
 
 
 def _start(measured: Measured, output: int) -> np.ndarray:

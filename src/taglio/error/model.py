@@ -14,7 +14,7 @@ Errors are losses of a metric (loss.py). Where the metric is a step, the error o
 monotone link, through `steps`, leads from the largest of them to the loss.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import exp, log
 
@@ -171,6 +171,11 @@ class ErrorModel:
         """Predicted error; 0 where nothing is quantised."""
         noise = max((each.from_noise(each.noise(graph, assignment)) for each in self.outputs), default=0.0)
         return self.after_steps(noise)
+
+    def scaled(self, factor: float) -> "ErrorModel":
+        """The same with `factor` times the L2 noise for every assignment."""
+        outputs = tuple(replace(each, level=each.level + log(factor)) for each in self.outputs)
+        return replace(self, outputs=outputs)
 
     def after_steps(self, noise: float) -> float:
         """The error that an L2 `noise` of the outputs stands for: itself, or a loss on the steps."""

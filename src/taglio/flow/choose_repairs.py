@@ -10,15 +10,19 @@ import numpy as np
 from taglio.error.loss import Metric
 from taglio.error.tally import RUINED, Tally
 from taglio.flow.work import Work
+from taglio.model.graph import ANCHORS
 from taglio.profile.measure import pure_assignments
 from taglio.profile.stopwatch import Progress
+from taglio.quantize.effective import effective
 from taglio.quantize.precision import Assignment, precisions
 from taglio.quantize.scheme import Repair, Scheme
-from taglio.runtimes.onnxruntime import SessionOptions, open_session, run_session
+from taglio.runtimes.onnxruntime import open_session, run_session
 
 # Choosing ranges tensor by tensor takes the longest and lowered no trained network's error where plans are made.
-_TRIED: tuple[Repair, ...] = ("bias",)
+_TRIED: tuple[Repair, ...] = ("rounding", "bias")
 _SAMPLES = 8
+# What subsets of blocks errors are of, that share none: as many as these.
+_SOME = 8
 # Less than this is what other inputs would have changed.
 _GAIN = 0.98
 _TINY = 1e-9
@@ -41,8 +45,8 @@ def choose_repairs(
 ) -> tuple[Scheme, tuple[RepairResult, ...]]:
     """`scheme` with the repairs that lower the error of a settled `work` on held-out inputs, and what each did.
 
-    Errors are those of all blocks in int8 and of two random halves of them: where a few blocks ruin the outputs, all
-    together show nothing of the others, and no plan holds those few.
+    Errors are those of all blocks in int8 and of random eighths of those with weights: where a few blocks ruin the
+    outputs, all together show nothing of the others, and no plan holds those few.
     """
     if scheme.format != "qdq" or not work.graph.candidates():
         return scheme, ()
@@ -50,7 +54,7 @@ def choose_repairs(
     samples = work.data.held_out.samples[:_SAMPLES]
     session = open_session(work.model.proto, work.setup.options())
     reference = [run_session(session, work.model.outputs, each, work.data.held_out.source) for each in samples]
-    best = _errors(work, scheme, metric, samples, reference)
+    best = _errors(work, scheme, metric, samples, reference, progress)
     results: list[RepairResult] = []
     for index, repair in enumerate(_TRIED):
         tried = replace(scheme, repairs=(*scheme.repairs, repair))
@@ -60,6 +64,8 @@ def choose_repairs(
         results.append(RepairResult(repair, best[0], errors[0], factor, kept))
         if kept:
             scheme, best = tried, errors
+        work.kept.forget("switchable", but=scheme)
+        work.kept.forget("builder", but=scheme)  # each holds the weights once more
         if progress:
             progress("repairs", index + 1, len(_TRIED))
     return scheme, tuple(results)
@@ -73,22 +79,21 @@ def _errors(
     reference: Sequence[Sequence[np.ndarray]],
     progress: Progress | None = None,
 ) -> list[float]:
-    builder = work.builder(scheme, progress)
-    options = SessionOptions(work.setup.threads, spinning=True)
+    switchable = work.switchable(scheme, progress=progress)  # the error stage takes that of the last scheme
     errors = []
     for assignment in _assignments(work, scheme):
-        session = open_session(builder.build(assignment), options)
         tally = Tally(work.parts, metric)
-        for sample, outputs in zip(samples, reference, strict=True):
-            tally.add(outputs, run_session(session, work.model.outputs, sample, work.data.held_out.source))
+        for outputs, changed in zip(reference, switchable.run_all(assignment, samples), strict=True):
+            tally.add(outputs, changed)
         errors.append(float(np.clip(np.nan_to_num(tally.value(), nan=RUINED), _TINY, RUINED)))
     return errors
 
 
 def _assignments(work: Work, scheme: Scheme) -> list[Assignment]:
-    """All blocks in int8, and two halves that share none."""
+    """All blocks in int8, and eighths of those with weights, which plans are made of; fewer where there are few."""
     everything = pure_assignments(work.graph, precisions(scheme))["int8"]
-    names = list(everything)
+    names = [block.name for block in work.graph.candidates() if block.kind.split("+")[0] in ANCHORS]
     random.Random(work.setup.seed).shuffle(names)
-    halves = (set(names[::2]), set(names[1::2]))
-    return [everything, *({name: form for name, form in everything.items() if name in half} for half in halves)]
+    whole = precisions(scheme)[1]
+    some = (effective(work.graph, dict.fromkeys(names[first::_SOME], whole), whole) for first in range(_SOME))
+    return [everything, *(each for each in some if each)]

@@ -32,7 +32,7 @@ from taglio.plan.result import Limits
 from taglio.profile.measure import pure_assignments
 from taglio.profile.result import Profile
 from taglio.profile.stopwatch import Progress
-from taglio.quantize.precision import precisions
+from taglio.quantize.precision import FLOAT32, precisions
 from taglio.quantize.ranges import calibrate
 from taglio.quantize.scheme import Scheme
 from taglio.runtimes.onnxruntime import PROVIDERS, open_session, run_session, sums_saturate
@@ -48,13 +48,15 @@ def error_model(
     profile: Profile,
     *,
     provider: str = "cpu",
+    near: float | None = None,
     confidence: float = 0.9,
     effort: float = 1.0,
     progress: Progress | None = None,
 ) -> ErrorModel:
     """Measure how blocks in int8 change the output of `work`, and fit what any subset of them does.
 
-    The scheme is that of `profile`. `provider` is what the error is measured on ("cpu", "cuda" or "auto"), `confidence`
+    The scheme is that of `profile`. The model is most exact `near` the limit of plans, given as a loss (of relative L2
+    the error itself), unless the metric moves in steps. `provider` is what the error is measured on ("cpu", "cuda" or "auto"), `confidence`
     the share of plans whose error is under the model's upper end, `effort` scales the time given to measuring.
 
     >>> error = taglio.error_model(model, profile, effort=0.02)
@@ -75,6 +77,8 @@ def error_model(
         meter,
         work.data.held_out,
         budget,
+        near=near if meter.metric.smooth and near else None,
+        saved_s=_saved(profile),
         confidence=confidence,
         seed=work.setup.seed,
         progress=progress,
@@ -87,6 +91,12 @@ def error_model(
         notes=lines + doubts(work, scheme, meter, everything, progress),
         parts=everything.parts(),
     )
+
+
+def _saved(profile: Profile) -> Mapping[str, float]:
+    """Seconds that int8 saves by block."""
+    times = profile.block_times()
+    return {block: times[block, FLOAT32.name] - seconds for (block, form), seconds in times.items() if form == "int8"}
 
 
 def affordable_inputs(work: Work, switchable: Switchable, budget: Budget) -> int:

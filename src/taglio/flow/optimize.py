@@ -13,7 +13,7 @@ from taglio.errors import BadOption
 from taglio.flow.answers import Answers, of_answers
 from taglio.flow.arguments import positive
 from taglio.flow.build import Built, assemble
-from taglio.flow.choose_place import settle
+from taglio.flow.choose_place import left_for_int8, settle
 from taglio.flow.choose_repairs import RepairResult, choose_repairs
 from taglio.flow.choose_scheme import SchemeResult
 from taglio.flow.curve import costly, curve
@@ -86,13 +86,14 @@ def optimize(
     measured = {place: profile_as(settled.in_place(place), chosen, effort, progress) for place in places.planned}
     clock.lap("profile")
     home = measured[places.planned[0]]
-    error = error_model(settled, home, confidence=confidence, effort=effort, progress=progress)
+    inner = left_for_int8(limits.max_error, places.usable.get(places.planned[0], 0.0))
+    error = error_model(settled, home, near=inner, confidence=confidence, effort=effort, progress=progress)
     clock.lap("error")
     decision = decide(settled, measured, error, limits, bases=places.usable, effort=effort, progress=progress)
     levels = curve(
         settled.graph,
         decision.profile,
-        error,
+        decision.error,
         limits,
         base=places.usable.get(decision.profile.conditions.runtime, 0.0),
         ahead=decision.ahead(),
@@ -107,7 +108,7 @@ def optimize(
         rows = in_places(decision.finalists, decision.timed, decision.answers, places.results)
         outcome = replace(outcome, places=rows)
     settled.kept.forget("switchable")
-    return result_of(work, wanted, decision.profile, error, decision.plan, built, outcome)
+    return result_of(work, wanted, decision.profile, decision.error, decision.plan, built, outcome)
 
 
 def _outcome(

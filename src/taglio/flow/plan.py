@@ -33,7 +33,7 @@ from taglio.flow.work import Work
 from taglio.model.graph import ANCHORS, Graph
 from taglio.plan.one_machine import pinned
 from taglio.plan.result import Limits, Plan, placements
-from taglio.plan.search import Tried, best, damage_first, exclude, predicted_by, search, unsolved
+from taglio.plan.search import Tried, best, corrected, damage_first, exclude, predicted_by, search, unsolved
 from taglio.profile.busy import doubt
 from taglio.profile.measure import FLOAT_RUN, pure_assignments, refine
 from taglio.profile.result import Profile
@@ -51,7 +51,8 @@ _VERIFY_SAMPLES, _VERIFY_S = 32, 30.0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Decision:
-    """The plan, the finalists by name, timed side by side, which of them won, all that was tried, the refined profile.
+    """The plan, the finalists by name, timed side by side, which of them won, all that was tried, and the profile and
+    the error model with what was learnt of them.
 
     `answers` are of the float model, all-int8 and the winner as they are deployed; the others' errors are the search's.
     """
@@ -63,6 +64,7 @@ class Decision:
     answers: dict[str, Answers]
     tried: tuple[Tried, ...]
     profile: Profile
+    error: ErrorModel
 
     def ahead(self) -> float:
         """How many times as fast the float model is where the profile was taken as where float is compared."""
@@ -139,11 +141,12 @@ def limits_for(
 @dataclass(frozen=True, slots=True, eq=False)
 class Explored:
     """What was planned in one place: plans that were tried, with errors as they would be there, the fastest by the
-    clock, and the profile refined around it."""
+    clock, the profile refined around it and the error model corrected by what was measured."""
 
     tried: list[Tried]
     leader: Tried | None
     profile: Profile
+    error: ErrorModel
 
 
 def decide(
@@ -189,7 +192,7 @@ def decide(
     winner = proven(work, build, final, timed, answered, limits)
     if full is not meter and _none_but_plain(final, winner):
         place, best_there = next(iter(found.items()))
-        again = _searched(work, best_there.profile, model, _within(limits, bases[place]), full, progress)
+        again = _searched(work, best_there.profile, best_there.error, _within(limits, bases[place]), full, progress)
         again = [_deployed(each, limits, bases[place]) for each in again]
         final, answered = everywhere({place: finalists(again, None)}, bases), {}
         timed = timed_finalists(work, build, final, budget_s, progress)
@@ -202,8 +205,9 @@ def decide(
         for name, each in final.items()
     }
     place = final[winner].plan.runtime
-    known = found[place if place in found else next(iter(found))].profile
-    return Decision(_chosen(work, final[winner], tried), winner, final, timed, answered, tuple(tried), known)
+    known = found[place if place in found else next(iter(found))]
+    chosen = _chosen(work, final[winner], tried)
+    return Decision(chosen, winner, final, timed, answered, tuple(tried), known.profile, known.error)
 
 
 def _explored(
@@ -225,7 +229,10 @@ def _explored(
     from it. Choices by simple rules are timed too: what the tables misjudge, the clock finds.
     """
     inner, (meter, full) = _within(limits, base), meters
+    assert inner.max_error is not None, "decide needs a bound"
+    study = model
     tried = _searched(work, measured, model, inner, meter, progress, full=full)
+    model = corrected(study, work.graph, tried, inner.max_error)
     known, leader = measured, None
     start = time.monotonic()
     for index in range(_ROUNDS):
@@ -237,10 +244,12 @@ def _explored(
         runs = {_label(name): (each.plan.assignment(), timed[_label(name)]) for name, each in chosen.items()}
         runs |= {FLOAT_RUN: ({}, timed[FLOAT_RUN])}
         known = refine(work.model, work.graph, known, runs, f" {index + 1}", near=leader.plan.assignment())
-        tried = predicted_by(known, work.graph, tried)
         tried += search(work.graph, known, model, inner, meter.error, rounds=6, progress=progress)
-    tried = [_deployed(each, limits, base) for each in tried]
-    return Explored(tried, leader if leader is None else _deployed(leader, limits, base), known)
+        model = corrected(study, work.graph, tried, inner.max_error)
+        tried = predicted_by(known, model, work.graph, tried)
+    leaders = predicted_by(known, model, work.graph, [leader] if leader else [])
+    tried, leaders = ([_deployed(each, limits, base) for each in some] for some in (tried, leaders))
+    return Explored(tried, leaders[0] if leaders else None, known, model)
 
 
 def _within(limits: Limits, base: float) -> Limits:

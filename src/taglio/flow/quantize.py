@@ -37,7 +37,7 @@ def quantize(
 
     `method` is "static", "dynamic" or "float16"; `blocks` "all", "top-flops:K", "top-bytes:K" or name patterns. `also`
     gives other blocks another scheme, as SCHEME=PATTERN; later ones win. `repair` names what lowers the error of int8
-    at the same speed: "ranges", "bias". Raises BadOption.
+    at the same speed: "ranges", "rounding", "bias". Raises BadOption.
     """
     if method not in METHODS:
         raise BadOption(f"`method` is {method}: use {' or '.join(METHODS)}")

@@ -14,15 +14,15 @@ from taglio.model.graph import Graph
 from taglio.model.load import Model
 from taglio.profile.stopwatch import Progress
 from taglio.quantize.ranges import Ranges
-from taglio.quantize.repair import bias
+from taglio.quantize.repair import bias, rounding
 from taglio.quantize.repair.ranges import Differences, choose
 from taglio.quantize.scheme import Scheme
 from taglio.runtimes.onnxruntime import SessionOptions, open_session, run_session
 
 # Calibration samples that biases are averaged over, and that ranges are judged on.
 _MEANS, _FEWEST, _MOST = 32, 8, 24
-# Seconds for ranges, under half of what the error stage takes.
-_RANGES_S = 12.0
+# Seconds for ranges and for rounding, each under half of what the error stage takes.
+_RANGES_S, _ROUNDING_S = 12.0, 8.0
 _SKETCH = 1024
 
 
@@ -33,9 +33,11 @@ def repaired(
     scheme: Scheme,
     data: Dataset,
     parts: Parts,
+    *,
+    room_bytes: float | None = None,
     progress: Progress | None = None,
 ) -> Ranges:
-    """`found`, which has all repairs of `scheme` but the last, with that."""
+    """`found`, which has all repairs of `scheme` but the last, with that; `room_bytes` is what may be held for it."""
 
     def tell(what: str) -> Callable[[int, int], None] | None:
         return (lambda done, total: progress(what, done, total)) if progress else None
@@ -48,6 +50,12 @@ def repaired(
             samples = data.samples[:count]
             chosen = choose(model, graph, found, scheme, samples, differences, budget_s=left_s, progress=told)
             return replace(found, low_high=found.low_high | chosen)
+        case "rounding":
+            told, samples = tell("rounding of weights"), data.samples[:_MEANS]
+            rounded = rounding.integers(
+                model, graph, found, scheme, samples, budget_s=_ROUNDING_S, room_bytes=room_bytes, progress=told
+            )
+            return replace(found, rounded=rounded)
         case "bias":
             told = tell("bias correction")
             return replace(found, shifts=bias.shifts(model, graph, found, scheme, data.samples[:_MEANS], told))

@@ -123,7 +123,7 @@ def plan(
     effort: float = 1.0,
     progress: Progress | None = None,
 ) -> Plan:
-    """Plan as taglio.plan does; the profile learns what was timed of the finalists."""
+    """Plan as taglio.plan does; the profile and the error model learn what was timed and measured of plans."""
     with changing(folder) as staged:
         work, measured = reopen_profiled(staged)
         model = read_error(staged, work, measured)
@@ -134,6 +134,7 @@ def plan(
         )
         result = by_hand(work, decision.plan, places)
         artifact.save(staged / f"{PROFILE}.json", PROFILE, work.model.sha256, decision.profile)
+        artifact.save(staged / f"{ERROR}.json", ERROR, work.model.sha256, decision.error)
         keep_plan(staged, result)
     return result
 

@@ -297,10 +297,12 @@ class Work:
         """The calibration of `scheme`, repaired as it says."""
         if scheme.repairs:
             before = self.ranges(replace(scheme, repairs=scheme.repairs[:-1]), progress)
-            data, parts = self.data.calibration, self.parts
+            data, parts, room = self.data.calibration, self.parts, self.outputs_bytes
             return self.kept.once(
                 ("ranges", scheme.calibrated),
-                lambda: repaired(self.model, self.graph, before, scheme, data, parts, progress),
+                lambda: repaired(
+                    self.model, self.graph, before, scheme, data, parts, room_bytes=room, progress=progress
+                ),
             )
         method = scheme.calibration
         tell = (lambda done, total: progress("calibrating", done, total)) if progress else None

@@ -3,12 +3,13 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import inf
+from statistics import median
 from typing import Protocol, TypeVar
 
 from taglio.error.model import ErrorModel
 from taglio.model.graph import Graph
 from taglio.plan.one_machine import describe, latency, make_plan
-from taglio.plan.result import Limits, Plan
+from taglio.plan.result import Interval, Limits, Plan
 from taglio.profile.result import Profile
 from taglio.quantize.precision import FLOAT32, Assignment, Precision
 
@@ -17,6 +18,8 @@ _CLOSE = 0.97
 _STEP = 0.98
 # So much room that a plan which stays the same is not held back by the bound.
 _FAR = 64.0
+# Plans whose error is within so many times the bound, or its inverse, correct the error model, where they are so many.
+_NEAR, _FEWEST = 3.0, 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,12 +161,28 @@ def unsolved(
     return Tried(replace(plan, measured_error=value), value, holds, name)
 
 
-def predicted_by(profile: Profile, graph: Graph, tried: Sequence[Tried]) -> list[Tried]:
-    """The same plans with the latencies that `profile` predicts."""
-    return [
-        replace(each, plan=replace(each.plan, predicted_latency_s=latency(profile, graph, each.plan.assignment())))
-        for each in tried
-    ]
+def predicted_by(profile: Profile, error: ErrorModel, graph: Graph, tried: Sequence[Tried]) -> list[Tried]:
+    """The same plans with the latencies that `profile` predicts, and the errors that `error` does."""
+
+    def again(plan: Plan) -> Plan:
+        assignment = plan.assignment()
+        guess = error.predict(graph, assignment)
+        interval = Interval(0.0, guess, error.upper(guess), error.confidence)
+        return replace(plan, predicted_latency_s=latency(profile, graph, assignment), predicted_error=interval)
+
+    return [replace(each, plan=again(each.plan)) for each in tried]
+
+
+def corrected(error: ErrorModel, graph: Graph, tried: Sequence[Tried], bound: float) -> ErrorModel:
+    """`error` scaled to what was measured of different plans near the bound, by the median ratio.
+
+    A study can afford few inputs, and plans are measured on more: on networks whose error differs from input to input
+    every prediction is off by one factor. It says nothing of metrics that move in steps.
+    """
+    near = {tuple(each.plan.assignment()): each for each in tried if bound / _NEAR < each.error < bound * _NEAR}
+    guesses = {key: error.predict(graph, each.plan.assignment()) for key, each in near.items()}
+    ratios = [near[key].error / guess for key, guess in guesses.items() if guess > 0.0]
+    return error.scaled(median(ratios)) if error.metric.smooth and len(ratios) >= _FEWEST else error
 
 
 def damage_first(error: ErrorModel, everything: Assignment) -> list[str]:

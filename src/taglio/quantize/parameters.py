@@ -61,7 +61,7 @@ def quantize_weight(
 
     `minimum_scale` (scalar or one per entry) widens scales that would overflow an int32 bias.
     """
-    low_q, high_q = _weight_limits(scheme)
+    low_q, high_q = weight_limits(scheme)
     dtype = _dtype(scheme.weight)
     over = tuple(i for i in range(values.ndim) if i != axis) if axis is not None else None
     low = np.minimum(values.min(axis=over), 0.0).astype(np.float64)
@@ -98,7 +98,7 @@ def _dtype(kind: ActivationType) -> np.dtype[Any]:
     return np.dtype(np.uint8 if kind == "u8" else np.int8)
 
 
-def _weight_limits(scheme: Scheme) -> tuple[int, int]:
+def weight_limits(scheme: Scheme) -> tuple[int, int]:
     """The integer range of weights; ONNX Runtime's table: symmetric s8 leaves out −128, reduced range halves it."""
     if scheme.weight == "u8":
         return (0, 127) if scheme.reduced_range else (0, 255)

@@ -57,6 +57,7 @@ class QdqBuilder:
         self._roots = range_roots(model.proto)
         self._ranges = {name: share_ranges(model.proto, each.low_high) for name, each in ranges.items()}
         self._shifts = {name: each.shifts for name, each in ranges.items()}
+        self._rounded = {name: each.rounded for name, each in ranges.items()}
         self._without = {name: each.without for name, each in ranges.items()}
         self._shapes = tensor_shapes(model.proto)
         self._own = own_parameters(model.proto, self._initializers)
@@ -242,8 +243,7 @@ class QdqBuilder:
         tensor = node.input[index]
         if index == 2 and node.op_type != "MatMul":
             return self._bias(emitter, node, activation, scheme)
-        scale_in = float(self.parameters(activation, scheme).scale)
-        weight = self._quantized_weight(node, scale_in, scheme)
+        weight = self.quantized_weight(node, activation, scheme)
         stored = emitter.constant(f"{tensor}/int8-{scheme}", weight.values)
         return self._dequantize(emitter, tensor, str(scheme), stored, weight.scale, weight.zero_point, weight.axis)
 
@@ -256,7 +256,7 @@ class QdqBuilder:
                 return tensor
             return emitter.constant(f"{tensor}/corrected-{node.name}", values.astype(np.float32))
         scale_in = float(self.parameters(activation, scheme).scale)
-        weight = self._quantized_weight(node, scale_in, scheme)
+        weight = self.quantized_weight(node, activation, scheme)
         scale = (weight.scale.astype(np.float64) * scale_in).astype(np.float32)
         info = np.iinfo(np.int32)
         bias = np.clip(np.rint(values / scale), info.min, info.max).astype(np.int32)
@@ -273,12 +273,14 @@ class QdqBuilder:
         shift = self._shift(node.name, scheme)
         return values if shift is None else values + shift
 
-    def _quantized_weight(self, node: onnx.NodeProto, scale_in: float, scheme: Scheme) -> QuantizedWeight:
+    def quantized_weight(self, node: onnx.NodeProto, activation: str, scheme: Scheme) -> QuantizedWeight:
+        """The weight of a Conv, ConvTranspose, Gemm or MatMul that reads `activation`."""
         tensor = node.input[1] if node.input[1] in self._initializers else node.input[0]
         axis = channel_axis(node, self._initializers[tensor]) if scheme.per_channel else None
         floor: np.ndarray | float = 0.0
         if node.op_type in ("Conv", "Gemm"):
             # An int32 bias has scale scale_in × scale_weight; where that would overflow, the weight scale gives way.
+            scale_in = float(self.parameters(activation, scheme).scale)
             need = np.abs(self._bias_values(node, scheme)) / (scale_in * _INT32_BIAS_LIMIT)
             floor = need if axis is not None and need.ndim == 1 else float(need.max(initial=0.0))
         key = (tensor, axis, scheme.weight, scheme.weight_symmetric, scheme.reduced_range)
@@ -287,6 +289,10 @@ class QdqBuilder:
             weight = self._weights[key] = self._kept(quantize_weight(self._array(tensor), scheme, axis))
         if np.any(weight.scale < floor):
             return quantize_weight(self._array(tensor), scheme, axis, floor)
+        rounded = self._rounded[scheme.calibrated].get(node.name)
+        if rounded is not None:
+            values = np.frombuffer(rounded, weight.values.dtype).reshape(weight.values.shape)
+            return replace(weight, values=values)
         return weight
 
     def _dequantize(

@@ -34,13 +34,15 @@ _LOWEST, _HIGHEST = "taglio/lowest/", "taglio/highest/"
 @dataclass(frozen=True, slots=True)
 class Ranges:
     """Lowest and highest value per tensor name, as the calibration method sees them; `without` says of a tensor that
-    has no range why. `shifts` is what the bias of an operator gains in int8, per output channel (repair/bias.py)."""
+    has no range why. `rounded` are the weights of an operator, a byte each, where they are not the nearest integers
+    (repair/rounding.py); `shifts` is what its bias gains in int8, per output channel (repair/bias.py)."""
 
     method: Calibration
     data_sha256: str
     low_high: dict[str, tuple[float, float]]
     without: dict[str, str] = field(default_factory=dict)
     shifts: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    rounded: dict[str, bytes] = field(default_factory=dict)
 
     def check(self) -> None:
         """Raise ValueError for a range that is none."""

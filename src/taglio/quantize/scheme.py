@@ -11,10 +11,10 @@ Format = Literal["qdq", "qoperator"]
 ActivationType = Literal["u8", "s8"]
 Symmetry = Literal["asymmetric", "symmetric", "restricted"]
 Calibration = Literal["minmax", "entropy", "percentile"]
-Repair = Literal["ranges", "bias"]
+Repair = Literal["ranges", "rounding", "bias"]
 
 # In the order in which they are made: each starts from what those before it found (quantize/repair).
-REPAIRS: tuple[Repair, ...] = ("ranges", "bias")
+REPAIRS: tuple[Repair, ...] = ("ranges", "rounding", "bias")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ def parse_scheme(text: str) -> Scheme:
                 fields["reduced_range"] = True
             case "minmax" | "entropy" | "percentile":
                 fields["calibration"] = token
-            case "ranges" | "bias":
+            case "ranges" | "rounding" | "bias":
                 repairs.add(token)
             case _:
                 raise BadOption(

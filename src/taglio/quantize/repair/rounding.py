@@ -1,0 +1,261 @@
+"""Weights rounded to the integers that change each product least (GPTQ: Frantar et al., ICLR 2023).
+
+The nearest integers are best only where inputs are uncorrelated. For one output's weights w and inputs with second
+moments H = E[x xᵀ] = Rᵀ R, integers q change the product by ‖R (w − q)‖². So the columns are rounded one after the
+other, the last first, each to where it makes up for those before it (Babai's nearest plane, of which GPTQ is one form:
+Chen et al. 2025):
+
+    q[j] = round( w[j] + Σ_{k>j} R[j, k] (w[k] − q[k]) / R[j, j] )
+
+1. What is rounded: a Conv, and a MatMul or Gemm by a matrix of constants, unless another operator reads that too. Each
+   by itself with float inputs, so that it holds whatever else is in int8. Scales stay.
+2. Inputs of a Conv are patches drawn at random, and each of its groups has an H.
+3. Quantising the inputs adds noise of one uniform step to the diagonal of H.
+4. Few rows of inputs tell little: what is off the diagonal of H is multiplied by rows / (rows + columns).
+5. Half of the time is for samples. What there is no time or memory for stays as it is; small products come first.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+from numpy.lib.stride_tricks import sliding_window_view
+
+from taglio import weights
+from taglio.errors import BadData, BadModel, CannotQuantize
+from taglio.model.graph import Graph
+from taglio.model.load import Model
+from taglio.model.operators import text
+from taglio.quantize.parameters import QuantizedWeight, weight_limits
+from taglio.quantize.qdq import QdqBuilder
+from taglio.quantize.ranges import Ranges
+from taglio.quantize.scheme import Scheme
+from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session, run_session
+
+# Rows of inputs by column, within these numbers.
+_PER_COLUMN, _FEWEST_ROWS, _MOST_ROWS = 4, 2048, 16_384
+_FEWEST_SAMPLES = 2
+# Columns that are rounded before the others learn of it.
+_TOGETHER = 128
+_DAMPING = 1e-3
+# Of matrix products on one slow processor, to leave out what there is no time for.
+_FLOPS_PER_S = 2e10
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Product:
+    """An operator with its weights as [groups, outputs of a group, columns], and their shape as the operator has
+    them. `step` is of the inputs."""
+
+    node: onnx.NodeProto
+    matrix: np.ndarray
+    shape: tuple[int, ...]
+    weight: QuantizedWeight
+    step: float
+
+    @property
+    def hessian_bytes(self) -> int:
+        groups, _, columns = self.matrix.shape
+        return int(4 * groups * columns**2)
+
+    @property
+    def rows(self) -> int:
+        """How many rows of inputs are looked at."""
+        return min(_MOST_ROWS, max(_FEWEST_ROWS, _PER_COLUMN * int(self.matrix.shape[2])))
+
+    @property
+    def seconds(self) -> float:
+        """A guess."""
+        groups, outputs, columns = self.matrix.shape
+        return float(groups * columns**2 * (2.0 * self.rows + columns + 2.0 * outputs) / _FLOPS_PER_S)
+
+
+def integers(
+    model: Model,
+    graph: Graph,
+    ranges: Ranges,
+    scheme: Scheme,
+    samples: Sequence[Mapping[str, np.ndarray]],
+    *,
+    budget_s: float,
+    room_bytes: float | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> dict[str, bytes]:
+    """The weights of each operator under `scheme`, in the order of its float ones, of those that are not the nearest.
+
+    One sample's inputs of several operators are held at a time, and their H, in `room_bytes` (None: no limit).
+    """
+    end = time.perf_counter() + budget_s
+    products = sorted(_products(model, graph, ranges, scheme), key=lambda each: each.seconds)
+    left_s, affordable = budget_s, list[_Product]()
+    for each in products:
+        left_s -= each.seconds
+        if left_s > 0.0 and each.hessian_bytes <= (room_bytes or np.inf):
+            affordable.append(each)
+    found: dict[str, bytes] = {}
+    done = 0
+    for group in _groups(affordable, room_bytes):
+        try:
+            now = time.perf_counter()
+            moments = _moments(model, group, samples, now + (end - now) / 2.0)
+        except (BadModel, BadData):
+            return found
+        for each in group:
+            if time.perf_counter() > end:
+                return found
+            hessian, rows = moments.pop(each.node.name)
+            stored = _rounded(each, _conditioned(hessian, rows, each.step), scheme)
+            if stored is not None:
+                found[each.node.name] = stored
+            done += 1
+            if progress:
+                progress(done, len(affordable))
+    return found
+
+
+def _products(model: Model, graph: Graph, ranges: Ranges, scheme: Scheme) -> Iterator[_Product]:
+    """The operators of rule 1."""
+    builder = QdqBuilder(model, graph, {scheme.calibrated: ranges})
+    constants = model.initializers()
+    readers: dict[str, int] = {}
+    for node in model.proto.graph.node:
+        for name in node.input:
+            readers[name] = readers.get(name, 0) + 1
+    nodes = {node.name: node for node in model.proto.graph.node}
+    for block in graph.candidates():
+        node = nodes[block.operators[0]]
+        if len(node.input) < 2 or node.input[0] in constants or node.input[1] not in constants:
+            continue
+        if readers[node.input[1]] > 1 or not _understood(node, constants[node.input[1]]):
+            continue
+        try:
+            step = float(builder.parameters(node.input[0], scheme).scale)
+            weight = builder.quantized_weight(node, node.input[0], scheme)
+        except CannotQuantize:
+            continue
+        values = weights.values(constants[node.input[1]])
+        matrix = values if _outputs_first(node) else values.T
+        groups = next((each.i for each in node.attribute if each.name == "group"), 1)
+        yield _Product(node, matrix.reshape(groups, matrix.shape[0] // groups, -1), values.shape, weight, step)
+
+
+def _understood(node: onnx.NodeProto, weight: onnx.TensorProto) -> bool:
+    if node.op_type == "Conv":
+        return text(node, "auto_pad", "NOTSET") in ("NOTSET", "VALID")
+    turned = any(each.name == "transA" and each.i for each in node.attribute)
+    return node.op_type in ("MatMul", "Gemm") and len(weight.dims) == 2 and not turned
+
+
+def _outputs_first(node: onnx.NodeProto) -> bool:
+    return node.op_type == "Conv" or any(each.name == "transB" and each.i for each in node.attribute)
+
+
+def _groups(products: Sequence[_Product], room_bytes: float | None) -> Iterator[list[_Product]]:
+    """Products whose H fit into `room_bytes` together."""
+    group: list[_Product] = []
+    for each in products:
+        if group and room_bytes and sum(one.hessian_bytes for one in (*group, each)) > room_bytes:
+            yield group
+            group = []
+        group.append(each)
+    if group:
+        yield group
+
+
+def _moments(
+    model: Model, products: Sequence[_Product], samples: Sequence[Mapping[str, np.ndarray]], until: float
+) -> dict[str, tuple[np.ndarray, int]]:
+    """By operator, Σ x xᵀ of its inputs, float32 [groups, columns, columns], and over how many rows; of some samples
+    where there is no time for all."""
+    read = dict.fromkeys(each.node.input[0] for each in products)
+    inside = [name for name in read if name not in samples[0]]
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model.proto)
+    proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in inside if name not in model.outputs)
+    session = open_session(proto, SessionOptions(0, Optimization.NONE), label=model.name)
+    rng = np.random.default_rng(0)
+    total: dict[str, tuple[np.ndarray, int]] = {}
+    for index, feed in enumerate(samples):
+        if index >= _FEWEST_SAMPLES and time.perf_counter() > until:
+            break
+        seen = run_session(session, inside, feed, "the calibration data") if inside else []
+        values = dict(zip(inside, seen, strict=True)) | {name: feed[name] for name in read if name in feed}
+        for each in products:
+            rows = _rows(each, np.asarray(values[each.node.input[0]], np.float32), -(-each.rows // len(samples)), rng)
+            square, count = np.matmul(rows.transpose(0, 2, 1), rows), rows.shape[1]
+            before, known = total.get(each.node.name, (0.0, 0))
+            total[each.node.name] = (before + square, known + count)
+    return total
+
+
+def _rows(product: _Product, values: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
+    """At most `count` rows of inputs of one sample, drawn at random, [groups, rows, columns]."""
+    groups, _, columns = product.matrix.shape
+    if product.node.op_type != "Conv":
+        rows = values.reshape(-1, columns)
+        if len(rows) > count:
+            rows = rows[rng.choice(len(rows), count, replace=False)]
+        return rows[None]
+    kernel = product.shape[2:]
+    rank = len(kernel)
+    given = {each.name: list(each.ints) for each in product.node.attribute}
+    pads = given.get("pads", [0] * (2 * rank))
+    strides, dilations = given.get("strides", [1] * rank), given.get("dilations", [1] * rank)
+    padded = np.pad(values, [(0, 0), (0, 0), *zip(pads[:rank], pads[rank:], strict=True)])
+    spans = [(size - 1) * dilation + 1 for size, dilation in zip(kernel, dilations, strict=True)]
+    windows = sliding_window_view(padded, spans, axis=tuple(range(2, 2 + rank)))
+    windows = windows[tuple(np.s_[::each] for each in (1, 1, *strides, *dilations))]
+    places = (windows.shape[0], *windows.shape[2 : 2 + rank])
+    total = int(np.prod(places))
+    picked = np.arange(total) if total <= count else rng.choice(total, count, replace=False)
+    batch, *where = np.unravel_index(picked, places)
+    patches = windows[(batch, slice(None), *where)]  # [rows, channels, kernel...]
+    return np.ascontiguousarray(patches.reshape(len(picked), groups, columns).transpose(1, 0, 2))
+
+
+def _conditioned(hessian: np.ndarray, rows: int, step: float) -> np.ndarray:
+    """E[x xᵀ] by rules 3 and 4, with the diagonal lifted a little."""
+    columns = hessian.shape[1]
+    moments = hessian / rows
+    diagonal = np.einsum("gii->gi", moments)
+    lifted = diagonal + step**2 / 12.0 + _DAMPING * diagonal.mean(axis=1, keepdims=True)
+    moments *= rows / (rows + columns)
+    np.einsum("gii->gi", moments)[:] = lifted
+    return moments
+
+
+def _rounded(product: _Product, hessian: np.ndarray, scheme: Scheme) -> bytes | None:
+    """The integers of `product`; None where H is of no use."""
+    groups, outputs, columns = product.matrix.shape
+    scale, zero = (_by_output(each, groups, outputs) for each in (product.weight.scale, product.weight.zero_point))
+    # Columns of large inputs are last, and so rounded first: the others can make up for them.
+    order = np.argsort(np.einsum("gii->gi", hessian), axis=1)
+    hessian = np.take_along_axis(np.take_along_axis(hessian, order[:, :, None], 1), order[:, None, :], 2)
+    wanted = np.take_along_axis(product.matrix, order[:, None, :], 2)
+    try:
+        root = np.linalg.cholesky(hessian).transpose(0, 2, 1)
+    except np.linalg.LinAlgError:
+        return None
+    low, high = weight_limits(scheme)
+    stored = np.empty(wanted.shape, product.weight.values.dtype)
+    missing = np.zeros_like(wanted)  # w − q
+    for last in range(columns, 0, -_TOGETHER):
+        first = max(0, last - _TOGETHER)
+        owed = np.matmul(missing[:, :, last:], root[:, first:last, last:].transpose(0, 2, 1))
+        for column in range(last - 1, first - 1, -1):
+            aim = wanted[:, :, column] + owed[:, :, column - first] / root[:, None, column, column]
+            value = np.clip(np.rint(aim / scale) + zero, low, high)
+            stored[:, :, column] = value
+            missing[:, :, column] = wanted[:, :, column] - (value - zero) * scale
+            owed += missing[:, :, column, None] * root[:, None, first:last, column]
+    stored = np.take_along_axis(stored, np.argsort(order, axis=1)[:, None, :], 2).reshape(groups * outputs, columns)
+    if not _outputs_first(product.node):
+        stored = stored.T
+    return np.ascontiguousarray(stored).tobytes()
+
+
+def _by_output(each: np.ndarray, groups: int, outputs: int) -> np.ndarray:
+    """A scale or zero point as float32 [groups, outputs of a group]."""
+    return np.broadcast_to(each.astype(np.float32), groups * outputs).reshape(groups, outputs)
