@@ -56,8 +56,9 @@ def error_model(
     """Measure how blocks in int8 change the output of `work`, and fit what any subset of them does.
 
     The scheme is that of `profile`. The model is most exact `near` the limit of plans, given as a loss (of relative L2
-    the error itself), unless the metric moves in steps. `provider` is what the error is measured on ("cpu", "cuda" or "auto"), `confidence`
-    the share of plans whose error is under the model's upper end, `effort` scales the time given to measuring.
+    the error itself), unless the metric moves in steps. `provider` is what the error is measured on ("cpu", "cuda" or
+    "auto"), `confidence` the share of plans whose error is under the model's upper end, `effort` scales the time given
+    to measuring.
 
     >>> error = taglio.error_model(model, profile, effort=0.02)
     >>> error.predict(model.graph, {})

@@ -107,7 +107,8 @@ class Setup:
         known = (AUTO, *RUNTIMES)
         require(self.runtime in known, f"unknown runtime {self.runtime}: use {' or '.join(known)}")
         require(
-            self.runtime != MIXED or self.stretches, f"`runtime` auto finds where {MIXED} pays, and is what to ask for"
+            self.runtime != MIXED or len(self.stretches) > 0,
+            f"`runtime` auto finds where {MIXED} pays, and is what to ask for",
         )
         require(1 <= self.threads <= MOST_THREADS, f"threads must be from 1 to {MOST_THREADS}, not {self.threads}")
         require(self.seed >= 0, f"seed must not be negative, as {self.seed} is")

@@ -211,7 +211,8 @@ def _rows(product: _Product, values: np.ndarray, count: int, rng: np.random.Gene
     total = int(np.prod(places))
     picked = np.arange(total) if total <= count else rng.choice(total, count, replace=False)
     batch, *where = np.unravel_index(picked, places)
-    patches = windows[(batch, slice(None), *where)]  # [rows, channels, kernel...]
+    patches = np.moveaxis(windows, 1, -1)[(batch, *where)]  # [rows, kernel..., channels]
+    patches = np.moveaxis(patches, -1, 1)
     return np.ascontiguousarray(patches.reshape(len(picked), groups, columns).transpose(1, 0, 2))
 
 
