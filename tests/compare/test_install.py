@@ -14,7 +14,7 @@ import pytest
 from taglio.compare import environments, install
 from taglio.compare.environments import ENVIRONMENTS, UNFINISHED, Environment, Package
 from taglio.errors import BadEnvironment, BadOption, Busy
-from taglio.flow.transaction import held
+from taglio.transaction import held
 from tests.end_to_end.command import ENVIRONMENT, ROOT, refused, taglio
 
 SMALL = Environment("small", (Package("small", "1", "2"),), 10**6)

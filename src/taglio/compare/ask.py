@@ -9,15 +9,15 @@ import numpy as np
 import onnx
 
 from taglio import artifact
+from taglio.arguments import number, positive
 from taglio.compare.kept import FILE
 from taglio.compare.measure import Question
 from taglio.compare.measure import compare as measure
 from taglio.compare.result import COMPARISON, Comparison
 from taglio.errors import BadData, BadModel
-from taglio.flow.arguments import number, positive
-from taglio.flow.transaction import held
 from taglio.profile.machine import available_cores
 from taglio.scratch import scratch
+from taglio.transaction import held
 
 BACKENDS = ("onnxruntime", "openvino", "openvino-ep", "litert", "pytorch", "qkeras", "keras")
 

@@ -19,7 +19,7 @@ from taglio.compare.environments import BACKENDS, CONVERTERS, ENVIRONMENTS, UNFI
 from taglio.compare.request import EMPTY
 from taglio.compare.supervise import Limits
 from taglio.errors import BadEnvironment, BadOption, one_line
-from taglio.flow.transaction import held
+from taglio.transaction import held
 
 STAMP = "taglio-lock.txt"
 _SILENCE_S = 120.0

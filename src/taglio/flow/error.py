@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from itertools import chain
 
+from taglio.arguments import positive
 from taglio.data.dataset import Dataset
 from taglio.error.compared import as_array
 from taglio.error.doubts import (
@@ -26,7 +27,6 @@ from taglio.error.study import Budget, study
 from taglio.error.switchable import Switchable
 from taglio.error.tally import Tally
 from taglio.errors import BadData, BadOption
-from taglio.flow.arguments import positive
 from taglio.flow.work import Work
 from taglio.plan.result import Limits
 from taglio.profile.measure import pure_assignments

@@ -9,9 +9,9 @@ from math import isfinite, isinf
 from typing import Any
 
 from taglio import weights
+from taglio.arguments import positive
 from taglio.errors import BadOption
 from taglio.flow.answers import Answers, of_answers
-from taglio.flow.arguments import positive
 from taglio.flow.build import Built, assemble
 from taglio.flow.choose_place import left_for_int8, settle
 from taglio.flow.choose_repairs import RepairResult, choose_repairs

@@ -12,7 +12,6 @@ from taglio.cluster.devices import Cluster
 from taglio.errors import BadOption
 from taglio.flow import place as placing
 from taglio.flow.place import Candidate, candidate, loosen_error, moving_from, source
-from taglio.flow.transaction import changing
 from taglio.flow.workspace import PLAN, PROFILE, keep_plan, read_error, reopen_profiled
 from taglio.model.graph import Graph
 from taglio.plan.explain import Alternative, again, limits_cost, runner_up, what_if
@@ -22,6 +21,7 @@ from taglio.plan.place import GAP, Answer
 from taglio.plan.result import Plan
 from taglio.profile.result import Profile
 from taglio.profile.stopwatch import Progress
+from taglio.transaction import changing
 
 CLUSTER, PARETO = "cluster", "pareto"
 # Limits of the first model that hold for the others too.

@@ -7,13 +7,13 @@ from functools import partial
 from math import inf
 from typing import Any
 
+from taglio.arguments import number, patterns, positive
 from taglio.error.judge import fewest_samples
 from taglio.error.loss import Bound, parse_metric
 from taglio.error.measure import ErrorMeter
 from taglio.error.model import ErrorModel
 from taglio.errors import BadOption, Infeasible
 from taglio.flow.answers import Answers
-from taglio.flow.arguments import number, patterns, positive
 from taglio.flow.by_hand import place_by_hand
 from taglio.flow.choose_place import left_for_int8, together
 from taglio.flow.error import loss_limits

@@ -1,8 +1,8 @@
 """The profile stage: which scheme, then seconds by block and form. Times nothing itself."""
 
+from taglio.arguments import number, positive
 from taglio.error.loss import RELATIVE
 from taglio.errors import BadOption
-from taglio.flow.arguments import number, positive
 from taglio.flow.choose_place import settle
 from taglio.flow.work import Work
 from taglio.profile.layerwise import Cut, LayerTimes, layer_times

@@ -12,7 +12,6 @@ from taglio.error.model import ErrorModel
 from taglio.flow import build, workspace
 from taglio.flow.build import Built, Deployed
 from taglio.flow.outcome import Outcome
-from taglio.flow.transaction import changing, drop, held
 from taglio.flow.work import Setup, Work
 from taglio.flow.workspace import (
     COMPONENTS,
@@ -31,6 +30,7 @@ from taglio.model.graph import Graph
 from taglio.plan.result import Plan
 from taglio.profile.result import Profile
 from taglio.quantize.scheme import Scheme
+from taglio.transaction import changing, drop, held
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -23,7 +23,6 @@ from taglio.flow.quantize import quantize as quantize_model
 from taglio.flow.result import Result, write
 from taglio.flow.run import run as time_run
 from taglio.flow.sensitivity import Sensitivity, sensitivity
-from taglio.flow.transaction import changing, drop, held
 from taglio.flow.work import Model
 from taglio.flow.workspace import (
     COMPONENTS,
@@ -48,6 +47,7 @@ from taglio.profile.layerwise import Cut, LayerTimes
 from taglio.profile.result import Profile
 from taglio.profile.stopwatch import Progress
 from taglio.run.in_process import RunReport
+from taglio.transaction import changing, drop, held
 
 
 def optimize(folder: Path, model: Path, data: Path, **given: Any) -> tuple[Result, Manifest]:

@@ -11,7 +11,6 @@ from taglio.error.loss import parse_metric
 from taglio.error.model import ErrorModel
 from taglio.errors import BadArtifact
 from taglio.flow.build import Built
-from taglio.flow.transaction import drop
 from taglio.flow.work import Setup, Work, open_work
 from taglio.model.graph import Graph
 from taglio.plan.result import Plan
@@ -19,6 +18,7 @@ from taglio.profile.result import Profile
 from taglio.quantize.ranges import Ranges
 from taglio.quantize.scheme import Scheme
 from taglio.runtimes.onnxruntime import version
+from taglio.transaction import drop
 
 SETUP, GRAPH, RANGES, FLOATS, PROFILE = "setup", "graph", "ranges", "floats", "profile"
 ERROR, PLAN, RUN = "error", "plan", "run"

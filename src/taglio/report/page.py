@@ -4,12 +4,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from taglio.flow import workspace
-from taglio.flow.transaction import held
 from taglio.flow.workspace import OUTCOME
 from taglio.report import blocks, built, network, placement, predicted_error, predicted_time, summary, written
 from taglio.report.material import Material, gather
 from taglio.report.parts import Part
 from taglio.report.written import Section, Written
+from taglio.transaction import held
 
 # What draws a part, and the material it cannot be drawn without.
 _Draw = Callable[[Material], list[Part]]

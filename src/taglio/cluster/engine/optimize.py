@@ -21,7 +21,6 @@ from taglio.flow.place import candidate, place, source
 from taglio.flow.placing import CLUSTER, opened
 from taglio.flow.plan import Bounds, limits_for, steered
 from taglio.flow.profile import AUTO, read_scheme
-from taglio.flow.transaction import changing, drop
 from taglio.flow.work import Model, Work
 from taglio.flow.workspace import COMPONENTS, ERROR, MADE_FROM, PLAN, PROFILE, begin, found, keep_found
 from taglio.plan.objective import parse_objective
@@ -29,6 +28,7 @@ from taglio.plan.result import Plan
 from taglio.profile.result import Profile
 from taglio.profile.stopwatch import Progress
 from taglio.runtimes.onnxruntime import NAME
+from taglio.transaction import changing, drop
 
 # Requests at the end: so many, and as many as fill so many seconds, because what is predicted is the long run. On half
 # a processor most of thirty short requests meet no quota: their median was 1.4 ms where hundreds took 3 each.

@@ -30,7 +30,6 @@ from taglio.components.prove import TOLERANCE
 from taglio.errors import BadArtifact, MeasurementFailed
 from taglio.flow.place import source
 from taglio.flow.placing import CLUSTER, ClusterFile
-from taglio.flow.transaction import held
 from taglio.flow.work import Work
 from taglio.flow.workspace import COMPONENTS, PLAN, PROFILE, reopen
 from taglio.plan.result import Plan
@@ -40,6 +39,7 @@ from taglio.profile.speed import REFERENCE_S
 from taglio.profile.stopwatch import Progress, summarize
 from taglio.run.in_process import Executor
 from taglio.runtimes.onnxruntime import SessionOptions
+from taglio.transaction import held
 
 CLUSTER_RUN = "cluster-run"
 # Longest wait for an answer: at least this, and at least so many times what was predicted.
