@@ -15,7 +15,7 @@ from PIL import Image
 
 from taglio.data.dataset import Samples, one_of_each, split, spread, typical
 from taglio.data.files import load
-from taglio.data.images import Preprocess, parse_preprocess
+from taglio.data.preprocess import Preprocess, parse_preprocess
 from taglio.data.spec import InputSpec
 from taglio.data.values import from_values
 from taglio.errors import BadData, BadOption
@@ -73,7 +73,7 @@ def test_preprocess_is_parsed(text: str, expected: Preprocess) -> None:
 @pytest.mark.parametrize(
     ("text", "match"),
     [
-        ("rgb,crop", "'crop' is unknown: use rgb, bgr, gray, nchw, nhwc, stretch, letterbox, mean=N or"),
+        ("rgb,fill", "'fill' is unknown: use rgb, bgr, gray, nchw, nhwc, stretch, letterbox, crop"),
         ("", "'' is unknown"),
         ("std=3", "'std=3' is unknown"),
         ("color=rgb", "'color=rgb' is unknown"),
@@ -95,8 +95,8 @@ def test_bad_preprocess_names_the_token(text: str, match: str) -> None:
 
 
 def test_preprocess_checks_its_fields() -> None:
-    with refused("fit is 'crop': use stretch or letterbox", BadOption):
-        Preprocess(fit="crop")  # type: ignore[arg-type]
+    with refused("fit is 'fill': use stretch or letterbox or crop", BadOption):
+        Preprocess(fit="fill")  # type: ignore[arg-type]
 
 
 def test_picture_values_are_exact_against_a_hand_calculation(tmp_path: Path) -> None:
@@ -335,9 +335,9 @@ def test_paths_that_cannot_be_read(tmp_path: Path) -> None:
             load(tmp_path / name, [VECTOR])
     with refused("nothing does not exist: give a folder"):
         load(tmp_path / "nothing", [VECTOR])
-    (tmp_path / "a.csv").write_text("1")
-    with refused("a.csv is not a folder of images, an .npy or an .npz"):
-        load(tmp_path / "a.csv", [VECTOR])
+    (tmp_path / "a.mat").write_text("1")
+    with refused("a.mat is none of what taglio reads: give a folder of images, wav files or .npz"):
+        load(tmp_path / "a.mat", [VECTOR])
 
 
 def test_inputs_that_cannot_be_fed(tmp_path: Path) -> None:

@@ -90,7 +90,7 @@ def test_arrays_of_a_file(tmp_path: Path) -> None:
         ("l.json", "3", "give a list"),
         ("l.json", '[1, 2, {"x": 1}, 4]', "label 2 is \"{'x': 1}\""),
         ("l.json", "[1, 2, [[1, 2], [3]], 4]", r"label 2 is '\[\[1, 2\], \[3\]\]'"),
-        ("l.csv", "1,2,3,4", "give a .txt, .json, .npy or .npz"),
+        ("l.xml", "1,2,3,4", "give a .txt, .json, .csv, .npy or .npz"),
         ("l.npz", "", "cannot be read"),
     ],
 )

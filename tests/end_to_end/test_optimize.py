@@ -14,7 +14,7 @@ from onnx import TensorProto
 from taglio import artifact
 from taglio.data import dataset as data
 from taglio.data import files
-from taglio.data.images import Preprocess
+from taglio.data.preprocess import Preprocess
 from taglio.data.spec import InputSpec
 from taglio.flow.outcome import Outcome
 from taglio.model import load as model

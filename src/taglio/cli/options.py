@@ -79,14 +79,19 @@ def requantize_argument(each: argparse.ArgumentParser) -> None:
 def data_arguments(each: argparse.ArgumentParser) -> None:
     """--data, --preprocess, --seed."""
     each.add_argument(
-        "--data", type=Path, required=True, help="inputs: a directory of images or .npz files, an .npz or an .npy"
+        "--data",
+        type=Path,
+        required=True,
+        help="inputs: a directory of images or wav files (perhaps in a subdirectory per class) or of .npz; an .npz or an "
+        ".npy; texts, a line each (.txt) or in a column (.csv); a dataset saved by Hugging Face datasets",
     )
     each.add_argument(
         "--preprocess",
         default="",
         metavar="SPEC",
-        help="for images: rgb|bgr|gray, mean=M, scale=S, nchw|nhwc, stretch|letterbox, size=HxW; value = "
-        "(pixel - mean) x scale",
+        help="for images: rgb|bgr|gray, mean=M, scale=S, nchw|nhwc, stretch|letterbox|crop|crop=SHORT_SIDE, size=HxW, "
+        "bilinear|bicubic|lanczos|nearest; value = (pixel - mean) x scale; for sounds: rate=HZ, normalize (default: as "
+        "preprocessor_config.json beside MODEL says)",
     )
     each.add_argument("--seed", type=natural, default=0, help="random seed")
 
@@ -98,8 +103,8 @@ def labels_argument(each: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="FILE",
         help="one label per sample where --data holds none: .txt (a line of text each), .json (a list, or an object by "
-        "file name, of texts, numbers, or boxes as x1, y1, x2, y2, class), .npy or .npz (default: the .txt beside DATA "
-        "that is called like it)",
+        "file name, of texts, numbers, or boxes as x1, y1, x2, y2, class), .csv (label, or file name and label), .npy "
+        "or .npz (default: the .txt beside DATA that is called like it)",
     )
 
 

@@ -26,7 +26,8 @@ from taglio.compare.table_torch import torch_rows
 from taglio.compare.variants import Source, Written
 from taglio.data.dataset import Dataset, Sample, Split, part, shapes_of, split, typical
 from taglio.data.files import load
-from taglio.data.images import parse_preprocess
+from taglio.data.preprocess import parse_preprocess
+from taglio.data.processor import files_beside
 from taglio.data.spec import InputSpec
 from taglio.errors import BadOption
 from taglio.model.graph import Graph, build
@@ -143,7 +144,7 @@ def _opened(path: Path, question: Question) -> tuple[Model, Graph, Split]:
 
     def samples(inputs: tuple[InputSpec, ...]) -> list[Sample]:
         preprocess = parse_preprocess(question.preprocess) if question.preprocess else None
-        dataset = load(question.data, inputs, preprocess)
+        dataset = load(question.data, inputs, preprocess, near=files_beside(question.model))
         read.append(part(dataset, typical(dataset.samples)))
         return list(read[-1].samples[:1])
 

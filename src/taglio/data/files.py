@@ -1,15 +1,26 @@
-"""A path → samples: a folder of images, a folder of arrays, an .npy or an .npz. Decides which it is."""
+"""A path → samples: a folder of images, sounds or arrays, a dataset, a file of arrays or texts. Decides which it is."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+
 from taglio.data.arrays import by_input, from_columns, one_sample, read_columns, reading
 from taglio.data.dataset import Dataset, Samples, assemble, checked_labels, checked_limit, evenly, one_array
-from taglio.data.images import IMAGE_SUFFIXES, Preprocess, from_images
+from taglio.data.images import IMAGE_SUFFIXES
+from taglio.data.items import Items
+from taglio.data.preprocess import Preprocess
+from taglio.data.processor import Beside, class_numbers
+from taglio.data.saved import from_media, from_saved, is_saved
+from taglio.data.sounds import SOUND_SUFFIXES
 from taglio.data.spec import InputSpec, batch_symbol
+from taglio.data.texts import TEXT_SUFFIXES, from_texts, read_texts
 from taglio.errors import BadData, BadOption
 
 _ARRAYS = (".npz", ".npy")
+_KINDS = {"images": IMAGE_SUFFIXES, "sounds": SOUND_SUFFIXES, "arrays": _ARRAYS}
+_GIVE = "give a folder of images, wav files or .npz, an .npy or .npz, texts (.txt, .csv), or a saved dataset"
+_CLASSES_SHOWN = 4
 
 
 def load(
@@ -18,44 +29,85 @@ def load(
     preprocess: Preprocess | None = None,
     limit: int | None = None,
     room_bytes: float | None = None,
+    near: Beside = Beside(),  # noqa: B008 - frozen
 ) -> Dataset:
-    """Read DATA: a folder of images, an .npy (model of one input), an .npz with the input names as keys, or a folder
-    of such files that hold one sample each.
+    """Read DATA: a folder of images or wav files, perhaps in a subfolder per class, which labels them; an .npy (model
+    of one input), an .npz with the input names as keys, or a folder of such files that hold one sample each; texts, a
+    line each (.txt) or in a column (.csv); or a Hugging Face dataset that `save_to_disk` wrote.
 
     Arrays are [N, *sample], where a sample has its input's shape with or without the batch dimension, wherever that
-    is. Where the model fixes a batch B, B consecutive rows or images make a sample. At most `limit` samples (None:
-    512) are loaded, evenly spaced over the source; those beyond `room_bytes` (None: none) wait in a file. `preprocess`
-    is for images; None takes the model's own layout and channels, and 0..1 floats (0..255 for integers).
-    Raises BadData for DATA that does not fit the model, BadOption for arguments that do not.
+    is. Where the model fixes a batch B, B consecutive items make a sample. At most `limit` samples (None: 512) are
+    loaded, evenly spaced over the source; those beyond `room_bytes` (None: none) wait in a file. `preprocess` is for
+    images and sounds; None takes what a file beside the model says (`near`), else the model's own layout and channels,
+    and 0..1 floats (0..255 for integers). Raises BadData for DATA that does not fit the model, BadOption for arguments
+    that do not.
     """
     at_most = checked_limit(limit, inputs, str(path))
     if not path.exists():
-        raise BadData(f"{path} does not exist: give a folder of images, an .npy or an .npz")
+        raise BadData(f"{path} does not exist: {_GIVE}")
     if path.is_dir():
-        # What is no regular file is left alone: opening a named pipe would wait for ever.
-        files = sorted(entry for entry in path.iterdir() if not entry.name.startswith(".") and entry.is_file())
-        images = [file for file in files if file.suffix.lower() in IMAGE_SUFFIXES]
-        arrays = [file for file in files if file.suffix.lower() in _ARRAYS]
-        if images and arrays:
-            raise BadData(f"{path} has {len(images)} images and {len(arrays)} arrays: give a folder of one kind")
-        if not images and not arrays:
-            kinds = ", ".join(sorted({file.suffix or file.name for file in files})[:5])
-            told = f"has no images and no arrays, but {len(files)} other files ({kinds})" if files else "is empty"
-            raise BadData(f"{path} {told}: give a folder of images, or of .npz with one sample each")
-        if not arrays:
-            return from_images(path, images, inputs, preprocess, at_most, room_bytes)
-        _refuse_preprocess(path, preprocess)
-        return _one_sample_each(path, arrays, inputs, at_most, room_bytes)
-    if path.suffix.lower() not in _ARRAYS or not path.is_file():
-        raise BadData(f"{path} is not a folder of images, an .npy or an .npz: give one of those")
+        if is_saved(path):
+            return from_saved(path, inputs, preprocess, at_most, room_bytes, near)
+        kind, files = _files(path)
+        if kind == "arrays":
+            _refuse_preprocess(path, preprocess)
+            return _one_sample_each(path, files, inputs, at_most, room_bytes)
+        items = _in_classes(path, near) if not files else None
+        if items is None and not files:
+            others = sorted(entry for entry in path.iterdir() if entry.is_file() and not entry.name.startswith("."))
+            kinds = ", ".join(sorted({file.suffix or file.name for file in others})[:5])
+            told = f"has no images and no arrays, but {len(others)} other files ({kinds})" if others else "is empty"
+            raise BadData(f"{path} {told}: {_GIVE}")
+        if items is None:
+            items = Items(str(path), [file.name for file in files], files)
+        sounds = any(str(name).lower().endswith(SOUND_SUFFIXES) for name in items.names)
+        return from_media(items, inputs, preprocess, at_most, room_bytes, near, sounds=sounds)
+    suffix = path.suffix.lower()
+    if suffix not in (*_ARRAYS, *TEXT_SUFFIXES) or not path.is_file():
+        raise BadData(f"{path} is none of what taglio reads: {_GIVE}")
     _refuse_preprocess(path, preprocess)
+    if suffix in TEXT_SUFFIXES:
+        return from_texts(read_texts(path), inputs, near, at_most, room_bytes)
     with reading(path):
         return from_columns(str(path), read_columns(path), inputs, at_most, room_bytes=room_bytes)
 
 
+def _files(path: Path) -> tuple[str, list[Path]]:
+    """The files of a folder that taglio reads, by name, and their kind."""
+    # What is no regular file is left alone: opening a named pipe would wait for ever.
+    files = sorted(entry for entry in path.iterdir() if not entry.name.startswith(".") and entry.is_file())
+    found = {kind: [file for file in files if file.suffix.lower() in each] for kind, each in _KINDS.items()}
+    several = {kind: each for kind, each in found.items() if each}
+    if len(several) > 1:
+        told = " and ".join(f"{len(each)} {kind}" for kind, each in several.items())
+        raise BadData(f"{path} has {told}: give a folder of one kind")
+    return next(iter(several.items()), ("", []))
+
+
+def _in_classes(path: Path, near: Beside) -> Items | None:
+    """The images or sounds in the subfolders of a folder, each labelled with the class that its subfolder is."""
+    folders = sorted(entry for entry in path.iterdir() if not entry.name.startswith(".") and entry.is_dir())
+    contents = [_files(folder) for folder in folders]
+    kinds = {kind for kind, files in contents if files}
+    if not kinds or "arrays" in kinds:
+        return None
+    if len(kinds) > 1:
+        raise BadData(f"the subfolders of {path} have {' and '.join(sorted(kinds))}: give a folder of one kind")
+    classes = [folder.name for folder in folders]
+    numbers, told = class_numbers(classes, near)
+    labels = [number for number, (_, files) in zip(numbers, contents, strict=True) for _ in files]
+    values = [file for _, files in contents for file in files]
+    shown = ", ".join(f"{name} {number}" for name, number in [*zip(classes, numbers, strict=True)][:_CLASSES_SHOWN])
+    more = ", ..." if len(classes) > _CLASSES_SHOWN else ""
+    remark = f"labels are the {len(classes)} subfolders, numbered by {told}: {shown}{more}"
+    names = [f"{file.parent.name}/{file.name}" for file in values]
+    return Items(str(path), names, values, np.array(labels), (remark,))
+
+
 def _refuse_preprocess(path: Path, preprocess: Preprocess | None) -> None:
     if preprocess is not None:
-        raise BadOption(f"{path}: preprocess is for folders of images, not for arrays: leave it out")
+        what = "texts" if path.suffix.lower() in TEXT_SUFFIXES else "arrays"
+        raise BadOption(f"{path}: preprocess is for images and sounds, not for {what}: leave it out")
 
 
 def _one_sample_each(

@@ -1,126 +1,58 @@
-"""A folder of images → samples of a model's image input. Only bitmap formats are opened; runs no model."""
+"""Images → samples of a model's image input. Only bitmap formats are opened; runs no model."""
 
-import math
+import io
 import warnings
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from PIL import Image, ImageOps
 
-from taglio.data.dataset import Dataset, Samples, assemble, evenly, span
+from taglio.data.dataset import Dataset, Sample, span
+from taglio.data.items import Items, from_items
+from taglio.data.preprocess import MOST_PIXELS, Preprocess, as_text
 from taglio.data.spec import Array, InputSpec
 from taglio.errors import BadData, BadOption, one_line
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp")
 # Pillow goes by content and opens EPS by starting another program: only these are opened, whatever a file is called.
 _FORMATS = ("JPEG", "PNG", "BMP", "WEBP")
-# More than any camera makes of one shot; a PNG of a few kB can claim more, and takes gigabytes when it is decoded.
-MOST_PIXELS = 2**26
 PAD_PIXEL = 114
 _ROWS_AT_ONCE = 2**18
-CHOICES: Mapping[str, tuple[str, ...]] = {
-    "color": ("rgb", "bgr", "gray"),
-    "layout": ("nchw", "nhwc"),
-    "fit": ("stretch", "letterbox"),
+_RESAMPLING = {
+    "bilinear": Image.Resampling.BILINEAR,
+    "bicubic": Image.Resampling.BICUBIC,
+    "lanczos": Image.Resampling.LANCZOS,
+    "nearest": Image.Resampling.NEAREST,
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Preprocess:
-    """How an image becomes an input: value = (pixel - mean) * scale, with pixels in 0..255.
-
-    `color` is the order of the channels ("gray": one). `mean` and `scale` hold one number, or one per channel
-    in that order. "letterbox" keeps the aspect ratio, centres, and pads with pixel 114. `size` is the height and width
-    where the model leaves them open; None keeps those of each image. Raises BadOption.
-    """
-
-    color: Literal["rgb", "bgr", "gray"] = "rgb"
-    mean: tuple[float, ...] = (0.0,)
-    scale: tuple[float, ...] = (1 / 255,)
-    layout: Literal["nchw", "nhwc"] = "nchw"
-    fit: Literal["stretch", "letterbox"] = "stretch"
-    size: tuple[int, int] | None = None
-
-    def __post_init__(self) -> None:
-        for field, allowed in CHOICES.items():
-            if getattr(self, field) not in allowed:
-                raise BadOption(f"preprocess {field} is {getattr(self, field)!r}: use {' or '.join(allowed)}")
-        for field, values in (("mean", self.mean), ("scale", self.scale)):
-            if len(values) not in (1, self.channels):
-                raise BadOption(f"preprocess {field} {values}: give 1 or {self.channels} for {self.color}")
-            if not all(math.isfinite(value) for value in values) or (field == "scale" and 0 in values):
-                raise BadOption(f"preprocess {field} is {values}: give finite numbers, and no scale of 0")
-        if self.size is not None and (min(self.size) < 1 or self.size[0] * self.size[1] > MOST_PIXELS):
-            raise BadOption(f"preprocess size is {self.size[0]}x{self.size[1]}: give height x width, such as 480x640")
-
-    @property
-    def channels(self) -> int:
-        """Channels of an image in this colour order."""
-        return 1 if self.color == "gray" else 3
-
-
-def parse_preprocess(text: str) -> Preprocess:
-    """Parse "bgr,mean=127,scale=1/128,nchw,letterbox", or "rgb,mean=123.7:116.3:103.5,scale=0.0171,size=480x640".
-
-    Tokens come in any order, each kind at most once; what is missing keeps its default. Raises BadOption.
-    """
-    found: dict[str, Any] = {}
-    for token in (part.strip().lower() for part in text.split(",")):
-        field, _, value = (part.strip() for part in token.partition("="))
-        parsed: Any = token
-        if field in ("mean", "scale"):
-            fractions = [number.partition("/") for number in value.split(":")]
-            try:
-                parsed = tuple(float(over) / float(under if slash else 1) for over, slash, under in fractions)
-            except (ValueError, ZeroDivisionError) as error:
-                raise BadOption(f"preprocess {token!r} needs numbers, like {field}=1/128 or 1:2:3") from error
-        elif field == "size":
-            height, _, width = value.partition("x")
-            if not (height.isascii() and height.isdigit() and width.isascii() and width.isdigit()):
-                raise BadOption(f"preprocess {token!r} needs height x width, like size=480x640")
-            parsed = int(height), int(width)
-        else:
-            field = next((name for name, allowed in CHOICES.items() if token in allowed), "")
-        if not field:
-            accepted = "rgb, bgr, gray, nchw, nhwc, stretch, letterbox, mean=N or scale=N (N:N:N, 1/128), size=480x640"
-            raise BadOption(f"preprocess token {token!r} is unknown: use {accepted}")
-        if field in found:
-            raise BadOption(f"preprocess token {token!r} sets {field} a second time: give it once")
-        found[field] = parsed
-    return Preprocess(**found)
-
-
 def from_images(
-    path: Path,
-    files: Sequence[Path],
-    inputs: Sequence[InputSpec],
-    how: Preprocess | None,
-    limit: int,
-    room_bytes: float | None = None,
+    items: Items, inputs: Sequence[InputSpec], how: Preprocess | None, limit: int, room_bytes: float | None = None
 ) -> Dataset:
-    """Samples from the image `files` of a folder: of the model's height and width, or of their own where those are
+    """Samples from images, files or their bytes: of the model's height and width, or of their own where those are
     dynamic; where one of the two is, it follows the aspect ratio."""
-    how, spec = _fitting_preprocess(path, inputs, how), inputs[0]
+    how, spec = _fitting_preprocess(items.source, inputs, how), inputs[0]
     batch = spec.sizes()[0]
-    if len(files) < batch:
+    if len(items.values) < batch:
         kinds = "/".join(suffix[1:] for suffix in IMAGE_SUFFIXES)
-        raise BadData(f"{path} has {len(files)} images, the model's batch is {batch}: add {kinds} files")
-    samples, names = Samples([spec.name], room_bytes), []
-    for group in evenly(len(files) // batch, limit):
-        members = files[group * batch : (group + 1) * batch]
-        images = [_image(file, spec, how) for file in members]
-        name = span(members[0].name, members[-1].name)
+        found = f"{items.source} has {len(items.values)} images, the model's batch is {batch}"
+        raise BadData(f"{found}: add {kinds} files")
+
+    def make(names: Sequence[str], values: Sequence[Path | bytes]) -> Sample:
+        images = [_image(name, value, spec, how) for name, value in zip(names, values, strict=True)]
         if len({image.shape for image in images}) > 1:
-            raise BadData(f"{path}: {name} differ in size, and the model's batch is {batch}: use `preprocess` size=HxW")
-        names.append(name)
-        samples.append({spec.name: np.stack(images)})
-    return assemble(str(path), samples, names, None, len(files) - batch * len(samples))
+            name = span(names[0], names[-1])
+            raise BadData(
+                f"{items.source}: {name} differ in size, and the model's batch is {batch}: use `preprocess` size=HxW"
+            )
+        return {spec.name: np.stack(images)}
+
+    return from_items(items, inputs, batch, make, limit, room_bytes)
 
 
-def _fitting_preprocess(path: Path, inputs: Sequence[InputSpec], how: Preprocess | None) -> Preprocess:
+def _fitting_preprocess(source: str, inputs: Sequence[InputSpec], how: Preprocess | None) -> Preprocess:
     """`how`, checked against the model's one image input; or the default for that input."""
     shape = inputs[0].shape or ()
     axes: dict[Literal["nchw", "nhwc"], int] = {"nchw": 1, "nhwc": 3} if len(shape) == 4 else {}
@@ -130,7 +62,9 @@ def _fitting_preprocess(path: Path, inputs: Sequence[InputSpec], how: Preprocess
     if len(inputs) != 1 or not channels:
         found = ", ".join(map(str, inputs))
         need = f"images need one 4-D input of 1 or 3 channels, but the model's inputs are {found}"
-        raise BadData(f"{path}: {need}: give an .npz whose keys are the input names")
+        raise BadData(f"{source}: {need}: give an .npz whose keys are the input names")
+    if how is not None and how.of_sounds():
+        raise BadOption(f"preprocess {as_text(how)} is for sounds, and {source} has images: leave it out")
     layout = next(iter(channels)) if how is None else how.layout
     if layout not in channels:
         raise BadOption(f"preprocess {layout} does not fit input {inputs[0]}: use {next(iter(channels))}")
@@ -147,13 +81,15 @@ def _fitting_preprocess(path: Path, inputs: Sequence[InputSpec], how: Preprocess
     return how
 
 
-def _image(file: Path, spec: InputSpec, how: Preprocess) -> Array:
+def _image(name: str, content: Path | bytes, spec: InputSpec, how: Preprocess) -> Array:
     """One image as an array without the batch dimension, in the input's dtype."""
-    image = _opened(file, "L" if how.color == "gray" else "RGB")
+    image = _opened(name, content, "L" if how.color == "gray" else "RGB")
     height, width = _size(image, spec, how)
     if how.fit == "letterbox":
-        image = _letterbox(image, width, height)
-    image = image.resize((width, height), Image.Resampling.BILINEAR)
+        image = _letterbox(image, width, height, how)
+    elif how.fit == "crop":
+        image = _crop(image, width, height, how)
+    image = image.resize((width, height), _RESAMPLING[how.resample])
     pixels = np.asarray(image).reshape(height, width, how.channels)[:, :, :: -1 if how.color == "bgr" else 1]
     result = np.empty(pixels.shape, spec.numpy_dtype())
     step = max(1, _ROWS_AT_ONCE // width)
@@ -163,18 +99,19 @@ def _image(file: Path, spec: InputSpec, how: Preprocess) -> Array:
         with np.errstate(all="ignore"):
             made = values.astype(result.dtype)
         if not np.isfinite(made).all() or (made.dtype.kind != "f" and (made != values).any()):
-            got = f"{values.min():g}..{values.max():g} for {file.name}"
+            got = f"{values.min():g}..{values.max():g} for {name}"
             raise BadOption(f"preprocess gives {got}, which {spec.dtype} cannot hold: change mean and scale")
         result[start : start + step] = made
     return np.ascontiguousarray(result.transpose(2, 0, 1) if how.layout == "nchw" else result)
 
 
-def _opened(file: Path, mode: str) -> Image.Image:
+def _opened(name: str, content: Path | bytes, mode: str) -> Image.Image:
+    file = str(content) if isinstance(content, Path) else name
     broken = (OSError, SyntaxError, ValueError, TypeError, IndexError, Image.DecompressionBombError)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
-            opened = Image.open(file, formats=_FORMATS)
+            opened = Image.open(content if isinstance(content, Path) else io.BytesIO(content), formats=_FORMATS)
         with opened:
             if opened.width * opened.height > MOST_PIXELS:
                 size = f"{opened.width} x {opened.height}"
@@ -209,10 +146,25 @@ def _size(image: Image.Image, spec: InputSpec, how: Preprocess) -> tuple[int, in
     return height, width
 
 
-def _letterbox(image: Image.Image, width: int, height: int) -> Image.Image:
+def _crop(image: Image.Image, width: int, height: int, how: Preprocess) -> Image.Image:
+    """The middle of the image, of its shorter side scaled to `edge`; rounded as Hugging Face's image processors do."""
+    method = _RESAMPLING[how.resample]
+    if how.edge is None:
+        return ImageOps.fit(image, (width, height), method)
+    short = min(image.width, image.height)
+    if how.edge < max(width, height):
+        raise BadOption(f"preprocess crop={how.edge} is less than {width} x {height}, which is cut out: give more")
+    if how.edge * max(image.width, image.height) // short * how.edge > MOST_PIXELS:
+        raise BadData(f"an image of {image.width} x {image.height} is too long for crop={how.edge}: remove it")
+    image = image.resize((how.edge * image.width // short, how.edge * image.height // short), method)
+    left, top = (image.width - width) // 2, (image.height - height) // 2
+    return image.crop((left, top, left + width, top + height))
+
+
+def _letterbox(image: Image.Image, width: int, height: int, how: Preprocess) -> Image.Image:
     ratio = min(width / image.width, height / image.height)
     size = (max(1, round(image.width * ratio)), max(1, round(image.height * ratio)))
     padded = Image.new(image.mode, (width, height), (PAD_PIXEL,) * len(image.getbands()))
     corner = ((width - size[0]) // 2, (height - size[1]) // 2)
-    padded.paste(image.resize(size, Image.Resampling.BILINEAR), corner)
+    padded.paste(image.resize(size, _RESAMPLING[how.resample]), corner)
     return padded

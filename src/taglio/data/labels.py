@@ -11,13 +11,19 @@ import numpy as np
 from taglio.data.arrays import read_columns, reading
 from taglio.data.dataset import LABEL_KEYS, Dataset, assemble, checked_labels, evenly, one_array
 from taglio.data.spec import Array
+from taglio.data.table import TABLE_SUFFIXES, as_labels, read_table
 from taglio.errors import BadData, one_line
+
+# Names of columns in tables of labels, beside LABEL_KEYS.
+_CLASSES = ("class", "class_id", "target")
+_NAMES = ("file_name", "filename", "file", "image", "path", "name", "id")
 
 
 def with_labels(dataset: Dataset, path: Path) -> Dataset:
     """`dataset` with the labels of a file: text a line, or "name TAB text" (.txt); a list, or an object by the name of
-    the sample's file, of texts, numbers or arrays (.json); an array (.npy, .npz). Where the file is in order, it has a
-    label for every sample of the source, also for those that were not loaded.
+    the sample's file, of texts, numbers or arrays (.json); a table with a column `label`, perhaps beside one of file
+    names (.csv, .tsv); an array (.npy, .npz). Where the file is in order, it has a label for every sample of the
+    source, also for those that were not loaded.
 
     Raises BadData, naming the line or sample, for another number of labels, or labels that cannot be read.
     """
@@ -42,7 +48,7 @@ def with_labels(dataset: Dataset, path: Path) -> Dataset:
 def beside(dataset: Dataset, path: Path) -> Dataset:
     """`dataset` with the lines of the .txt beside it that is called like it, where there is one and no labels yet."""
     lines = path.with_suffix(".txt")
-    if dataset.labels is not None or path.is_dir() or not lines.is_file():
+    if dataset.labels is not None or path.is_dir() or path == lines or not lines.is_file():
         return dataset
     try:
         labelled = with_labels(dataset, lines)
@@ -54,12 +60,14 @@ def beside(dataset: Dataset, path: Path) -> Dataset:
 
 def _read(path: Path) -> Sequence[Array] | Mapping[str, Array]:
     if not path.is_file():
-        raise BadData(f"labels {path}: no such file: give a .txt, .json, .npy or .npz")
+        raise BadData(f"labels {path}: no such file: give a .txt, .json, .csv, .npy or .npz")
     match path.suffix.lower():
         case ".txt":
             return _lines(path)
         case ".json":
             return _json(path)
+        case suffix if suffix in TABLE_SUFFIXES:
+            return _table(path)
         case ".npy" | ".npz":
             with reading(path):
                 columns = read_columns(path)
@@ -67,7 +75,7 @@ def _read(path: Path) -> Sequence[Array] | Mapping[str, Array]:
                 if key is None or (len(columns) > 1 and key not in LABEL_KEYS):
                     raise BadData(f"labels {path} has the keys {list(columns)}: save one array, called labels")
                 return list(columns[key].whole())
-    raise BadData(f"labels {path}: give a .txt, .json, .npy or .npz")
+    raise BadData(f"labels {path}: give a .txt, .json, .csv, .npy or .npz")
 
 
 def _lines(path: Path) -> Sequence[Array] | Mapping[str, Array]:
@@ -81,6 +89,23 @@ def _lines(path: Path) -> Sequence[Array] | Mapping[str, Array]:
     if lines and all(tab for _, tab, _ in named):
         return {Path(name).name: np.array(label) for name, _, label in named}
     return [np.array(line) for line in lines]
+
+
+def _table(path: Path) -> Sequence[Array] | Mapping[str, Array]:
+    """Labels of a table, by name where it has names: without a header the first of two columns."""
+    columns = read_table(path, (*LABEL_KEYS, *_CLASSES, *_NAMES))
+    keys = [*columns]
+    label = next((key for key in (*LABEL_KEYS, *_CLASSES) if key in columns), None)
+    name = next((key for key in _NAMES if key in columns), None)
+    if label is None and len(keys) <= 2:
+        others = [key for key in keys if key != name]
+        name, label = (name, others[-1]) if name or len(keys) == 1 else (keys[0], keys[1])
+    if label is None:
+        raise BadData(
+            f"labels {path} has {len(keys)} columns: call that of the labels {LABEL_KEYS[0]!r} in a first row"
+        )
+    labels = as_labels(columns[label])
+    return labels if name is None else {Path(each).name: one for each, one in zip(columns[name], labels, strict=True)}
 
 
 def _json(path: Path) -> Sequence[Array] | Mapping[str, Array]:

@@ -30,8 +30,9 @@ from taglio.data.dataset import (
     typical,
 )
 from taglio.data.files import load as load_files
-from taglio.data.images import parse_preprocess
 from taglio.data.labels import beside, with_labels
+from taglio.data.preprocess import parse_preprocess
+from taglio.data.processor import Beside, files_beside
 from taglio.data.spec import InputSpec, Shape
 from taglio.data.values import from_values
 from taglio.error.doubts import digests
@@ -450,7 +451,8 @@ def _read(
             return from_values(values, inputs, limit, labels, name, room_bytes)
         if labels is not None:
             raise BadOption(f"`labels` in memory go with data in memory: give {values} a file of labels")
-        return load_files(Path(values), inputs, preprocess, limit, room_bytes)
+        near = files_beside(Path(setup.model)) if setup.model else Beside()
+        return load_files(Path(values), inputs, preprocess, limit, room_bytes, near)
 
     whole = dataset(data, "data", labels=None if setup.labels else labels)
     if setup.labels:

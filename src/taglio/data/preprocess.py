@@ -1,0 +1,131 @@
+"""How an image or a sound becomes an input, as a value and as text. Reads neither."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from taglio.data.spec import InputSpec
+from taglio.errors import BadOption
+
+# More than any camera makes of one shot; a PNG of a few kB can claim more, and takes gigabytes when it is decoded.
+MOST_PIXELS = 2**26
+_SWITCHES = ("normalize",)
+_EXAMPLES = {"crop": 256, "rate": 16000}
+CHOICES: Mapping[str, tuple[str, ...]] = {
+    "color": ("rgb", "bgr", "gray"),
+    "layout": ("nchw", "nhwc"),
+    "fit": ("stretch", "letterbox", "crop"),
+    "resample": ("bilinear", "bicubic", "lanczos", "nearest"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Preprocess:
+    """How an image becomes an input: value = (pixel - mean) * scale, with pixels in 0..255.
+
+    `color` is the order of the channels ("gray": one). `mean` and `scale` hold one number, or one per channel
+    in that order. "letterbox" keeps the aspect ratio, centres, and pads with pixel 114; "crop" keeps it and cuts the
+    middle out, of an image whose shorter side is `edge` (None: just large enough). `size` is the height and width where
+    the model leaves them open; None keeps those of each image. Of sounds, `rate` is the samples a second that they must
+    have, and `normalize` gives each mean 0 and variance 1 (data/sounds.py). Raises BadOption.
+    """
+
+    color: Literal["rgb", "bgr", "gray"] = "rgb"
+    mean: tuple[float, ...] = (0.0,)
+    scale: tuple[float, ...] = (1 / 255,)
+    layout: Literal["nchw", "nhwc"] = "nchw"
+    fit: Literal["stretch", "letterbox", "crop"] = "stretch"
+    size: tuple[int, int] | None = None
+    edge: int | None = None
+    resample: Literal["bilinear", "bicubic", "lanczos", "nearest"] = "bilinear"
+    rate: int | None = None
+    normalize: bool = False
+
+    def __post_init__(self) -> None:
+        for field, allowed in CHOICES.items():
+            if getattr(self, field) not in allowed:
+                raise BadOption(f"preprocess {field} is {getattr(self, field)!r}: use {' or '.join(allowed)}")
+        for name, number in (("crop", self.edge), ("rate", self.rate)):
+            if number is not None and not 1 <= number <= MOST_PIXELS:
+                raise BadOption(f"preprocess {name} is {number}: give a whole number from 1 to {MOST_PIXELS:,}")
+        for field, values in (("mean", self.mean), ("scale", self.scale)):
+            if len(values) not in (1, self.channels):
+                raise BadOption(f"preprocess {field} {values}: give 1 or {self.channels} for {self.color}")
+            if not all(math.isfinite(value) for value in values) or (field == "scale" and 0 in values):
+                raise BadOption(f"preprocess {field} is {values}: give finite numbers, and no scale of 0")
+        if self.size is not None and (min(self.size) < 1 or self.size[0] * self.size[1] > MOST_PIXELS):
+            raise BadOption(f"preprocess size is {self.size[0]}x{self.size[1]}: give height x width, such as 480x640")
+
+    @property
+    def channels(self) -> int:
+        """Channels of an image in this colour order."""
+        return 1 if self.color == "gray" else 3
+
+    def of_sounds(self) -> bool:
+        """Whether it says how sounds become inputs, and nothing of images."""
+        return (self.rate is not None or self.normalize) and self == Preprocess(
+            rate=self.rate, normalize=self.normalize
+        )
+
+
+def parse_preprocess(text: str) -> Preprocess:
+    """Parse "bgr,mean=127,scale=1/128,nchw,letterbox", or "rgb,mean=123.7:116.3:103.5,scale=0.0171,size=480x640",
+    "crop=256,bicubic", or of sounds "rate=16000,normalize".
+
+    Tokens come in any order, each kind at most once; what is missing keeps its default. Raises BadOption.
+    """
+    found: dict[str, Any] = {}
+    for token in (part.strip().lower() for part in text.split(",")):
+        field, _, value = (part.strip() for part in token.partition("="))
+        parsed: Any = token
+        if field in ("mean", "scale"):
+            fractions = [number.partition("/") for number in value.split(":")]
+            try:
+                parsed = tuple(float(over) / float(under if slash else 1) for over, slash, under in fractions)
+            except (ValueError, ZeroDivisionError) as error:
+                raise BadOption(f"preprocess {token!r} needs numbers, like {field}=1/128 or 1:2:3") from error
+        elif field == "size":
+            height, _, width = value.partition("x")
+            if not (height.isascii() and height.isdigit() and width.isascii() and width.isdigit()):
+                raise BadOption(f"preprocess {token!r} needs height x width, like size=480x640")
+            parsed = int(height), int(width)
+        elif field in ("crop", "rate") and value:
+            if not (value.isascii() and value.isdigit()):
+                raise BadOption(f"preprocess {token!r} needs a whole number, like {field}={_EXAMPLES[field]}")
+            parsed = min(int(value), MOST_PIXELS + 1)
+            if field == "crop":
+                found["edge"], field, parsed = parsed, "fit", "crop"
+        elif token in _SWITCHES:
+            parsed = True
+        else:
+            field = next((name for name, allowed in CHOICES.items() if token in allowed), "")
+        if not field:
+            accepted = (
+                "rgb, bgr, gray, nchw, nhwc, stretch, letterbox, crop (crop=256), bilinear, bicubic, lanczos, nearest, "
+                "mean=N or scale=N (N:N:N, 1/128), size=480x640; of sounds rate=16000, normalize"
+            )
+            raise BadOption(f"preprocess token {token!r} is unknown: use {accepted}")
+        if field in found:
+            raise BadOption(f"preprocess token {token!r} sets {field} a second time: give it once")
+        found[field] = parsed
+    return Preprocess(**found)
+
+
+def as_text(how: Preprocess) -> str:
+    """What `parse_preprocess` reads as `how`, but for what is the default of images."""
+    if how.of_sounds():
+        return ",".join([f"rate={how.rate}"] * (how.rate is not None) + ["normalize"] * how.normalize)
+    mean, scale = (":".join(f"{number:.6g}" for number in each) for each in (how.mean, how.scale))
+    fit = how.fit if how.edge is None else f"crop={how.edge}"
+    size = f",size={how.size[0]}x{how.size[1]}" if how.size else ""
+    return f"{how.color},{how.layout},mean={mean},scale={scale},{fit},{how.resample}{size}"
+
+
+def in_layout(how: Preprocess, inputs: Sequence[InputSpec]) -> Preprocess:
+    """`how`, which says nothing of layout and size, as the model's only input wants those."""
+    shape = inputs[0].shape or ()
+    last = len(shape) == 4 and shape[3] in (1, 3) and shape[1] not in (1, 3)
+    dims = shape[1:3] if last else shape[2:4]
+    fixed = any(isinstance(dim, int) for dim in dims)
+    return replace(how, layout="nhwc" if last else "nchw", size=None if fixed else how.size)

@@ -1,0 +1,159 @@
+"""A Hugging Face dataset on the disk → samples, by what its columns hold. Downloads nothing."""
+
+import importlib
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, overload
+
+import numpy as np
+
+from taglio.data.dataset import LABEL_KEYS, Dataset, one_array
+from taglio.data.images import from_images
+from taglio.data.items import Items
+from taglio.data.preprocess import Preprocess, in_layout
+from taglio.data.processor import Beside, class_numbers, preprocess_of
+from taglio.data.sounds import from_sounds
+from taglio.data.spec import Array, InputSpec
+from taglio.data.texts import TEXT_KEYS, from_texts
+from taglio.data.values import from_values
+from taglio.errors import BadData, BadOption, one_line
+
+_ONE, _SPLITS = "state.json", "dataset_dict.json"
+
+
+def is_saved(path: Path) -> bool:
+    """Whether a folder is what `save_to_disk` of `datasets` writes."""
+    return (path / _ONE).is_file() or (path / _SPLITS).is_file()
+
+
+def from_saved(
+    path: Path,
+    inputs: Sequence[InputSpec],
+    how: Preprocess | None,
+    limit: int,
+    room_bytes: float | None,
+    near: Beside,
+) -> Dataset:
+    """Samples from the columns that are called as the model's inputs, or else from the one of images, sounds or texts
+    that the model's input can be; labels from `label` or `labels`.
+
+    Raises BadData where there is no such column, or several; BadOption where `datasets` is not installed.
+    """
+    dataset = _opened(path)
+    features = dict(dataset.features)
+    wanted = [spec.name for spec in inputs]
+    label = next((key for key in LABEL_KEYS if key in features and key not in wanted), None)
+    if all(name in features for name in wanted):
+        if how is not None:
+            raise BadOption(f"{path}: `preprocess` is for images and sounds, not for arrays: leave it out")
+        return from_values(
+            dataset.select_columns([*wanted, *([label] if label else [])]), inputs, limit, None, str(path)
+        )
+    dims, integer = len(inputs[0].shape or ()), inputs[0].numpy_dtype().kind in "iu"
+    kind = "Image" if dims == 4 else "string" if integer else "Audio"
+    found = [name for name, feature in features.items() if _kind(feature) == kind and name != label]
+    if kind == "string" and len(found) > 1:
+        found = [name for name in found if name in TEXT_KEYS]
+    if len(found) != 1:
+        has = ", ".join(f"{name} ({_kind(feature)})" for name, feature in features.items())
+        raise BadData(
+            f"{path} has the columns {has}; the model takes {', '.join(map(str, inputs))}: name columns as the inputs, "
+            f"or keep one of kind {kind}"
+        )
+    name = found[0]
+    left = [key for key in features if key not in (name, label)]
+    remarks = (f"{path}: {', '.join(map(repr, left))} is no input of the model, and was left out",) if left else ()
+    if kind != "string":
+        dataset = dataset.cast_column(name, type(features[name])(decode=False))
+    values = _Column(dataset, name, (lambda value: value or "") if kind == "string" else _content)
+    labels = None if label is None else _labels(dataset[label], features[label], near)
+    items = Items(str(path), [str(index) for index in range(len(dataset))], values, labels, remarks)
+    if kind == "string":
+        if how is not None:
+            raise BadOption(f"{path}: `preprocess` is for images and sounds, not for texts: leave it out")
+        return from_texts(items, inputs, near, limit, room_bytes)
+    return from_media(items, inputs, how, limit, room_bytes, near, sounds=kind == "Audio")
+
+
+def from_media(
+    items: Items,
+    inputs: Sequence[InputSpec],
+    how: Preprocess | None,
+    limit: int,
+    room_bytes: float | None,
+    near: Beside,
+    *,
+    sounds: bool,
+) -> Dataset:
+    """Samples from images or sounds, prepared as `how` says, or the file beside the model, or else by the defaults."""
+    if how is None:
+        told, remark = preprocess_of(near, sounds=sounds)
+        if told is not None:
+            how = told if sounds else in_layout(told, inputs)
+            items = Items(items.source, items.names, items.values, items.labels, (*items.remarks, remark))
+    return (from_sounds if sounds else from_images)(items, inputs, how, limit, room_bytes)
+
+
+class _Column(Sequence[Any]):
+    """A column of which entries are read when they are asked for."""
+
+    def __init__(self, dataset: Any, name: str, take: Callable[[Any], Any]) -> None:
+        self._dataset, self._name, self._take = dataset.select_columns([name]), name, take
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+    @overload
+    def __getitem__(self, index: int) -> Any: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Any]: ...
+    def __getitem__(self, index: int | slice) -> Any:
+        if isinstance(index, slice):
+            return [self[each] for each in range(*index.indices(len(self)))]
+        return self._take(self._dataset[index][self._name])
+
+
+def _content(entry: Any) -> Path | bytes:
+    """The bytes or the path of an image or a sound that was not decoded."""
+    if not isinstance(entry, dict) or not (entry.get("bytes") or entry.get("path")):
+        raise BadData("an entry of the dataset has neither bytes nor a path: remove it")
+    content: bytes | None = entry.get("bytes")
+    return content or Path(entry["path"])
+
+
+def _kind(feature: Any) -> str:
+    """The name of a column's kind: Image, Audio, ClassLabel, or a type such as string and int64."""
+    found = str(getattr(feature, "dtype", "")) if type(feature).__name__ == "Value" else type(feature).__name__
+    return "string" if found == "large_string" else found
+
+
+def _labels(values: Any, feature: Any, near: Beside) -> Array:
+    """Labels as the model counts classes, where its config.json says that it counts others than the dataset."""
+    labels = one_array([np.asarray(value) for value in values])
+    if _kind(feature) == "ClassLabel" and near.find("config.json"):
+        numbers, told = class_numbers(feature.names, near)
+        if told == "config.json":
+            return np.asarray(np.array(numbers)[labels])
+    return labels
+
+
+def _opened(path: Path) -> Any:
+    if (path / _SPLITS).is_file():
+        try:
+            splits = json.loads((path / _SPLITS).read_text(encoding="utf-8"))["splits"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise BadData(f"{path / _SPLITS} cannot be read ({one_line(error)}): save the dataset again") from None
+        raise BadData(
+            f"{path} has the splits {', '.join(map(str, splits))}: give one of them, such as {path}/{splits[0]}"
+        )
+    try:
+        library = importlib.import_module("datasets")
+    except ImportError:
+        raise BadOption(
+            f"{path} is a dataset of Hugging Face's, and datasets is not installed: pip install 'taglio[datasets]'"
+        ) from None
+    try:
+        return library.load_from_disk(str(path))
+    except Exception as error:  # Arrow's errors have many classes, one of them Exception itself
+        raise BadData(f"{path} cannot be read as a dataset ({one_line(error)}): save it again") from None

@@ -1,0 +1,99 @@
+"""Wav files → samples of a model's waveform input. Resamples nothing: a sound has the model's rate or is refused."""
+
+import io
+import wave
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from taglio.data.dataset import Dataset, Sample
+from taglio.data.items import Items, from_items
+from taglio.data.preprocess import Preprocess, as_text
+from taglio.data.spec import Array, InputSpec
+from taglio.errors import BadData, BadOption, one_line
+
+SOUND_SUFFIXES = (".wav",)
+# Frames of a day at 48 kHz are more; a header of 44 bytes can claim four billion.
+MOST_FRAMES = 2**28
+
+
+def from_sounds(
+    items: Items, inputs: Sequence[InputSpec], how: Preprocess | None, limit: int, room_bytes: float | None = None
+) -> Dataset:
+    """Samples from PCM wav files, or their bytes, with values in -1..1: [B, T] or [B, C, T], of one channel unless C
+    says otherwise. Where the model fixes T, zeros follow what is shorter, and what is longer is cut.
+
+    Raises BadData for another sampling rate than `how` says or the first sound has, and for what is no PCM.
+    """
+    spec = inputs[0]
+    dims = spec.shape or ()
+    if len(inputs) != 1 or len(dims) not in (2, 3) or spec.numpy_dtype().kind != "f":
+        found = ", ".join(map(str, inputs))
+        raise BadData(
+            f"{items.source}: sounds need one float input [B, T] or [B, 1, T], but the model's inputs are {found}: "
+            "give an .npz whose keys are the input names"
+        )
+    if how is not None and not how.of_sounds():
+        raise BadOption(f"preprocess {as_text(how)} is for images, and {items.source} has sounds: use rate=16000")
+    batch, length = spec.sizes()[0], dims[-1] if isinstance(dims[-1], int) else None
+    if len(items.values) < batch:
+        raise BadData(f"{items.source} has {len(items.values)} sounds, the model's batch is {batch}: add wav files")
+    rate, changed = how.rate if how else None, [0, 0]
+
+    def make(names: Sequence[str], values: Sequence[Path | bytes]) -> Sample:
+        nonlocal rate
+        several = []
+        for name, value in zip(names, values, strict=True):
+            sound, own = read_wav(name, value)
+            if rate is not None and own != rate:
+                whose = "`preprocess` says" if how is not None and how.rate else "the first sound has"
+                raise BadData(f"{items.source}: {name} has {own} samples a second, {whose} {rate}: resample it")
+            rate = own
+            sound = _channels(f"{items.source}: {name}", sound, dims[1] if len(dims) == 3 else None)
+            if how is not None and how.normalize:  # as Hugging Face's feature extractors
+                sound = (sound - sound.mean()) / np.sqrt(sound.var() + 1e-7)
+            several.append(sound)
+        most = length or max(sound.shape[1] for sound in several)
+        for index, sound in enumerate(several):
+            changed[0] += sound.shape[1] < most
+            changed[1] += sound.shape[1] > most
+            several[index] = np.pad(sound[:, :most], ((0, 0), (0, max(0, most - sound.shape[1]))))
+        whole = np.stack(several) if len(dims) == 3 else np.concatenate(several)
+        return {spec.name: np.ascontiguousarray(whole, spec.numpy_dtype())}
+
+    dataset = from_items(items, inputs, batch, make, limit, room_bytes)
+    told = [] if how is not None and how.rate else [f"sounds have {rate} samples a second, which nothing says is right"]
+    if any(changed):
+        told.append(f"{changed[0]} sounds were filled up with zeros and {changed[1]} cut, to the length of the input")
+    return replace(dataset, remarks=(*dataset.remarks, *told))
+
+
+def read_wav(name: str, content: Path | bytes) -> tuple[Array, int]:
+    """The channels of a PCM wav file, [C, T] in -1..1, and its samples a second. Raises BadData."""
+    try:
+        with wave.open(str(content) if isinstance(content, Path) else io.BytesIO(content), "rb") as stream:
+            width, channels, rate = stream.getsampwidth(), stream.getnchannels(), stream.getframerate()
+            data = stream.readframes(min(stream.getnframes(), MOST_FRAMES))
+    except (OSError, EOFError, wave.Error, ValueError) as error:
+        raise BadData(f"{name} is not a PCM wav file ({one_line(error) or 'it is cut short'}): convert it") from error
+    if not data or width not in (1, 2, 3, 4) or channels < 1 or rate < 1:
+        raise BadData(f"{name} has {len(data)} bytes of {8 * width}-bit samples: give a wav file with sound in it")
+    data = data[: len(data) // (width * channels) * width * channels]
+    if width == 1:  # the only width without a sign
+        values = np.frombuffer(data, np.uint8).astype(np.float64) - 128
+    else:
+        whole = np.zeros((len(data) // width, 4), np.uint8)
+        whole[:, 4 - width :] = np.frombuffer(data, np.uint8).reshape(-1, width)
+        values = whole.view("<i4")[:, 0].astype(np.float64) / 2 ** (8 * (4 - width))
+    return (values / 2 ** (8 * width - 1)).reshape(-1, channels).T, rate
+
+
+def _channels(where: str, sound: Array, wanted: object) -> Array:
+    """`sound` with the channels that the model takes: their mean for one."""
+    if not isinstance(wanted, int) or wanted == 1:
+        return np.asarray(sound.mean(axis=0, keepdims=True))
+    if len(sound) != wanted:
+        raise BadData(f"{where} has {len(sound)} channels, the model takes {wanted}: give sounds of {wanted}")
+    return sound

@@ -1,0 +1,135 @@
+"""Texts → token ids and masks, by the model's own tokenizer. Chooses no tokenizer."""
+
+import importlib
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from taglio.data.dataset import LABEL_KEYS, Dataset, Sample
+from taglio.data.items import Items, from_items
+from taglio.data.processor import Beside
+from taglio.data.spec import Array, InputSpec
+from taglio.data.table import TABLE_SUFFIXES, as_labels, read_table
+from taglio.errors import BadData, BadOption, one_line
+
+TEXT_SUFFIXES = (".txt", *TABLE_SUFFIXES)
+TOKENIZER = "tokenizer.json"
+TEXT_KEYS = ("text", "texts", "sentence")
+# What tokenizers give, under the names that models take it by.
+_TAKEN = {"input_ids": "ids", "attention_mask": "attention_mask", "token_type_ids": "type_ids"}
+_POSITIONS = "position_ids"
+# Hugging Face writes 10^30 for tokenizers that have no longest text.
+_NO_LIMIT = 10**6
+
+
+def read_texts(path: Path) -> Items:
+    """A text per line (.txt), or the column `text` of a table (.csv, .tsv) with its labels in `label`."""
+    if path.suffix.lower() in TABLE_SUFFIXES:
+        return _from_table(path)
+    try:
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadData(f"{path} cannot be read as UTF-8 text ({one_line(error)}): save it anew") from None
+    lines = [line.rstrip("\r") for line in (lines if lines[-1] else lines[:-1])]
+    return Items(str(path), [str(index) for index in range(len(lines))], lines)
+
+
+def _from_table(path: Path) -> Items:
+    columns = read_table(path, (*TEXT_KEYS, *LABEL_KEYS))
+    labels = next((key for key in LABEL_KEYS if key in columns), None)
+    others = [key for key in columns if key != labels]
+    text = next((key for key in TEXT_KEYS if key in columns), others[0] if len(others) == 1 else None)
+    if text is None:
+        has = f"{path} has the columns {', '.join(columns)}"
+        raise BadData(f"{has}: call that of the texts {TEXT_KEYS[0]!r}, or save numbers in an .npz")
+    left = [key for key in others if key != text]
+    remarks = (f"{path}: {', '.join(map(repr, left))} is no text and no label, and was left out",) if left else ()
+    names = [str(index) for index in range(len(columns[text]))]
+    found = None if labels is None else np.array(as_labels(columns[labels]))
+    return Items(str(path), names, columns[text], found, remarks)
+
+
+def from_texts(
+    items: Items, inputs: Sequence[InputSpec], near: Beside, limit: int, room_bytes: float | None = None
+) -> Dataset:
+    """Samples from texts by the tokenizer.json beside the model: [B, T] of its own length, or filled up and cut to T.
+
+    Raises BadData for a model that takes more than a tokenizer gives, BadOption where a part is missing.
+    """
+    only = len(inputs) == 1
+    wrong = [
+        str(spec)
+        for spec in inputs
+        if len(spec.shape or ()) != 2
+        or spec.numpy_dtype().kind not in "iuf"
+        or not (only or spec.name in (*_TAKEN, _POSITIONS))
+    ]
+    if wrong:
+        gives = ", ".join((*_TAKEN, _POSITIONS))
+        raise BadData(
+            f"{items.source}: a tokenizer gives {gives}, each [B, T], and the model takes {', '.join(wrong)}: "
+            "give an .npz whose keys are the input names"
+        )
+    shape = inputs[0].shape or ()
+    batch, length = inputs[0].sizes()[0], shape[1] if isinstance(shape[1], int) else None
+    if len(items.values) < batch:
+        raise BadData(f"{items.source} has {len(items.values)} texts, the model's batch is {batch}: add lines")
+    tokenizer = _tokenizer(items.source, near, length)
+    cut = 0
+
+    def make(names: Sequence[str], values: Sequence[str]) -> Sample:
+        nonlocal cut
+        for name, text in zip(names, values, strict=True):
+            if not text.strip():
+                raise BadData(f"{items.source}: text {name} is empty: remove it, with its label")
+        found = tokenizer.encode_batch([*values])
+        cut += sum(bool(each.overflowing) for each in found)
+        return {spec.name: _array(spec, found) for spec in inputs}
+
+    dataset = from_items(items, inputs, batch, make, limit, room_bytes)
+    told = f"texts became tokens by {TOKENIZER} beside the model"
+    if cut:
+        told += f"; {cut} of {len(dataset.samples) * batch} were cut to {tokenizer.truncation['max_length']} tokens"
+    return replace(dataset, remarks=(*dataset.remarks, told))
+
+
+def _array(spec: InputSpec, found: Sequence[Any]) -> Array:
+    if spec.name == _POSITIONS:
+        rows = [np.arange(len(each.ids)) for each in found]
+    else:
+        rows = [getattr(each, _TAKEN.get(spec.name, "ids")) for each in found]
+    return np.array(rows, spec.numpy_dtype())
+
+
+def _tokenizer(source: str, near: Beside, length: int | None) -> Any:
+    """The model's tokenizer, which fills texts up and cuts them as the model needs."""
+    path = near.find(TOKENIZER)
+    if path is None:
+        where = f"{near.folders[0]} has none" if near.folders else "this model is in memory"
+        raise BadData(
+            f"{source} has texts, which need the model's {TOKENIZER} beside it, and {where}: copy it there, or give "
+            "token ids in an .npz"
+        )
+    try:
+        library = importlib.import_module("tokenizers")
+    except ImportError:
+        raise BadOption(f"{source} has texts, and tokenizers is not installed: pip install 'taglio[text]'") from None
+    try:
+        tokenizer = library.Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises that class itself
+        raise BadData(f"{path} is no tokenizer ({one_line(error)}): save it with the model again") from None
+    config = near.read("tokenizer_config.json")
+    most = length or config.get("model_max_length")
+    if isinstance(most, int) and 0 < most < _NO_LIMIT and (length or tokenizer.truncation is None):
+        tokenizer.enable_truncation(most)
+    known = tokenizer.padding or {}
+    pad = config.get("pad_token")
+    token = known.get("pad_token") or (pad.get("content") if isinstance(pad, dict) else pad)
+    named = [each for each in (token, "[PAD]", "<pad>") if each and tokenizer.token_to_id(each) is not None]
+    how = {"pad_id": tokenizer.token_to_id(named[0]), "pad_token": named[0]} if named else {"pad_id": 0}
+    side = {key: known[key] for key in ("direction", "pad_type_id") if key in known}
+    tokenizer.enable_padding(length=length, **how, **side)
+    return tokenizer
