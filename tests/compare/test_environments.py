@@ -59,7 +59,7 @@ def test_half_an_environment_is_missing_the_other_half(folder: Path) -> None:
     pretend(folder, "torch", {"torch": "2.13.0+cpu", "torchao": None})
     found = find("pytorch")
     assert found.status == "missing"
-    assert "torchao, onnx2torch, onnxscript, onnx not installed" in found.reason
+    assert "torchao, onnx2torch, onnxscript, transformers, onnx not installed" in found.reason
 
 
 def test_an_interpreter_that_does_not_run_has_nothing(folder: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from taglio.cli.options import (
     INTERRUPTED,
+    MODELS,
     bound_argument,
     command,
     data_arguments,
@@ -27,9 +28,7 @@ def add(commands: Any) -> None:
     each = command(
         commands, "compare", "run and quantise one model with every back end, measured side by side", _compare
     )
-    each.add_argument(
-        "model", type=Path, metavar="MODEL", help="an .onnx, .keras, .h5, .tflite or .pt2 file, or module:function"
-    )
+    each.add_argument("model", type=Path, metavar="MODEL", help=MODELS)
     each.add_argument(
         "--shape",
         action="append",

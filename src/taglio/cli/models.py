@@ -61,13 +61,17 @@ def add(commands: Any) -> None:
 
 
 def _inspect(options: argparse.Namespace) -> int:
+    from taglio.compare.convert import as_onnx, foreign
     from taglio.error.tasks.suggest import suggest_for
     from taglio.model import load as model
     from taglio.model.graph import build, select
     from taglio.model.observe import observe_random
     from taglio.report import terminal
 
-    loaded = model.load(options.model, shapes(options.shape), requantize=options.requantize)
+    path, fixed = options.model, shapes(options.shape)
+    if foreign(path):
+        path = as_onnx(path, fixed, 1).path
+    loaded = model.load(path, fixed, requantize=options.requantize)
     observed, assumed = observe_random(loaded)
     assumed = as_flags(assumed)
     graph = build(loaded, observed)

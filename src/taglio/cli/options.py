@@ -13,6 +13,10 @@ import msgspec
 from taglio.errors import BadOption
 
 _MOST_THREADS = 64
+MODELS = (
+    "an .onnx, .keras, .h5, .tflite or .pt2 file, the directory of a SavedModel or of a Hugging Face model, or a "
+    "PyTorch module:function"
+)
 INTERRUPTED = 130  # the exit code after Ctrl-C
 
 
@@ -57,7 +61,7 @@ def refuse_others(options: argparse.Namespace) -> None:
 
 def model_argument(each: argparse.ArgumentParser) -> None:
     """MODEL and --shape."""
-    each.add_argument("model", type=Path, metavar="MODEL", help="ONNX file")
+    each.add_argument("model", type=Path, metavar="MODEL", help=MODELS)
     each.add_argument(
         "--shape",
         action="append",
@@ -82,7 +86,7 @@ def data_arguments(each: argparse.ArgumentParser) -> None:
         "--data",
         type=Path,
         required=True,
-        help="inputs: a directory of images or wav files (perhaps in a subdirectory per class) or of .npz; an .npz or an "
+        help="inputs: a directory of images or wav files (perhaps in a subdirectory per class) or .npz; an .npz or an "
         ".npy; texts, a line each (.txt) or in a column (.csv); a dataset saved by Hugging Face datasets",
     )
     each.add_argument(

@@ -61,6 +61,7 @@ ENVIRONMENTS = (
             Package("ai-edge-litert", "2.3", "3"),
             Package("ai-edge-quantizer", "0.10", "0.11"),
             Package("tf2onnx", "1.17", "2"),
+            Package("tf-keras", "2.21", "2.22"),
             _ONNX,
         ),
         2_247 * _MB,
@@ -74,6 +75,7 @@ ENVIRONMENTS = (
             Package("torchao", "0.18", "0.19"),
             Package("onnx2torch", "1.5.15", "1.6"),
             Package("onnxscript", "0.7", "0.8"),
+            Package("transformers", "5", "6"),
             _ONNX,
         ),
         4_756 * _MB,
@@ -100,8 +102,8 @@ BACKENDS = {
     "qkeras": "qkeras",
     "keras": "litert",
 }
-# What is no back end but converts for one.
-CONVERTERS = {"onnx2tf": "onnx2tf"}
+# What is no back end but converts.
+CONVERTERS = {"onnx2tf": "onnx2tf", "huggingface": "torch"}
 
 
 @dataclass(frozen=True, slots=True)

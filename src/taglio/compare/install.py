@@ -185,7 +185,7 @@ def _commands(place: Path) -> list[list[str]]:
     if tool() == "uv":
         return [
             ["uv", "venv", "--no-python-downloads", "--allow-existing", "--python", sys.executable, str(place)],
-            ["uv", "pip", "install", "--python", python, "-r", lock],
+            ["uv", "pip", "install", "--compile-bytecode", "--python", python, "-r", lock],
         ]
     pip = [python, "-m", "pip", "--disable-pip-version-check", "install"]
     return [

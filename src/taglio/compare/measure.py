@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from taglio import artifact
-from taglio.compare import environments, origin, supervise, table, variants
+from taglio.compare import convert, environments, origin, supervise, table, variants
 from taglio.compare.bench import Bench
 from taglio.compare.drift import drift
 from taglio.compare.kept import Notebook, Part
@@ -84,7 +84,7 @@ def compare(question: Question, tell: Tell | None = None) -> Comparison:
         if old.name != _MODELS:  # what these are of is written beside them
             shutil.rmtree(old) if old.is_dir() else old.unlink()
     limits = Limits(question.silence_s, int(_STOP_AT * _free_bytes()))
-    onnx_path, conversions = origin.as_onnx(question.model, question.out, question.shapes, question.threads, limits)
+    onnx_path, conversions = origin.as_onnx(question.model, question.data, question.shapes, question.threads, limits)
     model, graph, data = _opened(onnx_path, question)
     count = (lambda done, total: tell("calibrating", done, total)) if tell else None
     ranges = calibrate(model, data.calibration, "minmax", count)
@@ -190,7 +190,7 @@ def _request(question: Question, source: Source) -> Request:
     return Request(
         task="rows",
         backend="",
-        model=str(question.model.resolve()) if question.model.exists() else str(question.model),
+        model=convert.located(question.model),
         kind=origin.kind(question.model),
         onnx=str(checked),
         inputs=tuple(spec.name for spec in source.model.inputs),

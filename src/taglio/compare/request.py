@@ -23,6 +23,15 @@ from typing import Any, Literal
 
 from taglio.compare.row import Wanted
 
+# The formats that models come in, and what errors call them.
+KINDS = {
+    "onnx": "ONNX",
+    "keras": "Keras",
+    "savedmodel": "a SavedModel",
+    "tflite": "TFLite",
+    "torch": "PyTorch",
+    "huggingface": "Hugging Face's",
+}
 Task = Literal["rows", "layers", "support", "convert", "reference", "versions"]
 
 
@@ -35,7 +44,8 @@ class Request:
     the held-out inputs, in the order of `outputs`) and perhaps `labels`. `folder` is the worker's own, to write in.
     `converted` is what a converter made of the model for this back end, where one is needed (a SavedModel for LiteRT).
     `blocks` is a JSON file of `Known` blocks for the task "layers".
-    Rows in `known` were checked before: they are opened and timed only. `shapes` are those of the inputs.
+    Rows in `known` were checked before: they are opened and timed only. `shapes` are those of the inputs, `dtypes`
+    their types where a conversion needs them.
     """
 
     task: Task
@@ -57,6 +67,7 @@ class Request:
     minimum_rounds: int
     memory_bytes: int
     seed: int
+    dtypes: tuple[str, ...] = ()
 
 
 # To be replaced field by field, where a job needs few of them.
@@ -91,5 +102,5 @@ def decode(value: dict[str, Any]) -> Request:
     """The request that `dataclasses.asdict` turned into JSON."""
     rows = tuple(Wanted(**row) for row in value["rows"])
     shapes = tuple(tuple(shape) for shape in value["shapes"])
-    lists = {name: tuple(value[name]) for name in ("inputs", "outputs", "known")}
+    lists = {name: tuple(value[name]) for name in ("inputs", "outputs", "known", "dtypes")}
     return Request(**{**value, **lists, "rows": rows, "shapes": shapes})

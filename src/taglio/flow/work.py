@@ -17,6 +17,8 @@ import msgspec
 import onnx
 
 from taglio.artifact import require
+from taglio.compare.convert import Converted, as_onnx, distance, examples_of, foreign
+from taglio.compare.request import KINDS
 from taglio.data.dataset import (
     MAX_CALIBRATION,
     Dataset,
@@ -318,9 +320,11 @@ class Work:
 class Model(Work):
     """A model with its data, opened, checked and simplified: what the stages take.
 
-    `source` is the path of an ONNX file, its bytes, or an `onnx.ModelProto`. `data` are inputs to calibrate on and to
-    measure with: arrays [N, ...] by input name (one array for a model of one input), samples in a list, a generator, a
-    PyTorch `DataLoader` or a Hugging Face `Dataset`, or the path of an .npz, an .npy or a folder of images or .npz.
+    `source` is the path of an ONNX file, its bytes, or an `onnx.ModelProto`; or what another environment converts: a
+    Keras, TFLite or .pt2 file, a SavedModel, a model folder of Hugging Face's, "module:function" of PyTorch.
+
+    `data` are inputs to calibrate on and to measure with: arrays [N, ...] by input name (one array for a model of one
+    input), samples in a list, a generator, a PyTorch `DataLoader` or a Hugging Face `Dataset`, or a path (docs/api.md).
     Half of it calibrates, the rest is held out, unless `calibration` brings data of its own.
 
     `labels` are for accuracy and tasks: [N, ...], or a file with one each (.txt, .json, .npy, .npz). `shapes` fix
@@ -410,14 +414,28 @@ def open_work(setup: Setup, source: Any = None, data: Any = None, calibration: A
         read.append(_read(setup, inputs, *values, labels, SAMPLES * memory_bytes))
         return covering(read[0].held_out.samples)[:_COMPARED]
 
-    source = Path(setup.model) if setup.model else _proto(source)
+    made: Converted | None = None
+    if setup.model and foreign(Path(setup.model)):
+        made = as_onnx(Path(setup.model), setup.shapes, setup.threads, examples_of(setup.data or data))
+    source = made.path if made else Path(setup.model) if setup.model else _proto(source)
     network = load_network(source, setup.shapes, samples, requantize=setup.requantize)
     split_data = read[0]
     held_out = split_data.held_out
     feed = held_out.samples[typical(held_out.samples)[0]]
+    if made is not None:
+        told = _like_the_original(setup, made, network, held_out)
+        split_data = replace(split_data, held_out=replace(held_out, remarks=(told, *held_out.remarks)))
     graph = build(network, observe(network, feed, held_out.source))
     memory_needs(network, graph, split_data).refuse(network.name, memory_bytes)
     return Work(setup, source, network, graph, split_data, memory_bytes)
+
+
+def _like_the_original(setup: Setup, made: Converted, network: Network, held_out: Dataset) -> str:
+    """One line about a conversion, which is held against the original on inputs of one shape. Raises BadModel."""
+    samples = chosen(held_out.samples, typical(held_out.samples))
+    model = Path(setup.model)
+    found = distance(model, made, network.outputs, samples, held_out.sha256, setup.threads)
+    return f"{model.name} ({KINDS[made.kind]}) became ONNX by {made.tool}, which answers within {found:.1e} of it"
 
 
 def covering(samples: Sequence[Sample]) -> Sequence[Sample]:

@@ -28,7 +28,9 @@ def read(source: Path | onnx.ModelProto) -> tuple[onnx.ModelProto, "hashlib._Has
     except FileNotFoundError:
         raise BadModel(f"{path}: no such file: give the path of an .onnx file") from None
     except IsADirectoryError:
-        raise BadModel(f"{path}: is a folder: give the path of an .onnx file") from None
+        raise BadModel(
+            f"{path}: is a folder without saved_model.pb and config.json: give a model's folder, or an .onnx file"
+        ) from None
     except OSError as error:
         raise BadModel(f"{path}: cannot be read ({error.strerror}): give the path of an .onnx file") from None
     if not data:

@@ -24,6 +24,7 @@ MODULES = {
     "qkeras": "qkeras",
     "keras": "keras",
     "onnx2tf": "onnx2tf",
+    "huggingface": "huggingface",
 }
 
 

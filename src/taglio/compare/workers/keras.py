@@ -14,9 +14,10 @@ import tensorflow as tf
 import tf2onnx
 from tensorflow.python.profiler import model_analyzer, option_builder
 
-from taglio.compare.request import Known, Request, known_blocks
+from taglio.compare.request import KINDS, Known, Request, known_blocks
 from taglio.compare.row import Layer, Wanted
 from taglio.compare.workers.contract import Array, Data, Opened, Refused
+from taglio.compare.workers.keras_file import load_keras
 
 OPSET = 17
 _RUNS = 10
@@ -31,27 +32,43 @@ def versions() -> dict[str, str]:
 def make(request: Request, data: Data) -> "Keras":
     """The back end. Raises Refused for a model that is no Keras model."""
     if request.kind != "keras":
-        raise Refused(_NEEDS.format({"onnx": "ONNX", "tflite": "TFLite", "torch": "PyTorch"}[request.kind]))
+        raise Refused(_NEEDS.format(KINDS[request.kind]))
     return Keras(request, data)
 
 
 def convert(request: Request) -> dict[str, str]:
-    """A Keras or TFLite model as ONNX, or its outputs on the held-out inputs."""
+    """A Keras, SavedModel or TFLite model as ONNX, or its outputs on the held-out inputs."""
     folder = Path(request.folder)
     if request.task == "reference":
         return _reference(request, folder)
     path = folder / "model.onnx"
     if request.kind == "tflite":
         tf2onnx.convert.from_tflite(request.model, opset=OPSET, output_path=str(path))
+    elif request.kind == "savedmodel":
+        call, specs = _signature(request.model)
+        given = dict(zip(request.inputs, request.shapes, strict=True))
+        taken = [tf.TensorSpec(given.get(name, spec.shape), spec.dtype, name=name) for name, spec in specs.items()]
+        function = tf.function(lambda *values: call(**dict(zip(specs, values, strict=True))))
+        tf2onnx.convert.from_function(function, taken, opset=OPSET, output_path=str(path))
     else:
-        model = keras.saving.load_model(request.model, compile=False)
+        model = load_keras(request.model)
         signature = [
-            tf.TensorSpec(_fixed(each.shape, shape), each.dtype, name=f"input_{index}" if index else "input")
-            for index, (each, shape) in enumerate(_pairs(model.inputs, request.shapes))
+            tf.TensorSpec(each.shape if shape is None else shape, each.dtype, name=f"input_{i}" if i else "input")
+            for i, (each, shape) in enumerate(_pairs(model.inputs, request.shapes))
         ]
         with _scoped(model):
             tf2onnx.convert.from_function(_function(model), signature, opset=OPSET, output_path=str(path))
     return {"path": str(path), "tool": f"tf2onnx {tf2onnx.__version__}"}
+
+
+def _signature(path: str) -> tuple[Any, dict[str, Any]]:
+    """What a SavedModel serves by default, and its inputs by name. Raises Refused where it serves nothing."""
+    loaded = tf.saved_model.load(path)
+    if "serving_default" not in loaded.signatures:
+        raise Refused(f"it has the signatures {list(loaded.signatures)}, and taglio takes serving_default: save it so")
+    call = loaded.signatures["serving_default"]
+    call.owner = loaded  # whose variables live as long as it does
+    return call, dict(call.structured_input_signature[1])
 
 
 def _reference(request: Request, folder: Path) -> dict[str, str]:
@@ -60,6 +77,8 @@ def _reference(request: Request, folder: Path) -> dict[str, str]:
     run: Callable[[list[Array]], list[Array]]
     if request.kind == "tflite":
         interpreter = tf.lite.Interpreter(request.model)
+        for detail, column in zip(interpreter.get_input_details(), columns, strict=True):
+            interpreter.resize_tensor_input(detail["index"], column.shape[1:])
         interpreter.allocate_tensors()
         inputs, outputs = interpreter.get_input_details(), interpreter.get_output_details()
 
@@ -69,8 +88,16 @@ def _reference(request: Request, folder: Path) -> dict[str, str]:
             interpreter.invoke()
             return [interpreter.get_tensor(detail["index"]) for detail in outputs]
 
+    elif request.kind == "savedmodel":
+        call, specs = _signature(request.model)
+
+        def run(sample: list[Array]) -> list[Array]:
+            values = {name: tf.constant(array) for name, array in zip(request.inputs, sample, strict=True)}
+            found = call(**{name: values[name] for name in specs})
+            return [np.asarray(found[name]) for name in sorted(found)]
+
     else:
-        model = keras.saving.load_model(request.model, compile=False)
+        model = load_keras(request.model)
 
         def run(sample: list[Array]) -> list[Array]:
             return [np.asarray(each) for each in _list(model(_one(sample), training=False))]
@@ -88,7 +115,7 @@ class Keras:
     def __init__(self, request: Request, data: Data) -> None:
         tf.config.threading.set_intra_op_parallelism_threads(request.threads)
         self._request, self._data = request, data
-        self._model = keras.saving.load_model(request.model, compile=False)
+        self._model = load_keras(request.model)
 
     def open(self, wanted: Wanted) -> Opened:
         """A way to call the model."""
@@ -115,7 +142,7 @@ class Keras:
         blocks = known_blocks(self._request)
         wrapped = self._wrapped()
         for layer in self._model.layers:
-            if isinstance(layer, keras.layers.InputLayer):
+            if type(layer).__name__ == "InputLayer":
                 continue
             own, alone = self._flops(layer), self._alone(layer)
             block = _block_of(layer, blocks)
@@ -204,7 +231,7 @@ def _scoped(model: Any) -> Iterator[None]:
 def _block_of(layer: Any, blocks: Sequence[Known]) -> Known | None:
     """The block that holds most operations of those with an operator or tensor of the layer; for a layer without one,
     of the BatchNormalization behind it, whose name the converter gives to the convolution that it is folded into."""
-    behind = [node.operation for node in layer._outbound_nodes]  # noqa: SLF001
+    behind = [getattr(node, "operation", None) or node.layer for node in layer._outbound_nodes]  # noqa: SLF001
     norms = [each for each in behind if type(each).__name__ == "BatchNormalization"]
     for name in (layer.name, *(each.name for each in norms)):
         found = [block for block in blocks if any(n.startswith(f"{name}/") for n in (*block.operators, *block.outputs))]
@@ -249,15 +276,6 @@ def _beside(layer: Any, own: int, block: Known | None) -> str:
 
 def _pairs(inputs: Sequence[Any], shapes: Sequence[tuple[int, ...]]) -> list[tuple[Any, tuple[int, ...] | None]]:
     return list(zip(inputs, shapes, strict=False)) if len(shapes) == len(inputs) else [(each, None) for each in inputs]
-
-
-def _fixed(shape: Sequence[int | None], given: tuple[int, ...] | None) -> tuple[int, ...]:
-    """A shape without holes: a batch of 1 unless `given` says otherwise. Raises Refused for any other hole."""
-    if given is not None:
-        return given
-    if any(size is None for size in shape[1:]):
-        raise Refused(f"the model's input is {shape}: fix it with --shape input=1x224x224x3")
-    return tuple(1 if size is None else int(size) for size in shape)
 
 
 def _list(value: Any) -> list[Any]:

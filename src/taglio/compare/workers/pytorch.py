@@ -1,5 +1,6 @@
 """PyTorch: eager and compiled float, and every quantisation that it has, run as it stands on this machine."""
 
+import inspect
 import io
 import shutil
 from collections.abc import Collection, Iterator, Sequence
@@ -36,22 +37,30 @@ def make(request: Request, data: Data) -> "PyTorch":
 
 def convert(request: Request) -> dict[str, str]:
     """A PyTorch model as ONNX, or its outputs on the held-out inputs."""
-    model, folder = torch_model.original(request.model), Path(request.folder)
     if request.task == "reference":
-        with np.load(request.arrays) as arrays:
-            count = len(arrays["held_out_0"])
-            samples = [[arrays[f"held_out_{i}"][n] for i in range(len(request.inputs))] for n in range(count)]
-        with torch.inference_mode():
-            outputs = [[np.asarray(each) for each in flat(model(*tensors(sample)))] for sample in samples]
-        path = folder / "reference.npz"
-        columns = {f"reference_{i}": np.stack([sample[i] for sample in outputs]) for i in range(len(outputs[0]))}
-        np.savez(path, **columns)  # type: ignore[arg-type]
-        return {"path": str(path)}
+        return torch_model.outputs_on_held_out(torch_model.original(request.model), request)
+    path = Path(request.folder) / "model.onnx"
+    if request.model.endswith(".pt2"):  # which says its own inputs
+        program = torch.export.load(request.model)
+        torch.onnx.export(program, f=str(path), dynamo=True, external_data=False)
+        return {"path": str(path), "tool": f"torch.onnx {torch.__version__}"}
+    model = torch_model.original(request.model)
     if not request.shapes:
-        raise Refused("a PyTorch model does not say its input's shape: give --shape x=1x3x224x224")
-    path = folder / "model.onnx"
-    examples = tuple(torch.zeros(shape) for shape in request.shapes)
-    torch.onnx.export(model, examples, str(path), input_names=list(request.inputs), dynamo=True, external_data=False)
+        raise Refused(
+            "a PyTorch module does not say its input's shape: give data as .npz or .npy, or --shape x=1x3x224x224"
+        )
+    dtypes = request.dtypes or ("float32",) * len(request.shapes)
+    given = {
+        name: torch.zeros(shape, dtype=getattr(torch, dtype))
+        for name, shape, dtype in zip(request.inputs, request.shapes, dtypes, strict=True)
+    }
+    takes = [*inspect.signature(model.forward).parameters]
+    if not takes or len(takes) < len(given):
+        raise Refused(f"its forward takes {', '.join(takes) or 'no inputs'}, and the data has {', '.join(given)}")
+    if set(given) <= set(takes):  # in the order of the module, not of the file
+        given = {name: given[name] for name in takes if name in given}
+    names = [name or takes[index] for index, name in enumerate(given)]
+    torch.onnx.export(model, tuple(given.values()), str(path), input_names=names, dynamo=True, external_data=False)
     return {"path": str(path), "tool": f"torch.onnx {torch.__version__}"}
 
 

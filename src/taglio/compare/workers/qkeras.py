@@ -17,7 +17,7 @@ import tf_keras
 from qkeras import QActivation, QConv2D, QDense, QDepthwiseConv2D, quantized_bits, quantized_relu
 from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 
-from taglio.compare.request import Request
+from taglio.compare.request import KINDS, Request
 from taglio.compare.row import Layer, Wanted
 from taglio.compare.workers.contract import Array, Data, Opened, Refused
 
@@ -34,7 +34,7 @@ def versions() -> dict[str, str]:
 def make(request: Request, data: Data) -> "QKeras":
     """The back end. Raises Refused for a model that is no Keras model."""
     if request.kind != "keras":
-        raise Refused(_NEEDS.format({"onnx": "ONNX", "tflite": "TFLite", "torch": "PyTorch"}[request.kind]))
+        raise Refused(_NEEDS.format(KINDS[request.kind]))
     return QKeras(request, data)
 
 

@@ -15,6 +15,7 @@ from taglio.compare.request import Request
 from taglio.compare.row import Wanted
 from taglio.compare.workers.binding import arrange
 from taglio.compare.workers.contract import Array, Data, Refused
+from taglio.compare.workers.keras_file import load_keras
 from taglio.compare.workers.tflite_graph import TfliteGraph
 
 CONVERTER, QUANTIZER = "TFLite converter", "ai-edge-quantizer"
@@ -82,11 +83,15 @@ class Forms:
         if request.kind == "keras":
             saved = self._folder / "saved_model"
             if not saved.exists():
-                model = keras.saving.load_model(request.model, compile=False)
-                archive = keras.export.ExportArchive()
-                archive.track(model)
-                archive.add_endpoint("serving_default", _function(model), input_signature=_signatures(request))
-                archive.write_out(str(saved), verbose=False)
+                model = load_keras(request.model)
+                if isinstance(model, keras.Model):
+                    archive = keras.export.ExportArchive()
+                    archive.track(model)
+                    archive.add_endpoint("serving_default", _function(model), input_signature=_signatures(request))
+                    archive.write_out(str(saved), verbose=False)
+                else:  # of tf_keras
+                    function = tf.function(_function(model), input_signature=_signatures(request))
+                    tf.saved_model.save(model, str(saved), signatures=function.get_concrete_function())
             return tf.lite.TFLiteConverter.from_saved_model(str(saved))
         if request.kind == "tflite":
             raise Refused("the converter starts from Keras or a SavedModel, and this model is a .tflite file already")

@@ -9,10 +9,11 @@ import importlib
 import operator
 import sys
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import torch
 from torch import fx, nn
@@ -42,7 +43,7 @@ def load(request: Request) -> nn.Module:
 
 
 def original(source: str) -> nn.Module:
-    """A module from `module:function` or from an exported program."""
+    """A module from `module:function` (also `folder/module.py:function`) or from an exported program."""
     path, _, name = source.rpartition(":")
     if source.endswith(".pt2"):
         exported: nn.Module = torch.export.load(source).module()
@@ -50,9 +51,22 @@ def original(source: str) -> nn.Module:
     with contextlib.suppress(ValueError):
         sys.path.insert(0, str(Path(path).parent.resolve()))
     torch.manual_seed(0)  # each process builds the module anew: weights that are drawn must be the same in all of them
-    module = importlib.import_module(Path(path).stem)
+    module = importlib.import_module(Path(path).name.removesuffix(".py"))
     built: nn.Module = getattr(module, name)()
     return built.eval()
+
+
+def outputs_on_held_out(model: Callable[..., Any], request: Request) -> dict[str, str]:
+    """Write what a model gives for the held-out inputs of a request; the answer to its task "reference"."""
+    with np.load(request.arrays) as arrays:
+        count = len(arrays["held_out_0"])
+        samples = [[arrays[f"held_out_{i}"][n] for i in range(len(request.inputs))] for n in range(count)]
+    with torch.inference_mode():
+        outputs = [[np.asarray(each) for each in flat(model(*tensors(sample)))] for sample in samples]
+    path = Path(request.folder) / "reference.npz"
+    columns = {f"reference_{i}": np.stack([sample[i] for sample in outputs]) for i in range(len(outputs[0]))}
+    np.savez(path, **columns)  # type: ignore[arg-type]
+    return {"path": str(path)}
 
 
 def tensors(sample: Sequence[Array]) -> tuple[torch.Tensor, ...]:

@@ -1,0 +1,203 @@
+"""A model of another framework → ONNX, by that framework's tools in its environment, and held against the original.
+
+ONNX is what taglio reads. Conversions are kept in the user's cache folder by what they were made from, so that a stage
+that opens the model again does not convert it again.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from platformdirs import user_cache_path
+
+from taglio.compare import environments, supervise
+from taglio.compare.request import EMPTY, KINDS, Request
+from taglio.compare.supervise import Limits
+from taglio.data.arrays import read_columns
+from taglio.data.dataset import LABEL_KEYS, Sample
+from taglio.error.tally import Tally
+from taglio.errors import BadEnvironment, BadModel
+from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session, run_session
+from taglio.scratch import scratch
+
+_SUFFIXES = {".onnx": "onnx", ".keras": "keras", ".h5": "keras", ".tflite": "tflite", ".pt2": "torch"}
+WORKERS = {
+    "keras": "keras", "savedmodel": "keras", "tflite": "keras", "torch": "pytorch", "huggingface": "huggingface",
+}  # fmt: skip
+# What a conversion may change: it is no other model. Quantised ones round otherwise here and there.
+MOST_DISTANCE = 0.01
+_CHECKED = 8
+_LIMITS = Limits(600.0, sys.maxsize)
+Example = tuple[tuple[int, ...], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Converted:
+    """The ONNX form of a model: its file, what it was (`kind`), and what made it (`tool`)."""
+
+    path: Path
+    kind: str
+    tool: str
+
+
+def kind(model: Path) -> str:
+    """What a model is, of KINDS; "" for what is nothing that taglio converts or reads."""
+    if not model.exists() and ":" in model.name:
+        return "torch"
+    if model.is_dir():
+        files = {"savedmodel": "saved_model.pb", "huggingface": "config.json"}
+        return next((kind for kind, file in files.items() if (model / file).is_file()), "")
+    return _SUFFIXES.get(model.suffix.lower(), "")
+
+
+def foreign(model: Path) -> bool:
+    """Whether a model has to be converted before taglio can read it."""
+    return kind(model) not in ("", "onnx")
+
+
+def located(model: Path) -> str:
+    """A model as a worker, which runs elsewhere, finds it; `module:function` is looked for in this folder."""
+    return str(model.absolute()) if not model.exists() else str(model.resolve())
+
+
+def examples_of(data: Any) -> dict[str, Example]:
+    """Shape and type of one sample of each array of an .npz, an .npy or values in memory; empty for other data."""
+    if isinstance(data, (str, os.PathLike)):
+        path = Path(data)
+        if path.suffix.lower() not in (".npz", ".npy") or not path.is_file():
+            return {}
+        columns: Mapping[str, Any] = read_columns(path)
+    elif isinstance(data, Mapping):
+        columns = {str(name): np.asarray(array) for name, array in data.items()}
+    else:
+        columns = {"": data} if isinstance(data, np.ndarray) else {}
+    inputs = {name: column for name, column in columns.items() if name not in LABEL_KEYS and column.shape}
+    return {name: ((1, *column.shape[1:]), str(column.dtype)) for name, column in inputs.items()}
+
+
+def as_onnx(
+    model: Path,
+    shapes: Mapping[str, tuple[int, ...]],
+    threads: int,
+    examples: Mapping[str, Example] | None = None,
+    limits: Limits = _LIMITS,
+) -> Converted:
+    """The ONNX form of `model`, made where it is not kept. `shapes` fix inputs, `examples` are shape and type of each
+    input for a module that does not say them.
+
+    Raises BadModel where the conversion fails, BadEnvironment with the command that builds what it needs.
+    """
+    form = kind(model)
+    if form != "torch" and not model.exists():
+        raise BadModel(f"{model}: no such file: give the path of a model")
+    place = environments.find(WORKERS[form])
+    if place.interpreter is None:
+        raise BadEnvironment(f"{model}: reading {KINDS[form]} needs the {place.name} environment: {place.reason}")
+    given = dict(shapes)
+    dtypes = tuple((examples or {}).get(name, ((), "float32"))[1] for name in given)
+    if form == "torch" and not given and examples:
+        given = {name: shape for name, (shape, _) in examples.items()}
+        dtypes = tuple(dtype for _, dtype in examples.values())
+    stem = model.name.rpartition(":")[2] if form == "torch" and not model.exists() else model.stem or "model"
+    # What a module computes with may lie anywhere, so that nothing says whether a kept conversion is still of it.
+    keeps = form != "torch" or model.is_file()
+    folder = user_cache_path("taglio") / "converted"
+    kept = folder / _digest(model, form, given, place.versions) / f"{stem}.onnx" if keeps else None
+    if kept is not None and (known := _read(kept.with_suffix(".json"))).get("tool") and kept.is_file():
+        return Converted(kept, form, str(known["tool"]))
+    with scratch() as work:
+        request = replace(EMPTY, folder=str(work), backend=WORKERS[form], model=located(model), kind=form)
+        request = replace(request, threads=threads, inputs=tuple(given), shapes=tuple(given.values()), dtypes=dtypes)
+        answer, reason = supervise.convert(place.interpreter, request, limits)
+        if not answer:
+            raise BadModel(f"{model}: cannot be converted to ONNX: {reason}")
+        made = Path(answer["path"])
+        if kept is None:
+            kept = folder / hashlib.sha256(made.read_bytes()).hexdigest()[:32] / f"{stem}.onnx"
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        temporary = kept.with_name(f".{os.getpid()}.onnx")
+        shutil.copyfile(made, temporary)
+        temporary.replace(kept)
+    _write(kept.with_suffix(".json"), {"tool": answer["tool"]})
+    return Converted(kept, form, answer["tool"])
+
+
+def distance(
+    model: Path, made: Converted, outputs: Sequence[str], samples: Sequence[Sample], data_sha256: str, threads: int
+) -> float:
+    """Relative L2 of the ONNX form's outputs from the original's, of the worst output, on some of `samples`, which are
+    of one shape. Raises BadModel where it is more than MOST_DISTANCE, or the original does not run them."""
+    told = made.path.with_suffix(".json")
+    known = _read(told)
+    if data_sha256 not in known:
+        samples = samples[:_CHECKED]
+        with scratch() as work:
+            arrays, names = work / "arrays.npz", tuple(samples[0])
+            columns = [np.stack([sample[name] for sample in samples]) for name in names]
+            np.savez(arrays, **{f"held_out_{i}": column for i, column in enumerate(columns)})  # type: ignore[arg-type]
+            request = replace(EMPTY, folder=str(work), model=located(model), kind=made.kind, arrays=str(arrays))
+            request = replace(request, inputs=names, outputs=tuple(outputs), threads=threads)
+            reference = original_outputs(request, _LIMITS)
+        session = open_session(made.path, SessionOptions(threads, Optimization.BASIC), label=str(model))
+        converted = [run_session(session, outputs, sample, str(model)) for sample in samples]
+        known[data_sha256] = distance_of(outputs, reference, [np.stack(each) for each in zip(*converted, strict=True)])
+        _write(told, known)
+    found = float(known[data_sha256])
+    if not found <= MOST_DISTANCE:
+        raise BadModel(
+            f"{model}: its ONNX form, made by {made.tool}, differs from it by {found:.2%} on the data, more than "
+            f"{MOST_DISTANCE:.0%}: convert it by another tool and give the .onnx"
+        )
+    return found
+
+
+def original_outputs(request: Request, limits: Limits) -> list[np.ndarray]:
+    """What the model of a request gives for its held-out inputs in its own framework, an array an output. Raises
+    BadModel where it does not run them."""
+    backend = WORKERS[request.kind]
+    place = environments.find(backend)
+    if place.interpreter is None:
+        raise BadEnvironment(f"{request.model}: running it needs the {place.name} environment: {place.reason}")
+    job = replace(request, task="reference", backend=backend, folder=f"{request.folder}/origin")
+    answer, reason = supervise.convert(place.interpreter, job, limits)
+    if not answer:
+        raise BadModel(f"{request.model}: cannot run the data in its own framework: {reason}")
+    with np.load(answer["path"]) as own:
+        return [own[f"reference_{index}"] for index in range(len(request.outputs))]
+
+
+def distance_of(outputs: Sequence[str], reference: Sequence[np.ndarray], converted: Sequence[np.ndarray]) -> float:
+    """Relative L2, of the worst output."""
+    meter = Tally(tuple(outputs))
+    meter.add(reference, [np.reshape(c, r.shape) for c, r in zip(converted, reference, strict=True)])
+    return meter.value()
+
+
+def _digest(model: Path, form: str, shapes: Mapping[str, tuple[int, ...]], versions: Mapping[str, str]) -> str:
+    digest = hashlib.sha256(json.dumps([form, sorted(shapes.items()), sorted(versions.items())]).encode())
+    for path in [model] if model.is_file() else sorted(each for each in model.rglob("*") if each.is_file()):
+        digest.update(f"{path.relative_to(model)} {path.stat().st_size}\n".encode())
+        with path.open("rb") as stream:
+            digest.update(hashlib.file_digest(stream, "sha256").digest())
+    return digest.hexdigest()[:32]
+
+
+def _read(path: Path) -> dict[str, str | float]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _write(path: Path, value: Mapping[str, str | float]) -> None:
+    temporary = path.with_name(f".{os.getpid()}.json")
+    temporary.write_text(json.dumps(value), encoding="utf-8")
+    temporary.replace(path)

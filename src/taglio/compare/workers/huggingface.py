@@ -1,0 +1,120 @@
+"""A model folder of Hugging Face's → ONNX by PyTorch's exporter, and its own outputs.
+
+Downloads nothing, and runs no code that lies in the folder.
+"""
+
+import inspect
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from torch import nn
+
+from taglio.compare.request import Request
+from taglio.compare.workers.contract import Data, Refused
+from taglio.compare.workers.torch_model import outputs_on_held_out
+
+_TEXT = ("input_ids", "attention_mask", "token_type_ids")
+# Of the example, which the exporter takes apart: both stay open.
+_BATCH, _TOKENS, _FRAMES = 2, 9, 16000
+
+
+def versions() -> dict[str, str]:
+    """Of what matters to the conversion."""
+    return {"transformers": str(transformers.__version__), "torch": str(torch.__version__)}
+
+
+def make(_: Request, __: Data) -> None:
+    """A converter runs nothing."""
+    raise Refused("Hugging Face's models are converted and run as ONNX")
+
+
+class Flat(nn.Module):
+    """The model with its inputs in an order, and its outputs as a tuple of the tensors that it names."""
+
+    def __init__(self, model: Any, names: tuple[str, ...]) -> None:
+        super().__init__()
+        self.model, self.names = model, names
+        self.outputs: tuple[str, ...] = ()
+
+    def forward(self, *values: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Tensors in the order of the model's output."""
+        found = self.model(**dict(zip(self.names, values, strict=True)), return_dict=True)
+        tensors = {name: value for name, value in found.items() if isinstance(value, torch.Tensor)}
+        self.outputs = tuple(tensors)
+        return tuple(tensors.values())
+
+
+def convert(request: Request) -> dict[str, str]:
+    """The folder's model as ONNX, its batch and lengths open; or its outputs on the held-out inputs."""
+    folder = Path(request.model)
+    model = _loaded(folder)
+    if request.task == "reference":
+        return outputs_on_held_out(Flat(model, request.inputs), request)
+    examples, dims = _examples(model, folder)
+    flat = Flat(model, tuple(examples)).eval()
+    with torch.inference_mode():
+        flat(*examples.values())
+    path = Path(request.folder) / "model.onnx"
+    torch.onnx.export(
+        flat,
+        tuple(examples.values()),
+        str(path),
+        input_names=[*examples],
+        output_names=[*flat.outputs],
+        dynamic_shapes=(tuple(dims.values()),),
+        dynamo=True,
+        external_data=False,
+    )
+    return {"path": str(path), "tool": f"transformers {transformers.__version__}, torch.onnx {torch.__version__}"}
+
+
+def _loaded(folder: Path) -> Any:
+    """The model in float32, in evaluation mode. Raises Refused."""
+    config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
+    if config.is_encoder_decoder:
+        raise Refused(f"{config.model_type} is an encoder and a decoder in a loop: export its parts and give the .onnx")
+    config.use_cache = False
+    names = [name for name in config.architectures or [] if hasattr(transformers, name)]
+    kind = getattr(transformers, names[0]) if names else transformers.AutoModel
+    model = kind.from_pretrained(
+        folder, config=config, local_files_only=True, dtype=torch.float32, attn_implementation="eager"
+    )
+    return model.eval()
+
+
+def _examples(model: Any, folder: Path) -> tuple[dict[str, torch.Tensor], dict[str, dict[int, str]]]:
+    """Example inputs of a model by name, and their open dimensions. Raises Refused for inputs of other kinds."""
+    config, main = model.config, model.main_input_name
+    takes = inspect.signature(model.forward).parameters
+    if main == "input_ids":
+        told = _read(folder / "tokenizer_config.json").get("model_input_names")
+        default = _TEXT if getattr(config, "type_vocab_size", 0) > 1 else _TEXT[:2]
+        names = [name for name in _TEXT if name in takes and name in (told or default)]
+        ids = torch.arange(_BATCH * _TOKENS).reshape(_BATCH, _TOKENS) % int(config.vocab_size)
+        values = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "token_type_ids": torch.zeros_like(ids)}
+        return {name: values[name] for name in names}, {name: {0: "batch", 1: "sequence"} for name in names}
+    if main == "pixel_values":
+        size = getattr(config, "image_size", None) or _size(folder)
+        height, width = size if isinstance(size, list | tuple) else (size, size)
+        shape = (_BATCH, int(getattr(config, "num_channels", 3)), int(height), int(width))
+        return {main: torch.rand(shape)}, {main: {0: "batch"}}
+    if main == "input_values" and not hasattr(config, "num_mel_bins"):
+        return {main: torch.rand(_BATCH, _FRAMES)}, {main: {0: "batch", 1: "length"}}
+    raise Refused(f"{type(model).__name__} takes {main}, and texts, images and waveforms are converted: give the .onnx")
+
+
+def _size(folder: Path) -> tuple[int, int]:
+    found = _read(folder / "preprocessor_config.json")
+    size = found.get("crop_size") or found.get("size") or 224
+    if not isinstance(size, dict):
+        return int(size), int(size)
+    edge: Any = size.get("shortest_edge", 224)
+    return int(size.get("height", edge)), int(size.get("width", edge))
+
+
+def _read(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return found

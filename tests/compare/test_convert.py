@@ -1,0 +1,135 @@
+"""Models of other frameworks: what they are, when they are converted, and when a conversion is refused."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from taglio.compare import convert, environments, supervise
+from taglio.compare.environments import Found
+from taglio.compare.request import Request
+from taglio.embedded import digits_data, digits_model
+from taglio.errors import BadEnvironment, BadModel
+from taglio.flow.work import Model
+from tests.end_to_end.command import refused, taglio
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(convert, "user_cache_path", lambda name: tmp_path / "cache" / name)
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Request]:
+    """Every job that a worker would get; the embedded model stands for what it makes, and answers as the original."""
+    jobs: list[Request] = []
+    monkeypatch.setattr(environments, "find", lambda name: Found(name, Path("python"), "measured", "", {"tool": "1"}))
+
+    def answer(_: Any, request: Request, __: Any) -> tuple[dict[str, Any], str]:
+        jobs.append(request)
+        if request.task == "convert":
+            return {"path": str(digits_model()), "tool": "a tool 1.0"}, ""
+        with np.load(request.arrays) as arrays:
+            images = arrays["held_out_0"]
+        session = convert.open_session(digits_model(), convert.SessionOptions(1), label="x")
+        out = np.stack([convert.run_session(session, ["logits"], {"image": each}, "x")[0] for each in images])
+        path = tmp_path / "reference.npz"
+        np.savez(path, reference_0=out * (1.0 if len(jobs) < 9 else 1.02))
+        return {"path": str(path)}, ""
+
+    monkeypatch.setattr(supervise, "convert", answer)
+    return jobs
+
+
+def foreign(folder: Path, name: str = "net.tflite", content: bytes = b"x") -> Path:
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("a.onnx", "onnx"),
+        ("a.keras", "keras"),
+        ("a.H5", "keras"),
+        ("a.tflite", "tflite"),
+        ("a.pt2", "torch"),
+        ("saved/saved_model.pb", "savedmodel"),
+        ("bert/config.json", "huggingface"),
+        ("a.bin", ""),
+        ("folder/nothing.txt", ""),
+    ],
+)
+def test_what_a_model_is(tmp_path: Path, name: str, expected: str) -> None:
+    path = foreign(tmp_path, name)
+    model = path.parent if "/" in name else path
+    assert convert.kind(model) == expected
+    assert convert.foreign(model) == (expected not in ("", "onnx"))
+    assert convert.kind(tmp_path / "nets:build") == "torch"
+
+
+def test_a_conversion_is_made_once_told_and_held_against_the_original(tmp_path: Path, made: list[Request]) -> None:
+    model = foreign(tmp_path)
+    with np.load(digits_data()) as arrays:
+        images = arrays["image"][:8]
+    for _ in range(2):
+        opened = Model(model, {"image": images}, threads=1)
+        assert (opened.name, opened.outputs) == ("net", ("logits",))
+        assert len(opened.remarks) == 1
+        assert opened.remarks[0].startswith("net.tflite (TFLite) became ONNX by a tool 1.0, which answers within ")
+    assert [job.task for job in made] == ["convert", "reference"]
+    foreign(tmp_path, content=b"y")  # another model
+    Model(model, {"image": images}, threads=1)
+    assert [job.task for job in made[2:]] == ["convert", "reference"]
+
+
+def test_a_module_is_converted_anew_since_nothing_says_what_it_reads(tmp_path: Path, made: list[Request]) -> None:
+    path = tmp_path / "nets.py:build"
+    for _ in range(2):
+        found = convert.as_onnx(path, {}, 1, {"x": ((1, 3), "int64")})
+        assert (found.kind, found.path.name) == ("torch", "build.onnx")
+    assert [(job.inputs, job.shapes, job.dtypes) for job in made] == [(("x",), ((1, 3),), ("int64",))] * 2
+    assert made[0].model == str(path)
+
+
+def test_a_conversion_that_answers_otherwise_is_refused(tmp_path: Path, made: list[Request]) -> None:
+    made += [replace(convert.EMPTY)] * 9
+    with np.load(digits_data()) as arrays:
+        images = arrays["image"][:8]
+    with pytest.raises(BadModel, match=r"net.tflite: its ONNX form, made by a tool 1.0, differs from it by 1.96% on"):
+        Model(foreign(tmp_path), {"image": images}, threads=1)
+
+
+def test_a_tool_that_fails_is_named(tmp_path: Path, made: list[Request], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert made == []
+    monkeypatch.setattr(supervise, "convert", lambda *_: ({}, "no conversion for Foo"))
+    with pytest.raises(BadModel, match=r"net.keras: cannot be converted to ONNX: no conversion for Foo"):
+        convert.as_onnx(foreign(tmp_path, "net.keras"), {}, 1)
+    with pytest.raises(BadModel, match="no such file: give the path of a model"):
+        convert.as_onnx(tmp_path / "none.keras", {}, 1)
+
+
+@pytest.mark.parametrize(("name", "place"), [("net.h5", "litert"), ("net.pt2", "torch"), ("bert/config.json", "torch")])
+def test_a_missing_environment_is_one_line_with_its_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, place: str
+) -> None:
+    monkeypatch.setenv(environments.VARIABLE, str(tmp_path / "none"))
+    monkeypatch.setattr(environments, "installed", lambda _, names: dict.fromkeys(names))
+    model = foreign(tmp_path, name)
+    with pytest.raises(BadEnvironment, match=rf"needs the {place} environment: .*: run taglio backends add {place}"):
+        convert.as_onnx(model.parent if "/" in name else model, {}, 1)
+
+
+def test_examples_come_from_arrays_on_the_disk_and_in_memory(tmp_path: Path) -> None:
+    np.savez(tmp_path / "d.npz", x=np.zeros((5, 3, 4), np.float32), label=np.zeros(5))
+    assert convert.examples_of(tmp_path / "d.npz") == {"x": ((1, 3, 4), "float32")}
+    assert convert.examples_of({"ids": [[1, 2], [3, 4]], "labels": [1, 2]}) == {"ids": ((1, 2), "int64")}
+    assert convert.examples_of(tmp_path) == {}
+
+
+def test_a_folder_that_is_no_model_is_refused_in_one_line(tmp_path: Path) -> None:
+    refused(taglio("inspect", tmp_path), tmp_path.name, "is a folder without saved_model.pb and config.json")
