@@ -27,7 +27,7 @@ import onnxruntime as ort
 
 from cases import CACHE, CASES, ROOT, SHARED, markdown, paths, write
 from taglio.data.files import load
-from taglio.data.images import parse_preprocess
+from taglio.data.preprocess import parse_preprocess
 from taglio.model.inputs import input_specs
 from wild_rivals import Contest, contest, everything, means, rows
 

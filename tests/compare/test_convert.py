@@ -1,6 +1,5 @@
 """Models of other frameworks: what they are, when they are converted, and when a conversion is refused."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +8,11 @@ import pytest
 
 from taglio.compare import convert, environments, supervise
 from taglio.compare.environments import Found
-from taglio.compare.request import Request
+from taglio.compare.request import EMPTY, Request
 from taglio.embedded import digits_data, digits_model
 from taglio.errors import BadEnvironment, BadModel
 from taglio.flow.work import Model
+from taglio.runtimes.onnxruntime import SessionOptions, open_session, run_session
 from tests.end_to_end.command import refused, taglio
 
 
@@ -33,8 +33,8 @@ def made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Request]:
             return {"path": str(digits_model()), "tool": "a tool 1.0"}, ""
         with np.load(request.arrays) as arrays:
             images = arrays["held_out_0"]
-        session = convert.open_session(digits_model(), convert.SessionOptions(1), label="x")
-        out = np.stack([convert.run_session(session, ["logits"], {"image": each}, "x")[0] for each in images])
+        session = open_session(digits_model(), SessionOptions(1), label="x")
+        out = np.stack([run_session(session, ["logits"], {"image": each}, "x")[0] for each in images])
         path = tmp_path / "reference.npz"
         np.savez(path, reference_0=out * (1.0 if len(jobs) < 9 else 1.02))
         return {"path": str(path)}, ""
@@ -97,7 +97,7 @@ def test_a_module_is_converted_anew_since_nothing_says_what_it_reads(tmp_path: P
 
 
 def test_a_conversion_that_answers_otherwise_is_refused(tmp_path: Path, made: list[Request]) -> None:
-    made += [replace(convert.EMPTY)] * 9
+    made += [EMPTY] * 9
     with np.load(digits_data()) as arrays:
         images = arrays["image"][:8]
     with pytest.raises(BadModel, match=r"net.tflite: its ONNX form, made by a tool 1.0, differs from it by 1.96% on"):
