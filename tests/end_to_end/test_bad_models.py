@@ -145,9 +145,11 @@ def test_a_model_that_cannot_be_planned(
 
 
 def test_a_model_of_another_kind_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "model.h5"
-    path.write_bytes(b"\x89HDF\r\n\x1a\n" + bytes(100))
-    refused(taglio("inspect", path), "BadModel", "model.h5", "Keras", "convert it to ONNX", "taglio compare")
+    path = tmp_path / "model.pt"
+    path.write_bytes(b"PK\x03\x04" + bytes(100))
+    refused(
+        taglio("inspect", path), "BadModel", "model.pt", "weights of PyTorch", "torch.export.save", "module:function"
+    )
 
 
 def test_a_fixed_shape_makes_a_dynamic_model_fit(tmp_path: Path, tiny: Case) -> None:

@@ -10,8 +10,7 @@ from onnx import TensorProto
 from taglio import weights
 from taglio.errors import BadModel, one_line
 
-_OTHER_KINDS = {".h5": "Keras", ".keras": "Keras", ".tflite": "TFLite", ".pt": "PyTorch", ".pt2": "PyTorch"}
-
+_PICKLED = (".pt", ".pth", ".bin")
 
 # What a model from memory is called in errors.
 IN_MEMORY = Path("model")
@@ -76,8 +75,10 @@ def parsed(path: Path, data: bytes) -> onnx.ModelProto:
     try:
         return onnx.load_model_from_string(data)
     except DecodeError:
-        if kind := _OTHER_KINDS.get(path.suffix):
-            raise BadModel(f"{path}: a {kind} model: convert it to ONNX (taglio compare takes it as it is)") from None
+        if path.suffix in _PICKLED:
+            raise BadModel(
+                f"{path}: weights of PyTorch, without the module: torch.export.save a .pt2, or give module:function"
+            ) from None
         raise BadModel(f"{path}: not an ONNX file, or cut short at {len(data):,} bytes: export it again") from None
 
 
