@@ -43,6 +43,9 @@ def add(commands: Any) -> None:
     each.add_argument(
         "--drain-s", type=positive_float, default=30.0, help="grace period for running requests at SIGTERM (default 30)"
     )
+    each.add_argument(
+        "--traces", default="", metavar="URL", help="send OpenTelemetry traces to this OTLP collector (default: none)"
+    )
     json_argument(each)
 
 
@@ -62,7 +65,9 @@ def _serve(options: argparse.Namespace) -> int:
         if not path.is_file():
             raise BadOption(f"--tls {path}: no such file")
     limits = Limits(options.queue, options.batch, options.batch_wait_ms / 1e3)
-    settings = Settings(int(options.max_request_mb * 1e6), _token(options.token_file), options.drain_s, limits)
+    settings = Settings(
+        int(options.max_request_mb * 1e6), _token(options.token_file), options.drain_s, limits, options.traces
+    )
     listen = Listen(options.host, options.http_port, options.grpc_port, certificate, key)
 
     def told(started: Started) -> None:

@@ -161,7 +161,8 @@ async def _infer(service: Service, request: Any, context: Any) -> Message:
     left = context.time_remaining()
     limits = [each for each in (timeout * 1e-6 if timeout > 0 else None, left) if each is not None]
     wanted = [each.name for each in request.outputs]
-    answer = await service.infer(queue, feed, wanted, min(limits, default=None))
+    caller = dict(context.invocation_metadata() or ()).get("traceparent", "")
+    answer = await service.infer(queue, feed, wanted, min(limits, default=None), caller)
     return _response(queue.model, request, answer)
 
 

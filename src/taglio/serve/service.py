@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,6 +13,7 @@ from taglio.serve.metrics import Metrics
 from taglio.serve.queue import Draining, InferenceFailed, Limits, ModelQueue, Overloaded, TooLate
 from taglio.serve.served import ServedModel
 from taglio.serve.tensors import BadRequest
+from taglio.serve.tracing import Tracing
 
 NAME = "taglio"
 EXTENSIONS = ("binary_tensor_data", "model_repository", "statistics")
@@ -31,12 +33,14 @@ class UnknownModel(TaglioError):
 @dataclass(frozen=True, slots=True)
 class Settings:
     """`request_bytes`: the largest request. `token`: what clients must show, "" for none. `patience_s`: how long
-    requests that were taken may take when the server is told to end, and how long a client may be silent within one."""
+    requests that were taken may take when the server is told to end, and how long a client may be silent within one.
+    `traces`: the address of a collector of OpenTelemetry's, "" for none."""
 
     request_bytes: int = 64 * 10**6
     token: str = ""
     patience_s: float = 30.0
     limits: Limits = field(default_factory=Limits)
+    traces: str = ""
 
 
 class Service:
@@ -45,6 +49,7 @@ class Service:
     def __init__(self, models: Sequence[ServedModel], settings: Settings) -> None:
         self.settings = settings
         self.metrics = Metrics()
+        self._tracing = Tracing(settings.traces) if settings.traces else None
         self.queues = [ModelQueue(model, settings.limits, self.metrics.add(model)) for model in models]
         self._by_name: dict[str, dict[str, ModelQueue]] = {}
         for queue in self.queues:
@@ -68,10 +73,23 @@ class Service:
         return sorted(self._by_name[name], key=int)
 
     async def infer(
-        self, queue: ModelQueue, feed: Mapping[str, np.ndarray], wanted: Sequence[str], timeout_s: float | None
+        self,
+        queue: ModelQueue,
+        feed: Mapping[str, np.ndarray],
+        wanted: Sequence[str],
+        timeout_s: float | None,
+        traceparent: str = "",
     ) -> dict[str, np.ndarray]:
         """The outputs named `wanted` (none: all). Raises BadRequest for inputs or outputs that are missing or unknown,
-        and what the queue raises. Cancelled, the request is taken out of the queue."""
+        and what the queue raises. Cancelled, the request is taken out of the queue. `traceparent` is the caller's span,
+        as W3C's trace context writes it."""
+        model = queue.model
+        with self._tracing.request(model.name, model.version, traceparent) if self._tracing else nullcontext():
+            return await self._infer(queue, feed, wanted, timeout_s)
+
+    async def _infer(
+        self, queue: ModelQueue, feed: Mapping[str, np.ndarray], wanted: Sequence[str], timeout_s: float | None
+    ) -> dict[str, np.ndarray]:
         began = time.perf_counter()
         model = queue.model
         _check_names("input", list(feed), [spec.name for spec in model.inputs], complete=True)
@@ -90,7 +108,10 @@ class Service:
         """Take no more requests, answer those that were taken; how many were not answered in time."""
         self.ready = False
         until = time.monotonic() + self.settings.patience_s
-        return sum(queue.close(max(0.0, until - time.monotonic())) for queue in self.queues)
+        left = sum(queue.close(max(0.0, until - time.monotonic())) for queue in self.queues)
+        if self._tracing:
+            self._tracing.close()
+        return left
 
 
 def _check_names(what: str, given: Sequence[str], known: Sequence[str], *, complete: bool) -> None:
