@@ -29,10 +29,12 @@ test: dev ## run the tests that every change must pass (ARGS="tests/plan -x" for
 test-fast: dev ## run those that take a minute: none goes the whole way from a model to a plan, none starts devices
 	@$(TESTS) -m 'not slow and not whole' $(ARGS)
 
-# What tests/ has for these rooms, without what passes through them on the whole way.
+# What tests/ has for these rooms, without what passes through them on the whole way; repairs and
+# builders are tried one room further.
 MEASURED := plan quantize error model
+FURTHER := tests/flow/test_choose_repairs.py tests/components/test_build.py
 coverage: dev ## measure branches of plan, quantize, error and model that their own tests reach
-	@$(TESTS) $(MEASURED:%=tests/%) $(MEASURED:%=--cov=src/taglio/%) --cov-branch --cov-report=term:skip-covered $(ARGS)
+	@$(TESTS) $(MEASURED:%=tests/%) $(FURTHER) $(MEASURED:%=--cov=src/taglio/%) --cov-branch --cov-report=term:skip-covered $(ARGS)
 
 # Every case of the ONNX project's backend suite with its variants, random graphs, damaged files: about twenty minutes on
 # two cores. FUZZ_SECONDS is what each kind of damaged file gets of one core.
@@ -81,7 +83,7 @@ dist: full ## build wheel and sdist in dist/ and check them: twine, a fresh envi
 	@$(PY) scripts/dist.py
 
 clean: ## remove .venv, caches and built packages; results in out/ stay
-	@rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage*
 	@find $(CODE) training -name __pycache__ -prune -exec rm -rf {} +
 
 core: ; @$(call install,core,.[openvino])
