@@ -88,9 +88,9 @@ clean: ## remove .venv, caches and built packages; results in out/ stay
 
 core: ; @$(call install,core,.[openvino])
 
-EXTRAS := .[dev,cluster,serve,openvino]
+EXTRAS := .[dev,cluster,serve,openvino,text,datasets,tracing]
 dev: ; @$(call install,dev,$(EXTRAS))
-full: ; @$(call install,full dev,.[dev,cluster,serve,docs,release])
+full: ; @$(call install,full dev,.[dev,cluster,serve,text,datasets,tracing,docs,release])
 
 # $(call install,STAMPS,WHAT): the first stamp is what is asked for. A leftover .venv that cannot run pip is made again, as is one of another interpreter than the
 # PYTHON asked for. The stamp holds what was installed and where, so a copied or moved repository does not go on running the
