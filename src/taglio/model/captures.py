@@ -45,8 +45,9 @@ def separate(graph: onnx.GraphProto, outer: Collection[str] = ()) -> bool:
             for inner in body.node:
                 rename_inputs(inner, names)
                 inner.output[:] = [names.get(name, name) for name in inner.output]
-            for value in (*body.input, *body.output, *body.initializer, *body.value_info):
-                value.name = names.get(value.name, value.name)
+            for values in (body.input, body.output, body.initializer, body.value_info):
+                for value in values:
+                    value.name = names.get(value.name, value.name)
             found = separate(body, around) or bool(names) or found
     return found
 
