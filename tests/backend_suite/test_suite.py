@@ -119,7 +119,7 @@ def test_a_crash_or_a_hang_costs_its_item_alone() -> None:
 
 
 KNOWN = (
-    Entry(REFUSED, "zero dimension", "expected", ("empty",)),
+    Entry(REFUSED, "no inputs", "expected", ("empty",)),
     Entry(EXCEPTION, "^KeyError", "fault", ("broken", "mended")),
 )
 
@@ -142,7 +142,7 @@ def test_what_is_not_as_the_lists_say(name: str, outcome: Outcome, words: str) -
 
 def test_what_is_as_the_lists_say() -> None:
     found = {
-        "empty": Outcome(REFUSED, "input x has a zero dimension"),
+        "empty": Outcome(REFUSED, "the model has no inputs"),
         "broken": Outcome(EXCEPTION, "KeyError in x.py: 'y'"),
         "other": Outcome(PASSED),
         "none": Outcome(SKIPPED, "ONNX Runtime cannot"),
@@ -152,7 +152,7 @@ def test_what_is_as_the_lists_say() -> None:
 
 def test_lists_written_again_say_what_was_found(tmp_path: Path) -> None:
     found = {
-        "empty": Outcome(REFUSED, 'BadModel: input "x" has a zero dimension (0)'),
+        "empty": Outcome(REFUSED, "BadData: the model has no inputs, so no data can be fed to it"),
         "broken": Outcome(EXCEPTION, "KeyError in x.py, f: 'y'"),
         "far": Outcome(WRONG, "int8: output y is 3.00% off the switchable graph (limit 0.20%)"),
         "odd": Outcome(REFUSED, "CannotQuantize: tensor w0 of 3 has no {range}: calibrate with data"),

@@ -3,7 +3,7 @@
 import onnx
 from onnx import TensorProto, helper
 
-from taglio.model.captures import node_inputs, rename_inputs
+from taglio.model.captures import node_inputs, rename_inputs, separate
 
 
 def body(*nodes: onnx.NodeProto, output: str, given: tuple[str, ...] = ()) -> onnx.GraphProto:
@@ -54,3 +54,19 @@ def test_lists_of_graphs_count_too() -> None:
     node = helper.make_node("Anything", ["a"], ["b"], domain="somewhere")
     node.attribute.append(helper.make_attribute("bodies", [body(helper.make_node("Relu", ["x"], ["r"]), output="r")]))
     assert node_inputs(node) == ["a", "x"]
+
+
+def test_what_a_body_defines_under_a_name_of_the_outer_graph_gets_its_own() -> None:
+    branch = body(
+        helper.make_node("Relu", ["x"], ["layout"]), helper.make_node("Neg", ["layout"], ["made"]), output="made"
+    )
+    node = helper.make_node("If", ["flag"], ["y"], name="choice", then_branch=branch, else_branch=branch)
+    value = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    graph = helper.make_graph([helper.make_node("Abs", ["x"], ["layout"]), node], "g", [], [value])
+    assert separate(graph)
+    for index, made in enumerate(attribute.g for attribute in graph.node[1].attribute):
+        name = f"layout/in/choice/{index}"
+        assert (list(made.node[0].output), list(made.node[1].input)) == ([name], [name])
+        assert made.output[0].name == "made"
+    assert graph.node[0].output[0] == "layout"
+    assert not separate(graph)

@@ -4,7 +4,7 @@ The body of an If, Loop or Scan reads tensors of the graphs around it by name. A
 input, a weight, an output of one of its operators) is its own, whatever an outer tensor is called.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 import onnx
 
@@ -32,6 +32,24 @@ def rename_inputs(node: onnx.NodeProto, names: Mapping[str, str]) -> None:
             rename_inputs(sub, outer)
         for value in graph.output:
             value.name = outer.get(value.name, value.name)
+
+
+def separate(graph: onnx.GraphProto, outer: Collection[str] = ()) -> bool:
+    """Give what bodies define under a name of a graph around them a name of its own, in place; whether any was."""
+    around = {*outer, *_defined(graph)}
+    found = False
+    for node in graph.node:
+        for index, body in enumerate(_bodies(node)):
+            own = _defined(body) & around
+            names = {name: f"{name}/in/{node.name}/{index}" for name in own if name}
+            for inner in body.node:
+                rename_inputs(inner, names)
+                inner.output[:] = [names.get(name, name) for name in inner.output]
+            for values in (body.input, body.output, body.initializer, body.value_info):
+                for value in values:
+                    value.name = names.get(value.name, value.name)
+            found = separate(body, around) or bool(names) or found
+    return found
 
 
 def _bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:

@@ -23,6 +23,7 @@ from taglio import weights
 from taglio.artifact import require
 from taglio.errors import MeasurementFailed, TaglioError, one_line
 from taglio.memory import make_room, used_bytes
+from taglio.model import captures
 from taglio.profile import openvino_clock
 from taglio.profile.busy import Watch, enough, kept, others_in
 from taglio.profile.quota import quota
@@ -206,6 +207,7 @@ def time_models(
                 weights.write(paths[name], build())
             else:
                 open_session(build(), options, save_optimized=paths[name], label=name)
+                _repair_names(paths[name])
             if progress:
                 progress("loading", index + 1, len(models))
         first, found, out = next(iter(models)), dict[str, Timed](), refused if refused is not None else {}
@@ -454,6 +456,14 @@ def run_once(name: str, session: Session, feed: Feed) -> float:
     except Exception as error:
         raise MeasurementFailed(f"{name}: failed while being timed: {' '.join(str(error).split())[:200]}") from None
     return time.perf_counter() - start
+
+
+def _repair_names(path: Path) -> None:
+    """ONNX Runtime names what it adds (a change of layout) alike in a graph and in a body of it, which it then refuses
+    to load."""
+    proto = onnx.load(path, load_external_data=False)
+    if captures.separate(proto.graph):
+        onnx.save(proto, path)
 
 
 def _skeleton(path: Path) -> onnx.ModelProto:
