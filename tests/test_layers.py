@@ -18,7 +18,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("scratch",),
     ("memory", "weights"),
     ("artifact", "cluster.devices", "data", "embedded", "runtimes"),
-    ("cluster.file", "model"),
+    ("cluster.changes", "cluster.file", "model"),
     ("quantize",),
     ("profile",),
     ("error",),

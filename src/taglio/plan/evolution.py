@@ -1,7 +1,7 @@
 """An evolutionary search for placements: pools of them, one after the other, improved by many small changes. No bound.
 
-A change gives another device or precision to all that leads to a block, or all that comes of it, a branch, a run of
-blocks, or one block; takes such a part from another placement of the pool; or holds a component together where it could
+A change gives another device or precision to all that leads to a block, or all that comes of it, a run of blocks, or
+one block; takes such a part from another placement of the pool; or holds a component together where it could
 part; and what a block waits for may run sooner. All that comes of it is played block by block (replay.py), the best of
 that is simulated, and of that the best stays, no two of nearly the same value. A component and a crossing have to be
 worth it: what is predicted is off by more than their small gain.
@@ -10,15 +10,13 @@ worth it: what is predicted is off by more than their small gain.
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from math import inf
 
 import numpy as np
 
-from taglio.plan.local_search import LocalSearch
+from taglio.plan.placements import Search
 from taglio.plan.problem import Copies, Wires
-from taglio.plan.replay import Played, Replay
-from taglio.plan.timetable import NEVER, Timetable
+from taglio.plan.replay import NEVER, Played, Replay, Timetable
 
 # Placements that stay, the relative difference that two of them have at least, and how many are tried at a time: so
 # many for each block, up to the most.
@@ -34,8 +32,6 @@ _RUN, _CHANGES = 8.0, 3
 # Rounds of a pool that bring nothing, before it gives way to a new one; pools in a row that bring nothing, before there
 # are no more; and so many placements of each are offered.
 _PATIENCE, _FRUITLESS, _OFFERED = 60, 4, 4
-# Parts of the graph that are kept as arrays once they were asked for.
-_KEPT = 2000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,7 +50,7 @@ class Pool:
 
     def __init__(
         self,
-        search: LocalSearch,
+        search: Search,
         tables: Sequence[Timetable],
         *,
         price: float,
@@ -70,7 +66,7 @@ class Pool:
         self.replays = [Replay(each, price) for each in tables]
         self.allowed = problem.allowed.reshape(len(problem.nodes), -1)
         self.random = np.random.default_rng(seed)
-        self._group = lru_cache(_KEPT)(search.groups.__getitem__)
+        self.sides = [_sides(each) for each in self.replays]
         self.labels = np.zeros((0, len(problem.nodes)), dtype=np.intp)
         self.held = np.zeros((0, len(problem.nodes)), dtype=bool)
         self.stages = self.labels
@@ -92,7 +88,7 @@ class Pool:
                 break
             if self._level(ranks[index]) not in seen:
                 seen.add(self._level(ranks[index]))
-                taken = float(self.shares @ np.array(self._simulated(labels[index], tried.stages[index])))
+                taken = float(self.shares @ self._simulated(labels[index], tried.stages[index]))
                 values[index] += self.goal.latency * (taken - tried.latency_s[index])
                 entering.append(index)
         ranks = values * (1.0 + _WORTH * tried.handled)
@@ -113,13 +109,13 @@ class Pool:
     def _level(self, value: float) -> int:
         return round(float(np.log(max(value, 1e-12))) / _APART)
 
-    def run(self, deadline: float, patience: int, *, good_enough: float) -> bool:
+    def run(self, deadline: float, patience: int, *, good_enough: float) -> None:
         """Change and choose until the deadline, until the best is good enough, or until nothing better has come for
-        `patience` rounds: only then there is no point in going on."""
+        `patience` rounds."""
         stalled = 0
         while len(self.values) and time.perf_counter() < deadline and self.values.min() > good_enough:
             if stalled == patience:
-                return True
+                return
             best = self.ranks[0]
             if self.random.random() < _NEW_ORDER:
                 self.known.append(self._new_order())
@@ -128,7 +124,6 @@ class Pool:
                 order = int(self.orders[self._better(1)[0]])
             self.add(*self._changed(self.known[order]), order)
             stalled = 0 if self.ranks[0] < best * (1.0 - 1e-6) else stalled + 1
-        return not len(self.values)
 
     def _new_order(self) -> list[list[int]]:
         if self.random.random() < _ALL_NEW:
@@ -177,8 +172,8 @@ class Pool:
         for labels, stages in zip(self.labels, self.stages, strict=True):
             yield labels.tolist(), self._wires(labels), tuple(stages.tolist())
 
-    def _simulated(self, labels: np.ndarray, stages: np.ndarray) -> list[float]:
-        return self.search.simulated(labels.tolist(), self._wires(labels), stages.tolist())
+    def _simulated(self, labels: np.ndarray, stages: np.ndarray) -> np.ndarray:
+        return self.search.simulated(labels, self._wires(labels), stages)
 
     def _wires(self, labels: np.ndarray) -> Wires:
         wires: list[Mapping[int, Copies]] = [{} for _ in range(len(self.problem.values))]
@@ -224,52 +219,51 @@ class Pool:
 
     def _part(self, order: Sequence[Sequence[int]]) -> np.ndarray:
         random = self.random
-        what = random.random()
+        what, model = random.random(), int(random.integers(len(order)))
         if what < 0.5:
-            return self._group(int(random.integers(len(self.search.groups))))
-        model = int(random.integers(len(order)))
+            sides = self.sides[model]
+            result: np.ndarray = self.models[model].start + np.flatnonzero(sides[int(random.integers(len(sides)))])
+            return result
         first, own = int(random.integers(len(order[model]))), order[model]
         size = 1 + (int(random.exponential(_RUN)) if what < 0.8 else 0)
         return self.models[model].start + np.array(own[first : first + size])
 
 
-class Pools:
-    """One pool after the other, each until it brings nothing more: what they come to differs by several percent."""
+def evolve(search: Search, tables: Sequence[Timetable], deadline: float, *, good_enough: float) -> None:
+    """Offer the search what small changes make of its best placement, and of all on one device: one pool after the
+    other, each until it brings nothing more, for what they come to differs by several percent."""
+    seed = fruitless = 0
+    while search.value > good_enough and fruitless < _FRUITLESS and time.perf_counter() < deadline:
+        pool, before, offered = _begun(search, tables, seed), search.value, 0
+        pool.run(deadline, _PATIENCE, good_enough=good_enough)
+        for labels, wires, stages in pool.plans():
+            totals = replace(search.costs.totals(labels, wires), stages=stages)
+            if offered < _OFFERED and search.kept(totals):
+                search.offer(totals)
+                offered += 1
+        seed, fruitless = seed + 1, fruitless + 1 if search.value == before else 0
 
-    def __init__(self, search: LocalSearch, tables: Sequence[Timetable]) -> None:
-        self.search, self.tables = search, tables
-        self._made = self._fruitless = 0
-        self._last: Pool | None = None
 
-    def run(self, deadline: float, *, good_enough: float) -> None:
-        """Offer the search what small changes make of its best placement, and of all on one device."""
-        search = self.search
-        while search.value > good_enough and self._fruitless < _FRUITLESS and time.perf_counter() < deadline:
-            pool = self._last = self._last or self._begun()
-            ended, before = pool.run(deadline, _PATIENCE, good_enough=good_enough), search.value
-            offered = 0
-            for own, wires, stages in pool.plans():
-                totals = replace(search.costs.totals(own, wires), stages=stages)
-                if search.kept(totals) and offered < _OFFERED:
-                    search.offer(totals)
-                    offered += 1
-            if ended:
-                self._last = None
-                self._fruitless = self._fruitless + 1 if search.value == before else 0
+def _begun(search: Search, tables: Sequence[Timetable], seed: int) -> Pool:
+    problem = search.problem
+    assert search.best is not None, "give the search at least one placement"
+    pool = Pool(search, tables, price=search.value, seed=seed)
+    starts = [list(search.best.labels)]
+    for device in range(len(problem.devices)):
+        here = search.costs.label_device == device
+        # In the first form that is allowed there, elsewhere where none is.
+        starts.append(np.where(pool.allowed & here, 2, pool.allowed).argmax(axis=1).tolist())
+    labels = np.unique(np.array(starts), axis=0)
+    held = np.arange(2 * len(labels)) < len(labels)
+    pool.add(np.tile(labels, (2, 1)), np.repeat(held[:, None], len(problem.nodes), axis=1), most=POOL)
+    return pool
 
-    def _begun(self) -> Pool:
-        search, problem = self.search, self.search.assembled.problem
-        assert search.best is not None, "give the search at least one placement"
-        pool = Pool(search, self.tables, price=search.value, seed=self._made)
-        self._made += 1
-        forms, may = len(problem.forms), problem.allowed.reshape(len(problem.nodes), -1)
-        starts = [list(search.best.labels)]
-        for device in range(len(problem.devices)):
-            here = np.zeros_like(may)
-            here[:, device * forms : (device + 1) * forms] = True
-            # In the first form that is allowed there, elsewhere where none is.
-            starts.append(np.where(may & here, 2, may).argmax(axis=1).tolist())
-        labels = np.unique(np.array(starts), axis=0)
-        held = np.arange(2 * len(labels)) < len(labels)
-        pool.add(np.tile(labels, (2, 1)), np.repeat(held[:, None], len(problem.nodes), axis=1), most=POOL)
-        return pool
+
+def _sides(replay: Replay) -> np.ndarray:
+    """All that leads to a node and all that comes of it, itself included, for every node: masks (2 · nodes, nodes)."""
+    leads = np.eye(len(replay.table.nodes), dtype=bool)
+    for node, ways in enumerate(replay.table.reads):
+        for way in ways:
+            if way.producer is not None:
+                leads[node] |= leads[way.producer]
+    return np.concatenate([leads, leads.T])
