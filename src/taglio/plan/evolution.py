@@ -1,7 +1,7 @@
 """An evolutionary search for placements: pools of them, one after the other, improved by many small changes. No bound.
 
-A change gives another device or precision to all that leads to a block, or all that comes of it, a run of blocks, or
-one block; takes such a part from another placement of the pool; or holds a component together where it could
+A change gives another device or precision to all that leads to a block, or all that comes of it, a branch, a run of
+blocks, or one block; takes such a part from another placement of the pool; or holds a component together where it could
 part; and what a block waits for may run sooner. All that comes of it is played block by block (replay.py), the best of
 that is simulated, and of that the best stays, no two of nearly the same value. A component and a crossing have to be
 worth it: what is predicted is off by more than their small gain.
@@ -66,7 +66,10 @@ class Pool:
         self.replays = [Replay(each, price) for each in tables]
         self.allowed = problem.allowed.reshape(len(problem.nodes), -1)
         self.random = np.random.default_rng(seed)
-        self.sides = [_sides(each) for each in self.replays]
+        self.groups = [
+            groups([[way.producer for way in ways] for ways in each.reads], [bool(ways) for ways in each.answers])
+            for each in tables
+        ]
         self.labels = np.zeros((0, len(problem.nodes)), dtype=np.intp)
         self.held = np.zeros((0, len(problem.nodes)), dtype=bool)
         self.stages = self.labels
@@ -221,8 +224,8 @@ class Pool:
         random = self.random
         what, model = random.random(), int(random.integers(len(order)))
         if what < 0.5:
-            sides = self.sides[model]
-            result: np.ndarray = self.models[model].start + np.flatnonzero(sides[int(random.integers(len(sides)))])
+            masks = self.groups[model]
+            result: np.ndarray = self.models[model].start + np.flatnonzero(masks[int(random.integers(len(masks)))])
             return result
         first, own = int(random.integers(len(order[model]))), order[model]
         size = 1 + (int(random.exponential(_RUN)) if what < 0.8 else 0)
@@ -259,11 +262,24 @@ def _begun(search: Search, tables: Sequence[Timetable], seed: int) -> Pool:
     return pool
 
 
-def _sides(replay: Replay) -> np.ndarray:
-    """All that leads to a node and all that comes of it, itself included, for every node: masks (2 · nodes, nodes)."""
-    leads = np.eye(len(replay.table.nodes), dtype=bool)
-    for node, ways in enumerate(replay.table.reads):
-        for way in ways:
-            if way.producer is not None:
-                leads[node] |= leads[way.producer]
-    return np.concatenate([leads, leads.T])
+def groups(before: Sequence[Sequence[int | None]], ends: Sequence[bool]) -> np.ndarray:
+    """Nodes that may move together, for every node with itself: all that leads to it, all that comes of it, all that
+    comes of it alone, and all that leads to it alone; masks (4 · nodes, nodes).
+
+    `before` are the nodes that each node reads from, None for an input, and `ends` says which the caller reads."""
+    after: list[list[int | None]] = [[None] if end else [] for end in ends]
+    leads, comes_alone, leads_alone = (np.eye(len(before), dtype=bool) for _ in range(3))
+    for node, sources in enumerate(before):
+        for source in sources:
+            if source is not None:
+                leads[node] |= leads[source]
+                after[source].append(node)
+    # Dominators: those of a node are what those of all nodes before it share.
+    for table, order, next_to in (
+        (comes_alone, range(len(before)), before),
+        (leads_alone, reversed(range(len(before))), after),
+    ):
+        for node in order:
+            if next_to[node] and None not in next_to[node]:
+                table[node] |= np.logical_and.reduce(table[next_to[node]])
+    return np.concatenate([leads, leads.T, comes_alone.T, leads_alone.T])

@@ -217,7 +217,7 @@ class Totals:
     """What a labelling costs: the objective, each resource, each noise sum, weight and peak bytes per device.
 
     `broken` names every limit that does not hold, and pairs and implications that are forbidden. `stages` are those of
-    its device that nodes run in (partition.py), none where all run in the first; they cost nothing in here.
+    its device that nodes run in (schedule.py), none where all run in the first; they cost nothing in here.
     """
 
     labels: tuple[int, ...]
