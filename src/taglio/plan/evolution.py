@@ -280,6 +280,7 @@ def groups(before: Sequence[Sequence[int | None]], ends: Sequence[bool]) -> np.n
         (leads_alone, reversed(range(len(before))), after),
     ):
         for node in order:
-            if next_to[node] and None not in next_to[node]:
-                table[node] |= np.logical_and.reduce(table[next_to[node]])
+            near = [each for each in next_to[node] if each is not None]
+            if near and len(near) == len(next_to[node]):
+                table[node] |= np.logical_and.reduce(table[near])
     return np.concatenate([leads, leads.T, comes_alone.T, leads_alone.T])

@@ -37,9 +37,8 @@ _SLACKS = (0.015, 0.06, 0.25, np.inf)
 _GIVEN = 100.0
 # How often an answer is improved in a graph too wide to eliminate.
 _EVERY = 20
-# Of the time of branching, what improving its answers may take; what branching gets of the time left while no plan is
-# known.
-_IMPROVING_SHARE, _BRANCHING_SHARE = 0.25, 0.8
+# Of the time of branching, what improving its answers may take.
+_IMPROVING_SHARE = 0.25
 # Gaps above the bound up to which branching looks for plans at first; how much further each time that none is, and
 # where so few nodes in all halves had to be looked into that doing so once more costs next to nothing.
 _AIM, _FURTHER, _FEW, _FAR = 0.9, 2.0, 300, 10.0
@@ -328,7 +327,9 @@ class _Search:
             if surrounded(self.problem, labels):
                 return True
             cutoff = min(aim, self.cutoff())
-            copies, bound = cheapest_copies(costs, labels, cutoff=cutoff, time_limit_s=until - time.perf_counter())
+            copies, bound = cheapest_copies(
+                costs, labels, cutoff=cutoff, time_limit_s=self.deadline - time.perf_counter()
+            )
             if copies is not None:
                 wires = wires_of(copies)
                 objective = costs.totals(labels, wires).objective
@@ -336,9 +337,7 @@ class _Search:
                     self._take(labels, wires, objective)
             return bound >= min(aim, self.cutoff())
 
-        share = 1.0 if np.isfinite(self.objective) else _BRANCHING_SHARE
-        until = begun + share * (self.deadline - begun)
-        branching = Branching(costs, lambda: min(aim, self.cutoff()), show, close, until)
+        branching = Branching(costs, lambda: min(aim, self.cutoff()), show, close, self.deadline)
         bound = branching.run(alive, multipliers, relaxation)
         self.bound = max(self.bound, bound)
         if bound < min(aim, self.cutoff()):
