@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from taglio.cluster.file import parse
 from taglio.plan.assemble import Assembled, assemble
 from taglio.plan.costs import evaluate
-from taglio.plan.evolution import Pool, evolve, groups
+from taglio.plan.evolution import Pool, evolve, together
 from taglio.plan.placements import Search
 from taglio.plan.replay import Replay, Timetable
 from taglio.plan.result import Limits
@@ -115,7 +115,7 @@ def test_pools_end_by_themselves_where_there_is_nothing_more_to_find() -> None:
 
 def test_branches_are_what_comes_of_one_node_alone_or_leads_to_one_alone() -> None:
     # 0 → 1 → 2 → 5 and 0 → 3 → 4 → 5: what node 1 alone leads to, what alone leads to 4, and all that is behind 0.
-    masks = groups([[None], [0], [1], [0], [3], [2, 4]], [False] * 5 + [True])
+    masks = together([[None], [0], [1], [0], [3], [2, 4]], [False] * 5 + [True])
     found = {frozenset(np.flatnonzero(mask).tolist()) for mask in masks}
     whole, sides = frozenset(range(6)), ({0, 1}, {0, 3}, {0, 1, 2}, {0, 3, 4}, {1, 2, 5}, {2, 5}, {3, 4, 5}, {4, 5})
     alone = ({1}, {2}, {3}, {4}, {5}, {0}, {1, 2}, {3, 4})

@@ -66,10 +66,7 @@ class Pool:
         self.replays = [Replay(each, price) for each in tables]
         self.allowed = problem.allowed.reshape(len(problem.nodes), -1)
         self.random = np.random.default_rng(seed)
-        self.groups = [
-            groups([[way.producer for way in ways] for ways in each.reads], [bool(ways) for ways in each.answers])
-            for each in tables
-        ]
+        self.groups = np.concatenate([groups(each) for each in tables])
         self.labels = np.zeros((0, len(problem.nodes)), dtype=np.intp)
         self.held = np.zeros((0, len(problem.nodes)), dtype=bool)
         self.stages = self.labels
@@ -222,11 +219,11 @@ class Pool:
 
     def _part(self, order: Sequence[Sequence[int]]) -> np.ndarray:
         random = self.random
-        what, model = random.random(), int(random.integers(len(order)))
+        what = random.random()
         if what < 0.5:
-            masks = self.groups[model]
-            result: np.ndarray = self.models[model].start + np.flatnonzero(masks[int(random.integers(len(masks)))])
+            result: np.ndarray = np.flatnonzero(self.groups[int(random.integers(len(self.groups)))])
             return result
+        model = int(random.integers(len(order)))
         first, own = int(random.integers(len(order[model]))), order[model]
         size = 1 + (int(random.exponential(_RUN)) if what < 0.8 else 0)
         return self.models[model].start + np.array(own[first : first + size])
@@ -262,11 +259,22 @@ def _begun(search: Search, tables: Sequence[Timetable], seed: int) -> Pool:
     return pool
 
 
-def groups(before: Sequence[Sequence[int | None]], ends: Sequence[bool]) -> np.ndarray:
-    """Nodes that may move together, for every node with itself: all that leads to it, all that comes of it, all that
-    comes of it alone, and all that leads to it alone; masks (4 · nodes, nodes).
+def groups(table: Timetable) -> np.ndarray:
+    """Nodes that may move together, for every node of a model with itself: all that leads to it, all that comes of it,
+    all that comes of it alone, and all that leads to it alone; masks over the problem's nodes, each once, small ones
+    first."""
+    before = [[way.producer for way in ways] for ways in table.reads]
+    masks = together(before, [bool(ways) for ways in table.answers])
+    masks = masks[np.unique(np.packbits(masks[:, ::-1], axis=1), axis=0, return_index=True)[1]]
+    masks = masks[np.argsort(masks.sum(axis=1), kind="stable")]
+    result = np.zeros((len(masks), len(table.problem.nodes)), dtype=bool)
+    result[:, table.nodes.start : table.nodes.stop] = masks
+    return result
 
-    `before` are the nodes that each node reads from, None for an input, and `ends` says which the caller reads."""
+
+def together(before: Sequence[Sequence[int | None]], ends: Sequence[bool]) -> np.ndarray:
+    """The same for a graph: `before` are the nodes that each node reads from, None for an input, and `ends` says which
+    the caller reads."""
     after: list[list[int | None]] = [[None] if end else [] for end in ends]
     leads, comes_alone, leads_alone = (np.eye(len(before), dtype=bool) for _ in range(3))
     for node, sources in enumerate(before):

@@ -39,9 +39,8 @@ _GIVEN = 100.0
 _EVERY = 20
 # Of the time of branching, what improving its answers may take.
 _IMPROVING_SHARE = 0.25
-# Gaps above the bound up to which branching looks for plans at first; how much further each time that none is, and
-# where so few nodes in all halves had to be looked into that doing so once more costs next to nothing.
-_AIM, _FURTHER, _FEW, _FAR = 0.9, 2.0, 300, 10.0
+# Gaps above the bound up to which branching looks for plans at first, and how much further each time that none is.
+_AIM, _FURTHER = 0.9, 2.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -273,11 +272,11 @@ class _Search:
         # A running plan that is not far from the bound is likely the best: prove that in one go.
         near = self.objective - self.bound <= _GIVEN * self.gap * abs(self.bound)
         aim = np.inf if self.given is not None and near else _AIM
-        further = 1.0
-        while further and not self._ended():
-            aim *= further
+        while not self._ended():
             upto = self.bound + aim * self.gap * abs(self.bound)
-            further = self._branch(relaxation, descent, marginals, prices.multipliers, upto)
+            if not self._branch(relaxation, descent, marginals, prices.multipliers, upto):
+                break
+            aim *= _FURTHER
 
     def _offered(self, marginals: np.ndarray) -> np.ndarray:
         """Labels that are tried in plans: those with a bound near the least one, and the best of every node."""
@@ -300,15 +299,14 @@ class _Search:
 
     def _branch(
         self, relaxation: Relaxation, descent: Descent, marginals: np.ndarray, multipliers: np.ndarray, aim: float
-    ) -> float:
-        """Look for plans up to `aim` by branching; where there is none, that is a bound. How much further to look then;
-        0 where time ran out."""
+    ) -> bool:
+        """Look for plans up to `aim` by branching; where there is none, that is a bound. False where that is open."""
         aim = min(aim, self.floor)
         upto = min(aim, self.cutoff())
         alive = self.alive & (marginals <= upto)
         if not alive.any(axis=1).all():
             self.bound = max(self.bound, upto)
-            return _FURTHER
+            return True
         costs, begun, spent = self.costs, time.perf_counter(), 0.0
         worths: list[float] = []
 
@@ -340,9 +338,7 @@ class _Search:
         branching = Branching(costs, lambda: min(aim, self.cutoff()), show, close, self.deadline)
         bound = branching.run(alive, multipliers, relaxation)
         self.bound = max(self.bound, bound)
-        if bound < min(aim, self.cutoff()):
-            return 0.0
-        return _FAR if costs.nodes * (1 + len(worths)) <= _FEW else _FURTHER
+        return bound >= min(aim, self.cutoff())
 
     def _most(self) -> float:
         """More than any labelling can cost: a bound above it proves that none keeps the limits."""
