@@ -27,9 +27,8 @@ from taglio.cluster.devices import Cluster
 from taglio.cluster.file import load
 from taglio.flow.place import candidate
 from taglio.flow.workspace import read_error, reopen_profiled
-from taglio.plan.objective import parse_objective
 from taglio.plan.place import place
-from taglio.plan.workload import Workload
+from taglio.plan.workload import Workload, parse_objective
 
 CLUSTER = """start = "camera"
 [device.camera]

@@ -17,9 +17,9 @@ from taglio.error.model import BlockNoise, EdgeNoise, ErrorModel, OutputModel
 from taglio.model.graph import Graph, build, flows
 from taglio.model.load import load
 from taglio.plan.result import Limits
-from taglio.plan.workload import Workload, scaled
+from taglio.plan.workload import Workload
 from taglio.profile.machine import describe
-from taglio.profile.result import BlockTime, Conditions, Glue, Profile
+from taglio.profile.result import BlockTime, Conditions, Glue, Profile, scaled
 from taglio.quantize.precision import precisions
 from taglio.quantize.scheme import DEFAULT_SCHEME
 

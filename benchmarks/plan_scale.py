@@ -22,8 +22,8 @@ import numpy as np
 
 from cases import markdown, write
 from plan_instances import instance
+from plan_milp import Expression, Program, State
 from taglio.plan.costs import Costs, evaluate
-from taglio.plan.milp import Expression, Program, State
 from taglio.plan.problem import SOURCE, Problem
 from taglio.plan.solve import GAP, Placed, solve
 from taglio.report import written as pages

@@ -18,7 +18,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("scratch",),
     ("memory", "weights"),
     ("arguments", "artifact", "cluster.devices", "data", "embedded", "runtimes"),
-    ("cluster.file", "model", "transaction"),
+    ("cluster.changes", "cluster.file", "model", "transaction"),
     ("quantize",),
     ("profile",),
     ("error",),

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from taglio.cluster.changes import changed
 from taglio.cluster.devices import Cluster, Link, local
 from taglio.cluster.file import BadCluster, load, parse, scenarios
 from taglio.errors import BadOption
-from taglio.plan.what_if import changed
 
 FILE = """\
 start = "camera"

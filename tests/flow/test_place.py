@@ -4,7 +4,7 @@ import pytest
 
 from taglio.cluster.devices import Cluster, Device
 from taglio.flow.place import moving_from
-from taglio.plan.objective import parse_objective
+from taglio.plan.workload import parse_objective
 
 CLUSTER = Cluster("a", (Device("a", active_watts=2.0), Device("b", active_watts=5.0)), ())
 

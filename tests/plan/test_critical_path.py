@@ -14,10 +14,10 @@ from taglio.plan.assemble import Assembled, assemble
 from taglio.plan.costs import evaluate
 from taglio.plan.critical_path import path_bound
 from taglio.plan.evolution import Pool
-from taglio.plan.local_search import LocalSearch
+from taglio.plan.placements import Search
 from taglio.plan.problem import NoiseBound
+from taglio.plan.replay import Timetable
 from taglio.plan.result import Limits
-from taglio.plan.timetable import Timetable
 from taglio.plan.workload import Goal, Workload
 from tests.plan import made_up
 from tests.plan.made_up import Problem
@@ -48,7 +48,7 @@ def test_no_placement_undercuts_the_bound(problem: Problem) -> None:
 def test_no_placement_of_a_larger_graph_undercuts_the_bound(problem: Problem, seed: int) -> None:
     """Too many to try: some at random, and what a pool makes of them, whose aim is to be below."""
     assembled = on_two(problem)
-    search = LocalSearch(assembled, Goal())
+    search = Search(assembled, Goal())
     for each in range(5):
         totals = evaluate(assembled.problem, drawn(assembled, seed + each))
         if search.kept(totals):

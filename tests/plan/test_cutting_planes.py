@@ -1,9 +1,9 @@
-"""The best prices of limits, on functions that are known."""
+"""The best prices of limits, on functions that are known; and HiGHS, whose standard output is the user's."""
 
 import numpy as np
 import pytest
 
-from taglio.plan.cutting_planes import Answer, maximise
+from taglio.plan.cutting_planes import Answer, Quiet, SolverFailed, maximise
 
 # What two answers cost, and by how much each breaks the one limit: the best price is 1, where both give 2.
 CHEAP, DEAR = (1.0, 1.0), (3.0, -1.0)
@@ -28,3 +28,24 @@ def test_shares_keep_the_limit_though_the_box_is_far_from_the_best_price() -> No
     assert found.bound == pytest.approx(1.0)
     over = [plane[0] for _, plane in known] + [CHEAP[1]]
     assert found.shares @ over == pytest.approx(0.0)
+
+
+def test_the_solver_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    solver = Quiet()
+    solver.addVar(0.0, 1.0)
+    solver.changeColCost(0, -1.0)
+    solver.run()
+    assert solver.getInfo().objective_function_value == -1.0
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_run_that_is_refused_is_no_answer() -> None:
+    """Threads are the process's: once they run, another number of them ends every run that asks for it."""
+    solver = Quiet()
+    solver.addVar(0.0, 1.0)
+    solver.run()
+    other = Quiet()
+    other.setOptionValue("threads", 13)
+    other.addVar(0.0, 1.0)
+    with pytest.raises(SolverFailed, match="1 columns and 0 rows"):
+        other.run()

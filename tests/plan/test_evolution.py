@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 from taglio.cluster.file import parse
 from taglio.plan.assemble import Assembled, assemble
 from taglio.plan.costs import evaluate
-from taglio.plan.evolution import Pool, Pools
-from taglio.plan.local_search import LocalSearch
-from taglio.plan.replay import Replay
+from taglio.plan.evolution import Pool, evolve, together
+from taglio.plan.placements import Search
+from taglio.plan.replay import Replay, Timetable
 from taglio.plan.result import Limits
-from taglio.plan.timetable import Timetable
 from taglio.plan.workload import Goal, Workload
 from tests.plan import made_up
 from tests.plan.made_up import Problem
@@ -31,7 +30,7 @@ def played(assembled: Assembled, labels: list[int]) -> tuple[float, float]:
     copies = replay.wires(labels)
     wires = tuple(copies.get(value, {}) for value in range(len(assembled.problem.values)))
     totals = replace(evaluate(assembled.problem, labels, wires), stages=tuple(found.component[0].tolist()))
-    return float(found.latency_s[0]), LocalSearch(assembled, Goal()).worth(totals)
+    return float(found.latency_s[0]), Search(assembled, Goal()).worth(totals)
 
 
 @pytest.mark.parametrize("send_ms", [0.0, 0.05, 1.0])
@@ -74,7 +73,7 @@ def test_any_order_lets_blocks_run_after_what_they_read(problem: Problem, seed: 
 @given(made_up.problems(largest=5, sparing=False))
 def test_a_pool_only_becomes_better_and_keeps_the_limits(problem: Problem) -> None:
     assembled = assemble([workload(problem)], CLUSTER, Goal())
-    search = LocalSearch(assembled, Goal())
+    search = Search(assembled, Goal())
     pool = Pool(search, [Timetable(assembled, 0)], price=1e-5)
     allowed = assembled.problem.allowed.reshape(len(assembled.problem.nodes), -1)
     pool.add(np.array([allowed.argmax(axis=1)]))
@@ -107,8 +106,17 @@ def test_pools_end_by_themselves_where_there_is_nothing_more_to_find() -> None:
     """Of a chain on two devices every placement is known; nothing is good enough, and there is no deadline."""
     graph, profiles = chain()
     assembled = assemble([Workload("m", graph, profiles, None, Limits(None))], parse(PAIR), Goal())
-    search = LocalSearch(assembled, Goal())
+    search = Search(assembled, Goal())
     best = min(search.worth(totals) for totals in every(assembled))
     search.offer(evaluate(assembled.problem, [0] * len(assembled.problem.nodes)))
-    Pools(search, [Timetable(assembled, 0)]).run(inf, good_enough=0.0)
+    evolve(search, [Timetable(assembled, 0)], inf, good_enough=0.0)
     assert search.value == pytest.approx(best, rel=3e-3)  # a component has to be worth it
+
+
+def test_branches_are_what_comes_of_one_node_alone_or_leads_to_one_alone() -> None:
+    # 0 → 1 → 2 → 5 and 0 → 3 → 4 → 5: what node 1 alone leads to, what alone leads to 4, and all that is behind 0.
+    masks = together([[None], [0], [1], [0], [3], [2, 4]], [False] * 5 + [True])
+    found = {frozenset(np.flatnonzero(mask).tolist()) for mask in masks}
+    whole, sides = frozenset(range(6)), ({0, 1}, {0, 3}, {0, 1, 2}, {0, 3, 4}, {1, 2, 5}, {2, 5}, {3, 4, 5}, {4, 5})
+    alone = ({1}, {2}, {3}, {4}, {5}, {0}, {1, 2}, {3, 4})
+    assert found == {whole, *map(frozenset, (*sides, *alone))}

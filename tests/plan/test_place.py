@@ -17,14 +17,13 @@ from taglio.plan.assemble import Assembled, assemble
 from taglio.plan.costs import evaluate
 from taglio.plan.describe import latencies
 from taglio.plan.explain import amount
-from taglio.plan.objective import Objective, parse_objective
 from taglio.plan.one_machine import noise_limits
 from taglio.plan.place import Answer, Running, conflict, place
 from taglio.plan.problem import Totals
 from taglio.plan.result import Limits
 from taglio.plan.schedule import Scheduler
 from taglio.plan.simulate import simulate
-from taglio.plan.workload import Goal, Workload
+from taglio.plan.workload import Goal, Objective, Workload, parse_objective
 from taglio.profile.attribution import Attribution
 from taglio.profile.result import WholeRun
 from taglio.profile.stopwatch import WallTime
@@ -78,7 +77,7 @@ def period(assembled: Assembled, totals: Totals) -> float:
     """Of the busiest, seconds added up device by device and link by link from the schedule."""
     schedule = Scheduler(assembled, 0).schedule(totals.labels, totals.wires)
     means = {device.name: in_mean(index) for index, device in enumerate(assembled.cluster.devices)}
-    busy = simulate([schedule.pipeline()]).busy_s
+    busy = simulate([schedule]).busy_s
     return max(seconds * means.get(on, 1.0) for on, seconds in busy.items())
 
 
@@ -170,13 +169,14 @@ def totals_period(assembled: Assembled, totals: Totals) -> float:
     schedule = Scheduler(assembled, 0).schedule(totals.labels, totals.wires)
     over = assembled.overhead_s[0]
     busy: dict[object, float] = {}
-    for piece in schedule.pieces:
-        busy[piece.device] = busy.get(piece.device, 0.0) + piece.seconds - over[piece.device]
-    for sent in schedule.sent:
-        if sent.ends[0] != sent.ends[1]:
-            busy[sent.ends] = busy.get(sent.ends, 0.0) + sent.busy_s
-            ends = [assembled.cluster.devices[end] for end in sent.ends]
-            for end, taken_s in zip(sent.ends, (ends[0].send_s, ends[1].receive_s), strict=True):
+    for task in schedule.tasks:
+        own = task.seconds - over[assembled.problem.devices.index(task.device)]
+        busy[task.device] = busy.get(task.device, 0.0) + own
+    for sent in schedule.transfers:
+        if sent.link[0] != sent.link[1]:
+            busy[sent.link] = busy.get(sent.link, 0.0) + sent.busy_s
+            ends = [assembled.cluster.device(end) for end in sent.link]
+            for end, taken_s in zip(sent.link, (ends[0].send_s, ends[1].receive_s), strict=True):
                 busy[end] = busy.get(end, 0.0) + taken_s
     return max(busy.values())
 

@@ -8,16 +8,14 @@ from hypothesis import given, settings
 
 from taglio.cluster.devices import Cluster, Device, Link
 from taglio.errors import Infeasible
-from taglio.plan.assemble import assemble
+from taglio.plan.assemble import assemble, busy_times
 from taglio.plan.check import check
 from taglio.plan.costs import evaluate
 from taglio.plan.describe import describe
-from taglio.plan.objective import parse_objective
 from taglio.plan.place import place
 from taglio.plan.result import Limits
 from taglio.plan.simulate import Pipeline, Task, simulate
-from taglio.plan.tables import busy_times
-from taglio.plan.workload import Goal
+from taglio.plan.workload import Goal, parse_objective
 from tests.plan import made_up
 from tests.plan.made_up import Problem
 from tests.plan.test_place import every, placed, seconds, workload

@@ -13,11 +13,10 @@ from taglio.cluster.devices import Link
 from taglio.cluster.file import parse
 from taglio.plan.assemble import Assembled, assemble, labels_of
 from taglio.plan.costs import evaluate
-from taglio.plan.partition import components
 from taglio.plan.problem import Copies, Wires
 from taglio.plan.result import Limits
-from taglio.plan.schedule import Schedule, Scheduler
-from taglio.plan.simulate import simulate
+from taglio.plan.schedule import Scheduler, components
+from taglio.plan.simulate import Pipeline, simulate
 from taglio.plan.workload import Goal, Workload
 from tests.plan import made_up
 from tests.plan.made_up import INT8, MICROSECOND, Problem
@@ -60,7 +59,7 @@ def drawn(assembled: Assembled, seed: int) -> list[int]:
     return labels
 
 
-def made(assembled: Assembled, labels: list[int], stages: Sequence[int] = ()) -> Schedule:
+def made(assembled: Assembled, labels: list[int], stages: Sequence[int] = ()) -> Pipeline:
     return Scheduler(assembled, 0).schedule(labels, evaluate(assembled.problem, labels).wires, stages)
 
 
@@ -77,12 +76,12 @@ def test_a_chain_across_the_link_and_back() -> None:
     names = [block.name for block in graph.blocks]
     labels = labels_of(assembled, 0, dict(zip(names, ("near", "far", "far"))), dict.fromkeys(names, INT8))
     schedule = made(assembled, labels)
-    assert [piece.name for piece in schedule.pieces] == ["0-near", "1-far", "output-near"]
+    assert [piece.name for piece in schedule.tasks] == ["0-near", "1-far", "output-near"]
     # overhead 7 + quantise 4 + (12 + 2 + 1); 9 + 2 × (1 + 1); 7 + dequantise 3.
-    assert [piece.seconds for piece in schedule.pieces] == pytest.approx([26 * US, 13 * US, 10 * US])
-    assert [(each.int8, each.bytes) for each in schedule.sent] == [(True, 8.0), (True, 8.0)]
-    assert [each.busy_s + each.delay_s for each in schedule.sent] == pytest.approx([18 * US, 18 * US])
-    assert simulate([schedule.pipeline()]).end_s == pytest.approx((26 + 18 + 13 + 18 + 10) * US)
+    assert [piece.seconds for piece in schedule.tasks] == pytest.approx([26 * US, 13 * US, 10 * US])
+    assert [(each.int8, each.bytes) for each in schedule.transfers] == [(True, 8.0), (True, 8.0)]
+    assert [each.busy_s + each.delay_s for each in schedule.transfers] == pytest.approx([18 * US, 18 * US])
+    assert simulate([schedule]).end_s == pytest.approx((26 + 18 + 13 + 18 + 10) * US)
 
 
 def test_an_input_that_travels_as_int8_is_quantised_where_it_is() -> None:
@@ -91,16 +90,16 @@ def test_an_input_that_travels_as_int8_is_quantised_where_it_is() -> None:
     names = [block.name for block in graph.blocks]
     labels = labels_of(assembled, 0, dict.fromkeys(names, "far"), {})
     schedule = made(assembled, labels)
-    assert [piece.name for piece in schedule.pieces] == ["input-near", "0-far", "output-near"]
-    assert schedule.pieces[0].seconds == pytest.approx((7 + 4) * US)
-    assert schedule.pieces[2].seconds == pytest.approx((7 + 3) * US)
+    assert [piece.name for piece in schedule.tasks] == ["input-near", "0-far", "output-near"]
+    assert schedule.tasks[0].seconds == pytest.approx((7 + 4) * US)
+    assert schedule.tasks[2].seconds == pytest.approx((7 + 3) * US)
     last = len(assembled.problem.values) - 1
     wires: Wires = ({1: Copies.FLOAT}, {}, {}, {0: Copies.FLOAT})
     assert last == 3
     plain = Scheduler(assembled, 0).schedule(labels, wires)
-    assert [piece.name for piece in plain.pieces] == ["0-far"]
-    assert plain.sent[0].source is None and plain.sent[1].answers
-    assert simulate([plain.pipeline()]).end_s == pytest.approx((9 + (5 + 2 + 2) + 7 + 7 + 2 * 42) * US)
+    assert [piece.name for piece in plain.tasks] == ["0-far"]
+    assert plain.transfers[0].source is None and plain.transfers[1].answers
+    assert simulate([plain]).end_s == pytest.approx((9 + (5 + 2 + 2) + 7 + 7 + 2 * 42) * US)
 
 
 def test_two_components_on_one_device_pay_the_loopback() -> None:
@@ -117,10 +116,12 @@ def test_two_components_on_one_device_pay_the_loopback() -> None:
     assembled = assemble(works, cluster, Goal(), wire_only=False)
     names = [block.name for block in graph.blocks]
     schedule = made(assembled, labels_of(assembled, 0, dict(zip(names, ("near", "far", "near"))), {}))
-    assert [piece.name for piece in schedule.pieces] == ["0-near", "1-far", "2-near"]
-    sent = {each.ends: each.busy_s + each.delay_s for each in schedule.sent}
-    assert len(sent) == len(schedule.sent) == 3
-    assert [sent[0, 0], sent[0, 1], sent[1, 0]] == pytest.approx([37 * US, 42 * US, 42 * US])
+    assert [piece.name for piece in schedule.tasks] == ["0-near", "1-far", "2-near"]
+    sent = {each.link: each.busy_s + each.delay_s for each in schedule.transfers}
+    assert len(sent) == len(schedule.transfers) == 3
+    assert [sent["near", "near"], sent["near", "far"], sent["far", "near"]] == pytest.approx(
+        [37 * US, 42 * US, 42 * US]
+    )
 
 
 def test_the_second_of_two_messages_waits_for_the_gap_behind_the_first() -> None:
@@ -138,7 +139,7 @@ def test_the_second_of_two_messages_waits_for_the_gap_behind_the_first() -> None
         used = cluster.with_link(replace(link, gap_s=gap_s))
         assembled = assemble([Workload("m", graph, profiles, None, Limits(None))], used, Goal(), wire_only=False)
         labels = labels_of(assembled, 0, dict(zip((b.name for b in graph.blocks), ("near", "near", "far"))), {})
-        timeline = simulate([made(assembled, labels).pipeline()])
+        timeline = simulate([made(assembled, labels)])
         ends.append(timeline.end_s)
         ways = [each for each in timeline.spans if each.on == "near -> far"]
         assert len(ways) == 2 and timeline.busy_s["near -> far"] == pytest.approx(2 * (gap_s + 32 * US))
@@ -154,18 +155,19 @@ def test_components_take_what_the_plain_evaluation_says(problem: Problem, seed: 
     totals = evaluate(assembled.problem, labels)
     assert not [each for each in totals.broken if "between its neighbours" not in each]
     schedule = made(assembled, labels)
-    overhead = sum(assembled.overhead_s[0][piece.device] for piece in schedule.pieces)
-    summed = sum(piece.seconds for piece in schedule.pieces) - overhead
-    summed += sum(each.busy_s + each.delay_s for each in schedule.sent)
+    at = assembled.problem.devices.index
+    overhead = sum(assembled.overhead_s[0][at(piece.device)] for piece in schedule.tasks)
+    summed = sum(piece.seconds for piece in schedule.tasks) - overhead
+    summed += sum(each.busy_s + each.delay_s for each in schedule.transfers)
     index = next(i for i, each in enumerate(assembled.problem.resources) if each.name == "latency")
     # What arrives in float at several components, or is an input, is quantised by each: that only adds.
     assert summed >= totals.resources[index] * (1 - 1e-9) - 1e-12
-    alone = [piece.device for piece in schedule.pieces if piece.nodes]
-    if len(set(alone)) == len(alone) and not schedule.pieces[0].name.startswith("input"):
+    alone = [piece.device for piece in schedule.tasks if piece.nodes]
+    if len(set(alone)) == len(alone) and not schedule.tasks[0].name.startswith("input"):
         assert summed == pytest.approx(totals.resources[index], rel=1e-9, abs=1e-12)
-    timeline = simulate([schedule.pipeline()])
-    assert timeline.end_s <= summed + overhead + sum(piece.sending_s for piece in schedule.pieces) + 1e-12
-    assert timeline.end_s >= max((piece.seconds for piece in schedule.pieces), default=0.0) - 1e-12
+    timeline = simulate([schedule])
+    assert timeline.end_s <= summed + overhead + sum(piece.sending_s for piece in schedule.tasks) + 1e-12
+    assert timeline.end_s >= max((piece.seconds for piece in schedule.tasks), default=0.0) - 1e-12
 
 
 @settings(STEADY, max_examples=80)
@@ -182,7 +184,7 @@ def test_components_are_those_that_are_cut(problem: Problem, seed: int) -> None:
         wanted.setdefault(name, []).append(block)
     found = {
         piece.name: [blocks[node].name for node in piece.nodes]
-        for piece in made(assembled, labels, stages).pieces
+        for piece in made(assembled, labels, stages).tasks
         if piece.nodes
     }
     assert {name: sorted(each) for name, each in found.items()} == {name: sorted(each) for name, each in wanted.items()}

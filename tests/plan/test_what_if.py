@@ -4,16 +4,16 @@ from dataclasses import replace
 
 import pytest
 
+from taglio.cluster.changes import changed
 from taglio.cluster.devices import Cluster
 from taglio.cluster.file import parse
 from taglio.errors import BadOption
 from taglio.plan.explain import again, limits_cost, runner_up, what_if
-from taglio.plan.objective import parse_objective
 from taglio.plan.pareto import front
 from taglio.plan.place import place
 from taglio.plan.result import Limits
-from taglio.plan.what_if import changed
-from taglio.plan.workload import Workload, scaled
+from taglio.plan.workload import Workload, parse_objective
+from taglio.profile.result import scaled
 from tests.plan.test_assemble import PAIR, chain
 
 CLUSTER = parse(PAIR.replace("bandwidth_mbit_s = 8\n", "bandwidth_mbit_s = 80\n"))

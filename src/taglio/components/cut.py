@@ -16,7 +16,7 @@ from taglio.errors import BadOption
 from taglio.model.captures import node_inputs
 from taglio.model.graph import Graph, tensor_shapes
 from taglio.model.load import Model
-from taglio.plan.partition import components
+from taglio.plan.schedule import components
 from taglio.profile.attribution import base_name
 from taglio.quantize.keep_float import import_domains, keep_float
 

@@ -17,15 +17,14 @@ from taglio.flow.plan import Bounds, limits_for, meters
 from taglio.flow.work import Work
 from taglio.flow.workspace import PROFILE
 from taglio.model.graph import Graph
-from taglio.plan.objective import Objective, parse_objective
 from taglio.plan.one_machine import noise_limits
 from taglio.plan.pareto import Axis, Front, front
 from taglio.plan.place import GAP, Answer, Running
 from taglio.plan.place import place as solve
 from taglio.plan.result import Limits, Plan
 from taglio.plan.search import search_by
-from taglio.plan.workload import Workload, in_components, scaled
-from taglio.profile.result import Profile
+from taglio.plan.workload import Objective, Workload, parse_objective
+from taglio.profile.result import Profile, in_components, scaled
 from taglio.profile.stopwatch import Progress
 
 _ROUNDS = 5

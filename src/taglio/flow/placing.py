@@ -15,10 +15,10 @@ from taglio.flow.place import Candidate, candidate, loosen_error, moving_from, s
 from taglio.flow.workspace import PLAN, PROFILE, keep_plan, read_error, reopen_profiled
 from taglio.model.graph import Graph
 from taglio.plan.explain import Alternative, again, limits_cost, runner_up, what_if
-from taglio.plan.objective import Objective, parse_objective
 from taglio.plan.pareto import AXES, Front
 from taglio.plan.place import GAP, Answer
 from taglio.plan.result import Plan
+from taglio.plan.workload import Objective, parse_objective
 from taglio.profile.result import Profile
 from taglio.profile.stopwatch import Progress
 from taglio.transaction import changing

@@ -4,22 +4,305 @@ Each model's blocks become nodes and its tensors values. What a flow costs that 
 to the movement blocks that carry it, shared by the elements they write, or to its producer where nothing moves it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import inf
+from fnmatch import fnmatchcase
+from math import inf, isfinite
 
 import numpy as np
 
-from taglio.cluster.devices import Cluster
+from taglio.cluster.devices import Cluster, Device
 from taglio.error.model import OutputModel
 from taglio.errors import BadOption
-from taglio.model.graph import Graph
-from taglio.plan.problem import CALLER, SOURCE, Form, Kind, Memory, NoiseBound, Problem, Values
+from taglio.model.graph import Block, Flow, Graph, flows
+from taglio.plan.problem import (
+    CALLER,
+    ENERGY,
+    LATENCY,
+    SOURCE,
+    Form,
+    Implication,
+    Kind,
+    Memory,
+    NoiseBound,
+    Problem,
+    Resource,
+    Values,
+)
 from taglio.plan.result import Placement
-from taglio.plan.tables import BlockTables, request_shares, resources
 from taglio.plan.workload import Goal, Workload
 from taglio.profile.result import anchor_costs
+from taglio.quantize.effective import fuses_when_surrounded
 from taglio.quantize.precision import FLOAT32, Assignment, Precision
+
+
+class BlockTables:
+    """One model's share of the problem. Arrays are (block, device, form)."""
+
+    def __init__(self, workload: Workload, cluster: Cluster, forms: Sequence[Form]) -> None:
+        self.workload, self.cluster, self.forms = workload, cluster, forms
+        self.graph, self.blocks, self.limits = workload.graph, workload.graph.blocks, workload.limits
+        self.profiles = workload.profiles
+        self.index = {block.name: position for position, block in enumerate(self.blocks)}
+        self.flows = flows(self.graph)
+        self.precision = {each.name: each for each in workload.precisions}
+
+    def carries(self, block: Block) -> bool:
+        """Whether a block only moves values on, in the kind they come in."""
+        return block.movement and block.quantizable
+
+    def seconds(self) -> np.ndarray:
+        """Seconds of every block in every form on every device, with the flows' own costs."""
+        table = np.zeros((len(self.blocks), len(self.cluster.devices), len(self.forms)))
+        tensors = self.graph.tensor_map()
+        for d, device in enumerate(self.cluster.devices):
+            profile = self.profiles[device.name]
+            times, glue = profile.block_times(), profile.glue_map()
+            for f, form in enumerate(self.forms):
+                for b, block in enumerate(self.blocks):
+                    table[b, d, f] = times.get((block.name, form.name), 0.0)
+            for flow in self.flows:
+                cost = glue[flow.name]
+                base = {Kind.FLOAT: cost.float_s, Kind.ANCHOR: anchor_costs(cost)[0], Kind.INT8: cost.int8_s}
+                sizes = [sum(tensors[name].elements for name in self.graph.block(move).outputs) for move in flow.moves]
+                for bearer, share in self._bearers(flow, sizes):
+                    for f, form in enumerate(self.forms):
+                        table[self.index[bearer], d, f] += (
+                            share * base[Kind.FLOAT if flow.producer is None else form.writes]
+                        )
+        return table
+
+    def overhead_s(self) -> np.ndarray:
+        """Seconds of a run on each device that no block explains, flows that nobody reads included."""
+        unread = [flow.name for flow in self.flows if not self._bearers(flow, [0] * len(flow.moves))]
+        profiles = [self.profiles[device.name] for device in self.cluster.devices]
+        return np.array([p.overhead_s + sum(p.glue_map()[name].float_s for name in unread) for p in profiles])
+
+    def _bearers(self, flow: Flow, sizes: Sequence[int]) -> list[tuple[str, float]]:
+        """Who is charged what a flow costs by itself, and in which shares."""
+        if flow.moves:
+            total = sum(sizes)
+            return [(m, s / total if total else 1.0 / len(sizes)) for m, s in zip(flow.moves, sizes, strict=True)]
+        if flow.producer is not None:
+            return [(flow.producer, 1.0)]
+        readers = [reader for _, reader in flow.readers if reader]
+        return [(readers[0], 1.0)] if readers else []
+
+    def allowed(self) -> np.ndarray:
+        """Which labels each block may take. Raises BadOption where none is left."""
+        table = np.zeros((len(self.blocks), len(self.cluster.devices), len(self.forms)), bool)
+        pinned, excluded = dict(self.limits.device_pins), set(self.limits.device_exclusions)
+        for b, block in enumerate(self.blocks):
+            places = [
+                device
+                for device in self.cluster.devices
+                if pinned.get(block.name, device.name) == device.name
+                and (block.name, device.name) not in excluded
+                and not never(device, block)
+            ]
+            if not places:
+                raise BadOption(f"block {block.name} ({block.kind}) may run on no device: loosen a pin or a `never`")
+            for d, device in enumerate(self.cluster.devices):
+                for f, form in enumerate(self.forms):
+                    table[b, d, f] = device in places and self._may(block, form, device)
+            if not table[b].any():
+                raise BadOption(f"block {block.name} has no form that its pins and devices allow: drop one of its pins")
+        return table
+
+    def _may(self, block: Block, form: Form, device: Device) -> bool:
+        if form.reads != Kind.FLOAT and not device.int8:
+            return False
+        if self.carries(block):
+            return form.reads == form.writes
+        precision = self.precision.get(form.name)
+        if precision is None or not precision.fits(block) or (block.movement and precision.form != "float"):
+            return False
+        if block.name in self.limits.float_blocks:
+            return precision.form == "float"
+        return block.name not in self.limits.int8_blocks or precision.scheme is not None
+
+    def weights(self) -> np.ndarray:
+        """Bytes of weights (block, form)."""
+        return np.array(
+            [
+                [
+                    float(block.weight_int8_bytes if form.reads == Kind.INT8 else block.weight_float_bytes)
+                    for form in self.forms
+                ]
+                for block in self.blocks
+            ]
+        )
+
+    def surrounded(self, start: int) -> list[Implication]:
+        """A weightless block between int8 blocks only cannot stay float (see quantize/effective.py)."""
+        source = {tensor: flow.producer for flow in self.flows for tensor in flow.tensors}
+        readers: dict[str, list[str]] = {}
+        for flow in self.flows:
+            if flow.producer:
+                readers.setdefault(flow.producer, []).extend(reader for _, reader in flow.readers)
+        float_label, writes, reads = (self._mask(which) for which in (_is_float, _writes, _reads))
+        found = []
+        for b, block in enumerate(self.blocks):
+            if not fuses_when_surrounded(block):
+                continue
+            around = [(source.get(name), writes) for name in block.inputs]
+            around += [(reader or None, reads) for reader in readers.get(block.name, [])]
+            if not around or not readers.get(block.name) or any(name is None for name, _ in around):
+                continue
+            neighbours = tuple((start + self.index[name], mask) for name, mask in around if name is not None)
+            found.append(Implication(start + b, float_label, neighbours))
+        return found
+
+    def _mask(self, holds: Callable[[Form], bool]) -> np.ndarray:
+        return np.tile(np.array([holds(form) for form in self.forms]), len(self.cluster.devices))
+
+
+def _is_float(form: Form) -> bool:
+    return form.reads == Kind.FLOAT
+
+
+def _writes(form: Form) -> bool:
+    return form.writes == Kind.INT8
+
+
+def _reads(form: Form) -> bool:
+    return form.reads == Kind.INT8
+
+
+def never(device: Device, block: Block) -> bool:
+    """Whether the cluster file says that `device` may not run `block`, by operator type or name."""
+    names = (block.name, *block.operators, *block.kind.split("+"))
+    return any(fnmatchcase(name, pattern) for pattern in device.never for name in names)
+
+
+# Two devices without a link: each copy between them would add this to the objective.
+NOT_CONNECTED = "devices without a link"
+FORBIDDEN_S = 1e3
+# A limit on seconds that nothing keeps, where less than none would be left.
+_LEAST_S = 1e-9
+
+
+def request_shares(workloads: Sequence[Workload]) -> np.ndarray:
+    """Share of each model in all requests; equal where no rates are given."""
+    rates = np.array([1.0 if each.rate_per_s is None else each.rate_per_s for each in workloads])
+    return np.asarray(rates / rates.sum())
+
+
+def resources(workloads: Sequence[Workload], cluster: Cluster, goal: Goal) -> tuple[Resource, ...]:
+    """Seconds and joules of each model's request; caps of devices; and busy shares of devices and links.
+
+    Where requests a second are given, no device and no link may be busy for longer than time goes by.
+    """
+    count, models = len(cluster.devices), len(workloads)
+    delay, per_byte, joules, _ = _links(cluster)
+    watts = np.array([device.active_watts for device in cluster.devices])
+    none, no_links = np.zeros(count), np.zeros((count, count))
+    shares = request_shares(workloads)
+    apart = np.where(np.isinf(delay), 1.0, 0.0)
+    delay, per_byte = np.nan_to_num(delay, posinf=0.0), np.nan_to_num(per_byte, posinf=0.0)
+    found = [Resource(NOT_CONNECTED, none, apart, no_links, np.ones(models), weight=FORBIDDEN_S)]
+    for index, each in enumerate(workloads):
+        one = np.eye(models)[index]
+        name = f" of {each.name}" if models > 1 else ""
+        share = float(shares[index])
+        limits = each.limits
+        found.append(
+            Resource(
+                f"latency{name}",
+                np.ones(count),
+                delay,
+                per_byte,
+                one,
+                goal.latency * share,
+                # Of a limit, what any request takes of the start device is gone.
+                max(_upper(limits.max_latency_s) - cluster.device(cluster.start).request_s, _LEAST_S),
+                LATENCY,
+            )
+        )
+        found.append(
+            Resource(
+                f"energy{name}",
+                watts,
+                no_links,
+                joules,
+                one,
+                goal.energy * share,
+                _upper(limits.max_energy_joules),
+                ENERGY,
+            )
+        )
+        for d, device in enumerate(cluster.devices):
+            if isfinite(device.energy_cap_joules):
+                sent = no_links.copy()
+                sent[d] = joules[d]
+                cap = np.eye(count)[d] * watts
+                found.append(
+                    Resource(f"energy of {device.name}{name}", cap, no_links, sent, one, 0.0, device.energy_cap_joules)
+                )
+    rates, floor = _rates(workloads)
+    return (*found, *(busy_times(workloads, cluster, rates, floor) if floor < inf else ()))
+
+
+def busy_times(
+    workloads: Sequence[Workload], cluster: Cluster, models: np.ndarray, upper: float, what: str = "time"
+) -> tuple[Resource, ...]:
+    """Busy seconds of each device (in the mean) and each link, `models` being how often each model's request counts.
+
+    Messages take a device's time as components do, also where other processors than theirs could handle them.
+    """
+    count = len(cluster.devices)
+    delay, per_byte, _, gap = _links(cluster)
+    none, own, apart = np.zeros(count), np.eye(count), 1.0 - np.eye(count)
+    found = []
+    for device in (each for each in cluster.devices if not each.processor):
+        here = [d for d, each in enumerate(cluster.devices) if cluster.processor(each.name) == device.name]
+        places = [cluster.devices[d] for d in here]
+        sends = sum(
+            own[d][:, None] * each.send_s + own[d] * each.receive_s for d, each in zip(here, places, strict=True)
+        )
+        per_byte_s = sum(
+            own[d][:, None] * each.send_byte_s + own[d] * each.receive_byte_s
+            for d, each in zip(here, places, strict=True)
+        )
+        slower = [max(each.profiles[place.name].sustained() for place in places) for each in workloads]
+        name = f"{what} of {device.name}"
+        found.append(
+            Resource(name, own[here].sum(axis=0), sends * apart, per_byte_s * apart, models * slower, 0.0, upper)
+        )
+    for a, source in enumerate(cluster.devices):
+        for b, target in enumerate(cluster.devices):
+            if delay[a, b] < inf and per_byte[a, b] + gap[a, b] > 0.0:
+                only = own[a][:, None] * own[b]
+                name = f"{what} of {source.name} -> {target.name}"
+                found.append(Resource(name, none, only * gap, only * per_byte[a, b], models, 0.0, upper))
+    return tuple(found)
+
+
+def _rates(workloads: Sequence[Workload]) -> tuple[np.ndarray, float]:
+    """Requests a second by model, and the busy share that is allowed: infinite where nobody asks for a rate."""
+    asked = [max(each.rate_per_s or 0.0, each.limits.min_rate_per_s or 0.0) for each in workloads]
+    return np.array(asked), 1.0 if any(asked) else inf
+
+
+def _upper(limit: float | None) -> float:
+    return inf if limit is None else limit
+
+
+def _links(cluster: Cluster) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Latency, seconds a byte, joules a byte and gap (from, to); infinite seconds where there is no link, 0 on the
+    diagonal."""
+    count = len(cluster.devices)
+    delay, per_byte, joules, gap = (np.zeros((count, count)) for _ in range(4))
+    for a, source in enumerate(cluster.devices):
+        for b, target in enumerate(cluster.devices):
+            link = cluster.link(source.name, target.name) if a != b else None
+            if link is not None:
+                delay[a, b], per_byte[a, b] = link.latency_s, 1.0 / link.bandwidth_bytes_per_s
+                joules[a, b], gap[a, b] = link.joules_per_byte, link.gap_s
+            elif a != b:
+                delay[a, b] = per_byte[a, b] = inf
+    return delay, per_byte, joules, gap
+
 
 _KINDS = {"float": (Kind.FLOAT, Kind.FLOAT), "whole": (Kind.INT8, Kind.INT8), "anchor": (Kind.INT8, Kind.ANCHOR)}
 # Movement behind an int8 anchor carries that layout on; to everybody else it is in float.

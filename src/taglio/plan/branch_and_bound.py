@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from taglio.plan.cost_tables import Account
-from taglio.plan.costs import Costs
+from taglio.plan.costs import Account, Costs
 from taglio.plan.cutting_planes import Answer, maximise
+from taglio.plan.problem import surrounded
 from taglio.plan.relaxation import Relaxation, tightest
 
 # Answers that a half takes over from the whole.
@@ -140,6 +140,7 @@ def _where(
 ) -> tuple[int, tuple[np.ndarray, np.ndarray]]:
     """The node of most work about whose device, or else label, the answers disagree most; −1 where none is open."""
     rows, every = np.arange(costs.nodes), np.arange(costs.labels)
+    broken = {node for account in pool for node in surrounded(costs.problem, account.labels)}
     fractions = np.zeros((costs.nodes, costs.labels))
     for share, account in zip(shares, pool, strict=False):
         fractions[rows, account.labels] += share
@@ -149,12 +150,17 @@ def _where(
     work = work / max(1e-12, work.max(initial=0.0))
     for scores, part in ((by_device, True), (fractions, False)):
         open_ = np.minimum(scores, 1.0 - scores) * (0.2 + work)[:, None]
-        for flat in np.argsort(-open_, axis=None)[:50].tolist():
+        for flat in [each for each in np.argsort(-open_, axis=None)[:50].tolist() if open_.flat[each] > 0.0]:
             node, index = divmod(flat, scores.shape[1])
             one = costs.label_device == index if part else every == index
             sides = alive[node] & one, alive[node] & ~one
             if sides[0].any() and sides[1].any():
                 return node, sides
+    for each in costs.problem.implications:  # prices know nothing of them
+        if each.node in broken:
+            for node, mask in ((each.node, each.labels), *each.neighbours):
+                if (sides := (alive[node] & mask, alive[node] & ~mask))[0].any() and sides[1].any():
+                    return node, sides
     node = int((alive.sum(axis=1) > 1).argmax())
     one = every == alive[node].argmax()
     sides = alive[node] & one, alive[node] & ~one

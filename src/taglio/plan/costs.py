@@ -7,11 +7,98 @@ bound (Lagrange). Chooses copies, never labels.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from taglio.plan.cost_tables import BIG, TOLERANCE, Account, Ends, Priced, Row, Served, Tables, wires_of
 from taglio.plan.problem import CALLER, SOURCE, Copies, Kind, Problem, Totals, Wires, surrounded
+
+# Stands for "forbidden" in tables: far above any sum of costs, and small enough that differences keep their digits.
+BIG = 1e9
+KINDS = 3
+# A limit may be broken by rounding.
+TOLERANCE = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One limit: its place among the sums, what its unit is worth, and its upper end in units."""
+
+    name: str
+    column: int
+    unit: float
+    upper: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tables:
+    """Costs by node and label, by value (kind of float,) and device (from, to), and by edge; with a last axis over
+    sums, or none at given prices."""
+
+    unary: np.ndarray
+    send_float: np.ndarray
+    send_int8: np.ndarray
+    quantize: np.ndarray
+    dequantize: np.ndarray
+    edge: np.ndarray
+    wire: np.ndarray
+
+    def columns(self, which: np.ndarray, units: np.ndarray) -> "Tables":
+        """Some of the sums, each in its unit."""
+        return Tables(*(np.ascontiguousarray(getattr(self, name)[..., which] / units) for name in self.__slots__))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Priced(Tables):
+    """Costs at given prices, and what is added whatever the labels are."""
+
+    constant: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ends:
+    """Values (repeats allowed) with their edges under a labelling: where and in which kind each is written; by edge the
+    value in the list that it belongs to, where it is read, and whether as int8."""
+
+    value: np.ndarray
+    place: np.ndarray
+    kind: np.ndarray
+    owner: np.ndarray
+    edge: np.ndarray
+    to: np.ndarray
+    int8: np.ndarray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Served:
+    """Copies by value and device as numbers of `Copies` (0: none), and what they entail: whether a value is quantised
+    where it is written and where again, how many readers dequantise where, and which edges add edge or wire noise."""
+
+    copies: np.ndarray
+    quantized: np.ndarray
+    again: np.ndarray
+    dequantized: np.ndarray
+    noisy: np.ndarray
+    wired: np.ndarray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Account:
+    """A labelling with its copies (value, device): the objective, and every row in units of its limit."""
+
+    labels: np.ndarray
+    objective: float
+    rows: np.ndarray
+    copies: np.ndarray
+
+    def wires(self) -> tuple[dict[int, Copies], ...]:
+        """The copies as a plan has them."""
+        return wires_of(self.copies)
+
+
+def wires_of(copies: np.ndarray) -> tuple[dict[int, Copies], ...]:
+    """Copies (value, device) by value."""
+    return tuple({int(d): Copies(int(row[d])) for d in np.flatnonzero(row)} for row in copies)
 
 
 class Costs:
@@ -146,10 +233,10 @@ class Costs:
         send_float, send_int8, quantize, dequantize = self.moved
         return Priced(unary, send_float, send_int8, quantize, dequantize, edge, wire, constant)
 
-    def ends(self, labels: np.ndarray) -> Ends:
-        """All values and edges under a labelling."""
+    def ends(self, labels: np.ndarray, value: np.ndarray | None = None) -> Ends:
+        """All values, or those of a list, and their edges under a labelling."""
         every = np.arange(len(self.problem.values))
-        return self._ends(every, lambda _, node: labels[node])
+        return self._ends(every if value is None else value, lambda _, node: labels[node])
 
     def _ends(self, value: np.ndarray, label: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Ends:
         """A list of values with their edges; `label(number in the list, node)` are the nodes' labels."""
@@ -166,7 +253,7 @@ class Costs:
         int8 = (reader != CALLER) & (self.label_reads[read] == Kind.INT8)
         return Ends(value, place, kind, owner, edge, to, int8)
 
-    def _readers(self, ends: Ends) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def readers_on(self, ends: Ends) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Readers in int8 and in float by value and device; which other devices have any."""
         count, flat = len(ends.value), ends.owner * self.devices + ends.to
         ints, floats = (
@@ -179,7 +266,7 @@ class Costs:
 
     def cheapest(self, priced: Priced, ends: Ends) -> Served:
         """The cheapest copies at these prices."""
-        ints, floats, there = self._readers(ends)
+        ints, floats, there = self.readers_on(ends)
         count, copies = len(ends.value), np.zeros((len(ends.value), self.devices), dtype=np.intp)
         # Of most values nothing leaves the device that they are written on.
         sent = np.flatnonzero(there.any(axis=1))
@@ -209,7 +296,7 @@ class Costs:
 
     def given(self, ends: Ends, copies: np.ndarray) -> Served:
         """These copies (value, device)."""
-        ints, floats, _ = self._readers(ends)
+        ints, floats, _ = self.readers_on(ends)
         return self._served(ends, copies, ints, floats)
 
     def _served(self, ends: Ends, copies: np.ndarray, ints: np.ndarray, floats: np.ndarray) -> Served:
@@ -246,7 +333,7 @@ class Costs:
 
     def least(self, priced: Priced, labels: np.ndarray, value: np.ndarray) -> float:
         """The priced cost of some values under `labels`, strict edges not looked at."""
-        ends = self._ends(value, lambda _, node: labels[node])
+        ends = self.ends(labels, value)
         return float(self.by_value(priced, ends, self.cheapest(priced, ends)).sum())
 
     def account(self, priced: Priced, labels: np.ndarray) -> Account:
@@ -299,7 +386,7 @@ class Costs:
             served = self.cheapest(self.plain, ends)
             wires = wires_of(served.copies)
         else:
-            served = self.given(ends, self.copies_of(wires))
+            served = self.given(ends, copies_of(wires, self.devices))
         total = self._total(self.sums, labels_, self.by_value(self.sums, ends, served))
         resources, noises, weight = np.split(total[1:], np.cumsum([len(problem.resources), len(problem.noises)]))
         peak = weight
@@ -316,18 +403,11 @@ class Costs:
         memory, ends = self.problem.memory, self.ends(labels)
         if memory is None or not memory.peak:
             return []
-        live = self._live_bytes(ends, self.given(ends, self.copies_of(wires)))
+        live = self._live_bytes(ends, self.given(ends, copies_of(wires, self.devices)))
         used = self.sums.unary[np.arange(self.nodes), labels].sum(axis=0)[-self.devices :] + live.max(axis=1)
         return [
             (d, int(live[d].argmax())) for d in range(self.devices) if over(float(used[d]), float(memory.capacity[d]))
         ]
-
-    def copies_of(self, wires: Wires) -> np.ndarray:
-        """The copies of a plan as numbers (value, device)."""
-        copies = np.zeros((len(self.problem.values), self.devices), dtype=np.intp)
-        for value, each in enumerate(wires):
-            copies[value, list(each)] = [int(copy) for copy in each.values()]
-        return copies
 
     def _broken_labels(self, labels: np.ndarray, ends: Ends, served: Served) -> list[str]:
         problem, values = self.problem, self.problem.values
@@ -341,7 +421,7 @@ class Costs:
         for edge in np.flatnonzero(values.strict & (reads != ends.kind[ends.owner])).tolist():
             name = values.names[self.edge_value[edge]]
             broken.append(f"{problem.nodes[self.readers[edge]]} cannot carry {name} as it is written")
-        ints, floats, there = self._readers(ends)
+        ints, floats, there = self.readers_on(ends)
         copies, whole = served.copies, (ends.kind == Kind.INT8)[:, None]
         wrong = (
             ((copies > 0) != there) | (there & whole & (copies != 2)) | ((copies == 3) & ((ints == 0) | (floats == 0)))
@@ -390,6 +470,15 @@ def ways(
 def evaluate(problem: Problem, labels: Sequence[int], wires: Wires | None = None) -> Totals:
     """`Costs.totals` of one labelling."""
     return Costs(problem).totals(labels, wires)
+
+
+def copies_of(wires: Wires, devices: int) -> np.ndarray:
+    """The copies of a plan as numbers (value, device)."""
+    copies = np.zeros((len(wires), devices), dtype=np.intp)
+    for value, each in enumerate(wires):
+        if each:
+            copies[value, list(each)] = [int(copy) for copy in each.values()]
+    return copies
 
 
 def over(amount: float, upper: float) -> bool:

@@ -17,14 +17,14 @@ elsewhere. e(n) ≥ e(p) + on(n, d) − on(p, d) for node n behind node p counts
 
 import importlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from taglio.errors import BadOption
-from taglio.plan.costs import Costs
+from taglio.plan.costs import Costs, wires_of
 from taglio.plan.problem import CALLER, SOURCE, Copies, Kind, Wires
 
 # Units in a whole limit, and in the greatest period.
@@ -331,12 +331,16 @@ class PeriodProgram:
             ],
             dtype=np.intp,
         )
-        place = self.costs.ends(labels).place
-        wires: list[dict[int, Copies]] = [{} for _ in place]
+        ends = self.costs.ends(labels)
+        ints, floats, there = self.costs.readers_on(ends)
+        copies = np.zeros(there.shape, dtype=np.intp)
         for (value, source, target, copy), column in self.copies.items():
-            if place[value] == source and solver.value(column):
-                wires[value][target] = wires[value].get(target, Copies(0)) | copy
-        return labels, needed(self.costs, labels, wires)
+            if ends.place[value] == source and solver.value(column):
+                copies[value, target] |= int(copy)
+        # Both copies go only where a device has readers of both kinds, and none where nobody reads.
+        both = copies == Copies.FLOAT | Copies.INT8
+        copies = np.where(both & (floats == 0), 2, np.where(both & (ints == 0), 1, copies)) * there
+        return labels, wires_of(copies)
 
     def _limit_live(self, device: int, node: int) -> None:
         """Hold a device's weights and what is live there while `node` runs to its memory."""
@@ -378,19 +382,3 @@ class PeriodProgram:
                 self.model.add_bool_or([~each, live] if written else [~each, ~read, live])
             found.append((live, float(size)))
         return found
-
-
-def needed(costs: Costs, labels: np.ndarray, wires: Sequence[Mapping[int, Copies]]) -> Wires:
-    """The copies that somebody reads: both only where a device has readers of both kinds."""
-    ends, start = costs.ends(labels), costs.problem.values.start
-    result = []
-    for value, copies in enumerate(wires):
-        edges, kept = np.arange(start[value], start[value + 1]), {}
-        for device, copy in copies.items():
-            int8 = ends.int8[edges[ends.to[edges] == device]]
-            if len(int8):
-                alone = Copies.INT8 if int8.all() else Copies.FLOAT
-                both = copy == Copies.FLOAT | Copies.INT8
-                kept[device] = alone if both and (int8.all() or not int8.any()) else copy
-        result.append(kept)
-    return tuple(result)

@@ -1,7 +1,8 @@
 """The critical path: the placement of least simulated latency that is found, and a proven lower bound on any.
 
-Placements come from the plan of the least sum and those of one device, by an evolutionary search (evolution.py), and by
-moving parts of the best to other devices (local_search.py).
+Placements come from the plan of the least sum and those of one device, and from an evolutionary search (evolution.py).
+A good one's components are parted into stages where something that they write could leave before the rest has run, or
+the rest could run before something arrives.
 
 The bound: a request takes at least as long as any path of blocks and transfers, whatever else happens. With the limits
 on noise priced at λ ≥ 0, a path is as long as its seconds and λ times its noise; the longest path under its best labels
@@ -11,19 +12,18 @@ have to do one thing after another, so that it is close where a network is a cha
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from taglio.plan.assemble import Assembled
-from taglio.plan.evolution import Pools
-from taglio.plan.local_search import LocalSearch
+from taglio.plan.evolution import evolve
+from taglio.plan.placements import Search
 from taglio.plan.problem import Totals
-from taglio.plan.timetable import BYTES, DELAY, NEVER, Timetable, Way
+from taglio.plan.replay import BYTES, DELAY, NEVER, Timetable, Way
 from taglio.plan.workload import Goal
 
-# Of the time, what the evolutionary search gets; the rest moves parts of its best placements.
-_EVOLVING = 0.92
+# Of the time, what the search gets before what it found is parted.
+_EVOLVING = 0.95
 # Pairs of labels at the two ends of an edge, over all edges, beyond which tables of them take too much memory (0.2 kB
 # each).
 _MOST_PAIRS = 3_000_000
@@ -31,41 +31,22 @@ _MOST_PAIRS = 3_000_000
 _PRICES, _NEARER = (0.0, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0), 3
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Shortest:
-    """The best placement found and its value, the proven lower bound, and how many placements were simulated."""
-
-    totals: Totals
-    value: float
-    bound: float
-    tried: int
-
-    @property
-    def gap(self) -> float:
-        """(value − bound) / value."""
-        return max(0.0, self.value - self.bound) / max(self.value, 1e-12)
-
-
 def shorten(
-    assembled: Assembled, goal: Goal, start: Sequence[Totals], *, bound: float = 0.0, gap: float, time_limit_s: float
-) -> Shortest:
-    """Improve `start` (each within the limits) until the gap is proven or the time is up. `goal` weighs what the
-    critical path takes and the joules; `bound` is what is known already."""
+    assembled: Assembled, goal: Goal, start: Sequence[Totals], *, gap: float, time_limit_s: float
+) -> tuple[Totals, float, float]:
+    """The best placement found from `start` (each within the limits), its value and a bound on any's, when the gap is
+    proven or the time is up. `goal` weighs what the critical path takes and the joules."""
     begun = time.perf_counter()
-    deadline = begun + time_limit_s
-    search = LocalSearch(assembled, goal, deadline)
+    search = Search(assembled, goal, begun + time_limit_s)
     for totals in start:
         search.offer(totals)
-    assert search.best is not None, "give at least one placement"
+    bound = 0.0
     if len(assembled.problem.values.readers) * assembled.problem.labels**2 <= _MOST_PAIRS:
         tables = [Timetable(assembled, model) for model in range(len(assembled.workloads))]
-        taken = np.array([path_bound(each) for each in tables])
-        bound = max(bound, goal.latency * float(search.shares @ taken))
-        pools = Pools(search, tables)
-        pools.run(begun + _EVOLVING * time_limit_s, good_enough=bound / (1.0 - gap))
-    if search.value > bound / (1.0 - gap):
-        search.move(deadline)
-    return Shortest(search.best, search.value, min(bound, search.value), search.tried)
+        bound = goal.latency * float(search.shares @ [path_bound(each) for each in tables])
+        evolve(search, tables, begun + _EVOLVING * time_limit_s, good_enough=bound / (1.0 - gap))
+    assert search.best is not None, "give at least one placement"
+    return search.best, search.value, min(bound, search.value)
 
 
 def path_bound(table: Timetable) -> float:

@@ -9,8 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from taglio.plan.cost_tables import Priced
-from taglio.plan.costs import Costs
+from taglio.plan.costs import Costs, Priced
 
 _MOST_PAIRED = 160
 

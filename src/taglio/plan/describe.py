@@ -13,8 +13,8 @@ from taglio.model.graph import flows
 from taglio.plan.assemble import Assembled, behind_tensor, placements_of
 from taglio.plan.problem import Totals
 from taglio.plan.result import Crossing, DeviceUse, Interval, Plan, PlannedPiece, Status
-from taglio.plan.schedule import Schedule, Scheduler
-from taglio.plan.simulate import Timeline, simulate
+from taglio.plan.schedule import Scheduler
+from taglio.plan.simulate import Pipeline, Timeline, simulate
 from taglio.plan.workload import Workload
 from taglio.profile.fit import COVERAGE
 from taglio.profile.result import predict
@@ -43,11 +43,11 @@ def describe(
 def latencies(assembled: Assembled, totals: Totals) -> tuple[float, ...]:
     """Seconds of one request of each model, alone: simulated, and what any request takes."""
     request_s = assembled.cluster.device(assembled.cluster.start).request_s
-    schedules = (
+    pipelines = (
         Scheduler(assembled, model).schedule(totals.labels, totals.wires, totals.stages)
         for model in range(len(assembled.workloads))
     )
-    return tuple(request_s + simulate([schedule.pipeline()]).end_s for schedule in schedules)
+    return tuple(request_s + simulate([each]).end_s for each in pipelines)
 
 
 def loads(assembled: Assembled, totals: Totals, rates: Sequence[float]) -> dict[str, float]:
@@ -56,8 +56,8 @@ def loads(assembled: Assembled, totals: Totals, rates: Sequence[float]) -> dict[
     for model, rate_per_s in enumerate(rates):
         if not rate_per_s:
             continue
-        schedule = Scheduler(assembled, model).schedule(totals.labels, totals.wires, totals.stages)
-        for on, seconds in _busy(assembled, model, schedule, simulate([schedule.pipeline()])).items():
+        pipeline = Scheduler(assembled, model).schedule(totals.labels, totals.wires, totals.stages)
+        for on, seconds in _busy(assembled, model, pipeline, simulate([pipeline])).items():
             found[on] = found.get(on, 0.0) + rate_per_s * seconds
     return {on: share for on, share in found.items() if share > 0.0}
 
@@ -66,14 +66,14 @@ def _plan(
     assembled: Assembled, model: int, totals: Totals, status: Status, gap: float, objective: str, notes: tuple[str, ...]
 ) -> Plan:
     work, cluster = assembled.workloads[model], assembled.cluster
-    schedule = Scheduler(assembled, model).schedule(totals.labels, totals.wires, totals.stages)
-    timeline = simulate([schedule.pipeline()])
+    pipeline = Scheduler(assembled, model).schedule(totals.labels, totals.wires, totals.stages)
+    timeline = simulate([pipeline])
     places = placements_of(assembled, model, totals.labels, totals.stages)
     width = max(work.profiles[name].interval_ratio for name in {each.device for each in places})
-    joules = _joules(assembled, schedule)
-    busiest = max(_busy(assembled, model, schedule, timeline).values(), default=0.0)
+    joules = _joules(assembled, pipeline)
+    busiest = max(_busy(assembled, model, pipeline, timeline).values(), default=0.0)
     rate = 1.0 / busiest if busiest > 0.0 else inf
-    usage = _usage(assembled, totals, timeline, schedule)
+    usage = _usage(assembled, totals, timeline, pipeline)
     assumed = [each.device for each in usage if each.assumed and each.predicted_busy_s > 0.0]
     if assumed:
         notes = (*notes, f"assumed, not measured: the times of {', '.join(assumed)}")
@@ -93,13 +93,10 @@ def _plan(
         objective=objective,
         start=cluster.start,
         scenario=cluster.scenario,
-        crossings=_crossings(schedule),
-        pieces=tuple(
-            PlannedPiece(piece.name, schedule.devices[piece.device], len(piece.nodes), piece.seconds)
-            for piece in schedule.pieces
-        ),
+        crossings=_crossings(assembled, pipeline),
+        pieces=tuple(PlannedPiece(each.name, each.device, len(each.nodes), each.seconds) for each in pipeline.tasks),
         usage=usage,
-        summed_s=sum(piece.seconds for piece in schedule.pieces) + sum(s.busy_s + s.delay_s for s in schedule.sent),
+        summed_s=sum(task.seconds for task in pipeline.tasks) + sum(s.busy_s + s.delay_s for s in pipeline.transfers),
         predicted_joules=_interval(joules, width) if joules > 0.0 else None,
         predicted_rate_per_s=_interval(rate, width) if isfinite(rate) else None,
         timeline=timeline.spans,
@@ -132,12 +129,12 @@ def predicted_error(work: Workload, plan: Plan) -> float:
     return worst
 
 
-def _busy(assembled: Assembled, model: int, schedule: Schedule, timeline: Timeline) -> dict[str, float]:
+def _busy(assembled: Assembled, model: int, pipeline: Pipeline, timeline: Timeline) -> dict[str, float]:
     """Seconds that a request of a stream takes of each link and, handling it and its messages included, each device."""
     profiles, busy, cluster = assembled.workloads[model].profiles, dict(timeline.busy_s), assembled.cluster
     busy[cluster.start] = busy.get(cluster.start, 0.0) + cluster.device(cluster.start).request_s
-    for each in schedule.sent:
-        source, target = (cluster.devices[end] for end in each.ends)
+    for each in pipeline.transfers:
+        source, target = (cluster.device(end) for end in each.link)
         if source.name != target.name:
             busy[source.name] = busy.get(source.name, 0.0) + source.sending_s(each.bytes)
             busy[target.name] = busy.get(target.name, 0.0) + target.receiving_s(each.bytes)
@@ -171,33 +168,29 @@ def _interval(value: float, width: float) -> Interval:
     return Interval(value / (1.0 + width), value, value * (1.0 + width), COVERAGE)
 
 
-def _joules(assembled: Assembled, schedule: Schedule) -> float:
+def _joules(assembled: Assembled, pipeline: Pipeline) -> float:
     """Watts times busy seconds, and joules of every byte sent."""
-    devices = assembled.cluster.devices
-    total = sum(devices[piece.device].active_watts * piece.seconds for piece in schedule.pieces)
-    for each in schedule.sent:
-        link = assembled.cluster.link(*(devices[end].name for end in each.ends))
+    cluster = assembled.cluster
+    total = sum(cluster.device(task.device).active_watts * task.seconds for task in pipeline.tasks)
+    for each in pipeline.transfers:
+        link = cluster.link(*each.link)
         total += each.bytes * link.joules_per_byte if link is not None else 0.0
     return total
 
 
-def _crossings(schedule: Schedule) -> tuple[Crossing, ...]:
+def _crossings(assembled: Assembled, pipeline: Pipeline) -> tuple[Crossing, ...]:
+    names = assembled.problem.values.names
     return tuple(
         Crossing(
-            schedule.names[each.value],
-            schedule.devices[each.ends[0]],
-            schedule.devices[each.ends[1]],
-            "int8" if each.int8 else "float32",
-            each.bytes,
-            each.busy_s + each.delay_s,
+            names[each.value], *each.link, "int8" if each.int8 else "float32", each.bytes, each.busy_s + each.delay_s
         )
-        for each in schedule.sent
+        for each in pipeline.transfers
     )
 
 
-def _usage(assembled: Assembled, totals: Totals, timeline: Timeline, schedule: Schedule) -> tuple[DeviceUse, ...]:
+def _usage(assembled: Assembled, totals: Totals, timeline: Timeline, pipeline: Pipeline) -> tuple[DeviceUse, ...]:
     """What a request of one model asks of each device that it uses; memory is that of all models together."""
-    used = {schedule.devices[piece.device] for piece in schedule.pieces}
+    used = {task.device for task in pipeline.tasks}
     found = []
     for device in assembled.cluster.devices:
         if device.name not in used:

@@ -9,12 +9,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from taglio.plan.cost_tables import KINDS, Priced
-from taglio.plan.costs import Costs
+from taglio.plan.costs import KINDS, Costs, Priced
 from taglio.plan.elimination import TooWide
 from taglio.plan.problem import Kind
-from taglio.plan.relaxation import Relaxation
-from taglio.plan.value_tables import States, Tables, split
+from taglio.plan.relaxation import Relaxation, States, Tables, split
 
 _NARROW = 3e5
 
@@ -77,12 +75,6 @@ class EdgeRelaxation:
         self.prices = self.prices + length * slopes
         moved: np.ndarray = np.maximum(0.0, multipliers + length * weight * slope)
         return moved
-
-    def marginals(self) -> np.ndarray:
-        """Lower bounds by label at the best prices."""
-        self.prices = self.best_prices
-        self.relaxation.run(self._loose(self.costs.price(self.best)))
-        return self.relaxation.marginals()
 
     def _loose(self, priced: Priced) -> Priced:
         """The costs with every cut edge shared between its ends."""

@@ -10,15 +10,13 @@ worth it: what is predicted is off by more than their small gain.
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from math import inf
 
 import numpy as np
 
-from taglio.plan.local_search import LocalSearch
+from taglio.plan.placements import Search
 from taglio.plan.problem import Copies, Wires
-from taglio.plan.replay import Played, Replay
-from taglio.plan.timetable import NEVER, Timetable
+from taglio.plan.replay import NEVER, Played, Replay, Timetable
 
 # Placements that stay, the relative difference that two of them have at least, and how many are tried at a time: so
 # many for each block, up to the most.
@@ -34,8 +32,6 @@ _RUN, _CHANGES = 8.0, 3
 # Rounds of a pool that bring nothing, before it gives way to a new one; pools in a row that bring nothing, before there
 # are no more; and so many placements of each are offered.
 _PATIENCE, _FRUITLESS, _OFFERED = 60, 4, 4
-# Parts of the graph that are kept as arrays once they were asked for.
-_KEPT = 2000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,7 +50,7 @@ class Pool:
 
     def __init__(
         self,
-        search: LocalSearch,
+        search: Search,
         tables: Sequence[Timetable],
         *,
         price: float,
@@ -70,7 +66,7 @@ class Pool:
         self.replays = [Replay(each, price) for each in tables]
         self.allowed = problem.allowed.reshape(len(problem.nodes), -1)
         self.random = np.random.default_rng(seed)
-        self._group = lru_cache(_KEPT)(search.groups.__getitem__)
+        self.groups = np.concatenate([groups(each) for each in tables])
         self.labels = np.zeros((0, len(problem.nodes)), dtype=np.intp)
         self.held = np.zeros((0, len(problem.nodes)), dtype=bool)
         self.stages = self.labels
@@ -92,7 +88,7 @@ class Pool:
                 break
             if self._level(ranks[index]) not in seen:
                 seen.add(self._level(ranks[index]))
-                taken = float(self.shares @ np.array(self._simulated(labels[index], tried.stages[index])))
+                taken = float(self.shares @ self._simulated(labels[index], tried.stages[index]))
                 values[index] += self.goal.latency * (taken - tried.latency_s[index])
                 entering.append(index)
         ranks = values * (1.0 + _WORTH * tried.handled)
@@ -113,13 +109,13 @@ class Pool:
     def _level(self, value: float) -> int:
         return round(float(np.log(max(value, 1e-12))) / _APART)
 
-    def run(self, deadline: float, patience: int, *, good_enough: float) -> bool:
+    def run(self, deadline: float, patience: int, *, good_enough: float) -> None:
         """Change and choose until the deadline, until the best is good enough, or until nothing better has come for
-        `patience` rounds: only then there is no point in going on."""
+        `patience` rounds."""
         stalled = 0
         while len(self.values) and time.perf_counter() < deadline and self.values.min() > good_enough:
             if stalled == patience:
-                return True
+                return
             best = self.ranks[0]
             if self.random.random() < _NEW_ORDER:
                 self.known.append(self._new_order())
@@ -128,7 +124,6 @@ class Pool:
                 order = int(self.orders[self._better(1)[0]])
             self.add(*self._changed(self.known[order]), order)
             stalled = 0 if self.ranks[0] < best * (1.0 - 1e-6) else stalled + 1
-        return not len(self.values)
 
     def _new_order(self) -> list[list[int]]:
         if self.random.random() < _ALL_NEW:
@@ -177,8 +172,8 @@ class Pool:
         for labels, stages in zip(self.labels, self.stages, strict=True):
             yield labels.tolist(), self._wires(labels), tuple(stages.tolist())
 
-    def _simulated(self, labels: np.ndarray, stages: np.ndarray) -> list[float]:
-        return self.search.simulated(labels.tolist(), self._wires(labels), stages.tolist())
+    def _simulated(self, labels: np.ndarray, stages: np.ndarray) -> np.ndarray:
+        return self.search.simulated(labels, self._wires(labels), stages)
 
     def _wires(self, labels: np.ndarray) -> Wires:
         wires: list[Mapping[int, Copies]] = [{} for _ in range(len(self.problem.values))]
@@ -226,50 +221,74 @@ class Pool:
         random = self.random
         what = random.random()
         if what < 0.5:
-            return self._group(int(random.integers(len(self.search.groups))))
+            result: np.ndarray = np.flatnonzero(self.groups[int(random.integers(len(self.groups)))])
+            return result
         model = int(random.integers(len(order)))
         first, own = int(random.integers(len(order[model]))), order[model]
         size = 1 + (int(random.exponential(_RUN)) if what < 0.8 else 0)
         return self.models[model].start + np.array(own[first : first + size])
 
 
-class Pools:
-    """One pool after the other, each until it brings nothing more: what they come to differs by several percent."""
+def evolve(search: Search, tables: Sequence[Timetable], deadline: float, *, good_enough: float) -> None:
+    """Offer the search what small changes make of its best placement, and of all on one device: one pool after the
+    other, each until it brings nothing more, for what they come to differs by several percent."""
+    seed = fruitless = 0
+    while search.value > good_enough and fruitless < _FRUITLESS and time.perf_counter() < deadline:
+        pool, before, offered = _begun(search, tables, seed), search.value, 0
+        pool.run(deadline, _PATIENCE, good_enough=good_enough)
+        for labels, wires, stages in pool.plans():
+            totals = replace(search.costs.totals(labels, wires), stages=stages)
+            if offered < _OFFERED and search.kept(totals):
+                search.offer(totals)
+                offered += 1
+        seed, fruitless = seed + 1, fruitless + 1 if search.value == before else 0
 
-    def __init__(self, search: LocalSearch, tables: Sequence[Timetable]) -> None:
-        self.search, self.tables = search, tables
-        self._made = self._fruitless = 0
-        self._last: Pool | None = None
 
-    def run(self, deadline: float, *, good_enough: float) -> None:
-        """Offer the search what small changes make of its best placement, and of all on one device."""
-        search = self.search
-        while search.value > good_enough and self._fruitless < _FRUITLESS and time.perf_counter() < deadline:
-            pool = self._last = self._last or self._begun()
-            ended, before = pool.run(deadline, _PATIENCE, good_enough=good_enough), search.value
-            offered = 0
-            for own, wires, stages in pool.plans():
-                totals = replace(search.costs.totals(own, wires), stages=stages)
-                if search.kept(totals) and offered < _OFFERED:
-                    search.offer(totals)
-                    offered += 1
-            if ended:
-                self._last = None
-                self._fruitless = self._fruitless + 1 if search.value == before else 0
+def _begun(search: Search, tables: Sequence[Timetable], seed: int) -> Pool:
+    problem = search.problem
+    assert search.best is not None, "give the search at least one placement"
+    pool = Pool(search, tables, price=search.value, seed=seed)
+    starts = [list(search.best.labels)]
+    for device in range(len(problem.devices)):
+        here = search.costs.label_device == device
+        # In the first form that is allowed there, elsewhere where none is.
+        starts.append(np.where(pool.allowed & here, 2, pool.allowed).argmax(axis=1).tolist())
+    labels = np.unique(np.array(starts), axis=0)
+    held = np.arange(2 * len(labels)) < len(labels)
+    pool.add(np.tile(labels, (2, 1)), np.repeat(held[:, None], len(problem.nodes), axis=1), most=POOL)
+    return pool
 
-    def _begun(self) -> Pool:
-        search, problem = self.search, self.search.assembled.problem
-        assert search.best is not None, "give the search at least one placement"
-        pool = Pool(search, self.tables, price=search.value, seed=self._made)
-        self._made += 1
-        forms, may = len(problem.forms), problem.allowed.reshape(len(problem.nodes), -1)
-        starts = [list(search.best.labels)]
-        for device in range(len(problem.devices)):
-            here = np.zeros_like(may)
-            here[:, device * forms : (device + 1) * forms] = True
-            # In the first form that is allowed there, elsewhere where none is.
-            starts.append(np.where(may & here, 2, may).argmax(axis=1).tolist())
-        labels = np.unique(np.array(starts), axis=0)
-        held = np.arange(2 * len(labels)) < len(labels)
-        pool.add(np.tile(labels, (2, 1)), np.repeat(held[:, None], len(problem.nodes), axis=1), most=POOL)
-        return pool
+
+def groups(table: Timetable) -> np.ndarray:
+    """Nodes that may move together, for every node of a model with itself: all that leads to it, all that comes of it,
+    all that comes of it alone, and all that leads to it alone; masks over the problem's nodes, each once, small ones
+    first."""
+    before = [[way.producer for way in ways] for ways in table.reads]
+    masks = together(before, [bool(ways) for ways in table.answers])
+    masks = masks[np.unique(np.packbits(masks[:, ::-1], axis=1), axis=0, return_index=True)[1]]
+    masks = masks[np.argsort(masks.sum(axis=1), kind="stable")]
+    result = np.zeros((len(masks), len(table.problem.nodes)), dtype=bool)
+    result[:, table.nodes.start : table.nodes.stop] = masks
+    return result
+
+
+def together(before: Sequence[Sequence[int | None]], ends: Sequence[bool]) -> np.ndarray:
+    """The same for a graph: `before` are the nodes that each node reads from, None for an input, and `ends` says which
+    the caller reads."""
+    after: list[list[int | None]] = [[None] if end else [] for end in ends]
+    leads, comes_alone, leads_alone = (np.eye(len(before), dtype=bool) for _ in range(3))
+    for node, sources in enumerate(before):
+        for source in sources:
+            if source is not None:
+                leads[node] |= leads[source]
+                after[source].append(node)
+    # Dominators: those of a node are what those of all nodes before it share.
+    for table, order, next_to in (
+        (comes_alone, range(len(before)), before),
+        (leads_alone, reversed(range(len(before))), after),
+    ):
+        for node in order:
+            near = [each for each in next_to[node] if each is not None]
+            if near and len(near) == len(next_to[node]):
+                table[node] |= np.logical_and.reduce(table[near])
+    return np.concatenate([leads, leads.T, comes_alone.T, leads_alone.T])

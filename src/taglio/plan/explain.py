@@ -4,13 +4,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
 
+from taglio.cluster.changes import changed
 from taglio.cluster.devices import Cluster
 from taglio.errors import BadOption, Infeasible
-from taglio.plan.objective import Objective
 from taglio.plan.place import Answer, place
 from taglio.plan.result import Plan
-from taglio.plan.what_if import changed
-from taglio.plan.workload import Workload
+from taglio.plan.workload import Objective, Workload
 
 # How much looser a limit is tried.
 _LOOSER = 1.5
@@ -97,7 +96,7 @@ def what_if(
     objective: Objective,
     plan_again: Again,
 ) -> Alternative:
-    """The plan if `text` were so (see what_if.py), beside today's. `workloads` gives them for a changed cluster."""
+    """The plan if `text` were so (cluster/changes.py), beside today's; `workloads` gives them for a changed cluster."""
     base = plan_again(workloads(cluster), cluster)
     other = changed(cluster, text)
     try:

@@ -14,12 +14,11 @@ from typing import Literal
 import numpy as np
 
 from taglio.errors import Infeasible
+from taglio.plan.assemble import request_shares
 from taglio.plan.describe import loads
-from taglio.plan.objective import Objective, parse_objective
 from taglio.plan.place import Answer
 from taglio.plan.result import Plan
-from taglio.plan.tables import request_shares
-from taglio.plan.workload import Workload
+from taglio.plan.workload import Objective, Workload, parse_objective
 
 Axis = Literal["error", "energy", "throughput"]
 AXES: tuple[Axis, ...] = ("error", "energy", "throughput")

@@ -10,18 +10,17 @@ import numpy as np
 
 from taglio.cluster.devices import Cluster
 from taglio.errors import BadOption, Infeasible
-from taglio.plan.assemble import Assembled, assemble, labels_of
+from taglio.plan.assemble import Assembled, assemble, busy_times, labels_of, request_shares, resources
 from taglio.plan.check import check
 from taglio.plan.costs import evaluate
 from taglio.plan.critical_path import shorten
 from taglio.plan.describe import describe, latencies, loads
-from taglio.plan.objective import Objective
+from taglio.plan.placements import beyond_blocks
 from taglio.plan.problem import ENERGY, LATENCY, Totals, switching
 from taglio.plan.result import Plan, Status
 from taglio.plan.solve import solve
-from taglio.plan.tables import busy_times, request_shares
 from taglio.plan.throughput import fastest_stream, totals_of
-from taglio.plan.workload import Workload
+from taglio.plan.workload import Objective, Workload
 
 GAP = 5e-3
 # What a later objective may give up of an earlier one, so that rounding does not forbid all but one plan.
@@ -33,7 +32,7 @@ _TOO_CLOSE = (
 )
 # Of the time for a shortest critical path, what the plan of the least sum gets, where the search begins.
 _STARTING_SHARE = 0.15
-# Of the time that goes by, what a device may be busy, but for rounding.
+# So much of what is wanted may be used, but for rounding.
 _FULL = 1.0 + 1e-6
 
 
@@ -93,83 +92,26 @@ def place(
     """The best plans found within `gap` or `time_limit_s`, checked. Raises Infeasible with the smallest set of limits
     that contradict each other, or where none was found that keeps limits on energy or rates with what components cost
     beyond their blocks."""
-    works, where = list(workloads), cluster
+    wanted = {each.name: each.upper for each in resources(workloads, cluster, objective.goal)}
+    uppers = dict(wanted)
     for number in range(_ROUNDS):
-        found = _place(works, where, objective, running, gap, time_limit_s)
+        found = _place(workloads, cluster, objective, running, gap, time_limit_s, uppers)
         if found is None:
             raise Infeasible(_why(workloads, cluster) if number == 0 else _TOO_CLOSE)
         # What components cost beyond their blocks is known once they are: limits, which are on blocks, are tightened.
-        tighter = _tighter(works, workloads, where, cluster, found, number)
-        if tighter is None:
+        # The first time by hardly more than needed, since plans that take more for their blocks may have fewer
+        # components, and each time by more.
+        beyond, kept = beyond_blocks(found.assembled, found.totals), True
+        for each, blocks, more in zip(found.assembled.problem.resources, found.totals.resources, beyond, strict=True):
+            if each.kind != LATENCY and blocks + more > wanted.get(each.name, inf) * _FULL:
+                uppers[each.name], kept = float(blocks) * max(0.0, 1.0 - 1e-3 * 4.0**number), False
+        if kept:
             break
-        works, where = tighter
     else:
         raise Infeasible(_TOO_CLOSE)
-    plans = tuple(replace(plan, limits=each.limits) for plan, each in zip(found.plans, workloads, strict=True))
-    found = replace(found, plans=plans, assembled=replace(found.assembled, workloads=tuple(workloads)))
-    work = zip(workloads, found.plans, strict=True)
-    for workload, plan in work:
+    for workload, plan in zip(workloads, found.plans, strict=True):
         check(workload.graph, workload.profiles, workload.error, cluster, plan, max_noise=workload.noise_limits)
     return found
-
-
-def _tighter(
-    works: Sequence[Workload],
-    wanted: Sequence[Workload],
-    where: Cluster,
-    cluster: Cluster,
-    found: Answer,
-    number: int,
-) -> tuple[list[Workload], Cluster] | None:
-    """Limits that these plans' blocks break, where with their components they break those that are wanted; None where
-    they keep them. The first time by hardly more than needed, since plans of more joules for their blocks may have
-    fewer components, and each time by more."""
-    tightened, changed = [], False
-    below, times = max(0.0, 1.0 - 1e-3 * 4.0**number), 2.0**number
-    watts = {device.name: device.active_watts for device in cluster.devices}
-    # By device, the most that one model takes of it: joules, and of these what is not its blocks'.
-    spent: dict[str, tuple[float, float]] = {}
-    for model, (work, each, plan) in enumerate(zip(works, wanted, found.plans, strict=True)):
-        limits, asked = work.limits, each.limits
-        joules = plan.predicted_joules.value if plan.predicted_joules is not None else 0.0
-        overhead_s = dict(zip(watts, found.assembled.overhead_s[model], strict=True))
-        beyond = dict.fromkeys(watts, 0.0)
-        for piece in plan.pieces:
-            beyond[piece.device] += watts[piece.device] * float(overhead_s[piece.device])
-        if asked.max_energy_joules is not None and joules > asked.max_energy_joules:
-            limits = replace(limits, max_energy_joules=(joules - sum(beyond.values())) * below)
-            changed = True
-        rate = plan.predicted_rate_per_s
-        if asked.min_rate_per_s is not None and rate is not None and rate.value < asked.min_rate_per_s:
-            limits = replace(
-                limits,
-                min_rate_per_s=(limits.min_rate_per_s or 0.0) * (1.01 * asked.min_rate_per_s / rate.value) ** times,
-            )
-            changed = True
-        for use in plan.usage:
-            sent = sum(
-                crossing.bytes * link.joules_per_byte
-                for crossing in plan.crossings
-                if crossing.source == use.device
-                and (link := cluster.link(crossing.source, crossing.target)) is not None
-            )
-            here = use.predicted_joules + sent, beyond[use.device]
-            spent[use.device] = max(spent.get(use.device, here), here)
-        tightened.append(replace(work, limits=limits))
-    more = max((work.rate_per_s or 1.0) / (each.rate_per_s or 1.0) for work, each in zip(works, wanted, strict=True))
-    load = max(found.loads().values(), default=0.0) / more
-    if load > _FULL:
-        factor = (1.01 * load) ** times
-        tightened = [replace(each, rate_per_s=each.rate_per_s and each.rate_per_s * factor) for each in tightened]
-        changed = True
-    devices = []
-    for device, asked_of in zip(where.devices, cluster.devices, strict=True):
-        joules, besides = spent.get(device.name, (0.0, 0.0))
-        if joules > asked_of.energy_cap_joules:
-            device = replace(device, energy_cap_joules=(joules - besides) * below)  # noqa: PLW2901
-            changed = True
-        devices.append(device)
-    return (tightened, replace(where, devices=tuple(devices))) if changed else None
 
 
 def _place(
@@ -179,8 +121,11 @@ def _place(
     running: Running | None,
     gap: float,
     time_limit_s: float,
+    uppers: Mapping[str, float],
 ) -> Answer | None:
     assembled = assemble(workloads, cluster, objective.goal)
+    held = tuple(replace(each, upper=uppers[each.name]) for each in assembled.problem.resources)
+    assembled = replace(assembled, problem=replace(assembled.problem, resources=held))
     start = None if running is None else _labels(assembled, running.plans)
     if start is not None and running is not None:
         costs = np.full(len(assembled.problem.nodes), running.switching_cost)
@@ -230,9 +175,8 @@ def _one(
         return None
     begin = [totals] if start is None else [totals, evaluate(free_of.problem, start)]
     left = time_limit_s - (time.perf_counter() - begun)
-    best = shorten(free_of, objective.goal, begin, gap=gap, time_limit_s=left)
-    found = Answer((), free_of, best.totals, best.value, best.bound)
-    taken = latencies(free_of, best.totals)
+    found = Answer((), free_of, *shorten(free_of, objective.goal, begin, gap=gap, time_limit_s=left))
+    taken = latencies(free_of, found.totals)
     limits = [each.limits.max_latency_s for each in assembled.workloads]
     kept = all(limit is None or each <= limit * (1.0 + 1e-6) for each, limit in zip(taken, limits, strict=True))
     return found if kept else None
@@ -301,7 +245,8 @@ def conflict(workloads: Sequence[Workload], cluster: Cluster, time_limit_s: floa
                 case = drop[1](case)
         left = max(0.5, deadline - time.perf_counter())
         try:
-            return _place(*case, Objective("sum"), None, 0.5, left) is not None
+            uppers = {each.name: each.upper for each in resources(*case, Objective("sum").goal)}
+            return _place(*case, Objective("sum"), None, 0.5, left, uppers) is not None
         except BadOption:
             return False
 

@@ -182,53 +182,31 @@ class Problem:
         return divmod(label, len(self.forms))
 
     def check(self) -> None:
-        """Raise BadOption for arrays that do not fit each other, unsorted nodes, or negative costs."""
-        n, d, f = len(self.nodes), len(self.devices), len(self.forms)
-        v, e = len(self.values), len(self.values.readers)
-        shapes: list[tuple[str, np.ndarray, tuple[int, ...]]] = [
-            ("seconds", self.seconds, (n, d, f)),
-            ("allowed", self.allowed, (n, d, f)),
-            ("model", self.model, (n,)),
-            ("producer", self.values.producer, (v,)),
-            ("home", self.values.home, (v,)),
-            ("model of a value", self.values.model, (v,)),
-            ("start", self.values.start, (v + 1,)),
-            ("strict", self.values.strict, (e,)),
-            ("quantize_s", self.values.quantize_s, (v, 2, d)),
-            ("dequantize_s", self.values.dequantize_s, (v, d)),
-            ("float_bytes", self.values.float_bytes, (v,)),
-            ("int8_bytes", self.values.int8_bytes, (v,)),
-        ]
-        for resource in self.resources:
-            shapes += [
-                (f"{resource.name}.device", resource.device, (d,)),
-                (f"{resource.name}.link", resource.link, (d, d)),
-            ]
-            shapes += [(f"{resource.name}.byte", resource.byte, (d, d))]
-        for noise in self.noises:
-            shapes += [(f"{noise.name}.own", noise.own, (n, f)), (f"{noise.name}.edge", noise.edge, (e,))]
-            shapes += [(f"{noise.name}.wire", noise.wire, (e,))]
+        """Raise BadOption for negative costs, unsorted nodes, or a node that may take no label."""
+        values = self.values
+        amounts = [("float_bytes", values.float_bytes), ("int8_bytes", values.int8_bytes)]
+        for each in self.resources:
+            amounts += [(f"{each.name}.{name}", getattr(each, name)) for name in ("device", "link", "byte")]
+        for bound in self.noises:
+            amounts += [(f"{bound.name}.{name}", getattr(bound, name)) for name in ("own", "edge", "wire")]
         if self.memory is not None:
-            shapes += [("capacity", self.memory.capacity, (d,)), ("weights", self.memory.weights, (n, f))]
-        for name, array, shape in shapes:
-            if array.shape != shape:
-                raise BadOption(f"the problem's {name} has shape {array.shape}, {shape} was expected")
-        for name, array, _ in shapes:
-            if name in _SIGNED and not np.isfinite(array).all():
+            amounts += [("capacity", self.memory.capacity), ("weights", self.memory.weights)]
+        # A change of type may save its neighbours more time than it takes.
+        signed = (("seconds", self.seconds), ("quantize_s", values.quantize_s), ("dequantize_s", values.dequantize_s))
+        for name, array in signed:
+            if not np.isfinite(array).all():
                 raise BadOption(f"the problem's {name} has an entry that is not finite")
-            if name not in (*_SIGNED, "allowed", "producer", "strict") and not np.all(np.nan_to_num(array) >= 0.0):
+        for name, array in amounts:
+            if not np.all(np.nan_to_num(array) >= 0.0):
                 raise BadOption(f"the problem's {name} has a negative entry: only seconds may be saved")
-        producer = self.values.producer[self.values.edge_value()]
-        late = (self.values.readers != CALLER) & (producer >= self.values.readers)
+        producer = values.producer[values.edge_value()]
+        late = (values.readers != CALLER) & (producer >= values.readers)
         if late.any():
-            name = self.nodes[int(self.values.readers[np.argmax(late)])]
+            name = self.nodes[int(values.readers[np.argmax(late)])]
             raise BadOption(f"node {name} reads a value before it is written: nodes stand in topological order")
-        for node in np.flatnonzero(~self.allowed.reshape(n, -1).any(axis=1)):
+        for node in np.flatnonzero(~self.allowed.reshape(len(self.nodes), -1).any(axis=1)):
             raise BadOption(f"node {self.nodes[int(node)]} has no allowed label: loosen its pins")
 
-
-# Times that may be negative: a change of type may save its neighbours more than it takes.
-_SIGNED = ("seconds", "quantize_s", "dequantize_s")
 
 # Copies that each other device gets of each value: wires[value][device].
 Wires = tuple[Mapping[int, Copies], ...]
@@ -239,7 +217,7 @@ class Totals:
     """What a labelling costs: the objective, each resource, each noise sum, weight and peak bytes per device.
 
     `broken` names every limit that does not hold, and pairs and implications that are forbidden. `stages` are those of
-    its device that nodes run in (partition.py), none where all run in the first; they cost nothing in here.
+    its device that nodes run in (schedule.py), none where all run in the first; they cost nothing in here.
     """
 
     labels: tuple[int, ...]

@@ -1,5 +1,10 @@
 """From labels and copies to the components, transfers and times of one request. Chooses nothing; see simulate.py.
 
+Blocks on one device form one component unless a path between them leaves the device and comes back, or a plan puts
+them in different stages of it: what a stage writes leaves before the next one runs. A block's level is the largest
+number of changes of device or stage on a path to it; a component is the blocks of one device, stage and level. What a
+component reads comes from lower levels or from itself, so components cannot wait for each other in a circle.
+
 What a change of type costs is paid where it happens: a float value is quantised once by the component that writes it if
 anybody takes its int8 copy, and by each component that takes the float copy and reads int8; each float reader of an
 int8 copy dequantises for itself. An input that travels as int8 is quantised by a component of its own on the start
@@ -7,232 +12,166 @@ device, an output that arrives as int8 dequantised by another. On one device a v
 where it is written so, or where all its readers there read int8.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Hashable, Mapping, Sequence
 from math import inf
 
 import numpy as np
 
+from taglio.model.graph import Graph
 from taglio.plan.assemble import Assembled
-from taglio.plan.partition import levels
+from taglio.plan.costs import copies_of
 from taglio.plan.problem import CALLER, SOURCE, Copies, Kind, Wires
 from taglio.plan.simulate import Pipeline, Task, Transfer
 
-INPUT, OUTPUT = "input", "output"
+
+def levels(sources: Sequence[Sequence[int]], places: Sequence[Hashable]) -> list[int]:
+    """Level of every node; `sources` are the nodes that each reads from, all before it, `places` device and stage."""
+    level: list[int] = []
+    for node, read in enumerate(sources):
+        here = places[node]
+        level.append(max((level[each] + (places[each] != here) for each in read), default=0))
+    return level
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """One component of a request: its device, its node numbers (none for a pair at an input or output), its seconds,
-    and those that its messages then take of the device."""
-
-    name: str
-    device: int
-    nodes: tuple[int, ...]
-    seconds: float
-    sending_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Sent:
-    """A copy of a value on its way: from one piece (None: the caller) to those on one device that read it."""
-
-    value: int
-    source: int | None
-    targets: tuple[int, ...]
-    ends: tuple[int, int]
-    int8: bool
-    bytes: float
-    busy_s: float
-    delay_s: float
-    answers: bool
-    receiving_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Schedule:
-    """The pieces of one model in running order, and what is sent between them."""
-
-    pieces: tuple[Piece, ...]
-    sent: tuple[Sent, ...]
-    devices: tuple[str, ...]
-    names: tuple[str, ...]
-    processors: tuple[tuple[str, str], ...] = ()
-
-    def pipeline(self) -> Pipeline:
-        """What the simulator plays."""
-        names = self.devices
-        return Pipeline(
-            tuple(Task(piece.name, names[piece.device], piece.seconds, piece.sending_s) for piece in self.pieces),
-            tuple(
-                Transfer(
-                    f"{self.names[each.value]} ({'int8' if each.int8 else 'float32'})",
-                    each.source,
-                    each.targets,
-                    (names[each.ends[0]], names[each.ends[1]]),
-                    each.busy_s,
-                    each.delay_s,
-                    each.bytes,
-                    each.answers,
-                    each.receiving_s,
-                )
-                for each in self.sent
-            ),
-            self.processors,
-        )
-
-
-# Stand for the two pieces that hold no block, until all pieces are counted.
-_AT_INPUT, _AT_OUTPUT = -1, -2
+def components(graph: Graph, devices: Mapping[str, str], stages: Mapping[str, int] | None = None) -> dict[str, str]:
+    """Component of every block, as "index-device", in an order in which components can run; `stages` are those of
+    blocks that are not in the first."""
+    tensors = graph.tensor_map()
+    index = {block.name: position for position, block in enumerate(graph.blocks)}
+    sources = [
+        [index[source] for name in block.inputs if (source := tensors[name].producer) is not None]
+        for block in graph.blocks
+    ]
+    places = [(devices[block.name], (stages or {}).get(block.name, 0)) for block in graph.blocks]
+    key = {
+        block.name: (level, *places[index[block.name]])
+        for block, level in zip(graph.blocks, levels(sources, places), strict=True)
+    }
+    label = {each: f"{position}-{each[1]}" for position, each in enumerate(sorted(set(key.values())))}
+    return {name: label[key[name]] for name in sorted(key, key=key.__getitem__)}
 
 
 class Scheduler:
-    """Makes schedules of one model of a problem, many times."""
+    """Makes pipelines of one model of a problem, many times."""
 
     def __init__(self, assembled: Assembled, model: int) -> None:
         problem, cluster = assembled.problem, assembled.cluster
         values = problem.values
         self.problem, self.nodes = problem, assembled.nodes(model)
-        self.edges: dict[int, list[int]] = {}
+        self.values = np.flatnonzero(values.model == model)
+        edges = np.flatnonzero(values.model[values.edge_value()] == model)
+        self.owner = np.repeat(np.arange(len(self.values)), np.diff(values.start)[self.values])
+        self.called, self.written = values.readers[edges] == CALLER, values.producer[self.values] != SOURCE
+        self.reader = np.where(self.called, 0, values.readers[edges] - self.nodes.start)
+        self.producer = np.where(self.written, values.producer[self.values] - self.nodes.start, 0)
         self.sources: list[list[int]] = [[] for _ in self.nodes]
-        for value in np.flatnonzero(values.model == model).tolist():
-            self.edges[value] = list(range(int(values.start[value]), int(values.start[value + 1])))
-            for edge in self.edges[value]:
-                if values.readers[edge] != CALLER and values.producer[value] != SOURCE:
-                    reader = int(values.readers[edge]) - self.nodes.start
-                    self.sources[reader].append(int(values.producer[value]) - self.nodes.start)
+        for value, reader in zip(self.owner[~self.called].tolist(), self.reader[~self.called].tolist(), strict=True):
+            if self.written[value]:
+                self.sources[reader].append(int(self.producer[value]))
         self.names = tuple(device.name for device in cluster.devices)
+        self.alphabetical = np.argsort(np.argsort(self.names))
         self.processors = tuple((each.name, each.processor) for each in cluster.devices if each.processor)
         self.home = self.names.index(cluster.start)
         links = [[cluster.link(a, b) for b in self.names] for a in self.names]
         self.gap_s = [[each.gap_s if each else 0.0 for each in row] for row in links]
         self.delay_s = [[each.latency_s - each.gap_s if each else inf for each in row] for row in links]
         self.byte_s = [[1.0 / each.bandwidth_bytes_per_s if each else inf for each in row] for row in links]
-        self.overhead_s = [float(each) for each in assembled.overhead_s[model]]
-        self.devices = cluster.devices
-        self.readers = [int(each) for each in values.readers]
-        self.producer = [int(each) for each in values.producer]
-        self.seconds = problem.seconds.reshape(len(problem.nodes), -1)
+        self.overhead_s, self.devices = assembled.overhead_s[model], cluster.devices
+        self.seconds = problem.seconds.reshape(len(problem.nodes), -1)[self.nodes.start : self.nodes.stop]
+        self.reads, self.writes = (
+            np.array([int(each) for each in kinds])
+            for kinds in ([form.reads for form in problem.forms], [form.writes for form in problem.forms])
+        )
 
-    def schedule(self, labels: Sequence[int], wires: Wires, stages: Sequence[int] = ()) -> Schedule:
-        """The schedule of `labels` (of all nodes) with the copies `wires`; `stages` are all nodes', or none."""
-        draft = _Draft(self, labels, stages)
-        for value in self.edges:
-            draft.pass_on(value, wires[value])
-        return draft.finish()
-
-
-class _Draft:
-    """One schedule in the making."""
-
-    def __init__(self, scheduler: Scheduler, labels: Sequence[int], stages: Sequence[int]) -> None:
-        self._s, nodes = scheduler, scheduler.nodes
-        split = {node: scheduler.problem.split(int(labels[node])) for node in nodes}
-        self._form = {node: scheduler.problem.forms[form] for node, (_, form) in split.items()}
-        places = [(scheduler.names[split[node][0]], stages[node] if stages else 0, split[node][0]) for node in nodes]
-        key = dict(zip(nodes, zip(levels(scheduler.sources, places), places, strict=True), strict=True))
-        order = {each: index for index, each in enumerate(sorted(set(key.values())))}
-        self._piece = {node: order[key[node]] for node in nodes}
-        self._device = {index: device for (_, (_, _, device)), index in order.items()}
-        self._device |= {_AT_INPUT: scheduler.home, _AT_OUTPUT: scheduler.home}
-        self._time = {index: scheduler.overhead_s[device] for index, device in self._device.items()}
-        self._members: dict[int, list[int]] = {index: [] for index in self._device}
-        for node in nodes:
-            self._members[self._piece[node]].append(node)
-            self._time[self._piece[node]] += float(scheduler.seconds[node, labels[node]])
-        self._sent: list[Sent] = []
-        self._used: set[int] = set()
-
-    def pass_on(self, value: int, copies: Mapping[int, Copies]) -> None:
-        """Send a value to its readers, and charge what changing its type costs."""
-        s, values = self._s, self._s.problem.values
-        made = s.producer[value]
-        kind = Kind.FLOAT if made == SOURCE else self._form[made].writes
-        source = None if made == SOURCE else self._piece[made]
-        home = s.home if source is None else self._device[source]
-        quantizes = False  # where it is written
-        sends: dict[tuple[int, bool], list[int | None]] = {}
-        for piece, (ints, floats) in self._wanted(value).items():
-            device = s.home if piece is None else self._device[piece]
-            if device == home and (piece is None or piece == source):
-                if source is not None and kind == Kind.INT8:
-                    self._time[source] += floats * float(values.dequantize_s[value, device])
-                quantizes |= kind != Kind.INT8 and ints > 0
-                continue
-            if device == home and source is None:  # an input that is there already
-                arrives = Copies.FLOAT
-            elif device == home:
-                arrives = Copies.INT8 if kind == Kind.INT8 or not floats else Copies.FLOAT
-            else:
-                arrives = copies[device]
-            at = _AT_OUTPUT if piece is None else piece
-            restored = floats if not arrives & Copies.FLOAT else 0
-            made_int8 = ints > 0 and not arrives & Copies.INT8
-            self._time[at] += restored * float(values.dequantize_s[value, device])
-            self._time[at] += made_int8 * float(values.quantize_s[value, 0, device])
-            if arrives & Copies.INT8 and (ints or restored):
-                quantizes |= kind != Kind.INT8
-                sends.setdefault((device, True), []).append(piece)
-            if arrives & Copies.FLOAT and (floats or made_int8) and not (source is None and device == home):
-                sends.setdefault((device, False), []).append(piece)
-        if quantizes:
-            at = _AT_INPUT if source is None else source
-            self._time[at] += float(values.quantize_s[value, min(int(kind), 1), home])
-            self._used |= {at}
-        for (device, int8), pieces in sends.items():
-            leaves = _AT_INPUT if source is None and int8 else source
-            self._send(value, leaves, (home, device), int8=int8, pieces=pieces)
-
-    def _wanted(self, value: int) -> dict[int | None, tuple[int, int]]:
-        """Readers in int8 and in float by piece; None is the caller."""
-        found: dict[int | None, tuple[int, int]] = {}
-        for edge in self._s.edges[value]:
-            reader = self._s.readers[edge]
-            piece = None if reader == CALLER else self._piece[reader]
-            int8 = reader != CALLER and self._form[reader].reads == Kind.INT8
-            ints, floats = found.get(piece, (0, 0))
-            found[piece] = (ints + int8, floats + (not int8))
-        return found
-
-    def _send(
-        self, value: int, source: int | None, ends: tuple[int, int], *, int8: bool, pieces: Sequence[int | None]
-    ) -> None:
-        values = self._s.problem.values
-        size = float((values.int8_bytes if int8 else values.float_bytes)[value])
-        answers = None in pieces and not int8
-        targets = [piece for piece in pieces if piece is not None]
-        if None in pieces and int8:
-            targets.append(_AT_OUTPUT)
-            self._used |= {_AT_OUTPUT}
-        busy_s = self._s.gap_s[ends[0]][ends[1]] + size * self._s.byte_s[ends[0]][ends[1]]
-        delay_s = self._s.delay_s[ends[0]][ends[1]]
-        receiving_s = self._s.devices[ends[1]].receiving_s(size) if ends[0] != ends[1] else 0.0
-        self._sent.append(Sent(value, source, tuple(targets), ends, int8, size, busy_s, delay_s, answers, receiving_s))
-
-    def finish(self) -> Schedule:
-        """The pieces in running order: an input's own first, an output's last."""
-        order = sorted(index for index in self._device if index >= 0)
-        order = [_AT_INPUT] * (_AT_INPUT in self._used) + order + [_AT_OUTPUT] * (_AT_OUTPUT in self._used)
-        place = {index: position for position, index in enumerate(order)}
-        sending_s = dict.fromkeys(order, 0.0)
-        for each in self._sent:
-            if each.source is not None and each.ends[0] != each.ends[1]:
-                sending_s[each.source] += self._s.devices[each.ends[0]].sending_s(each.bytes)
-        pieces = []
-        for index in order:
-            device, nodes = self._device[index], tuple(self._members[index])
-            name = self._s.names[device]
-            label = {_AT_INPUT: f"{INPUT}-{name}", _AT_OUTPUT: f"{OUTPUT}-{name}"}.get(index, f"{index}-{name}")
-            # A change of type may save time, but no component takes less than none.
-            pieces.append(Piece(label, device, nodes, max(0.0, self._time[index]), sending_s[index]))
-        found = [
-            replace(
-                each,
-                source=None if each.source is None else place[each.source],
-                targets=tuple(place[target] for target in each.targets),
+    def schedule(  # noqa: PLR0915
+        self, labels: Sequence[int] | np.ndarray, wires: Wires | np.ndarray, stages: Sequence[int] | np.ndarray = ()
+    ) -> Pipeline:
+        """What one request does under `labels` (of all nodes) with the copies `wires`, given as a plan has them or by
+        (value, device); `stages` are all nodes', or none."""
+        problem, values, mine = self.problem, self.problem.values, slice(self.nodes.start, self.nodes.stop)
+        copies = wires if isinstance(wires, np.ndarray) else copies_of(wires, len(self.names))
+        own = np.asarray(labels)[mine]
+        device, form = np.divmod(own, len(problem.forms))
+        stage = np.asarray(stages)[mine] if len(stages) else np.zeros(len(own), dtype=np.intp)
+        place = self.alphabetical[device] * (1 + int(stage.max(initial=0))) + stage
+        level = np.array(levels(self.sources, place.tolist()), dtype=np.intp)
+        # Pieces stand in running order: an input's own, 0, first, and an output's last.
+        found, piece = np.unique(level * (1 + int(place.max(initial=0))) + place, return_inverse=True)
+        piece, last = piece + 1, len(found) + 1
+        at = np.full(last + 1, self.home)
+        at[piece] = device
+        seconds = self.overhead_s[at].astype(float)
+        np.add.at(seconds, piece, self.seconds[np.arange(len(own)), own])
+        # Values: where they are written, and in which kind; edges: where they are read, and how.
+        owner, value = self.owner, self.values
+        source = np.where(self.written, piece[self.producer], 0)
+        kind = np.where(self.written, self.writes[form[self.producer]], int(Kind.FLOAT))
+        whole, home = kind == Kind.INT8, at[source]
+        target = np.where(self.called, last, piece[self.reader])
+        int8 = ~self.called & (self.reads[form[self.reader]] == Kind.INT8)
+        inside = (at[target] == home[owner]) & (self.called | (self.written[owner] & (target == source[owner])))
+        restored = owner[inside & ~int8 & whole[owner]]
+        np.add.at(seconds, source[restored], values.dequantize_s[value[restored], home[restored]])
+        quantised = np.zeros(len(value), dtype=bool)
+        quantised[owner[inside & int8]] = True
+        # Readers of a value in another component are served together.
+        groups, member = np.unique((owner * (last + 1) + target)[~inside], return_inverse=True)
+        v, to = np.divmod(groups, last + 1)
+        ints = np.bincount(member[int8[~inside]], minlength=len(groups))
+        floats = np.bincount(member, minlength=len(groups)) - ints
+        near, there = at[to] == home[v], at[to]
+        stays = np.where(self.written[v] & (whole[v] | (floats == 0)), int(Copies.INT8), int(Copies.FLOAT))
+        got = np.where(near, stays, copies[value[v], there])
+        as_float, as_int8 = (got & int(Copies.FLOAT)) > 0, (got & int(Copies.INT8)) > 0
+        restores, again = np.where(as_float, 0, floats), (ints > 0) & ~as_int8
+        np.add.at(seconds, to, restores * values.dequantize_s[value[v], there])
+        np.add.at(seconds, to, again * values.quantize_s[value[v], 0, there])
+        sent_int8 = as_int8 & ((ints > 0) | (restores > 0))
+        sent_float = as_float & ((floats > 0) | again) & ~(near & ~self.written[v])
+        quantised[v[sent_int8]] = True
+        here = np.flatnonzero(quantised & ~whole)
+        np.add.at(seconds, source[here], values.quantize_s[value[here], np.minimum(kind[here], 1), home[here]])
+        used = np.ones(last + 1, dtype=bool)
+        used[0], used[last] = bool((~self.written[here]).any()), bool(sent_int8[to == last].any())
+        number = np.cumsum(used) - 1
+        sends: dict[tuple[int, int, bool], list[int]] = {}
+        for which, narrow in ((sent_int8, True), (sent_float, False)):
+            for each in np.flatnonzero(which).tolist():
+                sends.setdefault((int(v[each]), int(there[each]), narrow), []).append(int(to[each]))
+        sending_s, transfers = np.zeros(last + 1), []
+        for (index, end, narrow), pieces in sorted(sends.items()):
+            start = int(home[index])
+            made_by = int(source[index]) if self.written[index] or narrow else None
+            size = float((values.int8_bytes if narrow else values.float_bytes)[value[index]])
+            receiving_s = self.devices[end].receiving_s(size) if start != end else 0.0
+            if made_by is not None and start != end:
+                sending_s[made_by] += self.devices[start].sending_s(size)
+            transfers.append(
+                Transfer(
+                    f"{values.names[value[index]]} ({'int8' if narrow else 'float32'})",
+                    None if made_by is None else int(number[made_by]),
+                    tuple(int(number[each]) for each in pieces if each != last or narrow),
+                    (self.names[start], self.names[end]),
+                    self.gap_s[start][end] + size * self.byte_s[start][end],
+                    self.delay_s[start][end],
+                    size,
+                    last in pieces and not narrow,
+                    receiving_s,
+                    int(value[index]),
+                    narrow,
+                )
             )
-            for each in self._sent
-        ]
         # What is needed first leaves first, as the engine sends it.
-        sent = tuple(sorted(found, key=lambda each: min(each.targets, default=len(pieces))))
-        return Schedule(tuple(pieces), sent, self._s.names, self._s.problem.values.names, self._s.processors)
+        count = int(used.sum())
+        transfers.sort(key=lambda each: min(each.targets, default=count))
+        nodes: list[list[int]] = [[] for _ in at]
+        for node, each in zip(self.nodes, piece.tolist(), strict=True):
+            nodes[each].append(node)
+        tasks = []
+        for each in np.flatnonzero(used).tolist():
+            name = {0: "input", last: "output"}.get(each, str(each - 1))
+            where = self.names[at[each]]
+            # A change of type may save time, but no component takes less than none.
+            taken_s = max(0.0, float(seconds[each]))
+            tasks.append(Task(f"{name}-{where}", where, taken_s, float(sending_s[each]), tuple(nodes[each])))
+        return Pipeline(tuple(tasks), tuple(transfers), self.processors)

@@ -11,17 +11,18 @@ the last part of a transfer is. Equal inputs give equal timelines.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from math import inf
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A component and what it takes on its device, and what sending all that it wrote takes there after its end."""
+    """A component and what it takes on its device, and what sending all that it wrote takes there after its end;
+    `nodes` are its blocks in a problem."""
 
     name: str
     device: str
     seconds: float
     sending_s: float = 0.0
+    nodes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,7 @@ class Transfer:
 
     `source` is the index of the task that writes it, None for a request's input; `targets` are those that read it;
     `answers` says whether the caller reads it at the target. `receiving_s` of its way, or as much as there is, are
-    the target device's work.
+    the target device's work. `value` is its number in a problem, `int8` how it is sent.
     """
 
     name: str
@@ -42,6 +43,8 @@ class Transfer:
     bytes: float = 0.0
     answers: bool = False
     receiving_s: float = 0.0
+    value: int = -1
+    int8: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,22 +95,10 @@ class Timeline:
         """Seconds from each request's arrival to its end."""
         return tuple(end - arrival for arrival, end in zip(self.arrivals_s, self.ends_s, strict=True))
 
-    def rate_per_s(self) -> float:
-        """Requests a second between the first and the last end; infinite where nothing takes time."""
-        ends = sorted(self.ends_s)
-        if len(ends) < 2:
-            return 1.0 / ends[0] if ends and ends[0] > 0.0 else inf
-        return (len(ends) - 1) / (ends[-1] - ends[0]) if ends[-1] > ends[0] else inf
-
 
 def simulate(pipelines: Sequence[Pipeline], requests: Sequence[Request] = (Request(),)) -> Timeline:
     """The timeline of `requests`. Raises ValueError where tasks wait for each other in a circle."""
     return _Run(pipelines, requests).timeline()
-
-
-def stream(pipeline: Pipeline, count: int) -> Timeline:
-    """`count` requests of one model, all there from the start: what the busiest device or link lets through."""
-    return simulate([pipeline], [Request()] * count)
 
 
 def link_name(link: tuple[str, str]) -> str:

@@ -3,13 +3,11 @@
 1. Lagrangian bound: the limits are priced (cutting_planes.py), and what is left is eliminated exactly (relaxation.py);
    first with every value split into two-ended parts, then exactly over the labels that can still be in a better plan:
    those whose min-marginal is below what is known to be reachable.
-2. Incumbents: the Lagrangian's answers that are nearest to the limits, improved by single moves and pairs (descent.py).
-3. Branch and bound (branch_and_bound.py) looks for plans barely above the bound, then further up, and proves where
-   there are none.
-4. What the gap still allows goes to HiGHS (milp.py), over the labels that are left.
+2. Branch and bound (branch_and_bound.py) looks for plans barely above the bound, then further up, and proves where
+   there are none; its answers that are near to a plan are improved by single moves and pairs (descent.py).
+3. Where every label is decided, HiGHS chooses the copies (copies.py).
 
-In a graph too wide to eliminate, edges are relaxed and priced as limits are (edge_relaxation.py); HiGHS has the rest of
-the time.
+In a graph too wide to eliminate, edges are relaxed and priced as limits are (edge_relaxation.py).
 """
 
 import time
@@ -20,13 +18,12 @@ from typing import Literal
 import numpy as np
 
 from taglio.plan.branch_and_bound import Branching
-from taglio.plan.cost_tables import BIG, Account
-from taglio.plan.costs import Costs
+from taglio.plan.copies import cheapest_copies
+from taglio.plan.costs import BIG, Account, Costs, wires_of
 from taglio.plan.cutting_planes import Answer, Prices, maximise
 from taglio.plan.descent import Descent
 from taglio.plan.edge_relaxation import EdgeRelaxation
 from taglio.plan.elimination import TooWide
-from taglio.plan.milp import Found, Program
 from taglio.plan.problem import Copies, Kind, Problem, surrounded
 from taglio.plan.relaxation import WIDEST, Relaxation, tightest
 
@@ -36,22 +33,14 @@ GAP = 5e-3
 _ROUGH, _FINE = 3.0, 0.15
 # How far above the bound of split tables a label may lie to be kept for exact ones.
 _SLACKS = (0.015, 0.06, 0.25, np.inf)
-# Pairs of labels at the two ends of an edge, over all edges, beyond which HiGHS's presolve alone takes minutes,
-# whatever time it is given.
-_MOST_PAIRS = 150_000
 # A given plan within so many gaps of the bound is proven in one go, as it is likely the best: bounds can be that loose.
 _GIVEN = 100.0
-# Answers that are improved before branching, and the share of the time up to then that this may take.
-_STARTS, _STARTING_SHARE = 2, 0.5
-# Of the time there is, what a graph too wide to eliminate gets before HiGHS has its turn, and how often an answer is
-# improved meanwhile.
-_EDGES_SHARE, _EVERY = 0.8, 20
-# Of the time of branching, what improving its answers may take; what branching gets of the time left while no plan is
-# known.
-_IMPROVING_SHARE, _BRANCHING_SHARE = 0.25, 0.8
-# Gaps above the bound up to which branching looks for plans at first; how much further each time that none is, and
-# where so few nodes in all halves had to be looked into that doing so once more costs next to nothing.
-_AIM, _FURTHER, _FEW, _FAR = 0.9, 2.0, 300, 10.0
+# How often an answer is improved in a graph too wide to eliminate.
+_EVERY = 20
+# Of the time of branching, what improving its answers may take.
+_IMPROVING_SHARE = 0.25
+# Gaps above the bound up to which branching looks for plans at first, and how much further each time that none is.
+_AIM, _FURTHER = 0.9, 2.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -84,14 +73,13 @@ def solve(
     time_limit_s: float = 60.0,
     incumbent: Sequence[int] | None = None,
     multipliers: Mapping[str, float] | None = None,
-    method: Literal["auto", "highs"] = "auto",
 ) -> Placed:
     """The best plan within `gap`, or what is known after `time_limit_s`.
 
     `incumbent` and `multipliers` (of an earlier `Placed`) start the search near a running plan. The bound holds for
     every plan, whatever the status. Raises BadOption for a problem that contradicts itself.
     """
-    return _Search(problem, gap, time.perf_counter() + time_limit_s, incumbent, multipliers).run(method)
+    return _Search(problem, gap, time.perf_counter() + time_limit_s, incumbent, multipliers).run()
 
 
 class _Search:
@@ -122,21 +110,18 @@ class _Search:
         self.multipliers = np.array([float((multipliers or {}).get(row.name, 0.0)) for row in self.costs.rows])
         self.how = ""
 
-    def run(self, method: str) -> Placed:
+    def run(self) -> Placed:
         """The answer."""
-        if method == "auto":
-            self._offer_given()
-            self.how = "prices"
-            try:
-                rough = Relaxation(self.costs, self.alive, arity=1, limit=WIDEST)
-            except TooWide:
-                self._by_edge_relaxation()
-            else:
-                self.built = time.perf_counter()
-                if self._by_prices(rough):
-                    return self._placed("infeasible")
-        if not self.done() and time.perf_counter() < self.deadline and self._by_highs() and self.labels is None:
-            return self._placed("infeasible")
+        self._offer_given()
+        self.how = "prices"
+        try:
+            rough = Relaxation(self.costs, self.alive, arity=1, limit=WIDEST)
+        except TooWide:
+            self._by_edge_relaxation()
+        else:
+            self.built = time.perf_counter()
+            if self._by_prices(rough):
+                return self._placed("infeasible")
         if self.labels is None:
             self._offer_simple()
         return self._placed("optimal" if self.done() else "time limit")
@@ -172,13 +157,6 @@ class _Search:
             if not found:
                 break
         return costs.account(priced, labels)
-
-    def _improve(self, found: Found) -> None:
-        """Take what HiGHS found if it is better."""
-        if found.labels is not None:
-            objective = self.costs.totals(found.labels, found.wires).objective
-            if objective < self.objective:
-                self._take(found.labels, found.wires, objective)
 
     def _take(self, labels: np.ndarray, wires: tuple[dict[int, Copies], ...], objective: float) -> None:
         memory = self.problem.memory
@@ -219,7 +197,7 @@ class _Search:
     def _by_prices(self, rough: Relaxation) -> bool:
         """Bound and plans by prices; True where the limits are proven to contradict each other."""
         everything = self.alive
-        pool, prices = self._price(rough, 1.0 if rough.exact else _ROUGH)
+        prices = self._price(rough, 1.0 if rough.exact else _ROUGH)
         for slack in _SLACKS:
             if self._given_beyond(slack):
                 continue
@@ -231,11 +209,11 @@ class _Search:
             relaxation = rough
             if not rough.exact:
                 relaxation = tightest(self.costs, self.alive)
-                pool, prices = self._price(relaxation, _FINE)
+                prices = self._price(relaxation, _FINE)
             if self.done() or self.bound > self.most:
                 break
             if self.bound < threshold * (1.0 - 1e-6) or slack == _SLACKS[-1]:
-                self._find(relaxation, pool, prices)
+                self._find(relaxation, prices)
             # A plan cheaper than the threshold is in reach of the labels kept, and with it every better one.
             if self.done() or self.objective * (1.0 - self.gap) <= threshold:
                 break
@@ -252,8 +230,7 @@ class _Search:
         self.how, costs = "prices, edges relaxed", self.costs
         relaxed, descent = EdgeRelaxation(costs, self.alive), Descent(costs)
         self._offer_simple()
-        until = time.perf_counter() + _EDGES_SHARE * (self.deadline - time.perf_counter())
-        while not self.done() and time.perf_counter() < until:
+        while not self.done() and time.perf_counter() < self.deadline:
             priced, value, labels = relaxed.run(self.multipliers)
             self.bound = max(self.bound, value)
             account = costs.account(priced, labels)
@@ -264,19 +241,15 @@ class _Search:
             goal = self.objective if np.isfinite(self.objective) else value + 0.1 * abs(value)
             self.multipliers = relaxed.step(self.multipliers, account.rows - costs.uppers, goal - value)
         self.multipliers = relaxed.best
-        if np.isfinite(self.objective) and not self.done():
-            self._keep(relaxed.marginals(), self.cutoff())
 
-    def _price(self, relaxation: Relaxation, tolerance: float) -> tuple[list[Account], Prices]:
+    def _price(self, relaxation: Relaxation, tolerance: float) -> Prices:
         """Raise the bound until no more than `tolerance` of the gap can be won."""
         costs = self.costs
-        pool: list[Account] = []
 
         def oracle(point: np.ndarray) -> Answer:
             priced = costs.price(point)
             value, labels = relaxation.run(priced)
             account = costs.account(priced, labels)
-            pool.append(account)
             self.bound = max(self.bound, min(value, self.floor))
             self.offer(account)
             slope = account.rows - costs.uppers
@@ -288,9 +261,9 @@ class _Search:
         reach = 0.25 if not self.multipliers.any() else 0.03
         prices = maximise(oracle, self.multipliers, tolerance=tolerance * self.gap, calls=80, reach=reach, stop=stop)
         self.multipliers = prices.multipliers
-        return pool, prices
+        return prices
 
-    def _find(self, relaxation: Relaxation, pool: list[Account], prices: Prices) -> None:
+    def _find(self, relaxation: Relaxation, prices: Prices) -> None:
         """Plans within the limits, from the answers near the best prices on."""
         costs = self.costs
         relaxation.run(costs.price(prices.multipliers))
@@ -299,15 +272,11 @@ class _Search:
         # A running plan that is not far from the bound is likely the best: prove that in one go.
         near = self.objective - self.bound <= _GIVEN * self.gap * abs(self.bound)
         aim = np.inf if self.given is not None and near else _AIM
-        if aim < np.inf:
-            self._improve_nearest(descent, pool, prices.multipliers, self._offered(marginals))
-        further = 1.0
-        while further and not self._ended():
-            aim *= further
+        while not self._ended():
             upto = self.bound + aim * self.gap * abs(self.bound)
-            further = self._branch(relaxation, descent, marginals, prices.multipliers, upto)
-        if np.isfinite(self.objective) and not self.done():
-            self._keep(marginals, self.cutoff())
+            if not self._branch(relaxation, descent, marginals, prices.multipliers, upto):
+                break
+            aim *= _FURTHER
 
     def _offered(self, marginals: np.ndarray) -> np.ndarray:
         """Labels that are tried in plans: those with a bound near the least one, and the best of every node."""
@@ -321,20 +290,6 @@ class _Search:
         proven = self.done() or self.bound >= self.floor or self.bound > self.most
         return proven or time.perf_counter() > self.deadline
 
-    def _improve_nearest(
-        self, descent: Descent, pool: list[Account], multipliers: np.ndarray, offered: np.ndarray
-    ) -> None:
-        """Improve the few answers that are nearest to a plan."""
-        begun = time.perf_counter()
-        until = min(self.deadline, begun + _STARTING_SHARE * (begun - self.started))
-        known: set[bytes] = set()
-        for account in sorted(pool, key=self._worth):
-            if self.done() or len(known) == _STARTS or time.perf_counter() > until:
-                return
-            if account.labels.tobytes() not in known:
-                known.add(account.labels.tobytes())
-                self._descend(descent, account.labels, multipliers, offered)
-
     def _descend(self, descent: Descent, labels: np.ndarray, multipliers: np.ndarray, offered: np.ndarray) -> None:
         good = self.bound / (1.0 - self.gap) if self.bound > 0 else self.bound
         priced = self.costs.price(multipliers)
@@ -344,15 +299,14 @@ class _Search:
 
     def _branch(
         self, relaxation: Relaxation, descent: Descent, marginals: np.ndarray, multipliers: np.ndarray, aim: float
-    ) -> float:
-        """Look for plans up to `aim` by branching; where there is none, that is a bound. How much further to look then;
-        0 where time ran out."""
+    ) -> bool:
+        """Look for plans up to `aim` by branching; where there is none, that is a bound. False where that is open."""
         aim = min(aim, self.floor)
         upto = min(aim, self.cutoff())
         alive = self.alive & (marginals <= upto)
         if not alive.any(axis=1).all():
             self.bound = max(self.bound, upto)
-            return _FURTHER
+            return True
         costs, begun, spent = self.costs, time.perf_counter(), 0.0
         worths: list[float] = []
 
@@ -366,21 +320,25 @@ class _Search:
                 self._descend(descent, account.labels, multipliers, self._offered(marginals))
                 spent += time.perf_counter() - now
 
-        def close(labels: np.ndarray) -> bool:
+        def close(left: np.ndarray) -> bool:
+            labels = left.argmax(axis=1)
+            if surrounded(self.problem, labels):
+                return True
             cutoff = min(aim, self.cutoff())
-            program = Program(costs, labels)
-            found = program.solve(time_limit_s=until - time.perf_counter(), gap=0.2 * self.gap, cutoff=cutoff)
-            self._improve(found)
-            return found.infeasible or found.bound >= min(aim, self.cutoff())
+            copies, bound = cheapest_copies(
+                costs, labels, cutoff=cutoff, time_limit_s=self.deadline - time.perf_counter()
+            )
+            if copies is not None:
+                wires = wires_of(copies)
+                objective = costs.totals(labels, wires).objective
+                if objective < self.objective:
+                    self._take(labels, wires, objective)
+            return bound >= min(aim, self.cutoff())
 
-        share = 1.0 if np.isfinite(self.objective) else _BRANCHING_SHARE
-        until = begun + share * (self.deadline - begun)
-        branching = Branching(costs, lambda: min(aim, self.cutoff()), show, close, until)
+        branching = Branching(costs, lambda: min(aim, self.cutoff()), show, close, self.deadline)
         bound = branching.run(alive, multipliers, relaxation)
         self.bound = max(self.bound, bound)
-        if bound < min(aim, self.cutoff()):
-            return 0.0
-        return _FAR if costs.nodes * (1 + len(worths)) <= _FEW else _FURTHER
+        return bound >= min(aim, self.cutoff())
 
     def _most(self) -> float:
         """More than any labelling can cost: a bound above it proves that none keeps the limits."""
@@ -391,25 +349,6 @@ class _Search:
         total += self.costs.devices * by_value.sum()
         total += (self.costs.fan_out * tables.dequantize.max(axis=(1, 2), initial=0.0)).sum()
         return float(total + self.problem.constant) * (1.0 + 1e-9) + 1e-9
-
-    def _by_highs(self) -> bool:
-        """HiGHS over the labels that are left; True where it proves that no plan is."""
-        counts = self.alive.sum(axis=1)
-        producer, reader = self.costs.producer[self.costs.edge_value], self.costs.readers
-        inner = (producer >= 0) & (reader >= 0)
-        if int((counts[producer[inner]] * counts[reader[inner]]).sum()) > _MOST_PAIRS:
-            return False
-        self.how = f"{self.how}, HiGHS" if self.how else "HiGHS"
-        program = Program(self.costs, self.alive)
-        found = program.solve(
-            time_limit_s=self.deadline - time.perf_counter(), gap=0.5 * self.gap, cutoff=self.objective
-        )
-        self._improve(found)
-        # Plans that need a label that was dropped cost more than the floor; the cutoff hides what is no better.
-        proven = min(found.bound, self.floor, self.objective)
-        if np.isfinite(proven):
-            self.bound = max(self.bound, proven)
-        return found.infeasible and not np.isfinite(self.floor)
 
     def _placed(self, status: Outcome) -> Placed:
         now = time.perf_counter()

@@ -20,7 +20,7 @@ from math import inf
 
 import numpy as np
 
-from taglio.plan.assemble import Assembled
+from taglio.plan.assemble import NOT_CONNECTED, Assembled, busy_times, request_shares
 from taglio.plan.costs import Costs, evaluate
 from taglio.plan.cp_sat import PeriodProgram, Stream
 from taglio.plan.cutting_planes import Answer, maximise
@@ -30,7 +30,6 @@ from taglio.plan.elimination import TooWide
 from taglio.plan.problem import Problem, Resource, Totals
 from taglio.plan.relaxation import WIDEST, Relaxation
 from taglio.plan.solve import Placed, solve
-from taglio.plan.tables import NOT_CONNECTED, busy_times, request_shares
 
 # Of the time: what the first plan may take, what may go by until the best known plan is bettered instead, and what
 # is kept for a plan of fewer seconds at the same period.

@@ -1,13 +1,17 @@
-"""A model to be placed, and what the placement is to be good at. Values only."""
+"""Models to be placed, and what the placement is to be good at, as a user says it. Solves nothing."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from math import isfinite
+from typing import Literal
 
+from taglio.cluster.devices import nearest
 from taglio.error.model import ErrorModel
+from taglio.errors import BadOption
 from taglio.model.graph import Graph
 from taglio.plan.result import Limits
 from taglio.profile.result import Profile
-from taglio.quantize.precision import FLOAT32, Precision
+from taglio.quantize.precision import Precision
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,32 +41,71 @@ class Goal:
     energy: float = 0.0
 
 
-def in_components(profile: Profile) -> Profile:
-    """A profile of which components may be made: where its kernels explain more than its runs took, so that a run's
-    overhead is below nothing, all blocks take less, by the same share."""
-    if profile.overhead_s >= 0.0:
-        return profile
-    whole = sum(each.seconds for each in profile.blocks if each.precision == FLOAT32.name)
-    share = max(0.0, 1.0 + profile.overhead_s / whole) if whole > 0.0 else 1.0
-    blocks = tuple(replace(each, seconds=share * each.seconds) for each in profile.blocks)
-    return replace(profile, blocks=blocks, overhead_s=0.0)
+Kind = Literal["latency", "throughput", "energy", "sum", "weights"]
+_KINDS = ("latency", "throughput", "energy", "sum")
 
 
-def scaled(profile: Profile, factor: float) -> Profile:
-    """A profile whose times are all `factor` times as long: an assumption about another device."""
-    glue = tuple(
-        replace(
-            each,
-            float_s=factor * each.float_s,
-            int8_s=factor * each.int8_s,
-            quantize_s=factor * each.quantize_s,
-            dequantize_s=factor * each.dequantize_s,
-            anchor_float_s=None if each.anchor_float_s is None else factor * each.anchor_float_s,
-            anchor_quantize_s=None if each.anchor_quantize_s is None else factor * each.anchor_quantize_s,
-        )
-        for each in profile.glue
-    )
-    blocks = tuple(
-        replace(each, seconds=factor * each.seconds, deviation_s=factor * each.deviation_s) for each in profile.blocks
-    )
-    return replace(profile, blocks=blocks, glue=glue, overhead_s=factor * profile.overhead_s)
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """`latency`: the critical path of one request; `throughput`: the busiest device or link; `energy`: joules of one
+    request; `sum`: its seconds added up, as if nothing ran at the same time; `weights`: latency and energy weighed.
+
+    `then` holds further objectives, each bettered without giving up what those before it reached.
+    """
+
+    kind: Kind = "latency"
+    goal: Goal = Goal()
+    then: tuple["Objective", ...] = ()
+
+    def __str__(self) -> str:
+        text: str = self.kind
+        if self.kind == "weights":
+            text = f"latency={self.goal.latency:g},energy={self.goal.energy:g}"
+        return ",".join([text, *map(str, self.then)])
+
+    @property
+    def last(self) -> "Objective":
+        """The one that an answer's value is of."""
+        return self.then[-1] if self.then else self
+
+    @property
+    def simulated(self) -> bool:
+        """Whether the critical path decides, rather than a sum."""
+        return self.kind == "latency" or (self.kind == "weights" and self.goal.latency > 0.0)
+
+
+def parse_objective(text: str) -> Objective:
+    """Read `latency`, `throughput`, `energy`, `sum`; weights such as `latency=1,energy=0.5` (per second and per joule);
+    or several in order of importance, such as `throughput,energy`. Raises BadOption."""
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    if not words:
+        raise BadOption("`objective` is empty: give latency, throughput, energy or sum")
+    if any("=" in word for word in words):
+        return Objective("weights", _weights(text, words))
+    for word in words:
+        if word not in _KINDS:
+            raise BadOption(f'`objective` "{word}" is not known{nearest(word, _KINDS)}')
+    if len(set(words)) < len(words):
+        raise BadOption(f'`objective` "{text}" names one twice: each has one place in the order')
+    found = [Objective(word, _GOALS[word]) for word in words]  # type: ignore[arg-type]
+    return Objective(found[0].kind, found[0].goal, tuple(found[1:]))
+
+
+_GOALS = {"latency": Goal(), "throughput": Goal(), "sum": Goal(), "energy": Goal(0.0, 1.0)}
+
+
+def _weights(text: str, words: list[str]) -> Goal:
+    weights = {"latency": 0.0, "energy": 0.0}
+    for word in words:
+        name, _, value = word.partition("=")
+        if name not in weights:
+            raise BadOption(f'`objective` "{text}": weights are for latency and energy, as in latency=1,energy=0.5')
+        try:
+            weights[name] = float(value)
+        except ValueError:
+            weights[name] = -1.0
+        if not isfinite(weights[name]) or weights[name] < 0.0:
+            raise BadOption(f'`objective` "{text}": the weight of {name} must be a number of at least 0')
+    if not any(weights.values()):
+        raise BadOption(f'`objective` "{text}": one weight must be above 0')
+    return Goal(weights["latency"], weights["energy"])

@@ -14,7 +14,7 @@ fifth of its time when its reader, in int8, wants its values in another order.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 from taglio.artifact import require
@@ -178,6 +178,37 @@ class Profile:
     def precision(self, name: str) -> Precision:
         """The precision called `name`."""
         return next(each for each in self.precisions if each.name == name)
+
+
+def in_components(profile: Profile) -> Profile:
+    """A profile of which components may be made: where its kernels explain more than its runs took, so that a run's
+    overhead is below nothing, all blocks take less, by the same share."""
+    if profile.overhead_s >= 0.0:
+        return profile
+    whole = sum(each.seconds for each in profile.blocks if each.precision == FLOAT32.name)
+    share = max(0.0, 1.0 + profile.overhead_s / whole) if whole > 0.0 else 1.0
+    blocks = tuple(replace(each, seconds=share * each.seconds) for each in profile.blocks)
+    return replace(profile, blocks=blocks, overhead_s=0.0)
+
+
+def scaled(profile: Profile, factor: float) -> Profile:
+    """A profile whose times are all `factor` times as long: an assumption about another device."""
+    glue = tuple(
+        replace(
+            each,
+            float_s=factor * each.float_s,
+            int8_s=factor * each.int8_s,
+            quantize_s=factor * each.quantize_s,
+            dequantize_s=factor * each.dequantize_s,
+            anchor_float_s=None if each.anchor_float_s is None else factor * each.anchor_float_s,
+            anchor_quantize_s=None if each.anchor_quantize_s is None else factor * each.anchor_quantize_s,
+        )
+        for each in profile.glue
+    )
+    blocks = tuple(
+        replace(each, seconds=factor * each.seconds, deviation_s=factor * each.deviation_s) for each in profile.blocks
+    )
+    return replace(profile, blocks=blocks, glue=glue, overhead_s=factor * profile.overhead_s)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from taglio.plan.explain import Alternative, amount
-from taglio.plan.objective import Objective
 from taglio.plan.pareto import Front
 from taglio.plan.place import Answer
 from taglio.plan.result import Plan
+from taglio.plan.workload import Objective
 from taglio.report.terminal import error_line
 
 _MEGA = 1e6

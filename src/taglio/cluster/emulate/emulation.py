@@ -15,12 +15,12 @@ from typing import Any, Self
 import msgspec
 
 from taglio.cluster import file as cluster_file
+from taglio.cluster.changes import changed
 from taglio.cluster.devices import Cluster, nearest
 from taglio.cluster.emulate import line, namespaces, needs, quota, record
 from taglio.cluster.emulate.needs import CannotEmulate
 from taglio.cluster.emulate.record import Place, Record
 from taglio.errors import BadOption
-from taglio.plan.what_if import changed
 
 _MOST_DEVICES = 254
 _PATIENCE_S = 10.0
@@ -150,7 +150,7 @@ def joined(folder: str | None) -> Record:
 
 
 def change(made: Record, text: str) -> None:
-    """Change a running emulation to what the cluster file says with the changes of `text` (plan.what_if.HOW; several
+    """Change a running emulation to what the cluster file says with the changes of `text` (cluster.changes.HOW; several
     separated by ";"; none: the file again). "link A->B bandwidth x0.1" and "link A->B cut" are about one direction;
     "device A x10" makes A take ten times as long by its quota; "without A" cuts its links. Raises BadOption."""
     base = cluster_file.parse(made.cluster_text, made.cluster_file, made.scenario)

@@ -23,8 +23,8 @@ from taglio.flow.plan import Bounds, limits_for, steered
 from taglio.flow.profile import AUTO, read_scheme
 from taglio.flow.work import Model, Work
 from taglio.flow.workspace import COMPONENTS, ERROR, MADE_FROM, PLAN, PROFILE, begin, found, keep_found
-from taglio.plan.objective import parse_objective
 from taglio.plan.result import Plan
+from taglio.plan.workload import parse_objective
 from taglio.profile.result import Profile
 from taglio.profile.stopwatch import Progress
 from taglio.runtimes.onnxruntime import NAME

@@ -16,10 +16,10 @@ from taglio.errors import BadArtifact, MeasurementFailed, TaglioError
 from taglio.flow.build import assemble
 from taglio.flow.placing import reopened
 from taglio.flow.workspace import COMPONENTS, PLAN
-from taglio.plan.objective import parse_objective
 from taglio.plan.place import Running, place
 from taglio.plan.result import Limits, Plan
-from taglio.plan.workload import scaled
+from taglio.plan.workload import parse_objective
+from taglio.profile.result import scaled
 
 STANDBY = "standby"
 _TIME_LIMIT_S = 4.0

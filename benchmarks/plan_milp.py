@@ -1,4 +1,4 @@
-"""A problem, or what is left of it, as a mixed-integer program for HiGHS; tight, exact, and slow on large problems.
+"""A planning problem as a mixed-integer program for HiGHS, as rivals do: tight, exact, slow on large problems.
 
 One binary x per node and label still alive. For an edge between two undecided ends, y[p, s] is the product of the
 producer's state p and the reader's state s, tied to both by its sums (the local polytope). Per value, source device a
@@ -7,7 +7,7 @@ at the destination. A float reader needs f, or o (dequantised from an int8 copy)
 
     f + o ≥ Σ y (float readers)     i + q ≥ Σ y (int8 readers)     q ≤ f     o ≤ i     z ≥ i     z ≥ y (int8, at home)
 
-States (device and kind) rather than labels index y. Costs and what limits count are the same columns as in costs.py.
+States (device and kind) rather than labels index y. Costs and what limits count are those of plan/costs.py.
 """
 
 from collections.abc import Sequence
@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 import highspy
 import numpy as np
 
-from taglio.errors import TaglioError
 from taglio.plan.costs import Costs
+from taglio.plan.cutting_planes import Quiet, SolverFailed
 from taglio.plan.problem import CALLER, SOURCE, Copies, Kind
 
 INFINITY = float("inf")
@@ -397,26 +397,3 @@ def _saves(cost: np.ndarray) -> bool:
 
 def _sum(expressions: Sequence[Expression]) -> Expression:
     return sum(constant for constant, _ in expressions), [term for _, terms in expressions for term in terms]
-
-
-class SolverFailed(TaglioError):
-    """HiGHS did not run: what it would be asked for is the answer to something else, or nothing."""
-
-
-class Quiet(highspy.Highs):
-    """HiGHS that prints nothing: since 1.16 it names itself while it is made, where no option has been set yet."""
-
-    def __init__(self) -> None:
-        highspy.Highs.__init__(self)
-
-    def enableCallbacks(self) -> None:  # noqa: N802
-        """Silence first: HiGHS calls this while it is made, and what it calls prints."""
-        self.setOptionValue("output_flag", False)
-        highspy.Highs.enableCallbacks(self)
-
-    def run(self) -> highspy.HighsStatus:
-        """Solve. Raises SolverFailed where that was refused, which HiGHS itself says on standard output alone."""
-        status = highspy.Highs.run(self)
-        if status == highspy.HighsStatus.kError:
-            raise SolverFailed(f"HiGHS did not run a program of {self.getNumCol()} columns and {self.getNumRow()} rows")
-        return status

@@ -1,4 +1,4 @@
-"""Requests become shorter by parting components and moving them; what is found is as good as trying everything."""
+"""Requests become shorter by parting components; what is found is as good as trying everything."""
 
 from dataclasses import replace
 from itertools import product
@@ -11,11 +11,10 @@ from taglio.cluster.file import parse
 from taglio.plan.assemble import Assembled, labels_of
 from taglio.plan.costs import evaluate
 from taglio.plan.describe import latencies
-from taglio.plan.local_search import LocalSearch
-from taglio.plan.objective import parse_objective
 from taglio.plan.place import place
+from taglio.plan.placements import Search
 from taglio.plan.result import Limits
-from taglio.plan.workload import Goal, Workload
+from taglio.plan.workload import Goal, Workload, parse_objective
 from tests.plan import made_up
 from tests.plan.made_up import Problem, Sketch, profile_of
 from tests.plan.test_assemble import PAIR
@@ -74,14 +73,13 @@ def test_one_output_needs_no_parting() -> None:
 @given(made_up.problems(largest=4, sparing=False))
 def test_a_placement_that_is_offered_only_becomes_better(problem: Problem) -> None:
     assembled = on_two(problem)
-    search = LocalSearch(assembled, Goal())
+    search = Search(assembled, Goal())
     least = inf
     for seed in range(3):
         totals = evaluate(assembled.problem, drawn(assembled, seed))
         if not totals.broken:
             least = min(least, latencies(assembled, totals)[0])
         search.offer(totals)
-    search.move(inf)
     assert search.value <= least * (1 + 1e-12)
     if search.best is not None:
         assert search.value == pytest.approx(latencies(assembled, search.best)[0])
