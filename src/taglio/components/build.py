@@ -1,7 +1,7 @@
 """Write components and their manifest, and read them back verified. Runs nothing."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
@@ -92,13 +92,15 @@ def write(
     parts: Sequence[Component],
     plan_sha256: str = "",
     *,
-    runtime: str = NAME,
+    runtimes: Mapping[str, str] | None = None,
     stretches: tuple[Stretch, ...] = (),
 ) -> Manifest:
-    """Write one ONNX file per component, then the manifest, which names only complete files, for `runtime`."""
+    """Write one ONNX file per component, then the manifest, which names only complete files. `runtimes` are by device;
+    ONNX Runtime where none is said."""
     pieces = []
-    version, told = artifact.version_of(package(runtime)), {} if runtime == NAME else openvino.properties(runtime)
     for part in parts:
+        runtime = (runtimes or {}).get(part.device, NAME)
+        version, told = artifact.version_of(package(runtime)), {} if runtime == NAME else openvino.properties(runtime)
         # A device may have any name; a file may not.
         file = re.sub(r"[^A-Za-z0-9._-]", "_", f"{part.name}.onnx") if len(parts) > 1 else "model.onnx"
         sha256s = artifact.write_model(folder / file, part.proto)

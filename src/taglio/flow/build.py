@@ -1,7 +1,7 @@
 """The build stage: a plan → components in memory, proven equal to the whole model. Writes where it is told to."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +21,7 @@ from taglio.plan.result import Plan
 from taglio.profile.machine import available_cores
 from taglio.profile.stopwatch import Progress
 from taglio.run.in_process import Executor
-from taglio.runtimes.onnxruntime import NAME, SessionOptions, Stretch
+from taglio.runtimes.onnxruntime import SessionOptions, Stretch
 from taglio.scratch import scratch
 
 # The whole quantised model, with the placement in its own metadata, beside the components of several devices.
@@ -32,7 +32,7 @@ _PROVEN = 8
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Built:
-    """Components in running order, for the place `runtime` with its `stretches`. `whole` is the quantised model with
+    """Components in running order, the runtime of each device, and its `stretches`. `whole` is the quantised model with
     the placement in its metadata, None where one component is all of it; `proof` that together they equal it, None
     where that was not asked.
     """
@@ -45,7 +45,7 @@ class Built:
     whole: onnx.ModelProto | None = None
     proof: Proof | None = None
     store: weights.Store | None = None
-    runtime: str = NAME
+    runtimes: Mapping[str, str] = field(default_factory=dict)
     stretches: tuple[Stretch, ...] = ()
 
     @property
@@ -63,16 +63,9 @@ class Built:
         (folder / PLACED).unlink(missing_ok=True)
         if self.whole is not None:
             artifact.write_model(folder / PLACED, self.whole)
-        return files.write(
-            folder,
-            self.model_sha256,
-            self.inputs,
-            self.outputs,
-            self.parts,
-            self.plan_sha256,
-            runtime=self.runtime,
-            stretches=self.stretches,
-        )
+        names = (self.inputs, self.outputs)
+        given = (folder, self.model_sha256, *names, self.parts, self.plan_sha256)
+        return files.write(*given, runtimes=self.runtimes, stretches=self.stretches)
 
     def open(self, options: SessionOptions, runtime: str | None = None) -> Executor:
         """Live sessions over the components, one after another in this process; `runtime`: None for their own."""
@@ -81,7 +74,7 @@ class Built:
 
     def session(self, threads: int | None = None, runtime: str | None = None, *, spinning: bool = False) -> "Deployed":
         """The components ready to answer, as they would be deployed; `runtime`: None for their own."""
-        options = SessionOptions(threads or available_cores(), spinning=spinning, runtime=runtime or self.runtime)
+        options = SessionOptions(threads or available_cores(), spinning=spinning)
         inputs = {spec.name: spec for part in self.parts for spec in input_specs(Path(part.name), part.proto)}
         return Deployed(self.open(options, runtime), tuple(inputs[name] for name in self.inputs), self.outputs)
 
@@ -128,18 +121,10 @@ def assemble(work: Work, plan: Plan, progress: Progress | None = None) -> Built:
         whole = placed(quantized, parts, plan, owner)
     inputs = tuple(spec.name for spec in work.model.inputs)
     sha256, store = work.model.sha256, work.model.store
+    runtimes = {part.device: plan.runtime_on(part.device) for part in parts}
     stretches = work.setup.options(plan.runtime).stretches
-    return Built(
-        sha256,
-        plan.fingerprint(),
-        inputs,
-        work.model.outputs,
-        tuple(parts),
-        whole,
-        store=store,
-        runtime=plan.runtime,
-        stretches=stretches,
-    )
+    made_from = (sha256, plan.fingerprint(), inputs, work.model.outputs, tuple(parts), whole)
+    return Built(*made_from, store=store, runtimes=runtimes, stretches=stretches)
 
 
 def read(folder: Path, *, model_sha256: str | None = None) -> tuple[Built, Manifest]:
@@ -159,10 +144,9 @@ def read(folder: Path, *, model_sha256: str | None = None) -> tuple[Built, Manif
     )
     whole = weights.load(folder / PLACED) if len(parts) > 1 and (folder / PLACED).exists() else None
     sha256 = manifest.model_sha256
-    names, first = (manifest.inputs, manifest.outputs), manifest.pieces[0]
-    return Built(
-        sha256, manifest.plan_sha256, *names, parts, whole, runtime=first.runtime, stretches=first.stretches
-    ), manifest
+    names, runtimes = (manifest.inputs, manifest.outputs), {piece.device: piece.runtime for piece in manifest.pieces}
+    made_from = (sha256, manifest.plan_sha256, *names, parts, whole)
+    return Built(*made_from, runtimes=runtimes, stretches=manifest.pieces[0].stretches), manifest
 
 
 def _shapes(piece: files.Piece) -> Mapping[str, tuple[int, ...]]:

@@ -6,7 +6,7 @@ rate is that of the busiest device or link.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import inf, isfinite
+from math import hypot, inf, isfinite
 
 from taglio.cluster.devices import Cluster
 from taglio.model.graph import flows
@@ -73,7 +73,7 @@ def _plan(
     joules = _joules(assembled, schedule)
     busiest = max(_busy(assembled, model, schedule, timeline).values(), default=0.0)
     rate = 1.0 / busiest if busiest > 0.0 else inf
-    usage = _usage(assembled, totals, timeline, schedule)
+    usage = _usage(assembled, totals, timeline, schedule, work)
     assumed = [each.device for each in usage if each.assumed and each.predicted_busy_s > 0.0]
     if assumed:
         notes = (*notes, f"assumed, not measured: the times of {', '.join(assumed)}")
@@ -109,7 +109,7 @@ def _plan(
         plan = replace(plan, notes=(*plan.notes, *_without_int8(work, plan, assembled.cluster)))
     if work.error is None:
         return plan
-    guess = predicted_error(work, plan)
+    guess = hypot(predicted_error(work, plan), max(work.bases.get(each.device, 0.0) for each in usage))
     return replace(plan, predicted_error=Interval(0.0, guess, work.error.upper(guess), work.error.confidence))
 
 
@@ -195,7 +195,9 @@ def _crossings(schedule: Schedule) -> tuple[Crossing, ...]:
     )
 
 
-def _usage(assembled: Assembled, totals: Totals, timeline: Timeline, schedule: Schedule) -> tuple[DeviceUse, ...]:
+def _usage(
+    assembled: Assembled, totals: Totals, timeline: Timeline, schedule: Schedule, work: Workload
+) -> tuple[DeviceUse, ...]:
     """What a request of one model asks of each device that it uses; memory is that of all models together."""
     used = {schedule.devices[piece.device] for piece in schedule.pieces}
     found = []
@@ -213,6 +215,7 @@ def _usage(assembled: Assembled, totals: Totals, timeline: Timeline, schedule: S
                 float(totals.peak_bytes[owner]),
                 has if isfinite(has) else None,
                 device.assumed,
+                work.profiles[device.name].conditions.runtime,
             )
         )
     return tuple(found)

@@ -1,7 +1,7 @@
 """A model to be placed, and what the placement is to be good at. Values only."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from taglio.error.model import ErrorModel
 from taglio.model.graph import Graph
@@ -13,7 +13,8 @@ from taglio.quantize.precision import FLOAT32, Precision
 @dataclass(frozen=True, slots=True, eq=False)
 class Workload:
     """A model to be placed: its profile on every device (scaled where assumed), error model, limits, requests a second
-    (None: nothing is said of how often). `noise_limits` bounds the noise sum of outputs by name."""
+    (None: nothing is said of how often). `noise_limits` bounds the noise sum of outputs by name; `bases` are the errors
+    of the float model on devices whose runtime changes it by itself."""
 
     name: str
     graph: Graph
@@ -22,6 +23,7 @@ class Workload:
     limits: Limits
     rate_per_s: float | None = None
     noise_limits: Mapping[str, float] | None = None
+    bases: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def precisions(self) -> tuple[Precision, ...]:

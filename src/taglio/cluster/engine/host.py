@@ -111,8 +111,9 @@ class Host(Resident):
         """This device's monotonic clock."""
         return time.monotonic()
 
-    def load(self, jobs: list[Job], runtime: str, threads: int, peers: dict[str, Any]) -> list[Loaded]:
-        """Open the components of `jobs` and run each once on zeros; `peers` are the hosts that messages are posted to.
+    def load(self, jobs: list[Job], threads: int, peers: dict[str, Any]) -> list[Loaded]:
+        """Open the components of `jobs`, each in its runtime, and run each once on zeros; `peers` are the hosts that
+        messages are posted to.
 
         Raises BadModel where the runtime refuses a component, BadArtifact where its file was changed.
         """
@@ -122,16 +123,16 @@ class Host(Resident):
             data = self.store.read(piece.sha256)
             # A session that is opened by path reads the file again: what it reads is what was hashed.
             path = self.store.path(piece.sha256)
-            session = opener(runtime)(path, SessionOptions(threads))
+            session = opener(piece.runtime)(path, SessionOptions(threads))
             zeros = {port.name: np.zeros(port.shape, port.dtype) for port in piece.inputs}
             session.run([port.name for port in piece.outputs], zeros)
             if self.store.read(piece.sha256) != data:
                 raise BadDevice(f"{path}: changed while it was opened")
             self._sessions[piece.name], self._jobs[piece.name] = session, job
             took = time.monotonic() - begun
-            version = artifact.version_of(package(runtime))
+            version = artifact.version_of(package(piece.runtime))
             found.append(
-                Loaded(self.device, piece.name, piece.sha256, runtime, version, threads, took, resident_bytes())
+                Loaded(self.device, piece.name, piece.sha256, piece.runtime, version, threads, took, resident_bytes())
             )
         self._peers = {name: post(host) for name, host in peers.items()}
         return found
