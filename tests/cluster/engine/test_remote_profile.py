@@ -27,7 +27,7 @@ def test_the_runtime_of_the_fastest_form_is_taken(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(remote_profile, "pure_assignments", lambda *_: {"int8": {}})
     monkeypatch.setattr(remote_profile, "here", lambda: ("onnxruntime", "openvino", "openvino-bf16"))
     job = Job("", "m", {}, GRAPH, None, parse_scheme(SCHEME), [], SessionOptions(1), 1.0, 0)  # type: ignore[arg-type]
-    builder: Any = SimpleNamespace(build=None)
+    builder: Any = SimpleNamespace(build=dict)
     assert fastest(builder, job) == chosen
     monkeypatch.setattr(remote_profile, "here", lambda: ("onnxruntime", "openvino-bf16"))
     assert fastest(builder, job) == "onnxruntime"
