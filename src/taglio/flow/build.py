@@ -17,6 +17,7 @@ from taglio.data.spec import InputSpec
 from taglio.data.values import one_feed
 from taglio.flow.work import Work, covering
 from taglio.model.inputs import input_specs
+from taglio.model.state import first_shape
 from taglio.plan.result import Plan
 from taglio.profile.machine import available_cores
 from taglio.profile.stopwatch import Progress
@@ -32,9 +33,9 @@ _PROVEN = 8
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Built:
-    """Components in running order, the runtime of each device, and its `stretches`. `whole` is the quantised model with
-    the placement in its metadata, None where one component is all of it; `proof` that together they equal it, None
-    where that was not asked.
+    """Components in running order, the runtime of each device, its `stretches`, and the model's states. `whole` is the
+    quantised model with the placement in its metadata, None where one component is all of it; `proof` that together
+    they equal it, None where that was not asked.
     """
 
     model_sha256: str
@@ -47,6 +48,7 @@ class Built:
     store: weights.Store | None = None
     runtimes: Mapping[str, str] = field(default_factory=dict)
     stretches: tuple[Stretch, ...] = ()
+    states: tuple[files.State, ...] = ()
 
     @property
     def model(self) -> onnx.ModelProto:
@@ -65,7 +67,7 @@ class Built:
             artifact.write_model(folder / PLACED, self.whole)
         names = (self.inputs, self.outputs)
         given = (folder, self.model_sha256, *names, self.parts, self.plan_sha256)
-        return files.write(*given, runtimes=self.runtimes, stretches=self.stretches)
+        return files.write(*given, runtimes=self.runtimes, stretches=self.stretches, states=self.states)
 
     def open(self, options: SessionOptions, runtime: str | None = None) -> Executor:
         """Live sessions over the components, one after another in this process; `runtime`: None for their own."""
@@ -84,6 +86,19 @@ class Deployed:
 
     def __init__(self, executor: Executor, inputs: tuple[InputSpec, ...], outputs: tuple[str, ...]) -> None:
         self._executor, self.inputs, self.outputs = executor, inputs, outputs
+        self._states: dict[str, dict[str, np.ndarray]] = {}
+
+    def step(self, sample: object, session: str = "") -> dict[str, np.ndarray]:
+        """As `run`, of a model with states: what the last step of the `session` left in them is added to the sample,
+        and what this one leaves there is kept. The first step finds zeros."""
+        names, outputs = self._executor.manifest.without_states()
+        feed = one_feed(sample, [spec for spec in self.inputs if spec.name in names])
+        values, self._states[session] = self._executor.step(feed, self._states.get(session))
+        return dict(zip(outputs, values, strict=True))
+
+    def end(self, session: str = "") -> None:
+        """Forget a session's states: its next step is a first one."""
+        self._states.pop(session, None)
 
     def run(self, sample: object) -> dict[str, np.ndarray]:
         """The outputs by name for one sample: arrays by input name, or one array for a model of one input.
@@ -123,8 +138,13 @@ def assemble(work: Work, plan: Plan, progress: Progress | None = None) -> Built:
     sha256, store = work.model.sha256, work.model.store
     runtimes = {part.device: plan.runtime_on(part.device) for part in parts}
     stretches = work.setup.options(plan.runtime).stretches
+    specs = {spec.name: spec for spec in work.model.inputs}
+    states = tuple(
+        files.State(present, past, specs[past].dtype, first_shape(specs[past], work.model.inputs))
+        for present, past in work.graph.states
+    )
     made_from = (sha256, plan.fingerprint(), inputs, work.model.outputs, tuple(parts), whole)
-    return Built(*made_from, store=store, runtimes=runtimes, stretches=stretches)
+    return Built(*made_from, store=store, runtimes=runtimes, stretches=stretches, states=states)
 
 
 def read(folder: Path, *, model_sha256: str | None = None) -> tuple[Built, Manifest]:
@@ -145,8 +165,8 @@ def read(folder: Path, *, model_sha256: str | None = None) -> tuple[Built, Manif
     whole = weights.load(folder / PLACED) if len(parts) > 1 and (folder / PLACED).exists() else None
     sha256 = manifest.model_sha256
     names, runtimes = (manifest.inputs, manifest.outputs), {piece.device: piece.runtime for piece in manifest.pieces}
-    made_from = (sha256, manifest.plan_sha256, *names, parts, whole)
-    return Built(*made_from, runtimes=runtimes, stretches=manifest.pieces[0].stretches), manifest
+    made_from, stretches = (sha256, manifest.plan_sha256, *names, parts, whole), manifest.pieces[0].stretches
+    return Built(*made_from, runtimes=runtimes, stretches=stretches, states=manifest.states), manifest
 
 
 def _shapes(piece: files.Piece) -> Mapping[str, tuple[int, ...]]:

@@ -102,11 +102,12 @@ class BlockTables:
         return block.name not in self.limits.int8_blocks or precision.scheme is not None
 
     def weights(self) -> np.ndarray:
-        """Bytes of weights (block, form)."""
+        """Bytes of weights and states (block, form)."""
         return np.array(
             [
                 [
                     float(block.weight_int8_bytes if form.reads == Kind.INT8 else block.weight_float_bytes)
+                    + block.state_bytes
                     for form in self.forms
                 ]
                 for block in self.blocks

@@ -113,7 +113,10 @@ def open_components(
                 sent += send(host, files, progress)
             except Exception as error:
                 raise refusal(name, error) from None
-            jobs = [Job(piece, wiring.reads[piece.name], wiring.sends(piece.name)) for piece in pieces]
+            jobs = [
+                Job(piece, wiring.reads[piece.name], wiring.sends(piece.name), manifest.kept_by(piece))
+                for piece in pieces
+            ]
             peers = {other: each for other, each in actors.items() if other != name}
             opening[name] = pool.submit(host.load, jobs, device.threads, peers)
             if progress:
