@@ -34,8 +34,8 @@ def part(name: str, reads: str, writes: str) -> Component:
 def product() -> Component:
     """A component that multiplies by a matrix."""
     weight = numpy_helper.from_array(np.full((256, 256), 1.0 + 2.0**-12, np.float32), "w")
-    sides = [[helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 256])] for name in "xy"]
-    graph = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"])], "product", *sides, [weight])
+    x, y = ([helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 256])] for name in "xy")
+    graph = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"])], "product", x, y, [weight])
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
     return Component("0", HERE, (), proto, ("x",), ("y",))
 

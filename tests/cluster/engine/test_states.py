@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, ValueInfoProto, helper
 
 from taglio.cluster.engine import serve
 from taglio.cluster.engine.deploy import send
@@ -25,13 +25,19 @@ from taglio.errors import BadDevice
 SUM = State("total", "before", "float32", (1,))
 
 
+def _one(name: str) -> ValueInfoProto:
+    return helper.make_tensor_value_info(name, TensorProto.FLOAT, [1])
+
+
 def counting(folder: Path) -> Host:
     """A host of one component: y and the state are the sum of all inputs of a session."""
     nodes = [helper.make_node("Add", ["x", "before"], ["total"]), helper.make_node("Identity", ["total"], ["y"])]
     reads, writes = ("x", "before"), ("total", "y")
-    sides = [[helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in side] for side in (reads, writes)]
+    given, made = (
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in side] for side in (reads, writes)
+    )
     proto = helper.make_model(
-        helper.make_graph(nodes, "sum", *sides), opset_imports=[helper.make_opsetid("", 13)], ir_version=8
+        helper.make_graph(nodes, "sum", given, made), opset_imports=[helper.make_opsetid("", 13)], ir_version=8
     )
     part = Component("0", "near", (), proto, reads, writes)
     manifest = write(folder, "0" * 64, reads, ("y", "total"), [part], states=[SUM])
