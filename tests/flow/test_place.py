@@ -4,8 +4,10 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import taglio
 from taglio.cluster.devices import Cluster, Device, Link
 from taglio.error.loss import parse_metric
 from taglio.errors import BadArtifact, BadOption, Infeasible
@@ -14,6 +16,8 @@ from taglio.flow.place import Candidate, moving_from
 from taglio.flow.placing import reopened
 from taglio.plan.objective import parse_objective
 from tests.conftest import Staged
+from tests.end_to_end.command import SCHEME
+from tests.models import Sketch
 
 CLUSTER = Cluster("a", (Device("a", active_watts=2.0), Device("b", active_watts=5.0)), ())
 BF16, BASE = "openvino-bf16", 0.006
@@ -75,6 +79,25 @@ def test_a_plan_says_what_runs_it(embedded: Candidate) -> None:
     assert {plan.runtime_on(each.device) for each in plan.placements} == {"openvino"}
     other = replace(plan, usage=tuple(replace(each, runtime="onnxruntime") for each in plan.usage))
     assert other.fingerprint() != plan.fingerprint()
+
+
+def test_a_model_without_int8_forms_sends_nothing_as_int8() -> None:
+    """On a slow link, where a quarter of the bytes would pay; the condition is no float tensor at all."""
+    sketch = Sketch()
+    x = sketch.op("Sin", sketch.input("x", 1, 4096))
+    small = sketch.op("Less", x, sketch.constant(np.float32(0.5)))
+    y = sketch.op("Cos", sketch.op("Where", small, x, sketch.op("Exp", x)))
+    model = taglio.Model(
+        sketch.model(sketch.rename(y, "y")), {"x": np.ones((8, 1, 4096), np.float32)}, threads=1, runtime="onnxruntime"
+    )
+    profile = taglio.profile(model, scheme=SCHEME, effort=0.01)
+    error = taglio.error_model(model, profile, effort=0.01)
+    pins = ("camera=sin0", "camera=less1", "server=where3")
+    candidate = taglio.candidate(model, profile, error, max_error=0.05, pins=pins)
+    slow = replace(cluster(), links=(Link("camera", "server", 1e5), Link("server", "camera", 1e5)))
+    plan = place.place(candidate, slow, time_limit_s=0.5).plans[0]
+    assert plan.crossings and {each.precision for each in plan.crossings} == {"float32"}
+    assert taglio.build(model, plan).proof is not None
 
 
 def test_bfloat16_counts_in_the_error_of_a_plan(embedded: Candidate, monkeypatch: pytest.MonkeyPatch) -> None:
