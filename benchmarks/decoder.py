@@ -1,5 +1,7 @@
 """A decoder with random weights, its key/value caches as states. Runs and writes nothing."""
 
+from typing import Any
+
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
@@ -15,7 +17,7 @@ class _Writer:
         self.nodes: list[onnx.NodeProto] = []
         self.weights: list[onnx.TensorProto] = []
 
-    def op(self, kind: str, *inputs: str, to: str = "", **attributes: object) -> str:
+    def op(self, kind: str, *inputs: str, to: str = "", **attributes: Any) -> str:
         name = to or f"{kind.lower()}{len(self.nodes)}"
         self.nodes.append(helper.make_node(kind, list(inputs), [name], name=f"n_{name}", **attributes))
         return name
@@ -47,7 +49,7 @@ def decoder(layers: int = 12, wide: int = 256, heads: int = 4, seed: int = 0) ->
     table = w.constant((w.rng.standard_normal((VOCABULARY, wide))).astype(np.float32))
     apart = w.constant(np.array([1, 1, heads, size], np.int64))
     whole = w.constant(np.array([1, 1, wide], np.int64))
-    scale = w.constant(np.float32(1.0 / np.sqrt(size)))
+    scale = w.constant(np.asarray(1.0 / np.sqrt(size), np.float32))
     x = w.op("Gather", table, "ids")
     for layer in range(layers):
         normed = w.norm(x, wide)
