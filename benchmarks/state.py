@@ -81,9 +81,9 @@ def measured(made: Emulation, folder: Path, cluster: Path, case: Case, bound: fl
             run(made, name, "profile", model, *asked, "--effort", 0.2, "-o", out)
             (work / "profiles").mkdir(exist_ok=True)
             shutil.copy(out / "profile.json", work / "profiles" / f"{name}.json")
-        run(None, "", "error", work, "--effort", 0.05)
+        run(None, "", "error", work, "--effort", 0.01)
     pinned = [word for pin in pins for word in ("--pin", pin)]
-    asked = ("--cluster", cluster, "--max-error", bound, *pinned, "--steps", steps, "--time-limit", 10, "--json")
+    asked = ("--cluster", cluster, "--max-error", bound, *pinned, "--max-steps", steps, "--time-limit", 10, "--json")
     plan = json.loads(run(None, "", "plan", work, *asked))["plans"][0]
     run(None, "", "build", work)
     done = json.loads(run(made, DEVICES[0], "run", work, "--cluster", cluster, "--steps", steps, "--json"))

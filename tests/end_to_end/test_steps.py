@@ -45,8 +45,8 @@ def test_a_session_of_steps_by_the_command_line(tmp_path: Path) -> None:
     asked = ("plan", out, "--cluster", cluster, "--max-error", "90%", "--time-limit", 0.5)
     # The cache grows by 64 bytes a step: 1,000 fit no server of 20 kB.
     pin = ("--pin", "server=cache")
-    assert taglio(*asked, *pin, "--steps", 100, "--json").json()["plans"][0]["limits"]["steps"] == 100
-    refused(taglio(*asked, *pin, "--steps", 1000), "0.02 MB of server", code=3)
+    assert taglio(*asked, *pin, "--max-steps", 100, "--json").json()["plans"][0]["limits"]["max_steps"] == 100
+    refused(taglio(*asked, *pin, "--max-steps", 1000), "0.02 MB of server", code=3)
 
 
 def test_steps_of_a_model_without_state_are_refused(tmp_path: Path, tiny: Case) -> None:

@@ -121,7 +121,7 @@ def test_a_state_stays_on_its_device_and_the_session_answers_as_one_process(
     tensors = opened.graph.tensor_map()
     cell, cache, head = (tensors[name].producer for name in ("hn", PRESENT, "y"))
     pins = (f"camera={cell}", f"server={cache}", f"server={head}")
-    candidate = taglio.candidate(opened, profile, error, max_error=0.0, pins=pins, steps=50)
+    candidate = taglio.candidate(opened, profile, error, max_error=0.0, pins=pins, max_steps=50)
     plan = taglio.place(candidate, TWO, time_limit_s=0.5).plans[0]
     names = {name for pair in opened.graph.states for name in pair}
     assert not {each.tensor for each in plan.crossings} & {past for _, past in opened.graph.states}

@@ -114,7 +114,7 @@ def limit_arguments(each: argparse.ArgumentParser | Some) -> None:
         help="least request rate that the plan must sustain, per second",
     )
     each.add_argument(
-        "--steps",
+        "--max-steps",
         type=positive,
         default=1,
         metavar="N",

@@ -339,7 +339,7 @@ _SAME = (
         "requantize",
     ),
     *("scheme", "max_error", "keep_float", "force_int8", "keep_off", "max_energy_j", "effort", "scenario", "objective"),
-    *("explain", "gap", "running", "memory_limit", "state", "steps"),
+    *("explain", "gap", "running", "memory_limit", "state", "max_steps"),
 )
 _RENAMED = {
     "pin": "pins",

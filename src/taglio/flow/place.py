@@ -56,7 +56,7 @@ class Candidate:
         """What the planner needs of it. Raises BadArtifact for a device without a profile, Infeasible where a runtime
         takes all of the error bound by itself."""
         profiles = {device: in_components(each) for device, each in self.device_profiles(cluster).items()}
-        graph, limits = self.work.graph.placeable(self.limits.steps), self.limits
+        graph, limits = self.work.graph.placeable(self.limits.max_steps), self.limits
         bases = self.bases(profiles)
         work = Workload(self.name, graph, profiles, self.error, limits, self.rate_per_s, bases=bases)
         return with_error(work, limits.max_error, slack)
@@ -154,10 +154,10 @@ def candidate(
     max_latency_s: float | None = None,
     max_energy_j: float | None = None,
     min_rate_per_s: float | None = None,
-    steps: int = 1,
+    max_steps: int = 1,
 ) -> Candidate:
     """A model to be placed on a cluster, under limits; `max_error` is in the metric's unit. Devices have memory for the
-    states of a session of so many `steps`.
+    states of a session of `max_steps`.
 
     `profile` is of this machine, `profiles` those of other devices by name. `pins` and `keep_off` are DEVICE=PATTERN.
     Raises BadOption.
@@ -170,7 +170,7 @@ def candidate(
         max_latency_s=max_latency_s,
         max_energy_joules=max_energy_j,
         min_rate_per_s=min_rate_per_s,
-        steps=steps,
+        max_steps=max_steps,
     )
     return Candidate(name or work.name, work, profile, error, limits, rate_per_s, profiles or {})
 

@@ -23,7 +23,7 @@ class Limits:
     """What a plan must keep: the largest output error, blocks held in float or in int8 by name, blocks held on a device
     or kept off one as (block, device), and what one request may take and how many a second there must be room for.
 
-    There is memory for the states of a session of so many `steps`.
+    There is memory for the states of a session of `max_steps`.
 
     `max_error` is a loss of `metric` (error/loss.py); `also` are limits on further metrics, which plans are held
     against as measured.
@@ -39,7 +39,7 @@ class Limits:
     max_energy_joules: float | None = None
     min_rate_per_s: float | None = None
     also: tuple[Bound, ...] = ()
-    steps: int = 1
+    max_steps: int = 1
 
 
 @dataclass(frozen=True, slots=True)
