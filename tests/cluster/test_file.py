@@ -144,6 +144,7 @@ def test_files_are_read_whole(tmp_path: Path) -> None:
         ("threads = 1", "thread = 1", 4, 'unknown key "thread": did you mean "threads"?'),
         ("threads = 1", "threads = 0", 4, "give at least 1"),
         ("threads = 1", "threads = true", 4, "give at least 1"),
+        ("threads = 1", 'runtime = "openvino-mixed"', 4, 'did you mean "openvino"?'),
         ("threads = 1", 'runtime = "openvin"', 4, 'runtime = "openvin" is not known: did you mean "openvino"?'),
         ("memory_mb = 64", "memory_mb = -1", 5, "give a number above 0"),
         ("memory_mb = 64", 'memory_mb = "64"', 5, "must be a number"),

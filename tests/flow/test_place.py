@@ -74,6 +74,11 @@ def test_a_device_runs_what_its_profile_was_taken_in(embedded: Candidate) -> Non
         there.device_profiles(cluster("onnxruntime"))
 
 
+def test_stretches_of_a_whole_model_are_refused_on_devices(embedded: Candidate) -> None:
+    with pytest.raises(BadArtifact, match="was taken in openvino-mixed, whose stretches are of the whole model"):
+        taken_in(embedded, "openvino-mixed").device_profiles(cluster())
+
+
 def test_a_plan_says_what_runs_it(embedded: Candidate) -> None:
     plan = place.place(taken_in(embedded, "openvino"), cluster(), time_limit_s=0.5).plans[0]
     assert {plan.runtime_on(each.device) for each in plan.placements} == {"openvino"}
