@@ -120,6 +120,9 @@ def test_a_device_left_out_still_lends_its_times() -> None:
 def test_a_device_without_times_of_its_own_has_a_place_for_them() -> None:
     assert parse('start="a"\n[device.a]').devices[0].profile == "profiles/a.json"
     assert local().devices[0].profile == "profile.json"
+    assert [each.runtime for each in parse('start="a"\n[device.a]\n[device.b]\nruntime="openvino"').devices] == [
+        "", "openvino",
+    ]  # fmt: skip
 
 
 def test_files_are_read_whole(tmp_path: Path) -> None:
@@ -141,6 +144,8 @@ def test_files_are_read_whole(tmp_path: Path) -> None:
         ("threads = 1", "thread = 1", 4, 'unknown key "thread": did you mean "threads"?'),
         ("threads = 1", "threads = 0", 4, "give at least 1"),
         ("threads = 1", "threads = true", 4, "give at least 1"),
+        ("threads = 1", 'runtime = "openvino-mixed"', 4, 'did you mean "openvino"?'),
+        ("threads = 1", 'runtime = "openvin"', 4, 'runtime = "openvin" is not known: did you mean "openvino"?'),
         ("memory_mb = 64", "memory_mb = -1", 5, "give a number above 0"),
         ("memory_mb = 64", 'memory_mb = "64"', 5, "must be a number"),
         ("memory_mb = 64", "memory_mb = inf", 5, "must be a number"),

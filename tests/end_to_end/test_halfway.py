@@ -14,8 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from taglio import artifact
-from taglio.flow import transaction
+from taglio import artifact, transaction
 from taglio.flow.workspace import MADE_FROM, PROFILE
 from tests.conftest import Staged
 from tests.end_to_end.command import ENVIRONMENT, SCHEME, Case, quick, refused, snapshot, taglio

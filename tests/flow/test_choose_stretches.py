@@ -86,7 +86,7 @@ def test_a_mixed_model_is_deployed_as_it_was_chosen(digits: Model, tmp_path: Pat
     stretches = joined(digits.graph, ends, [1, *[0] * (len(ends) - 1)])
     devices = {block.name: "local" for block in digits.graph.blocks}
     parts = cut(digits.model, digits.graph, digits.model.proto, devices)
-    write(tmp_path, "0" * 64, ["image"], digits.outputs, parts, runtime=MIXED, stretches=stretches)
+    write(tmp_path, "0" * 64, ["image"], digits.outputs, parts, runtimes={"local": MIXED}, stretches=stretches)
     (piece,) = read(tmp_path).pieces
     assert piece.stretches == stretches == (Stretch("bf16", stretches[0].outputs), Stretch("f32", digits.outputs))
     assert "INFERENCE_PRECISION_HINT" not in piece.properties

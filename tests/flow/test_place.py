@@ -1,12 +1,26 @@
-"""What a plan on several devices is asked for, before anything is solved."""
+"""What a plan on several devices is asked for: the runtimes of devices, and what moving a block costs."""
 
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
 import pytest
 
-from taglio.cluster.devices import Cluster, Device
-from taglio.flow.place import moving_from
+import taglio
+from taglio.cluster.devices import Cluster, Device, Link
+from taglio.error.loss import parse_metric
+from taglio.errors import BadArtifact, BadOption, Infeasible
+from taglio.flow import place
+from taglio.flow.place import Candidate, moving_from
+from taglio.flow.placing import reopened
 from taglio.plan.workload import parse_objective
+from tests.conftest import Staged
+from tests.end_to_end.command import SCHEME
+from tests.models import Sketch
 
 CLUSTER = Cluster("a", (Device("a", active_watts=2.0), Device("b", active_watts=5.0)), ())
+BF16, BASE = "openvino-bf16", 0.006
 
 
 @pytest.mark.parametrize(
@@ -23,3 +37,93 @@ CLUSTER = Cluster("a", (Device("a", active_watts=2.0), Device("b", active_watts=
 )
 def test_moving_a_block_costs_in_the_unit_of_the_objective(objective: str, cost: float) -> None:
     assert moving_from((), 0.01, parse_objective(objective), CLUSTER).switching_cost == pytest.approx(cost)
+
+
+def cluster(camera: str = "", server: str = "") -> Cluster:
+    """A measured camera and a server that is assumed to take half its time, with the runtimes of a cluster file."""
+    devices = (
+        Device("camera", camera, profile="profile.json"),
+        Device("server", server, scale_of="camera", scale_factor=0.5),
+    )
+    return Cluster("camera", devices, (Link("camera", "server", 1e8), Link("server", "camera", 1e8)))
+
+
+@pytest.fixture
+def embedded(digits_staged: Staged, tmp_path: Path) -> Candidate:
+    """The embedded model, allowed an error of 1 %."""
+    folder = Path(shutil.copytree(digits_staged.folder, tmp_path / "out"))
+    return reopened(folder, cluster(), max_error=0.01)
+
+
+def taken_in(candidate: Candidate, runtime: str) -> Candidate:
+    """The same with a profile as if it had been taken in `runtime`."""
+    measured = candidate.measured
+    return replace(candidate, measured=replace(measured, conditions=replace(measured.conditions, runtime=runtime)))
+
+
+def runtimes(candidate: Candidate, where: Cluster) -> dict[str, str]:
+    return {name: each.conditions.runtime for name, each in candidate.device_profiles(where).items()}
+
+
+def test_a_device_runs_what_its_profile_was_taken_in(embedded: Candidate) -> None:
+    there = taken_in(embedded, "openvino")
+    assert runtimes(embedded, cluster()) == {"camera": "onnxruntime", "server": "onnxruntime"}
+    assert runtimes(there, cluster()) == {"camera": "openvino", "server": "openvino"}
+    assert runtimes(there, cluster("openvino", "onnxruntime")) == {"camera": "openvino", "server": "onnxruntime"}
+    with pytest.raises(BadArtifact, match='was taken in openvino, device "camera" runs onnxruntime'):
+        there.device_profiles(cluster("onnxruntime"))
+
+
+def test_stretches_of_a_whole_model_are_refused_on_devices(embedded: Candidate) -> None:
+    with pytest.raises(BadArtifact, match="was taken in openvino-mixed, whose stretches are of the whole model"):
+        taken_in(embedded, "openvino-mixed").device_profiles(cluster())
+
+
+def test_a_plan_says_what_runs_it(embedded: Candidate) -> None:
+    plan = place.place(taken_in(embedded, "openvino"), cluster(), time_limit_s=0.5).plans[0]
+    assert {plan.runtime_on(each.device) for each in plan.placements} == {"openvino"}
+    other = replace(plan, usage=tuple(replace(each, runtime="onnxruntime") for each in plan.usage))
+    assert other.fingerprint() != plan.fingerprint()
+
+
+def test_a_model_without_int8_forms_sends_nothing_as_int8() -> None:
+    """On a slow link, where a quarter of the bytes would pay; the condition is no float tensor at all."""
+    sketch = Sketch()
+    x = sketch.op("Sin", sketch.input("x", 1, 4096))
+    small = sketch.op("Less", x, sketch.constant(np.float32(0.5)))
+    y = sketch.op("Cos", sketch.op("Where", small, x, sketch.op("Exp", x)))
+    model = taglio.Model(
+        sketch.model(sketch.rename(y, "y")), {"x": np.ones((8, 1, 4096), np.float32)}, threads=1, runtime="onnxruntime"
+    )
+    profile = taglio.profile(model, scheme=SCHEME, effort=0.01)
+    error = taglio.error_model(model, profile, effort=0.01)
+    pins = ("camera=sin0", "camera=less1", "server=where3")
+    candidate = taglio.candidate(model, profile, error, max_error=0.05, pins=pins)
+    slow = replace(cluster(), links=(Link("camera", "server", 1e5), Link("server", "camera", 1e5)))
+    plan = place.place(candidate, slow, time_limit_s=0.5).plans[0]
+    assert plan.crossings and {each.precision for each in plan.crossings} == {"float32"}
+    assert taglio.build(model, plan).proof is not None
+
+
+def test_bfloat16_counts_in_the_error_of_a_plan(embedded: Candidate, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(place, "refusal", lambda _: "")
+    monkeypatch.setattr(place, "base_errors", lambda *_: ({BF16: BASE}, {}))
+    there = taken_in(embedded, BF16)
+    left, whole = (each.workload(cluster()).noise_limits for each in (there, embedded))
+    assert left and whole and all(left[name] < whole[name] for name in whole)
+    plan = place.place(there, cluster(), time_limit_s=0.5).plans[0]
+    assert plan.predicted_error.value >= BASE and plan.measured_error is not None
+    assert BASE < plan.measured_error <= 0.01
+    monkeypatch.setattr(place, "base_errors", lambda *_: ({BF16: 0.02}, {}))
+    with pytest.raises(Infeasible, match=r'"camera" computes in openvino-bf16, where float itself has .* 2\.00%'):
+        place.place(replace(there, work=there.work.but(kept=type(there.work.kept)())), cluster(), time_limit_s=0.5)
+
+
+def test_bfloat16_whose_error_cannot_be_told_is_refused(embedded: Candidate, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(place, "refusal", lambda _: "no bfloat16 on this processor")
+    there = taken_in(embedded, BF16)
+    with pytest.raises(BadOption, match="cannot be measured on this machine: no bfloat16 on this processor: "):
+        there.workload(cluster())
+    stepwise = replace(there, limits=replace(there.limits, metric=parse_metric("top1")))
+    with pytest.raises(BadOption, match="cannot be told from that of int8"):
+        stepwise.workload(cluster())

@@ -4,7 +4,7 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +14,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from taglio import artifact
-from taglio.components.build import write
+from taglio.components.build import State, write
 from taglio.components.cut import Component
 from taglio.flow.work import Setup
 from taglio.flow.workspace import COMPONENTS, SETUP
@@ -40,11 +40,11 @@ def product() -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
 
 
-def workspace(folder: Path, proto: onnx.ModelProto) -> Path:
+def workspace(folder: Path, proto: onnx.ModelProto, states: Sequence[State] = ()) -> Path:
     """`proto` as the built components of a workspace."""
     inputs, outputs = (tuple(value.name for value in values) for values in (proto.graph.input, proto.graph.output))
     part = Component("0-local", "local", ("all",), proto, inputs, outputs)
-    write(folder / COMPONENTS, "0" * 64, inputs, outputs, [part])
+    write(folder / COMPONENTS, "0" * 64, inputs, outputs, [part], states=states)
     artifact.save(folder / f"{SETUP}.json", SETUP, "0" * 64, Setup("m.onnx", {}, "d.npz", "", 0, 1, False, "all"))
     return folder
 

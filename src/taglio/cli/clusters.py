@@ -114,6 +114,13 @@ def limit_arguments(each: argparse.ArgumentParser | Some) -> None:
         help="least request rate that the plan must sustain, per second",
     )
     each.add_argument(
+        "--max-steps",
+        type=positive,
+        default=1,
+        metavar="N",
+        help="longest session, in steps, that devices have memory for, of a model with --state (default 1)",
+    )
+    each.add_argument(
         "--keep-off",
         action="append",
         default=[],

@@ -180,7 +180,8 @@ def run_on_cluster(options: argparse.Namespace) -> int:
 
     cluster = cluster_file.load(options.cluster, options.scenario)
     with bar(options.json) as progress:
-        result = run(options.folder, cluster, options.runs, stream=options.stream, progress=progress)
+        count, steps = options.steps or options.runs, options.steps is not None
+        result = run(options.folder, cluster, count, stream=options.stream, steps=steps, progress=progress)
     if options.json:
         return emit(result)
     engine_tables.cluster_run(result)

@@ -87,6 +87,10 @@ def cluster_run(run: ClusterRun) -> None:
                 _ms(hop.measured.deviation_s + hop.uncertain_s), escape(names),
             )  # fmt: skip
         Console(highlight=False).print(table)
+    if run.steps:
+        say(
+            f"{run.requests} steps of one session: {run.rate_per_s:.4g} a second, predicted {1.0 / run.predicted_s:.4g}"
+        )
     if run.streamed:
         wanted = "" if run.predicted_rate_per_s is None else f", predicted {run.predicted_rate_per_s:.4g}"
         say(f"{run.requests} requests, {run.lanes} on their way: {run.rate_per_s:.4g} a second{wanted}")

@@ -29,6 +29,7 @@ from taglio.cli.options import (
     remark,
     requantize_argument,
     runtime_argument,
+    state_argument,
 )
 
 
@@ -50,6 +51,7 @@ def add(commands: Any) -> None:
     each = command(commands, "profile", "time every block in every form, by whole-model runs", _profile)
     model_argument(each)
     requantize_argument(each)
+    state_argument(each)
     data_arguments(each)
     labels_argument(each)
     calibration_argument(each)
@@ -112,6 +114,9 @@ def add(commands: Any) -> None:
     each = command(commands, "run", "time the built components beside the prediction", _run)
     folder_argument(each)
     each.add_argument("--runs", type=positive, default=100, help="number of timed runs (default 100)")
+    each.add_argument(
+        "--steps", type=positive, metavar="N", help="time so many steps of one session instead, of a model with --state"
+    )
     runtime_argument(Some(each, WITHOUT), None)
     run_arguments(each)
     json_argument(each)
@@ -124,6 +129,7 @@ def add(commands: Any) -> None:
 def _optimize_arguments(each: argparse.ArgumentParser) -> None:
     model_argument(each)
     requantize_argument(each)
+    state_argument(each)
     data_arguments(each)
     labels_argument(each)
     calibration_argument(each)
@@ -249,15 +255,21 @@ def _run(options: argparse.Namespace) -> int:
     refuse_others(options)
     if options.cluster is not None:
         return run_on_cluster(options)
-    from taglio.flow.stages import run
+    from taglio.flow.stages import run, run_steps
     from taglio.report import terminal
     from taglio.report.progress import bar
 
     with bar(options.json) as progress:
-        result = run(options.folder, options.runs, options.runtime, progress)
+        if options.steps is not None:
+            stepped = run_steps(options.folder, options.steps, options.runtime, progress)
+        else:
+            result = run(options.folder, options.runs, options.runtime, progress)
     if options.json:
-        return emit(result)
-    terminal.run(result)
+        return emit(result if options.steps is None else stepped)
+    if options.steps is None:
+        terminal.run(result)
+    else:
+        terminal.steps(stepped)
     return 0
 
 

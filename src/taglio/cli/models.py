@@ -66,6 +66,7 @@ def _inspect(options: argparse.Namespace) -> int:
     from taglio.model import load as model
     from taglio.model.graph import build, select
     from taglio.model.observe import observe_random
+    from taglio.model.state import suggested
     from taglio.report import terminal
 
     path, fixed = options.model, shapes(options.shape)
@@ -77,6 +78,7 @@ def _inspect(options: argparse.Namespace) -> int:
     graph = build(loaded, observed)
     shown = None if options.blocks == "all" else set(select(graph, options.blocks))
     suggestion = suggest_for(loaded, graph)
+    states = [f"{present}={past}" for present, past in suggested(loaded.inputs, loaded.proto.graph.output)]
     if options.json:
         return emit(
             {
@@ -86,11 +88,14 @@ def _inspect(options: argparse.Namespace) -> int:
                 "graph": graph,
                 "assumed": assumed,
                 "suggested": suggestion,
+                "states": states,
             }
         )
     terminal.inspect(loaded, graph, shown, assumed)
     if suggestion is not None:
         terminal.say(f"metric {suggestion.metric} may suit: {suggestion.why}")
+    if states:
+        terminal.say(f"outputs that look like the next step's inputs: {' '.join(f'--state {each}' for each in states)}")
     return 0
 
 

@@ -80,6 +80,18 @@ def requantize_argument(each: argparse.ArgumentParser) -> None:
     )
 
 
+def state_argument(each: argparse.ArgumentParser) -> None:
+    """--state."""
+    each.add_argument(
+        "--state",
+        action="append",
+        default=[],
+        metavar="OUTPUT=INPUT",
+        help="output that is an input of the next step (repeatable; taglio inspect suggests them); --data then holds "
+        "the other inputs of consecutive steps",
+    )
+
+
 def data_arguments(each: argparse.ArgumentParser) -> None:
     """--data, --preprocess, --seed."""
     each.add_argument(
@@ -327,7 +339,7 @@ _SAME = (
         "requantize",
     ),
     *("scheme", "max_error", "keep_float", "force_int8", "keep_off", "max_energy_j", "effort", "scenario", "objective"),
-    *("explain", "gap", "running", "memory_limit"),
+    *("explain", "gap", "running", "memory_limit", "state", "max_steps"),
 )
 _RENAMED = {
     "pin": "pins",

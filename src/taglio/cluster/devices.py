@@ -15,7 +15,7 @@ EMULATION = "TAGLIO_EMULATION"
 class Device:
     """A machine. `profile` names a file of measured times in each model's folder (profiles/NAME.json where the cluster
     file names none). It is None with a `scale_of`, the device or profile file whose times are taken `scale_factor`
-    times: an assumption, marked wherever it is used.
+    times: an assumption, marked wherever it is used. `runtime` is what runs its components; "" is that of its profile.
 
     `cpus` is what emulation lets it use of processors; planning knows only measured times. A message takes `send_s` and
     each of its bytes `send_byte_s` of its time where it leaves, `receive_s` and `receive_byte_s` where it arrives
@@ -25,7 +25,7 @@ class Device:
     """
 
     name: str
-    runtime: str = "onnxruntime"
+    runtime: str = ""
     threads: int = 1
     memory_bytes: float = inf
     idle_watts: float = 0.0

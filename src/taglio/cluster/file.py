@@ -4,6 +4,7 @@
 
     [device.camera]
     threads = 1
+    runtime = "onnxruntime"                # default: the one that its profile was taken in
     memory_mb = 512
     active_watts = 4.5
     cpus = 0.5                             # only for taglio emulate: half a processor
@@ -44,6 +45,8 @@ from typing import Any
 
 from taglio.cluster.devices import Cluster, Device, Link, nearest
 from taglio.errors import BadOption
+from taglio.runtimes.openvino import MIXED
+from taglio.runtimes.session import RUNTIMES
 
 _MEGA = 1e6
 _BITS = 8.0
@@ -243,7 +246,12 @@ class _Reader:
             self.table(here, value, _DEVICE_KEYS)
             device = replace(into.get(name, Device(name)), **self.numbers(here, value, _DEVICE_NUMBERS))  # type: ignore[arg-type]
             if "runtime" in value:
-                device = replace(device, runtime=self.text((*here, "runtime"), value["runtime"]))
+                runtime = self.text((*here, "runtime"), value["runtime"])
+                known = [name for name in RUNTIMES if name != MIXED]  # that is of a whole model
+                if runtime not in known:
+                    what = f'{_dotted(here)}: runtime = "{runtime}" is not known{nearest(runtime, known)}'
+                    raise self.fail((*here, "runtime"), what)
+                device = replace(device, runtime=runtime)
             if "threads" in value:
                 threads = value["threads"]
                 if isinstance(threads, bool) or not isinstance(threads, int) or threads < 1:

@@ -1,17 +1,18 @@
 """Write components and their manifest, and read them back verified. Runs nothing."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
 
+import numpy as np
 import onnx
 
 from taglio import artifact, weights
 from taglio.artifact import require
 from taglio.components.cut import Component
-from taglio.data.spec import dtype_name
+from taglio.data.spec import dtype_name, dtype_of
 from taglio.errors import BadArtifact
 from taglio.runtimes import openvino
 from taglio.runtimes.onnxruntime import NAME, Stretch
@@ -61,14 +62,30 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
+class State:
+    """An output (`present`) that is an input (`past`) of the next step, where it begins with zeros of `shape`."""
+
+    present: str
+    past: str
+    dtype: str
+    shape: tuple[int, ...]
+
+    def first(self) -> np.ndarray:
+        """What the first step finds."""
+        return np.zeros(self.shape, dtype_of(self.dtype))
+
+
+@dataclass(frozen=True, slots=True)
 class Manifest:
-    """Components in running order, the model's own inputs and outputs, and the fingerprint of the plan built."""
+    """Components in running order, the model's own inputs and outputs, the fingerprint of the plan built, and the
+    states, which are inputs and outputs too."""
 
     model_sha256: str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     pieces: tuple[Piece, ...]
     plan_sha256: str = ""
+    states: tuple[State, ...] = ()
 
     def check(self) -> None:
         """Raise ValueError for components that cannot run one after another."""
@@ -82,6 +99,25 @@ class Manifest:
             known |= {port.name for port in piece.outputs}
         missing = [name for name in self.outputs if name not in known]
         require(not missing and len(self.outputs) > 0, f"no component writes the output {', '.join(missing[:1])}")
+        unknown = [each for each in self.states if each.present not in self.outputs or each.past not in self.inputs]
+        require(not unknown, "a state is no output and input of the model")
+        for piece in self.pieces:
+            written = {port.name for port in piece.outputs}
+            apart = [each.past for each in self.kept_by(piece) if each.present not in written]
+            require(not apart, f"component {piece.name} reads the state {', '.join(apart[:1])} and does not write it")
+
+    def kept_by(self, piece: Piece) -> tuple[State, ...]:
+        """The states that a component reads, and writes."""
+        read = {port.name for port in piece.inputs}
+        return tuple(each for each in self.states if each.past in read)
+
+    def without_states(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The inputs that a step is given, and the outputs that it answers with."""
+        pasts, presents = {each.past for each in self.states}, {each.present for each in self.states}
+        return (
+            tuple(name for name in self.inputs if name not in pasts),
+            tuple(name for name in self.outputs if name not in presents),
+        )
 
 
 def write(
@@ -92,13 +128,16 @@ def write(
     parts: Sequence[Component],
     plan_sha256: str = "",
     *,
-    runtime: str = NAME,
+    runtimes: Mapping[str, str] | None = None,
     stretches: tuple[Stretch, ...] = (),
+    states: Sequence[State] = (),
 ) -> Manifest:
-    """Write one ONNX file per component, then the manifest, which names only complete files, for `runtime`."""
+    """Write one ONNX file per component, then the manifest, which names only complete files. `runtimes` are by device;
+    ONNX Runtime where none is said."""
     pieces = []
-    version, told = artifact.version_of(package(runtime)), {} if runtime == NAME else openvino.properties(runtime)
     for part in parts:
+        runtime = (runtimes or {}).get(part.device, NAME)
+        version, told = artifact.version_of(package(runtime)), {} if runtime == NAME else openvino.properties(runtime)
         # A device may have any name; a file may not.
         file = re.sub(r"[^A-Za-z0-9._-]", "_", f"{part.name}.onnx") if len(parts) > 1 else "model.onnx"
         sha256s = artifact.write_model(folder / file, part.proto)
@@ -120,7 +159,7 @@ def write(
                 stretches,
             )
         )
-    manifest = Manifest(sha256, tuple(inputs), tuple(outputs), tuple(pieces), plan_sha256)
+    manifest = Manifest(sha256, tuple(inputs), tuple(outputs), tuple(pieces), plan_sha256, tuple(states))
     artifact.save(folder / MANIFEST, "manifest", sha256, manifest)
     return manifest
 

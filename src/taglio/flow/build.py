@@ -1,7 +1,7 @@
 """The build stage: a plan → components in memory, proven equal to the whole model. Writes where it is told to."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -17,11 +17,12 @@ from taglio.data.spec import InputSpec
 from taglio.data.values import one_feed
 from taglio.flow.work import Work, covering
 from taglio.model.inputs import input_specs
+from taglio.model.state import first_shape
 from taglio.plan.result import Plan
 from taglio.profile.machine import available_cores
 from taglio.profile.stopwatch import Progress
 from taglio.run.in_process import Executor
-from taglio.runtimes.onnxruntime import NAME, SessionOptions, Stretch
+from taglio.runtimes.onnxruntime import SessionOptions, Stretch
 from taglio.scratch import scratch
 
 # The whole quantised model, with the placement in its own metadata, beside the components of several devices.
@@ -32,9 +33,9 @@ _PROVEN = 8
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Built:
-    """Components in running order, for the place `runtime` with its `stretches`. `whole` is the quantised model with
-    the placement in its metadata, None where one component is all of it; `proof` that together they equal it, None
-    where that was not asked.
+    """Components in running order, the runtime of each device, its `stretches`, and the model's states. `whole` is the
+    quantised model with the placement in its metadata, None where one component is all of it; `proof` that together
+    they equal it, None where that was not asked.
     """
 
     model_sha256: str
@@ -45,8 +46,9 @@ class Built:
     whole: onnx.ModelProto | None = None
     proof: Proof | None = None
     store: weights.Store | None = None
-    runtime: str = NAME
+    runtimes: Mapping[str, str] = field(default_factory=dict)
     stretches: tuple[Stretch, ...] = ()
+    states: tuple[files.State, ...] = ()
 
     @property
     def model(self) -> onnx.ModelProto:
@@ -63,16 +65,9 @@ class Built:
         (folder / PLACED).unlink(missing_ok=True)
         if self.whole is not None:
             artifact.write_model(folder / PLACED, self.whole)
-        return files.write(
-            folder,
-            self.model_sha256,
-            self.inputs,
-            self.outputs,
-            self.parts,
-            self.plan_sha256,
-            runtime=self.runtime,
-            stretches=self.stretches,
-        )
+        names = (self.inputs, self.outputs)
+        given = (folder, self.model_sha256, *names, self.parts, self.plan_sha256)
+        return files.write(*given, runtimes=self.runtimes, stretches=self.stretches, states=self.states)
 
     def open(self, options: SessionOptions, runtime: str | None = None) -> Executor:
         """Live sessions over the components, one after another in this process; `runtime`: None for their own."""
@@ -81,7 +76,7 @@ class Built:
 
     def session(self, threads: int | None = None, runtime: str | None = None, *, spinning: bool = False) -> "Deployed":
         """The components ready to answer, as they would be deployed; `runtime`: None for their own."""
-        options = SessionOptions(threads or available_cores(), spinning=spinning, runtime=runtime or self.runtime)
+        options = SessionOptions(threads or available_cores(), spinning=spinning)
         inputs = {spec.name: spec for part in self.parts for spec in input_specs(Path(part.name), part.proto)}
         return Deployed(self.open(options, runtime), tuple(inputs[name] for name in self.inputs), self.outputs)
 
@@ -91,6 +86,19 @@ class Deployed:
 
     def __init__(self, executor: Executor, inputs: tuple[InputSpec, ...], outputs: tuple[str, ...]) -> None:
         self._executor, self.inputs, self.outputs = executor, inputs, outputs
+        self._states: dict[str, dict[str, np.ndarray]] = {}
+
+    def step(self, sample: object, session: str = "") -> dict[str, np.ndarray]:
+        """As `run`, of a model with states: what the last step of the `session` left in them is added to the sample,
+        and what this one leaves there is kept. The first step finds zeros."""
+        names, outputs = self._executor.manifest.without_states()
+        feed = one_feed(sample, [spec for spec in self.inputs if spec.name in names])
+        values, self._states[session] = self._executor.step(feed, self._states.get(session))
+        return dict(zip(outputs, values, strict=True))
+
+    def end(self, session: str = "") -> None:
+        """Forget a session's states: its next step is a first one."""
+        self._states.pop(session, None)
 
     def run(self, sample: object) -> dict[str, np.ndarray]:
         """The outputs by name for one sample: arrays by input name, or one array for a model of one input.
@@ -128,18 +136,15 @@ def assemble(work: Work, plan: Plan, progress: Progress | None = None) -> Built:
         whole = placed(quantized, parts, plan, owner)
     inputs = tuple(spec.name for spec in work.model.inputs)
     sha256, store = work.model.sha256, work.model.store
+    runtimes = {part.device: plan.runtime_on(part.device) for part in parts}
     stretches = work.setup.options(plan.runtime).stretches
-    return Built(
-        sha256,
-        plan.fingerprint(),
-        inputs,
-        work.model.outputs,
-        tuple(parts),
-        whole,
-        store=store,
-        runtime=plan.runtime,
-        stretches=stretches,
+    specs = {spec.name: spec for spec in work.model.inputs}
+    states = tuple(
+        files.State(present, past, specs[past].dtype, first_shape(specs[past], work.model.inputs))
+        for present, past in work.graph.states
     )
+    made_from = (sha256, plan.fingerprint(), inputs, work.model.outputs, tuple(parts), whole)
+    return Built(*made_from, store=store, runtimes=runtimes, stretches=stretches, states=states)
 
 
 def read(folder: Path, *, model_sha256: str | None = None) -> tuple[Built, Manifest]:
@@ -159,10 +164,9 @@ def read(folder: Path, *, model_sha256: str | None = None) -> tuple[Built, Manif
     )
     whole = weights.load(folder / PLACED) if len(parts) > 1 and (folder / PLACED).exists() else None
     sha256 = manifest.model_sha256
-    names, first = (manifest.inputs, manifest.outputs), manifest.pieces[0]
-    return Built(
-        sha256, manifest.plan_sha256, *names, parts, whole, runtime=first.runtime, stretches=first.stretches
-    ), manifest
+    names, runtimes = (manifest.inputs, manifest.outputs), {piece.device: piece.runtime for piece in manifest.pieces}
+    made_from, stretches = (sha256, manifest.plan_sha256, *names, parts, whole), manifest.pieces[0].stretches
+    return Built(*made_from, runtimes=runtimes, stretches=stretches, states=manifest.states), manifest
 
 
 def _shapes(piece: files.Piece) -> Mapping[str, tuple[int, ...]]:

@@ -202,8 +202,8 @@ def _float_everywhere(
     if NAME not in timed:  # nothing to choose from
         return [PlaceResult(name, 0.0, 0.0, 0.0, name == NAME, dropped.get(name, "")) for name in everywhere], ()
     float_s = {name: each.wall.median_s for name, each in timed.items()}
-    samples, wanted = _answered(work, float_s[NAME])
-    errors, failed = _base_errors(work, metric, [name for name in timed if name != NAME], samples, wanted)
+    samples, wanted = answered(work, float_s[NAME])
+    errors, failed = base_errors(work, metric, [name for name in timed if name != NAME], samples, wanted)
     dropped |= failed
     if not metric.smooth:  # such losses do not add: what is deployed is judged at the end
         errors = dict.fromkeys(errors, 0.0)
@@ -224,7 +224,7 @@ def _float_everywhere(
     return [*results, PlaceResult(MIXED, mix.seconds, mix.error, mix.seconds, False)], mix.stretches
 
 
-def _answered(work: Work, float_s: float) -> tuple[Sequence[Sample], list[list[np.ndarray]]]:
+def answered(work: Work, float_s: float) -> tuple[Sequence[Sample], list[list[np.ndarray]]]:
     """A few held-out inputs, and what float answers."""
     held_out, names = work.data.held_out, list(work.model.outputs)
     reference = open_session(work.model.proto, work.setup.options(NAME), label=work.model.name)
@@ -232,7 +232,7 @@ def _answered(work: Work, float_s: float) -> tuple[Sequence[Sample], list[list[n
     return samples, [run_session(reference, names, sample, held_out.source) for sample in samples]
 
 
-def _base_errors(
+def base_errors(
     work: Work, metric: Metric, places: Sequence[str], samples: Sequence[Sample], wanted: Sequence[list[np.ndarray]]
 ) -> tuple[dict[str, float], dict[str, str]]:
     """The float model's error in `places` on `samples`, whose float outputs are `wanted`, and why some have none."""

@@ -27,6 +27,7 @@ from taglio.flow.work import Model, Work
 from taglio.profile.measure import FLOAT_RUN
 from taglio.profile.stopwatch import Progress, Timed
 from taglio.quantize.scheme import Scheme
+from taglio.runtimes.openvino import MIXED
 
 
 def optimize(
@@ -194,7 +195,7 @@ def _of_stretches(built: Built) -> tuple[str, ...]:
         return ()
     *inner, last = built.stretches
     told = [f"{each.precision} up to {each.outputs[-1]}" for each in inner]
-    return (f"{built.runtime} computes float parts in {', '.join(told)}, then {last.precision}",)
+    return (f"{MIXED} computes float parts in {', '.join(told)}, then {last.precision}",)
 
 
 def _float_only(timed: Mapping[str, Timed], answered: Answers, size_bytes: int, runtime: str) -> Variant:

@@ -10,9 +10,10 @@ from pathlib import Path
 from taglio.cluster import file as cluster_file
 from taglio.cluster.devices import Cluster, Device
 from taglio.error.model import ErrorModel
-from taglio.errors import BadArtifact, Infeasible
+from taglio.errors import BadArtifact, BadOption, Infeasible
 from taglio.flow.answers import answers
 from taglio.flow.by_hand import matches
+from taglio.flow.choose_place import answered, base_errors, left_for_int8, together
 from taglio.flow.plan import Bounds, limits_for, meters
 from taglio.flow.work import Work
 from taglio.flow.workspace import PROFILE
@@ -24,12 +25,17 @@ from taglio.plan.place import place as solve
 from taglio.plan.result import Limits, Plan
 from taglio.plan.search import search_by
 from taglio.plan.workload import Objective, Workload, parse_objective
+from taglio.profile.measure import FLOAT_RUN
 from taglio.profile.result import Profile, in_components, scaled
 from taglio.profile.stopwatch import Progress
+from taglio.runtimes.onnxruntime import NAME
+from taglio.runtimes.openvino import BF16, MIXED
+from taglio.runtimes.places import refusal
 
 _ROUNDS = 5
 # Looser than a plan needs by so much, so that rounding does not forbid it.
 _ROUNDING = 1.001
+_IN_FLOAT32 = "profile it with `runtime` openvino or onnxruntime"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,15 +52,54 @@ class Candidate:
     profiles: Mapping[str, Profile]
 
     def workload(self, cluster: Cluster, slack: float = 1.0) -> Workload:
-        """What the planner needs of it. Raises BadArtifact for a device without a profile."""
-        bound = self.limits.max_error
-        bounds = None if bound is None else noise_limits(self.error, bound, slack)
+        """What the planner needs of it. Raises BadArtifact for a device without a profile, Infeasible where a runtime
+        takes all of the error bound by itself."""
         profiles = {device: in_components(each) for device, each in self.device_profiles(cluster).items()}
-        return Workload(self.name, self.work.graph, profiles, self.error, self.limits, self.rate_per_s, bounds)
+        graph, limits = self.work.graph.placeable(self.limits.max_steps), self.limits
+        bases = self.bases(profiles)
+        work = Workload(self.name, graph, profiles, self.error, limits, self.rate_per_s, bases=bases)
+        return with_error(work, limits.max_error, slack)
+
+    def bases(self, profiles: Mapping[str, Profile]) -> dict[str, float]:
+        """The error of the float model on the devices whose runtime does not compute in float32. Raises Infeasible
+        where it takes the whole bound, BadOption where it cannot be found out here."""
+        there = [device for device, each in profiles.items() if each.conditions.runtime == BF16]
+        if not there:
+            return {}
+        base, metric, bound = self.base(there[0]), self.limits.metric, self.limits.max_error
+        if bound is not None and not left_for_int8(bound, base):
+            raise Infeasible(
+                f'device "{there[0]}" computes in {BF16}, where float itself has {metric.title} '
+                f"{metric.text(base, 2)}, {metric.limit(bound, 2)} asked for: {_IN_FLOAT32}"
+            )
+        return dict.fromkeys(there, base)
+
+    def base(self, device: str) -> float:
+        """The error of the float model in bfloat16, as it is on `device`."""
+        metric = self.limits.metric
+        if not metric.smooth:
+            raise BadOption(
+                f'device "{device}" computes in {BF16}, whose part in {metric.title} cannot be told from that of int8: '
+                f"{_IN_FLOAT32}"
+            )
+        float_s = next(each.wall.median_s for each in self.measured.runs if each.name == FLOAT_RUN)
+        reason = refusal(BF16)
+        if not reason:
+            found, failed = self.work.kept.once(
+                ("base", metric.name), lambda: base_errors(self.work, metric, [BF16], *answered(self.work, float_s))
+            )
+            if BF16 in found:
+                return float(found[BF16])
+            reason = failed[BF16]
+        raise BadOption(
+            f'device "{device}" computes in {BF16}, whose error cannot be measured on this machine: {reason}: '
+            f"{_IN_FLOAT32}"
+        )
 
     def device_profiles(self, cluster: Cluster) -> dict[str, Profile]:
-        """A profile for every device, measured or scaled. Raises BadArtifact for a missing or unfit one, or one taken
-        in another runtime than the device's; seconds that are another device's, scaled, are an assumption and may be.
+        """A profile for every device, measured or scaled, in the runtime of the device. Raises BadArtifact for a
+        missing or unfit one, or one taken in another runtime than the cluster file gives the device; seconds that are
+        another device's, scaled, are an assumption and may be.
         """
         found, owners = {}, {device.profile: device.name for device in cluster.devices}
         for device in cluster.devices:
@@ -72,12 +117,19 @@ class Candidate:
                     f"{file}: has scheme {known.scheme}, this machine's profile {self.measured.scheme}: "
                     "profile both under one `scheme`"
                 )
-            if device.scale_of is None and known.conditions.runtime != device.runtime:
+            if known.conditions.runtime == MIXED:
                 raise BadArtifact(
-                    f'{file}: was taken in {known.conditions.runtime}, device "{device.name}" runs '
-                    f"{device.runtime}: profile it with `runtime` {device.runtime}, or change runtime in the cluster "
-                    "file"
+                    f"{file}: was taken in {MIXED}, whose stretches are of the whole model on one machine: "
+                    f"{_IN_FLOAT32}"
                 )
+            if device.runtime and device.runtime != known.conditions.runtime:
+                if not device.assumed:
+                    raise BadArtifact(
+                        f'{file}: was taken in {known.conditions.runtime}, device "{device.name}" runs '
+                        f"{device.runtime}: profile it with `runtime` {device.runtime}, or leave runtime out of the "
+                        "cluster file"
+                    )
+                known = replace(known, conditions=replace(known.conditions, runtime=device.runtime))
             # A component elsewhere waits for what it reads, unlike a run of a profile, which follows another.
             if device.name != cluster.start:
                 known = replace(known, overhead_s=known.overhead_s + known.conditions.waking_s)
@@ -101,8 +153,10 @@ def candidate(
     max_latency_s: float | None = None,
     max_energy_j: float | None = None,
     min_rate_per_s: float | None = None,
+    max_steps: int = 1,
 ) -> Candidate:
-    """A model to be placed on a cluster, under limits; `max_error` is in the metric's unit.
+    """A model to be placed on a cluster, under limits; `max_error` is in the metric's unit. Devices have memory for the
+    states of a session of `max_steps`.
 
     `profile` is of this machine, `profiles` those of other devices by name. `pins` and `keep_off` are DEVICE=PATTERN.
     Raises BadOption.
@@ -115,6 +169,7 @@ def candidate(
         max_latency_s=max_latency_s,
         max_energy_joules=max_energy_j,
         min_rate_per_s=min_rate_per_s,
+        max_steps=max_steps,
     )
     return Candidate(name or work.name, work, profile, error, limits, rate_per_s, profiles or {})
 
@@ -164,7 +219,7 @@ def place(
     if isinstance(objective, str):
         objective = parse_objective(objective)
     for each in candidates:  # measuring errors takes long: first what can be refused without
-        each.device_profiles(cluster)
+        each.bases(each.device_profiles(cluster))
     meters = [_Meter(each, progress) for each in candidates]
     refusals: list[Infeasible] = []
 
@@ -230,10 +285,13 @@ def loosen_error(workload: Workload, factor: float) -> Workload:
     return replace(workload, limits=limits, noise_limits=bounds)
 
 
-def with_error(workload: Workload, max_error: float) -> Workload:
-    """A workload with another error bound."""
+def with_error(workload: Workload, max_error: float | None, slack: float = 1.0) -> Workload:
+    """A workload with another error bound, of which int8 has what the runtimes of devices leave."""
+    if max_error is None:
+        return workload
     assert workload.error is not None, "models come here with an error model"
-    bounds = noise_limits(workload.error, max_error, 1.0)
+    left = left_for_int8(max_error, max(workload.bases.values(), default=0.0))
+    bounds = noise_limits(workload.error, left, slack)
     return replace(workload, limits=replace(workload.limits, max_error=max_error), noise_limits=bounds)
 
 
@@ -269,15 +327,20 @@ class _Meter:
     def __init__(self, each: Candidate, progress: Progress | None) -> None:
         self._work, self._build = each.work, each.work.builder(each.measured.scheme, progress).build
         self._meter, self._limits = meters(each.work, each.measured, each.limits, progress)[1], each.limits
+        self._base = each.base
         self._known: dict[str, float] = {}
 
     def error(self, plan: Plan) -> float:
+        in_bf16 = [each.device for each in plan.usage if each.runtime == BF16]
+        return together(self._in_float32(plan), self._base(in_bf16[0]) if in_bf16 else 0.0)
+
+    def _in_float32(self, plan: Plan) -> float:
         key = plan.fingerprint()
         if key not in self._known:
             wires = plan.wire_only(self._work.graph)
             if wires:
                 built = partial(self._build, plan.assignment(), wires)
-                self._known[key] = answers(self._work, {"plan": built}, self._limits)["plan"].judged
+                self._known[key] = answers(self._work.in_place(NAME), {"plan": built}, self._limits)["plan"].judged
             else:
                 self._known[key] = self._meter.error(plan.assignment())
         return self._known[key]

@@ -25,7 +25,7 @@ from taglio.transaction import changing
 
 CLUSTER, PARETO = "cluster", "pareto"
 # Limits of the first model that hold for the others too.
-_SHARED = ("keep_float", "force_int8", "max_latency_s", "max_energy_j", "min_rate_per_s")
+_SHARED = ("keep_float", "force_int8", "max_latency_s", "max_energy_j", "min_rate_per_s", "max_steps")
 _LIMIT_S, _POINT_LIMIT_S, _QUICK_S = 20.0, 4.0, 3.0
 
 

@@ -11,6 +11,7 @@ from taglio.profile.measure import FLOAT_RUN
 from taglio.profile.result import Profile, predict
 from taglio.profile.stopwatch import Progress
 from taglio.run.in_process import RunReport, time_plan
+from taglio.run.steps import StepsReport, time_steps
 from taglio.scratch import scratch
 
 
@@ -33,16 +34,12 @@ def run(
     >>> report.plan.runs, report.predicted_s > 0.0
     (10, True)
     """
-    if built.plan_sha256 != plan.fingerprint():
-        raise BadOption("`built` was built from another plan than `plan`: build it again")
-    if runs < 1:
-        raise BadOption(f"`runs` is {runs}: give at least 1")
+    _refuse(plan, built, "runs", runs)
     options, home = work.setup.options(), profile.conditions.runtime
     floats = next(each for each in profile.runs if each.name == FLOAT_RUN).wall.median_s
     # Of a place that has no profile, the plan's own time is known, and nothing of the machine's speed then.
     profiled, predicted_in = (floats, home) if plan.usage or plan.runtime == home else (None, plan.runtime)
-    # A plan for a cluster predicts its own devices and links: here it runs on neither.
-    expected = predict(profile, work.graph, plan.assignment()).total_s if plan.usage else plan.predicted_latency_s.value
+    expected = _expected_s(work, profile, plan)
     with scratch() as folder:
         model = folder / "float32.onnx"
         weights.write(model, work.model.proto)
@@ -57,3 +54,38 @@ def run(
             progress=progress,
         )
     return replace(result, here=bool(plan.usage), profiled_in=predicted_in)
+
+
+def run_steps(
+    work: Work,
+    profile: Profile,
+    plan: Plan,
+    built: Built,
+    *,
+    steps: int = 100,
+    runtime: str | None = None,
+    progress: Progress | None = None,
+) -> StepsReport:
+    """Time `steps` steps of a session of the built plan beside one of the float model: what each leaves in its states
+    the next one finds. Raises BadOption for a model without states, and where `built` is of another plan."""
+    _refuse(plan, built, "steps", steps)
+    options, expected = work.setup.options(), _expected_s(work, profile, plan)
+    feeds = work.steps
+    with scratch() as folder:
+        model = folder / "float32.onnx"
+        weights.write(model, work.model.proto)
+        executor = built.open(options, runtime)
+        return time_steps(executor, model, feeds, options, steps, predicted_s=expected, progress=progress)
+
+
+def _refuse(plan: Plan, built: Built, name: str, count: int) -> None:
+    if built.plan_sha256 != plan.fingerprint():
+        raise BadOption("`built` was built from another plan than `plan`: build it again")
+    if count < 1:
+        raise BadOption(f"`{name}` is {count}: give at least 1")
+
+
+def _expected_s(work: Work, profile: Profile, plan: Plan) -> float:
+    """What a plan is predicted to take here: one for a cluster predicts its own devices and links, and runs on
+    neither."""
+    return predict(profile, work.graph, plan.assignment()).total_s if plan.usage else plan.predicted_latency_s.value

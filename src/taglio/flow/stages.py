@@ -22,6 +22,7 @@ from taglio.flow.profile import profile as measure
 from taglio.flow.quantize import quantize as quantize_model
 from taglio.flow.result import Result, write
 from taglio.flow.run import run as time_run
+from taglio.flow.run import run_steps as time_run_steps
 from taglio.flow.sensitivity import Sensitivity, sensitivity
 from taglio.flow.work import Model
 from taglio.flow.workspace import (
@@ -47,6 +48,7 @@ from taglio.profile.layerwise import Cut, LayerTimes
 from taglio.profile.result import Profile
 from taglio.profile.stopwatch import Progress
 from taglio.run.in_process import RunReport
+from taglio.run.steps import StepsReport
 from taglio.transaction import changing, drop, held
 
 
@@ -159,6 +161,16 @@ def run(folder: Path, runs: int, runtime: str | None = None, progress: Progress 
         result = time_run(work, measured, known, built, runs=runs, runtime=runtime, progress=progress)
         artifact.save(folder / f"{RUN}.json", RUN, work.model.sha256, result)
     return result
+
+
+def run_steps(folder: Path, steps: int, runtime: str | None = None, progress: Progress | None = None) -> StepsReport:
+    """Time the steps of a session beside the float model's, both in `runtime` (None: in that of the plan)."""
+    with held(folder):
+        work, measured = reopen_profiled(folder)
+        known = read_plan(folder, work, measured)
+        built, _ = building.read(folder / COMPONENTS, model_sha256=work.model.sha256)
+        built_from(folder, built, known)
+        return time_run_steps(work, measured, known, built, steps=steps, runtime=runtime, progress=progress)
 
 
 def quantize(

@@ -48,6 +48,7 @@ from taglio.error.tally import Measure
 from taglio.errors import BadModel, BadOption
 from taglio.flow.memory import activation_bytes, memory_needs
 from taglio.flow.repair import repaired
+from taglio.flow.steps import ALL_STEPS, Stepped
 from taglio.memory import OUTPUTS, SAMPLES, free_bytes, used_bytes
 from taglio.model.graph import Graph, build
 from taglio.model.load import Model as Network
@@ -83,7 +84,7 @@ class Setup:
     `model` and `data` are paths, "" for what came from memory. `calibration` is data to calibrate on where that is no
     part of `data`; "" takes a part of `data`. `requantize` folds what the model holds quantised to float first.
     `memory_bytes` is what a stage's process may take; None: half of what is free when it starts. `labels` is a file of
-    labels that `data` does not hold. `stretches` are the model's in `openvino-mixed`.
+    labels that `data` does not hold. `stretches` are the model's in `openvino-mixed`, `state` pairs OUTPUT=INPUT.
     """
 
     model: str
@@ -102,6 +103,7 @@ class Setup:
     memory_bytes: int | None = None
     labels: str = ""
     stretches: tuple[Stretch, ...] = ()
+    state: tuple[str, ...] = ()
 
     def check(self) -> None:
         """Raise ValueError for what no stage would have taken."""
@@ -198,6 +200,13 @@ class Work:
         """The held-out inputs that times are the mean of: their shapes are as frequent as among all."""
         samples = self.data.held_out.samples
         return chosen(samples, spread(samples, FEEDS))
+
+    @property
+    def steps(self) -> Sequence[Sample]:
+        """The steps of a session of a model with states, in order, without the states. Raises BadOption for another."""
+        if not self.graph.states:
+            raise BadOption("`steps` are of a model with states: name them with `state` when it is profiled")
+        return cast("Sequence[Sample]", self.kept.once(("steps",), lambda: ()))
 
     @property
     def measured_shapes(self) -> tuple[dict[str, Shape], ...]:
@@ -332,7 +341,9 @@ class Model(Work):
     `metric` what a bound is on ("relative-l2", "sqnr", "cosine", a task such as "top1", "ctc" or "detection:iou=0.5",
     or "module:function"), `threads` how many a session gets (None: all cores), `runtime` what runs the model ("auto":
     whichever is fastest here),
-    `memory_limit` how many bytes the process may take (None: half of what is free).
+    `memory_limit` how many bytes the process may take (None: half of what is free). `state` names outputs that are
+    inputs of the next step, such as "present=past": samples are then steps of one sequence, in order, and hold the
+    other inputs; what a step finds in its states is found by running the model.
 
     Raises BadModel, BadData or BadOption, in one line, for what cannot be used.
 
@@ -362,6 +373,7 @@ class Model(Work):
         runtime: str = AUTO,
         requantize: bool = False,
         memory_limit: int | None = None,
+        state: Sequence[str] = (),
     ) -> None:
         setup = checked(
             Setup(
@@ -380,6 +392,7 @@ class Model(Work):
                 requantize,
                 memory_limit,
                 _path(labels),
+                state=(state,) if isinstance(state, str) else tuple(state),
             )
         )
         parse_metric(metric)
@@ -411,13 +424,14 @@ def open_work(setup: Setup, source: Any = None, data: Any = None, calibration: A
 
     def samples(inputs: tuple[InputSpec, ...]) -> Sequence[Sample]:
         values = (setup.data or data, setup.calibration or calibration)
-        read.append(_read(setup, inputs, *values, labels, SAMPLES * memory_bytes))
+        read.append(_read(setup, inputs, *values, labels, SAMPLES * memory_bytes, stepped))
         return covering(read[0].held_out.samples)[:_COMPARED]
 
     made: Converted | None = None
     if setup.model and foreign(Path(setup.model)):
         made = as_onnx(Path(setup.model), setup.shapes, setup.threads, examples_of(setup.data or data))
     source = made.path if made else Path(setup.model) if setup.model else _proto(source)
+    stepped = Stepped(source, setup.shapes, setup.state) if setup.state else None
     network = load_network(source, setup.shapes, samples, requantize=setup.requantize)
     split_data = read[0]
     held_out = split_data.held_out
@@ -425,9 +439,13 @@ def open_work(setup: Setup, source: Any = None, data: Any = None, calibration: A
     if made is not None:
         told = _like_the_original(setup, made, network, held_out)
         split_data = replace(split_data, held_out=replace(held_out, remarks=(told, *held_out.remarks)))
-    graph = build(network, observe(network, feed, held_out.source))
+    states = () if stepped is None else stepped.pairs
+    graph = build(network, observe(network, feed, held_out.source), states)
     memory_needs(network, graph, split_data).refuse(network.name, memory_bytes)
-    return Work(setup, source, network, graph, split_data, memory_bytes)
+    work = Work(setup, source, network, graph, split_data, memory_bytes)
+    if stepped is not None:
+        work.kept.put(("steps",), stepped.steps)
+    return work
 
 
 def _like_the_original(setup: Setup, made: Converted, network: Network, held_out: Dataset) -> str:
@@ -458,19 +476,31 @@ def _proto(source: Any) -> onnx.ModelProto:
 
 
 def _read(
-    setup: Setup, inputs: tuple[InputSpec, ...], data: Any, calibration: Any, labels: Any, room_bytes: float
+    setup: Setup,
+    inputs: tuple[InputSpec, ...],
+    data: Any,
+    calibration: Any,
+    labels: Any,
+    room_bytes: float,
+    stepped: Stepped | None = None,
 ) -> Split:
     preprocess = parse_preprocess(setup.preprocess) if setup.preprocess else None
+    given = inputs if stepped is None else stepped.given(inputs)
 
     def dataset(values: Any, name: str, limit: int | None = None, labels: Any = None) -> Dataset:
+        if stepped is None:
+            return plain(values, name, limit, labels)
+        return stepped.filled(plain(values, name, ALL_STEPS, labels), inputs, limit, room_bytes)
+
+    def plain(values: Any, name: str, limit: int | None, labels: Any) -> Dataset:
         if not isinstance(values, (str, os.PathLike)):
             if preprocess is not None:
                 raise BadOption(f"`preprocess` is for folders of images, and `{name}` is in memory: leave it out")
-            return from_values(values, inputs, limit, labels, name, room_bytes)
+            return from_values(values, given, limit, labels, name, room_bytes)
         if labels is not None:
             raise BadOption(f"`labels` in memory go with data in memory: give {values} a file of labels")
         near = files_beside(Path(setup.model)) if setup.model else Beside()
-        return load_files(Path(values), inputs, preprocess, limit, room_bytes, near)
+        return load_files(Path(values), given, preprocess, limit, room_bytes, near)
 
     whole = dataset(data, "data", labels=None if setup.labels else labels)
     if setup.labels:

@@ -38,6 +38,7 @@ ACTIVATIONS = frozenset(
 # y = x · gate(x): the two consumers of the anchor's output are the gate and the product.
 GATES = frozenset({"Sigmoid", "HardSigmoid"})
 _FLOAT = onnx.TensorProto.FLOAT
+_KEEPS = "it keeps a state from step to step"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,7 @@ class Block:
     `operators` are ONNX node names in execution order; `inputs` and `outputs` are activation tensors; `weights`
     are float initialisers. `refusal` says why the block has no int8 form ("" when it has one). `soft_tail` marks an
     anchor followed by an activation that int8 does not get for free (x·sigmoid(x), say): such a block also has a
-    form with its anchor alone in int8.
+    form with its anchor alone in int8. `state_bytes` is what it keeps from step to step.
     """
 
     name: str
@@ -89,6 +90,7 @@ class Block:
     refusal: str
     movement: bool
     soft_tail: bool
+    state_bytes: int = 0
 
     @property
     def quantizable(self) -> bool:
@@ -123,13 +125,15 @@ class Flow:
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """Blocks in execution order and the tensors between them."""
+    """Blocks in execution order and the tensors between them. `states` are outputs that are inputs of the next step
+    (output, input): one block reads and writes each."""
 
     model_sha256: str
     blocks: tuple[Block, ...]
     tensors: tuple[Tensor, ...]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    states: tuple[tuple[str, str], ...] = ()
 
     def block(self, name: str) -> Block:
         """The block called `name`. Raises BadOption with the nearest names otherwise."""
@@ -147,13 +151,44 @@ class Graph:
         blocks = tuple(replace(block, refusal=block.refusal or refusals.get(block.name, "")) for block in self.blocks)
         return replace(self, blocks=blocks)
 
+    def placeable(self, steps: int = 1) -> "Graph":
+        """The same as a planner sees it: a state stays where it is, so it is no input and no output, and the block that
+        keeps it holds the bytes that it has after `steps` steps."""
+        if not self.states:
+            return self
+        tensors = self.tensor_map()
+        presents, pasts = {present for present, _ in self.states}, {past for _, past in self.states}
+        held: dict[str | None, int] = {}
+        for present, past in self.states:
+            size = tensors[present].float_bytes
+            grown = steps * (size - tensors[past].float_bytes)
+            held[tensors[present].producer] = held.get(tensors[present].producer, 0) + max(size, grown)
+        blocks = tuple(
+            replace(
+                each,
+                inputs=tuple(name for name in each.inputs if name not in pasts),
+                state_bytes=held.get(each.name, 0),
+            )
+            for each in self.blocks
+        )
+        return replace(
+            self,
+            blocks=blocks,
+            tensors=tuple(each for each in self.tensors if each.name not in pasts),
+            inputs=tuple(name for name in self.inputs if name not in pasts),
+            outputs=tuple(name for name in self.outputs if name not in presents),
+            states=(),
+        )
+
     def candidates(self) -> tuple[Block, ...]:
         """Blocks that have an int8 form."""
         return tuple(block for block in self.blocks if block.quantizable)
 
 
-def build(model: Model, observed: Observed | None = None) -> Graph:
+def build(model: Model, observed: Observed | None = None, states: tuple[tuple[str, str], ...] = ()) -> Graph:
     """Group the operators of `model` into blocks. Raises BadModel where the operators form a cycle.
+
+    What reads and writes a state of `states` (output, input), and all between, is one block, which stays float.
 
     Shapes and types are those `observed` in an inference. Without one they are the static ones, and a dynamic dimension
     is no reason to refuse a block its int8 form.
@@ -172,9 +207,9 @@ def build(model: Model, observed: Observed | None = None) -> Graph:
             consumers.setdefault(name, []).append(node)
     biases = {tensor.name for tensor in proto.initializer if all(size == 1 for size in tensor.dims[:-1])}
     groups = _group(proto.node, consumers, biases, set(model.outputs))
-    if apart := not_tensors(proto):
+    if (apart := not_tensors(proto)) or states:
         reads = [[name for node in group for name in node_inputs(node)] for group in groups]
-        groups = _in_order(joined(groups, reads, apart))
+        groups = _in_order(joined(groups, reads, apart, states))
     owner = {node.name: index for index, group in enumerate(groups) for node in group}
     outputs = set(model.outputs)
     whole = tuple(
@@ -193,6 +228,11 @@ def build(model: Model, observed: Observed | None = None) -> Graph:
     reasons = why_float(model.proto)
     whys = [model.no_int8 or next((reasons[n] for n in block.operators if n in reasons), "") for block in whole]
     blocks = tuple(replace(each, refusal=why or each.refusal) for each, why in zip(whole, whys, strict=True))
+    kept = {name for pair in states for name in pair}
+    blocks = tuple(
+        replace(each, refusal=_KEEPS, movement=False, soft_tail=False) if kept & {*each.inputs, *each.outputs} else each
+        for each in blocks
+    )
     names = [block.name for block in blocks]
     if len(set(names)) != len(names):
         raise BadModel(f"{model.name}: two blocks share a name: give its nodes unique names")
@@ -205,7 +245,8 @@ def build(model: Model, observed: Observed | None = None) -> Graph:
         dtype = onnx.helper.tensor_dtype_to_np_dtype(types.get(name, _FLOAT))
         each = Tensor(name, shapes.get(name), dtype.itemsize, produced.get(name), outside, dtype_name(dtype))
         tensors.append(each)
-    return Graph(model.sha256, blocks, tuple(tensors), tuple(s.name for s in model.inputs), model.outputs)
+    inputs = tuple(spec.name for spec in model.inputs)
+    return Graph(model.sha256, blocks, tuple(tensors), inputs, model.outputs, states)
 
 
 def flows(graph: Graph) -> tuple[Flow, ...]:

@@ -1,4 +1,5 @@
-"""Blocks that hand each other sequences, optionals or maps are one block: such values cross no session."""
+"""What must stay together: blocks that hand each other sequences, optionals or maps, which cross no session, and those
+that read and write a state."""
 
 from collections.abc import Iterator, Sequence
 
@@ -13,18 +14,22 @@ def not_tensors(graph: onnx.GraphProto) -> frozenset[str]:
 
 
 def joined(
-    groups: Sequence[list[onnx.NodeProto]], reads: Sequence[Sequence[str]], names: frozenset[str]
+    groups: Sequence[list[onnx.NodeProto]],
+    reads: Sequence[Sequence[str]],
+    names: frozenset[str],
+    states: Sequence[tuple[str, str]] = (),
 ) -> list[list[onnx.NodeProto]]:
-    """`groups`, where those that share a value in `names`, and all that lies between them, are one.
+    """`groups`, where those that share a value in `names`, and all that lies between them, are one; and so are those
+    that write a state of `states` (output, input) and that read it.
 
     `reads` are the names that each group reads. An edge back along every such value makes a cycle of what must stay
     together: the strongly connected components are the new groups, not in order.
     """
-    if not names:
+    if not names and not states:
         return list(groups)
     ahead: list[list[int]] = [[] for _ in groups]
     back: list[list[int]] = [[] for _ in groups]
-    for source, target in _edges(groups, reads, names):
+    for source, target in [*_edges(groups, reads, names), *_kept(groups, reads, states)]:
         ahead[source].append(target)
         back[target].append(source)
     # Kosaraju's: what reaches each other, by two walks.
@@ -54,6 +59,18 @@ def _walk(start: int, edges: Sequence[Sequence[int]], left: set[int]) -> list[in
             left.discard(following)
             path.append((following, iter(edges[following])))
     return done
+
+
+def _kept(
+    groups: Sequence[list[onnx.NodeProto]], reads: Sequence[Sequence[str]], states: Sequence[tuple[str, str]]
+) -> Iterator[tuple[int, int]]:
+    """Edges both ways between who writes a state and all that read it."""
+    producer = {name: index for index, group in enumerate(groups) for node in group for name in node.output}
+    for present, past in states:
+        for reader, group in enumerate(reads):
+            if past in group and present in producer:
+                yield producer[present], reader
+                yield reader, producer[present]
 
 
 def _edges(

@@ -122,11 +122,12 @@ class BlockTables:
         return block.name not in self.limits.int8_blocks or precision.scheme is not None
 
     def weights(self) -> np.ndarray:
-        """Bytes of weights (block, form)."""
+        """Bytes of weights and states (block, form)."""
         return np.array(
             [
                 [
                     float(block.weight_int8_bytes if form.reads == Kind.INT8 else block.weight_float_bytes)
+                    + block.state_bytes
                     for form in self.forms
                 ]
                 for block in self.blocks
@@ -353,7 +354,10 @@ def assemble(workloads: Sequence[Workload], cluster: Cluster, goal: Goal, *, wir
             capacity, np.concatenate([part.weights() for part in parts]), bool(np.isfinite(capacity).any()), memory_of
         ),
         implications=tuple(each for part, at in zip(parts, first_node, strict=True) for each in part.surrounded(at)),
-        wire_only=wire_only and len(cluster.devices) > 1,
+        # Of a model without int8 forms no tensor has been tried, and none has a range.
+        wire_only=wire_only
+        and len(cluster.devices) > 1
+        and all(each.error is None or bool(each.error.outputs) for each in workloads),
         constant=goal.latency * float(shares @ overhead.min(axis=1)),
     )
     problem.check()

@@ -486,6 +486,7 @@ class _Checks:
                 if self.place[block.name] in places:
                     in_int8 = self.form[block.name] != FLOAT
                     held += block.weight_int8_bytes if in_int8 else block.weight_float_bytes
+                    held += block.state_bytes
             live = [0.0] * (last + 1)
             for tensor, place in product(self.graph.tensors, places):
                 here = [each for each in by_tensor.get(tensor.name, ()) if each.device == place]

@@ -6,7 +6,7 @@ rate is that of the busiest device or link.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import inf, isfinite
+from math import hypot, inf, isfinite
 
 from taglio.cluster.devices import Cluster
 from taglio.model.graph import flows
@@ -73,7 +73,7 @@ def _plan(
     joules = _joules(assembled, pipeline)
     busiest = max(_busy(assembled, model, pipeline, timeline).values(), default=0.0)
     rate = 1.0 / busiest if busiest > 0.0 else inf
-    usage = _usage(assembled, totals, timeline, pipeline)
+    usage = _usage(assembled, totals, timeline, pipeline, work)
     assumed = [each.device for each in usage if each.assumed and each.predicted_busy_s > 0.0]
     if assumed:
         notes = (*notes, f"assumed, not measured: the times of {', '.join(assumed)}")
@@ -106,7 +106,7 @@ def _plan(
         plan = replace(plan, notes=(*plan.notes, *_without_int8(work, plan, assembled.cluster)))
     if work.error is None:
         return plan
-    guess = predicted_error(work, plan)
+    guess = hypot(predicted_error(work, plan), max(work.bases.get(each.device, 0.0) for each in usage))
     return replace(plan, predicted_error=Interval(0.0, guess, work.error.upper(guess), work.error.confidence))
 
 
@@ -188,7 +188,9 @@ def _crossings(assembled: Assembled, pipeline: Pipeline) -> tuple[Crossing, ...]
     )
 
 
-def _usage(assembled: Assembled, totals: Totals, timeline: Timeline, pipeline: Pipeline) -> tuple[DeviceUse, ...]:
+def _usage(
+    assembled: Assembled, totals: Totals, timeline: Timeline, pipeline: Pipeline, work: Workload
+) -> tuple[DeviceUse, ...]:
     """What a request of one model asks of each device that it uses; memory is that of all models together."""
     used = {task.device for task in pipeline.tasks}
     found = []
@@ -206,6 +208,7 @@ def _usage(assembled: Assembled, totals: Totals, timeline: Timeline, pipeline: P
                 float(totals.peak_bytes[owner]),
                 has if isfinite(has) else None,
                 device.assumed,
+                work.profiles[device.name].conditions.runtime,
             )
         )
     return tuple(found)

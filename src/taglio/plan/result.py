@@ -23,6 +23,8 @@ class Limits:
     """What a plan must keep: the largest output error, blocks held in float or in int8 by name, blocks held on a device
     or kept off one as (block, device), and what one request may take and how many a second there must be room for.
 
+    There is memory for the states of a session of `max_steps`.
+
     `max_error` is a loss of `metric` (error/loss.py); `also` are limits on further metrics, which plans are held
     against as measured.
     """
@@ -37,6 +39,7 @@ class Limits:
     max_energy_joules: float | None = None
     min_rate_per_s: float | None = None
     also: tuple[Bound, ...] = ()
+    max_steps: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +93,8 @@ class PlannedPiece:
 @dataclass(frozen=True, slots=True)
 class DeviceUse:
     """What one request asks of a device: busy seconds, joules, bytes of weights, and those with live activations at
-    their peak beside what the device has (None: nothing said). `assumed` times are another device's, scaled."""
+    their peak beside what the device has (None: nothing said). `assumed` times are another device's, scaled; `runtime`
+    is what runs the model there."""
 
     device: str
     predicted_busy_s: float
@@ -99,6 +103,7 @@ class DeviceUse:
     peak_bytes: float
     memory_bytes: float | None
     assumed: bool
+    runtime: str = NAME
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +118,8 @@ class Plan:
     On several devices `predicted_latency_s` is that of the simulated `timeline` of one request, and what any request
     takes of the start device; `summed_s` adds up the seconds of all components and crossings, as if nothing ran at the
     same time. Inputs come from, and outputs go to, the device `start`. Times are the mean over inputs of `shapes`;
-    none where the model fixes them. `runtime` is the place of a plan for one machine; a cluster's devices have theirs.
+    none where the model fixes them. `runtime` is the place of a plan for one machine; a cluster's devices have theirs
+    (`usage`).
     """
 
     model_sha256: str
@@ -180,7 +186,12 @@ class Plan:
         rows = [f"{each.block}\t{each.device}\t{each.precision}\t{each.stage}" for each in self.placements]
         rows += [f"{each.tensor}\t{each.target}\t{each.precision}" for each in self.crossings]
         rows += [self.runtime] if self.runtime != NAME else []
+        rows += [f"{each.device}\t{each.runtime}" for each in self.usage if each.runtime != NAME]
         return hashlib.sha256("\n".join([self.model_sha256, str(self.scheme), *rows]).encode()).hexdigest()
+
+    def runtime_on(self, device: str) -> str:
+        """What runs the components of a device."""
+        return next((each.runtime for each in self.usage if each.device == device), self.runtime)
 
     def devices(self) -> dict[str, str]:
         """Device by block."""

@@ -1,7 +1,7 @@
 """Models to be placed, and what the placement is to be good at, as a user says it. Solves nothing."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import isfinite
 from typing import Literal
 
@@ -17,7 +17,8 @@ from taglio.quantize.precision import Precision
 @dataclass(frozen=True, slots=True, eq=False)
 class Workload:
     """A model to be placed: its profile on every device (scaled where assumed), error model, limits, requests a second
-    (None: nothing is said of how often). `noise_limits` bounds the noise sum of outputs by name."""
+    (None: nothing is said of how often). `noise_limits` bounds the noise sum of outputs by name; `bases` are the errors
+    of the float model on devices whose runtime changes it by itself."""
 
     name: str
     graph: Graph
@@ -26,6 +27,7 @@ class Workload:
     limits: Limits
     rate_per_s: float | None = None
     noise_limits: Mapping[str, float] | None = None
+    bases: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def precisions(self) -> tuple[Precision, ...]:

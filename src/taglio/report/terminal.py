@@ -27,6 +27,7 @@ from taglio.profile.layerwise import LayerTimes, predict_sum
 from taglio.profile.measure import FLOAT_RUN
 from taglio.profile.result import Profile
 from taglio.run.in_process import RunReport
+from taglio.run.steps import StepsReport
 
 _SHOWN = 20
 _PLACES = 12
@@ -428,6 +429,22 @@ def run(result: RunReport) -> None:
         f"predicted {_ms(result.predicted_s)}{elsewhere}, "
         f"measured {_ms(result.plan.steady_s)}, ratio {result.ratio:.3f}; "
         f"{result.steady_ratio:.3f} corrected for the machine's drift of {result.drift - 1.0:+.1%}"
+    )
+
+
+def steps(result: StepsReport) -> None:
+    """A session's steps beside the float model's."""
+    table = _table("", "median", "mean", "p95", "steps")
+    for name, wall in (("float32", result.float32), ("plan", result.plan)):
+        table.add_row(name, _ms(wall.median_s), _ms(wall.mean_s), _ms(wall.p95_s), str(wall.runs))
+    _print(table)
+    say(
+        f"{result.rate_per_s:.4g} steps a second in {result.runtime}; a step predicted {_ms(result.predicted_s)}, "
+        f"measured {_ms(result.plan.steady_s)}"
+    )
+    say(
+        f"relative L2 over all steps {result.error:.3%}, over the last tenth {result.late_error:.3%}; states end with "
+        f"{_bytes(result.state_bytes)}"
     )
 
 

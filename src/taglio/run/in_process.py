@@ -56,7 +56,7 @@ class Executor:
     def __init__(self, folder: Path, manifest: Manifest, options: SessionOptions, runtime: str | None = None) -> None:
         """Opens each component in the runtime that the manifest names, or all in `runtime`. Raises BadOption where this
         machine does not have it."""
-        self._manifest = manifest
+        self.manifest = manifest
         self._pieces = []
         for piece in manifest.pieces:
             place = runtime or piece.runtime
@@ -77,17 +77,27 @@ class Executor:
     @property
     def plan_sha256(self) -> str:
         """Fingerprint of the plan that the components were built from."""
-        return self._manifest.plan_sha256
+        return self.manifest.plan_sha256
 
     def pieces(self) -> list[Piece]:
         """The components in running order."""
         return [piece for piece, _ in self._pieces]
 
+    def step(
+        self, feed: Mapping[str, np.ndarray], states: Mapping[str, np.ndarray] | None
+    ) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
+        """The outputs that are no states, and what the states are now, by input; `states` as the step before left them
+        (None: this is the first)."""
+        before = {each.past: each.first() for each in self.manifest.states} if states is None else states
+        found = dict(zip(self.manifest.outputs, self.run({**feed, **before}), strict=True))
+        after = {each.past: found[each.present] for each in self.manifest.states}
+        return [found[name] for name in self.manifest.without_states()[1]], after
+
     def run(self, feed: Mapping[str, np.ndarray], seconds: dict[str, float] | None = None) -> list[np.ndarray]:
         """The model's outputs for one feed; with `seconds`, the time of each component is added there."""
-        missing = [name for name in self._manifest.inputs if name not in feed]
+        missing = [name for name in self.manifest.inputs if name not in feed]
         if missing:
-            raise BadData(f"input {missing[0]} is missing: the model reads {', '.join(self._manifest.inputs)}")
+            raise BadData(f"input {missing[0]} is missing: the model reads {', '.join(self.manifest.inputs)}")
         tensors = dict(feed)
         for piece, session in self._pieces:
             start = time.perf_counter()
@@ -95,7 +105,7 @@ class Executor:
             if seconds is not None:
                 seconds[piece.name] = seconds.get(piece.name, 0.0) + time.perf_counter() - start
             tensors.update(zip((port.name for port in piece.outputs), outputs, strict=True))
-        return [tensors[name] for name in self._manifest.outputs]
+        return [tensors[name] for name in self.manifest.outputs]
 
 
 def time_plan(

@@ -16,7 +16,7 @@ from taglio.errors import TaglioError
 from taglio.serve.queue import Draining, InferenceFailed, Overloaded, TooLate
 from taglio.serve.rest import allowed
 from taglio.serve.served import ServedModel
-from taglio.serve.service import EXTENSIONS, NAME, Service, UnknownModel
+from taglio.serve.service import EXTENSIONS, NAME, Service, UnknownModel, step_of
 from taglio.serve.tensors import BYTES, BadRequest, check_shape, datatype_of, from_bytes, from_json, to_bytes
 
 _SERVICE = "inference.GRPCInferenceService"
@@ -43,6 +43,8 @@ _CONTENTS = {
     "FP64": "fp64_contents",
     BYTES: "bytes_contents",
 }
+# The parameters of a step of a sequence, and what they are where they are missing.
+_SEQUENCE = {"sequence_id": None, "sequence_start": False, "sequence_end": False}
 Call = Callable[[Service, Any, "grpc.aio.ServicerContext[Any, Any]"], Awaitable[Message]]
 
 
@@ -161,9 +163,15 @@ async def _infer(service: Service, request: Any, context: Any) -> Message:
     left = context.time_remaining()
     limits = [each for each in (timeout * 1e-6 if timeout > 0 else None, left) if each is not None]
     wanted = [each.name for each in request.outputs]
+    told = {name: _value(request.parameters[name]) for name in _SEQUENCE if name in request.parameters}
+    step = step_of(*(told.get(name, default) for name, default in _SEQUENCE.items()))
     caller = dict(context.invocation_metadata() or ()).get("traceparent", "")
-    answer = await service.infer(queue, feed, wanted, min(limits, default=None), caller)
+    answer = await service.infer(queue, feed, wanted, min(limits, default=None), caller, step=step)
     return _response(queue.model, request, answer)
+
+
+def _value(parameter: Any) -> Any:
+    return getattr(parameter, parameter.WhichOneof("parameter_choice") or "int64_param")
 
 
 def _feed(model: ServedModel, request: Any, limit_bytes: int) -> dict[str, np.ndarray]:

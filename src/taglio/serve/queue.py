@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from taglio.errors import TaglioError
-from taglio.serve.served import ServedModel
+from taglio.serve.served import ServedModel, Step
+from taglio.serve.tensors import BadRequest
 
 Answer = dict[str, np.ndarray]
 
@@ -55,6 +56,7 @@ class Ran:
 class _Waiting:
     feed: Mapping[str, np.ndarray]
     deadline_s: float | None
+    step: Step | None = None
     future: "Future[Answer]" = field(default_factory=Future)
     came_s: float = field(default_factory=time.perf_counter)
 
@@ -63,8 +65,10 @@ class _Waiting:
         return len(next(iter(self.feed.values())))
 
     def joins(self, other: "_Waiting") -> bool:
-        """Whether both have the same shapes but for the first dimension."""
-        return all(value.shape[1:] == other.feed[name].shape[1:] for name, value in self.feed.items())
+        """Whether both have the same shapes but for the first dimension; steps of sequences run alone."""
+        return self.step is other.step is None and all(
+            value.shape[1:] == other.feed[name].shape[1:] for name, value in self.feed.items()
+        )
 
 
 class ModelQueue:
@@ -85,10 +89,12 @@ class ModelQueue:
         """How many requests wait."""
         return len(self._waiting)
 
-    def submit(self, feed: Mapping[str, np.ndarray], deadline_s: float | None = None) -> "Future[Answer]":
+    def submit(
+        self, feed: Mapping[str, np.ndarray], deadline_s: float | None = None, step: Step | None = None
+    ) -> "Future[Answer]":
         """The answer to come; cancelling it takes the request out, unless it runs. `deadline_s` is of
-        `time.perf_counter`. Raises Overloaded and Draining."""
-        request = _Waiting(feed, deadline_s)
+        `time.perf_counter`. Steps of a sequence run in the order in which they come. Raises Overloaded and Draining."""
+        request = _Waiting(feed, deadline_s, step)
         with self._changed:
             if self._closed:
                 raise Draining("the server is shutting down: send the request to another")
@@ -110,7 +116,7 @@ class ModelQueue:
         while batch := self._next():
             began = time.perf_counter()
             try:
-                answers = self._run([each.feed for each in batch])
+                answers = self._run([each.feed for each in batch], batch[0].step)
             except Exception as error:  # the runtimes' exceptions share no useful base class
                 self._failed(batch, error)
                 continue
@@ -132,7 +138,7 @@ class ModelQueue:
                 if first is not None:
                     break
             batch = [first]
-            if not self.model.batches:
+            if not self.model.batches or first.step is not None:
                 return batch
             until = time.perf_counter() + self._limits.wait_s
             rows = first.rows
@@ -159,9 +165,9 @@ class ModelQueue:
             return None
         return request
 
-    def _run(self, feeds: list[Mapping[str, np.ndarray]]) -> list[Answer]:
+    def _run(self, feeds: list[Mapping[str, np.ndarray]], step: Step | None = None) -> list[Answer]:
         if len(feeds) == 1:
-            return [self.model.run(feeds[0])]
+            return [self.model.run(feeds[0], step)]
         together = self.model.run({name: np.concatenate([feed[name] for feed in feeds]) for name in feeds[0]})
         ends = np.cumsum([len(next(iter(feed.values()))) for feed in feeds])[:-1]
         parts = {name: np.split(value, ends) for name, value in together.items()}
@@ -176,7 +182,8 @@ class ModelQueue:
                 except Exception as own:  # as above
                     each.future.set_exception(InferenceFailed(_line(own)))
             return
-        batch[0].future.set_exception(InferenceFailed(_line(error)))
+        known = isinstance(error, BadRequest)  # a sequence that ended while the request waited
+        batch[0].future.set_exception(error if known else InferenceFailed(_line(error)))
 
 
 def _line(error: Exception) -> str:

@@ -22,7 +22,7 @@ from taglio.artifact import version_of
 from taglio.errors import TaglioError
 from taglio.serve.queue import Draining, InferenceFailed, ModelQueue, Overloaded, TooLate
 from taglio.serve.served import ServedModel
-from taglio.serve.service import EXTENSIONS, NAME, Service, UnknownModel
+from taglio.serve.service import EXTENSIONS, NAME, Service, UnknownModel, step_of
 from taglio.serve.tensors import (
     BadRequest,
     TensorSpec,
@@ -213,8 +213,9 @@ async def _infer(service: Service, request: Request) -> Response:
     header, rest = _header(request.headers, body)
     feed = _feed(queue.model, header, rest, service.settings.request_bytes)
     wanted, binary = _wanted(header)
-    caller = request.headers.get("traceparent", "")
-    answer = asyncio.ensure_future(service.infer(queue, feed, list(wanted), _timeout_s(header), caller))
+    told, caller = _parameters(header), request.headers.get("traceparent", "")
+    step = step_of(told.get("sequence_id"), told.get("sequence_start", False), told.get("sequence_end", False))
+    answer = asyncio.ensure_future(service.infer(queue, feed, list(wanted), _timeout_s(header), caller, step=step))
     gone = asyncio.ensure_future(_gone(request))
     await asyncio.wait({answer, gone}, return_when=asyncio.FIRST_COMPLETED)
     gone.cancel()

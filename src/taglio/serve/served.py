@@ -1,7 +1,7 @@
 """One built model, opened from its workspace directory and ready to answer. Knows no protocol and no queue."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -14,15 +14,27 @@ from taglio.flow.outcome import Outcome
 from taglio.flow.work import Setup
 from taglio.flow.workspace import COMPONENTS, OUTCOME, SETUP
 from taglio.run.in_process import Executor
-from taglio.serve.tensors import DATATYPES, TensorSpec
+from taglio.serve.tensors import DATATYPES, BadRequest, TensorSpec
 
+# Sequences whose states are kept; the one that was used longest ago goes first.
+_SEQUENCES = 1000
 # A batch must answer as its requests alone do, but for the order of sums.
 _SAME = 1e-3
 
 
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What a request says of the sequence that it is a step of: its id, and whether it is the first or the last."""
+
+    sequence: int | str
+    start: bool = False
+    end: bool = False
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class ServedModel:
-    """A live model under a name and version. `batches`: requests may be joined along the first dimension."""
+    """A live model under a name and version. `batches`: requests may be joined along the first dimension. `states` are
+    those of sequences under way, by id."""
 
     name: str
     version: str
@@ -32,16 +44,39 @@ class ServedModel:
     executor: Executor
     predicted_s: float | None
     batches: bool
+    states: dict[int | str, dict[str, np.ndarray]] = field(default_factory=dict)
+
+    def needed(self, step: Step | None) -> tuple[list[str], list[str]]:
+        """The inputs that a request must have, and the outputs that it may ask for: a step those that are no states.
+        Raises BadRequest for a step of a model without states."""
+        if step is None:
+            return [spec.name for spec in self.inputs], [spec.name for spec in self.outputs]
+        if not self.executor.manifest.states:
+            raise BadRequest(f"model {self.name} has no state: leave sequence_id out")
+        given, answered = self.executor.manifest.without_states()
+        return list(given), list(answered)
 
     @property
     def platform(self) -> str:
         """The protocol's platform name."""
         return "onnx_onnxv1"
 
-    def run(self, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """All outputs by name."""
-        values = self.executor.run(feed)
-        return {spec.name: np.asarray(value) for spec, value in zip(self.outputs, values, strict=True)}
+    def run(self, feed: Mapping[str, np.ndarray], step: Step | None = None) -> dict[str, np.ndarray]:
+        """All outputs by name; of a `step` those that are no states, which are kept for the next one. Raises BadRequest
+        for a step of a sequence that is not under way."""
+        names = self.needed(step)[1]
+        if step is None:
+            return dict(zip(names, map(np.asarray, self.executor.run(feed)), strict=True))
+        if not step.start and step.sequence not in self.states:
+            raise BadRequest(f"sequence {step.sequence!r} is not under way: begin it with sequence_start")
+        before = None if step.start else self.states[step.sequence]
+        values, after = self.executor.step(feed, before)
+        self.states.pop(step.sequence, None)
+        if not step.end:
+            self.states[step.sequence] = after
+        if len(self.states) > _SEQUENCES:
+            del self.states[next(iter(self.states))]
+        return dict(zip(names, map(np.asarray, values), strict=True))
 
 
 def open_all(places: Sequence[str], threads: int | None = None) -> list[ServedModel]:

@@ -5,18 +5,19 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from taglio.errors import TaglioError
 from taglio.serve.metrics import Metrics
 from taglio.serve.queue import Draining, InferenceFailed, Limits, ModelQueue, Overloaded, TooLate
-from taglio.serve.served import ServedModel
+from taglio.serve.served import ServedModel, Step
 from taglio.serve.tensors import BadRequest
 from taglio.serve.tracing import Tracing
 
 NAME = "taglio"
-EXTENSIONS = ("binary_tensor_data", "model_repository", "statistics")
+EXTENSIONS = ("binary_tensor_data", "model_repository", "sequence", "statistics")
 REASONS: dict[type[TaglioError], str] = {
     BadRequest: "bad request",
     Overloaded: "overloaded",
@@ -79,23 +80,30 @@ class Service:
         wanted: Sequence[str],
         timeout_s: float | None,
         traceparent: str = "",
+        *,
+        step: Step | None = None,
     ) -> dict[str, np.ndarray]:
-        """The outputs named `wanted` (none: all). Raises BadRequest for inputs or outputs that are missing or unknown,
-        and what the queue raises. Cancelled, the request is taken out of the queue. `traceparent` is the caller's span,
-        as W3C's trace context writes it."""
+        """The outputs named `wanted` (none: all), of the `step` of a sequence where the request is one. Raises
+        BadRequest for inputs or outputs that are missing or unknown, and what the queue raises. Cancelled, the request
+        is taken out of the queue. `traceparent` is the caller's span, as W3C's trace context writes it."""
         model = queue.model
         with self._tracing.request(model.name, model.version, traceparent) if self._tracing else nullcontext():
-            return await self._infer(queue, feed, wanted, timeout_s)
+            return await self._infer(queue, feed, wanted, timeout_s, step)
 
     async def _infer(
-        self, queue: ModelQueue, feed: Mapping[str, np.ndarray], wanted: Sequence[str], timeout_s: float | None
+        self,
+        queue: ModelQueue,
+        feed: Mapping[str, np.ndarray],
+        wanted: Sequence[str],
+        timeout_s: float | None,
+        step: Step | None,
     ) -> dict[str, np.ndarray]:
         began = time.perf_counter()
         model = queue.model
-        _check_names("input", list(feed), [spec.name for spec in model.inputs], complete=True)
-        outputs = [spec.name for spec in model.outputs]
+        inputs, outputs = model.needed(step)
+        _check_names("input", list(feed), inputs, complete=True)
         _check_names("output", wanted, outputs, complete=False)
-        future = queue.submit(feed, began + timeout_s if timeout_s is not None else None)
+        future = queue.submit(feed, began + timeout_s if timeout_s is not None else None, step)
         found = await asyncio.wrap_future(future)
         self.metrics.answered(model, time.perf_counter() - began)
         return {name: found[name] for name in wanted or outputs}
@@ -112,6 +120,16 @@ class Service:
         if self._tracing:
             self._tracing.close()
         return left
+
+
+def step_of(sequence: Any, start: Any, end: Any) -> Step | None:
+    """The step that a request's parameters sequence_id, sequence_start and sequence_end make it; None without an id (0
+    and "" are none). Raises BadRequest."""
+    if sequence in (None, 0, "") and type(sequence) is not bool:
+        return None
+    if type(sequence) not in (int, str) or type(start) is not bool or type(end) is not bool:
+        raise BadRequest("sequence_id must be a number or text, sequence_start and sequence_end true or false")
+    return Step(sequence, start, end)
 
 
 def _check_names(what: str, given: Sequence[str], known: Sequence[str], *, complete: bool) -> None:

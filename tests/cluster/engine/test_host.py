@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from taglio.cluster.engine.deploy import send
 from taglio.cluster.engine.host import Host, Job
@@ -14,6 +14,8 @@ from taglio.cluster.engine.parcel import Parcel
 from taglio.cluster.engine.wiring import wire
 from taglio.components.build import write
 from taglio.components.cut import Component
+from taglio.runtimes.openvino import BF16
+from taglio.runtimes.places import refusal
 
 HERE = "near"
 ANSWER = 6
@@ -29,6 +31,15 @@ def part(name: str, reads: str, writes: str) -> Component:
     return Component(name, HERE, (), proto, tuple(reads.split()), tuple(writes.split()))
 
 
+def product() -> Component:
+    """A component that multiplies by a matrix."""
+    weight = numpy_helper.from_array(np.full((256, 256), 1.0 + 2.0**-12, np.float32), "w")
+    x, y = ([helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 256])] for name in "xy")
+    graph = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"])], "product", x, y, [weight])
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    return Component("0", HERE, (), proto, ("x",), ("y",))
+
+
 @pytest.fixture
 def host(tmp_path: Path) -> Host:
     """Four components: 1 and 3 read what 0 writes first, 2 what it writes last; 4 reads them all."""
@@ -38,8 +49,26 @@ def host(tmp_path: Path) -> Host:
     wiring, found = wire(manifest), Host(HERE, 1, tmp_path / "store")
     send(found, {piece.sha256: (tmp_path / piece.file, piece.size_bytes) for piece in manifest.pieces})
     jobs = [Job(piece, wiring.reads[piece.name], wiring.sends(piece.name)) for piece in manifest.pieces]
-    found.load(jobs, "onnxruntime", 1, {})
+    found.load(jobs, 1, {})
     return found
+
+
+@pytest.mark.skipif(bool(refusal(BF16)), reason=f"this machine has no {BF16}")
+def test_a_component_for_bfloat16_computes_in_bfloat16(tmp_path: Path) -> None:
+    """A sum of two that bfloat16, with its eight bits, cannot hold; only there it is rounded."""
+    made = {}
+    for runtime in (BF16, "openvino"):
+        folder = tmp_path / runtime
+        folder.mkdir()
+        manifest = write(folder, "0" * 64, ["x"], ["y"], [product()], runtimes={HERE: runtime})
+        there = Host(HERE, 1, folder / "store")
+        send(there, {piece.sha256: (folder / piece.file, piece.size_bytes) for piece in manifest.pieces})
+        loaded = there.load([Job(manifest.pieces[0], (0,), wire(manifest).sends("0"))], 1, {})
+        assert [each.runtime for each in loaded] == [runtime]
+        there.take(Parcel(0, 0, "", {"x": np.full((1, 256), 1.0 + 2.0**-12, np.float32)}))
+        made[runtime] = there.give(0, 1).tensors["y"]
+    assert np.allclose(made["openvino"], made["openvino"][0, 0], rtol=1e-6)
+    assert not np.allclose(made[BF16], made["openvino"], rtol=1e-5)
 
 
 def test_components_run_in_order_not_in_that_of_messages(host: Host) -> None:

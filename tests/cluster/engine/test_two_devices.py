@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from taglio.cluster.file import parse
+from tests import stateful
 from tests.cluster.engine.devices import CLUSTER, Bench, answering, bench, last_json, needs_ray, planned, until
 from tests.end_to_end.command import SCHEME, Case, refused, taglio
 
@@ -235,3 +236,27 @@ def last_manifest(out: Path) -> list[dict[str, Any]]:
 
     found: list[dict[str, Any]] = json.loads((out / "components" / "manifest.json").read_text())["body"]["pieces"]
     return found
+
+
+def test_a_session_is_run_again_where_a_device_took_its_state_along(
+    running: Bench, cluster: Path, tmp_path: Path
+) -> None:
+    case, out = stateful.written(tmp_path), tmp_path / "out"
+    state = [word for each in stateful.STATES for word in ("--state", each)]
+    quick = ("--scheme", SCHEME, "--runtime", "onnxruntime", "--effort", 0.01)
+    running.command("profile", *case.arguments(), *state, *quick, "-o", out, "--json").json()
+    running.command("error", out, "--effort", 0.01, "--json").json()
+    asked = ("--cluster", cluster, "--max-error", 0, "--pin", "server=cache", "--pin", "camera=head", "--time-limit", 1)
+    found = running.command("plan", out, *asked, "--json").json()["plans"][0]
+    assert {"camera", "server"} == {each["device"] for each in found["placements"]}
+    running.command("build", out, "--json").json()
+    ran = running.command("run", out, "--cluster", cluster, "--steps", 30, "--json").json()
+    assert (ran["requests"], ran["identical"], ran["steps"]) == (30, 30, True)
+    sent = {name for each in ran["crossings"] for name in each["tensors"]}
+    assert sent and not sent & {each.partition("=")[2] for each in stateful.STATES}
+    with _killed(running, "run", out, "--cluster", cluster, "--steps", 2000, "--json") as process:
+        said, error = process.communicate(timeout=240.0)
+    assert process.returncode == 0, error
+    ran = last_json(said)
+    assert (ran["requests"], ran["steps"]) == (2000, True) and ran["resent"] >= 1
+    assert running.start("server").json()["name"] == "server"

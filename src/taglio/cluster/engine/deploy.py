@@ -107,15 +107,18 @@ def open_components(
             pieces = [piece for piece in manifest.pieces if piece.device == name]
             device = cluster.device(name)
             try:
-                _fits(device, host.facts())
+                _fits(device, pieces[0].runtime, host.facts())
                 clocks[name] = Clock(0.0, 0.0) if host is here else _clock(host)
                 files = {piece.sha256: (folder / piece.file, piece.size_bytes) for piece in pieces}
                 sent += send(host, files, progress)
             except Exception as error:
                 raise refusal(name, error) from None
-            jobs = [Job(piece, wiring.reads[piece.name], wiring.sends(piece.name)) for piece in pieces]
+            jobs = [
+                Job(piece, wiring.reads[piece.name], wiring.sends(piece.name), manifest.kept_by(piece))
+                for piece in pieces
+            ]
             peers = {other: each for other, each in actors.items() if other != name}
-            opening[name] = pool.submit(host.load, jobs, device.runtime, device.threads, peers)
+            opening[name] = pool.submit(host.load, jobs, device.threads, peers)
             if progress:
                 progress("deploying", done + 1, 2 * len(names))
         for done, (name, answer) in enumerate(opening.items()):
@@ -129,18 +132,18 @@ def open_components(
     return Deployment(manifest, wiring, actors, here, tuple(loaded), clocks, sent)
 
 
-def _fits(device: Device, found: Facts) -> None:
-    """Raise BadDevice where a device is not what the cluster file says."""
+def _fits(device: Device, runtime: str, found: Facts) -> None:
+    """Raise BadDevice where a device is not what the cluster file says, or does not have what its components run in."""
     same_version(found)
     if found.threads < device.threads:
         raise BadDevice(
             f'device "{device.name}" was started with {found.threads} threads, the cluster file gives it '
             f"{device.threads}: start it with --threads {device.threads}, or write threads = {found.threads}"
         )
-    if device.runtime not in found.runtimes:
+    if runtime not in found.runtimes:
         raise BadDevice(
-            f'device "{device.name}" has no {device.runtime}, only {", ".join(found.runtimes)}: install it there or '
-            "change runtime in the cluster file"
+            f'device "{device.name}" has no {runtime}, only {", ".join(found.runtimes)}: install it there, or plan '
+            "with a profile that was taken in one of these"
         )
 
 

@@ -25,6 +25,7 @@ from taglio.components.build import write
 from taglio.components.cut import Component
 from taglio.errors import BadDevice
 from taglio.profile.stopwatch import Progress
+from taglio.runtimes.onnxruntime import NAME
 from taglio.scratch import scratch
 
 # Messages more, in the third pipeline. Many bytes are what a link lets through in so long, within limits.
@@ -171,7 +172,8 @@ def _opened(
     connection: Connection, cluster: Cluster, folder: Path, parts: Sequence[Component]
 ) -> tuple[Deployment, Pipeline]:
     folder.mkdir()
-    manifest = write(folder, "0" * 64, [_INPUT], [_OUTPUT], parts)
+    runtimes = {each.name: each.runtime or NAME for each in cluster.devices}
+    manifest = write(folder, "0" * 64, [_INPUT], [_OUTPUT], parts, runtimes=runtimes)
     deployment = open_components(connection, manifest, folder, cluster)
     return deployment, Pipeline(deployment, LANES, cluster.start)
 

@@ -21,8 +21,9 @@ from taglio import artifact
 from taglio.cluster.engine import counters
 from taglio.cluster.engine.parcel import Hop, Joint, Parcel, Step
 from taglio.cluster.engine.resident import Resident, resident_bytes
+from taglio.cluster.engine.states import States
 from taglio.cluster.engine.wiring import Message
-from taglio.components.build import Piece
+from taglio.components.build import Piece, State
 from taglio.errors import BadDevice, TaglioError
 from taglio.profile.speed import reference_seconds
 from taglio.runtimes.onnxruntime import SessionOptions
@@ -48,18 +49,21 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A component for a device: the messages that it reads, by index, and those that it sends."""
+    """A component for a device: the messages that it reads, by index, those that it sends, and the states it keeps."""
 
     piece: Piece
     reads: tuple[int, ...]
     sends: tuple[tuple[int, Message], ...]
+    states: tuple[State, ...] = ()
 
 
 @dataclass(slots=True)
 class _Request:
-    """What a request has brought so far, and the components that wait for more."""
+    """What a request has brought so far, and the components that wait for more; of which session it is, and which of
+    its steps."""
 
     left: set[str]
+    session: tuple[str, int] | None
     parcels: dict[int, Parcel] = field(default_factory=dict)
 
 
@@ -72,6 +76,7 @@ class _Work:
     component: str
     parcels: list[Parcel] = field(compare=False)
     ready_s: float = field(compare=False)
+    session: tuple[str, int] | None = field(compare=False)
 
 
 class Host(Resident):
@@ -87,6 +92,7 @@ class Host(Resident):
         self._lock = threading.Lock()
         self._requests: dict[int, _Request] = {}
         self._promised: dict[tuple[int, int], Future[Parcel]] = {}
+        self._states = States()
 
     def counters(self) -> dict[str, tuple[float, float]] | None:
         """What this machine's energy counters show."""
@@ -111,8 +117,9 @@ class Host(Resident):
         """This device's monotonic clock."""
         return time.monotonic()
 
-    def load(self, jobs: list[Job], runtime: str, threads: int, peers: dict[str, Any]) -> list[Loaded]:
-        """Open the components of `jobs` and run each once on zeros; `peers` are the hosts that messages are posted to.
+    def load(self, jobs: list[Job], threads: int, peers: dict[str, Any]) -> list[Loaded]:
+        """Open the components of `jobs`, each in its runtime, and run each once on zeros; `peers` are the hosts that
+        messages are posted to.
 
         Raises BadModel where the runtime refuses a component, BadArtifact where its file was changed.
         """
@@ -122,16 +129,16 @@ class Host(Resident):
             data = self.store.read(piece.sha256)
             # A session that is opened by path reads the file again: what it reads is what was hashed.
             path = self.store.path(piece.sha256)
-            session = opener(runtime)(path, SessionOptions(threads))
+            session = opener(piece.runtime)(path, SessionOptions(threads))
             zeros = {port.name: np.zeros(port.shape, port.dtype) for port in piece.inputs}
             session.run([port.name for port in piece.outputs], zeros)
             if self.store.read(piece.sha256) != data:
                 raise BadDevice(f"{path}: changed while it was opened")
             self._sessions[piece.name], self._jobs[piece.name] = session, job
             took = time.monotonic() - begun
-            version = artifact.version_of(package(runtime))
+            version = artifact.version_of(package(piece.runtime))
             found.append(
-                Loaded(self.device, piece.name, piece.sha256, runtime, version, threads, took, resident_bytes())
+                Loaded(self.device, piece.name, piece.sha256, piece.runtime, version, threads, took, resident_bytes())
             )
         self._peers = {name: post(host) for name, host in peers.items()}
         return found
@@ -148,13 +155,13 @@ class Host(Resident):
     def _note(self, parcel: Parcel) -> int:
         """Have components wait for their turn that have all they read now; how many."""
         with self._lock:
-            request = self._requests.setdefault(parcel.request, _Request(set(self._jobs)))
+            request = self._requests.setdefault(parcel.request, _Request(set(self._jobs), parcel.session))
             request.parcels[parcel.message] = parcel
             found = []
             for place, (name, job) in enumerate(self._jobs.items()):
                 if name in request.left and all(index in request.parcels for index in job.reads):
                     parcels = [request.parcels[index] for index in job.reads]
-                    found.append(_Work(parcel.request, place, name, parcels, time.monotonic()))
+                    found.append(_Work(parcel.request, place, name, parcels, time.monotonic(), request.session))
                     request.left.discard(name)
             if not request.left:
                 del self._requests[parcel.request]
@@ -183,7 +190,8 @@ class Host(Resident):
         here = []
         for index, message in self._jobs[work.component].sends:
             tensors = {name: made.tensors[name] for name in message.names} if made.error is None else {}
-            parcel = Parcel(work.request, index, self.device, tensors, made.steps, made.hops, made.error)
+            told = (made.steps, made.hops, made.error)
+            parcel = Parcel(work.request, index, self.device, tensors, *told, session=work.session)
             if message.device == self.device:
                 here.append(parcel)
             elif message.device in self._peers:
@@ -201,7 +209,7 @@ class Host(Resident):
             return Made({}, (), (), known)
 
     def _made(self, work: _Work) -> "Made":
-        piece, session = self._jobs[work.component].piece, self._sessions[work.component]
+        job, session = self._jobs[work.component], self._sessions[work.component]
         tensors: dict[str, np.ndarray] = {}
         steps: dict[str, Step] = {}
         hops: dict[tuple[int, str], Hop] = {}
@@ -213,13 +221,15 @@ class Host(Resident):
             for each in parcel.hops:
                 hop = each if each.target else each._replace(target=self.device)
                 hops[hop.message, hop.target] = hop
-        feed = {port.name: tensors[port.name] for port in piece.inputs}
-        names = [port.name for port in piece.outputs]
+        tensors.update(self._states.before(work.component, job.states, work.session))
+        feed = {port.name: tensors[port.name] for port in job.piece.inputs}
+        names = [port.name for port in job.piece.outputs]
         start = time.monotonic()
-        values = session.run(names, feed)
+        values = dict(zip(names, session.run(names, feed), strict=True))
         end = time.monotonic()
+        self._states.keep(work.component, job.states, work.session, values)
         steps[work.component] = Step(work.component, self.device, work.ready_s, start, end)
-        return Made(dict(zip(names, values, strict=True)), tuple(steps.values()), tuple(hops.values()), None)
+        return Made(values, tuple(steps.values()), tuple(hops.values()), None)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

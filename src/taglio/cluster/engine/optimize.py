@@ -27,7 +27,6 @@ from taglio.plan.result import Plan
 from taglio.plan.workload import parse_objective
 from taglio.profile.result import Profile
 from taglio.profile.stopwatch import Progress
-from taglio.runtimes.onnxruntime import NAME
 from taglio.transaction import changing, drop
 
 # Requests at the end: so many, and as many as fill so many seconds, because what is predicted is the long run. On half
@@ -69,8 +68,6 @@ def optimize_on_cluster(
 ) -> ClusterOutcome:
     """The best plan under the limits on the devices of a cluster file, which run, built into `folder` and run on them.
     `settings` are those of taglio.Model."""
-    if settings.get("runtime", AUTO) == AUTO:  # each device computes in the runtime that the cluster file gives it
-        settings["runtime"] = NAME
     cluster, used = opened(cluster_file, scenario)
     aim, wanted = parse_objective(objective), read_scheme(scheme)
     if all(device.assumed for device in cluster.devices):
@@ -114,7 +111,8 @@ def optimize_on_cluster(
         # What runs is read from the disk by devices, and again where one is lost.
         sha256 = work.model.sha256
         drop(staged, *MADE_FROM[PROFILE])
-        begin(staged, sha256, replace(work.setup, scheme=chosen), work.model.proto, work.graph)
+        setup = replace(work.setup, scheme=chosen, runtime=own.conditions.runtime)
+        begin(staged, sha256, setup, work.model.proto, work.graph)
         keep_found(staged, sha256, found(work))
         for name, each in profiles.items():
             artifact.save(staged / source(cluster, cluster.device(name))[0], PROFILE, sha256, each)

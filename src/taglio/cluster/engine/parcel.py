@@ -59,11 +59,12 @@ class Cut(NamedTuple):
 
 class Parcel:
     """One message: tensors by name, or the error that kept them from being made, and the steps and hops behind it.
+    `session` is the one that the request belongs to, and its number in there.
 
     Stamped as it is sent and read. With `cut` it is one of two parts, and has bytes of that tensor instead of it.
     """
 
-    __slots__ = ("cut", "error", "hops", "message", "request", "source", "steps", "tensors")
+    __slots__ = ("cut", "error", "hops", "message", "request", "session", "source", "steps", "tensors")
 
     def __init__(
         self,
@@ -76,8 +77,9 @@ class Parcel:
         error: TaglioError | None = None,
         *,
         cut: Cut | None = None,
+        session: tuple[str, int] | None = None,
     ) -> None:
-        self.request, self.message, self.source = request, message, source
+        self.request, self.message, self.source, self.session = request, message, source, session
         self.tensors, self.steps, self.hops, self.error, self.cut = tensors, steps, hops, error, cut
 
     def parts(self) -> "tuple[Parcel, ...]":
@@ -89,8 +91,9 @@ class Parcel:
         data = tensor.reshape(-1).view(np.uint8)
         most = {**self.tensors, name: data[:-_REST]}
         first, rest = (Cut(name, tensor.dtype.str, tensor.shape, each) for each in (True, False))
+        told = (self.steps, self.hops, self.error)
         return (
-            Parcel(self.request, self.message, self.source, most, self.steps, self.hops, self.error, cut=first),
+            Parcel(self.request, self.message, self.source, most, *told, cut=first, session=self.session),
             Parcel(self.request, self.message, self.source, {name: data[-_REST:]}, cut=rest),
         )
 
@@ -98,15 +101,15 @@ class Parcel:
         # As plain tuples: whatever else it is made of, Ray's pickler looks at in Python, one by one.
         steps, hops = tuple(map(tuple, self.steps)), tuple(map(tuple, self.hops))
         cut = None if self.cut is None else tuple(self.cut)
-        sent = (self.request, self.message, self.source, self.tensors, steps, hops, self.error, cut)
+        sent = (self.request, self.message, self.source, self.tensors, steps, hops, self.error, cut, self.session)
         return _arrive, (sent, time.monotonic())
 
 
 def _arrive(sent: tuple[Any, ...], sent_s: float) -> Parcel:
-    request, message, source, tensors, steps, hops, error, cut = sent
+    request, message, source, tensors, steps, hops, error, cut, session = sent
     way = (*(Hop(*each) for each in hops), Hop(message, source, "", sent_s, time.monotonic()))
     back = tuple(Step(*each) for each in steps)
-    return Parcel(request, message, source, tensors, back, way, error, cut=cut and Cut(*cut))
+    return Parcel(request, message, source, tensors, back, way, error, cut=cut and Cut(*cut), session=session)
 
 
 class Joint:

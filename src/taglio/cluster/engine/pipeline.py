@@ -88,12 +88,12 @@ class Pipeline:
         """Whether a request is on its way."""
         return request in self._flights
 
-    def send(self, request: int, feed: Mapping[str, np.ndarray]) -> None:
-        """Send a request. Raises Broken where the engine refuses it."""
+    def send(self, request: int, feed: Mapping[str, np.ndarray], session: tuple[str, int] | None = None) -> None:
+        """Send a request, of a session its step of that number. Raises Broken where the engine refuses it."""
         sent = time.monotonic()
         try:
             for index, message, to in self._inputs:
-                parcel = Parcel(request, index, "", {name: feed[name] for name in message.names})
+                parcel = Parcel(request, index, "", {name: feed[name] for name in message.names}, session=session)
                 if to is not None:
                     to(parcel)
                 else:
@@ -129,7 +129,7 @@ class Pipeline:
             outputs.update(parcel.tensors)
             steps.update((each.component, each) for each in parcel.steps)
             hops.update(((each.message, each.target), each) for each in parcel.hops)
-        ordered = [np.array(outputs[name]) for name in self._deployment.manifest.outputs]
+        ordered = [np.array(outputs[name]) for name in self._deployment.manifest.without_states()[1]]
         return Answer(
             request, ordered, flight.sent_s, answered,
             tuple(self._step(each) for each in steps.values()), tuple(self._hop(each) for each in hops.values()),

@@ -169,7 +169,8 @@ def written(cluster: Cluster, probes: Sequence[LinkProbe]) -> str:
         cluster = cluster.with_link(each.link())
     lines = ["# links measured by taglio cluster probe", f'start = "{cluster.start}"']
     for device in cluster.devices:
-        lines += ["", f'[device."{device.name}"]', f'runtime = "{device.runtime}"', f"threads = {device.threads}"]
+        lines += ["", f'[device."{device.name}"]', f"threads = {device.threads}"]
+        lines += [f'runtime = "{device.runtime}"'] if device.runtime else []
         if device.memory_bytes < inf:
             lines.append(f"memory_mb = {device.memory_bytes / 1e6:.9g}")
         lines += [f"idle_watts = {device.idle_watts:.9g}", f"active_watts = {device.active_watts:.9g}"]

@@ -8,6 +8,7 @@ import hashlib
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,17 +24,19 @@ from taglio.flow.work import Work
 from taglio.model.graph import Graph
 from taglio.model.load import load
 from taglio.plan.result import Plan
-from taglio.profile.measure import profile, refine_near
+from taglio.profile.measure import FLOAT_RUN, profile, pure_assignments, refine_near
 from taglio.profile.result import Profile
-from taglio.profile.stopwatch import FEEDS, Effort, Progress
-from taglio.quantize.precision import Assignment
+from taglio.profile.stopwatch import FEEDS, Effort, Progress, time_models
+from taglio.quantize.precision import Assignment, Precision, precisions
 from taglio.quantize.qdq import QdqBuilder
 from taglio.quantize.ranges import Ranges
 from taglio.quantize.scheme import Scheme
 from taglio.runtimes.onnxruntime import NAME, SessionOptions
+from taglio.runtimes.openvino import BF16
+from taglio.runtimes.places import AUTO, here
 from taglio.scratch import scratch
 
-_EFFORT_S, _AGAIN_S = 16.0, 6.0
+_EFFORT_S, _AGAIN_S, _TRIAL_S = 16.0, 6.0, 3.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,13 +69,35 @@ class Profiler(Resident):
             path = folder / job.name
             path.write_bytes(self.store.read(job.sha256))
             model = load(path, job.shapes, requantize=job.requantize)
-        graph = job.graph
+        graph, options = job.graph, job.options
         builder = QdqBuilder(model, graph, {job.scheme.calibrated: job.ranges})
         if job.known is not None:
             again = Effort(budget_s=_AGAIN_S * job.effort)
-            return refine_near(model, graph, builder, job.known, job.feeds, job.options, again, near=job.near)
+            return refine_near(model, graph, builder, job.known, job.feeds, options, again, near=job.near)
+        if options.runtime == AUTO:
+            options = replace(options, runtime=fastest(builder, job))
         budget = Effort(budget_s=_EFFORT_S * job.effort)
-        return profile(model, graph, builder, job.scheme, job.feeds, job.options, budget, seed=job.seed)
+        return profile(model, graph, builder, job.scheme, job.feeds, options, budget, seed=job.seed)
+
+
+def fastest(builder: QdqBuilder, job: Job) -> str:
+    """The runtime of this machine in which the model takes the least, float or all in int8. One that computes in
+    bfloat16 is not tried: what that changes is not known here."""
+    runtimes = [name for name in here() if name != BF16]
+    if len(runtimes) == 1:
+        return runtimes[0]
+    forms = {FLOAT_RUN: dict[str, Precision](), **pure_assignments(job.graph, precisions(job.scheme))}
+    ways = {f"{form} in {name}": (form, name) for name in runtimes for form in forms}
+    timed = time_models(
+        {way: partial(builder.build, forms[form]) for way, (form, _) in ways.items()},
+        job.feeds,
+        replace(job.options, runtime=NAME),
+        Effort(maximum=400, budget_s=_TRIAL_S * job.effort),
+        kernels=False,
+        places={way: replace(job.options, runtime=name) for way, (_, name) in ways.items()},
+        refused={},
+    )
+    return ways[min(timed, key=lambda way: timed[way].wall.median_s)][1]
 
 
 def profile_devices(
@@ -83,12 +108,14 @@ def profile_devices(
     effort: float = 1.0,
     progress: Progress | None = None,
 ) -> dict[str, Profile]:
-    """Profiles by device, of all whose times are not another's, scaled.
+    """Profiles by device, of all whose times are not another's, scaled; in the runtime that the cluster file gives it,
+    or that the set-up of `work` does, where "auto" is the fastest that a device has.
 
     Machines measure at the same time, devices of one machine in turn. Raises BadDevice for one that cannot.
     """
     asked = _asked(work, scheme, effort, progress)
-    jobs = {device.name: asked for device in cluster.devices if not device.assumed}
+    runtimes = {device.name: device.runtime for device in cluster.devices if not device.assumed}
+    jobs = {name: _in(asked, runtime or asked.options.runtime) for name, runtime in runtimes.items()}
     return _measured(connection, work, cluster, jobs, "profiling devices", progress)
 
 
@@ -104,7 +131,7 @@ def refine_devices(
     """`known` with the precisions of `plan` timed on every device, at the speed that it has now: a plan is far from the
     random mixes of a profile, and what kernels take depends on their neighbours. Raises as above."""
     asked = replace(_asked(work, plan.scheme, effort, progress), near=plan.assignment())
-    jobs = {name: replace(asked, known=each) for name, each in known.items()}
+    jobs = {name: _in(replace(asked, known=each), each.conditions.runtime) for name, each in known.items()}
     return _measured(connection, work, cluster, jobs, "timing the plan", progress)
 
 
@@ -122,7 +149,7 @@ def _measured(
     waiting: dict[str, deque[tuple[str, Any, Job]]] = {}  # by machine
     for name, job in jobs.items():
         device = cluster.device(name)
-        actor, machine = _profiler(device, Path(work.setup.model), job.sha256, progress)
+        actor, machine = _profiler(device, job.options.runtime, Path(work.setup.model), job.sha256, progress)
         there = replace(job, options=replace(job.options, threads=device.threads))
         waiting.setdefault(machine, deque()).append((name, actor, there))
     running: dict[Any, tuple[str, str, Any]] = {}  # with the actor, which ends with its handle
@@ -150,24 +177,29 @@ def _asked(work: Work, scheme: Scheme, effort: float, progress: Progress | None)
     model = Path(work.setup.model)
     feeds = [dict(each) for each in work.typical[:FEEDS]]
     ranges = work.ranges(scheme, progress)
-    options = SessionOptions(1, work.setup.options().optimization, work.setup.spinning)
+    options = replace(work.setup.options(), threads=1, runtime=work.setup.runtime)
     sha256 = hashlib.sha256(model.read_bytes()).hexdigest()
     setup = work.setup
     job = Job(sha256, model.name, setup.shapes, work.graph, ranges, scheme, feeds, options, effort, setup.seed)
     return replace(job, requantize=setup.requantize)
 
 
-def _profiler(device: Device, model: Path, sha256: str, progress: Progress | None) -> tuple[Any, str]:
-    """A profiler on the device that has the model, and the machine that it is on. Raises BadDevice."""
-    if device.runtime != NAME:
-        raise BadDevice(
-            f'device "{device.name}": profiles are taken with {NAME}, the cluster file says {device.runtime}: '
-            "profile it there by hand or leave runtime out"
-        )
+def _in(job: Job, runtime: str) -> Job:
+    return replace(job, options=replace(job.options, runtime=runtime))
+
+
+def _profiler(device: Device, runtime: str, model: Path, sha256: str, progress: Progress | None) -> tuple[Any, str]:
+    """A profiler on the device that has the model, and the machine that it is on. Raises BadDevice, also where the
+    device does not have `runtime`."""
     actor = ray().remote(num_cpus=0, max_restarts=0)(Profiler).options(**on(device.name)).remote()
     try:
         told = Calls(actor).facts()
         same_version(told)
+        if runtime not in (AUTO, *told.runtimes):
+            raise BadDevice(
+                f'device "{device.name}" has no {runtime}, only {", ".join(told.runtimes)}: install it there, or give '
+                "it another runtime in the cluster file"
+            )
         send(Calls(actor), {sha256: (model, model.stat().st_size)}, progress)
     except Exception as error:
         raise refusal(device.name, error) from None

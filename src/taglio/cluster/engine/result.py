@@ -75,8 +75,9 @@ class ClusterRun:
     """`requests` answered in order on several devices. The distance is the largest relative L2 from the same components
     run in one process. `ratio` = predicted / measured in the long run. `rate_per_s` is over the whole run, and
     predicted only where requests were streamed. `resent` requests were sent more than once; each `interruption` is a
-    loss, each `switch` a change of plan without one. `machine_busy` is the share of the time that
-    a machine worked which emulates all devices (None outside an emulation).
+    loss, each `switch` a change of plan without one. With `steps` the requests were those of one session.
+    `machine_busy` is the share of the time that a machine worked which emulates all devices (None outside an
+    emulation).
     """
 
     requests: int
@@ -102,3 +103,4 @@ class ClusterRun:
     plan_sha256: str
     notes: tuple[str, ...] = ()
     machine_busy: float | None = None
+    steps: bool = False

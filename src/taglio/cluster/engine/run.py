@@ -27,7 +27,7 @@ from taglio.cluster.engine.wiring import Message
 from taglio.cluster.file import parse
 from taglio.components.build import read
 from taglio.components.prove import TOLERANCE
-from taglio.errors import BadArtifact, MeasurementFailed
+from taglio.errors import BadArtifact, BadOption, MeasurementFailed
 from taglio.flow.place import source
 from taglio.flow.placing import CLUSTER, ClusterFile
 from taglio.flow.work import Work
@@ -65,7 +65,12 @@ def planned(folder: Path, cluster: Cluster) -> tuple[Work, Planned]:
             f"{folder / PLAN}.json: is a plan for one machine: run taglio plan {folder} --cluster FILE first"
         )
     for piece in manifest.pieces:
-        cluster.device(piece.device)
+        runtime = cluster.device(piece.device).runtime
+        if runtime and runtime != piece.runtime:
+            raise BadArtifact(
+                f'{folder / COMPONENTS}: was built for {piece.runtime} on "{piece.device}", the cluster file says '
+                f"{runtime}: run taglio plan {folder} --cluster FILE again"
+            )
     if plan.start != cluster.start:
         raise BadArtifact(
             f'{folder / PLAN}.json: starts at "{plan.start}", the cluster file at "{cluster.start}": plan again'
@@ -82,27 +87,44 @@ def lanes_for(plan: Plan) -> int:
 
 
 def run_on_cluster(
-    folder: Path, cluster: Cluster, runs: int, *, stream: bool = False, progress: Progress | None = None
+    folder: Path,
+    cluster: Cluster,
+    runs: int,
+    *,
+    stream: bool = False,
+    steps: bool = False,
+    progress: Progress | None = None,
 ) -> ClusterRun:
-    """Answer `runs` requests on the devices of `cluster`, in turn, or with `stream` as many at once as pay."""
+    """Answer `runs` requests on the devices of `cluster`, in turn, or with `stream` as many at once as pay; with
+    `steps` they are those of one session of a model with states."""
     with held(folder):
         work, ready = planned(folder, cluster)
-        return answer_requests(folder, work, ready, runs, stream=stream, progress=progress)
+        return answer_requests(folder, work, ready, runs, stream=stream, steps=steps, progress=progress)
 
 
 def answer_requests(
-    folder: Path, work: Work, ready: Planned, runs: int, *, stream: bool = False, progress: Progress | None = None
+    folder: Path,
+    work: Work,
+    ready: Planned,
+    runs: int,
+    *,
+    stream: bool = False,
+    steps: bool = False,
+    progress: Progress | None = None,
 ) -> ClusterRun:
     """The same of an opened workspace, whose artifacts are in `folder`: where a device is lost, they are planned from
     again."""
     cluster = ready.cluster
-    feeds = work.typical[:_CHECKED]
-    wanted = {ready.plan.fingerprint(): references(ready, feeds)}
+    if steps and stream:
+        raise BadOption("`steps` wait for each other's states and cannot be streamed: leave `stream` out")
+    feeds = list(_take(work.steps, runs)) if steps else work.typical[:_CHECKED]
+    wanted = {ready.plan.fingerprint(): references(ready, feeds, steps=steps)}
     with connect(cluster.start) as connection:
         recovery = Recovery(connection, folder, ready, lambda each: lanes_for(each.plan) if stream else 1)
         server = Server(recovery, max(_PATIENCE_S, _PATIENCE * ready.plan.predicted_latency_s.value))
         try:
-            for _ in server.answers([feeds[0]] * (_WARMUP * server.pipeline.lanes)):
+            first_ones = [feeds[0]] * (_WARMUP * server.pipeline.lanes)
+            for _ in server.steps(feeds[:_WARMUP], "warm-up") if steps else server.answers(first_ones):
                 pass
             first = recovery.deployment
             assert first is not None
@@ -110,12 +132,12 @@ def answer_requests(
             speeds.look(first)
             before = counted(first)
             run = _Run(
-                ready, replace(first, actors={}, here=None), server.pipeline.lanes, feeds, wanted
+                ready, replace(first, actors={}, here=None), server.pipeline.lanes, feeds, wanted, steps=steps
             )  # actors end with handles
             # Between requests nobody waits for a device; but where counters run, its joules would be the requests'.
             look = not stream and not any(before.values())
             load, begun = Load(), time.monotonic()
-            for answer in server.answers(_take(feeds, runs)):
+            for answer in server.steps(feeds, "run") if steps else server.answers(_take(feeds, runs)):
                 run.check(answer, recovery.running)
                 if look and recovery.deployment is not None:
                     speeds.look_between(recovery.deployment)
@@ -184,6 +206,7 @@ class _Run:
     identical: int = 0
     resent: int = 0
     running: Planned | None = None
+    steps: bool = False
     now: list[list[np.ndarray]] = field(default_factory=list)
 
     def check(self, answer: Answer, running: Planned) -> None:
@@ -194,7 +217,7 @@ class _Run:
         if running is not self.running:
             plan = running.plan.fingerprint()
             if plan not in self.wanted:
-                self.wanted[plan] = references(running, self.feeds)
+                self.wanted[plan] = references(running, self.feeds, steps=self.steps)
             self.running, self.now = running, self.wanted[plan]
         off = apart(answer.outputs, self.now[answer.request % len(self.feeds)])
         if off > TOLERANCE:
@@ -207,12 +230,17 @@ class _Run:
         self.answers.append(replace(answer, outputs=[]))
 
 
-def references(ready: Planned, feeds: Sequence[Feed]) -> list[list[np.ndarray]]:
-    """What the components answer in one process."""
+def references(ready: Planned, feeds: Sequence[Feed], *, steps: bool = False) -> list[list[np.ndarray]]:
+    """What the components answer in one process: each of `feeds` as a first step, or as the `steps` of one session."""
     threads = ready.cluster.device(ready.cluster.start).threads
     manifest = read(ready.folder, model_sha256=ready.plan.model_sha256)
-    here = Executor(ready.folder, manifest, SessionOptions(threads))
-    return [[np.array(each) for each in here.run(feed)] for feed in feeds]
+    here, states = Executor(ready.folder, manifest, SessionOptions(threads)), None
+    found = []
+    for feed in feeds:
+        values, after = here.step(feed, states)
+        states = after if steps else None
+        found.append([np.array(each) for each in values])
+    return found
 
 
 def apart(found: Sequence[np.ndarray], wanted: Sequence[np.ndarray]) -> float:
@@ -319,6 +347,7 @@ def _result(
         interruptions=tuple(server.interruptions),
         switches=tuple(recovery.switches),
         plan_sha256=plan.fingerprint(),
+        steps=run.steps,
     )
 
 

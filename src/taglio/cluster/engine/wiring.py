@@ -2,7 +2,8 @@
 
 What one component sends to a device crosses the link once, however many components read it there. Tensors that the same
 components read go as one message; what only a later one of them reads has a message of its own and keeps nobody
-waiting. The caller is at the start device: it sends the model's inputs and reads its outputs.
+waiting. The caller is at the start device: it sends the model's inputs and reads its outputs. States are neither: they
+stay with the component that reads and writes them.
 """
 
 from dataclasses import dataclass
@@ -51,7 +52,9 @@ class Wiring:
 
 def wire(manifest: Manifest) -> Wiring:
     """The messages of `manifest`. Raises BadArtifact for a tensor that nobody writes."""
-    home: dict[str, tuple[str, str]] = dict.fromkeys(manifest.inputs, (CALLER, CALLER))
+    inputs, outputs = manifest.without_states()
+    pasts = {each.past for each in manifest.states}
+    home: dict[str, tuple[str, str]] = dict.fromkeys(inputs, (CALLER, CALLER))
     ports: dict[str, Port] = {}
     for piece in manifest.pieces:
         for port in piece.outputs:
@@ -62,11 +65,11 @@ def wire(manifest: Manifest) -> Wiring:
     # By tensor and device, who reads it there, in running order.
     readers: dict[tuple[str, str], tuple[str, ...]] = {}
     for piece in manifest.pieces:
-        for port in piece.inputs:
+        for port in (each for each in piece.inputs if each.name not in pasts):
             if port.name not in home:
                 raise BadArtifact(f"component {piece.name} reads {port.name}, which nothing writes: build again")
             readers[port.name, piece.device] = (*readers.get((port.name, piece.device), ()), piece.name)
-    for name in manifest.outputs:
+    for name in outputs:
         if home.get(name, (CALLER,))[0] != CALLER:
             readers[name, CALLER] = ()
     wanted: dict[tuple[str, str, str, tuple[str, ...]], list[str]] = {}

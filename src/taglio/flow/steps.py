@@ -1,0 +1,63 @@
+"""Data of a model with state: samples are steps of one sequence, and what each finds in its states is what the model
+made of those before. Reads no data."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+from taglio.data.dataset import DEFAULT_LIMIT, Dataset, Sample, Samples, assemble, evenly
+from taglio.data.spec import InputSpec
+from taglio.model.inputs import fix_shapes
+from taglio.model.read import IN_MEMORY, read
+from taglio.model.state import Pair, first_states, pairs
+from taglio.runtimes.onnxruntime import SessionOptions, open_session, run_session
+
+# Every step is read: they are one sequence.
+ALL_STEPS = 2**31
+
+
+class Stepped:
+    """A model whose `texts` (OUTPUT=INPUT) are states. `steps` are the samples as they were given, in order."""
+
+    def __init__(
+        self, source: Path | onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]], texts: Sequence[str]
+    ) -> None:
+        self._source, self._shapes, self._texts = source, shapes, texts
+        self.pairs: tuple[Pair, ...] = ()
+        self.steps: Sequence[Sample] = ()
+
+    def given(self, inputs: Sequence[InputSpec]) -> tuple[InputSpec, ...]:
+        """The inputs that data hold: those that are no states. Raises BadOption for a pair that does not fit."""
+        self.pairs = pairs(inputs, self._proto()[1].graph.output, self._texts)
+        pasts = {past for _, past in self.pairs}
+        return tuple(spec for spec in inputs if spec.name not in pasts)
+
+    def filled(
+        self, dataset: Dataset, inputs: Sequence[InputSpec], limit: int | None, room_bytes: float | None
+    ) -> Dataset:
+        """`dataset` with the states that each step finds, of at most `limit` steps (None: 512). Raises BadData for
+        steps that the model cannot run one after another."""
+        path, proto = self._proto()
+        session = open_session(proto, SessionOptions(1), label=path.name)
+        self.steps = self.steps or dataset.samples
+        states = first_states(self.pairs, inputs)
+        rows = set(kept := evenly(len(dataset.samples), limit or DEFAULT_LIMIT))
+        found = Samples([spec.name for spec in inputs], room_bytes)
+        for row, step in enumerate(dataset.samples):
+            feed = {**step, **states}
+            if row in rows:
+                found.append(feed)
+            values = run_session(session, [present for present, _ in self.pairs], feed, f"{dataset.source}, step {row}")
+            states = {past: np.array(value) for (_, past), value in zip(self.pairs, values, strict=True)}
+        labels = None if dataset.labels is None else dataset.labels[kept]
+        names = [dataset.names[row] for row in kept]
+        dropped = dataset.dropped + len(dataset.samples) - len(kept)
+        return assemble(dataset.source, found, names, labels, dropped, dataset.remarks)
+
+    def _proto(self) -> tuple[Path, onnx.ModelProto]:
+        path = self._source if isinstance(self._source, Path) else IN_MEMORY
+        proto, _, _ = read(self._source)
+        fix_shapes(path, proto, self._shapes)
+        return path, proto

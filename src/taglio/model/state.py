@@ -1,0 +1,91 @@
+"""What a model hands to its next step: outputs that are its inputs then. Runs no model."""
+
+import re
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import onnx
+
+from taglio.data.spec import Array, InputSpec, Shape, batch_symbol
+from taglio.errors import BadOption
+
+# An output and the input that takes its value in the next step.
+Pair = tuple[str, str]
+# What exporters add to the name of a state to tell where it comes in from where it goes out.
+_MARKS = re.compile(
+    r"past_key_values|past_key_value|present_key_values|present|past|new|next|previous|prev|output|out|input|in|cache"
+)
+_LAST, _FIRST = re.compile(r"(?<=[a-z0-9])_?[no]$", re.IGNORECASE), re.compile(r"(?<=[a-z])_?0$|(?<=[a-z0-9])_?i$")
+
+
+def pairs(specs: Sequence[InputSpec], values: Iterable[onnx.ValueInfoProto], texts: Sequence[str]) -> tuple[Pair, ...]:
+    """The pairs that OUTPUT=INPUT texts name, of a model's inputs and outputs. Raises BadOption for names that it does
+    not have, and for an output that does not fit its input."""
+    found: list[Pair] = []
+    inputs = {spec.name: spec for spec in specs}
+    outputs = {value.name: value for value in values}
+    for text in texts:
+        present, equals, past = text.partition("=")
+        if not equals or present not in outputs or past not in inputs:
+            raise BadOption(
+                f'`state` "{text}": write OUTPUT=INPUT; the outputs are {", ".join(outputs)}, the inputs '
+                f"{', '.join(inputs)}"
+            )
+        if not _fits(outputs[present], inputs[past]):
+            raise BadOption(
+                f'`state` "{text}": the output is {_shown(outputs[present])}, the input {inputs[past]}: name a pair of '
+                "one type and shape"
+            )
+        if any(present == each[0] or past == each[1] for each in found):
+            raise BadOption(f'`state` "{text}": one of the two is in another pair already: name each once')
+        found.append((present, past))
+    return tuple(found)
+
+
+def suggested(specs: Sequence[InputSpec], values: Sequence[onnx.ValueInfoProto]) -> tuple[Pair, ...]:
+    """Pairs of an output and an input of one type and shape whose names differ by what tells in from out alone, such
+    as present.0.key and past_key_values.0.key, stateN and state, hn and h0."""
+    found: list[Pair] = []
+    for spec in specs:
+        for value in values:
+            alike = _base(value.name, _LAST) & _base(spec.name, _FIRST)
+            if alike and value.name != spec.name and _fits(value, spec):
+                found.append((value.name, spec.name))
+    outputs, inputs = [each[0] for each in found], [each[1] for each in found]
+    return tuple(each for each in found if outputs.count(each[0]) == inputs.count(each[1]) == 1)
+
+
+def first_shape(spec: InputSpec, inputs: Sequence[InputSpec]) -> Shape:
+    """The shape of a state before the first step: 1 for the batch, 0 for what grows."""
+    symbol = batch_symbol(inputs)
+    return tuple(dim if isinstance(dim, int) else int(symbol is not None and dim == symbol) for dim in spec.shape or ())
+
+
+def first_states(states: Iterable[Pair], inputs: Sequence[InputSpec]) -> dict[str, Array]:
+    """What the states of a session begin with, by input: zeros."""
+    specs = {spec.name: spec for spec in inputs}
+    return {past: np.zeros(first_shape(specs[past], inputs), specs[past].numpy_dtype()) for _, past in states}
+
+
+def _base(name: str, end: re.Pattern[str]) -> set[str]:
+    """What a name may be without what tells where it comes from; nothing where nothing is left."""
+    ways = {re.sub(r"[^a-z0-9]+", ".", _MARKS.sub("", each.lower())).strip(".") for each in (name, end.sub("", name))}
+    return {each for each in ways if each}
+
+
+def _fits(value: onnx.ValueInfoProto, spec: InputSpec) -> bool:
+    tensor = value.type.tensor_type
+    if not tensor.elem_type or onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type).name != spec.dtype:
+        return False
+    if spec.shape is None or not tensor.HasField("shape"):
+        return True
+    dims = [dim.dim_value if dim.HasField("dim_value") else None for dim in tensor.shape.dim]
+    return len(dims) == len(spec.shape) and all(
+        out is None or not isinstance(size, int) or out == size for out, size in zip(dims, spec.shape, strict=True)
+    )
+
+
+def _shown(value: onnx.ValueInfoProto) -> str:
+    tensor = value.type.tensor_type
+    dims = [str(dim.dim_value) if dim.HasField("dim_value") else dim.dim_param or "?" for dim in tensor.shape.dim]
+    return f"{onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type).name} [{', '.join(dims)}]"

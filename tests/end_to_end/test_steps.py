@@ -1,0 +1,66 @@
+"""A model with state by the command line: suggested, planned, run step by step, on one machine and two."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.end_to_end.command import SCHEME, SHARED, Case, refused, taglio
+from tests.stateful import STATES, written
+
+SILERO = SHARED / "models" / "wild" / "silero_vad_op18_ifless.onnx"
+CLUSTER = """
+start = "camera"
+[device.camera]
+profile = "profile.json"
+[device.server]
+scale = { of = "camera", factor = 0.5 }
+memory_mb = 0.02
+[[link]]
+from = "camera"
+to = "server"
+both = true
+bandwidth_mbit_s = 1000
+"""
+SETTINGS = ("--scheme", SCHEME, "--runtime", "onnxruntime", "--effort", 0.01)
+
+
+def profiled(case: Case, out: Path, *state: str) -> None:
+    named = [word for each in state for word in ("--state", each)]
+    taglio("profile", *case.arguments(), *named, *SETTINGS, "-o", out, "--json").json()
+    taglio("error", out, "--effort", 0.01, "--json").json()
+
+
+def test_a_session_of_steps_by_the_command_line(tmp_path: Path) -> None:
+    case, out, cluster = written(tmp_path), tmp_path / "out", tmp_path / "cluster.toml"
+    assert taglio("inspect", case.model, "--json").json()["states"] == list(STATES)
+    assert f"--state {STATES[0]} --state {STATES[1]}" in taglio("inspect", case.model).out
+    profiled(case, out, *STATES)
+    taglio("plan", out, "--max-error", "90%", "--effort", 0.01, "--json").json()
+    taglio("build", out, "--json").json()
+    ran = taglio("run", out, "--steps", 30, "--json").json()
+    assert ran["steps"] == 30 and ran["error"] < 0.9 and ran["plan"]["runs"] == 30
+    assert "steps a second" in taglio("run", out, "--steps", 3).out
+    cluster.write_text(CLUSTER)
+    asked = ("plan", out, "--cluster", cluster, "--max-error", "90%", "--time-limit", 0.5)
+    # The cache grows by 64 bytes a step: 1,000 fit no server of 20 kB.
+    pin = ("--pin", "server=cache")
+    assert taglio(*asked, *pin, "--max-steps", 100, "--json").json()["plans"][0]["limits"]["max_steps"] == 100
+    refused(taglio(*asked, *pin, "--max-steps", 1000), "0.02 MB of server", code=3)
+
+
+def test_steps_of_a_model_without_state_are_refused(tmp_path: Path, tiny: Case) -> None:
+    refused(taglio("profile", *tiny.arguments(), "--state", "y=z", *SETTINGS, "-o", tmp_path / "out"), "OUTPUT=INPUT")
+
+
+@pytest.mark.skipif(not SILERO.exists(), reason=f"needs {SILERO.name} in ../shared")
+def test_the_state_of_a_trained_recurrent_network(tmp_path: Path) -> None:
+    """Windows of sound, one after the other; in float the session is the model's own, bit for bit."""
+    sound = np.random.default_rng(0).standard_normal((16, 1, 576)).astype(np.float32)
+    np.savez(tmp_path / "steps.npz", input=sound, sr=np.full(16, 16_000, np.int64))
+    case, out = Case(SILERO, tmp_path / "steps.npz"), tmp_path / "out"
+    profiled(case, out, "stateN=state")
+    taglio("plan", out, "--max-error", 0, "--effort", 0.01, "--json").json()
+    taglio("build", out, "--json").json()
+    ran = taglio("run", out, "--steps", 200, "--json").json()
+    assert (ran["error"], ran["late_error"], ran["state_bytes"]) == (0.0, 0.0, 2 * 128 * 4)

@@ -1,0 +1,165 @@
+"""Models with state: the pairs, the data of their steps, where a state lives, and what steps leave in it."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+
+import taglio
+from taglio.cluster.devices import Cluster, Device, Link
+from taglio.cluster.engine.wiring import wire
+from taglio.data.spec import InputSpec
+from taglio.errors import BadOption
+from taglio.flow.run import run_steps
+from taglio.flow.work import Work
+from taglio.model.state import suggested
+from tests.stateful import PRESENT, STATES, WIDE, inputs, network, written
+
+STEPS = 12
+SCHEME = "qdq-u8s8-asym-pc-rr"
+TWO = Cluster(
+    "camera",
+    (Device("camera", profile="profile.json"), Device("server", scale_of="camera", scale_factor=0.5)),
+    (Link("camera", "server", 1e8), Link("server", "camera", 1e8)),
+)
+
+
+@pytest.fixture(scope="module")
+def opened() -> Work:
+    return taglio.Model(network(), {"x": inputs(STEPS)}, threads=1, runtime="onnxruntime", state=STATES)
+
+
+@pytest.fixture(scope="module")
+def staged(opened: Work) -> tuple[Any, Any]:
+    profile = taglio.profile(opened, scheme=SCHEME, effort=0.01)
+    return profile, taglio.error_model(opened, profile, effort=0.01)
+
+
+def in_one_process(steps: np.ndarray) -> list[dict[str, np.ndarray]]:
+    """What the float model itself answers and leaves, step by step."""
+    session = ort.InferenceSession(network().SerializeToString())
+    names = [each.name for each in session.get_outputs()]
+    h, cache = np.zeros((1, WIDE), np.float32), np.zeros((1, 0, WIDE), np.float32)
+    found = []
+    for x in steps:
+        answers = session.run(names, {"x": x, "h0": h, "past_key_values.0.key": cache})
+        found.append(dict(zip(names, answers, strict=True)))
+        h, cache = found[-1]["hn"], found[-1][PRESENT]
+    return found
+
+
+def test_pairs_are_suggested_by_name_and_shape() -> None:
+    def named(*names: str) -> list[InputSpec]:
+        return [InputSpec(name, (1, 8), "float32") for name in names]
+
+    def told(outputs: str, known: str) -> list[tuple[str, str]]:
+        made = network().graph.output[1]
+        values = []
+        for name in outputs.split():
+            value = type(made)()
+            value.CopyFrom(made)
+            value.name, value.type.tensor_type.shape.dim[1].dim_value = name, 8
+            values.append(value)
+        return list(suggested(named(*known.split()), values))
+
+    assert told("y stateN", "x state") == [("stateN", "state")]
+    assert told("hn cn y", "x h0 c0") == [("hn", "h0"), ("cn", "c0")]
+    assert told("present.0.key present.0.value", "past_key_values.0.key past_key_values.0.value ids") == [
+        ("present.0.key", "past_key_values.0.key"), ("present.0.value", "past_key_values.0.value"),
+    ]  # fmt: skip
+    assert told("r1o r2o fgr", "src r1i r2i") == [("r1o", "r1i"), ("r2o", "r2i")]
+    assert told("output scores", "input image") == []
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        ("h=h0", "the outputs are y, hn"),
+        ("hn", "write OUTPUT=INPUT"),
+        ("y=h0", r"the output is float32 \[1, 4\]"),
+        (("hn=h0", "hn=h0"), "in another pair already"),
+    ],
+)
+def test_pairs_that_do_not_fit_are_refused(state: Any, words: str) -> None:
+    with pytest.raises(BadOption, match=words):
+        taglio.Model(network(), {"x": inputs(4)}, state=state)
+
+
+def test_every_step_finds_what_those_before_left(opened: Work) -> None:
+    wanted = in_one_process(inputs(STEPS))
+    everything = [*opened.data.calibration.samples, *opened.data.held_out.samples]
+    assert sorted(each["past_key_values.0.key"].shape[1] for each in everything) == list(range(STEPS))
+    for each in everything:
+        before = each["past_key_values.0.key"].shape[1]
+        assert np.array_equal(each["x"], inputs(STEPS)[before])
+        if before:
+            assert np.array_equal(each["h0"], wanted[before - 1]["hn"])
+    assert [set(each) for each in opened.steps] == [{"x"}] * STEPS
+
+
+def test_one_block_keeps_a_state_and_a_planner_sees_no_crossing(opened: Work) -> None:
+    graph = opened.graph
+    for present, past in graph.states:
+        tensors = graph.tensor_map()
+        assert tensors[past].consumers == (tensors[present].producer,)
+        assert "keeps a state" in graph.block(str(tensors[present].producer)).refusal
+    alone = graph.placeable(steps=100)
+    assert (alone.inputs, alone.outputs) == (("x",), ("y",))
+    held = {block.name: block.state_bytes for block in alone.blocks if block.state_bytes}
+    grown = 100 * 4 * WIDE
+    assert sorted(held.values()) == [4 * WIDE, grown]
+    assert alone.placeable(7) is alone
+
+
+def test_a_state_stays_on_its_device_and_the_session_answers_as_one_process(
+    opened: Work, staged: tuple[Any, Any], tmp_path: Path
+) -> None:
+    """The cell on the camera, the cache on the server; a plan in float answers as the model does, to the bit."""
+    profile, error = staged
+    tensors = opened.graph.tensor_map()
+    cell, cache, head = (tensors[name].producer for name in ("hn", PRESENT, "y"))
+    pins = (f"camera={cell}", f"server={cache}", f"server={head}")
+    candidate = taglio.candidate(opened, profile, error, max_error=0.0, pins=pins, max_steps=50)
+    plan = taglio.place(candidate, TWO, time_limit_s=0.5).plans[0]
+    names = {name for pair in opened.graph.states for name in pair}
+    assert not {each.tensor for each in plan.crossings} & {past for _, past in opened.graph.states}
+    built = taglio.build(opened, plan)
+    wiring = wire(built.write(tmp_path))
+    assert len({piece.device for piece in built.parts}) == 2
+    sent = {name for message in wiring.messages for name in message.names}
+    assert "x" in sent and not sent & {past for _, past in opened.graph.states}
+    assert all(message.device for message in wiring.messages if names & set(message.names))
+    session = built.session(threads=1)
+    for step, wanted in zip(inputs(STEPS), in_one_process(inputs(STEPS)), strict=True):
+        answer = session.step({"x": step})
+        assert set(answer) == {"y"} and np.array_equal(answer["y"], wanted["y"])
+        other = session.step({"x": step}, "another")
+        assert np.array_equal(other["y"], wanted["y"])
+    session.end()
+    assert np.array_equal(session.step({"x": inputs(1)[0]})["y"], in_one_process(inputs(1))[0]["y"])
+    report = run_steps(opened, profile, plan, built, steps=30)
+    assert (report.steps, report.error) == (30, 0.0) and report.state_bytes == 4 * WIDE * 31
+
+
+def test_steps_are_timed_and_a_model_without_state_is_told(
+    opened: Work, staged: tuple[Any, Any], tmp_path: Path
+) -> None:
+    profile, error = staged
+    plan = taglio.plan(opened, profile, error, max_error=0.5, effort=0.01)
+    report = run_steps(opened, profile, plan, taglio.build(opened, plan), steps=20)
+    assert report.rate_per_s > 0.0 and 0.0 <= report.error < 0.5
+    case = written(tmp_path)
+    with pytest.raises(BadOption, match="name them with `state`"):
+        _ = taglio.Model(network(), stateless(STEPS), threads=1).steps
+    assert case.model.exists()
+
+
+def stateless(count: int) -> list[dict[str, np.ndarray]]:
+    """Samples of the same model where its states are inputs like others."""
+    found = []
+    for x in inputs(count):
+        zeros = {"h0": np.zeros((1, WIDE), np.float32), "past_key_values.0.key": np.ones((1, 2, WIDE), np.float32)}
+        found.append({"x": x, **zeros})
+    return found
