@@ -3,6 +3,7 @@
 import re
 import shutil
 import sys
+from math import inf
 from pathlib import Path
 
 import numpy as np
@@ -33,7 +34,9 @@ def test_a_bound_in_decibel_is_kept(workspace: Path) -> None:
     assert plan["limits"]["metric"]["name"] == "sqnr"
     assert plan["measured_error"] <= plan["limits"]["max_error"] == pytest.approx(10 ** (-30 / 20))
     told = plan["in_unit"]
-    assert told["measured"] >= told["bound"] == pytest.approx(30) and told["at_worst"] <= told["predicted"]
+    measured = inf if told["measured"] is None else told["measured"]  # JSON has no infinity: float differs in nothing
+    assert measured >= told["bound"] == pytest.approx(30)
+    assert told["predicted"] is None or told["at_worst"] <= told["predicted"]
     damage = taglio("sensitivity", workspace, "--json").json()
     assert damage["metric"] == "sqnr" and all(row["value"] > 20 for row in damage["sensitivity"])
     assert " dB" in taglio("sensitivity", workspace).out

@@ -81,6 +81,9 @@ latency_ms = 1
     cluster.write_text(text.format(runtime='runtime = "openvino"'))
     plan = taglio("plan", out, "--cluster", cluster, "--max-error", "10%", "--time-limit", 1, "--json").json()
     assert plan["plans"][0]["usage"]
-    cluster.write_text(text.format(runtime=""))
+    cluster.write_text(text.format(runtime=""))  # then it runs what its profile was taken in
+    plan = taglio("plan", out, "--cluster", cluster, "--max-error", "10%", "--time-limit", 1, "--json").json()
+    assert {each["runtime"] for each in plan["plans"][0]["usage"]} == {"openvino"}
+    cluster.write_text(text.format(runtime='runtime = "onnxruntime"'))
     ran = taglio("plan", out, "--cluster", cluster, "--max-error", "10%", "--time-limit", 1)
     refused(ran, 'was taken in openvino, device "here" runs onnxruntime', "--runtime onnxruntime")
