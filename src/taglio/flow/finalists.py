@@ -78,9 +78,20 @@ def moved(each: Tried, place: str, base: float, base_there: float) -> Tried:
     """The same model in another place, of which no table says how long it takes; float is `base` off where it comes
     from and `base_there` where it goes. It holds where it is expected to keep the limit there."""
     error = together(left_for_int8(each.error, base), base_there)
-    plan = replace(each.plan, runtime=place, status="measured", gap=0.0, measured_error=error)
+    predicted = shifted(each.plan.predicted_error, base, base_there)
+    plan = replace(
+        each.plan, runtime=place, status="measured", gap=0.0, measured_error=error, predicted_error=predicted
+    )
     limit = plan.limits.max_error
     return replace(each, error=error, holds=each.holds and (limit is None or error <= limit), plan=plan)
+
+
+def shifted(expected: Interval, base: float, base_there: float) -> Interval:
+    """A predicted error of a place whose float model is `base` off, in another."""
+    low, value, high = (
+        together(left_for_int8(end, base), base_there) for end in (expected.low, expected.value, expected.high)
+    )
+    return Interval(low, value, high, expected.coverage)
 
 
 def timed_finalists(

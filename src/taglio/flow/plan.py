@@ -26,6 +26,7 @@ from taglio.flow.finalists import (
     key_of,
     plans,
     proven,
+    shifted,
     timed_finalists,
     winner_of,
 )
@@ -262,7 +263,10 @@ def _within(limits: Limits, base: float) -> Limits:
 def _deployed(each: Tried, limits: Limits, base: float) -> Tried:
     """A plan as it is expected in a place whose float model is `base` off, under the whole `limits`."""
     error = together(each.error, base)
-    return replace(each, error=error, plan=replace(each.plan, limits=limits, measured_error=error))
+    predicted = shifted(each.plan.predicted_error, 0.0, base)
+    return replace(
+        each, error=error, plan=replace(each.plan, limits=limits, measured_error=error, predicted_error=predicted)
+    )
 
 
 def _none_but_plain(final: Mapping[str, Tried], winner: str | None) -> bool:
