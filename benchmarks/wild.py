@@ -215,7 +215,7 @@ def main() -> int:
 
 
 def with_rivals(options: argparse.Namespace) -> int:
-    names = options.cases.split(",") if options.cases else [*DATA, "ultraface-rfb-320"]
+    names = options.cases.split(",") if options.cases else [*DATA, "ultraface-rfb-320", "yunet-n-640"]
     contests: list[Contest] = []
     for name in names:
         model = SHARED / "models" / ("wild" if name in DATA else "") / f"{name}.onnx"
