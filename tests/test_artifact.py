@@ -115,7 +115,7 @@ def test_another_kind_version_or_model_is_refused(kept: Path) -> None:
     whole = json.loads(kept.read_text())
     for version in (0, artifact.FORMAT_VERSION + 1, 10**6):
         kept.write_text(json.dumps(whole | {"format_version": version}))
-        with pytest.raises(BadArtifact, match=f"format version {version}, this taglio reads {artifact.FORMAT_VERSION}"):
+        with pytest.raises(BadArtifact, match=f"version {version}, but this taglio reads {artifact.FORMAT_VERSION}"):
             artifact.load(kept, "value", Value)
 
 

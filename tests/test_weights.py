@@ -107,5 +107,5 @@ def test_a_full_disk_is_said_in_one_line(monkeypatch: pytest.MonkeyPatch) -> Non
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Path, "open", full)
-    with pytest.raises(BadModel, match=r"No space left on device; .* set TMPDIR to a disk with room"):
+    with pytest.raises(BadModel, match=r"No space left on device; .* set TMPDIR to a disk with enough space"):
         store.keep(SQUARE)

@@ -1,6 +1,6 @@
 """Find the fastest mixed-precision form of a neural network that keeps its answers, and prove it.
 
-The whole flow, and a stage at a time, each from values to values (docs/api.md):
+The whole flow in one call, or one stage at a time; every function takes and returns values (docs/api.md):
 
 >>> result = taglio.optimize(model, max_error=0.02, effort=0.02, scheme="qdq-u8s8-asym-pc")
 >>> result.plan.measured_error <= 0.02
@@ -67,19 +67,20 @@ def _public(name: str) -> Any:
 
 
 class _Stage(ModuleType):
-    """A folder that is called as the stage of its name: taglio.plan is both where planning lives and the plan stage."""
+    """A package that can be called like the stage it is named after: taglio.plan is the planning package and the plan
+    stage."""
 
     def __call__(self, *given: Any, **options: Any) -> Any:
         return _public(self.__name__.rpartition(".")[2])(*given, **options)
 
     @property
-    def __wrapped__(self) -> Any:  # what `inspect` and `help` look at
+    def __wrapped__(self) -> Any:  # `inspect` and `help` read this
         return _public(self.__name__.rpartition(".")[2])
 
 
 class _Package(ModuleType):
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in _HOMES and type(value) is ModuleType:  # how a folder that was imported becomes an attribute here
+        if name in _HOMES and type(value) is ModuleType:  # the import system does this for subpackages
             value.__class__ = _Stage
         super().__setattr__(name, value)
 

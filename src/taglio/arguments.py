@@ -1,4 +1,4 @@
-"""What arguments may be: one line that names the argument, its value and what it may be. Decides nothing else."""
+"""Checks of arguments: each error names the argument, its value and the values allowed. Decides nothing else."""
 
 from collections.abc import Sequence
 from math import isfinite
@@ -8,7 +8,7 @@ from taglio.errors import BadOption
 
 
 def number(name: str, value: Any) -> float:
-    """A finite number. Raises BadOption."""
+    """`value` as a finite number. Raises BadOption."""
     try:
         found = float(value)
     except (TypeError, ValueError):
@@ -19,14 +19,14 @@ def number(name: str, value: Any) -> float:
 
 
 def positive(name: str, value: Any) -> float:
-    """A finite number above 0. Raises BadOption."""
+    """`value` as a finite number above 0. Raises BadOption."""
     if (found := number(name, value)) <= 0.0:
         raise BadOption(f"`{name}` is {value}: give a number above 0")
     return found
 
 
 def patterns(name: str, value: Any) -> tuple[str, ...]:
-    """Several texts, also where one stands alone. Raises BadOption."""
+    """`value` as a tuple of patterns; a single string becomes a tuple of one. Raises BadOption."""
     found = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, Sequence | set) else None
     if found is None or not all(isinstance(each, str) for each in found):
         raise BadOption(f"`{name}` is {value!r}: give a pattern or several, such as ['conv*']")

@@ -1,4 +1,4 @@
-"""Write and read what one stage leaves for the next. Knows no stage: a kind, a version, a model hash and a value."""
+"""Write and read artifacts: a kind, a version, a model hash and a value. Knows no stage."""
 
 import errno
 import hashlib
@@ -19,9 +19,9 @@ from taglio.errors import BadArtifact
 
 FORMAT_VERSION = 4
 _TEMPORARY = ".taglio-"
-# What is behind the name of a model in that of the file with its weights.
+# Appended to a model's file name to name the file with its weights.
 DATA = ".data"
-# No quantity here comes near it; the square of a larger one overflows.
+# No quantity here comes close to this; the square of a larger number overflows.
 _LARGEST = 1e150
 _TOOLS = ("taglio", "onnx", "onnxruntime", "numpy", "highspy")
 T = TypeVar("T")
@@ -36,7 +36,7 @@ class _Envelope(msgspec.Struct):
 
 
 def tools() -> dict[str, str]:
-    """Versions of what made an artifact."""
+    """Versions of the packages that made an artifact."""
     return {name: version_of(name) for name in _TOOLS}
 
 
@@ -49,7 +49,8 @@ def version_of(package: str) -> str:
 
 
 def save(path: Path, kind: str, model_sha256: str, value: Any) -> None:
-    """Write `value` (dataclasses, tuples, dicts, numbers) to `path`; an existing file stays whole until the end."""
+    """Write `value` (dataclasses, tuples, dicts, numbers) to `path`; an existing file is replaced only once all is
+    written."""
     body = msgspec.Raw(msgspec.json.encode(value))
     envelope = _Envelope(kind, FORMAT_VERSION, model_sha256, tools(), body)
     write_bytes(path, msgspec.json.format(msgspec.json.encode(envelope), indent=1))
@@ -60,7 +61,7 @@ def load(path: Path, kind: str, expected: type[T], *, model_sha256: str | None =
     try:
         data = path.read_bytes()
     except FileNotFoundError:
-        raise BadArtifact(f"{path}: no such file: {_HOW.get(kind, 'run the stage before')}") from None
+        raise BadArtifact(f"{path}: no such file: {_HOW.get(kind, 'run the previous stage')}") from None
     except OSError as error:
         raise BadArtifact(f"{path}: cannot be read ({error.strerror})") from None
     try:
@@ -69,13 +70,14 @@ def load(path: Path, kind: str, expected: type[T], *, model_sha256: str | None =
         raise BadArtifact(f"{path}: not a taglio artifact ({_line(error)}): make it again") from None
     if envelope.format_version != FORMAT_VERSION:
         raise BadArtifact(
-            f"{path}: format version {envelope.format_version}, this taglio reads {FORMAT_VERSION}: make it again"
+            f"{path}: format version {envelope.format_version}, but this taglio reads {FORMAT_VERSION}: make it again"
         )
     if envelope.kind != kind:
         raise BadArtifact(f"{path}: holds a {envelope.kind}, not a {kind}")
     if model_sha256 is not None and envelope.model_sha256 != model_sha256:
         raise BadArtifact(
-            f"{path}: is of another model ({envelope.model_sha256[:12]}, wanted {model_sha256[:12]}): make it again"
+            f"{path}: belongs to another model ({envelope.model_sha256[:12]}, wanted {model_sha256[:12]}): "
+            "make it again"
         )
     try:
         value = msgspec.json.decode(envelope.body, type=expected)
@@ -86,8 +88,8 @@ def load(path: Path, kind: str, expected: type[T], *, model_sha256: str | None =
 
 
 def check(value: Any, where: str = "$") -> None:
-    """Raise ValueError, with the place, for what no stage writes: a number too large to compute with, and whatever a
-    dataclass's own `check` method refuses of its values."""
+    """Raise ValueError, with the path of the field, for values that no stage writes: numbers too large to compute with,
+    and whatever a dataclass's own `check` method rejects."""
     if is_dataclass(value):
         for each in fields(value):
             check(getattr(value, each.name), f"{where}.{each.name}")
@@ -104,26 +106,26 @@ def check(value: Any, where: str = "$") -> None:
         for index, each in enumerate(value):
             check(each, f"{where}[{index}]")
     elif isinstance(value, str) and "\0" in value:
-        raise ValueError(f"a text holds a NUL - at `{where}`")
+        raise ValueError(f"a string contains a NUL character - at `{where}`")
     elif isinstance(value, int | float) and not abs(value) <= _LARGEST:
         raise ValueError(f"{value:.3g} is out of range - at `{where}`")
 
 
 def require(true: bool, message: str) -> None:
-    """Raise ValueError where a `check` method finds something wrong."""
+    """Raise ValueError with `message` unless `true`; for `check` methods."""
     if not true:
         raise ValueError(message)
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Write to a temporary file beside `path`, then rename. Raises BadArtifact where the disk refuses."""
+    """Write to a temporary file beside `path`, then rename it. Raises BadArtifact if the file cannot be written."""
     with replacing(path) as temporary:
         temporary.write_bytes(data)
 
 
 def write_model(path: Path, proto: onnx.ModelProto) -> tuple[str, ...]:
-    """Write a model as `write_bytes` does, and the weights that it refers to, where they are many, into one file beside
-    it; the hash of each of the files, the model's first."""
+    """Write a model as `write_bytes` does; large weights go into one file beside it. Returns the SHA-256 of each file,
+    the model's first."""
     data = path.with_name(f"{path.name}{DATA}")
     if weights.size_bytes(proto) < weights.ONE_FILE_BYTES:
         proto = weights.in_memory(proto)
@@ -139,7 +141,7 @@ def write_model(path: Path, proto: onnx.ModelProto) -> tuple[str, ...]:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A temporary path to write to; it takes the place of `path` if all went well and vanishes otherwise."""
+    """A temporary path to write to; it replaces `path` on success and is removed on failure."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}{_TEMPORARY}")
@@ -160,15 +162,15 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def remove_temporaries(folder: Path) -> None:
-    """Remove what `replacing` left in `folder` where a process was killed in it."""
+    """Remove temporary files that a killed process left in `folder`."""
     for path in folder.glob(f".*{_TEMPORARY}*"):
         path.unlink(missing_ok=True)
 
 
 def refusal(path: Path, error: OSError) -> BadArtifact:
-    """What to say of a disk that did not take `path`."""
+    """The error for a failed write to `path`."""
     if error.errno == errno.ENOSPC:
-        return BadArtifact(f"{path}: the disk is full: free some room; what was there before is untouched")
+        return BadArtifact(f"{path}: the disk is full: free some space; the previous contents are unchanged")
     return BadArtifact(f"{path}: cannot be written ({error.strerror or error}): choose another folder with -o")
 
 

@@ -1,4 +1,4 @@
-"""The error tree: everything taglio refuses, each with one line for the user. Status is data, not an error."""
+"""The error tree: everything that taglio refuses, each error one line for the user. Status is data, not an error."""
 
 
 class TaglioError(Exception):
@@ -24,7 +24,7 @@ class BadArtifact(TaglioError):
 
 
 class Busy(TaglioError):
-    """Another command works in the same workspace."""
+    """Another command is using the same workspace directory."""
 
 
 class CannotQuantize(TaglioError):
@@ -32,7 +32,7 @@ class CannotQuantize(TaglioError):
 
 
 class Infeasible(TaglioError):
-    """No plan meets the limits; the message says the best that can be reached."""
+    """No plan meets the limits; the message gives the best that can be reached."""
 
     exit_code = 3
 
@@ -46,12 +46,12 @@ class BadEnvironment(TaglioError):
 
 
 class BadDevice(TaglioError):
-    """A device of a running cluster is missing, refuses, or is not what the plan was made for."""
+    """A device of a running cluster is missing, refuses, or differs from the one the plan was made for."""
 
     exit_code = 4
 
 
 def one_line(error: object, limit: int = 160) -> str:
-    """The text of somebody else's error on one line of at most `limit` characters."""
+    """The text of a foreign error on one line of at most `limit` characters."""
     text = " ".join(str(error).split())
     return text if len(text) <= limit else text[: limit - 3] + "..."

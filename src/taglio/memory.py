@@ -1,6 +1,7 @@
-"""How much memory this process may take, and what it takes; arrays that are held only while there is room.
+"""How much memory this process may use and does use; lists of arrays that spill to a file when memory is short.
 
-Sessions are not modelled: what one took is measured when it is open, and what comes next is taken to need as much.
+The memory of sessions is not modelled: it is measured once a session is open, and the next one is assumed to need as
+much.
 """
 
 import ctypes
@@ -16,9 +17,9 @@ import numpy as np
 
 from taglio.scratch import PREFIX, lasting
 
-# The share of the limit that each kind of thing held may take: outputs to compare with, samples.
+# Shares of the limit: outputs kept for comparison, samples.
 OUTPUTS, SAMPLES = 0.125, 0.25
-# What this process may take of the limit before what was freed is given back: collecting and looking takes a while.
+# Share of the limit above which freed memory is returned to the system; below it, collecting is not worth the time.
 _LEAST_TAKEN = 0.25
 # Linux's MADV_DONTNEED.
 _DONT_NEED = 4
@@ -29,8 +30,7 @@ _CGROUPS = (
 
 
 def free_bytes() -> int:
-    """Memory that a process could take now without others being written to disk: the machine's, or less where a
-    container allows less."""
+    """Memory that a process could allocate now without swapping: the machine's, or less if a container limits it."""
     free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for line in _lines("/proc/meminfo"):
         if line.startswith("MemAvailable:"):
@@ -43,7 +43,7 @@ def free_bytes() -> int:
 
 
 def used_bytes() -> int:
-    """Memory of this process now, with pages of files that it has mapped and looked at."""
+    """Memory of this process now, including pages of mapped files that it has read."""
     for line in _lines("/proc/self/status"):
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) * 1024
@@ -51,14 +51,14 @@ def used_bytes() -> int:
 
 
 def peak_bytes() -> int:
-    """The most that this process had."""
+    """The largest memory that this process has used, in bytes."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
 
 
 def give_back() -> None:
-    """Return to the system what was freed, which the C library keeps for the next that asks; and pages of weights'
-    files, which are read again when somebody looks at them."""
+    """Return freed memory, which the C library keeps for reuse, to the system; also drop pages of weight files, which
+    are read again when needed."""
     gc.collect()
     library = ctypes.CDLL(None)
     if hasattr(library, "malloc_trim"):
@@ -68,13 +68,13 @@ def give_back() -> None:
 
 
 def make_room(limit_bytes: float | None) -> None:
-    """Give back where that matters: where this process takes a good part of what it may (None: no limit)."""
+    """Call `give_back` if this process uses a good part of `limit_bytes` (None: no limit)."""
     if limit_bytes is not None and used_bytes() > _LEAST_TAKEN * limit_bytes:
         give_back()
 
 
 def _mapped() -> Iterator[tuple[int, int]]:
-    """Where files of our temporary folders are mapped and nothing of them was changed in memory."""
+    """Address ranges where files of our temporary folders are mapped and unmodified in memory."""
     where = ""
     for line in _lines("/proc/self/smaps"):
         if "-" in line.split(" ", 1)[0]:
@@ -92,7 +92,7 @@ def _lines(path: str) -> list[str]:
 
 
 class Shelf(Sequence[list[Any]]):
-    """Lists of arrays, in memory up to `room_bytes` (None: all), in a file from there on."""
+    """Lists of arrays: in memory up to `room_bytes` (None: all), beyond that in a file."""
 
     def __init__(self, items: Iterable[Sequence[Any]] = (), room_bytes: float | None = None) -> None:
         self._room = room_bytes
@@ -102,7 +102,7 @@ class Shelf(Sequence[list[Any]]):
             self.append(each)
 
     def append(self, arrays: Sequence[Any]) -> None:
-        """Put a list of arrays behind the others."""
+        """Append a list of arrays."""
         size = sum(each.nbytes for each in arrays if isinstance(each, np.ndarray))
         plain = all(isinstance(each, np.ndarray) and each.dtype.kind in "fiub" for each in arrays)
         if self._room is None or not plain or size <= self._room:
@@ -115,11 +115,11 @@ class Shelf(Sequence[list[Any]]):
             start = file.tell()
             for each in arrays:
                 file.write(np.ascontiguousarray(each).reshape(-1).view(np.uint8).data)
-        # An array of one value stands for shape and type of each that is in the file.
+        # For each array in the file, a broadcast array of one value keeps the shape and type.
         self._held.append((start, [np.broadcast_to(np.zeros((), each.dtype), each.shape) for each in arrays]))
 
     def shapes(self, index: int) -> list[tuple[int, ...]]:
-        """The shapes of a list of arrays, without reading it."""
+        """The shapes of one list of arrays, without reading it."""
         entry = self._held[index]
         return [each.shape for each in (entry if isinstance(entry, list) else entry[1])]
 

@@ -1,4 +1,4 @@
-"""Temporary folders that do not outlive the processes that made them by much. Holds no artifact."""
+"""Temporary folders, removed soon after the process that made them ends. Holds no artifact."""
 
 import contextlib
 import fcntl
@@ -10,15 +10,15 @@ import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
-# What the names of temporary folders begin with.
+# Prefix of the names of temporary folders.
 PREFIX = "taglio-scratch-"
-# One that was made a moment ago may not be locked yet.
+# A folder made a moment ago may not be locked yet.
 _YOUNG_S = 60.0
 
 
 @contextlib.contextmanager
 def scratch() -> Iterator[Path]:
-    """A temporary folder, removed at the end; what processes that were killed left is removed first."""
+    """A temporary folder, removed at the end; folders left by killed processes are removed first."""
     folder, place = _made()
     try:
         yield folder
@@ -27,7 +27,7 @@ def scratch() -> Iterator[Path]:
 
 
 def lasting(owner: object) -> Path:
-    """A temporary folder that goes with `owner`, at the latest when the process ends."""
+    """A temporary folder that is removed with `owner`, or at the latest when the process ends."""
     folder, place = _made()
     weakref.finalize(owner, _remove, folder, place)
     return folder
@@ -37,7 +37,7 @@ def _made() -> tuple[Path, int]:
     _sweep(Path(tempfile.gettempdir()))
     folder = Path(tempfile.mkdtemp(prefix=PREFIX))
     place = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    with contextlib.suppress(OSError):  # a file system without locks: then nobody sweeps either
+    with contextlib.suppress(OSError):  # a file system without locks: then no process sweeps either
         fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
     return folder, place
 

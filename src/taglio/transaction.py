@@ -1,8 +1,8 @@
-"""One command's changes to a workspace: no other command at the same time, and all of them or none. Knows no stage.
+"""One command's changes to a workspace: exclusive, and all or nothing. Knows no stage.
 
-The command works in a copy of the workspace below it (hard links, so that it costs nothing), which replaces the files
-in one step at the end: a rename, after which whoever comes next finishes the moving even if this process is killed in
-the middle of it. Files are replaced, never written to (artifact.py), so the links leave the originals as they are.
+The command works in a copy inside the workspace directory (hard links, so it costs nothing). At the end a rename
+commits the copy; moving the files into place can then be finished by the next command even if this process is killed
+halfway. Files are replaced, never written to (artifact.py), so the links leave the originals unchanged.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from taglio import artifact
 from taglio.errors import Busy, TaglioError
 
 _INFO, _STAGED, _READY, _GONE = ".taglio-lock", ".taglio-new", ".taglio-ready", ".gone"
-# The folders of a workspace whose files belong to it; others are caches, or the user's, and can be read.
+# Subfolders whose files are part of the workspace; others are caches or the user's, and are only read.
 FOLDERS = ("", "components", "profiles")
 
 
@@ -35,10 +35,10 @@ class _Holder(msgspec.Struct):
 
 @contextlib.contextmanager
 def held(folder: Path, *, create: bool = False) -> Iterator[None]:
-    """Keep other commands out of a workspace, and put in order what a killed one left. Raises Busy.
+    """Lock a workspace against other commands, and clean up after a killed one. Raises Busy.
 
     The lock is the kernel's and ends with the process, however that ends. With `create` the folder is made, and removed
-    again if nothing comes into it; else one that does not exist is nobody's.
+    again if it stays empty; without, a folder that does not exist is not locked.
     """
     made = _make(folder) if create else []
     try:
@@ -63,10 +63,10 @@ def _locked(folder: Path) -> Iterator[None]:
         except BlockingIOError:
             raise Busy(_who(folder)) from None
         except OSError as error:
-            if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.EINVAL, errno.EBADF):  # not on this file system
+            if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.EINVAL, errno.EBADF):  # no locks here
                 raise
         info = folder / _INFO
-        with contextlib.suppress(OSError):  # who may not write here says so where it tries to
+        with contextlib.suppress(OSError):  # without write permission the write itself reports the error
             info.write_bytes(msgspec.json.encode(_holder()))
         try:
             _recover(folder)
@@ -80,14 +80,13 @@ def _locked(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def changing(folder: Path, *, create: bool = False) -> Iterator[Path]:
-    """The folder to work in instead of `folder`; what is there at the end replaces the workspace's files, unless an
-    error ends the command. Raises Busy, and BadArtifact where the disk refuses. `create` as of `held`.
-    """
+    """The folder to work in instead of `folder`; its contents replace the workspace's files at the end, unless an error
+    ends the command. `create` as for `held`. Raises Busy, and BadArtifact if the disk refuses."""
     with held(folder, create=create):
-        if not folder.is_dir():  # the first stage's command is missing: whoever reads says which
+        if not folder.is_dir():  # the first stage was not run: reading its artifact reports that
             yield folder
             return
-        # Of the same name, by which a model is called where there are several.
+        # The same folder name, because models are named after their folders where there are several.
         staged = folder / _STAGED / folder.resolve().name
         try:
             _link(folder, staged)
@@ -103,7 +102,7 @@ def changing(folder: Path, *, create: bool = False) -> Iterator[Path]:
 
 
 def drop(staged: Path, *names: str) -> None:
-    """Remove what was made from a stage that is replaced; a folder's name stands for all files in it."""
+    """Remove everything made from a stage that is replaced; a folder's name means all files in it."""
     for name in names:
         path = staged / name
         for each in path.iterdir() if path.is_dir() else [path]:
@@ -111,7 +110,7 @@ def drop(staged: Path, *names: str) -> None:
 
 
 def _make(folder: Path) -> list[Path]:
-    """Make a folder; which were missing, the innermost first."""
+    """Make a folder and its parents; return those that were missing, innermost first."""
     missing = [each for each in (folder, *folder.parents) if not each.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -152,7 +151,7 @@ def _commit(folder: Path, staged: Path) -> None:
 
 
 def _recover(folder: Path) -> None:
-    """Finish or remove what a command that was killed left."""
+    """Finish or remove what a killed command left."""
     if (folder / _READY).is_dir():
         _finish(folder)
     shutil.rmtree(folder / _STAGED, ignore_errors=True)
@@ -162,10 +161,10 @@ def _recover(folder: Path) -> None:
 
 
 def _finish(folder: Path) -> None:
-    """Move what is ready; begun again from any point in it, the end is the same."""
+    """Move the committed files into place; if interrupted, it can be repeated from any point with the same result."""
     ready = folder / _READY
     gone = ready / _GONE
-    if gone.exists():  # it goes last
+    if gone.exists():  # removed last
         for name in json.loads(gone.read_text()):
             (folder / name).unlink(missing_ok=True)
         for each in FOLDERS:
@@ -186,7 +185,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _sync(folder: Path) -> None:
-    """What was renamed in a folder outlives a loss of power."""
+    """Make renames in a folder survive a power failure."""
     with contextlib.suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:

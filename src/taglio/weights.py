@@ -1,9 +1,8 @@
-"""Weights that stay in files: initialisers that refer to bytes on the disk instead of holding them. Judges no graph.
+"""Weights kept in files: initialisers refer to bytes on disk instead of holding them. Judges no graph.
 
-Protobuf ends at 2 GB, and each variant of a model would hold its own copy of the weights. So where they take
-`IN_FILES_BYTES` or more they lie in the files of one `Store`, and every variant refers to them there. Inside taglio the
-`location` of such a tensor is an absolute path; it becomes relative, as ONNX asks for, on its way to a runtime or into
-a folder of the user's.
+A protobuf message is limited to 2 GB, and each variant of a model would hold its own copy of the weights. So weights of
+`IN_FILES_BYTES` or more lie in the files of one `Store`, and every variant refers to them. Inside taglio the `location`
+of such a tensor is an absolute path; for a runtime or the user's folder it is made relative, as ONNX requires.
 """
 
 import contextlib
@@ -25,14 +24,14 @@ from taglio.scratch import lasting
 IN_FILES_BYTES = 256 * 1024**2
 # Smaller models are written as one file, with their weights.
 ONE_FILE_BYTES = 1024**3
-# What protobuf takes in one message.
+# The largest protobuf message.
 MESSAGE_BYTES = 2 * 1024**3
-# Smaller tensors are held: runtimes look into sizes and scales before they open any file.
+# Smaller tensors stay in the model: runtimes read sizes and scales before they open any file.
 LEAST_BYTES = 4096
-# Memory is mapped by pages.
+# Offsets of mapped memory are multiples of a page.
 _ALIGNED = 4096
 _CHUNK = 16 * 1024**2
-# Of these one value in NumPy is one value in the file.
+# Types whose NumPy bytes equal the file's bytes.
 _PLAIN = frozenset(
     {TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BOOL, TensorProto.INT8, TensorProto.UINT8,
      TensorProto.INT16, TensorProto.UINT16, TensorProto.INT32, TensorProto.UINT32, TensorProto.INT64,
@@ -44,24 +43,24 @@ _BITS: dict[int, int] = {
 
 
 class Store:
-    """The folder that holds one model's weights; it goes with the last reference to it."""
+    """The folder that holds one model's weights; removed with the last reference to it."""
 
     def __init__(self) -> None:
         self.folder = lasting(self).resolve()
-        # What was computed from the weights, by whatever tells it apart; its arrays are in the files too.
+        # Values computed from the weights, by key; their arrays are in the files too.
         self.made: dict[Any, Any] = {}
         self._made_file = self.folder / "made.bin"
         self._places: dict[str, tuple[int, int]] = {}
 
     def keep(self, values: np.ndarray) -> np.ndarray:
-        """`values` in the file instead of in memory; short ones as they are."""
+        """`values` mapped from the file instead of in memory; short arrays as they are."""
         if values.nbytes < LEAST_BYTES:
             return values
         offset, _ = self._place(values)
         return np.memmap(self._made_file, values.dtype, "r", offset, values.shape)
 
     def tensor(self, values: np.ndarray, name: str) -> TensorProto:
-        """An initialiser of these values, which refers to the file unless it is short."""
+        """An initialiser with these values, which refers to the file unless it is short."""
         kind = helper.np_dtype_to_tensor_dtype(values.dtype)
         if values.nbytes < LEAST_BYTES or kind not in _PLAIN:
             return numpy_helper.from_array(values, name)
@@ -69,11 +68,12 @@ class Store:
         return refer(TensorProto(name=name, data_type=kind, dims=values.shape), self._made_file, offset, length)
 
     def new(self, name: str) -> Path:
-        """A path of this folder that is free, for a file called like `name`."""
+        """A free path in this folder for a file named like `name`."""
         return self.folder / f"{len([*self.folder.iterdir()])}-{name}"
 
     def take(self, proto: onnx.ModelProto) -> onnx.ModelProto:
-        """`proto` with its long tensors in this folder: what it holds is written there, its own files are linked."""
+        """`proto` with its long tensors in this folder: tensors it holds are written there, files it refers to are
+        linked."""
         linked: dict[str, Path] = {}
         for tensor in tensors(proto):
             if in_file(tensor):
@@ -84,12 +84,12 @@ class Store:
                 refer(tensor, linked[location], offset, length)
             elif tensor.data_type in _PLAIN and tensor.ByteSize() >= LEAST_BYTES:
                 refer(tensor, self._made_file, *self._place(numpy_helper.to_array(tensor)))
-        fresh = onnx.ModelProto()  # protobuf frees what was cleared with the whole message
+        fresh = onnx.ModelProto()  # protobuf frees cleared fields only with the whole message
         fresh.CopyFrom(proto)
         return fresh
 
     def only(self, proto: onnx.ModelProto) -> onnx.ModelProto:
-        """`proto`; of the folder's files those go that it does not refer to."""
+        """`proto`, after removing the files of the folder that it does not refer to."""
         used = _locations(proto)
         for file in self.folder.iterdir():
             if str(file) not in used and file != self._made_file:
@@ -97,7 +97,7 @@ class Store:
         return proto
 
     def _place(self, values: np.ndarray) -> tuple[int, int]:
-        """Where the bytes of `values` are in the file: the same bytes are there once."""
+        """Offset and length of the bytes of `values` in the file; equal bytes are stored once."""
         if isinstance(values, np.memmap) and str(values.filename) == str(self._made_file) and values.flags.c_contiguous:
             place = (int(values.offset), values.nbytes)
             if place in self._places.values():
@@ -113,7 +113,7 @@ class Store:
 
 
 def tensors(proto: onnx.ModelProto) -> Iterator[TensorProto]:
-    """Every tensor that a model holds or refers to, those in attributes and subgraphs included."""
+    """Every tensor that a model holds or refers to, including those in attributes and subgraphs."""
     yield from _of_graph(proto.graph)
     for function in proto.functions:
         yield from _of_nodes(function.node)
@@ -140,7 +140,7 @@ def in_file(tensor: TensorProto) -> bool:
 
 
 def refer(tensor: TensorProto, path: Path | str, offset: int, length: int) -> TensorProto:
-    """Let `tensor` stand for `length` bytes of a file; itself."""
+    """Make `tensor` refer to `length` bytes of a file; returns `tensor`."""
     for field in ("raw_data", "external_data"):
         tensor.ClearField(field)
     tensor.data_location = TensorProto.EXTERNAL
@@ -150,20 +150,21 @@ def refer(tensor: TensorProto, path: Path | str, offset: int, length: int) -> Te
 
 
 def place(tensor: TensorProto) -> tuple[str, int, int]:
-    """Location, offset and length of a tensor that refers to a file. Raises ValueError for numbers that are none."""
+    """Location, offset and length of a tensor that refers to a file. Raises ValueError if offset or length is not a
+    number."""
     entries = {each.key: each.value for each in tensor.external_data}
     expected = stored_bytes(tensor.data_type, tensor.dims)
     return entries.get("location", ""), int(entries.get("offset", 0)), int(entries.get("length", expected))
 
 
 def stored_bytes(kind: int, dims: Iterable[int]) -> int:
-    """Bytes of a tensor as ONNX stores it raw; those of 4 bits lie two in a byte. 0 for text."""
+    """Bytes of a tensor in ONNX raw format; two 4-bit values share a byte. 0 for text."""
     each = _BITS[kind] if kind in _BITS else 8 * int(helper.tensor_dtype_to_np_dtype(kind).itemsize)
     return (prod(dims) * each + 7) // 8
 
 
 def values(tensor: TensorProto) -> np.ndarray:
-    """The values of a tensor; those in a file are mapped, so that they take memory only while they are looked at."""
+    """The values of a tensor; those in a file are mapped, so they use memory only while they are read."""
     if not in_file(tensor):
         return numpy_helper.to_array(tensor)
     location, offset, _ = place(tensor)
@@ -185,7 +186,7 @@ def hold(tensor: TensorProto) -> None:
 
 
 def in_memory(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """`proto` with all of its weights in memory, where protobuf takes them."""
+    """`proto` with all its weights in memory, if that fits into one protobuf message."""
     if not refers(proto) or size_bytes(proto) >= MESSAGE_BYTES:
         return proto
     copy = onnx.ModelProto()
@@ -197,7 +198,7 @@ def in_memory(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def chunks(tensor: TensorProto) -> Iterator[bytes]:
-    """The bytes of a tensor that is in a file, piece by piece."""
+    """The bytes of a tensor in a file, piece by piece."""
     location, offset, length = place(tensor)
     with Path(location).open("rb") as file:
         file.seek(offset)
@@ -206,17 +207,17 @@ def chunks(tensor: TensorProto) -> Iterator[bytes]:
 
 
 def weight_bytes(proto: onnx.ModelProto) -> int:
-    """Bytes of all tensors, wherever they are."""
+    """Bytes of all tensors, in the model or in files."""
     return sum(stored_bytes(each.data_type, each.dims) for each in tensors(proto))
 
 
 def size_bytes(proto: onnx.ModelProto) -> int:
-    """Bytes of a model and of what it refers to."""
+    """Bytes of a model and of the tensors that it refers to."""
     return int(proto.ByteSize()) + sum(place(each)[2] for each in tensors(proto) if in_file(each))
 
 
 def serialized(proto: onnx.ModelProto) -> tuple[bytes, Path | None]:
-    """A model as a runtime reads it, and the folder in which it finds what the model refers to (None: nothing)."""
+    """A model as a runtime reads it, and the folder in which its file references are resolved (None: it has none)."""
     locations = _locations(proto)
     if not locations:
         return proto.SerializeToString(), None
@@ -225,13 +226,13 @@ def serialized(proto: onnx.ModelProto) -> tuple[bytes, Path | None]:
 
 
 def write(path: Path, proto: onnx.ModelProto) -> None:
-    """Write a model for a while, and links to the files that it refers to beside it."""
+    """Write a temporary model, with links to the files that it refers to beside it."""
     names = link_beside(proto, path)
     path.write_bytes((_copy(proto, names) if names else proto).SerializeToString())
 
 
 def link_beside(proto: onnx.ModelProto, path: Path) -> dict[str, str]:
-    """Have the files that a model refers to beside `path`; their names there by location."""
+    """Link the files that a model refers to beside `path`; returns their names there by location."""
     names = {location: Path(location).name for location in _locations(proto)}
     for location, name in names.items():
         link(Path(location), path.parent / name)
@@ -239,7 +240,7 @@ def link_beside(proto: onnx.ModelProto, path: Path) -> dict[str, str]:
 
 
 def refers(proto: onnx.ModelProto) -> bool:
-    """Whether any of a model's tensors is in a file."""
+    """Whether any tensor of a model is in a file."""
     return any(map(in_file, tensors(proto)))
 
 
@@ -248,8 +249,8 @@ def _locations(proto: onnx.ModelProto) -> set[str]:
 
 
 def link(file: Path, target: Path) -> None:
-    """Have `file` at `target` too: a hard link, or a copy where the file system has none. Runtimes refuse symbolic
-    links that leave a model's folder."""
+    """Make `file` available at `target` as well: a hard link, or a copy if the file system has none. Runtimes refuse
+    symbolic links that leave a model's folder."""
     if target.exists():
         return
     try:
@@ -260,7 +261,7 @@ def link(file: Path, target: Path) -> None:
 
 
 def save(path: Path, proto: onnx.ModelProto, data: Path, name: str) -> None:
-    """Write a model to `path` and all that it refers to into the one file `data`, which will be called `name`."""
+    """Write a model to `path` and all tensors that it refers to into the one file `data`, referred to as `name`."""
     placed = []
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
@@ -281,7 +282,7 @@ def save(path: Path, proto: onnx.ModelProto, data: Path, name: str) -> None:
 
 
 def load(path: Path) -> onnx.ModelProto:
-    """A model that taglio or a runtime wrote, whose tensors refer to the files beside it."""
+    """Load a model written by taglio or a runtime; its tensors refer to the files beside it."""
     proto = onnx.load(path, load_external_data=False)
     for tensor in tensors(proto):
         if in_file(tensor):
@@ -291,7 +292,7 @@ def load(path: Path) -> onnx.ModelProto:
 
 
 def sha256(path: Path) -> str:
-    """The hash of a file, read piece by piece."""
+    """The SHA-256 of a file, read piece by piece."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -308,12 +309,12 @@ def _copy(proto: onnx.ModelProto, locations: dict[str, str]) -> onnx.ModelProto:
 
 @contextlib.contextmanager
 def _disk(folder: Path, needed: int) -> Iterator[None]:
-    """Say in one line what a full disk lacks."""
+    """Raise BadModel, with the space needed and free, when the disk is full."""
     try:
         yield
     except OSError as error:
         free = shutil.disk_usage(folder).free
         raise BadModel(
-            f"{folder}: cannot take {needed / 1e9:.1f} GB of weights ({error.strerror}; {free / 1e9:.1f} GB are free): "
-            "set TMPDIR to a disk with room"
+            f"{folder}: cannot hold {needed / 1e9:.1f} GB of weights ({error.strerror}; {free / 1e9:.1f} GB free): "
+            "set TMPDIR to a disk with enough space"
         ) from None

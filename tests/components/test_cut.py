@@ -347,17 +347,17 @@ def test_a_cut_inside_a_branch_takes_the_other_branch_along(tmp_path: Path) -> N
 
 def test_cuts_that_make_no_sense_are_refused(tmp_path: Path) -> None:
     case, tensors = chain(tmp_path)
-    with pytest.raises(BadOption, match='`cuts` "nowhere": no block produces such a tensor'):
+    with pytest.raises(BadOption, match='`cuts` "nowhere": no block writes this tensor'):
         devices_after(case.graph, ["nowhere"], ["a", "b"])
-    with pytest.raises(BadOption, match='`cuts` "x": no block produces such a tensor'):
+    with pytest.raises(BadOption, match='`cuts` "x": no block writes this tensor'):
         devices_after(case.graph, ["x"], ["a", "b"])
     for devices in (["a"], ["a", "b", "c"]):
-        with pytest.raises(BadOption, match=f"1 cuts make 2 devices, {len(devices)} were named"):
+        with pytest.raises(BadOption, match=f"1 cuts need 2 devices, but {len(devices)} were named"):
             devices_after(case.graph, [tensors[0]], devices)
 
 
 @pytest.mark.parametrize("places", [(3, 0), (0, 3, 1), (2, 2)])
 def test_cuts_out_of_order_are_refused(places: tuple[int, ...], tmp_path: Path) -> None:
     case, tensors = chain(tmp_path)
-    with pytest.raises(BadOption, match=f'`cuts` "{tensors[places[-1]]}" lies before the cut named ahead of it'):
+    with pytest.raises(BadOption, match=f'`cuts` "{tensors[places[-1]]}" comes before the previous cut'):
         devices_after(case.graph, [tensors[place] for place in places], [f"d{i}" for i in range(len(places) + 1)])

@@ -414,7 +414,7 @@ def test_artifacts_of_another_model_and_changed_components_are_refused(copy: Pat
         page.write(copy)
     error = artifact.load(copy / "error.json", "error", ErrorModel)
     artifact.save(copy / "error.json", "error", "f" * 64, error)
-    with pytest.raises(BadArtifact, match="is of another model"):
+    with pytest.raises(BadArtifact, match="belongs to another model"):
         page.write(copy)
 
 

@@ -1,1 +1,1 @@
-"""Cut a quantised model into the pieces that devices run, and prove that the pieces equal the whole."""
+"""Cut a quantised model into components, one per session of a device, and prove that together they equal the whole."""

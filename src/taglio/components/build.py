@@ -23,9 +23,9 @@ MANIFEST = "manifest.json"
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """A tensor that enters or leaves a component; `dtype` is NumPy's name, or ONNX's of what is no tensor
-    ("sequence", "map", "optional"); `bytes` what one inference moves. Where dimensions are dynamic, `shape` is the one
-    that the plan is of."""
+    """A tensor that enters or leaves a component. `dtype` is NumPy's name, or ONNX's if it is not a tensor ("sequence",
+    "map", "optional"); `bytes` is the size per inference. If dimensions are dynamic, `shape` is the one the plan was
+    made for."""
 
     name: str
     dtype: str
@@ -35,9 +35,9 @@ class Port:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One component's file and ports, and the place that it was built for. `data_sha256` is of the file with its
-    weights, where they have one; `properties` are what the runtime must be told, by its own names, to answer as it did
-    when it was timed, and `stretches` where in the file it computes in which precision."""
+    """One component's file and ports, and the place it was built for. `data_sha256` is the hash of its weights file, if
+    it has one; `properties` are the runtime's own settings that make it answer as it did when it was timed; `stretches`
+    say which parts of the file compute in which precision."""
 
     name: str
     device: str
@@ -55,7 +55,7 @@ class Piece:
 
     @property
     def files(self) -> dict[str, str]:
-        """The hash of each of its files."""
+        """The hash of each of its files, by name."""
         return {self.file: self.sha256} | (
             {f"{self.file}{artifact.DATA}": self.data_sha256} if self.data_sha256 else {}
         )
@@ -63,7 +63,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """An output (`present`) that is an input (`past`) of the next step, where it begins with zeros of `shape`."""
+    """An output (`present`) that is an input (`past`) of the next step; it starts as zeros of `shape`."""
 
     present: str
     past: str
@@ -71,14 +71,14 @@ class State:
     shape: tuple[int, ...]
 
     def first(self) -> np.ndarray:
-        """What the first step finds."""
+        """The value for the first step."""
         return np.zeros(self.shape, dtype_of(self.dtype))
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """Components in running order, the model's own inputs and outputs, the fingerprint of the plan built, and the
-    states, which are inputs and outputs too."""
+    """Components in running order, the model's own inputs and outputs, the fingerprint of the plan they were built
+    from, and the states, which are also inputs and outputs."""
 
     model_sha256: str
     inputs: tuple[str, ...]
@@ -95,24 +95,24 @@ class Manifest:
             require(piece.runtime in RUNTIMES, f"component {piece.name} is for the unknown runtime {piece.runtime}")
             require(Path(piece.file).name == piece.file, f"component file {piece.file} lies outside the folder")
             missing = [port.name for port in piece.inputs if port.name not in known]
-            require(not missing, f"component {piece.name} reads {', '.join(missing[:1])}, which nothing writes before")
+            require(not missing, f"component {piece.name} reads {', '.join(missing[:1])}, which none before it writes")
             known |= {port.name for port in piece.outputs}
         missing = [name for name in self.outputs if name not in known]
         require(not missing and len(self.outputs) > 0, f"no component writes the output {', '.join(missing[:1])}")
         unknown = [each for each in self.states if each.present not in self.outputs or each.past not in self.inputs]
-        require(not unknown, "a state is no output and input of the model")
+        require(not unknown, "a state must be an output and an input of the model")
         for piece in self.pieces:
             written = {port.name for port in piece.outputs}
             apart = [each.past for each in self.kept_by(piece) if each.present not in written]
-            require(not apart, f"component {piece.name} reads the state {', '.join(apart[:1])} and does not write it")
+            require(not apart, f"component {piece.name} reads the state {', '.join(apart[:1])} but does not write it")
 
     def kept_by(self, piece: Piece) -> tuple[State, ...]:
-        """The states that a component reads, and writes."""
+        """The states that a component reads and writes."""
         read = {port.name for port in piece.inputs}
         return tuple(each for each in self.states if each.past in read)
 
     def without_states(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The inputs that a step is given, and the outputs that it answers with."""
+        """The names of the inputs and outputs that are not states."""
         pasts, presents = {each.past for each in self.states}, {each.present for each in self.states}
         return (
             tuple(name for name in self.inputs if name not in pasts),
@@ -132,13 +132,13 @@ def write(
     stretches: tuple[Stretch, ...] = (),
     states: Sequence[State] = (),
 ) -> Manifest:
-    """Write one ONNX file per component, then the manifest, which names only complete files. `runtimes` are by device;
-    ONNX Runtime where none is said."""
+    """Write one ONNX file per component, then the manifest, which so names only complete files. `runtimes` is by
+    device; the default is ONNX Runtime."""
     pieces = []
     for part in parts:
         runtime = (runtimes or {}).get(part.device, NAME)
         version, told = artifact.version_of(package(runtime)), {} if runtime == NAME else openvino.properties(runtime)
-        # A device may have any name; a file may not.
+        # Device names may contain characters that file names may not.
         file = re.sub(r"[^A-Za-z0-9._-]", "_", f"{part.name}.onnx") if len(parts) > 1 else "model.onnx"
         sha256s = artifact.write_model(folder / file, part.proto)
         ports = {value.name: value for value in [*part.proto.graph.input, *part.proto.graph.output]}
@@ -165,7 +165,8 @@ def write(
 
 
 def read(folder: Path, *, model_sha256: str | None = None) -> Manifest:
-    """The manifest of `folder`, every file checked against its hash. Raises BadArtifact for a changed file."""
+    """The manifest of `folder`, after checking every file against its hash. Raises BadArtifact for a missing or changed
+    file."""
     manifest = artifact.load(folder / MANIFEST, "manifest", Manifest, model_sha256=model_sha256)
     for piece in manifest.pieces:
         for name, wanted in piece.files.items():

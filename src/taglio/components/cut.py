@@ -1,8 +1,8 @@
 """Cut a quantised model into components by device. Does not choose where.
 
-The cut falls on the quantised tensor: a QuantizeLinear belongs to the block that produced its tensor and a
-DequantizeLinear to whoever reads it, so a tensor that an int8 block writes, or that only int8 blocks across the cut
-read, travels as int8. Where a plan says in which precision a tensor travels to a device, that holds instead.
+Cuts fall on quantised tensors: a QuantizeLinear belongs to the block that writes its tensor and a DequantizeLinear to
+each reader. So a tensor that an int8 block writes, or that only int8 blocks across the cut read, travels as int8. If
+the plan gives a wire form, it takes precedence.
 """
 
 from collections.abc import Mapping
@@ -25,8 +25,8 @@ INT8 = "int8"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Component:
-    """What one device runs in one session. `shapes` are those that its inputs and outputs had when the model was
-    observed: what the file says may be dynamic."""
+    """The part of a model that one device runs in one session. `shapes` are the observed shapes of its inputs and
+    outputs, because dimensions in the file may be dynamic."""
 
     name: str
     device: str
@@ -39,15 +39,15 @@ class Component:
 
 @dataclass(frozen=True, slots=True)
 class Wires:
-    """What a plan says of crossings: the precisions in which each tensor travels to each device, and the device where
-    inputs and outputs are. An input that travels as int8 is quantised there, by a component of its own, and an output
-    that arrives so dequantised."""
+    """The plan's wire forms: the precisions in which each tensor travels to each device, and the device that holds
+    inputs and outputs (`start`). An input that travels as int8 is quantised there by a component of its own, and an
+    output that arrives as int8 is dequantised there likewise."""
 
     start: str
     copies: Mapping[tuple[str, str], frozenset[str]]
 
     def as_int8(self, tensor: str, device: str) -> bool:
-        """Whether `device` gets the tensor as int8."""
+        """Whether the tensor is sent to `device` as int8."""
         return INT8 in self.copies.get((tensor, device), ())
 
 
@@ -59,11 +59,11 @@ def cut(
     wires: Wires | None = None,
     stages: Mapping[str, int] | None = None,
 ) -> list[Component]:
-    """Components in an order in which they can run, each after those it reads from.
+    """Components in a running order: each after those it reads from.
 
-    `devices` names the device of every block, `stages` the stage of its device's work of those that are not in the
+    `devices` names the device of every block; `stages` gives the stage within its device for blocks that are not in the
     first. Blocks on one device form one component unless they are in different stages, or a path between them leaves
-    the device and comes back. Raises BadOption for a block without a device.
+    the device and returns. Raises BadOption for a block without a device.
     """
     missing = [block.name for block in graph.blocks if block.name not in devices]
     if missing:
@@ -95,7 +95,7 @@ def cut(
         local = {node: rule[tensor] for node, tensor in quantize.items() if tensor in rule}
         members[name] = _members(quantized, owner, producer, name, model.outputs, local, last)
     given = {name: {each for node in members[name] for each in node.output} for name in order}
-    for name in order:  # a copied DequantizeLinear gives nothing: its tensor leaves where it was written
+    for name in order:  # a copied DequantizeLinear is no output: its tensor is sent by the component that wrote it
         for node in members[name]:
             home = owner.get(node.name) or owner.get(getattr(producer.get(node.input[0]), "name", ""), name)
             if next((last[each] for each in node.output if each in last), home) != name:
@@ -115,9 +115,9 @@ def cut(
             if each not in made[other]
         } | set(model.outputs)
         outputs = tuple(each for node in nodes for each in node.output if each in wanted & given[name])
-        if not outputs:  # operators that nobody reads
+        if not outputs:  # nothing reads these operators
             continue
-        # Within a component a tensor may have fewer readers than in the whole, and ONNX Runtime fuse what it did not.
+        # A tensor may have fewer readers in a component than in the whole model; ONNX Runtime might then fuse more.
         own = {each: initializers[each] for each in read if each in initializers}
         keep_float(nodes, own, shapes, floats)
         proto = _proto(quantized, name, nodes, own)
@@ -130,8 +130,8 @@ def cut(
 
 
 def _values(quantized: onnx.ModelProto, graph: Graph) -> dict[str, onnx.ValueInfoProto]:
-    """Type and dimensions of every tensor that may cross: as inferred, and of what inference does not reach (behind an
-    operator that is not ONNX's) the type that was observed, with dimensions left open."""
+    """Type and dimensions of every tensor that may cross: as inferred, or, behind operators unknown to ONNX, the
+    observed type with open dimensions."""
     typed = shape_inference.infer_shapes(quantized).graph
     info = {value.name: value for value in [*typed.value_info, *typed.input, *typed.output]}
     known = {name for name, value in info.items() if value.type.tensor_type.elem_type}
@@ -154,7 +154,7 @@ def _open(name: str, kind: int, shape: tuple[int, ...] | None) -> onnx.ValueInfo
 
 
 def _shapes(graph: Graph, names: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
-    """The observed shapes of tensors, or of what is stored of them in int8."""
+    """Observed shapes of tensors, or of their int8 form."""
     tensors = graph.tensor_map()
     found = {name: base_name(name, tensors) for name in names}
     return {
@@ -176,25 +176,25 @@ def _proto(
 
 
 def devices_after(graph: Graph, tensors: list[str], devices: list[str]) -> dict[str, str]:
-    """Devices of all blocks for a chain cut by hand: what comes after tensors[i] and nothing later runs on
-    devices[i + 1]. Raises BadOption for a tensor that does not exist or cuts out of order."""
+    """Devices of all blocks for a chain cut by hand: blocks after tensors[i] and before the next cut run on devices[i +
+    1]. Raises BadOption for a tensor that does not exist or a cut out of order."""
     if len(devices) != len(tensors) + 1:
-        raise BadOption(f"{len(tensors)} cuts make {len(tensors) + 1} devices, {len(devices)} were named")
+        raise BadOption(f"{len(tensors)} cuts need {len(tensors) + 1} devices, but {len(devices)} were named")
     known = graph.tensor_map()
     stage = {block.name: 0 for block in graph.blocks}
     before: set[str] = set()
     for tensor in tensors:
         producer = known[tensor].producer if tensor in known else None
         if producer is None:
-            raise BadOption(f'`cuts` "{tensor}": no block produces such a tensor: taglio inspect lists them')
+            raise BadOption(f'`cuts` "{tensor}": no block writes this tensor: `taglio inspect` lists the tensors')
         behind = {producer}
         for block in reversed(graph.blocks):  # everything the producer needs stays before the cut
             if block.name in behind:
                 behind |= {source for name in block.inputs if (source := known[name].producer) is not None}
         if not before < behind:
-            raise BadOption(f'`cuts` "{tensor}" lies before the cut named ahead of it: name cuts from input to output')
+            raise BadOption(f'`cuts` "{tensor}" comes before the previous cut: name cuts from input to output')
         if len(behind) == len(graph.blocks):
-            raise BadOption(f'`cuts` "{tensor}": no block comes behind it, so there is nothing to cut off')
+            raise BadOption(f'`cuts` "{tensor}": no block comes after it: cut at an earlier tensor')
         before = behind
         for block in graph.blocks:
             stage[block.name] += block.name not in behind
@@ -202,7 +202,7 @@ def devices_after(graph: Graph, tensors: list[str], devices: list[str]) -> dict[
 
 
 def _ends(model: Model, graph: Graph, devices: Mapping[str, str], wires: Wires | None) -> dict[str, str]:
-    """Component of each input that leaves the start device as int8, and of each output that arrives there so."""
+    """Component of each input that leaves the start device as int8, and of each output that arrives there as int8."""
     found: dict[str, str] = {}
     if wires is None:
         return found
@@ -219,7 +219,8 @@ def _ends(model: Model, graph: Graph, devices: Mapping[str, str], wires: Wires |
 
 
 def _local(graph: Graph, devices: Mapping[str, str], wires: Wires | None, device: str) -> dict[str, bool]:
-    """By tensor, whether a component on `device` quantises it for itself; where who reads decides, it is left out."""
+    """Whether a component on `device` quantises each tensor itself; tensors for which the reader decides are left
+    out."""
     if wires is None:
         return {}
     found = {}
@@ -239,8 +240,8 @@ def _owners(
     names: Mapping[str, str],
     ends: Mapping[str, str],
 ) -> dict[str, str]:
-    """Component of every node but those that go wherever they are read: DequantizeLinear, and a model input's pair
-    where no component of its own quantises it."""
+    """Component of every node except those that are copied to each reader: DequantizeLinear, and a model input's
+    quantise/dequantise pair unless a component of its own quantises it."""
     block_of = {operator: block.name for block in graph.blocks for operator in block.operators}
     known = {name for node in model.proto.graph.node for name in node.output} | {spec.name for spec in model.inputs}
     inner = {name: block_of[node.name] for node in model.proto.graph.node for name in node.output}
@@ -270,18 +271,18 @@ def _members(
     needed = set(own)
     waiting = [node for node in quantized.graph.node if node.name in own]
     read = {name for node in waiting for name in node_inputs(node)}
-    for node in waiting:  # grows: a copied node may read behind another
+    for node in waiting:  # grows: a copied node may read another one
         for name in node_inputs(node):
             source = producer.get(name)
             if source is None or source.name in needed:
                 continue
-            # What arrives in float anyway is quantised here rather than sent twice, unless the plan says so.
+            # A tensor that arrives in float anyway is quantised here, not sent twice, unless the plan says otherwise.
             local = source.op_type == "QuantizeLinear" and source.input[0] in read
             local = quantised_here.get(source.name, local)
             if source.name not in owner or local:
                 needed.add(source.name)
                 waiting.append(source)
-    for name in outputs:  # a pair on a model output ends in the component that wrote it
+    for name in outputs:  # a quantise/dequantise pair on a model output ends in the component that wrote it
         source = producer.get(name)
         if source is not None and source.op_type == "DequantizeLinear":
             quantize = producer[source.input[0]]

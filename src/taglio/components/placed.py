@@ -1,7 +1,7 @@
-"""Write a plan's placement into an ONNX model's own device metadata. Changes nothing that is computed.
+"""Write a plan's placement into an ONNX model's own device metadata. Does not change what is computed.
 
-ONNX (IR version 11) knows devices: the model lists them in a configuration, and each node says on which of them its
-outputs lie and in which stage of a pipeline it runs. The precision of its block stands beside, in `metadata_props`.
+ONNX (IR version 11) can describe devices: the model lists them in a configuration, and each node names the devices of
+its outputs and its pipeline stage. The precision of its block is added in `metadata_props`.
 """
 
 from collections.abc import Mapping
@@ -18,9 +18,10 @@ DEVICE, PRECISION, BLOCK, COMPONENT = "taglio.device", "taglio.precision", "tagl
 
 
 def placed(whole: onnx.ModelProto, parts: list[Component], plan: Plan, blocks: Mapping[str, str]) -> onnx.ModelProto:
-    """A copy of the whole quantised model that says where each node runs; `blocks` names the block of every operator.
+    """A copy of the whole quantised model that names the device of each node; `blocks` maps operators to blocks.
 
-    A node that several components hold (a DequantizeLinear goes to each reader) has the first one's stage and device.
+    A node in several components (a DequantizeLinear is copied to each reader) gets the first component's stage and
+    device.
     """
     proto = onnx.ModelProto()
     proto.CopyFrom(whole)

@@ -1,8 +1,9 @@
 """Prove that components, run one after another, equal the whole quantised model. Cuts nothing.
 
-Float kernels may pick another layout, and so another order of sums, on either side of a cut. Where int8 follows, a last
-bit can become a step of one value, so the limit is what the whole model itself answers apart when it is run in other
-equivalent ways: without fusion, without layouts, on inputs of another last bit. A wrong wire is far beyond that.
+Float kernels may choose another layout, and so another order of sums, on either side of a cut. Where int8 follows, a
+last bit can become a whole quantisation step, so the limit is how much the whole model's own answers vary when it runs
+in equivalent ways: without fusion, without layouts, on inputs that differ in the last bit. A wrong connection exceeds
+that by far.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,18 +17,18 @@ from taglio.components.build import Manifest
 from taglio.errors import MeasurementFailed
 from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session
 
-# What another order of float sums explains by itself.
+# Relative L2 that a different order of float sums explains.
 TOLERANCE = 1e-5
-# Pieces may differ from the whole by so many times what the whole differs from itself: there are few samples of that.
+# Components may differ from the whole by this many times its own variation, which few samples estimate.
 _TIMES = 4.0
 _LAST_BIT = 2.0**-22
-# Apart by more than this nothing is rounding.
+# A larger difference is never rounding.
 _MOST = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """`identical`: every output bit for bit; otherwise the largest relative L2 distance seen, and the limit on it."""
+    """`identical`: every output equal bit for bit; otherwise the largest relative L2 distance seen, and its limit."""
 
     samples: int
     identical: bool
@@ -38,7 +39,7 @@ class Proof:
 def prove(
     folder: Path, manifest: Manifest, whole: onnx.ModelProto, samples: Sequence[Mapping[str, np.ndarray]]
 ) -> Proof:
-    """Run both on `samples`. Raises MeasurementFailed when the pieces differ by more than rounding explains."""
+    """Run both on `samples`. Raises MeasurementFailed if the components differ by more than rounding explains."""
     options = SessionOptions(1)
     wanted = list(manifest.outputs)
     reference = open_session(whole, options, label="the whole model")
@@ -62,7 +63,7 @@ def prove(
     if largest > limit:
         raise MeasurementFailed(
             f"the {len(manifest.pieces)} components differ from the whole model by {largest:.2e} "
-            f"(limit {limit:.0e}): this is a fault of taglio, please report the model"
+            f"(limit {limit:.0e}): this is a bug in taglio, please report the model"
         )
     return Proof(len(samples), identical, largest, limit)
 
@@ -70,7 +71,7 @@ def prove(
 def _otherwise(
     whole: onnx.ModelProto, wanted: list[str], samples: Sequence[Mapping[str, np.ndarray]]
 ) -> Iterator[list[list[object]]]:
-    """The answers of `whole` on `samples`, once for each other way of running it."""
+    """The answers of `whole` on `samples`, once for each equivalent way of running it."""
     for level in (Optimization.NONE, Optimization.EXTENDED):
         session = open_session(whole, SessionOptions(1, level), label="the whole model")
         yield [session.run(wanted, dict(sample)) for sample in samples]
@@ -97,7 +98,7 @@ def _same(one: object, other: object) -> bool:
 
 
 def _distance(one: object, other: object) -> float:
-    """Relative L2; NaN, or infinite in one alone, counts 1 where it differs."""
+    """Relative L2; a NaN or infinity in only one of them counts as 1."""
     if _same(one, other):
         return 0.0
     if isinstance(one, list) and isinstance(other, list):

@@ -1,1 +1,1 @@
-"""Run components and say how long they took. In one process here; clusters come beside it."""
+"""Run components in this process and time them. Running on a cluster is in cluster/engine."""

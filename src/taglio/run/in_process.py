@@ -29,12 +29,13 @@ class PieceTime:
 
 @dataclass(frozen=True, slots=True)
 class RunReport:
-    """`runs` inferences of the plan, interleaved with the float model on the same inputs.
+    """Times of `runs` inferences of the plan, interleaved with the float model on the same inputs.
 
-    `predicted_s` is the plan's, or for one process `here`, without links, where the plan is for a cluster; `drift` is
-    the float model's time now over its time in the profile, so the machine's own change of speed can be told from a
-    wrong prediction: `ratio` = predicted / measured, `steady_ratio` the same with the drift taken out. The prediction
-    is of the runtime that the profile was taken in (`profiled_in`): under another `runtime` the ratios compare the two.
+    `predicted_s` is the plan's prediction; for a cluster plan run in one process (`here`) it is predicted for this
+    machine, without links. `drift` is the float model's time now over its time in the profile, to separate a change of
+    the machine's speed from a wrong prediction: `ratio` = predicted / measured, `steady_ratio` the same corrected for
+    drift. The prediction is for the runtime of the profile (`profiled_in`): if `runtime` is another, the ratios compare
+    the two runtimes.
     """
 
     plan: WallTime
@@ -51,10 +52,10 @@ class RunReport:
 
 
 class Executor:
-    """Live sessions over the components of a manifest."""
+    """Open sessions for the components of a manifest."""
 
     def __init__(self, folder: Path, manifest: Manifest, options: SessionOptions, runtime: str | None = None) -> None:
-        """Opens each component in the runtime that the manifest names, or all in `runtime`. Raises BadOption where this
+        """Open each component in the runtime named by the manifest, or all in `runtime`. Raises BadOption if this
         machine does not have it."""
         self.manifest = manifest
         self._pieces = []
@@ -67,7 +68,7 @@ class Executor:
 
     @property
     def other_version(self) -> str:
-        """What to say where a runtime here is of another version than the one that the model was timed in."""
+        """A warning if a runtime here has another version than the one in which the model was timed; else ""."""
         for piece in self.pieces():
             now = runtime_version(piece.runtime) if self.runtime == piece.runtime else ""
             if now and piece.runtime_version and now != piece.runtime_version:
@@ -86,7 +87,7 @@ class Executor:
     def step(
         self, feed: Mapping[str, np.ndarray], states: Mapping[str, np.ndarray] | None
     ) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
-        """The outputs that are no states, and what the states are now, by input; `states` as the step before left them
+        """The outputs that are not states, and the new states by input name; `states` are those of the previous step
         (None: this is the first)."""
         before = {each.past: each.first() for each in self.manifest.states} if states is None else states
         found = dict(zip(self.manifest.outputs, self.run({**feed, **before}), strict=True))
@@ -94,7 +95,7 @@ class Executor:
         return [found[name] for name in self.manifest.without_states()[1]], after
 
     def run(self, feed: Mapping[str, np.ndarray], seconds: dict[str, float] | None = None) -> list[np.ndarray]:
-        """The model's outputs for one feed; with `seconds`, the time of each component is added there."""
+        """The model's outputs for one feed; if `seconds` is given, each component's time is added to it."""
         missing = [name for name in self.manifest.inputs if name not in feed]
         if missing:
             raise BadData(f"input {missing[0]} is missing: the model reads {', '.join(self.manifest.inputs)}")
@@ -119,8 +120,8 @@ def time_plan(
     profiled_float_s: float | None,
     progress: Progress | None = None,
 ) -> RunReport:
-    """Time about `runs` inferences of the plan and of the float model, in turn, over `feeds`; where these differ in
-    shape, a run is one of each, and an inference takes their mean."""
+    """Time about `runs` inferences of the plan and of the float model alternately over `feeds`. If the feeds differ in
+    shape, a run is one of each, and the time of an inference is their mean."""
     stretches = executor.pieces()[0].stretches
     reference = opener(executor.runtime)(float_model, replace(options, stretches=stretches))
     plan_s: list[float] = []

@@ -1,5 +1,5 @@
-"""Run the steps of one session in this process, beside the float model: what each leaves in its states the next one
-finds. Plans and cuts nothing."""
+"""Run the steps of one session in this process, beside the float model; each step passes its states to the next. Plans
+and cuts nothing."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -17,9 +17,10 @@ from taglio.runtimes.session import opener
 
 @dataclass(frozen=True, slots=True)
 class StepsReport:
-    """`steps` of a session, and those of the float model with states of its own, one after the other. `error` is the
-    relative L2 of each output that is no state, over all steps, and `late_error` over the last tenth of them: states
-    carry what int8 changes on. `predicted_s` is of the shapes that the profile was taken at; states may grow."""
+    """Times and errors of `steps` steps of a session, and of the float model with its own states, one after the other.
+    `error` is the largest relative L2 of an output that is not a state, over all steps; `late_error` the same over the
+    last tenth of the steps, because states accumulate what int8 changes. `predicted_s` is for the shapes of the
+    profile; states may grow."""
 
     steps: int
     plan: WallTime
@@ -32,7 +33,7 @@ class StepsReport:
 
     @property
     def rate_per_s(self) -> float:
-        """Steps a second."""
+        """Steps per second."""
         return 1.0 / self.plan.mean_s
 
 
@@ -46,7 +47,7 @@ def time_steps(
     predicted_s: float,
     progress: Progress | None = None,
 ) -> StepsReport:
-    """Run `steps` steps over `feeds`, again from the first where they are fewer."""
+    """Run `steps` steps over `feeds`, starting over if there are fewer feeds."""
     manifest = executor.manifest
     stretches = executor.pieces()[0].stretches
     reference = opener(executor.runtime)(float_model, replace(options, stretches=stretches))
@@ -92,5 +93,5 @@ def time_steps(
 
 
 def _relative(off: np.ndarray, whole: np.ndarray) -> float:
-    """The largest relative L2 of an output."""
+    """The largest relative L2 among the outputs."""
     return float(np.sqrt(off.sum(axis=0) / np.maximum(whole.sum(axis=0), 1e-30)).max())
