@@ -1,4 +1,4 @@
-"""The whole way, stage by stage: the only folder that knows all stages.
+"""The whole flow, stage by stage: the only package that knows all stages.
 
-Enters: what the user asks for. Leaves: artifacts in a workspace directory, and values. Nothing is printed here.
+Input: what the user asks for. Output: artifacts in a workspace directory, and values. Nothing is printed here.
 """

@@ -1,4 +1,4 @@
-"""What built models answer on the held-out inputs: error and accuracy of the very files that would be deployed."""
+"""Answers of built models on the held-out inputs: error and accuracy of the files that would be deployed."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,11 +23,11 @@ from taglio.scratch import scratch
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """`error` is the loss against the float model, that of the worst of its `parts`; `judged` what is held against the
-    bound on it (Tally.judged). `accuracy` is the task's value against labels, or top-1; None without labels that fit.
-    `interval` is where the error lies for other inputs like these in nine of ten cases, None where that is not known.
-    `unchanged` is the share of values that stay the same in each output that is not float, `ragged` the number of
-    inputs for which an output's length changes. `others` are the further metrics that are bounded."""
+    """`error` is the loss against the float model, that of the worst of its `parts`; `judged` is the value compared
+    with the limit (Tally.judged). `accuracy` is the task's value against labels, or top-1; None without suitable
+    labels. `interval` is where the error lies for similar inputs in nine of ten cases, None if unknown. `unchanged` is
+    the share of equal values in each output that is not float, `ragged` the number of inputs for which an output
+    changes its length. `others` are the other limited metrics."""
 
     error: float
     judged: float
@@ -47,10 +47,10 @@ def answers(
 ) -> dict[str, Answers]:
     """Answers of each of `models`, and of the float model as FLOAT_RUN, on all held-out inputs.
 
-    The reference is the float model in ONNX Runtime; what is judged runs in its place of `places`, by default in the
-    runtime of the set-up, with its options and one input at a time, as it will be deployed. `limits` are losses
+    The reference is the float model in ONNX Runtime. Each model runs in its place of `places` (default: the set-up's
+    runtime), with that place's options and one input at a time, as it will be deployed. `limits` are losses
     (flow.error.loss_limits). Raises BadData for inputs that a model cannot run on, BadModel for a model that its
-    runtime refuses.
+    runtime rejects.
     """
     options, names = work.setup.options(), list(work.model.outputs)
     groups = [work.digests[1].index(each) for each in work.digests[1]]
@@ -58,7 +58,7 @@ def answers(
     original = work.model.proto
     reference = open_session(original, options, label=work.model.name)
     wanted = Shelf((run_session(reference, names, sample, source) for sample in samples), work.outputs_bytes)
-    del reference  # one session at a time
+    del reference  # frees its memory: one session at a time
     measure = work.measure(limits.metric, limits.also)
     tallies = {name: Tally(work.parts, measure, watched=True) for name in (FLOAT_RUN, *models)}
     hits = {name: _Hits(labels) for name in tallies}
@@ -98,12 +98,12 @@ def _opened(path: Path, proto: onnx.ModelProto, options: SessionOptions) -> Sess
 def _run(session: Session, names: list[str], sample: Mapping[str, np.ndarray], label: str) -> list[np.ndarray]:
     try:
         return session.run(names, dict(sample))
-    except Exception as error:  # the runtimes' exceptions share no useful base class
+    except Exception as error:  # the runtimes' exceptions have no useful common base class
         raise BadData(f"{label}: cannot run the held-out inputs: {' '.join(str(error).split())[:300]}") from None
 
 
 class _Hits:
-    """Counts samples whose first output is largest at the label."""
+    """Counts samples whose largest value in the first output is at the label."""
 
     def __init__(self, labels: np.ndarray | None) -> None:
         fit = labels is not None and labels.ndim == 1 and labels.dtype.kind in "iubf"
@@ -122,19 +122,19 @@ class _Hits:
 
 
 def of_answers(answered: Mapping[str, Answers], winner: str, limits: Limits) -> tuple[str, ...]:
-    """What must be said of the answers of the model that was chosen, and of all-int8; a line each."""
+    """Notes on the answers of the chosen model and of all-int8, one line each."""
     chosen, metric = answered[winner], limits.metric
     lines = [
-        f"output {name} changes its length on {count} inputs: values that one side lacks count as 0"
+        f"output {name} changes its length on {count} inputs: missing values count as 0"
         for name, count in chosen.ragged.items()
     ]
     lines += [
-        f"output {name} is not float: {share:.2%} of it stays the same" for name, share in chosen.unchanged.items()
+        f"output {name} is not float: {share:.2%} of its values agree" for name, share in chosen.unchanged.items()
     ]
     if chosen.interval and limits.max_error is not None and chosen.error <= limits.max_error < chosen.interval[1]:
         low, high = (metric.text(each, 2) for each in chosen.interval)
-        lines.append(f"the bound holds on these inputs; the {metric.title} on others like them is {low} to {high}")
+        lines.append(f"the limit holds on these inputs; on similar inputs expect a {metric.title} of {low} to {high}")
     everything = answered.get("int8")
     if everything is not None:
-        lines += [f"all-int8 is refused: {each.name} {each.lost}" for each in everything.parts if each.lost]
+        lines += [f"all-int8 is rejected: {each.name} {each.lost}" for each in everything.parts if each.lost]
     return tuple(lines)

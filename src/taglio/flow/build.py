@@ -1,4 +1,4 @@
-"""The build stage: a plan → components in memory, proven equal to the whole model. Writes where it is told to."""
+"""The build stage: a plan → components in memory, proven equal to the whole model. Writes only where it is told to."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -25,18 +25,17 @@ from taglio.run.in_process import Executor
 from taglio.runtimes.onnxruntime import SessionOptions, Stretch
 from taglio.scratch import scratch
 
-# The whole quantised model, with the placement in its own metadata, beside the components of several devices.
+# For several devices: the whole quantised model with the placement in its metadata, beside the components.
 PLACED = "placed.onnx"
-# Inputs, of different shapes where there are, on which components must equal the whole.
+# Inputs, of different shapes if possible, on which components must equal the whole model.
 _PROVEN = 8
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Built:
     """Components in running order, the runtime of each device, its `stretches`, and the model's states. `whole` is the
-    quantised model with the placement in its metadata, None where one component is all of it; `proof` that together
-    they equal it, None where that was not asked.
-    """
+    quantised model with the placement in its metadata, None if one component is the whole model; `proof` shows that
+    together they equal it, None if it was not requested."""
 
     model_sha256: str
     plan_sha256: str
@@ -52,16 +51,16 @@ class Built:
 
     @property
     def model(self) -> onnx.ModelProto:
-        """What is to be deployed, in one model; with weights beyond protobuf's 2 GB it refers to files."""
+        """The model to deploy as one ONNX model; weights beyond protobuf's 2 GB stay in files."""
         return weights.in_memory(self.parts[0].proto if self.whole is None else self.whole)
 
     @property
     def size_bytes(self) -> int:
-        """Of all components."""
+        """Size of all components."""
         return sum(weights.size_bytes(part.proto) for part in self.parts)
 
     def write(self, folder: Path) -> Manifest:
-        """Write the components and what says how they fit together."""
+        """Write the components and their manifest."""
         (folder / PLACED).unlink(missing_ok=True)
         if self.whole is not None:
             artifact.write_model(folder / PLACED, self.whole)
@@ -70,40 +69,40 @@ class Built:
         return files.write(*given, runtimes=self.runtimes, stretches=self.stretches, states=self.states)
 
     def open(self, options: SessionOptions, runtime: str | None = None) -> Executor:
-        """Live sessions over the components, one after another in this process; `runtime`: None for their own."""
+        """Open sessions for the components, to run one after another in this process; `runtime` None: their own."""
         with scratch() as folder:
             return Executor(folder, self.write(folder), options, runtime)
 
     def session(self, threads: int | None = None, runtime: str | None = None, *, spinning: bool = False) -> "Deployed":
-        """The components ready to answer, as they would be deployed; `runtime`: None for their own."""
+        """The components ready to answer as they would be deployed; `runtime` None: their own."""
         options = SessionOptions(threads or available_cores(), spinning=spinning)
         inputs = {spec.name: spec for part in self.parts for spec in input_specs(Path(part.name), part.proto)}
         return Deployed(self.open(options, runtime), tuple(inputs[name] for name in self.inputs), self.outputs)
 
 
 class Deployed:
-    """A built model that answers. Made by `Built.session` and `Result.session`."""
+    """A built model, ready to answer. Made by `Built.session` and `Result.session`."""
 
     def __init__(self, executor: Executor, inputs: tuple[InputSpec, ...], outputs: tuple[str, ...]) -> None:
         self._executor, self.inputs, self.outputs = executor, inputs, outputs
         self._states: dict[str, dict[str, np.ndarray]] = {}
 
     def step(self, sample: object, session: str = "") -> dict[str, np.ndarray]:
-        """As `run`, of a model with states: what the last step of the `session` left in them is added to the sample,
-        and what this one leaves there is kept. The first step finds zeros."""
+        """Like `run`, for a model with states: adds the states left by the last step of `session` to the sample and
+        keeps the new ones. The first step starts from zeros."""
         names, outputs = self._executor.manifest.without_states()
         feed = one_feed(sample, [spec for spec in self.inputs if spec.name in names])
         values, self._states[session] = self._executor.step(feed, self._states.get(session))
         return dict(zip(outputs, values, strict=True))
 
     def end(self, session: str = "") -> None:
-        """Forget a session's states: its next step is a first one."""
+        """Forget a session's states: its next step starts from zeros."""
         self._states.pop(session, None)
 
     def run(self, sample: object) -> dict[str, np.ndarray]:
-        """The outputs by name for one sample: arrays by input name, or one array for a model of one input.
+        """The outputs by name for one sample: arrays by input name, or one array for a model with one input.
 
-        The batch dimension may be missing. Raises BadData for a sample that does not fit.
+        The batch dimension may be left out. Raises BadData for a sample that does not fit.
         """
         values = self._executor.run(one_feed(sample, self.inputs))
         return {name: np.asarray(value) for name, value in zip(self.outputs, values, strict=True)}
@@ -112,7 +111,7 @@ class Deployed:
 def build(work: Work, plan: Plan, *, progress: Progress | None = None) -> Built:
     """Build the components of `plan`, and prove on held-out inputs that together they equal the whole model.
 
-    Raises MeasurementFailed where they differ by more than rounding explains.
+    Raises MeasurementFailed if they differ by more than rounding explains.
 
     >>> built = taglio.build(model, plan)
     >>> [part.name for part in built.parts], built.proof.samples
@@ -126,7 +125,7 @@ def build(work: Work, plan: Plan, *, progress: Progress | None = None) -> Built:
 
 
 def assemble(work: Work, plan: Plan, progress: Progress | None = None) -> Built:
-    """Build the components of `plan`."""
+    """Build the components of `plan`, without the proof."""
     quantized = work.builder(plan.scheme, progress).build(plan.assignment(), plan.wire_only(work.graph))
     wires = Wires(plan.start, plan.copies()) if plan.crossings else None
     parts = cut(work.model, work.graph, quantized, plan.devices(), wires, plan.stages())
@@ -148,7 +147,7 @@ def assemble(work: Work, plan: Plan, progress: Progress | None = None) -> Built:
 
 
 def read(folder: Path, *, model_sha256: str | None = None) -> tuple[Built, Manifest]:
-    """Components that `write` wrote. Raises BadArtifact for what is missing or was changed."""
+    """Components written by `write`. Raises BadArtifact for a missing or changed file."""
     manifest = files.read(folder, model_sha256=model_sha256)
     parts = tuple(
         Component(

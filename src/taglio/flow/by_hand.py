@@ -1,4 +1,4 @@
-"""Devices given by name patterns or by cuts, rather than found by planning."""
+"""Devices set by name patterns or by cuts instead of by planning."""
 
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
@@ -16,9 +16,9 @@ def place_by_hand(graph: Graph, pins: Sequence[str], cuts: Sequence[str], device
     """
     for name in [*devices, *(pin.partition("=")[0] for pin in pins)]:
         if "/" in name or "\\" in name or name.strip(". ") == "":
-            raise BadOption(f'device "{name}": a name may not be empty, or a path')
+            raise BadOption(f'device "{name}": a name must not be empty or a path')
     if devices and not cuts:
-        raise BadOption(f"`devices` {','.join(devices)} name what `cuts` separate: give a tensor to cut at")
+        raise BadOption(f"`devices` {','.join(devices)} needs `cuts`: give the tensors that separate the devices")
     if cuts:
         if pins:
             raise BadOption("`cuts` and `pins` both place blocks: use one of them")

@@ -1,11 +1,11 @@
-"""`--runtime auto`: run the float model and all-int8 in every place of this machine, and say where plans are worth
-making. Plans nothing.
+"""`--runtime auto`: run the float model and all-int8 in every place of this machine, and choose the places to plan in.
+Plans nothing.
 
-A place is worth a profile of its own where its score is the best, or so near that its plans may win. The score is that
-of choose_scheme.py: what a plan may take, from what float and all-int8 take and how much of the limit all-int8 uses.
-What a place changes by itself (bfloat16) adds to the error of int8 as vectors do: squares add, so int8 may use what is
-left of the limit. Where bfloat16 as a whole breaks the limit, stretches of the model may keep it (choose_stretches.py):
-one more place.
+A place gets a profile if its score is the best, or so close that its plans may win. The score is the one of
+choose_scheme.py: the estimated latency of a plan, from the latencies of float and all-int8 and the share of the limit
+that all-int8 uses. The error of a place's own arithmetic (bfloat16) adds to the error of int8 as squares, so int8 may
+use what is left of the limit. If bfloat16 everywhere breaks the limit, some stretches of the model may still keep it:
+that is one more place (choose_stretches.py).
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,20 +32,20 @@ from taglio.runtimes.session import RUNTIMES, opener, package
 from taglio.scratch import scratch
 
 _EFFORT = Effort(maximum=400, budget_s=3.0)
-# Inputs on which a place's own error is looked at: as many as float inference takes so many seconds for.
+# Inputs for a place's own error: as many as float runs in _ERROR_S seconds, from _FEWEST to _MOST.
 _ERROR_S, _FEWEST, _MOST = 0.5, 2, 32
-# A place is within reach of the best where its score is at most so many times the best score, and so many are profiled.
+# A place may still win if its score is at most _REACH times the best; at most _PROFILED places are profiled.
 _REACH, _PROFILED = 1.08, 2
-# A place whose float model already takes so much of the limit leaves int8 no block worth having.
+# If float alone uses this share of a place's limit, too little is left for any int8 block.
 _LEFT = 0.999
-# OpenVINO multiplies by a scale per channel as fast as by one.
+# In OpenVINO a scale per channel is as fast as one per tensor.
 _IN_OPENVINO = tuple(each for each in AUTO_SCHEMES if each.per_channel)
 
 
 @dataclass(frozen=True, slots=True)
 class PlaceResult:
-    """A place of this machine: seconds and error of the float model there, `score_s` as of a scheme, and whether it was
-    `profiled`. Where it is out, `dropped` says why, and what was not measured is 0."""
+    """A place of this machine: seconds and error of the float model there, `score_s` as for a scheme, and whether it
+    was `profiled`. `dropped` is the reason if it is out; anything not measured is 0."""
 
     runtime: str
     float_s: float
@@ -57,8 +57,8 @@ class PlaceResult:
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """What was found: the places to plan in, the best first, the scheme, what all schemes did in the best place, and
-    all places. `stretches` are those of `openvino-mixed`, where that is one."""
+    """The result: the places to plan in, best first, the scheme, the results of all schemes in the best place, and all
+    places. `stretches` are those of `openvino-mixed`, if that is one of them."""
 
     planned: tuple[str, ...]
     scheme: Scheme
@@ -68,22 +68,22 @@ class Places:
 
     @property
     def usable(self) -> dict[str, float]:
-        """By place where a model may end: the error of float there."""
+        """The float model's error in each place where a model may be deployed."""
         return {each.runtime: each.error for each in self.results if not each.dropped}
 
 
 def only(place: str, scheme: Scheme, schemes: tuple[SchemeResult, ...]) -> Places:
-    """The one place that was asked for."""
+    """The one place that the user asked for."""
     return Places((place,), scheme, schemes, (PlaceResult(place, 0.0, 0.0, 0.0, True),))
 
 
 def left_for_int8(limit: float, base: float) -> float:
-    """What a place whose float model is `base` off leaves of a limit."""
+    """The part of `limit` left for int8 in a place where the float model has the error `base`."""
     return sqrt(max(0.0, limit**2 - base**2)) if base else limit
 
 
 def together(error: float, base: float) -> float:
-    """The error expected of int8 that is `error` off in a place whose float model is `base` off."""
+    """The expected error of int8 with the error `error` in a place where the float model has the error `base`."""
     return sqrt(error**2 + base**2) if base else error
 
 
@@ -96,12 +96,13 @@ def settle(
     *,
     effort: float = 1.0,
 ) -> tuple[Work, Places]:
-    """The places to plan in, with their scheme, and `work` with the blocks float that cannot be int8 under it."""
+    """The places to plan in and their scheme, and `work` with every block that cannot be int8 under it kept in
+    float."""
     places = choose_places(work, max_loss, metric, scheme, progress, effort=effort)
     work = _divided(work, places.stretches)
     if scheme is None:
         work = float_where_none_loads(work, places.schemes)
-        work.kept.forget("builder", but=places.scheme)  # each holds the weights once more
+        work.kept.forget("builder", but=places.scheme)  # each holds a copy of the weights
     return work.settled(places.scheme, progress), places
 
 
@@ -114,7 +115,7 @@ def choose_places(
     *,
     effort: float = 1.0,
 ) -> Places:
-    """The places of this machine by score, and the scheme (`scheme` where one was asked for) that is best there."""
+    """The places of this machine by score, and the best scheme there (`scheme` if one was requested)."""
     if work.setup.runtime != AUTO:
         chosen, schemes = (
             (scheme, ()) if scheme else choose(work, max_loss, metric, progress=progress, effort=min(1.0, effort))
@@ -144,7 +145,7 @@ def rank(
     by_place: Mapping[str, tuple[Scheme, tuple[SchemeResult, ...]]],
     asked: Scheme | None,
 ) -> Places:
-    """Where to plan, from what float did everywhere and all-int8 in some places, by scheme."""
+    """Where to plan, from the float results in all places and the all-int8 results by scheme in some."""
     floats = {each.runtime: each.float_s for each in found}
 
     def score(place: str, scheme: Scheme | None) -> float:
@@ -155,14 +156,14 @@ def rank(
     def without(scheme: Scheme) -> Scheme:
         return replace(scheme, reduced_range=False, calibration="minmax")
 
-    # Where int8 loads nowhere, the reason stands in the results.
+    # If int8 loads nowhere, the results hold the reason.
     loads = {place: any(not each.dropped for each in results) for place, (_, results) in by_place.items()}
     order = sorted(by_place, key=lambda place: (not loads[place], score(place, asked)))
     best = order[0]
     scheme = asked or by_place[best][0]
     reachable = [best]
     for place in order[1:]:
-        # There it may have been tried with other numbers in the same kernels.
+        # There the scheme may have been tried with other ranges in the same kernels.
         alike = [each.scheme for each in by_place[place][1] if without(each.scheme) == without(scheme)]
         near = min((score(place, each) for each in alike), default=floats[place])
         if near <= _REACH * score(best, scheme):
@@ -182,7 +183,7 @@ def rank(
 def _float_everywhere(
     work: Work, max_loss: float, metric: Metric, effort: float, progress: Progress | None
 ) -> tuple[list[PlaceResult], tuple[Stretch, ...]]:
-    """The float model in every place, and its stretches where it has some."""
+    """The float model in every place, and the stretches of the mixed one if there is one."""
     everywhere = [name for name in RUNTIMES if name != MIXED]
     dropped = {name: reason for name in everywhere if (reason := refusal(name))}
     names = [name for name in everywhere if name not in dropped]
@@ -199,17 +200,17 @@ def _float_everywhere(
             places={name: work.setup.options(name) for name in names},
             refused=dropped,
         )
-    if NAME not in timed:  # nothing to choose from
+    if NAME not in timed:  # there is no choice
         return [PlaceResult(name, 0.0, 0.0, 0.0, name == NAME, dropped.get(name, "")) for name in everywhere], ()
     float_s = {name: each.wall.median_s for name, each in timed.items()}
     samples, wanted = answered(work, float_s[NAME])
     errors, failed = base_errors(work, metric, [name for name in timed if name != NAME], samples, wanted)
     dropped |= failed
-    if not metric.smooth:  # such losses do not add: what is deployed is judged at the end
+    if not metric.smooth:  # such losses do not add up: the deployed model is judged at the end
         errors = dict.fromkeys(errors, 0.0)
     for name, error in errors.items():
         if error > _LEFT * max_loss:
-            dropped[name] = f"float itself has {metric.title} {metric.text(error, 2)} there"
+            dropped[name] = f"the float model alone has {metric.title} {metric.text(error, 2)} there"
     mix = None
     if BF16 in errors and BF16 in dropped and OPENVINO in errors and OPENVINO not in dropped:
         mix = choose_stretches(work, samples, wanted, max_loss, metric, float_s[OPENVINO], progress)
@@ -225,7 +226,7 @@ def _float_everywhere(
 
 
 def answered(work: Work, float_s: float) -> tuple[Sequence[Sample], list[list[np.ndarray]]]:
-    """A few held-out inputs, and what float answers."""
+    """A few held-out inputs, and the float model's answers."""
     held_out, names = work.data.held_out, list(work.model.outputs)
     reference = open_session(work.model.proto, work.setup.options(NAME), label=work.model.name)
     samples = held_out.samples[: min(_MOST, max(_FEWEST, int(_ERROR_S / float_s)))]
@@ -235,7 +236,8 @@ def answered(work: Work, float_s: float) -> tuple[Sequence[Sample], list[list[np
 def base_errors(
     work: Work, metric: Metric, places: Sequence[str], samples: Sequence[Sample], wanted: Sequence[list[np.ndarray]]
 ) -> tuple[dict[str, float], dict[str, str]]:
-    """The float model's error in `places` on `samples`, whose float outputs are `wanted`, and why some have none."""
+    """The float model's error in `places` on `samples`, whose float outputs are `wanted`; and, for places without one,
+    the reason."""
     names, errors, failed = list(work.model.outputs), dict[str, float](), dict[str, str]()
     with scratch() as folder:
         path = folder / "float32.onnx"
@@ -255,7 +257,7 @@ def base_errors(
 
 
 def _one_of_each_runtime(places: Sequence[PlaceResult]) -> list[PlaceResult]:
-    """The place of each package whose float model is the fastest."""
+    """For each package, the place with the fastest float model."""
     best: dict[str, PlaceResult] = {}
     for each in places:
         name = package(each.runtime)

@@ -1,4 +1,4 @@
-"""Which repairs of a calibration pay on this network: each is tried on top of those that did. Plans nothing."""
+"""Which repairs of a calibration help this network: each is tried on top of those kept so far. Plans nothing."""
 
 import random
 from collections.abc import Mapping, Sequence
@@ -18,19 +18,19 @@ from taglio.quantize.precision import Assignment, precisions
 from taglio.quantize.scheme import Repair, Scheme
 from taglio.runtimes.onnxruntime import open_session, run_session
 
-# Choosing ranges tensor by tensor takes the longest and lowered no trained network's error where plans are made.
+# Not "ranges": it takes longest, and lowered the error of no trained network at the limits that plans use.
 _TRIED: tuple[Repair, ...] = ("rounding", "bias")
 _SAMPLES = 8
-# What subsets of blocks errors are of, that share none: as many as these.
+# Number of disjoint subsets of blocks whose errors are compared.
 _SOME = 8
-# Less than this is what other inputs would have changed.
+# A smaller gain is within what other inputs would change.
 _GAIN = 0.98
 _TINY = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
 class RepairResult:
-    """What one repair did, on top of those kept before it: the error of all blocks in int8 before and with it, and
+    """The effect of one repair on top of those kept before it: the error of all blocks in int8 before and with it, and
     `factor`, the geometric mean over several subsets of blocks of error with it / error before."""
 
     repair: str
@@ -43,10 +43,10 @@ class RepairResult:
 def choose_repairs(
     work: Work, scheme: Scheme, metric: Metric, progress: Progress | None = None
 ) -> tuple[Scheme, tuple[RepairResult, ...]]:
-    """`scheme` with the repairs that lower the error of a settled `work` on held-out inputs, and what each did.
+    """`scheme` with the repairs that lower the error of a settled `work` on held-out inputs, and the effect of each.
 
-    Errors are those of all blocks in int8 and of random eighths of those with weights: where a few blocks ruin the
-    outputs, all together show nothing of the others, and no plan holds those few.
+    Errors are those of all blocks in int8 and of random eighths of the blocks with weights: if a few blocks ruin the
+    outputs, all blocks together say nothing about the others, and no plan uses those few in int8.
     """
     if scheme.format != "qdq" or not work.graph.candidates():
         return scheme, ()
@@ -65,7 +65,7 @@ def choose_repairs(
         if kept:
             scheme, best = tried, errors
         work.kept.forget("switchable", but=scheme)
-        work.kept.forget("builder", but=scheme)  # each holds the weights once more
+        work.kept.forget("builder", but=scheme)  # each holds a copy of the weights
         if progress:
             progress("repairs", index + 1, len(_TRIED))
     return scheme, tuple(results)
@@ -79,7 +79,7 @@ def _errors(
     reference: Sequence[Sequence[np.ndarray]],
     progress: Progress | None = None,
 ) -> list[float]:
-    switchable = work.switchable(scheme, progress=progress)  # the error stage takes that of the last scheme
+    switchable = work.switchable(scheme, progress=progress)  # the error stage reuses the last scheme's
     errors = []
     for assignment in _assignments(work, scheme):
         tally = Tally(work.parts, metric)
@@ -90,7 +90,7 @@ def _errors(
 
 
 def _assignments(work: Work, scheme: Scheme) -> list[Assignment]:
-    """All blocks in int8, and eighths of those with weights, which plans are made of; fewer where there are few."""
+    """All blocks in int8, and eighths of those with weights, which plans consist of; fewer subsets for few blocks."""
     everything = pure_assignments(work.graph, precisions(scheme))["int8"]
     names = [block.name for block in work.graph.candidates() if block.kind.split("+")[0] in ANCHORS]
     random.Random(work.setup.seed).shuffle(names)

@@ -1,4 +1,4 @@
-"""Scheme "auto": measure the sensible schemes on this device and pick one. Plans nothing."""
+"""Scheme "auto": measure several schemes on this device and pick one. Plans nothing."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -19,21 +19,21 @@ from taglio.quantize.scheme import AUTO_SCHEMES, Scheme
 from taglio.runtimes.onnxruntime import SessionOptions, open_session, run_session, sums_saturate
 
 _EFFORT = Effort(maximum=400, budget_s=6.0)
-# Whether a scheme's model loads and runs at all.
+# One run: does the scheme's model load and run at all?
 _ONCE = Effort(warmup=0, minimum=1, maximum=1, budget_s=0.0)
-# Inputs for the errors: as many as float inference takes so many seconds for, within these numbers.
+# Inputs for the errors: as many as float runs in _ERROR_S seconds, from _FEWEST to _MOST.
 _ERROR_S, _FEWEST, _MOST = 0.5, 2, 32
-# Schemes whose scores are closer than this are equally fast as far as a short timing can tell.
+# A short timing cannot separate schemes whose scores differ by less than this factor.
 _NOISE = 1.02
-# Relative L2 by which schemes are compared where the bound is on a metric that moves in steps.
+# Relative L2 limit for comparing schemes if the limited metric moves in steps.
 STEPS_ERROR = 0.01
 
 
 @dataclass(frozen=True, slots=True)
 class SchemeResult:
-    """All candidate blocks under one scheme: their loss, and `score_s`, an estimate of a plan's latency.
+    """All candidate blocks in int8 under one scheme: their loss, and `score_s`, an estimate of a plan's latency.
 
-    Where the model does not load or run under the scheme, `dropped` says why, and the numbers are 0.
+    If the model does not load or run under the scheme, `dropped` is the reason and the numbers are 0.
     """
 
     scheme: Scheme
@@ -53,15 +53,15 @@ def choose(
     saturating_elsewhere: bool = False,
     effort: float = 1.0,
 ) -> tuple[Scheme, tuple[SchemeResult, ...]]:
-    """The best scheme for a bound on the loss of `metric`, and what all of them did.
+    """The best scheme for a limit on the loss of `metric`, and the results of all schemes.
 
-    Where this processor's int8 sums saturate, schemes are also tried with weights of 7 bits, which run the same
-    kernels; where another device's do (`saturating_elsewhere`), with no others, as nothing here shows what they lose
-    there.
+    If this processor's int8 sums saturate, schemes are also tried with 7-bit weights, which run the same kernels; if
+    another device's do (`saturating_elsewhere`), only with 7-bit weights, because the loss by saturation cannot be
+    measured here.
 
-    The score assumes that a bound of half the all-int8 error lets half of the time be saved: a faster scheme with
-    twice the error is not better under a tight bound. A scheme under which the model does not load is dropped; see
-    `float_where_none_loads` for what is to be done where all are.
+    The score assumes that a limit of half the all-int8 error allows half of the time to be saved: a faster scheme with
+    twice the error is not better under a tight limit. A scheme under which the model does not load is dropped; if all
+    are, see `float_where_none_loads`.
     """
     if not schemes:
         raise BadOption("no scheme to choose from")
@@ -89,7 +89,7 @@ def choose(
     thorough = replace(_EFFORT, budget_s=effort * _EFFORT.budget_s)
     try:
         timed = time(models, work.timed, effort=thorough)
-    except TaglioError:  # of which of them?
+    except TaglioError:  # which scheme failed?
         for scheme in schemes:
             try:
                 time({str(scheme): models[str(scheme)]}, work.timed[:1], effort=_ONCE)
@@ -109,7 +109,7 @@ def choose(
         (run_session(float_session, work.model.outputs, sample, work.data.held_out.source) for sample in samples),
         work.outputs_bytes,
     )
-    del float_session  # and its memory
+    del float_session  # frees its memory
 
     def scored(scheme: Scheme, latency_s: float, model: onnx.ModelProto) -> SchemeResult:
         session = open_session(model, options)
@@ -129,13 +129,13 @@ def choose(
     results = [scored(scheme, latency, everything(scheme)()) for scheme, latency in latencies.items()]
     best = pick(results)
     if best.error > max_loss and best.scheme.calibration == "minmax":
-        clipped = replace(best.scheme, calibration="percentile")  # other numbers, the same kernels: as fast
+        clipped = replace(best.scheme, calibration="percentile")  # other ranges, same kernels: equally fast
         results.append(scored(clipped, best.latency_s, everything(clipped)()))
     return pick(results).scheme, (*results, *dropped)
 
 
 def float_where_none_loads(work: Work, results: Sequence[SchemeResult]) -> Work:
-    """`work` with every block kept float, for the first scheme's reason, where every scheme was dropped."""
+    """`work` with every block in float, for the first scheme's reason, if every scheme was dropped."""
     if not results or not all(each.dropped for each in results):
         return work
     blocks = tuple(replace(block, refusal=block.refusal or results[0].dropped) for block in work.graph.blocks)
@@ -143,6 +143,6 @@ def float_where_none_loads(work: Work, results: Sequence[SchemeResult]) -> Work:
 
 
 def pick(results: Sequence[SchemeResult]) -> SchemeResult:
-    """The one with the best score; among scores within noise of it, the one with the smallest error."""
+    """The result with the best score; among scores within noise of it, the one with the smallest error."""
     fastest_s = min(result.score_s for result in results)
     return min((each for each in results if each.score_s <= fastest_s * _NOISE), key=lambda each: each.error)

@@ -1,4 +1,4 @@
-"""What other limits would give, by the tables at hand: solved, not measured. And which blocks cost the most error."""
+"""What other limits would give according to the tables: solved, not measured. And which blocks cost the most error."""
 
 from dataclasses import dataclass, replace
 
@@ -9,9 +9,9 @@ from taglio.plan.one_machine import make_plan
 from taglio.plan.result import Limits
 from taglio.profile.result import Profile, predict
 
-# Times the limit that was asked for.
+# Multiples of the user's limit.
 _FACTORS = (3.0, 10.0)
-# Nobody wants an output that is more than this off.
+# An output with a larger error is useless.
 _MOST = 0.5
 _TIME_LIMIT_S = 2.0
 _BLOCKS = 3
@@ -19,7 +19,7 @@ _BLOCKS = 3
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """The plan that a limit would allow: how many times as fast as float it is predicted to be."""
+    """The plan that a limit would allow: its predicted speed-up over float."""
 
     max_error: float
     speed_up: float
@@ -29,8 +29,9 @@ class Level:
 def curve(
     graph: Graph, profile: Profile, model: ErrorModel, limits: Limits, *, base: float, ahead: float
 ) -> tuple[Level, ...]:
-    """Predicted speed-ups at larger limits, for a place whose float model is `base` off and `ahead` times as fast as
-    the float that is compared with. Nothing where the metric is a step: there no limit is a multiple of another."""
+    """Predicted speed-ups at larger limits, in a place where the float model has the error `base` and is `ahead` times
+    as fast as the float model that is compared with. Empty if the metric moves in steps: a multiple of a limit means
+    nothing there."""
     if limits.max_error is None or not limits.metric.smooth or not graph.candidates():
         return ()
     float_s = predict(profile, graph, {}).total_s
@@ -48,6 +49,6 @@ def curve(
 
 
 def costly(model: ErrorModel) -> tuple[Alone, ...]:
-    """The blocks that cost the most error alone in int8, the worst first."""
+    """The blocks with the largest error alone in int8, worst first."""
     whole = [each for each in model.alone if each.precision == "int8"]
     return tuple(sorted(whole, key=lambda each: -each.error)[:_BLOCKS])

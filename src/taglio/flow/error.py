@@ -1,4 +1,4 @@
-"""The error stage: how many inputs to measure on, the study, and what of the data puts it in doubt."""
+"""The error stage: how many inputs to measure on, the study, and doubts about the data."""
 
 import time
 from collections.abc import Mapping
@@ -37,7 +37,7 @@ from taglio.quantize.ranges import calibrate
 from taglio.quantize.scheme import Scheme
 from taglio.runtimes.onnxruntime import PROVIDERS, open_session, run_session, sums_saturate
 
-# Outputs with few numbers have an erratic error: inputs are added until this many numbers are compared.
+# The error of few numbers is erratic: inputs are added until this many numbers are compared.
 _NUMBERS = 2000
 _LEAST_INPUTS, _MOST_INPUTS = 8, 64
 _RANGE_INPUTS = 4
@@ -53,12 +53,12 @@ def error_model(
     effort: float = 1.0,
     progress: Progress | None = None,
 ) -> ErrorModel:
-    """Measure how blocks in int8 change the output of `work`, and fit what any subset of them does.
+    """Measure how blocks in int8 change the output of `work`, and fit a model of any subset of them.
 
-    The scheme is that of `profile`. The model is most exact `near` the limit of plans, given as a loss (of relative L2
-    the error itself), unless the metric moves in steps. `provider` is what the error is measured on ("cpu", "cuda" or
-    "auto"), `confidence` the share of plans whose error is under the model's upper end, `effort` scales the time given
-    to measuring.
+    The scheme is that of `profile`. The model is most accurate `near` the limit of plans, given as a loss (for relative
+    L2 the error itself), unless the metric moves in steps. `provider` is the execution provider that measures ("cpu",
+    "cuda" or "auto"), `confidence` the share of plans whose error stays below the model's upper end; `effort` scales
+    the time given to measuring.
 
     >>> error = taglio.error_model(model, profile, effort=0.02)
     >>> error.predict(model.graph, {})
@@ -84,7 +84,7 @@ def error_model(
         seed=work.setup.seed,
         progress=progress,
     )
-    where = f"measured on {switchable.provider}, whose rounding is not the CPU's: plans are verified on the CPU"
+    where = f"measured on {switchable.provider}, which rounds differently from the CPU: plans are verified on the CPU"
     lines = () if switchable.provider == PROVIDERS[0] else (where,)
     everything = meter.tally(pure_assignments(work.graph, precisions(scheme))["int8"])
     return replace(
@@ -101,8 +101,8 @@ def _saved(profile: Profile) -> Mapping[str, float]:
 
 
 def affordable_inputs(work: Work, switchable: Switchable, budget: Budget) -> int:
-    """On how many held-out inputs the study can afford to measure: more for short outputs and for metrics that move in
-    steps of one input, while there is time."""
+    """How many held-out inputs the study can afford to measure on: more for short outputs and for metrics that move in
+    steps of one input, while time allows."""
     samples, sample = work.data.held_out.samples, work.typical[0]
     outputs = switchable.run({}, sample)
     start = time.perf_counter()
@@ -120,7 +120,7 @@ def affordable_inputs(work: Work, switchable: Switchable, budget: Budget) -> int
 def doubts(
     work: Work, scheme: Scheme, meter: ErrorMeter, everything: Tally, progress: Progress | None = None
 ) -> tuple[str, ...]:
-    """What of the data makes the errors less sure, a line each; `everything` is in int8."""
+    """Reasons why the errors are less sure, from the data, one line each; `everything` is the all-int8 result."""
     squares, references = everything.by_sample()
     outputs = work.model.outputs
     lines = [
@@ -141,22 +141,22 @@ def doubts(
 
 
 def loss_limits(work: Work, limits: Limits) -> Limits:
-    """`limits` with the bounds as losses; the user gives them in the metrics' units. Where only named metrics are
-    bounded, the set-up's is one of them. Raises BadOption for a bound that even the float model breaks, BadData where a
-    task does not fit the outputs or labels, or a user's function fails on the float model."""
+    """`limits` converted from the metrics' units to losses. If only named metrics are limited, the set-up's must be one
+    of them. Raises BadOption for a limit that even the float model breaks, BadData if a task does not fit the outputs
+    or labels, or a user's function fails on the float model."""
     metric = parse_metric(work.setup.metric)
     if limits.max_error is None:
         own = next((each for each in limits.also if each.metric.name == metric.name), None)
         if own is None and limits.also:
             named = ", ".join(each.metric.name for each in limits.also)
-            raise BadOption(f"`max_error` bounds {named}, but not {metric.name}, which the search is on: give it one")
+            raise BadOption(f"`max_error` limits {named}, but not {metric.name}, which steers the search: limit it too")
         if own is None:
             return limits
         others = tuple(each for each in limits.also if each is not own)
         limits = replace(limits, max_error=own.max_error, also=others)
     names = [metric.name, *(each.metric.name for each in limits.also)]
     if len(set(names)) < len(names):
-        raise BadOption(f"`max_error` bounds a metric twice: {', '.join(names)}")
+        raise BadOption(f"`max_error` limits a metric twice: {', '.join(names)}: give one limit each")
     held_out, wanted = work.data.held_out, work.model.outputs
     measure = work.measure(metric, limits.also)
     for each in (metric, *(bound.metric for bound in limits.also)):
@@ -166,7 +166,7 @@ def loss_limits(work: Work, limits: Limits) -> Limits:
     session = open_session(work.model.proto, work.setup.options(), label=work.model.name)
     outputs = (run_session(session, wanted, each, held_out.source) for each in held_out.samples)
     measure = anchored(measure, outputs)
-    assert limits.max_error is not None, "one of the bounds is the set-up's metric's"
+    assert limits.max_error is not None, "the set-up's metric has a limit"
     also = tuple(Bound(each.metric, each.metric.bound(each.max_error)) for each, _ in measure.others)
     return replace(limits, max_error=measure.metric.bound(limits.max_error), metric=measure.metric, also=also)
 
