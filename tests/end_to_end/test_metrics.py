@@ -134,7 +134,7 @@ def test_a_task_with_labels_bounds_the_plan_and_further_metrics_beside_it(profil
     assert [(each["metric"]["name"], each["max_error"]) for each in plan["limits"]["also"]] == [("relative-l2", 0.05)]
     named = taglio(*asked, "--max-error", "tokens=2%", "--max-error", "top1=3%", "--json").json()
     assert named["limits"]["max_error"] == pytest.approx(0.02)
-    refused(taglio("plan", profiled, "--max-error", "top1=3%"), "--max-error bounds top1, but not tokens")
+    refused(taglio("plan", profiled, "--max-error", "top1=3%"), "--max-error limits top1, but not tokens")
     refused(taglio("plan", profiled, "--max-error", "2%", "--max-error", "tokens=1%"), "limits a metric twice")
     refused(taglio("plan", profiled, "--max-error", "2%", "--max-error", "3%"), "is given twice")
     refused(

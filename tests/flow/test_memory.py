@@ -69,7 +69,7 @@ def test_a_model_of_many_weights_goes_the_whole_way(
     scheme = ["--scheme", str(DEFAULT_SCHEME), "--runtime", "onnxruntime", "--effort", "0.01", "--threads", "1"]
     assert main(["inspect", str(model)]) == 0
     assert main(["profile", str(model), "--data", str(data), "-o", str(out), *scheme, "--memory-limit", "4GB"]) == 0
-    assert "memory: at least" in capsys.readouterr().err
+    assert "memory: estimated need" in capsys.readouterr().err
     assert main(["error", str(out), "--effort", "0.05"]) == 0
     assert main(["plan", str(out), "--max-error", "0.5", "--effort", "0.05"]) == 0
     assert main(["build", str(out)]) == 0
@@ -131,7 +131,7 @@ def test_the_limit_is_kept_from_stage_to_stage(given: tuple[Path, Path], tmp_pat
     work = open_work(small)
     workspace.begin(tmp_path / "out", work.model.sha256, small, work.model.proto, work.graph)
     assert workspace.reopen(tmp_path / "out").memory_bytes == 2**40
-    with pytest.raises(BadOption, match=r"needs .* at least"):
+    with pytest.raises(BadOption, match=r"needs an estimated .* or more"):
         open_work(replace(small, memory_bytes=1))
 
 

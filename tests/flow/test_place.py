@@ -70,12 +70,12 @@ def test_a_device_runs_what_its_profile_was_taken_in(embedded: Candidate) -> Non
     assert runtimes(embedded, cluster()) == {"camera": "onnxruntime", "server": "onnxruntime"}
     assert runtimes(there, cluster()) == {"camera": "openvino", "server": "openvino"}
     assert runtimes(there, cluster("openvino", "onnxruntime")) == {"camera": "openvino", "server": "onnxruntime"}
-    with pytest.raises(BadArtifact, match='was taken in openvino, device "camera" runs onnxruntime'):
+    with pytest.raises(BadArtifact, match='was taken in openvino, but device "camera" runs onnxruntime'):
         there.device_profiles(cluster("onnxruntime"))
 
 
 def test_stretches_of_a_whole_model_are_refused_on_devices(embedded: Candidate) -> None:
-    with pytest.raises(BadArtifact, match="was taken in openvino-mixed, whose stretches are of the whole model"):
+    with pytest.raises(BadArtifact, match="was taken in openvino-mixed, whose stretches need the whole model"):
         taken_in(embedded, "openvino-mixed").device_profiles(cluster())
 
 
@@ -115,7 +115,9 @@ def test_bfloat16_counts_in_the_error_of_a_plan(embedded: Candidate, monkeypatch
     assert plan.predicted_error.value >= BASE and plan.measured_error is not None
     assert BASE < plan.measured_error <= 0.01
     monkeypatch.setattr(place, "base_errors", lambda *_: ({BF16: 0.02}, {}))
-    with pytest.raises(Infeasible, match=r'"camera" computes in openvino-bf16, where float itself has .* 2\.00%'):
+    with pytest.raises(
+        Infeasible, match=r'"camera" computes in openvino-bf16, where the float model alone has .* 2\.00%'
+    ):
         place.place(replace(there, work=there.work.but(kept=type(there.work.kept)())), cluster(), time_limit_s=0.5)
 
 
@@ -125,5 +127,5 @@ def test_bfloat16_whose_error_cannot_be_told_is_refused(embedded: Candidate, mon
     with pytest.raises(BadOption, match="cannot be measured on this machine: no bfloat16 on this processor: "):
         there.workload(cluster())
     stepwise = replace(there, limits=replace(there.limits, metric=parse_metric("top1")))
-    with pytest.raises(BadOption, match="cannot be told from that of int8"):
+    with pytest.raises(BadOption, match="cannot be separated from that of int8"):
         stepwise.workload(cluster())

@@ -86,4 +86,4 @@ latency_ms = 1
     assert {each["runtime"] for each in plan["plans"][0]["usage"]} == {"openvino"}
     cluster.write_text(text.format(runtime='runtime = "onnxruntime"'))
     ran = taglio("plan", out, "--cluster", cluster, "--max-error", "10%", "--time-limit", 1)
-    refused(ran, 'was taken in openvino, device "here" runs onnxruntime', "--runtime onnxruntime")
+    refused(ran, 'was taken in openvino, but device "here" runs onnxruntime', "--runtime onnxruntime")

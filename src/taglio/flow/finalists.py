@@ -1,7 +1,7 @@
-"""The finals: which plans meet float and all-int8, in which places, timed in one run; the fastest that holds wins.
+"""The finals: which plans are timed beside float and all-int8, in which places, in one run; the fastest that keeps the
+limit wins.
 
-Each finalist is a plan in a place, its `Plan.runtime`, and is judged by its error as it is deployed there. Solves
-nothing.
+A finalist is a plan in a place, its `Plan.runtime`, and is judged by its error as deployed there. Solves nothing.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,9 +24,9 @@ from taglio.profile.stopwatch import Effort, Progress, Timed, time_models
 from taglio.quantize.precision import Assignment
 
 Build = Callable[[Assignment], onnx.ModelProto]
-# Solved plans that are timed beside float, all-int8 and those by simple rules.
+# The most solved plans that are timed beside float, all-int8 and the plans by simple rules.
 FINALISTS = 3
-# Medians closer than this on an idle machine do not say which is faster.
+# Medians closer than this factor do not show which is faster, even on an idle machine.
 NOISE = 1.015
 PLAIN = (FLOAT_RUN, "int8")
 
@@ -37,13 +37,13 @@ def same_assignment(one: Tried, other: Tried) -> bool:
 
 
 def key_of(assignment: Assignment) -> tuple[tuple[str, str], ...]:
-    """Equal for equal assignments."""
+    """A key that is equal for equal assignments."""
     return tuple(sorted((block, precision.name) for block, precision in assignment.items()))
 
 
 def finalists(tried: Sequence[Tried], leader: Tried | None) -> dict[str, Tried]:
-    """Of one place, by name: float, all-int8, the fastest solved plans that hold; and the `leader`, or without one all
-    by rules."""
+    """The finalists of one place, by name: float, all-int8 and the fastest solved plans that keep the limit; and the
+    `leader`, or all plans by simple rules if there is none."""
     kept = (*PLAIN, leader.name if leader else "")
     chosen = {each.name: each for each in tried if each.name and (leader is None or each.name in kept)}
     seen = {key_of(each.plan.assignment()) for each in chosen.values()}
@@ -58,9 +58,9 @@ def finalists(tried: Sequence[Tried], leader: Tried | None) -> dict[str, Tried]:
 
 
 def everywhere(by_place: Mapping[str, Mapping[str, Tried]], bases: Mapping[str, float]) -> dict[str, Tried]:
-    """The finalists of all places: of those that were planned in, their own; of the others float, all-int8 and the
-    best plan of the first. `bases` is the error of the float model in each place; those of its first keep their names.
-    """
+    """The finalists of all places: for places that were planned in, their own; for the others float, all-int8 and the
+    best plan of the first. `bases` is the error of the float model in each place; finalists of the first place keep
+    their names."""
     lender, home = next(iter(by_place.items()))
     first = next(iter(bases))
     found: dict[str, Tried] = {}
@@ -75,8 +75,8 @@ def everywhere(by_place: Mapping[str, Mapping[str, Tried]], bases: Mapping[str, 
 
 
 def moved(each: Tried, place: str, base: float, base_there: float) -> Tried:
-    """The same model in another place, of which no table says how long it takes; float is `base` off where it comes
-    from and `base_there` where it goes. It holds where it is expected to keep the limit there."""
+    """The same model in another place, where no table predicts its time; the float model's error is `base` in the old
+    place and `base_there` in the new one. It holds if it is expected to keep the limit there."""
     error = together(left_for_int8(each.error, base), base_there)
     predicted = shifted(each.plan.predicted_error, base, base_there)
     plan = replace(
@@ -97,8 +97,8 @@ def shifted(expected: Interval, base: float, base_there: float) -> Interval:
 def timed_finalists(
     work: Work, build: Build, final: dict[str, Tried], budget_s: float, progress: Progress | None
 ) -> dict[str, Timed]:
-    """What each finalist takes in its place, all in one interleaved run, and the float model in the first place as
-    FLOAT_RUN. A finalist that does not run there leaves `final` no longer as one that holds."""
+    """The times of every finalist in its place, all in one interleaved run, with the float model in the first place as
+    FLOAT_RUN. A finalist that does not run there is marked in `final` as not holding."""
     home = next(iter(final.values())).plan.runtime
     models: dict[str, Callable[[], onnx.ModelProto]] = {FLOAT_RUN: partial(build, {})}
     models |= {name: partial(build, each.plan.assignment()) for name, each in final.items()}
@@ -122,8 +122,8 @@ def timed_finalists(
 
 
 def winner_of(final: Mapping[str, Tried], timed: Mapping[str, Timed]) -> str:
-    """The fastest by the clock among those that hold the bound; float or all-int8 where a plan gains only noise, and
-    float in the first place where what seems faster did not win in rounds that ran both."""
+    """The fastest by the clock among those that keep the limit; float or all-int8 if a plan gains only noise, and float
+    in the first place if the apparent winner did not win in the rounds that ran both."""
     seconds = {name: timed[name].wall.median_s for name, each in final.items() if each.holds and name in timed}
     fastest = min(seconds, key=lambda each: seconds[each])
     plain = [name for name in seconds if final[name].name in PLAIN and seconds[name] <= seconds[fastest] * NOISE]
@@ -142,9 +142,9 @@ def proven(
     answered: dict[str, Answers],
     limits: Limits,
 ) -> str | None:
-    """The fastest finalist that holds the bound as it is deployed, on all held-out inputs; None where none does.
+    """The fastest finalist that keeps the limit as deployed, on all held-out inputs; None if none does.
 
-    `final` and `answered` learn what was measured: of all-int8 for the record, and of every winner until one holds.
+    What was measured is added to `final` and `answered`: for all-int8 in any case, and for each winner until one holds.
     """
     while True:
         holding = [name for name, each in final.items() if each.holds and name in timed]
@@ -165,7 +165,7 @@ def _answer(
     answered: dict[str, Answers],
     limits: Limits,
 ) -> None:
-    """Let `answered` learn what those that are `asked` answer; one that cannot outside of ONNX Runtime is refused."""
+    """Add the answers of the `asked` finalists to `answered`; one that cannot run outside ONNX Runtime is rejected."""
     if not asked:
         return
     models = {name: partial(build, final[name].plan.assignment()) for name in asked}
@@ -183,12 +183,12 @@ def _answer(
 
 
 def plans(final: Mapping[str, Tried], *, holding: bool = False) -> list[str]:
-    """The finalists that are neither float nor all-int8, or those of them that hold."""
+    """The finalists that are neither float nor all-int8; with `holding`, only those that keep the limit."""
     return [name for name, each in final.items() if each.name not in PLAIN and (each.holds or not holding)]
 
 
 def by_the_clock(each: Tried, timed: Timed) -> Tried:
-    """A finalist of which no table says how long it takes: what it took stands for the prediction."""
+    """A finalist whose time no table predicts, with its measured time in place of the prediction."""
     seconds, coverage = timed.wall.median_s, each.plan.predicted_latency_s.coverage
     interval = Interval(seconds, seconds, seconds, coverage)
     return replace(each, plan=replace(each.plan, predicted_latency_s=interval))
@@ -200,7 +200,7 @@ def in_places(
     answered: Mapping[str, Answers],
     results: Sequence[PlaceResult],
 ) -> tuple[InPlace, ...]:
-    """What became of every finalist, and of every place that has none."""
+    """The result of every finalist, and of every place that has none."""
     rows = []
     for name, each in final.items():
         judged = name in answered

@@ -1,9 +1,9 @@
-"""What a run is expected to need of memory, said before it begins. Measures nothing: taglio/memory.py does.
+"""Estimate the memory that a run needs before it begins. Measures nothing: taglio/memory.py does.
 
-What must be there at once is this process, the weights twice (as the model holds them and as kernels pack them), what
-one inference of the largest sample holds between operators, twice (its copies in another layout), and the outputs of
-one sample four times (float, changed, and two of their difference). Whatever more there is, it is held in memory or in
-files as the limit allows: samples, float outputs of other samples, sessions of other variants.
+Needed at once: this process, the weights twice (in the model and packed for kernels), the tensors alive within one
+inference of the largest sample, twice (copies in another layout), and the outputs of one sample four times (float,
+changed, and two for their difference). Everything else (samples, float outputs of other samples, sessions of other
+variants) is held in memory or in files, as the limit allows.
 """
 
 from dataclasses import dataclass
@@ -16,42 +16,42 @@ from taglio.model.load import Model
 from taglio.profile.measure import MIXES
 from taglio.weights import weight_bytes
 
-# Sessions that are timed side by side where there is room: those of a profile.
+# Sessions timed side by side if memory allows: those of a profile.
 _SESSIONS = MIXES + 3
 
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """Bytes: the `least` that a run can do with, and what it would `like`, with all held that is used again."""
+    """Bytes: the `least` that a run can work with, and what it would `like`, to hold everything that is reused."""
 
     least: int
     like: int
 
     def told(self, limit_bytes: int) -> str:
         """One line for the user."""
-        held = "" if self.like <= limit_bytes else "; samples, outputs and sessions are held only as the limit allows"
+        held = "" if self.like <= limit_bytes else "; samples and outputs go to files, sessions open in groups"
         return (
-            f"memory: at least {_size(self.least)} by estimate, {_size(self.like)} with all held at once, "
+            f"memory: estimated need {_size(self.least)}, or {_size(self.like)} to hold everything at once, "
             f"limit {_size(limit_bytes)}{held}"
         )
 
     def refuse(self, name: str, limit_bytes: int) -> None:
-        """Raises BadOption for a limit below the least."""
+        """Raise BadOption for a limit below the least."""
         if self.least > limit_bytes:
             raise BadOption(
-                f"`memory_limit` {_size(limit_bytes)}: {name} needs {_size(self.least)} at least by estimate: "
+                f"`memory_limit` {_size(limit_bytes)}: {name} needs an estimated {_size(self.least)} or more: "
                 "allow that much, or give smaller inputs with `shapes`"
             )
 
 
 def memory_needs(model: Model, graph: Graph, data: Split) -> Needs:
-    """What a run on `data` needs, from the sizes of everything."""
+    """The memory that a run on `data` needs, from the sizes of weights, tensors and samples."""
     weights, between = weight_bytes(model.proto), activation_bytes(graph)
     tensors = graph.tensor_map()
     outputs = sum(tensors[name].float_bytes for name in graph.outputs)
     inputs = sum(tensors[name].float_bytes for name in graph.inputs)
     count, held_out = len(data.calibration.samples) + len(data.held_out.samples), len(data.held_out.samples)
-    # Weights in files are packed while they are read.
+    # Kernels pack weights in files while reading them.
     session = 2 * between + (1 if model.store else 2) * weights
     least = used_bytes() + session + 4 * outputs + inputs
     like = least + (_SESSIONS - 1) * session + held_out * outputs + count * inputs
@@ -59,7 +59,8 @@ def memory_needs(model: Model, graph: Graph, data: Split) -> Needs:
 
 
 def activation_bytes(graph: Graph) -> int:
-    """The most that tensors hold at one time, in float, when blocks run in order and each is freed when it is read."""
+    """The most bytes of float tensors alive at one time, if blocks run in order and each tensor is freed after its last
+    reader."""
     sizes = {tensor.name: tensor.float_bytes for tensor in graph.tensors}
     last = {name: index for index, block in enumerate(graph.blocks) for name in block.inputs}
     last |= dict.fromkeys(graph.outputs, len(graph.blocks))

@@ -45,17 +45,16 @@ def optimize(
 ) -> Result:
     """The fastest form of `model` whose output changes by at most `max_error` on held-out `data`, built and measured.
 
-    `model` is a path, bytes or an `onnx.ModelProto`, `data` what `taglio.Model` takes, as are `settings` (labels,
-    calibration, shapes, preprocess, metric, seed, threads, runtime and more); or `model` is a `taglio.Model`, opened
-    with its data. `max_error` is in the unit of the metric, or of a task how much worse it may be done; several by
-    metric are a dict, such as {"relative-l2": 0.03, "ctc": 0.01}, the first of which steers the search. Blocks that
-    match a pattern of `keep_float` stay float, those of `force_int8` become int8. `scheme` is the int8 form ("auto":
-    the best of several is found), `effort` scales the time given to measuring, `progress` is called with a stage, what
-    is done and the total.
+    `model` is a path, bytes or an `onnx.ModelProto`, with `data` and `settings` (labels, calibration, shapes,
+    preprocess, metric, seed, threads, runtime and more) as for `taglio.Model`; or an opened `taglio.Model`. `max_error`
+    is in the unit of the metric; for a task it is how much worse than float the score may be. Several limits are a dict
+    by metric, such as {"relative-l2": 0.03, "ctc": 0.01}; the first steers the search. Blocks that match a pattern of
+    `keep_float` stay float, those of `force_int8` become int8. `scheme` is the int8 form ("auto": the best of several),
+    `effort` scales the time given to measuring, `progress` is called with a stage, the work done and the total.
 
-    The plan held the bound when measured on held-out inputs and was the fastest of the finalists when timed beside
-    float and all-int8; where nothing in int8 is both, it is the float model. Raises Infeasible where blocks that are
-    forced into int8 break the bound, BadModel, BadData or BadOption for what cannot be used.
+    The plan kept the limit when measured on held-out inputs and was the fastest finalist when timed beside float and
+    all-int8; if no int8 plan does both, the result is the float model. Raises Infeasible if blocks that are forced into
+    int8 break the limit, BadModel, BadData or BadOption for unusable arguments.
 
     >>> result = taglio.optimize(model, max_error=0.02, effort=0.02, scheme="qdq-u8s8-asym-pc")
     >>> result.table.plan.holds(0.02), sorted(result.session().run(images[0]))
@@ -66,7 +65,7 @@ def optimize(
     wanted = read_scheme(scheme)
     if isinstance(model, Work):
         if data is not None or settings:
-            raise BadOption("`model` is opened already: give `data` and settings to taglio.Model")
+            raise BadOption("`model` is already opened: give `data` and settings to taglio.Model instead")
         work = model
     else:
         work = Model(model, data, **steered(max_error, settings))
@@ -80,7 +79,7 @@ def optimize(
     chosen, repairs = places.scheme, tuple[RepairResult, ...]()
     if any(each.scheme == chosen and each.error > limits.max_error for each in places.schemes):
         chosen, repairs = choose_repairs(settled, chosen, limits.metric, progress)
-        settled.kept.forget("builder", but=chosen)  # each holds the weights once more
+        settled.kept.forget("builder", but=chosen)  # each holds a copy of the weights
         clock.lap("repair")
     settled.builder(chosen, progress)
     clock.lap("calibrate")
@@ -147,7 +146,7 @@ def _outcome(
     for index, each in enumerate(decision.tried):
         name = next((name for name, other in final.items() if same_assignment(each, other)), "")
         error = answered[name].error if name in answered else each.error
-        if not isfinite(error):  # lost what it told: nowhere between speed and error
+        if not isfinite(error):  # lost its information: has no place between speed and error
             continue
         points.append(
             Point(
@@ -190,7 +189,7 @@ def _outcome(
 
 
 def _of_stretches(built: Built) -> tuple[str, ...]:
-    """Where a model computes in which precision, where it mixes them."""
+    """The precision of each stretch, for a model that mixes them."""
     if not built.stretches:
         return ()
     *inner, last = built.stretches

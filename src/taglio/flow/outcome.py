@@ -1,4 +1,4 @@
-"""What an optimisation ends with: float, all-int8 and the plan side by side. Values only."""
+"""The outcome of an optimisation: float, all-int8 and the plan side by side. Values only."""
 
 from dataclasses import dataclass
 
@@ -15,11 +15,11 @@ from taglio.runtimes.onnxruntime import NAME
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One way to run the model. Latencies in seconds, timed side by side; error on the held-out inputs.
+    """One form of the model. Latencies in seconds, timed side by side; error on the held-out inputs.
 
-    `accuracy` is the task's value on the held-out labels where the data has any, or top-1. `error` is that of the worst
-    of `parts`, `judged` what is held against the bound (Tally.judged), and `interval` where the error lies for other
-    inputs like these in nine of ten cases. `others` are the further metrics that are bounded.
+    `accuracy` is the task's value on the held-out labels if the data has any, or top-1. `error` is that of the worst of
+    `parts`, `judged` the value compared with the limit (Tally.judged), and `interval` where the error lies for similar
+    inputs in nine of ten cases. `others` are the other limited metrics.
     """
 
     name: str
@@ -38,17 +38,17 @@ class Variant:
 
     @property
     def lost(self) -> str:
-        """The first part that lost what it told, and what; "" where none did. No bound allows that."""
+        """The first part that lost information, and what was lost; "" if none did. No limit allows that."""
         return next((f"{each.name} {each.lost}" for each in self.parts if each.lost), "")
 
     def holds(self, max_error: float) -> bool:
-        """Whether it keeps the bound."""
+        """Whether the error is within the limit."""
         return (self.error if self.judged is None else self.judged) <= max_error and not self.lost
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A plan that was tried: where it lies between speed and error. `measured_s` is None where it was not timed."""
+    """A plan that was tried, with its speed and error. `measured_s` is None if it was not timed."""
 
     name: str
     predicted_s: float
@@ -60,8 +60,8 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class InPlace:
-    """A finalist in a place of this machine, or a place that is out. `error` is as it is deployed there where it was
-    `judged`, else what the search expects; `latency_s` None where it was not timed. `reason` says why it is out."""
+    """A finalist in a place of this machine, or a place that is out. `error` is as deployed there if `judged`, else as
+    expected by the search; `latency_s` is None if it was not timed. `reason` says why it is out."""
 
     name: str
     runtime: str
@@ -74,10 +74,10 @@ class InPlace:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of one optimisation. Errors are losses of `metric` (error/loss.py); `doubt` says by how much seconds
-    may be off where the machine was busy. `notes` say what else makes the figures less sure. `places` are what was
-    timed in each place where the runtime was taglio's to choose; `curve` is what larger limits are predicted to give,
-    `costly` the blocks that cost the most error alone."""
+    """The result of one optimisation. Errors are losses of `metric` (error/loss.py); `doubt` says by how much times may
+    be off because the machine was busy, `notes` what else makes the figures less sure. `places` lists the timings in
+    each place if taglio chose the runtime; `curve` is what larger limits are predicted to give, `costly` the blocks
+    with the largest error alone in int8."""
 
     model: str
     model_sha256: str
@@ -106,11 +106,11 @@ class Outcome:
 
     @property
     def accuracy_title(self) -> str:
-        """What the variants' `accuracy` is."""
+        """Heading of the variants' `accuracy`."""
         return self.metric.name if self.metric.labelled else "accuracy"
 
     def accuracy_text(self, value: float) -> str:
-        """An accuracy as the user reads it."""
+        """An accuracy formatted for the user."""
         return self.metric.told(value) if self.metric.labelled else f"{value:.2%}"
 
     def __str__(self) -> str:
@@ -138,7 +138,7 @@ class Outcome:
     costly: tuple[Alone, ...] = ()
 
     def predicted(self, each: Variant) -> bool:
-        """Whether the profile that is kept predicts a variant: others' times are no predictions."""
+        """Whether the stored profile predicts this variant; times in other runtimes are no predictions."""
         return each.runtime == self.conditions.runtime
 
 

@@ -33,15 +33,15 @@ from taglio.runtimes.openvino import BF16, MIXED
 from taglio.runtimes.places import refusal
 
 _ROUNDS = 5
-# Looser than a plan needs by so much, so that rounding does not forbid it.
+# Loosens a limit slightly, so that rounding does not forbid a plan exactly at it.
 _ROUNDING = 1.001
 _IN_FLOAT32 = "profile it with `runtime` openvino or onnxruntime"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Candidate:
-    """A model to be placed: its work, error model, limits, requests a second, and its profiles by the name of a device
-    or of the file that a cluster file names; `measured` is the profile of this machine."""
+    """A model to be placed: its work, error model, limits and request rate (`rate_per_s`), and profiles by the name of
+    a device or of the file named in the cluster file; `measured` is the profile of this machine."""
 
     name: str
     work: Work
@@ -52,8 +52,8 @@ class Candidate:
     profiles: Mapping[str, Profile]
 
     def workload(self, cluster: Cluster, slack: float = 1.0) -> Workload:
-        """What the planner needs of it. Raises BadArtifact for a device without a profile, Infeasible where a runtime
-        takes all of the error bound by itself."""
+        """The planner's view of the model. Raises BadArtifact for a device without a profile, Infeasible if a runtime
+        alone uses the whole error limit."""
         profiles = {device: in_components(each) for device, each in self.device_profiles(cluster).items()}
         graph, limits = self.work.graph.placeable(self.limits.max_steps), self.limits
         bases = self.bases(profiles)
@@ -61,25 +61,25 @@ class Candidate:
         return with_error(work, limits.max_error, slack)
 
     def bases(self, profiles: Mapping[str, Profile]) -> dict[str, float]:
-        """The error of the float model on the devices whose runtime does not compute in float32. Raises Infeasible
-        where it takes the whole bound, BadOption where it cannot be found out here."""
+        """The float model's error on the devices whose runtime does not compute in float32. Raises Infeasible if it
+        uses the whole limit, BadOption if it cannot be measured here."""
         there = [device for device, each in profiles.items() if each.conditions.runtime == BF16]
         if not there:
             return {}
         base, metric, bound = self.base(there[0]), self.limits.metric, self.limits.max_error
         if bound is not None and not left_for_int8(bound, base):
             raise Infeasible(
-                f'device "{there[0]}" computes in {BF16}, where float itself has {metric.title} '
-                f"{metric.text(base, 2)}, {metric.limit(bound, 2)} asked for: {_IN_FLOAT32}"
+                f'device "{there[0]}" computes in {BF16}, where the float model alone has {metric.title} '
+                f"{metric.text(base, 2)} (allowed: {metric.limit(bound, 2)}): {_IN_FLOAT32}"
             )
         return dict.fromkeys(there, base)
 
     def base(self, device: str) -> float:
-        """The error of the float model in bfloat16, as it is on `device`."""
+        """The error of the float model in bfloat16, as on `device`."""
         metric = self.limits.metric
         if not metric.smooth:
             raise BadOption(
-                f'device "{device}" computes in {BF16}, whose part in {metric.title} cannot be told from that of int8: '
+                f'device "{device}" computes in {BF16}, whose {metric.title} cannot be separated from that of int8: '
                 f"{_IN_FLOAT32}"
             )
         float_s = next(each.wall.median_s for each in self.measured.runs if each.name == FLOAT_RUN)
@@ -97,10 +97,9 @@ class Candidate:
         )
 
     def device_profiles(self, cluster: Cluster) -> dict[str, Profile]:
-        """A profile for every device, measured or scaled, in the runtime of the device. Raises BadArtifact for a
-        missing or unfit one, or one taken in another runtime than the cluster file gives the device; seconds that are
-        another device's, scaled, are an assumption and may be.
-        """
+        """A profile for every device, measured or scaled, in the device's runtime. Raises BadArtifact for a missing or
+        unsuitable profile, or one taken in another runtime than the cluster file gives the device; scaled times of
+        another device are an assumption and may be of another runtime."""
         found, owners = {}, {device.profile: device.name for device in cluster.devices}
         for device in cluster.devices:
             file, factor = source(cluster, device)
@@ -109,28 +108,27 @@ class Candidate:
                 known = self.measured
             if known is None:
                 raise BadArtifact(
-                    f'device "{device.name}" has no profile of {self.work.name}: give the one that was measured there '
+                    f'device "{device.name}" has no profile of {self.work.name}: give the one measured there '
                     f'as {file}, or write scale = {{ of = "profile.json", factor = 3.0 }} in the cluster file'
                 )
             if known.scheme != self.measured.scheme:
                 raise BadArtifact(
-                    f"{file}: has scheme {known.scheme}, this machine's profile {self.measured.scheme}: "
+                    f"{file}: has scheme {known.scheme}, but this machine's profile has {self.measured.scheme}: "
                     "profile both under one `scheme`"
                 )
             if known.conditions.runtime == MIXED:
                 raise BadArtifact(
-                    f"{file}: was taken in {MIXED}, whose stretches are of the whole model on one machine: "
-                    f"{_IN_FLOAT32}"
+                    f"{file}: was taken in {MIXED}, whose stretches need the whole model on one machine: {_IN_FLOAT32}"
                 )
             if device.runtime and device.runtime != known.conditions.runtime:
                 if not device.assumed:
                     raise BadArtifact(
-                        f'{file}: was taken in {known.conditions.runtime}, device "{device.name}" runs '
+                        f'{file}: was taken in {known.conditions.runtime}, but device "{device.name}" runs '
                         f"{device.runtime}: profile it with `runtime` {device.runtime}, or leave runtime out of the "
                         "cluster file"
                     )
                 known = replace(known, conditions=replace(known.conditions, runtime=device.runtime))
-            # A component elsewhere waits for what it reads, unlike a run of a profile, which follows another.
+            # A component on another device waits for its inputs; the runs of a profile follow each other directly.
             if device.name != cluster.start:
                 known = replace(known, overhead_s=known.overhead_s + known.conditions.waking_s)
             found[device.name] = known if factor == 1.0 else scaled(known, factor)
@@ -155,8 +153,8 @@ def candidate(
     min_rate_per_s: float | None = None,
     max_steps: int = 1,
 ) -> Candidate:
-    """A model to be placed on a cluster, under limits; `max_error` is in the metric's unit. Devices have memory for the
-    states of a session of `max_steps`.
+    """A model to be placed on a cluster, under limits; `max_error` is in the metric's unit. Devices must have memory
+    for the states of a session of `max_steps` steps.
 
     `profile` is of this machine, `profiles` those of other devices by name. `pins` and `keep_off` are DEVICE=PATTERN.
     Raises BadOption.
@@ -180,7 +178,7 @@ def by_device(graph: Graph, argument: str, texts: Sequence[str]) -> tuple[tuple[
 
 
 def source(cluster: Cluster, device: Device) -> tuple[str, float]:
-    """The profile file that a device's times come from, and what they are multiplied by."""
+    """The profile file with a device's times, and the factor on them."""
     factor = 1.0
     names = {each.name: each for each in cluster.devices}
     while device.scale_of is not None:
@@ -202,12 +200,12 @@ def place(
     time_limit_s: float = 20.0,
     progress: Progress | None = None,
 ) -> Answer:
-    """The best plans of models on the devices of a cluster whose measured errors hold.
+    """The best plans of models on the devices of a cluster whose measured errors keep the limits.
 
     `cluster` is the path of a cluster file or a Cluster, `objective` "latency", "throughput", "energy", "sum", weights
-    ("latency=1,energy=0.5") or several in order ("throughput,energy"). `running` are plans to move away from only if
-    that pays; the search ends within `gap` of the proven optimum or after `time_limit_s`. Nothing is timed here: times
-    are the profiles'. Raises Infeasible.
+    ("latency=1,energy=0.5") or several in order ("throughput,energy"). `running` are deployed plans, left only if
+    moving blocks pays; the search ends within `gap` of the proven optimum or after `time_limit_s`. Nothing is timed
+    here: times come from the profiles. Raises Infeasible.
 
     >>> answer = taglio.place(taglio.candidate(model, profile, error, max_error=0.02), cluster, time_limit_s=2.0)
     >>> answer.plans[0].start
@@ -218,7 +216,7 @@ def place(
         cluster = cluster_file.load(Path(cluster))
     if isinstance(objective, str):
         objective = parse_objective(objective)
-    for each in candidates:  # measuring errors takes long: first what can be refused without
+    for each in candidates:  # measuring errors is slow: first refuse what needs no measurement
         each.bases(each.device_profiles(cluster))
     meters = [_Meter(each, progress) for each in candidates]
     refusals: list[Infeasible] = []
@@ -240,7 +238,7 @@ def place(
         if answer is None:
             raise refusals[0]
     else:
-        # What runs may break the bound as predicted, and hold as measured: it is among the first that may be chosen.
+        # A running plan may break the limit as predicted yet keep it as measured: it is also a first choice.
         slacks = [1.0] * len(candidates)
         for index, (plan, bound) in enumerate(zip(running.plans if running is not None else (), bounds, strict=False)):
             if 0.0 < bound < inf and isfinite(plan.predicted_error.high):
@@ -261,7 +259,7 @@ def place(
 
 
 def _none_holds(candidates: Sequence[Candidate], tried: Sequence[tuple[Answer, Sequence[float]]]) -> str:
-    """Why no plan that was tried will do: how near the nearest comes, and whose bound it breaks most."""
+    """Why no plan tried is good enough: how close the best comes, and whose limit it breaks most."""
 
     def shares(errors: Sequence[float]) -> list[tuple[float, str]]:
         bounded = [(error, each) for error, each in zip(errors, candidates, strict=True) if each.limits.max_error]
@@ -269,11 +267,11 @@ def _none_holds(candidates: Sequence[Candidate], tried: Sequence[tuple[Answer, S
 
     share, name = min(max(shares(errors)) for _, errors in tried)
     whose = f" of {name}" if len(candidates) > 1 and name else ""
-    return f"no plan that was tried keeps the error bound{whose}, the best reaches {share:.2f} x it: raise `max_error`"
+    return f"no plan tried keeps the error limit{whose}; the best has {share:.2f} x the limit: raise `max_error`"
 
 
 def loosen_error(workload: Workload, factor: float) -> Workload:
-    """A workload whose error may be `factor` times as large; what measuring has loosened already stays so."""
+    """A workload whose error may be `factor` times as large; a limit already loosened by measuring stays loosened."""
     assert workload.error is not None, "models come here with an error model"
     known = workload.noise_limits or {}
     bounds = {
@@ -286,7 +284,7 @@ def loosen_error(workload: Workload, factor: float) -> Workload:
 
 
 def with_error(workload: Workload, max_error: float | None, slack: float = 1.0) -> Workload:
-    """A workload with another error bound, of which int8 has what the runtimes of devices leave."""
+    """A workload with another error limit, of which int8 gets what the devices' runtimes leave."""
     if max_error is None:
         return workload
     assert workload.error is not None, "models come here with an error model"
@@ -305,7 +303,7 @@ def pareto(
     time_limit_s: float = 4.0,
     progress: Progress | None = None,
 ) -> Front:
-    """Plans of all models that trade latency for error, energy or throughput; `time_limit_s` is for one placement."""
+    """Plans of all models that trade latency for error, energy or throughput; `time_limit_s` is per placement."""
 
     def plan(works: Sequence[Workload], objective: Objective) -> Answer:
         return solve(works, cluster, objective, gap=gap, time_limit_s=time_limit_s)
@@ -315,14 +313,15 @@ def pareto(
 
 
 def moving_from(plans: Sequence[Plan], cost_s: float, objective: Objective, cluster: Cluster) -> Running:
-    """Plans that run, where moving a block costs `cost_s` seconds: in the objective's unit, of energy at the largest
-    power of a device."""
+    """Running plans, where moving a block costs `cost_s` seconds, converted to the objective's unit; energy counts at
+    the largest power of a device."""
     goal, watts = objective.last.goal, max(device.active_watts for device in cluster.devices)
     return Running(tuple(plans), cost_s * (goal.latency + goal.energy * watts))
 
 
 class _Meter:
-    """Measures plans' errors on all held-out inputs; what is quantised for the wire alone by running the very model."""
+    """Measures plans' errors on all held-out inputs; a plan with tensors quantised only for the wire is measured by
+    running the built model."""
 
     def __init__(self, each: Candidate, progress: Progress | None) -> None:
         self._work, self._build = each.work, each.work.builder(each.measured.scheme, progress).build

@@ -1,4 +1,4 @@
-"""Plans for several devices from the folders of models, and back into them. Solves nothing."""
+"""Plans for several devices, from the workspaces of models and back into them. Solves nothing."""
 
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -24,14 +24,14 @@ from taglio.profile.stopwatch import Progress
 from taglio.transaction import changing
 
 CLUSTER, PARETO = "cluster", "pareto"
-# Limits of the first model that hold for the others too.
+# Limits of the first model that also apply to the others.
 _SHARED = ("keep_float", "force_int8", "max_latency_s", "max_energy_j", "min_rate_per_s", "max_steps")
 _LIMIT_S, _POINT_LIMIT_S, _QUICK_S = 20.0, 4.0, 3.0
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterFile:
-    """The cluster that a plan was made for, as it was written."""
+    """The cluster file that a plan was made for, as written."""
 
     file: str
     text: str
@@ -40,7 +40,7 @@ class ClusterFile:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Another model to place on the same devices: its folder and limits."""
+    """Another model to place on the same devices: its workspace and limits."""
 
     folder: Path
     max_error: float
@@ -49,7 +49,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Placed:
-    """Plans for a cluster, the names of their models, and what else was asked."""
+    """Plans for a cluster, the names of their models, and the explanations and changes that were requested."""
 
     answer: Answer
     names: tuple[str, ...]
@@ -58,7 +58,7 @@ class Placed:
 
 
 def opened(path: Path, scenario: str | None) -> tuple[Cluster, ClusterFile]:
-    """The cluster of a file, and the file as it was written."""
+    """The cluster of a file, and the file as written."""
     cluster = cluster_file.load(path, scenario)
     return cluster, ClusterFile(str(path), path.read_text(encoding="utf-8"), scenario)
 
@@ -78,7 +78,7 @@ def reopened(folder: Path, cluster: Cluster, **limits: Any) -> Candidate:
 def _opened_all(
     stack: ExitStack, cluster: Cluster, folder: Path, others: Sequence[Wanted], limits: dict[str, Any]
 ) -> tuple[list[Path], list[Candidate]]:
-    """The model in `folder` and the others, with their folders, which are held while `stack` is open."""
+    """The model in `folder` and the others, with their folders, which stay locked while `stack` is open."""
     folders = [stack.enter_context(changing(each)) for each in (folder, *(other.folder for other in others))]
     candidates = [reopened(folders[0], cluster, **limits)]
     shared = {name: limits[name] for name in _SHARED if name in limits}
@@ -104,10 +104,10 @@ def place(
     progress: Progress | None = None,
     **limits: Any,
 ) -> Placed:
-    """Place the model in `folder`, and `others`, on the devices of a cluster file; `limits` are of the first.
+    """Place the model in `folder`, and `others`, on the devices of a cluster file; `limits` are for the first.
 
-    `running` names a plan to move away from only if that pays. `explain` also finds what limits cost and the runner-up,
-    `changes` what would be if.
+    `running` names a deployed plan, left only if moving blocks pays. `explain` also finds what each limit costs and the
+    runner-up; `changes` are what-if changes to the cluster, planned as well.
     """
     aim = parse_objective(objective)
     cluster, used = opened(cluster_path, scenario)
@@ -178,9 +178,9 @@ def pareto(
 
 
 def _reread(folder: Path, graph: Graph, name: str) -> Plan:
-    """A plan of the same model from a file."""
+    """A plan of the same model, read from a file."""
     path = Path(name) if Path(name).exists() else folder / name
     known = artifact.load(path, PLAN, Plan, model_sha256=graph.model_sha256)
     if {each.block for each in known.placements} != {block.name for block in graph.blocks}:
-        raise BadOption(f"{path}: places other blocks than the model has: plan again without `running`")
+        raise BadOption(f"{path}: its blocks are not those of the model: plan again without `running`")
     return known
