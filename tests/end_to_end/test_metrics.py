@@ -139,7 +139,7 @@ def test_a_task_with_labels_bounds_the_plan_and_further_metrics_beside_it(profil
     refused(taglio("plan", profiled, "--max-error", "2%", "--max-error", "3%"), "is given twice")
     refused(
         taglio("plan", profiled, "--max-error", "2%", "--max-error", "relative-l2=0.01%", "--force-int8", "*"),
-        "tokens loss at most 2.00%, error at most 0.0100%: the best breaks a limit by a factor of",
+        "tokens loss at most 2.00%, error at most 0.0100%: the best exceeds a limit by a factor of",
         code=3,
     )
     refused(taglio("plan", profiled, "--max-error", "2%", "--max-error", "recall:k=5000=1%"), "it takes at least 5001")

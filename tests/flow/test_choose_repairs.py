@@ -64,8 +64,8 @@ def test_quantize_repairs_what_is_named(tmp_path: Path, capsys: pytest.CaptureFi
     ("more", "said"),
     [
         (["--repair", "magic"], '"magic" is none of ranges, rounding, bias'),
-        (["--repair", "bias", "--method", "dynamic"], "only the static method"),
-        (["--repair", "bias", "--scheme", "qoperator-u8s8"], "only the static method with a qdq scheme"),
+        (["--repair", "bias", "--method", "dynamic"], "repairs need the static method"),
+        (["--repair", "bias", "--scheme", "qoperator-u8s8"], "repairs need the static method and a qdq scheme"),
     ],
 )
 def test_what_cannot_be_repaired_is_said(

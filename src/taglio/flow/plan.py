@@ -42,9 +42,9 @@ from taglio.profile.stopwatch import Effort, Progress, Timed, time_models
 from taglio.quantize.effective import effective
 from taglio.quantize.precision import Assignment, Precision
 
-# A limit on the metric, or limits by the name of a metric.
+# One limit on the metric, or limits by metric name.
 Bounds = float | Mapping[str, float]
-# Times that the tables are refined by what was timed; once where that takes longer than _PATIENCE_S.
+# How often timings of plans refine the tables; once if that takes longer than _PATIENCE_S.
 _ROUNDS = 2
 _PATIENCE_S = 60.0
 _VERIFY_SAMPLES, _VERIFY_S = 32, 30.0
@@ -52,10 +52,11 @@ _VERIFY_SAMPLES, _VERIFY_S = 32, 30.0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Decision:
-    """The plan, the finalists by name, timed side by side, which of them won, all that was tried, and the profile and
-    the error model with what was learnt of them.
+    """The plan, the finalists by name, their timings side by side, the winner, everything tried, and the profile and
+    error model refined by the results.
 
-    `answers` are of the float model, all-int8 and the winner as they are deployed; the others' errors are the search's.
+    `answers` are those of the float model, all-int8 and the winner as deployed; the errors of the others come from the
+    search.
     """
 
     plan: Plan
@@ -68,14 +69,15 @@ class Decision:
     error: ErrorModel
 
     def ahead(self) -> float:
-        """How many times as fast the float model is where the profile was taken as where float is compared."""
+        """How many times as fast the float model is in the place of the profile as in the place where float is
+        compared."""
         place = self.profile.conditions.runtime
         there = [name for name, each in self.finalists.items() if each.name == FLOAT_RUN and each.plan.runtime == place]
         seconds = [self.timed[name].wall.median_s for name in there if name in self.timed]
         return self.timed[FLOAT_RUN].wall.median_s / seconds[0] if seconds else 1.0
 
     def doubt(self) -> str | None:
-        """What to say where the machine was busy while the profile or the finalists were timed."""
+        """A warning if the machine was busy while the profile or the finalists were timed."""
         last = max(each.others for each in self.timed.values())
         conditions = self.profile.conditions
         return doubt(max(last, conditions.others), conditions.reference_half_s)
@@ -95,12 +97,12 @@ def plan(
     effort: float = 1.0,
     progress: Progress | None = None,
 ) -> Plan:
-    """The fastest plan whose error, measured on held-out inputs, is at most `max_error` (in the metric's unit; or
-    several by metric, such as {"relative-l2": 0.03, "ctc": 0.01}).
+    """The fastest plan whose error, measured on held-out inputs, is at most `max_error` (in the metric's unit; several
+    limits are a dict by metric, such as {"relative-l2": 0.03, "ctc": 0.01}).
 
-    The finalists are timed beside float and all-int8, as `taglio.optimize` does. `keep_float` and `force_int8` are
-    name patterns of blocks; `pins` ("DEVICE=PATTERN"), or `cuts` (tensors) and `devices`, place blocks by hand.
-    Raises Infeasible where no plan keeps the bound.
+    The finalists are timed beside float and all-int8, as in `taglio.optimize`. `keep_float` and `force_int8` are name
+    patterns of blocks; `pins` ("DEVICE=PATTERN"), or `cuts` (tensors) and `devices`, place blocks by hand. Raises
+    Infeasible if no plan keeps the limit.
 
     >>> plan = taglio.plan(model, profile, error, max_error=0.02, effort=0.02)
     >>> plan.measured_error <= 0.02
@@ -115,12 +117,12 @@ def plan(
 
 
 def by_hand(work: Work, chosen: Plan, places: Mapping[str, str]) -> Plan:
-    """A plan whose blocks are placed as said."""
+    """A plan with its blocks placed by hand."""
     return replace(chosen, placements=placements(work.graph, chosen.assignment(), places))
 
 
 def steered(max_error: Bounds, settings: dict[str, Any]) -> dict[str, Any]:
-    """`settings` of a model with a metric: the first that is bounded, where none is named and none bounded without a
+    """`settings` with a metric: the first limited one, if `settings` names none and no limit is without a metric's
     name."""
     if isinstance(max_error, Mapping) and max_error and "" not in max_error:
         return {"metric": next(iter(max_error)), **settings}
@@ -130,8 +132,8 @@ def steered(max_error: Bounds, settings: dict[str, Any]) -> dict[str, Any]:
 def limits_for(
     work: Work, max_error: Bounds | None, keep_float: Sequence[str] = (), force_int8: Sequence[str] = ()
 ) -> Limits:
-    """Limits from name patterns, and from a bound in the metric's unit, or several by metric ("": the set-up's). Raises
-    BadOption."""
+    """Limits from name patterns and from one limit in the metric's unit, or several by metric ("": the set-up's).
+    Raises BadOption."""
     given = dict(max_error) if isinstance(max_error, Mapping) else {} if max_error is None else {"": max_error}
     bounds = {name: number("max_error", value) for name, value in given.items()}
     names = (patterns("keep_float", keep_float), patterns("force_int8", force_int8))
@@ -141,8 +143,8 @@ def limits_for(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Explored:
-    """What was planned in one place: plans that were tried, with errors as they would be there, the fastest by the
-    clock, the profile refined around it and the error model corrected by what was measured."""
+    """The result of planning in one place: the plans tried, with their errors in that place, the fastest by the clock,
+    the profile refined around it and the error model corrected by the measurements."""
 
     tried: list[Tried]
     leader: Tried | None
@@ -162,8 +164,8 @@ def decide(
 ) -> Decision:
     """Plan in each place that was `measured`, and let the clock choose among the finalists of all places.
 
-    `bases` are the places where a model may end, the first where float is compared, with the error of the float model
-    in each; by default those that were measured.
+    `bases` gives the error of the float model in each place where a model may be deployed; the first is where float is
+    compared. Default: the measured places.
     """
     if limits.max_error is None:
         raise BadOption("`max_error` is missing: give the worst that is allowed, such as 0.01 for 1 %")
@@ -224,13 +226,13 @@ def _explored(
     progress: Progress | None,
 ) -> Explored:
     """Plan, time the plans' kernels, refine the profile around the fastest, plan again; in the place of the set-up,
-    whose float model is `base` off.
+    where the float model has the error `base`.
 
-    A plan's prediction depends on kernels with the layouts that it has, and the random mixes of the profile are far
-    from it. Choices by simple rules are timed too: what the tables misjudge, the clock finds.
+    A plan's prediction depends on the layouts that its kernels use, and the random mixes of the profile are far from
+    it. Plans by simple rules are timed too: where the tables are wrong, the clock shows it.
     """
     inner, (meter, full) = _within(limits, base), meters
-    assert inner.max_error is not None, "decide needs a bound"
+    assert inner.max_error is not None, "decide needs a limit"
     study = model
     tried = _searched(work, measured, model, inner, meter, progress, full=full)
     model = corrected(study, work.graph, tried, inner.max_error)
@@ -254,14 +256,15 @@ def _explored(
 
 
 def _within(limits: Limits, base: float) -> Limits:
-    """What is left of `limits` for int8 in a place whose float model is `base` off."""
+    """The part of `limits` left for int8 in a place where the float model has the error `base`."""
     if limits.max_error is None:
         return limits
     return replace(limits, max_error=left_for_int8(limits.max_error, base))
 
 
 def _deployed(each: Tried, limits: Limits, base: float) -> Tried:
-    """A plan as it is expected in a place whose float model is `base` off, under the whole `limits`."""
+    """A plan as expected when deployed in a place where the float model has the error `base`, under the full
+    `limits`."""
     error = together(each.error, base)
     predicted = shifted(each.plan.predicted_error, 0.0, base)
     return replace(
@@ -270,13 +273,13 @@ def _deployed(each: Tried, limits: Limits, base: float) -> Tried:
 
 
 def _none_but_plain(final: Mapping[str, Tried], winner: str | None) -> bool:
-    """Whether no plan holds where some were thought to, and float or all-int8 is left."""
+    """Whether only float or all-int8 is left although some plans were expected to hold."""
     plain = winner is None or final[winner].name in PLAIN
     return plain and bool(plans(final)) and not plans(final, holding=True)
 
 
 def _chosen(work: Work, winner: Tried, tried: Sequence[Tried]) -> Plan:
-    """The winner's plan with what was measured of it."""
+    """The winner's plan with its measured results."""
     chosen = replace(winner.plan, measured_error=winner.error, shapes=work.measured_shapes)
     if not winner.name:
         return chosen
@@ -296,16 +299,16 @@ def _searched(
     *,
     full: ErrorMeter | None = None,
 ) -> list[Tried]:
-    """Float, all-int8, simple rules and the plans of the search, each with its measured error.
+    """Float, all-int8, plans by simple rules and by the search, each with its measured error.
 
-    Where nothing holds on `meter`, `full` decides. Raises Infeasible where nothing holds there either.
+    If nothing holds on `meter`, `full` decides. Raises Infeasible if nothing holds there either.
     """
     tried = search(work.graph, measured, model, limits, meter.error, progress=progress)
     kept = {name for name in limits.float_blocks if not work.graph.block(name).movement}
     for name, assignment in _rules(work.graph, measured, model, limits, meter).items():
         value = meter.error(assignment) if assignment else 0.0
         candidate = unsolved(name, work.graph, measured, model, limits, assignment, value)
-        # ONNX Runtime runs a weightless float block between int8 ones in int8: not what a pin to float asks for.
+        # ONNX Runtime runs a weightless float block between int8 ones in int8, which would break a pin to float.
         tried.append(replace(candidate, holds=candidate.holds and not kept & set(assignment)))
     if not any(each.holds for each in tried):
         if full is not None and full is not meter:
@@ -318,12 +321,13 @@ def _searched(
 def _rules(
     graph: Graph, measured: Profile, model: ErrorModel, limits: Limits, meter: ErrorMeter
 ) -> dict[str, Assignment]:
-    """Distinct assignments that need no solver: float, all int8, only what has weights in int8; these two with the most
-    damaging excluded until the bound holds; and the blocks with most FLOPs, as many as the bound admits."""
+    """Distinct assignments that need no solver: float, all int8, only blocks with weights in int8; the latter two with
+    the most damaging blocks excluded until the limit holds; and the blocks with the most FLOPs, as many as the limit
+    allows."""
     whole = next(each for each in measured.precisions if each.form == "whole")
     everything = pure_assignments(graph, measured.precisions)["int8"]
     pinned = {name: precision for name, precision in everything.items() if name not in limits.float_blocks}
-    # Weightless blocks gain little in int8, and what they cost at their boundaries the tables know least.
+    # Weightless blocks gain little in int8, and the tables are least sure of the cost of their boundaries.
     weighted = {
         name: precision
         for name, precision in pinned.items()
@@ -350,8 +354,9 @@ def _rules(
 def meters(
     work: Work, profile: Profile, limits: Limits, progress: Progress | None = None
 ) -> tuple[ErrorMeter, ErrorMeter]:
-    """Of a plan's error while searching, on the first _VERIFY_SAMPLES held-out inputs or fewer where those take longer
-    than _VERIFY_S, and as many as the metrics need; and on all of them: the same one where those are all."""
+    """Two meters of a plan's error: one for searching, on the first _VERIFY_SAMPLES held-out inputs, or fewer if those
+    take longer than _VERIFY_S, but as many as the metrics need; and one on all inputs (the same meter if those are
+    all)."""
     work = work.settled(profile.scheme, progress)
     switchable = work.switchable(profile.scheme, progress=progress)
     limit = inf if limits.max_error is None else limits.max_error
@@ -367,20 +372,20 @@ def meters(
 
 
 def _infeasible(limits: Limits, reached: float) -> Infeasible:
-    """The refusal where no plan holds; `reached` is the smallest error of those tried."""
-    pins = f"with {len(limits.int8_blocks)} blocks held in int8 " if limits.int8_blocks else ""
+    """The error if no plan holds; `reached` is the smallest error of those tried."""
+    pins = f"with {len(limits.int8_blocks)} blocks forced to int8 " if limits.int8_blocks else ""
     assert limits.max_error is not None
     metric = limits.metric
     if limits.also:
         bounds = [Bound(metric, limits.max_error), *limits.also]
         told = ", ".join(f"{each.metric.title} {each.metric.limit(each.max_error)}" for each in bounds)
         return Infeasible(
-            f"no plan {pins}keeps {told}: the best breaks a limit by a factor of {bounds[0].share(reached):.2f}; raise "
-            "the limits with `max_error`, or hold fewer blocks in int8"
+            f"no plan {pins}keeps {told}: the best exceeds a limit by a factor of {bounds[0].share(reached):.2f}: "
+            "raise the limits with `max_error`, or force fewer blocks to int8"
         )
     return Infeasible(
         f"no plan {pins}keeps the {metric.title} {metric.limit(limits.max_error)}: "
-        f"the best has {metric.text(reached)}; allow that much with `max_error`, or hold fewer blocks in int8"
+        f"the best has {metric.text(reached)}: allow that much with `max_error`, or force fewer blocks to int8"
     )
 
 

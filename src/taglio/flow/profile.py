@@ -1,4 +1,4 @@
-"""The profile stage: which scheme, then seconds by block and form. Times nothing itself."""
+"""The profile stage: choose a scheme, then measure seconds by block and form. Times nothing itself."""
 
 from taglio.arguments import number, positive
 from taglio.error.loss import RELATIVE
@@ -14,7 +14,7 @@ from taglio.quantize.scheme import Scheme, parse_scheme
 from taglio.runtimes.onnxruntime import NAME
 
 AUTO = "auto"
-# The relative L2 that scheme "auto" is chosen for where a profile comes before any bound.
+# Relative L2 limit for which scheme "auto" is chosen when a profile is taken before any limit is known.
 DEFAULT_BOUND = 0.01
 
 
@@ -28,9 +28,9 @@ def profile(
 ) -> Profile:
     """Measure seconds per block and form, inside the whole model.
 
-    `scheme` is the int8 form, such as "qdq-u8s8-asym-pc"; "auto" measures the sensible ones and takes the best for a
-    relative L2 error of `max_error`. `effort` scales the time given to measuring; `progress` is called with a stage,
-    what is done and the total.
+    `scheme` is the int8 form, such as "qdq-u8s8-asym-pc"; "auto" measures several and takes the best for a relative L2
+    error of `max_error`. `effort` scales the time given to measuring; `progress` is called with a stage, the work done
+    and the total.
 
     >>> profile = taglio.profile(model, scheme="qdq-u8s8-asym-pc", effort=0.02)
     >>> str(profile.scheme), len(profile.runs) > 10
@@ -43,7 +43,7 @@ def profile(
 
 
 def profile_as(work: Work, scheme: Scheme, effort: float = 1.0, progress: Progress | None = None) -> Profile:
-    """The same under a scheme that is decided and tried."""
+    """The profile under a scheme that was already chosen and tried."""
     return measure(
         work.model,
         work.graph,
@@ -67,15 +67,15 @@ def layers(work: Work, profile: Profile, cut_at: Cut, progress: Progress | None 
 
 
 def only_onnxruntime(runtime: str) -> str:
-    """ONNX Runtime, which layers alone are timed in. Raises BadOption where another runtime was asked for: `taglio
-    compare` tells OpenVINO's parts."""
+    """ONNX Runtime, the only runtime that times layers alone. Raises BadOption if another was requested: for OpenVINO
+    use `taglio compare`."""
     if runtime not in (NAME, AUTO):
-        raise BadOption(f"`layers` times ONNX Runtime, not {runtime}: leave `layers` or `runtime` out")
+        raise BadOption(f"`layers` works in onnxruntime only, not in {runtime}: leave out `layers` or `runtime`")
     return NAME
 
 
 def read_scheme(scheme: str | Scheme) -> Scheme | None:
-    """The scheme that is asked for; None for "auto". Raises BadOption."""
+    """The requested scheme; None for "auto". Raises BadOption."""
     if isinstance(scheme, Scheme):
         return scheme
     if not isinstance(scheme, str):

@@ -1,4 +1,4 @@
-"""Chosen blocks quantised under one scheme, without a plan. Writes nothing."""
+"""Quantise chosen blocks under one scheme, without a plan. Writes nothing."""
 
 from collections.abc import Sequence
 
@@ -33,28 +33,28 @@ def quantize(
     repair: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> tuple[onnx.ModelProto, Quantized]:
-    """The model with the chosen blocks quantised, and what that did: its error is measured on held-out inputs.
+    """The model with the chosen blocks quantised, and its error measured on held-out inputs.
 
-    `method` is "static", "dynamic" or "float16"; `blocks` "all", "top-flops:K", "top-bytes:K" or name patterns. `also`
-    gives other blocks another scheme, as SCHEME=PATTERN; later ones win. `repair` names what lowers the error of int8
-    at the same speed: "ranges", "rounding", "bias". Raises BadOption.
+    `method` is "static", "dynamic" or "float16"; `blocks` is "all", "top-flops:K", "top-bytes:K" or name patterns.
+    `also` gives other blocks another scheme, as SCHEME=PATTERN; later ones win. `repair` names repairs, which lower the
+    error of int8 at the same speed: "ranges", "rounding", "bias". Raises BadOption.
     """
     if method not in METHODS:
         raise BadOption(f"`method` is {method}: use {' or '.join(METHODS)}")
     form = parse_scheme(scheme or f"qdq-u8s8-asym-{'pt' if method == 'dynamic' else 'pc'}")
     form = with_repairs(form, repair)
     if form.repairs and (method != "static" or form.format != "qdq"):
-        raise BadOption(f"`repair` {', '.join(form.repairs)}: only the static method with a qdq scheme is repaired")
+        raise BadOption(f"`repair` {', '.join(form.repairs)}: repairs need the static method and a qdq scheme")
     if method == "static" and form.format == "qdq":
         work = work.settled(form, progress)
     names = select(work.graph, blocks)
     if not names:
-        raise BadOption(f'`blocks` "{blocks}" chooses no block of {work.model.name}')
+        raise BadOption(f'`blocks` "{blocks}" matches no block of {work.model.name}')
     used = [] if method == "float16" else [form]
     if method == "float16":
         proto = float16(work.model, work.graph, names)
     elif method == "dynamic":
-        if ":" in blocks or blocks == "all":  # a rule, not names: of its blocks those that have such a form
+        if ":" in blocks or blocks == "all":  # a rule, not names: take those of its blocks that have such a form
             names = tuple(name for name in names if work.graph.block(name).kind.split("+")[0] in DYNAMIC)
         proto = dynamic(work.model, work.graph, names, form)
     else:

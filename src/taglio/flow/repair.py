@@ -1,4 +1,4 @@
-"""Repair a calibration as its scheme says. Does not choose what is repaired."""
+"""Apply the repairs of a scheme to a calibration. Does not choose repairs."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -19,9 +19,9 @@ from taglio.quantize.repair.ranges import Differences, choose
 from taglio.quantize.scheme import Scheme
 from taglio.runtimes.onnxruntime import SessionOptions, open_session, run_session
 
-# Calibration samples that biases are averaged over, and that ranges are judged on.
+# Calibration samples to average biases over (_MEANS), and to judge ranges on (from _FEWEST to _MOST).
 _MEANS, _FEWEST, _MOST = 32, 8, 24
-# Seconds for ranges and for rounding, each under half of what the error stage takes.
+# Seconds for ranges and for rounding; each is under half of the error stage's time.
 _RANGES_S, _ROUNDING_S = 12.0, 8.0
 _SKETCH = 1024
 
@@ -37,7 +37,8 @@ def repaired(
     room_bytes: float | None = None,
     progress: Progress | None = None,
 ) -> Ranges:
-    """`found`, which has all repairs of `scheme` but the last, with that; `room_bytes` is what may be held for it."""
+    """`found`, which has all repairs of `scheme` but the last, with that one applied; `room_bytes` is the memory that
+    it may hold."""
 
     def tell(what: str) -> Callable[[int, int], None] | None:
         return (lambda done, total: progress(what, done, total)) if progress else None
@@ -62,13 +63,14 @@ def repaired(
 
 
 def _judged(model: Model, graph: Graph, data: Dataset, parts: Parts) -> tuple[int, Differences]:
-    """On how many samples ranges are judged, and how far outputs on them are from the float model's."""
+    """The number of samples to judge ranges on, and a function that gives the differences of their outputs from the
+    float model's."""
     session = open_session(model.proto, SessionOptions(0), label=model.name)
     reference: list[list[np.ndarray]] = []
     start = time.perf_counter()
     for sample in data.samples[:_MOST]:
         reference.append(run_session(session, model.outputs, sample, data.source))
-        # Four ranges of every tensor, in a graph a little slower than the float model.
+        # Every tensor is tried with four ranges, in a graph slightly slower than the float model.
         once_s = (time.perf_counter() - start) / len(reference)
         if len(reference) >= max(_FEWEST, _RANGES_S / (5.0 * once_s * max(1, len(graph.candidates())))):
             break

@@ -1,4 +1,4 @@
-"""What an optimisation leaves, in memory: a value that can be asked, saved and loaded again."""
+"""The result of an optimisation as a value in memory: to inspect, save and load again."""
 
 import os
 from dataclasses import dataclass, replace
@@ -35,8 +35,8 @@ from taglio.transaction import changing, drop, held
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Result:
-    """A plan with everything that it came from. `float32` is the simplified float model, `graph` its blocks, `table`
-    float, all-int8 and the plan side by side (None where the stages ran one at a time).
+    """A plan with everything that it was made from. `float32` is the simplified float model, `graph` its blocks,
+    `table` float, all-int8 and the plan side by side (None if the stages were run one at a time).
 
     >>> print(result.table)  # doctest: +ELLIPSIS
               latency  error ...
@@ -56,18 +56,18 @@ class Result:
 
     @property
     def model(self) -> onnx.ModelProto:
-        """What is to be deployed: plain ONNX for any ONNX Runtime with default options."""
+        """The model to deploy: plain ONNX for any ONNX Runtime with default options."""
         return self.built.model
 
     def session(self, threads: int | None = None) -> Deployed:
-        """The model ready to answer: `session.run(sample)` gives the outputs by name. `threads`: None for those that
-        it was measured with."""
+        """The model ready to answer: `session.run(sample)` gives the outputs by name. `threads` None: as many as it was
+        measured with."""
         return self.built.session(threads or self.setup.threads, spinning=self.setup.spinning)
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write the workspace that `taglio optimize` leaves: the model to deploy in components/model.onnx, and every
-        artifact. It replaces an older one in `folder` all together, or not at all. Raises Busy, and BadArtifact where
-        the disk refuses."""
+        """Write the workspace that `taglio optimize` writes: the model to deploy in components/model.onnx, and every
+        artifact. An older one in `folder` is replaced completely or not at all. Raises Busy, and BadArtifact if the
+        disk refuses."""
         with changing(Path(folder), create=True) as staged:
             write(staged, self)
 
@@ -81,16 +81,16 @@ def result_of(
     built: Built,
     table: Outcome,
 ) -> Result:
-    """The result of a model's stages; `scheme` is the one that was asked for, None where it was chosen."""
-    place = profile.conditions.runtime  # what stages that follow measure in
+    """The result from the results of the stages; `scheme` is the requested one, None if it was chosen."""
+    place = profile.conditions.runtime  # later stages measure in this place
     setup, network = replace(work.setup, scheme=scheme, runtime=place), work.model.proto
     return Result(setup, network, work.graph, profile, error, plan, built, table, found(work))
 
 
 def load(folder: str | os.PathLike[str]) -> Result:
-    """The result that `Result.save` or `taglio optimize` left in `folder`.
+    """The result that `Result.save` or `taglio optimize` wrote to `folder`.
 
-    Raises BadArtifact for what is missing, damaged, or of another model or plan.
+    Raises BadArtifact for files that are missing, damaged, or of another model or plan.
     """
     path = Path(folder)
     with held(path):
@@ -112,7 +112,7 @@ def load(folder: str | os.PathLike[str]) -> Result:
 
 
 def write(folder: Path, result: Result) -> Manifest:
-    """Write every artifact of `result` into a workspace that is held; what was made from others goes."""
+    """Write every artifact of `result` into a locked workspace; artifacts made from older ones are removed."""
     sha256 = result.plan.model_sha256
     drop(folder, *MADE_FROM[PROFILE])
     workspace.begin(folder, sha256, result.setup, result.float32, result.graph)

@@ -1,4 +1,4 @@
-"""The run stage: built components timed beside the float model. Writes nothing."""
+"""The run stage: built components timed beside the float model, predicted beside measured. Writes nothing."""
 
 from dataclasses import replace
 
@@ -27,8 +27,8 @@ def run(
 ) -> RunReport:
     """Time `runs` inferences of the built plan beside the float model: predicted beside measured.
 
-    `runtime` is what runs both (None: what the plan was built for). Components of several devices run one after
-    another in this process. Raises BadOption where `built` is of another plan.
+    `runtime` runs both (None: the one that the plan was built for). Components of several devices run one after another
+    in this process. Raises BadOption if `built` is of another plan.
 
     >>> report = taglio.run(model, profile, plan, built, runs=10)
     >>> report.plan.runs, report.predicted_s > 0.0
@@ -37,7 +37,7 @@ def run(
     _refuse(plan, built, "runs", runs)
     options, home = work.setup.options(), profile.conditions.runtime
     floats = next(each for each in profile.runs if each.name == FLOAT_RUN).wall.median_s
-    # Of a place that has no profile, the plan's own time is known, and nothing of the machine's speed then.
+    # For a place without a profile only the plan's own time is known, not the machine's speed at that time.
     profiled, predicted_in = (floats, home) if plan.usage or plan.runtime == home else (None, plan.runtime)
     expected = _expected_s(work, profile, plan)
     with scratch() as folder:
@@ -66,8 +66,8 @@ def run_steps(
     runtime: str | None = None,
     progress: Progress | None = None,
 ) -> StepsReport:
-    """Time `steps` steps of a session of the built plan beside one of the float model: what each leaves in its states
-    the next one finds. Raises BadOption for a model without states, and where `built` is of another plan."""
+    """Time `steps` steps of a session of the built plan beside one of the float model; each step passes its states to
+    the next. Raises BadOption for a model without states, or if `built` is of another plan."""
     _refuse(plan, built, "steps", steps)
     options, expected = work.setup.options(), _expected_s(work, profile, plan)
     feeds = work.steps
@@ -86,6 +86,6 @@ def _refuse(plan: Plan, built: Built, name: str, count: int) -> None:
 
 
 def _expected_s(work: Work, profile: Profile, plan: Plan) -> float:
-    """What a plan is predicted to take here: one for a cluster predicts its own devices and links, and runs on
-    neither."""
+    """The predicted time of a plan here; a cluster plan's own prediction is for its devices and links, so it is
+    predicted anew."""
     return predict(profile, work.graph, plan.assignment()).total_s if plan.usage else plan.predicted_latency_s.value

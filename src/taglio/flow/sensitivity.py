@@ -1,4 +1,4 @@
-"""Which blocks hurt, which pay, and which to leave out of quantisation and why. Values in, values out."""
+"""Which blocks cause error, which save time, and which to leave out of quantisation and why. Values in, values out."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,15 +7,15 @@ from taglio.error.model import ErrorModel
 from taglio.model.graph import Graph
 from taglio.profile.result import Profile
 
-# A block is left out where its share of the noise is this many times its share of the time saved.
+# A block is left out if its share of the noise is this many times its share of the time saved.
 _OUT_OF_PROPORTION = 4.0
 
 
 @dataclass(frozen=True, slots=True)
 class Sensitivity:
-    """One block in int8. `damage` is the error with the block alone in int8 (None where it was not measured);
-    `noise_share` its share of the error model's noise with all blocks in int8, in squares, in the worst output;
-    `saved_s` is float less int8 seconds, boundaries not counted; `leave_out` says why to, "" to quantise it."""
+    """One block in int8. `damage` is the error with the block alone in int8 (None if it was not measured);
+    `noise_share` its share of the error model's noise (squared) with all blocks in int8, in the worst output; `saved_s`
+    is float minus int8 seconds, without boundaries; `leave_out` the reason to keep it in float, "" to quantise it."""
 
     block: str
     kind: str
@@ -32,12 +32,12 @@ class Sensitivity:
 
     @property
     def saved_per_damage_s(self) -> float | None:
-        """Seconds saved for each unit of error alone."""
+        """Seconds saved per unit of the block's error alone."""
         return self.saved_s / self.damage if self.damage else None
 
 
 def sensitivity(graph: Graph, profile: Profile, error: ErrorModel) -> tuple[Sensitivity, ...]:
-    """Every candidate block that computes, the most damaging first."""
+    """Every candidate block that computes, most damaging first."""
     times = profile.block_times()
     alone = {each.block: each.error for each in error.alone if each.precision == "int8"}
     shares = _noise_shares(error)
@@ -83,7 +83,7 @@ def _reason(saved_s: float, noise: float, part: float, blocks: int) -> str:
 
 
 def _noise_shares(error: ErrorModel) -> Mapping[str, float]:
-    """Of the output whose error is largest with everything in int8, each block's own noise over the sum."""
+    """Each block's share of the noise, in the output with the largest error when everything is in int8."""
     sums = {
         output.output: {each.block: each.own for each in output.blocks if each.precision == "int8"}
         for output in error.outputs

@@ -1,4 +1,4 @@
-"""One stage at a time, each from the folder that the stage before wrote: read values, call the stage, write values."""
+"""One stage at a time on a workspace directory: read artifacts, call the stage, write its artifact."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -53,8 +53,8 @@ from taglio.transaction import changing, drop, held
 
 
 def optimize(folder: Path, model: Path, data: Path, **given: Any) -> tuple[Result, Manifest]:
-    """The whole flow into a workspace; `given` is what taglio.optimize takes. What it wrote replaces an older run at
-    the end. Raises Busy where another command works in `folder`."""
+    """The whole flow into a workspace; `given` are arguments of taglio.optimize. An older run is replaced at the end.
+    Raises Busy if another command is using `folder`."""
     with changing(folder, create=True) as staged:
         result = optimize_model(model, data, **given)
         return result, write(staged, result)
@@ -63,7 +63,7 @@ def optimize(folder: Path, model: Path, data: Path, **given: Any) -> tuple[Resul
 def profile(
     folder: Path, model: Path, data: Path, *, layers: Cut | None = None, progress: Progress | None = None, **given: Any
 ) -> tuple[Graph, Profile, LayerTimes | None]:
-    """Measure times into a new workspace; `given` is what taglio.Model and taglio.profile take."""
+    """Measure times into a new workspace; `given` are arguments of taglio.Model and taglio.profile."""
     asked = {name: given.pop(name) for name in ("scheme", "max_error", "effort") if name in given}
     if layers is not None:
         given["runtime"] = only_onnxruntime(given.get("runtime", "auto"))
@@ -90,7 +90,7 @@ def error(
     effort: float = 1.0,
     progress: Progress | None = None,
 ) -> tuple[Graph, ErrorModel, str]:
-    """Measure errors under `metric` (None: the workspace's); the last is what they were measured on."""
+    """Measure errors under `metric` (None: the workspace's). The last value returned is the execution provider used."""
     with changing(folder) as staged:
         work, measured = reopen_profiled(staged)
         sha256 = work.model.sha256
@@ -106,7 +106,7 @@ def error(
 
 
 def sensitivities(folder: Path) -> tuple[tuple[Sensitivity, ...], ErrorModel]:
-    """Which blocks hurt, which pay, and which to leave out."""
+    """Which blocks cause error, which save time, and which to leave out."""
     with held(folder):
         work, measured = reopen_profiled(folder)
         model = read_error(folder, work, measured)
@@ -125,7 +125,7 @@ def plan(
     effort: float = 1.0,
     progress: Progress | None = None,
 ) -> Plan:
-    """Plan as taglio.plan does; the profile and the error model learn what was timed and measured of plans."""
+    """Plan as taglio.plan does; the profile and the error model are updated with the measurements of plans."""
     with changing(folder) as staged:
         work, measured = reopen_profiled(staged)
         model = read_error(staged, work, measured)
@@ -142,7 +142,8 @@ def plan(
 
 
 def build(folder: Path, progress: Progress | None = None) -> tuple[Manifest, Proof]:
-    """Write the components of the folder's plan, and prove on held-out inputs that together they equal the whole."""
+    """Write the components of the workspace's plan, and prove on held-out inputs that together they equal the whole
+    model."""
     with changing(folder) as staged:
         work, measured = reopen_profiled(staged)
         built = building.build(work, read_plan(staged, work, measured), progress=progress)
@@ -152,7 +153,7 @@ def build(folder: Path, progress: Progress | None = None) -> tuple[Manifest, Pro
 
 
 def run(folder: Path, runs: int, runtime: str | None = None, progress: Progress | None = None) -> RunReport:
-    """Time the built components beside the float model, both in `runtime` (None: in that of the plan)."""
+    """Time the built components beside the float model, both in `runtime` (None: the plan's)."""
     with held(folder):
         work, measured = reopen_profiled(folder)
         known = read_plan(folder, work, measured)
@@ -164,7 +165,7 @@ def run(folder: Path, runs: int, runtime: str | None = None, progress: Progress 
 
 
 def run_steps(folder: Path, steps: int, runtime: str | None = None, progress: Progress | None = None) -> StepsReport:
-    """Time the steps of a session beside the float model's, both in `runtime` (None: in that of the plan)."""
+    """Time the steps of a session beside the float model's, both in `runtime` (None: the plan's)."""
     with held(folder):
         work, measured = reopen_profiled(folder)
         known = read_plan(folder, work, measured)
@@ -186,7 +187,7 @@ def quantize(
     progress: Progress | None = None,
     **given: Any,
 ) -> Quantized:
-    """Quantise chosen blocks under one scheme into the file `out`; `given` is what taglio.Model takes."""
+    """Quantise chosen blocks under one scheme into the file `out`; `given` are arguments of taglio.Model."""
     work = Model(model, data, threads=1, **given)
     proto, result = quantize_model(
         work, method, scheme=scheme, blocks=blocks, also=also, repair=repair, progress=progress

@@ -1,5 +1,5 @@
-"""Data of a model with state: samples are steps of one sequence, and what each finds in its states is what the model
-made of those before. Reads no data."""
+"""Data of a model with state: samples are steps of one sequence, and each step's states come from running the model on
+the steps before. Reads no data."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,12 +14,12 @@ from taglio.model.read import IN_MEMORY, read
 from taglio.model.state import Pair, first_states, pairs
 from taglio.runtimes.onnxruntime import SessionOptions, open_session, run_session
 
-# Every step is read: they are one sequence.
+# Read every step: they are one sequence.
 ALL_STEPS = 2**31
 
 
 class Stepped:
-    """A model whose `texts` (OUTPUT=INPUT) are states. `steps` are the samples as they were given, in order."""
+    """A model whose `texts` (OUTPUT=INPUT) name its states. `steps` are the samples as given, in order."""
 
     def __init__(
         self, source: Path | onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]], texts: Sequence[str]
@@ -29,7 +29,8 @@ class Stepped:
         self.steps: Sequence[Sample] = ()
 
     def given(self, inputs: Sequence[InputSpec]) -> tuple[InputSpec, ...]:
-        """The inputs that data hold: those that are no states. Raises BadOption for a pair that does not fit."""
+        """The inputs that the data must hold: those that are not states. Raises BadOption for a pair that does not
+        fit."""
         self.pairs = pairs(inputs, self._proto()[1].graph.output, self._texts)
         pasts = {past for _, past in self.pairs}
         return tuple(spec for spec in inputs if spec.name not in pasts)
@@ -37,8 +38,8 @@ class Stepped:
     def filled(
         self, dataset: Dataset, inputs: Sequence[InputSpec], limit: int | None, room_bytes: float | None
     ) -> Dataset:
-        """`dataset` with the states that each step finds, of at most `limit` steps (None: 512). Raises BadData for
-        steps that the model cannot run one after another."""
+        """`dataset` with the states added to each step, for at most `limit` steps (None: 512). Raises BadData for steps
+        that the model cannot run one after another."""
         path, proto = self._proto()
         session = open_session(proto, SessionOptions(1), label=path.name)
         self.steps = self.steps or dataset.samples

@@ -1,6 +1,6 @@
-"""A model with its data and settings, opened once: what every stage takes. Writes nothing.
+"""A model with its data and settings, opened once: the input of every stage. Writes nothing.
 
-What is found out about it once (ranges, blocks that cannot be int8, builders, the switchable graph) is kept with it.
+Results that are computed once (ranges, blocks that cannot be int8, builders, the switchable graph) are kept with it.
 """
 
 import logging
@@ -68,23 +68,23 @@ from taglio.runtimes.places import AUTO
 from taglio.runtimes.session import RUNTIMES
 
 _LOG = logging.getLogger(__name__)
-# A run that needs less memory than this says nothing about it.
+# A run that needs less memory than this prints no line about memory.
 _WORTH_SAYING_BYTES = 2_000_000_000
-# Samples, of different shapes where there are, on which the simplified model must answer as the original.
+# Samples, of different shapes if possible, on which the simplified model must answer as the original.
 _COMPARED = 4
-# A network whose weights are small enough to hold twice is tried with so many inputs at once.
+# A network whose weights are small enough to hold twice is tried with _TOGETHER inputs at once.
 _SMALL_BYTES, _TOGETHER = 64_000_000, 8
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """Everything that must be the same from stage to stage.
+    """The settings that must be the same from stage to stage.
 
-    `model` and `data` are paths, "" for what came from memory. `calibration` is data to calibrate on where that is no
-    part of `data`; "" takes a part of `data`. `requantize` folds what the model holds quantised to float first.
-    `memory_bytes` is what a stage's process may take; None: half of what is free when it starts. `labels` is a file of
-    labels that `data` does not hold. `stretches` are the model's in `openvino-mixed`, `state` pairs OUTPUT=INPUT.
+    `model` and `data` are paths, "" if given in memory. `calibration` is separate calibration data; "" takes a part of
+    `data`. `requantize` first converts quantised parts of the model to float. `memory_bytes` is the memory that a
+    stage's process may use; None: half of what is free when it starts. `labels` is a file of labels, if `data` holds
+    none. `stretches` are the model's in `openvino-mixed`; `state` holds pairs OUTPUT=INPUT.
     """
 
     model: str
@@ -106,7 +106,7 @@ class Setup:
     state: tuple[str, ...] = ()
 
     def check(self) -> None:
-        """Raise ValueError for what no stage would have taken."""
+        """Raise ValueError for settings that no stage accepts."""
         levels = [each.value for each in Optimization]
         require(self.optimization in levels, f"unknown optimization {self.optimization}: use {' or '.join(levels)}")
         known = (AUTO, *RUNTIMES)
@@ -115,14 +115,14 @@ class Setup:
             self.runtime != MIXED or len(self.stretches) > 0,
             f"`runtime` auto finds where {MIXED} pays, and is what to ask for",
         )
-        require(1 <= self.threads <= MOST_THREADS, f"threads must be from 1 to {MOST_THREADS}, not {self.threads}")
-        require(self.seed >= 0, f"seed must not be negative, as {self.seed} is")
-        require(self.memory_bytes is None or self.memory_bytes > 0, "memory must be more than none")
+        require(1 <= self.threads <= MOST_THREADS, f"threads must be from 1 to {MOST_THREADS}, but is {self.threads}")
+        require(self.seed >= 0, f"seed must not be negative, but is {self.seed}")
+        require(self.memory_bytes is None or self.memory_bytes > 0, "memory must be above 0")
         require(all(min(each, default=1) >= 0 for each in self.shapes.values()), "shapes: sizes must not be negative")
 
     def options(self, place: str = "") -> SessionOptions:
-        """How sessions that are timed are opened in `place`; by default in the set-up's own runtime, which is ONNX
-        Runtime as long as none is chosen."""
+        """Options of timed sessions in `place`; by default in the set-up's own runtime, which is ONNX Runtime until one
+        is chosen."""
         place = place or (NAME if self.runtime == AUTO else self.runtime)
         stretches = self.stretches if place == MIXED else ()
         return SessionOptions(
@@ -131,35 +131,35 @@ class Setup:
 
 
 class Kept:
-    """What was found out about a model, each once."""
+    """Results about a model, each computed once."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[Hashable, ...], Any] = {}
 
     def once(self, key: tuple[Hashable, ...], make: Callable[[], T]) -> T:
-        """What is known under `key`, made the first time."""
+        """The result under `key`, made on first use."""
         if key not in self._known:
             self._known[key] = make()
         return cast("T", self._known[key])
 
     def put(self, key: tuple[Hashable, ...], value: object) -> None:
-        """Tell what is known already."""
+        """Add a known result."""
         self._known[key] = value
 
     def all(self, kind: str) -> dict[Any, Any]:
-        """What is known under keys that begin with (kind, name): value by name."""
+        """All results whose keys begin with (kind, name), by name."""
         return {key[1]: value for key, value in self._known.items() if key[0] == kind}
 
     def forget(self, kind: str, but: Hashable = None) -> None:
-        """Drop what takes much memory and is of no further use: all of a kind but one name."""
+        """Drop results that take much memory and are no longer needed: all of a kind except one name."""
         for name in self.all(kind):
             if name != but:
                 self._known = {key: value for key, value in self._known.items() if key[:2] != (kind, name)}
 
 
-@dataclass(frozen=True, eq=False)  # no slots: what is found out about it is kept
+@dataclass(frozen=True, eq=False)  # no slots: cached properties need a __dict__
 class Work:
-    """An opened model, its blocks and its data, ready for any stage. `source` is what the model was read from."""
+    """An opened model, its blocks and its data, ready for any stage. `source` is where the model was read from."""
 
     setup: Setup
     source: Path | onnx.ModelProto
@@ -186,51 +186,52 @@ class Work:
 
     @property
     def outputs_bytes(self) -> float | None:
-        """What outputs that wait to be compared may take of the memory; None: no limit."""
+        """Memory for outputs that wait to be compared, in bytes; None: no limit."""
         return None if self.memory_bytes is None else OUTPUTS * self.memory_bytes
 
     @cached_property
     def typical(self) -> Sequence[Sample]:
-        """The held-out inputs of the most frequent shapes, which sizes and bytes are of."""
+        """The held-out inputs of the most frequent shapes, from which sizes and bytes are computed."""
         samples = self.data.held_out.samples
         return chosen(samples, typical(samples))
 
     @cached_property
     def timed(self) -> Sequence[Sample]:
-        """The held-out inputs that times are the mean of: their shapes are as frequent as among all."""
+        """The held-out inputs to time; times are their mean, and their shapes are as frequent as among all inputs."""
         samples = self.data.held_out.samples
         return chosen(samples, spread(samples, FEEDS))
 
     @property
     def steps(self) -> Sequence[Sample]:
-        """The steps of a session of a model with states, in order, without the states. Raises BadOption for another."""
+        """The steps of a session of a model with states, in order, without the states. Raises BadOption for other
+        models."""
         if not self.graph.states:
-            raise BadOption("`steps` are of a model with states: name them with `state` when it is profiled")
+            raise BadOption("`steps` needs a model with states: name them with `state` when profiling")
         return cast("Sequence[Sample]", self.kept.once(("steps",), lambda: ()))
 
     @property
     def measured_shapes(self) -> tuple[dict[str, Shape], ...]:
-        """The shapes of what is timed; none where the model has no dynamic dimension."""
+        """The shapes of the timed inputs; empty if the model has no dynamic dimension."""
         return tuple(map(shapes_of, self.timed)) if any(spec.dynamic for spec in self.model.inputs) else ()
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """What the user should know of how the data were read."""
+        """Notes for the user about how the data was read."""
         return tuple(dict.fromkeys(self.data.calibration.remarks + self.data.held_out.remarks))
 
     @cached_property
     def parts(self) -> Parts:
-        """The parts of the outputs, each of which is measured by itself."""
+        """The parts of the outputs, each measured separately."""
         key = ("parts", self.data.held_out.sha256)
         return self.kept.once(key, lambda: find_parts(self.model, self.data.held_out.samples))
 
     @cached_property
     def digests(self) -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
-        """Of every calibration and every held-out input: equal ones are of equal inputs."""
+        """A digest of every calibration and every held-out input, equal for equal inputs."""
         return digests(self.data.calibration.samples), digests(self.data.held_out.samples)
 
     def but(self, **changes: Any) -> "Work":
-        """The same with other fields; what was found out is shared."""
+        """A copy with other fields; kept results are shared."""
         other = copy(self)
         for name in ("parts", "digests", "typical", "timed"):
             other.__dict__.pop(name, None)
@@ -238,11 +239,11 @@ class Work:
         return other
 
     def in_place(self, place: str) -> "Work":
-        """The same, timed in `place`."""
+        """A copy to be timed in `place`."""
         return self.but(setup=replace(self.setup, runtime=place))
 
     def measure(self, metric: Metric, also: Sequence[Bound] = (), count: int | None = None) -> Measure:
-        """`metric` and the further bounded ones, ready to score the first `count` held-out inputs (None: all) against
+        """`metric` and the other limited ones, ready to score the first `count` held-out inputs (None: all) against
         their labels. Raises BadData for labels that a task cannot use."""
         held_out = self.data.held_out
         labels = None if held_out.labels is None else held_out.labels[:count]
@@ -256,7 +257,7 @@ class Work:
     def meter(
         self, switchable: Switchable, count: int | None = None, also: Sequence[Bound] = (), limit: float = inf
     ) -> ErrorMeter:
-        """A meter of the set-up's metric, bounded by `limit`, and the further bounded metrics on the first `count`
+        """A meter of the set-up's metric, limited by `limit`, and the other limited metrics on the first `count`
         held-out inputs (None: all)."""
         measure = self.measure(parse_metric(self.setup.metric), also, count)
         samples = self.data.held_out.samples[:count]
@@ -288,13 +289,13 @@ class Work:
             together = self.typical[: min(_TOGETHER, most)]
         builder, forms = self.builder(scheme, progress), precisions(scheme)
         result = Switchable(self.model, self.graph, builder, forms, options, wires=wires, together=together)
-        if provider == "cuda" and result.provider != CUDA:  # offered, but without a GPU, a driver or its libraries
+        if provider == "cuda" and result.provider != CUDA:  # offered, but the GPU, its driver or libraries are missing
             raise BadOption(f"`provider` cuda: ONNX Runtime offers {CUDA} but could not start it here: use auto or cpu")
         return result
 
     def settled(self, scheme: Scheme, progress: Progress | None = None) -> "Work":
-        """The same work with every block float that was tried in int8 under `scheme` and failed (quantize/trial.py).
-        Repairs change no kernel, and so none of that."""
+        """A copy in which every block that failed its int8 trial under `scheme` stays float (quantize/trial.py).
+        Repairs change no kernels, so they do not change this."""
         scheme = replace(scheme, repairs=())
         reasons = self.kept.once(("floats", scheme), lambda: self.unusable(scheme, progress))
         return self.but(graph=self.graph.without_int8(reasons))
@@ -307,7 +308,7 @@ class Work:
         return unusable(self.model, self.graph, ranges, scheme, feed, options, thorough=thorough, builder=builder)
 
     def ranges(self, scheme: Scheme, progress: Progress | None = None) -> Ranges:
-        """The calibration of `scheme`, repaired as it says."""
+        """The calibration of `scheme`, with its repairs."""
         if scheme.repairs:
             before = self.ranges(replace(scheme, repairs=scheme.repairs[:-1]), progress)
             data, parts, room = self.data.calibration, self.parts, self.outputs_bytes
@@ -327,25 +328,24 @@ class Work:
 
 
 class Model(Work):
-    """A model with its data, opened, checked and simplified: what the stages take.
+    """A model with its data, opened, checked and simplified: the input of the stages.
 
-    `source` is the path of an ONNX file, its bytes, or an `onnx.ModelProto`; or what another environment converts: a
-    Keras, TFLite or .pt2 file, a SavedModel, a model folder of Hugging Face's, "module:function" of PyTorch.
+    `source` is the path of an ONNX file, its bytes, or an `onnx.ModelProto`; or a model that another environment
+    converts: a Keras, TFLite or .pt2 file, a SavedModel, a Hugging Face model folder, or "module:function" of PyTorch.
 
-    `data` are inputs to calibrate on and to measure with: arrays [N, ...] by input name (one array for a model of one
+    `data` are inputs for calibration and measurement: arrays [N, ...] by input name (one array for a model with one
     input), samples in a list, a generator, a PyTorch `DataLoader` or a Hugging Face `Dataset`, or a path (docs/api.md).
-    Half of it calibrates, the rest is held out, unless `calibration` brings data of its own.
+    Half of it calibrates, the rest is held out, unless `calibration` gives separate data.
 
     `labels` are for accuracy and tasks: [N, ...], or a file with one each (.txt, .json, .npy, .npz). `shapes` fix
     inputs whose shape the model leaves open, `preprocess` says how images become inputs ("rgb,mean=127,scale=1/128"),
-    `metric` what a bound is on ("relative-l2", "sqnr", "cosine", a task such as "top1", "ctc" or "detection:iou=0.5",
-    or "module:function"), `threads` how many a session gets (None: all cores), `runtime` what runs the model ("auto":
-    whichever is fastest here),
-    `memory_limit` how many bytes the process may take (None: half of what is free). `state` names outputs that are
-    inputs of the next step, such as "present=past": samples are then steps of one sequence, in order, and hold the
-    other inputs; what a step finds in its states is found by running the model.
+    `metric` is what `max_error` limits ("relative-l2", "sqnr", "cosine", a task such as "top1", "ctc" or
+    "detection:iou=0.5", or "module:function"), `threads` the threads of a session (None: all cores), `runtime` runs the
+    model ("auto": the fastest here), `memory_limit` is the memory that the process may use, in bytes (None: half of
+    what is free). `state` names outputs that are inputs of the next step, such as "present=past": samples are then
+    steps of one sequence, in order, and hold the other inputs; each step's states are computed by running the model.
 
-    Raises BadModel, BadData or BadOption, in one line, for what cannot be used.
+    Raises BadModel, BadData or BadOption, in one line, for unusable arguments.
 
     >>> import numpy, taglio
     >>> from taglio.embedded import digits_data, digits_model
@@ -397,7 +397,7 @@ class Model(Work):
         )
         parse_metric(metric)
         opened = open_work(setup, source, data, calibration, labels)
-        assert opened.memory_bytes is not None, "opening decides"
+        assert opened.memory_bytes is not None, "open_work sets it"
         needs = memory_needs(opened.model, opened.graph, opened.data)
         if memory_limit is not None or needs.like > min(opened.memory_bytes, _WORTH_SAYING_BYTES):
             _LOG.info(needs.told(opened.memory_bytes))
@@ -405,7 +405,7 @@ class Model(Work):
 
 
 def checked(setup: Setup) -> Setup:
-    """`setup` itself. Raises BadOption for values of other types, or that no stage can use."""
+    """`setup` itself. Raises BadOption for values of a wrong type, or that no stage accepts."""
     try:
         msgspec.convert(msgspec.to_builtins(setup), Setup)
         setup.check()
@@ -418,7 +418,7 @@ def checked(setup: Setup) -> Setup:
 
 
 def open_work(setup: Setup, source: Any = None, data: Any = None, calibration: Any = None, labels: Any = None) -> Work:
-    """Open a model and its data: those that `setup` names, or the values. Writes nothing."""
+    """Open a model and its data: those named by `setup`, or the values given. Writes nothing."""
     read: list[Split] = []
     memory_bytes = setup.memory_bytes or (free_bytes() + used_bytes()) // 2
 
@@ -449,21 +449,24 @@ def open_work(setup: Setup, source: Any = None, data: Any = None, calibration: A
 
 
 def _like_the_original(setup: Setup, made: Converted, network: Network, held_out: Dataset) -> str:
-    """One line about a conversion, which is held against the original on inputs of one shape. Raises BadModel."""
+    """One line about a conversion, after comparing it with the original on inputs of one shape. Raises BadModel."""
     samples = chosen(held_out.samples, typical(held_out.samples))
     model = Path(setup.model)
     found = distance(model, made, network.outputs, samples, held_out.sha256, setup.threads)
-    return f"{model.name} ({KINDS[made.kind]}) became ONNX by {made.tool}, which answers within {found:.1e} of it"
+    return (
+        f"{model.name} ({KINDS[made.kind]}) was converted to ONNX by {made.tool}; its answers are within {found:.1e} "
+        "of the original's"
+    )
 
 
 def covering(samples: Sequence[Sample]) -> Sequence[Sample]:
-    """All of `samples`, one of each combination of shapes first."""
+    """All of `samples`, starting with one of each combination of shapes."""
     first = one_of_each(samples)
     return chosen(samples, [*first, *sorted(set(range(len(samples))) - set(first))])
 
 
 def _path(value: Any) -> str:
-    """The absolute path that `value` is; "" for anything in memory."""
+    """The absolute path if `value` is a path; "" for values in memory."""
     return str(Path(value).resolve()) if isinstance(value, (str, os.PathLike)) else ""
 
 
@@ -495,10 +498,10 @@ def _read(
     def plain(values: Any, name: str, limit: int | None, labels: Any) -> Dataset:
         if not isinstance(values, (str, os.PathLike)):
             if preprocess is not None:
-                raise BadOption(f"`preprocess` is for folders of images, and `{name}` is in memory: leave it out")
+                raise BadOption(f"`preprocess` is for folders of images, but `{name}` is in memory: leave it out")
             return from_values(values, given, limit, labels, name, room_bytes)
         if labels is not None:
-            raise BadOption(f"`labels` in memory go with data in memory: give {values} a file of labels")
+            raise BadOption(f"`labels` in memory need data in memory: give a file of labels for {values}")
         near = files_beside(Path(setup.model)) if setup.model else Beside()
         return load_files(Path(values), given, preprocess, limit, room_bytes, near)
 
@@ -510,5 +513,5 @@ def _read(
     if calibration is None:
         return split(whole, seed=setup.seed)
     if calibration is data or (setup.data and setup.calibration == setup.data):
-        raise BadOption("`calibration` is `data`: leave it out, and taglio holds a part of the data out")
+        raise BadOption("`calibration` is the same as `data`: leave it out, and taglio holds out a part of the data")
     return Split(dataset(calibration, "calibration", MAX_CALIBRATION), whole, setup.seed)

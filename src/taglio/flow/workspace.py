@@ -1,4 +1,4 @@
-"""The folder that one model's stages share: what is in it, under which names, and values out of it again."""
+"""The workspace directory shared by one model's stages: file names, and reading and writing their values."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +27,7 @@ FLOAT_MODEL = "float32.onnx"
 OUTCOME = "outcome"
 LAYERS = "layers"
 REPORT = "report.html"
-# What is made from a stage, and goes when it is replaced; the folder stands for its files.
+# Files made from a stage, removed when it is replaced; a folder means all its files.
 _FROM_PLAN = (COMPONENTS, f"{RUN}.json", f"{OUTCOME}.json", "cluster-run.json", REPORT)
 MADE_FROM = {PLAN: _FROM_PLAN, ERROR: (f"{PLAN}.json", "pareto.json", "pareto.html", *_FROM_PLAN)}
 MADE_FROM[PROFILE] = ("layers.json", *MADE_FROM[ERROR])
@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Floats:
-    """The blocks that were found unable to be int8 with ONNX Runtime `version`, and why."""
+    """The blocks that cannot be int8 in ONNX Runtime `version`, and the reasons."""
 
     data_sha256: str
     version: str
@@ -46,8 +46,8 @@ class Floats:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What was found out about a model on the way: calibrations by `Scheme.calibrated`, and by scheme the blocks that
-    cannot be int8, with the reason; of calibration data `data_sha256`."""
+    """Results about a model that later stages reuse: calibrations by `Scheme.calibrated`, and by scheme the blocks that
+    cannot be int8, with the reasons; for calibration data `data_sha256`."""
 
     data_sha256: str
     ranges: dict[str, Ranges]
@@ -55,19 +55,19 @@ class Found:
 
 
 def found(work: Work) -> Found:
-    """What was found out about a model so far."""
+    """The results about a model so far."""
     return Found(work.data.calibration.sha256, work.kept.all("ranges"), work.kept.all("floats"))
 
 
 def begin(folder: Path, sha256: str, setup: Setup, float32: onnx.ModelProto, graph: Graph) -> None:
-    """Remember an opened model."""
+    """Store an opened model."""
     artifact.write_model(folder / FLOAT_MODEL, float32)
     artifact.save(folder / f"{GRAPH}.json", GRAPH, sha256, graph)
     artifact.save(folder / f"{SETUP}.json", SETUP, sha256, setup)
 
 
 def keep_found(folder: Path, sha256: str, known: Found) -> None:
-    """Remember what was found out about it."""
+    """Store results about the model."""
     for name, ranges in known.ranges.items():
         artifact.save(folder / f"{RANGES}-{name}.json", RANGES, sha256, ranges)
     for scheme, reasons in known.floats.items():
@@ -76,7 +76,7 @@ def keep_found(folder: Path, sha256: str, known: Found) -> None:
 
 
 def read_found(folder: Path, sha256: str, data_sha256: str = "") -> Found:
-    """What `keep_found` kept, where it is of this calibration data ("": of whatever) and this ONNX Runtime."""
+    """The results stored by `keep_found`, if they are for this calibration data ("": any) and this ONNX Runtime."""
     ranges: dict[str, Ranges] = {}
     floats: dict[Scheme, dict[str, str]] = {}
     for path in sorted(folder.glob(f"{RANGES}-*.json")):
@@ -98,12 +98,12 @@ def read_found(folder: Path, sha256: str, data_sha256: str = "") -> Found:
 def _known(path: Path, kind: str, expected: type[T], sha256: str) -> T | None:
     try:
         return artifact.load(path, kind, expected, model_sha256=sha256)
-    except BadArtifact:  # it is found out again
+    except BadArtifact:  # it will be computed again
         return None
 
 
 def reopen(folder: Path) -> Work:
-    """Open the model and data that a workspace is of. Raises BadArtifact where the model has changed since."""
+    """Open the model and data of a workspace. Raises BadArtifact if the model has changed."""
     path = folder / f"{SETUP}.json"
     setup = artifact.load(path, SETUP, Setup)
     if not setup.model or not setup.data:
@@ -128,7 +128,7 @@ def reopen_profiled(folder: Path) -> tuple[Work, Profile]:
 
 
 def read_error(folder: Path, work: Work, measured: Profile) -> ErrorModel:
-    """The workspace's error model. Raises BadArtifact where it is of another scheme, metric or data."""
+    """The workspace's error model. Raises BadArtifact if it is of another scheme, metric or data."""
     path = folder / f"{ERROR}.json"
     model = artifact.load(path, ERROR, ErrorModel, model_sha256=work.model.sha256)
     for what, has, where, wanted in (
@@ -137,36 +137,38 @@ def read_error(folder: Path, work: Work, measured: Profile) -> ErrorModel:
         ("data", model.data_sha256[:12], "workspace", work.data.held_out.sha256[:12]),
     ):
         if has != wanted:
-            raise BadArtifact(f"{path}: is of {what} {has}, the {where} of {wanted}: run taglio error again")
+            raise BadArtifact(f"{path}: has {what} {has}, but the {where} has {wanted}: run taglio error again")
     fits(path, model, work.graph, "error")
     return model
 
 
 def read_plan(folder: Path, work: Work, measured: Profile) -> Plan:
-    """The workspace's plan. Raises BadArtifact where it is of another scheme than the profile."""
+    """The workspace's plan. Raises BadArtifact if its scheme is not the profile's."""
     path = folder / f"{PLAN}.json"
     known = artifact.load(path, PLAN, Plan, model_sha256=work.model.sha256)
     if known.scheme != measured.scheme:
-        raise BadArtifact(f"{path}: has scheme {known.scheme}, the profile {measured.scheme}: run taglio plan again")
+        raise BadArtifact(
+            f"{path}: has scheme {known.scheme}, but the profile has {measured.scheme}: run taglio plan again"
+        )
     fits(path, known, work.graph, "plan")
     return known
 
 
 def fits(path: Path, value: Profile | ErrorModel | Plan, graph: Graph, stage: str) -> None:
-    """Raise BadArtifact where an artifact is of other blocks than the model has."""
+    """Raise BadArtifact if an artifact's blocks are not the model's."""
     wrong = value.misfit(graph)
     if wrong:
         raise BadArtifact(f"{path}: does not fit the model ({wrong}): run taglio {stage} again")
 
 
 def built_from(folder: Path, built: Built, plan: Plan) -> None:
-    """Raise BadArtifact where components are not those of a plan."""
+    """Raise BadArtifact if the components were not built from the plan."""
     if built.plan_sha256 != plan.fingerprint():
         raise BadArtifact(f"{folder / COMPONENTS}: was built from another plan: run taglio build again")
 
 
 def keep_plan(folder: Path, plan: Plan) -> None:
-    """Keep a plan in the workspace; what was made from another one goes."""
+    """Store a plan in the workspace and remove everything made from another plan."""
     path = folder / f"{PLAN}.json"
     try:
         before = artifact.load(path, PLAN, Plan, model_sha256=plan.model_sha256).fingerprint()

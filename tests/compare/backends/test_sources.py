@@ -59,7 +59,7 @@ def make(backend: str, code: str) -> None:
 def opened(model: Path | str, data: Any, kind: str, **settings: Any) -> Model:
     """The model, and that a line says what it was and how near it is to the original."""
     found = Model(model, data, threads=1, **settings)
-    told = [remark for remark in found.remarks if "became ONNX by" in remark]
+    told = [remark for remark in found.remarks if "was converted to ONNX by" in remark]
     assert len(told) == 1 and f"({kind})" in told[0], found.remarks
     assert float(told[0].split()[-3]) < 1e-5, told
     return found
@@ -97,7 +97,7 @@ def test_the_whole_flow_and_its_stages_from_a_tflite_file(tmp_path: Path) -> Non
     out = tmp_path / "out"
     ran = quick(Given(model, tmp_path / "d.npy"), out, "--max-error", 0.05)
     assert ran.code == 0, ran.err
-    assert "mlperf-tiny-resnet8.tflite (TFLite) became ONNX by tf2onnx" in ran.out + ran.err
+    assert "mlperf-tiny-resnet8.tflite (TFLite) was converted to ONNX by tf2onnx" in ran.out + ran.err
     assert (out / "components" / "model.onnx").exists()
 
 
