@@ -45,7 +45,7 @@ def test_a_bound_that_is_no_bound(bound: str, tiny: Case, workspace: Path) -> No
         (("--effort", "-1"), ("--effort", "-1")),
         (("--optimization", "most"), ("--optimization", "most")),
         (("--seed", "x"), ("--seed", "x")),
-        (("--seed", "-1"), ("--seed", "-1 is not at least 0")),
+        (("--seed", "-1"), ("--seed", "-1 must be at least 0")),
         (("--threads", "100000"), ("--threads", "100000 is more than", "cores")),
         (("--keep-float", "nothing*"), ("nothing*", "taglio inspect")),
         (("--force-int8", "nothing*"), ("nothing*", "taglio inspect")),

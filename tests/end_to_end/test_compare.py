@@ -136,7 +136,7 @@ def test_what_is_stopped_goes_on(tiny: Case, tmp_path: Path) -> None:
     running.send_signal(signal.SIGINT)
     said, complaint = running.communicate(timeout=120)
     assert running.returncode == 130
-    assert f"{out / FILE}: the same command goes on" in complaint
+    assert f"{out / FILE}: run the same command to continue" in complaint
     first = json.loads(said)
     statuses = {row["status"] for row in first["rows"]}
     assert first["stopped"] and "stopped" in statuses and len(statuses) > 1

@@ -1,4 +1,4 @@
-"""The command line: parse, call one function, print, exit code. Decides nothing."""
+"""The command line: parse, call one function, print, return the exit code. Decides nothing."""
 
 import argparse
 import errno
@@ -29,17 +29,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"taglio: {type(error).__name__}: {as_flags(str(error))}\n")
         return error.exit_code
     except KeyboardInterrupt:
-        sys.stderr.write("taglio: stopped; what earlier stages wrote is intact\n")
+        sys.stderr.write("taglio: stopped; the results of earlier stages are intact\n")
         return INTERRUPTED
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except MemoryError:
-        sys.stderr.write("taglio: out of memory: give less with --memory-limit, or smaller inputs with --shape\n")
+        sys.stderr.write("taglio: out of memory: lower --memory-limit, or give smaller inputs with --shape\n")
         return 2
     except OSError as error:
         why = "the disk is full" if error.errno == errno.ENOSPC else (error.strerror or str(error))
-        sys.stderr.write(f"taglio: {error.filename or 'input/output'}: {why}; what earlier stages wrote is intact\n")
+        name = error.filename or "input/output"
+        sys.stderr.write(f"taglio: {name}: {why}; the results of earlier stages are intact\n")
         return 2
     finally:
         log.removeHandler(remarks)
@@ -47,11 +48,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def entry() -> NoReturn:
-    """`taglio`: the command line as a process."""
+    """`taglio` as a process: run the command line and exit with its code."""
     code = main()
     if "ray" in sys.modules:
-        # After Ctrl-C its threads may still be within a request, and would crash in the interpreter's own exit; its
-        # daemons see this process end, and end what it had started.
+        # After Ctrl-C Ray's threads may still be in a request, and would crash in the interpreter's own exit; its
+        # daemons notice that this process ended, and end what it had started.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
@@ -59,7 +60,7 @@ def entry() -> NoReturn:
 
 
 def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
-    """What stands before and after the first "--", for emulate: the command to run, which argparse would mix up."""
+    """The arguments before and after the first "--", because argparse would mix up the command for emulate."""
     if arguments[:1] != ["emulate"] or "--" not in arguments:
         return arguments, []
     at = arguments.index("--")
@@ -67,14 +68,14 @@ def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Refuses a wrong command line as everything else is refused: in one line, with the fix."""
+    """Reports a wrong command line like any other error: in one line, with the fix."""
 
     def error(self, message: str) -> NoReturn:
         raise BadOption(f"{message}: see {self.prog} --help")
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The parser of all commands; docs/cli.md is made from it."""
+    """The parser of all commands; docs/cli.md is generated from it."""
     parser = _Parser(
         prog="taglio",
         description="Find the fastest mixed-precision form of a neural network that keeps its answers, and prove it.",

@@ -1,4 +1,4 @@
-"""`python -m taglio.cli`."""
+"""Entry point of `python -m taglio.cli`."""
 
 from taglio.cli import entry
 

@@ -1,4 +1,4 @@
-"""The environments of back ends: list, build, remove, check."""
+"""Commands for the environments of back ends: list, add, remove, doctor."""
 
 import argparse
 import sys
@@ -9,16 +9,16 @@ from taglio.cli.options import command, emit, group_of, json_argument
 
 def add(commands: Any) -> None:
     """Add the commands of this file to the parser."""
-    inner = group_of(commands, "backends", "the other back ends of compare: what is installed, install, remove, check")
-    each = command(inner, "list", "which back ends are installed, and the disk space that each takes", _list)
+    inner = group_of(commands, "backends", "list, install, remove and check the other back ends of compare")
+    each = command(inner, "list", "list the back ends, installed or not, with their disk space", _list)
     json_argument(each)
-    each = command(inner, "add", "build the environments of back ends, from pinned versions", _add)
+    each = command(inner, "add", "install back ends, in environments with pinned versions", _add)
     each.add_argument("names", nargs="+", metavar="NAME", help="as listed, such as openvino or torch")
     json_argument(each)
-    each = command(inner, "remove", "remove the environments of back ends", _remove)
+    each = command(inner, "remove", "remove installed back ends", _remove)
     each.add_argument("names", nargs="+", metavar="NAME", help="as listed, such as openvino or torch")
     json_argument(each)
-    each = command(inner, "doctor", "load every installed back end and say what is wrong and how to mend it", _doctor)
+    each = command(inner, "doctor", "load every installed back end; report what is broken and how to fix it", _doctor)
     each.add_argument("names", nargs="*", metavar="NAME", help="as listed (default: all)")
     json_argument(each)
 

@@ -1,4 +1,4 @@
-"""Commands about several machines: pareto; and what plan does with --cluster."""
+"""Commands for several machines: pareto, and plan with --cluster."""
 
 import argparse
 from pathlib import Path
@@ -47,7 +47,7 @@ def add(commands: Any) -> None:
 
 
 def cluster_argument(each: argparse.ArgumentParser) -> Some:
-    """--cluster and --scenario; what takes the other options that go with it."""
+    """Add --cluster and --scenario; returns the group for options that need --cluster."""
     each.add_argument("--cluster", type=Path, help=_CLUSTER)
     many = Some(each, WITH)
     many.add_argument("--scenario", help="named scenario of the cluster file")
@@ -55,7 +55,7 @@ def cluster_argument(each: argparse.ArgumentParser) -> Some:
 
 
 def objective_argument(each: Some) -> None:
-    """--objective."""
+    """Add --objective."""
     each.add_argument(
         "--objective",
         default="latency",
@@ -66,7 +66,7 @@ def objective_argument(each: Some) -> None:
 
 
 def cluster_arguments(each: argparse.ArgumentParser) -> None:
-    """What `taglio plan` takes for several machines."""
+    """Add the options of `taglio plan` for several machines."""
     many = cluster_argument(each)
     objective_argument(many)
     limit_arguments(many)
@@ -80,7 +80,7 @@ def cluster_arguments(each: argparse.ArgumentParser) -> None:
     )
     many.add_argument("--explain", action="store_true", help="also show what each limit costs and the runner-up plan")
     many.add_argument(
-        "--from", dest="running", metavar="PLAN", help="deployed plan.json; move blocks only where that pays"
+        "--from", dest="running", metavar="PLAN", help="deployed plan.json; move blocks only if that pays"
     )
     many.add_argument(
         "--switching-cost-ms",
@@ -92,7 +92,7 @@ def cluster_arguments(each: argparse.ArgumentParser) -> None:
 
 
 def models_arguments(each: argparse.ArgumentParser | Some) -> None:
-    """--rate and --with-model."""
+    """Add --rate and --with-model."""
     each.add_argument("--rate", type=positive_float, metavar="PER_S", help="request rate of this model, per second")
     each.add_argument(
         "--with-model",
@@ -104,21 +104,21 @@ def models_arguments(each: argparse.ArgumentParser | Some) -> None:
 
 
 def limit_arguments(each: argparse.ArgumentParser | Some) -> None:
-    """Limits on what a request takes, and devices kept from blocks."""
+    """Add limits on a request's latency, energy and rate, and devices to keep blocks off."""
     each.add_argument("--max-latency-ms", type=positive_float, help="limit on predicted latency")
     each.add_argument("--max-energy-j", type=positive_float, help="limit on energy per request, in joules")
     each.add_argument(
         "--min-rate",
         type=positive_float,
         metavar="PER_S",
-        help="least request rate that the plan must sustain, per second",
+        help="lowest request rate that the plan must sustain, per second",
     )
     each.add_argument(
         "--max-steps",
         type=positive,
         default=1,
         metavar="N",
-        help="longest session, in steps, that devices have memory for, of a model with --state (default 1)",
+        help="for a model with --state: longest session that devices must have memory for, in steps (default 1)",
     )
     each.add_argument(
         "--keep-off",
@@ -145,7 +145,7 @@ def _time_limit(each: argparse.ArgumentParser | Some) -> None:
 
 
 def plan_on_cluster(options: argparse.Namespace) -> int:
-    """`taglio plan OUT --cluster FILE`."""
+    """Run `taglio plan OUT --cluster FILE`."""
     from taglio.flow.placing import Wanted, place
     from taglio.report import page, terminal_cluster
     from taglio.report.progress import bar
@@ -176,7 +176,7 @@ def plan_on_cluster(options: argparse.Namespace) -> int:
 
 
 def _also(text: str, max_error: Any) -> tuple[Path, float, float | None]:
-    """Folder, error bound and rate of --with-model."""
+    """Folder, error limit and rate of --with-model."""
     folder, *words = text.split(",")
     rate, bound = None, max_error
     for word in words:
@@ -191,7 +191,7 @@ def _also(text: str, max_error: Any) -> tuple[Path, float, float | None]:
         except (ValueError, argparse.ArgumentTypeError):
             raise BadOption(f'--with-model "{text}": write OUT,rate=5,max-error=1%') from None
     if not isinstance(bound, float):
-        raise BadOption(f'--with-model "{text}" has no error bound: write OUT,max-error=1%')
+        raise BadOption(f'--with-model "{text}" has no error limit: write OUT,max-error=1%')
     return Path(folder), bound, rate
 
 

@@ -1,4 +1,4 @@
-"""Compare back ends on one model."""
+"""The command compare: back ends side by side on one model."""
 
 import argparse
 import sys
@@ -38,7 +38,7 @@ def add(commands: Any) -> None:
     )
     data_arguments(each)
     each.add_argument("--backends", default=_DEFAULT, metavar="A,B,...", help="back ends to measure, in this order")
-    each.add_argument("--layers", action="store_true", help="also time each layer, where a back end can")
+    each.add_argument("--layers", action="store_true", help="also time each layer, in back ends that can")
     bound_argument(each, 0.01)
     each.add_argument("--threads", type=thread_count, default=None, help="threads per session (default: all cores)")
     each.add_argument(
@@ -80,7 +80,7 @@ def _compare(options: argparse.Namespace) -> int:
         comparison_table.show(result, page)
     if result.stopped:
         sys.stderr.write(
-            f"taglio: stopped; the rows that are finished are in {options.out / FILE}: the same command goes on, and "
-            "starts anew where that file is removed\n"
+            f"taglio: stopped; finished rows are in {options.out / FILE}: run the same command to continue, or remove "
+            "that file to start again\n"
         )
     return INTERRUPTED if result.stopped else 0

@@ -17,9 +17,8 @@ def add(commands: Any) -> None:
     each = command(
         commands,
         "emulate",
-        "run a command on a cluster that is emulated on this Linux machine (as root): a network namespace and a CPU "
-        "quota (cpus in the cluster file) for each device, links with their bandwidth and latency, a device running "
-        "in each",
+        "run a command on a cluster emulated on this Linux machine (as root): each device is a network namespace with "
+        "a CPU quota (cpus in the cluster file) and a running taglio device; links have their bandwidth and latency",
         _emulate,
     )
     each.add_argument("cluster", nargs="?", metavar="CLUSTER", help="cluster file (TOML)")
@@ -47,22 +46,20 @@ def _emulate(options: argparse.Namespace) -> int:
     here = os.environ.get(record.ENVIRONMENT)
     if options.change is not None:
         if options.cluster or options.after or options.on or options.scenario:
-            raise BadOption("--set changes the emulation that runs: give nothing else with it")
+            raise BadOption("--set changes the running emulation: give nothing else with it")
         emulation.change(emulation.joined(here), options.change)
         return 0
     if options.cluster is None:
         if not options.on or not options.after:
-            raise BadOption("give a cluster file, or --on DEVICE -- COMMAND for the emulation that runs")
+            raise BadOption("give a cluster file, or --on DEVICE -- COMMAND for the running emulation")
         return emulation.start(emulation.joined(here), options.on, options.after).wait()
     signal.signal(signal.SIGTERM, _stop)
     signal.signal(signal.SIGHUP, _stop)
     with emulation.Emulation(Path(options.cluster), options.scenario) as made:
         for old in made.removed:
-            sys.stderr.write(f"removed what an emulation of {old.cluster_file} had left, which was killed\n")
+            sys.stderr.write(f"removed the remains of a killed emulation of {old.cluster_file}\n")
         for there, back in emulation.one_way(made.cluster):
-            sys.stderr.write(
-                f"{there} cannot reach {back}, though it is reached: no connection will open between them\n"
-            )
+            sys.stderr.write(f"{back} can reach {there}, but not the reverse: no connection will open between them\n")
         try:
             if not options.bare:
                 with bar() as progress:
@@ -73,11 +70,11 @@ def _emulate(options: argparse.Namespace) -> int:
             while True:
                 signal.pause()
         finally:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # what was made is removed in peace
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C must not interrupt the removal
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def _stop(number: int, frame: FrameType | None) -> NoReturn:
-    """Leave as the system's own way of ending a process would be reported."""
+    """Exit with the code that a shell reports for a process ended by a signal."""
     del frame
     sys.exit(128 + number)

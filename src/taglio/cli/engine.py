@@ -1,4 +1,4 @@
-"""Commands about running devices: device, cluster; and what run does with --cluster."""
+"""Commands for running devices: device and cluster, and run with --cluster."""
 
 import argparse
 from pathlib import Path
@@ -13,9 +13,9 @@ _CLUSTER = "cluster file (TOML)"
 
 def add(commands: Any) -> None:
     """Add the commands of this file to the parser."""
-    inner = group_of(commands, "device", "make this machine a device of a cluster")
+    inner = group_of(commands, "device", "start or stop a device of a cluster on this machine")
     each = command(
-        inner, "start", "start a device here, the first one with --head, and wait until it is a member", _start
+        inner, "start", "start a device here (the first with --head) and wait until it has joined the cluster", _start
     )
     each.add_argument("--name", required=True, help=_NAME)
     each.add_argument("--head", action="store_true", help="start the cluster; other devices join this one")
@@ -31,13 +31,13 @@ def add(commands: Any) -> None:
     )
     _lock_arguments(each)
     json_argument(each)
-    each = command(inner, "stop", "stop the devices that run here, or one of them", _stop)
+    each = command(inner, "stop", "stop the devices running here, or one of them", _stop)
     each.add_argument("--name", help=_NAME)
     json_argument(each)
 
-    inner = group_of(commands, "cluster", "look at a running cluster")
+    inner = group_of(commands, "cluster", "inspect and probe a running cluster")
     each = command(
-        inner, "status", "devices of the running cluster: alive or not, versions, runtimes, threads", _status
+        inner, "status", "list the devices of the running cluster: alive or not, versions, runtimes, threads", _status
     )
     json_argument(each)
 
@@ -59,12 +59,12 @@ def _lock_arguments(each: argparse.ArgumentParser) -> None:
 
 
 def optimize_arguments(each: argparse.ArgumentParser) -> None:
-    """What `taglio optimize` takes for several machines."""
+    """Add the options of `taglio optimize` for several machines."""
     objective_argument(cluster_argument(each))
 
 
 def run_arguments(each: argparse.ArgumentParser) -> None:
-    """What `taglio run` takes for several machines."""
+    """Add the options of `taglio run` for several machines."""
     many = cluster_argument(each)
     many.add_argument(
         "--stream", action="store_true", help="with --cluster: keep several requests in flight to measure throughput"
@@ -92,11 +92,12 @@ def _start(options: argparse.Namespace) -> int:
         )
     if options.json:
         return emit(started)
-    terminal.say(f'device "{started.name}" is up in the cluster at {started.address}, {started.threads} threads')
+    terminal.say(f'device "{started.name}" joined the cluster at {started.address} with {started.threads} threads')
     if started.head:
-        only = "; it listens on this machine only, --host opens it" if started.host == device.LOOPBACK else ""
-        terminal.say(f"others join with: taglio device start --name NAME --address {started.address}{only}")
-        terminal.say(f"they need the secret in {started.token}: copy the file to the same place there")
+        local = started.host == device.LOOPBACK
+        only = "; this device listens on this machine only: start it with --host to change that" if local else ""
+        terminal.say(f"to join from another machine: taglio device start --name NAME --address {started.address}{only}")
+        terminal.say(f"other machines need the secret in {started.token}: copy the file to the same path there")
     return 0
 
 
@@ -153,7 +154,7 @@ def _probe(options: argparse.Namespace) -> int:
 
 
 def optimize_on_cluster(options: argparse.Namespace) -> int:
-    """`taglio optimize MODEL --cluster FILE`."""
+    """Run `taglio optimize MODEL --cluster FILE`."""
     from taglio.cli import engine_tables
     from taglio.cluster.engine.optimize import optimize_on_cluster as optimize
     from taglio.report import page
@@ -172,7 +173,7 @@ def optimize_on_cluster(options: argparse.Namespace) -> int:
 
 
 def run_on_cluster(options: argparse.Namespace) -> int:
-    """`taglio run OUT --cluster FILE`."""
+    """Run `taglio run OUT --cluster FILE`."""
     from taglio.cli import engine_tables
     from taglio.cluster import file as cluster_file
     from taglio.cluster.engine.run import run_on_cluster as run

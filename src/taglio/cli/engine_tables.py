@@ -1,4 +1,4 @@
-"""Terminal tables of running devices and of runs on them. Rounds and aligns; computes nothing."""
+"""Terminal tables for running devices and runs on them. Rounds and aligns; computes nothing."""
 
 from collections.abc import Mapping, Sequence
 
@@ -19,7 +19,7 @@ _MBIT = 8e-6
 
 
 def status(address: str, alive: Mapping[str, bool], found: Mapping[str, Facts]) -> None:
-    """A row for each device."""
+    """Print one row per device."""
     table = _table("device", "state", "threads", "taglio", "ray", "runtimes", "machine")
     for name, up in alive.items():
         if name in found:
@@ -34,7 +34,7 @@ def status(address: str, alive: Mapping[str, bool], found: Mapping[str, Facts]) 
 
 
 def links(found: Sequence[LinkProbe], handled: Mapping[str, Handling]) -> None:
-    """What was measured, in brackets what the file says, and what messages take of the devices."""
+    """Print the measured links, with the cluster file's values in brackets, and the CPU cost per message."""
     table = _table("from", "to", "latency\nms (file)", "5 … 95 %", "bandwidth\nMbit/s (file)", "5 … 95 %", "gap\nms")
     for each in found:
         latency, speed, known = each.latency_s, each.bandwidth_bytes_per_s, each.planned
@@ -56,21 +56,21 @@ def links(found: Sequence[LinkProbe], handled: Mapping[str, Handling]) -> None:
     Console(highlight=False).print(table)
 
 
-# From here on a machine that is not as fast as it was is told of.
+# A larger change of a machine's speed is reported.
 _OTHER_SPEED = 0.1
 
 
 def cluster_outcome(outcome: ClusterOutcome) -> None:
-    """The plan, the proof and the run."""
+    """Print the plan, the proof and the run."""
     terminal_cluster.one(outcome.plan)
-    say(f"scheme {outcome.scheme} for all devices, chosen on {outcome.scheme_from}: a plan has one scheme")
+    say(f"scheme {outcome.scheme} for all devices, chosen on {outcome.scheme_from} (a plan has one scheme)")
     same = "bit for bit" if outcome.proof.identical else f"within {outcome.proof.distance:.1e}"
     say(f"in one process the components equal the whole quantised model {same}; on the cluster:")
     cluster_run(outcome.run)
 
 
 def cluster_run(run: ClusterRun) -> None:
-    """Predicted beside measured: components, crossings, the request, energy; and what was proven."""
+    """Print predicted beside measured: components, crossings, request, energy; and what was proven."""
     table = _table("component", "device", "predicted", "measured", "±", "predicted / measured")
     for each in run.components:
         table.add_row(
@@ -89,14 +89,16 @@ def cluster_run(run: ClusterRun) -> None:
         Console(highlight=False).print(table)
     if run.steps:
         say(
-            f"{run.requests} steps of one session: {run.rate_per_s:.4g} a second, predicted {1.0 / run.predicted_s:.4g}"
+            f"{run.requests} steps of one session: {run.rate_per_s:.4g} per second, "
+            f"predicted {1.0 / run.predicted_s:.4g}"
         )
     if run.streamed:
         wanted = "" if run.predicted_rate_per_s is None else f", predicted {run.predicted_rate_per_s:.4g}"
-        say(f"{run.requests} requests, {run.lanes} on their way: {run.rate_per_s:.4g} a second{wanted}")
+        say(f"{run.requests} requests, {run.lanes} in flight: {run.rate_per_s:.4g} per second{wanted}")
     spread = f"(median {_ms(run.latency.median_s)}, 95 % within {_ms(run.latency.p95_s)})"
-    if run.streamed:  # they wait for each other, which a prediction of one alone leaves out
-        say(f"latency: {_ms(run.latency.steady_s)} {spread} behind others, alone predicted {_ms(run.predicted_s)}")
+    if run.streamed:  # requests wait for each other, which the prediction for a single one does not include
+        single = f"predicted for a single request {_ms(run.predicted_s)}"
+        say(f"latency: {_ms(run.latency.steady_s)} {spread} with others in flight; {single}")
     else:
         say(
             f"latency: predicted {_ms(run.predicted_s)}, measured {_ms(run.latency.steady_s)} {spread}, predicted / "
@@ -105,26 +107,27 @@ def cluster_run(run: ClusterRun) -> None:
     for now in run.speeds:
         if now.slower is not None and abs(now.slower - 1.0) > _OTHER_SPEED:
             say(
-                f"{now.device} takes {now.slower:.2f} times as long for one fixed computation as when it was profiled, "
-                "more than that scatters by: what was predicted of it may be off by as much"
+                f"{now.device} takes {now.slower:.2f} x as long for a fixed computation as when it was profiled, "
+                "which is more than noise: its predictions may be off by as much"
             )
     for use in run.energy:
-        counted = "no counters there" if use.counted_joules is None else f"counted {use.counted_joules:.3g} J"
+        counted = "no energy counters" if use.counted_joules is None else f"counted {use.counted_joules:.3g} J"
         computing, sending = f"{use.modelled_joules:.3g} J computing", f"{use.sent_joules:.3g} J sending"
-        say(f"energy of {use.device}: {computing}, {sending}, by its watts ({counted})")
+        say(f"energy of {use.device}: {computing}, {sending}, from its watts in the cluster file ({counted})")
     for opened in run.loaded:
         say(
             f"{opened.device} ran {opened.component} {opened.sha256[:12]}, as planned, in {opened.runtime} "
             f"{opened.version} with {opened.threads} threads"
         )
     same = "bit for bit" if run.identical == run.requests else f"within {run.distance:.1e} (relative L2)"
-    say(f"{run.requests} answers, in order, each equal to the one-process answer {same}")
+    say(f"{run.requests} answers in order, each equal to the single-process answer {same}")
     for broke in run.interruptions:
-        say(f"request {broke.request} broke ({broke.reason}): {broke.resent} sent again after {broke.recovery_s:.2f} s")
+        resent = f"{broke.resent} sent again after {broke.recovery_s:.2f} s"
+        say(f"request {broke.request} failed ({broke.reason}): {resent}")
     for switch in run.switches:
         before, after = _ms(switch.before_s), _ms(switch.after_s)
         say(
-            f"from request {switch.request} on another plan ({switch.reason}): predicted {before} before, {after} after"
+            f"another plan from request {switch.request} on ({switch.reason}): predicted {before} before, {after} after"
         )
     for note in run.notes:
         say(note)

@@ -1,4 +1,4 @@
-"""The flow on one machine: whole, and a stage at a time."""
+"""Commands of the flow on one machine: as a whole, and one stage at a time."""
 
 import argparse
 from pathlib import Path
@@ -35,7 +35,7 @@ from taglio.cli.options import (
 
 def add(commands: Any) -> None:
     """Add the commands of this file to the parser."""
-    each = command(commands, "quickstart", "optimise the embedded digits model and show what happened", _quickstart)
+    each = command(commands, "quickstart", "optimise the embedded digits model and show the result", _quickstart)
     each.add_argument("-o", "--out", type=Path, default=Path("out/quickstart"), help="workspace directory")
     bound_argument(each, 0.01)
     json_argument(each)
@@ -48,7 +48,7 @@ def add(commands: Any) -> None:
     )
     _optimize_arguments(each)
 
-    each = command(commands, "profile", "time every block in every form, by whole-model runs", _profile)
+    each = command(commands, "profile", "time every block in every form, inside whole-model runs", _profile)
     model_argument(each)
     requantize_argument(each)
     state_argument(each)
@@ -65,7 +65,7 @@ def add(commands: Any) -> None:
     each.add_argument("-o", "--out", type=Path, required=True, help="workspace directory")
     json_argument(each)
 
-    each = command(commands, "error", "measure how any choice of int8 blocks changes the output", _error)
+    each = command(commands, "error", "measure how int8 blocks change the output", _error)
     folder_argument(each)
     metric_argument(each)
     provider_argument(each)
@@ -84,8 +84,8 @@ def add(commands: Any) -> None:
     each = command(
         commands,
         "plan",
-        "choose the fastest forms within an error limit and time the finalists, as optimize does; with --cluster place "
-        "blocks on several machines, by their profiles",
+        "choose the fastest forms within an error limit and time the finalists, as optimize does; with --cluster: "
+        "place blocks on several machines, using their profiles",
         _plan,
     )
     folder_argument(each)
@@ -107,15 +107,15 @@ def add(commands: Any) -> None:
     cluster_arguments(each)
     json_argument(each)
 
-    each = command(commands, "build", "write the plan's components and check that they equal the whole model", _build)
+    each = command(commands, "build", "write the plan's components and prove that they equal the whole model", _build)
     folder_argument(each)
     json_argument(each)
 
-    each = command(commands, "run", "time the built components beside the prediction", _run)
+    each = command(commands, "run", "time the built components and compare with the prediction", _run)
     folder_argument(each)
     each.add_argument("--runs", type=positive, default=100, help="number of timed runs (default 100)")
     each.add_argument(
-        "--steps", type=positive, metavar="N", help="time so many steps of one session instead, of a model with --state"
+        "--steps", type=positive, metavar="N", help="for a model with --state: time N steps of one session instead"
     )
     runtime_argument(Some(each, WITHOUT), None)
     run_arguments(each)
@@ -146,7 +146,7 @@ def _quickstart(options: argparse.Namespace) -> int:
     from taglio.embedded import digits_data, digits_model
 
     arguments = [str(digits_model()), "--data", str(digits_data()), "--max-error", str(options.max_error)]
-    # A tenth of the effort: some twenty rounds of every model, and half a minute on two cores.
+    # A tenth of the effort: about twenty rounds of every model, half a minute on two cores.
     arguments += ["--effort", "0.1", "-o", str(options.out)] + (["--json"] if options.json else [])
     inner = argparse.ArgumentParser()
     _optimize_arguments(inner)
@@ -167,7 +167,7 @@ def _optimize(options: argparse.Namespace) -> int:
         asked = given(options, "scenario", "objective")
         result, manifest = optimize(options.out, options.model, options.data, progress=progress, **asked)
     remark(offer(lambda: page.write(options.out, of_result(options.out, result, manifest))))
-    assert result.table is not None, "the whole flow has one"
+    assert result.table is not None, "optimize always sets it"
     if options.json:
         return emit(terminal.summary(options.out, result.table))
     terminal.outcome(options.out, result.table)
@@ -188,9 +188,7 @@ def _profile(options: argparse.Namespace) -> int:
         return emit({"profile": result, "layers": layers} if layers else result)
     terminal.profile(graph, result, layers)
     if options.scheme == "auto":
-        terminal.say(
-            f"{result.scheme} was chosen for a relative L2 of {options.max_error:.3%}: --max-error chooses for another"
-        )
+        terminal.say(f"{result.scheme} was chosen for a relative L2 limit of {options.max_error:.3%} (--max-error)")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Commands about one model that need no plan: inspect and quantize."""
+"""Commands for a model without a plan: inspect and quantize."""
 
 import argparse
 from pathlib import Path
@@ -43,7 +43,7 @@ def add(commands: Any) -> None:
         default="",
         metavar="NAME[,NAME]",
         help="lower the error of int8 at the same speed: ranges (per tensor, by their effect on the outputs), "
-        "rounding (weights to the integers that change products least), "
+        "rounding (round weights so that products change least), "
         "bias (correct what int8 adds to the mean of each channel)",
     )
     each.add_argument(
@@ -93,7 +93,7 @@ def _inspect(options: argparse.Namespace) -> int:
         )
     terminal.inspect(loaded, graph, shown, assumed)
     if suggestion is not None:
-        terminal.say(f"metric {suggestion.metric} may suit: {suggestion.why}")
+        terminal.say(f"consider --metric {suggestion.metric}: {suggestion.why}")
     if states:
         terminal.say(f"outputs that look like the next step's inputs: {' '.join(f'--state {each}' for each in states)}")
     return 0

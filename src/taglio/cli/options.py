@@ -1,4 +1,4 @@
-"""Arguments that several commands share, and how their text is read. Runs no command."""
+"""Arguments shared by several commands, and parsing of their text. Runs no command."""
 
 import argparse
 import os
@@ -21,7 +21,7 @@ INTERRUPTED = 130  # the exit code after Ctrl-C
 
 
 def command(commands: Any, name: str, help_text: str, function: Any) -> argparse.ArgumentParser:
-    """Add a command called `name` that runs `function`."""
+    """Add a command called `name` that runs `function`; returns its parser."""
     each: argparse.ArgumentParser = commands.add_parser(
         name, help=help_text, description=help_text[0].upper() + help_text[1:] + "."
     )
@@ -30,20 +30,20 @@ def command(commands: Any, name: str, help_text: str, function: Any) -> argparse
 
 
 def group_of(commands: Any, name: str, help_text: str) -> Any:
-    """Add a command that has commands of its own; where they are added."""
+    """Add a command with subcommands; returns the object to add them to."""
     each = commands.add_parser(name, help=help_text, description=help_text[0].upper() + help_text[1:] + ".")
     return each.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
 
 class Some:
-    """Options of a command that go with --cluster alone, or without it alone."""
+    """Options of a command that are valid only with --cluster, or only without it."""
 
     def __init__(self, each: argparse.ArgumentParser, which: str) -> None:
         self._parser, self._actions = each, list[argparse.Action]()
         each.set_defaults(**{which: self._actions})
 
     def add_argument(self, *names: str, **how: Any) -> None:
-        """As of a parser."""
+        """Like `ArgumentParser.add_argument`."""
         self._actions.append(self._parser.add_argument(*names, **how))
 
 
@@ -51,7 +51,7 @@ WITH, WITHOUT = "with_cluster", "without_cluster"
 
 
 def refuse_others(options: argparse.Namespace) -> None:
-    """Raise BadOption for options that mean nothing with, or without, the --cluster that was or was not given."""
+    """Raise BadOption for options that need --cluster but did not get it, or the reverse."""
     which, fix = (WITH, "add --cluster FILE") if options.cluster is None else (WITHOUT, "leave --cluster out")
     for action in getattr(options, which, ()):
         if getattr(options, action.dest) != action.default:
@@ -60,7 +60,7 @@ def refuse_others(options: argparse.Namespace) -> None:
 
 
 def model_argument(each: argparse.ArgumentParser) -> None:
-    """MODEL and --shape."""
+    """Add MODEL and --shape."""
     each.add_argument("model", type=Path, metavar="MODEL", help=MODELS)
     each.add_argument(
         "--shape",
@@ -72,7 +72,7 @@ def model_argument(each: argparse.ArgumentParser) -> None:
 
 
 def requantize_argument(each: argparse.ArgumentParser) -> None:
-    """--requantize."""
+    """Add --requantize."""
     each.add_argument(
         "--requantize",
         action="store_true",
@@ -81,7 +81,7 @@ def requantize_argument(each: argparse.ArgumentParser) -> None:
 
 
 def state_argument(each: argparse.ArgumentParser) -> None:
-    """--state."""
+    """Add --state."""
     each.add_argument(
         "--state",
         action="append",
@@ -93,13 +93,13 @@ def state_argument(each: argparse.ArgumentParser) -> None:
 
 
 def data_arguments(each: argparse.ArgumentParser) -> None:
-    """--data, --preprocess, --seed."""
+    """Add --data, --preprocess, --seed."""
     each.add_argument(
         "--data",
         type=Path,
         required=True,
-        help="inputs: a directory of images or wav files (perhaps in a subdirectory per class) or .npz; an .npz or an "
-        ".npy; texts, a line each (.txt) or in a column (.csv); a dataset saved by Hugging Face datasets",
+        help="inputs: a directory of images or wav files (optionally a subdirectory per class) or of .npz; an .npz or "
+        ".npy file; texts, one per line (.txt) or in a column (.csv); a dataset saved by Hugging Face datasets",
     )
     each.add_argument(
         "--preprocess",
@@ -113,29 +113,29 @@ def data_arguments(each: argparse.ArgumentParser) -> None:
 
 
 def labels_argument(each: argparse.ArgumentParser) -> None:
-    """--labels."""
+    """Add --labels."""
     each.add_argument(
         "--labels",
         type=Path,
         metavar="FILE",
-        help="one label per sample where --data holds none: .txt (a line of text each), .json (a list, or an object by "
+        help="one label per sample, if --data has none: .txt (one per line), .json (a list, or an object by "
         "file name, of texts, numbers, or boxes as x1, y1, x2, y2, class), .csv (label, or file name and label), .npy "
-        "or .npz (default: the .txt beside DATA that is called like it)",
+        "or .npz (default: the .txt beside DATA with the same name)",
     )
 
 
 def calibration_argument(each: argparse.ArgumentParser) -> None:
-    """--calibration."""
+    """Add --calibration."""
     each.add_argument(
         "--calibration",
         type=Path,
         metavar="DATA",
-        help="separate calibration data; --data is then held out as a whole (default: a part of --data)",
+        help="separate calibration data; all of --data is then held out (default: a part of --data)",
     )
 
 
 def bound_argument(each: argparse.ArgumentParser, default: float | None) -> None:
-    """--max-error; with a `default` it is one number, on relative L2, without one it is required and repeatable."""
+    """Add --max-error; with a `default` it is one number, on relative L2; without, it is required and repeatable."""
     if default is not None:
         text = "largest relative L2 change of any output, such as 0.01 or 1%%"
         each.add_argument("--max-error", type=fraction, default=default, help=text)
@@ -152,7 +152,7 @@ def bound_argument(each: argparse.ArgumentParser, default: float | None) -> None
 
 
 class _Bounds(argparse.Action):
-    """Keeps LIMIT as it is, and with METRIC=LIMIT all by metric: that without a name under ""."""
+    """Keeps LIMIT as a number; with METRIC=LIMIT a dict of all limits by metric, "" for the unnamed one."""
 
     def __call__(self, _parser: Any, options: Any, values: Any, _option: str | None = None) -> None:
         name, _, text = str(values).rpartition("=")
@@ -170,7 +170,7 @@ class _Bounds(argparse.Action):
 
 
 def metric_argument(each: argparse.ArgumentParser) -> None:
-    """--metric."""
+    """Add --metric."""
     each.add_argument(
         "--metric",
         metavar="NAME",
@@ -183,18 +183,18 @@ def metric_argument(each: argparse.ArgumentParser) -> None:
 
 
 def provider_argument(each: argparse.ArgumentParser) -> None:
-    """--provider."""
+    """Add --provider."""
     each.add_argument(
         "--provider",
         choices=("cpu", "cuda", "auto"),
         default="cpu",
-        help="execution provider for measuring the error; auto uses a GPU if ONNX Runtime has one (default cpu: the "
-        "int8 kernels that a plan runs)",
+        help="execution provider for measuring the error; auto uses a GPU if ONNX Runtime supports it (default cpu: "
+        "the int8 kernels that a plan runs)",
     )
 
 
 def pin_arguments(each: argparse.ArgumentParser) -> None:
-    """--keep-float and --force-int8."""
+    """Add --keep-float and --force-int8."""
     each.add_argument(
         "--keep-float", action="append", default=[], metavar="PATTERN", help="keep these blocks in float (repeatable)"
     )
@@ -204,7 +204,7 @@ def pin_arguments(each: argparse.ArgumentParser) -> None:
 
 
 def measuring_arguments(each: argparse.ArgumentParser) -> None:
-    """How sessions run and how long is measured."""
+    """Add the options of how sessions run and how long is measured."""
     each.add_argument(
         "--scheme",
         default="auto",
@@ -224,14 +224,14 @@ def measuring_arguments(each: argparse.ArgumentParser) -> None:
         "--memory-limit",
         type=memory_size,
         metavar="SIZE",
-        help="memory that this process may take, such as 8GB (default: half of what is free)",
+        help="memory that this process may use, such as 8GB (default: half of the free memory)",
     )
 
 
 def runtime_argument(each: argparse.ArgumentParser | Some, default: str | None) -> None:
-    """--runtime; None for the one that the components were built for."""
+    """Add --runtime; `default` None means the runtime that the components were built for."""
     places = ("onnxruntime", "openvino", "openvino-bf16")
-    told = "default auto: time all that are installed and pick" if default else "default: as built"
+    told = "default auto: time all installed ones and pick the fastest" if default else "default: as built"
     each.add_argument(
         "--runtime",
         default=default,
@@ -241,55 +241,55 @@ def runtime_argument(each: argparse.ArgumentParser | Some, default: str | None) 
 
 
 def effort_argument(each: argparse.ArgumentParser | Some) -> None:
-    """--effort."""
+    """Add --effort."""
     each.add_argument("--effort", type=positive_float, default=1.0, help="scale the time spent measuring (default 1)")
 
 
 def folder_argument(each: argparse.ArgumentParser) -> None:
-    """OUT, a workspace directory."""
+    """Add OUT, a workspace directory."""
     each.add_argument("folder", type=Path, metavar="OUT", help="workspace directory")
 
 
 def json_argument(each: argparse.ArgumentParser) -> None:
-    """--json."""
+    """Add --json."""
     each.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
 
 
 def positive(text: str) -> int:
-    """An integer of at least 1."""
+    """Parse an integer of at least 1."""
     value = int(text)
     if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not at least 1")
+        raise argparse.ArgumentTypeError(f"{text} must be at least 1")
     return value
 
 
 def natural(text: str) -> int:
-    """An integer of at least 0."""
+    """Parse an integer of at least 0."""
     value = int(text)
     if value < 0:
-        raise argparse.ArgumentTypeError(f"{text} is not at least 0")
+        raise argparse.ArgumentTypeError(f"{text} must be at least 0")
     return value
 
 
 def thread_count(text: str) -> int:
-    """A number of threads: no more than make sense here, since starting a hundred thousand takes minutes."""
+    """Parse a number of threads, limited to a sensible maximum: starting a hundred thousand takes minutes."""
     value, cores = positive(text), os.cpu_count() or 1
     most = max(_MOST_THREADS, 4 * cores)
     if value > most:
-        raise argparse.ArgumentTypeError(f"{text} is more than {most}, and this machine has {cores} cores")
+        raise argparse.ArgumentTypeError(f"{text} is more than the maximum of {most} (this machine has {cores} cores)")
     return value
 
 
 def positive_float(text: str) -> float:
-    """A finite number above 0."""
+    """Parse a finite number above 0."""
     value = float(text)
     if not 0.0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is not above 0")
+        raise argparse.ArgumentTypeError(f"{text} must be above 0")
     return value
 
 
 def memory_size(text: str) -> int:
-    """Bytes from 8GB, 500MB or 1.5GiB."""
+    """Parse a size such as 8GB, 500MB or 1.5GiB; returns bytes."""
     match = re.fullmatch(r"(\d+(?:\.\d*)?) *([kmgt]?)(i?)b?", text.strip().lower())
     value = 0
     if match is not None:
@@ -300,13 +300,13 @@ def memory_size(text: str) -> int:
 
 
 def fraction(text: str) -> float:
-    """A number such as 0.01, or a percentage such as 1%."""
+    """Parse a number such as 0.01, or a percentage such as 1%."""
     try:
         value = float(text[:-1]) / 100.0 if text.endswith("%") else float(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text} is not a number: give 0.01 or 1%") from None
     if not 0.0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is not at least 0: give 0.01 or 1%")
+        raise argparse.ArgumentTypeError(f"{text} is below 0: give 0.01 or 1%")
     return value
 
 
@@ -324,7 +324,7 @@ def shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-# Options that are called as the library's arguments; of others, what they are called there.
+# Options named like the library's arguments; for others, the argument's name.
 _SAME = (
     *(
         "calibration",
@@ -352,7 +352,7 @@ _RENAMED = {
 
 
 def given(options: argparse.Namespace, *without: str) -> dict[str, Any]:
-    """The library's arguments that the options say; `without` are options for another function."""
+    """The library's arguments from the command-line options; `without` are options for another function."""
     found = {name: name for name in _SAME} | _RENAMED
     result = {
         argument: getattr(options, name)
@@ -368,12 +368,12 @@ def given(options: argparse.Namespace, *without: str) -> dict[str, Any]:
 
 
 def remark(text: str) -> None:
-    """A line beside the result, on standard error; nothing where there is nothing to say."""
+    """Print a line on standard error, beside the result; nothing if `text` is empty."""
     if text:
         sys.stderr.write(f"taglio: {text}\n")
 
 
 def emit(value: Any) -> int:
-    """Print one JSON object; the exit code."""
+    """Print one JSON object; returns the exit code."""
     sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
     return 0

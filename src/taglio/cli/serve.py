@@ -1,4 +1,4 @@
-"""`taglio serve`: built models behind the Open Inference Protocol."""
+"""The command serve: built models behind the Open Inference Protocol."""
 
 import argparse
 import os
@@ -21,13 +21,13 @@ def add(commands: Any) -> None:
         metavar="OUT",
         help="workspace directory, NAME=OUT, or a directory of them (NAME/ or NAME/VERSION/)",
     )
-    each.add_argument("--host", default="127.0.0.1", help="address to listen on; any but loopback needs a token or TLS")
+    each.add_argument("--host", default="127.0.0.1", help="address to listen on; all but loopback need a token or TLS")
     each.add_argument(
         "--http-port", type=int, default=8000, help="REST, metrics and status page (default 8000; 0: any)"
     )
     each.add_argument("--grpc-port", type=int, default=8001, help="gRPC (default 8001; 0: any)")
     each.add_argument(
-        "--token-file", type=Path, help=f"file with the token that clients must show (default: ${VARIABLE}, else none)"
+        "--token-file", type=Path, help=f"file with the token that clients must send (default: ${VARIABLE}, else none)"
     )
     each.add_argument("--tls", nargs=2, type=Path, metavar=("CERT", "KEY"), help="PEM files; encrypts both listeners")
     each.add_argument("--threads", type=positive, help="threads per session (default: the plan's)")
@@ -76,7 +76,7 @@ def _serve(options: argparse.Namespace) -> int:
             emit({"http": started.http, "grpc": started.grpc, "models": names})
         else:
             for model in models:
-                joined = ", requests are joined" if model.batches else ""
+                joined = ", requests are batched" if model.batches else ""
                 sys.stdout.write(f"{model.name} version {model.version}{joined}\n")
             sys.stdout.write(f"REST and status page on {started.http}, gRPC on {started.grpc}; Ctrl-C ends\n")
         sys.stdout.flush()

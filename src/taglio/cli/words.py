@@ -1,8 +1,9 @@
-"""The library's words in the command line's: names of arguments become flags. Changes nothing else in a message."""
+"""Translate the library's messages for the command line: argument names become flags. Changes nothing else in a
+message."""
 
 import re
 
-# Where the flag is not the argument's own name with dashes.
+# Flags that differ from the argument's name with dashes.
 _FLAGS = {
     "model": "MODEL",
     "shapes": "--shape",

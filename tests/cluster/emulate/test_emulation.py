@@ -167,7 +167,7 @@ def test_what_a_killed_one_left_is_removed_by_the_next(file: Path) -> None:
     assert traces() != before
     done = taglio("emulate", str(file), "--bare", "--", "true")
     assert done.returncode == 0
-    assert "which was killed" in done.stderr
+    assert "remains of a killed emulation" in done.stderr
     assert traces() == before
 
 
