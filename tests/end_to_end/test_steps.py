@@ -40,7 +40,7 @@ def test_a_session_of_steps_by_the_command_line(tmp_path: Path) -> None:
     taglio("build", out, "--json").json()
     ran = taglio("run", out, "--steps", 30, "--json").json()
     assert ran["steps"] == 30 and ran["error"] < 0.9 and ran["plan"]["runs"] == 30
-    assert "steps a second" in taglio("run", out, "--steps", 3).out
+    assert "steps per second" in taglio("run", out, "--steps", 3).out
     cluster.write_text(CLUSTER)
     asked = ("plan", out, "--cluster", cluster, "--max-error", "90%", "--time-limit", 0.5)
     # The cache grows by 64 bytes a step: 1,000 fit no server of 20 kB.

@@ -1,1 +1,1 @@
-"""Show what was predicted beside what was measured: terminal tables and one HTML page. Measures nothing."""
+"""Show predicted beside measured: terminal tables and one HTML page. Measures nothing."""

@@ -1,4 +1,4 @@
-"""Block by block: what each costs in error and saves in time, which to leave out, and what the plan chose."""
+"""Block by block: error caused, time saved, what to leave out, and what the plan chose."""
 
 from dataclasses import dataclass
 from math import isfinite
@@ -17,12 +17,13 @@ _HEAD = ("block", "error alone", "float", "int8", "saved", "saved per error", "c
 
 
 def damage_and_gain(material: Material) -> list[Part]:
-    """A mark for each block: time saved by its error alone, hollow where it is better left out."""
+    """A chart with a mark per block, time saved by error alone (hollow: better left out), and the list of those to
+    leave out."""
     assert material.graph is not None
     assert material.error is not None
     rows = [row for row in sensitivities(material.graph, material.profile, material.error) if row.damage]
     if not rows:
-        return [Text("No block has an error of its own.")]
+        return [Text("No block alone in int8 causes an error.")]
     basis = material.metric.basis
     title, scale = basis.axis
     out = sorted((row for row in rows if row.leave_out), key=lambda row: -row.noise_share)
@@ -50,7 +51,7 @@ def _describe(row: Sensitivity, basis: Metric) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """One block's numbers; None where there is nothing to tell. `worth` is seconds saved per unit of error alone."""
+    """One block's numbers; None if unknown. `worth` is seconds saved per unit of error alone."""
 
     name: str
     block: Block | None
@@ -123,13 +124,13 @@ def _lede(material: Material, measured: int) -> str:
     if material.error is None:
         return text
     return (
-        f"{plural(measured, 'block')} measured alone in int8. {text} Blocks that only move values have the form of "
-        "their producer and no time of their own."
+        f"{plural(measured, 'block')} measured alone in int8. {text} Blocks that only move values have their "
+        "producer's form and no time of their own."
     )
 
 
 def _cell(text: str, value: float | None, largest: float = 0.0, look: str = "") -> Cell:
-    """A number that sorts; its share of `largest` is drawn under it."""
+    """A sortable number, with its share of `largest` drawn below."""
     share = value / largest if value is not None and isfinite(value) and largest > 0.0 else 0.0
     return Cell(text, look, sort=None if value is None else f"{value:.6g}", share=share)
 

@@ -1,4 +1,4 @@
-"""What was built and run, and every setting that it depends on."""
+"""What was built and run, with all settings."""
 
 from dataclasses import fields
 
@@ -10,7 +10,7 @@ from taglio.report.units import MISSING, allowed, ms, percent, plural, shown, si
 
 
 def components(material: Material) -> list[Part]:
-    """Files and what crosses between them."""
+    """The component files and the tensors between them."""
     manifest = material.manifest
     assert manifest is not None
     rows = [
@@ -89,7 +89,7 @@ def configuration(material: Material) -> list[Part]:
 
 
 def absent(missing: Absent) -> Text:
-    """Why something is not there, and what makes it."""
+    """Why a part of the page is missing, and the command that makes it."""
     return Text(f"{missing.reason} To make it:", "absent", missing.command)
 
 

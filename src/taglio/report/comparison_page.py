@@ -28,20 +28,20 @@ from taglio.report.units import MISSING, ms, percent, plural, size, times
 from taglio.report.written import Section, Written
 
 _SYMBOLS = ("circle", "square", "diamond")
-_COLORS = 7  # that the style sheet has for back ends
+_COLORS = 7  # for back ends in the style sheet
 _BARS = 30
-_NOTHING = 1e-3  # per cent: an error below it is float's rounding, and drawn as none
+_NOTHING = 1e-3  # per cent: smaller errors are float rounding, and drawn as 0
 FILE = f"{COMPARISON}.html"
 
 
 def write(folder: Path, result: Comparison) -> Written:
-    """Write the page into `folder`. Raises BadArtifact where the disk refuses."""
+    """Write the page into `folder`. Raises BadArtifact if it cannot be written."""
     text, lacks = render(result)
     return written.write(folder / FILE, text, lacks)
 
 
 def render(result: Comparison) -> tuple[str, list[str]]:
-    """The page as text, and what it lacks: a section that fails is replaced by a sentence."""
+    """The page as text, and a list of what it lacks: a section that fails is replaced by a sentence."""
     lacks: list[str] = []
     fastest = f"Fastest row of each back end (error limit {percent(result.max_error)})"
     named: list[tuple[str, str, Callable[[], list[Part]]]] = [
@@ -186,7 +186,7 @@ def _cells(row: Row) -> tuple[object, ...]:
 
 
 def _reasons(rows: Sequence[Row]) -> list[Part]:
-    """Why rows were not measured, and remarks on those that were: each once, with its rows."""
+    """Why rows were not measured, and notes on measured ones: each once, with its rows."""
     found: dict[str, list[str]] = {}
     for row in rows:
         said = (f"{row.status}: {row.reason}",) if row.reason else row.checked.notes if row.checked else ()

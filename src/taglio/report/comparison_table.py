@@ -1,4 +1,4 @@
-"""A comparison as terminal tables. Rounds and aligns; computes nothing that the comparison does not hold."""
+"""A comparison as terminal tables. Rounds and aligns; computes nothing."""
 
 from collections import Counter
 from pathlib import Path
@@ -12,12 +12,12 @@ from taglio.compare.result import Comparison
 from taglio.compare.row import Layer, Row
 
 _LAYERS_SHOWN = 15
-_NAMES_SHOWN = 4  # of the rows that a note is about
-_NAME_SHOWN = 60  # TFLite's converter joins the names of all that it fused
+_NAMES_SHOWN = 4  # rows named in a note
+_NAME_SHOWN = 60  # TFLite's converter joins the names of all layers that it fused
 
 
 def show(result: Comparison, page: Path | None) -> None:
-    """All of it: the conditions, a table of rows, the layers that gain most, the recommendation."""
+    """Print the conditions, a table of rows, the layers that gain most, and the recommendation."""
     _say(f"{result.model} ({result.kind}) on {result.machine}, {result.threads} threads")
     _say(f"{result.calibration_samples} samples for calibration, {result.held_out_samples} held out for the error")
     for line in conditions(result):
@@ -65,7 +65,7 @@ def _standings(result: Comparison) -> None:
 
 
 def conditions(result: Comparison) -> list[str]:
-    """How rows were limited, what was kept, and how steady the machine was."""
+    """Lines about the limits of rows, rows kept from an earlier run, and how steady the machine was."""
     stop = f"timeout per row {result.silence_s:.0f} s"
     if result.memory_limit_bytes is None:
         memory = "; no memory limit: this system does not report the memory of a process"
@@ -155,7 +155,7 @@ def _layers(layers: list[Layer]) -> None:
         )
     _print(table)
     if len(layers) > len(shown):
-        _say(f"  the slowest {len(shown)} of {len(layers)} layers; the page and --json have all")
+        _say(f"  the slowest {len(shown)} of {len(layers)} layers; all are in the page and in --json")
 
 
 def _short(row: Row) -> str:

@@ -15,14 +15,14 @@ from itertools import pairwise
 _ORDER_SWEEPS = 8
 _PLACE_SWEEPS = 80
 _LANE = 4.0
-# A lane should be straight before nodes stand centred.
+# Straight lanes matter more than centred nodes.
 _LANE_PULL = 12.0
 _Key = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A node and how far it reaches left and right of its centre, in pixels."""
+    """A node, and how far it extends left and right of its centre, in pixels."""
 
     name: str
     left: float
@@ -31,7 +31,7 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Arc:
-    """One step of an edge, from `layer` to the next. `reader` is the node it ends in, or "" in mid-lane."""
+    """One step of an edge, from `layer` to the next. `reader` is the node where it ends, or "" in mid-lane."""
 
     source: str
     reader: str
@@ -52,7 +52,7 @@ class Layout:
 
 
 def layout(boxes: Sequence[Box], edges: Sequence[tuple[str, str]]) -> Layout:
-    """Place `boxes`, which come in topological order, joined by `edges` (source, reader)."""
+    """Place `boxes`, given in topological order and joined by `edges` (source, reader)."""
     edges = list(dict.fromkeys(edges))
     layers = _layers([box.name for box in boxes], edges)
     up: dict[_Key, list[_Key]] = {}
@@ -153,7 +153,7 @@ def _placed(
 
 
 def _spread(wanted: Sequence[float], weights: Sequence[float], extents: Sequence[tuple[float, float]]) -> list[float]:
-    """Least-squares positions near `wanted`, in order, each clear of the one before."""
+    """Least-squares positions near `wanted`, in order, without overlap."""
     offsets, offset = [], 0.0
     for index in range(len(wanted)):
         if index:

@@ -1,4 +1,4 @@
-"""Gather what a workspace holds for the page. Missing parts are left out, with what would make them. Draws nothing."""
+"""Gather what a workspace holds for the page, and for missing parts the command that makes them. Draws nothing."""
 
 import shlex
 from collections.abc import Callable
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """Why a part of the page is not there, and the command that makes it."""
+    """Why a part of the page is missing, and the command that makes it."""
 
     reason: str
     command: str
@@ -37,8 +37,8 @@ class Absent:
 
 @dataclass(frozen=True, slots=True)
 class Material:
-    """What the page is drawn from. `absent` says of each part that is None why, by its name here; `tools` are the
-    versions that measured the profile."""
+    """The data that the page is drawn from. `absent` gives the reason for each part that is None, by its name here;
+    `tools` are the versions that measured the profile."""
 
     folder: str
     model: str
@@ -56,7 +56,7 @@ class Material:
 
     @property
     def metric(self) -> Metric:
-        """What errors are losses of."""
+        """The metric whose losses the errors are."""
         known = self.plan.limits if self.plan is not None else self.outcome or self.error
         return known.metric if known is not None else Metric()
 
@@ -65,22 +65,22 @@ class Material:
         return next((run for run in self.profile.runs if run.name == name), None)
 
     def drift(self) -> float:
-        """How much slower float was when the outcome was timed than when it was profiled."""
+        """How many times slower the float model was when the outcome was timed than when it was profiled."""
         known = self.profiled(FLOAT_RUN)
         if self.outcome is None or known is None:
             return 1.0
         return self.outcome.float32.latency.median_s / known.wall.median_s
 
     def notes(self) -> list[str]:
-        """What makes the outcome's figures less sure."""
+        """Notes on what makes the outcome's figures less sure."""
         if self.outcome is None:
             return []
         return [*([self.outcome.doubt] if self.outcome.doubt else []), *self.outcome.notes]
 
 
 def gather(folder: Path) -> Material:
-    """Read a workspace. Raises BadArtifact where the profile is missing, or anything that is there is damaged or of
-    another model."""
+    """Read a workspace. Raises BadArtifact if the profile is missing, or any artifact is damaged or of another
+    model."""
     profile_path = folder / f"{workspace.PROFILE}.json"
     profile = artifact.load(profile_path, workspace.PROFILE, Profile)
     reader = _Reader(folder, profile.model_sha256)
@@ -112,7 +112,7 @@ def gather(folder: Path) -> Material:
 
 
 def of_result(folder: Path, result: Result, manifest: Manifest) -> Material:
-    """The same of a result whose artifacts were written to `folder` just now."""
+    """The material of a result whose artifacts were just written to `folder`."""
     absent = {workspace.RUN: _absent(folder, f"{workspace.RUN}.json is not in this folder.", "run")}
     return Material(
         str(folder),
@@ -131,11 +131,11 @@ def of_result(folder: Path, result: Result, manifest: Manifest) -> Material:
 
 
 class _OtherPlanError(Exception):
-    """An artifact that was made from the plan before."""
+    """An artifact that was made from an older plan."""
 
 
 class _Reader:
-    """Reads parts, and remembers why it could not."""
+    """Reads parts, and records why one is missing."""
 
     def __init__(self, folder: Path, sha256: str) -> None:
         self._folder = folder
@@ -143,7 +143,7 @@ class _Reader:
         self.absent: dict[str, Absent] = {}
 
     def artifact(self, kind: str, expected: type[T], command: str, plan_sha256: str = "") -> T | None:
-        """The artifact; one that is missing, or of another plan than `plan_sha256`, is left out."""
+        """The artifact; None if it is missing, or of another plan than `plan_sha256`."""
         path = self._folder / f"{kind}.json"
         return self.take(kind, lambda: _load(path, kind, expected, self._sha256, plan_sha256), command)
 

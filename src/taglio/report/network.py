@@ -1,7 +1,7 @@
-"""Draw the network: every block a node, coloured by precision, as wide as the time it takes. Plans nothing.
+"""Draw the network: a node per block, coloured by precision, as wide as its time. Plans nothing.
 
-The tall layered picture is cut into strips that stand side by side, as the columns of a newspaper: an edge that meets
-the foot of one strip goes on at the head of the next.
+The tall layered picture is cut into strips placed side by side, like newspaper columns: an edge that reaches the foot
+of one strip continues at the head of the next.
 """
 
 from collections import Counter
@@ -33,7 +33,8 @@ _LEGEND = (
 
 @dataclass(frozen=True, slots=True)
 class _Strip:
-    """`rows` layers from `first` on, drawn `shift` pixels to the right of where the layout has them, from `left` on."""
+    """`rows` layers starting at `first`, drawn `shift` pixels to the right of their place in the layout, beginning at
+    `left`."""
 
     first: int
     rows: int
@@ -103,7 +104,7 @@ def block_class(block: Block, assignment: Assignment) -> str:
 
 
 def short_name(name: str, kind: str = "", longest: int = _LONGEST) -> str:
-    """The telling end of an exporter's name: "/a/a.0/b/b.1/Conv" of a Conv is "a.0/b.1", cut from the left."""
+    """The informative end of an exporter's name: "/a/a.0/b/b.1/Conv" of a Conv becomes "a.0/b.1", cut from the left."""
     parts = [part for part in name.split("/") if part] or [name]
     anchor = kind.split("+", maxsplit=1)[0]
     if anchor in ANCHORS and len(parts) > 1 and parts[-1] == anchor:
@@ -128,7 +129,7 @@ def _box(name: str, width: float, label: str) -> Box:
 
 
 def _strips(drawn: Layout, boxes: Sequence[Box]) -> tuple[list[_Strip], float, float]:
-    """Cut the layers into strips of equal height, each as wide as what it holds."""
+    """Cut the layers into strips of equal height, each as wide as its contents."""
     count = max(1, ceil(drawn.depth / _ROWS))
     rows = max(1, ceil(drawn.depth / count))
     low, high = [float("inf")] * count, [float("-inf")] * count
@@ -156,7 +157,8 @@ def _at(strips: Sequence[_Strip], layer: int, x: float) -> tuple[float, float]:
 
 
 class _Paint:
-    """The CSS class of every step of every edge: what it carries, where it changes type, where it leaves a device."""
+    """The CSS class of every step of every edge: the type it carries, where it changes type, where it leaves a
+    device."""
 
     def __init__(
         self, edges: Sequence[tuple[str, str]], drawn: Layout, assignment: Assignment, devices: Mapping[str, str]
@@ -169,7 +171,8 @@ class _Paint:
             self._readers.setdefault(source, []).append(reader)
 
     def of(self, arc: Arc) -> str:
-        """A step in mid-lane changes type where all readers it still leads to do, alike."""
+        """The class of a step; a step in mid-lane changes type if all readers that it still leads to do so in the same
+        way."""
         beyond = [reader for reader in self._readers[arc.source] if self._layers[reader] > arc.layer + 1]
         ahead = [arc.reader] if arc.reader else beyond
         changes = {self._change(arc.source, reader) for reader in ahead}

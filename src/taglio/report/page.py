@@ -1,4 +1,4 @@
-"""One self-contained HTML page of a workspace. Draws; measures nothing."""
+"""A workspace as one self-contained HTML page. Draws; measures nothing."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +11,7 @@ from taglio.report.parts import Part
 from taglio.report.written import Section, Written
 from taglio.transaction import held
 
-# What draws a part, and the material it cannot be drawn without.
+# A function that draws a part, and the material that it needs.
 _Draw = Callable[[Material], list[Part]]
 _SECTIONS: tuple[tuple[str, str, tuple[tuple[_Draw, tuple[str, ...]], ...]], ...] = (
     ("network", "The network", ((network.network, ("graph",)),)),
@@ -39,7 +39,7 @@ _SECTIONS: tuple[tuple[str, str, tuple[tuple[_Draw, tuple[str, ...]], ...]], ...
 
 
 def _outcome_missing(_: Material) -> list[Part]:
-    """Nothing of its own: stands where the command that makes the outcome is named."""
+    """Draws nothing; it is placed where the command that makes the outcome is to be named."""
     return []
 
 
@@ -56,10 +56,10 @@ _SUMMARY: tuple[tuple[_Draw, tuple[str, ...]], ...] = (
 
 
 def write(folder: Path, material: Material | None = None) -> Written:
-    """Write the page, of `material` where the caller has read it.
+    """Write the page, from `material` if the caller has read it.
 
-    The page shows what the workspace holds and names the command that makes the rest. Raises BadArtifact where the
-    profile is missing or damaged, or the page cannot be written.
+    The page shows what the workspace holds and names the commands that make the rest. Raises BadArtifact if the profile
+    is missing or damaged, or the page cannot be written.
     """
     with held(folder):
         text, lacks = render(material or gather(folder))
@@ -67,7 +67,8 @@ def write(folder: Path, material: Material | None = None) -> Written:
 
 
 def render(material: Material) -> tuple[str, list[str]]:
-    """The page as text, and what it lacks: each part is drawn by itself; one that fails is replaced by a sentence."""
+    """The page as text, and a list of what it lacks: each part is drawn separately, and one that fails is replaced by a
+    sentence."""
     lacks: list[str] = []
     sections = [
         Section(id_, title, written.drawn(title, [_bound(draw, needs, material) for draw, needs in parts], lacks))
@@ -80,7 +81,7 @@ def render(material: Material) -> tuple[str, list[str]]:
 
 
 def _bound(draw: _Draw, needs: tuple[str, ...], material: Material) -> written.Draw:
-    """`draw` on the material; where that lacks something, what would make it."""
+    """`draw` applied to the material; if the material lacks something, a text with the command that makes it."""
     gaps = [need for need in needs if getattr(material, need) is None]
     if gaps:
         return lambda: [built.absent(material.absent[gap]) for gap in gaps]

@@ -1,4 +1,4 @@
-"""What a page is made of, as values: text, tables, bars, charts. `templates/parts.html.j2` draws each kind."""
+"""The parts of a page as values: text, tables, bars, charts. `templates/parts.html.j2` draws each kind."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ _SAMPLES = 60
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A paragraph, and a command to run or a name, set as code at its end."""
+    """A paragraph, optionally ending in a command or name set as code."""
 
     text: str
     look: str = ""
@@ -27,7 +27,7 @@ class Heading:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A cell with more than its text: a small note under it, a colour sample, a key to sort by, a share to draw."""
+    """A cell with extras: a small note below, a colour sample, a sort key, a share to draw."""
 
     text: str
     look: str = ""
@@ -40,7 +40,7 @@ class Cell:
 @dataclass(frozen=True, slots=True)
 class Table:
     """Rows whose first cell names them. `words` are the columns aligned left; only the first `first` rows are shown
-    until the reader asks for all (0: all), and then the table sorts by `sorted_by`."""
+    until the reader expands the table (0: all), which then sorts by `sorted_by`."""
 
     head: Sequence[str]
     rows: Sequence[Sequence[object]]
@@ -53,7 +53,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Names and what they are."""
+    """Names with their values."""
 
     items: Sequence[tuple[str, str]]
 
@@ -67,14 +67,14 @@ class Items:
 
 @dataclass(frozen=True, slots=True)
 class Legend:
-    """Samples of colours and strokes, by the class that the style sheet knows, and what they mean."""
+    """Samples of colours and strokes, by CSS class, with their meanings."""
 
     items: Sequence[tuple[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One row of a waterfall, from `start` to `end` in its own unit. `value` stands at its right."""
+    """One row of a waterfall, from `start` to `end` in its own unit. `value` is shown at its right."""
 
     label: str
     start: float
@@ -86,14 +86,14 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Bars:
-    """A waterfall: bars on one scale, which starts at 0 or below."""
+    """A waterfall: bars on a common scale, which starts at 0 or below."""
 
     bars: Sequence[Bar]
     title: str = ""
     caption: str = ""
 
     def placed(self) -> list[tuple[Bar, float, float]]:
-        """Each bar with its left end and its width, in per cent of the scale."""
+        """Each bar with its left end and width, in per cent of the scale."""
         ends = [end for bar in self.bars for end in (bar.start, bar.end) if isfinite(end)]
         low = min(0.0, *ends) if ends else 0.0
         span = (max(0.0, *ends) - low if ends else 0.0) or 1.0
@@ -107,7 +107,7 @@ class Bars:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """`zero`: a linear axis starts at 0; a logarithmic one has a place for 0 at its foot."""
+    """`zero`: a linear axis starts at 0; a logarithmic one shows 0 at its foot."""
 
     title: str
     scale: Literal["linear", "log"] = "linear"
@@ -116,8 +116,8 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A point. `look` is a colour of the style sheet; `text` is said when it is pointed at, `label` always; a stroke
-    leads to `to` on the x axis."""
+    """A point. `look` is a colour of the style sheet; `text` is shown on hover, `label` always; a stroke leads to `to`
+    on the x axis."""
 
     x: float
     y: float
@@ -140,8 +140,9 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A scatter chart, drawn in the reader's browser by Observable Plot. `square`: both axes have one scale. `limit` is
-    a line across with its name; what lies above is shaded. A value that is not finite is not drawn, and counted."""
+    """A scatter chart, drawn in the reader's browser by Observable Plot. `square`: both axes have the same scale.
+    `limit` is a horizontal line with its name; the area above it is shaded. Values that are not finite are not drawn,
+    but counted."""
 
     label: str
     x: Axis
@@ -154,7 +155,7 @@ class Chart:
     limit: tuple[float, str] | None = None
 
     def undrawn(self) -> int:
-        """Marks without a place on the axes."""
+        """The number of marks that cannot be placed on the axes."""
         return sum(not (_fits(mark.x, self.x) and _fits(mark.y, self.y)) for mark in self.marks)
 
 
@@ -168,7 +169,7 @@ def curve(look: str, values: Sequence[float], function: Callable[[float], float]
 
 
 def spread(values: Sequence[float], *, log: bool = False) -> list[float]:
-    """Evenly spaced values over the range of `values`, by ratio on a logarithmic axis."""
+    """Evenly spaced values over the range of `values`; on a logarithmic axis evenly by ratio."""
     known = [value for value in values if isfinite(value) and (value > 0.0 or not log)]
     if not known:
         return []
@@ -179,7 +180,7 @@ def spread(values: Sequence[float], *, log: bool = False) -> list[float]:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A box of the network's picture: its left upper corner, its width, and the text beside it."""
+    """A box in the network's picture: its upper left corner, its width, and the text beside it."""
 
     x: float
     y: float
@@ -191,7 +192,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """The network as drawn: curves with their class, boxes, and the rules between strips."""
+    """The drawn network: curves with their classes, boxes, and the rules between strips."""
 
     width: float
     height: float
@@ -203,7 +204,7 @@ class Picture:
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Groups of parts side by side, or one under another on a narrow screen."""
+    """Groups of parts side by side, or stacked on a narrow screen."""
 
     groups: Sequence[Sequence["Part"]]
     look: str = ""
@@ -211,7 +212,7 @@ class Columns:
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """Key figures: each a figure, what it is, and the share of its limit that it takes (None: it has no limit)."""
+    """Key figures: value, description, and the share of its limit that it uses (None: no limit)."""
 
     items: Sequence[tuple[str, str, float | None]]
 

@@ -1,4 +1,4 @@
-"""Plans on several devices: what runs where and when, and fronts of two aims. Simulates and plans nothing."""
+"""Plans on several devices: what runs where and when, and Pareto fronts. Simulates and plans nothing."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ _TITLES = {"energy": "energy, J", "throughput": "requests/s"}
 
 
 def placement(material: Material) -> list[Part]:
-    """Devices and timeline of a plan on several devices; nothing for one machine."""
+    """Devices and timeline of a plan on several devices; empty for one machine."""
     plan = material.plan
     if plan is None or not plan.usage or (len(plan.usage) == 1 and not plan.crossings):
         return []
@@ -56,7 +56,7 @@ def _crossings(plan: Plan) -> Table:
 
 
 def _timeline(plan: Plan) -> Bars:
-    """A bar for everything that is busy, by when it starts."""
+    """A bar for each use of a device or link, by start time."""
     bars = [
         Bar(
             each.on,
@@ -74,13 +74,13 @@ def _timeline(plan: Plan) -> Bars:
 
 
 def pareto(material: Material) -> list[Part]:
-    """The workspace's front; nothing where it has none."""
+    """The workspace's front; empty if it has none."""
     front = material.pareto
     return [Heading(f"Plans by latency and {front.axis}"), *_front(front)] if front is not None else []
 
 
 def write(path: Path, model: str, front: Front) -> Written:
-    """Write a front as a page of its own. Raises BadArtifact where the disk refuses."""
+    """Write a front as a page of its own. Raises BadArtifact if it cannot be written."""
     lacks: list[str] = []
     title = f"{model}: latency and {front.axis}"
     top = written.drawn("Summary", [lambda: [Heading(title, 1)]], lacks)

@@ -1,4 +1,4 @@
-"""How well error was predicted, and where every plan that was tried lies between error and latency."""
+"""Predicted against measured error, and the error and latency of every plan that was tried."""
 
 from collections.abc import Sequence
 from math import exp, isfinite
@@ -11,7 +11,7 @@ from taglio.report.parts import Axis, Cell, Chart, Columns, Facts, Mark, Part, T
 from taglio.report.summary import STEADY
 from taglio.report.units import MISSING, allowed, limit, ms, ms_decimals, percent, plural, shown
 
-# Above this ratio of errors a linear axis would press the plans against its foot.
+# Above this ratio of errors a linear axis would crowd the plans at its foot.
 _LINEAR_UP_TO = 8.0
 _LOOKS = {"float32": ("square", "float", "float"), "int8": ("diamond", "int8", "all int8")}
 _PURE = frozenset(_LOOKS)
@@ -59,7 +59,7 @@ def predicted_error(material: Material) -> list[Part]:
 
 
 def trade_off(material: Material) -> list[Part]:
-    """Every plan that was tried, by predicted latency and measured error; then once more, close to the limit."""
+    """Every plan that was tried, by predicted latency and measured error; then again, only near the limit."""
     outcome = material.outcome
     assert outcome is not None
     chosen, drift = _chosen(outcome), material.drift()
@@ -128,7 +128,7 @@ def _error_axis(outcome: Outcome) -> Axis:
 
 
 def _chosen(outcome: Outcome) -> Point | None:
-    """The point that became the plan."""
+    """The point that was chosen as the plan."""
     same = [
         point
         for point in outcome.points

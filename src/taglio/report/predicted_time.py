@@ -1,4 +1,4 @@
-"""Where time goes, and how well it was predicted."""
+"""Where the time goes, and how well it was predicted."""
 
 from collections.abc import Mapping, Sequence
 from math import nan
@@ -19,7 +19,7 @@ _PURE = {FLOAT_RUN: ("square", "float", "float"), "int8": ("diamond", "int8", "a
 
 
 def where_it_goes(material: Material) -> list[Part]:
-    """Two waterfalls: the plan's predicted time by what takes it, and how it comes from float's."""
+    """Two waterfalls: the plan's predicted time by block, and the steps from float's time to it."""
     graph, plan = material.graph, material.plan
     assert graph is not None
     assert plan is not None
@@ -36,7 +36,7 @@ def where_it_goes(material: Material) -> list[Part]:
 
 
 def predicted_and_measured(material: Material) -> list[Part]:
-    """Whole-model runs: predicted by a fit that did not see them, against the clock."""
+    """Whole-model runs: predicted by a fit without them, against measured."""
     profile, outcome, drift = material.profile, material.outcome, material.drift()
     unseen = [(run.name, run.predicted_s, run.wall.median_s) for run in profile.runs if run.mixed]
     timed = outcome.points if outcome is not None else ()
@@ -75,7 +75,8 @@ def _mark(
 
 
 def _numbers(caption: str, runs: Sequence[tuple[str, float, float]], drift: float) -> Table:
-    """Predicted and measured by run; the ratio again, corrected for the machine's drift where there was any."""
+    """A table of predicted and measured times by run, with the ratio, and the ratio corrected for drift if there was
+    any."""
     steady = abs(drift - 1.0) <= STEADY
     decimals = ms_decimals(max(measured for *_, measured in runs))
     rows: list[list[object]] = []
@@ -145,7 +146,7 @@ def _moves(material: Material, assignment: Assignment, base: Breakdown, chosen: 
 
 
 def _changing(material: Material, assignment: Assignment) -> float:
-    """Seconds spent on quantising and dequantising between blocks."""
+    """Seconds for quantising and dequantising between blocks."""
     assert material.graph is not None
     glue = material.profile.glue_map()
     total = 0.0
@@ -167,7 +168,7 @@ def _bar_class(assignment: Mapping[str, object], name: str) -> str:
 
 
 def _label(material: Material, label: str) -> str:
-    """A block's short name; any other text as it is."""
+    """A block's short name; other texts unchanged."""
     assert material.graph is not None
     kinds = {block.name: block.kind for block in material.graph.blocks}
     return short_name(label, kinds[label], 24) if label in kinds else label

@@ -1,4 +1,4 @@
-"""A progress bar on standard error for anything that takes long. Standard output stays clean for scripts."""
+"""A progress bar on standard error for long stages. Standard output stays clean for scripts."""
 
 import sys
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from taglio.profile.stopwatch import Progress as Tell
 
 @contextmanager
 def bar(quiet: bool = False) -> Iterator[Tell | None]:
-    """A callback (what, done, total) that draws; None where nobody watches."""
+    """A callback (what, done, total) that draws; None if `quiet` or without a terminal."""
     if quiet or not sys.stderr.isatty():
         yield None
         return

@@ -1,4 +1,4 @@
-"""The head of the page: the result in one sentence, and float, all-int8 and the plan side by side."""
+"""The top of the page: the result in one sentence, and float, all-int8 and the plan side by side."""
 
 from dataclasses import dataclass
 
@@ -11,13 +11,13 @@ from taglio.report.material import Material
 from taglio.report.parts import Cell, Facts, Heading, Part, Table, Text, Tiles
 from taglio.report.units import MISSING, allowed, ms, ms_decimals, percent, shown, size, times
 
-# Below this the machine is taken to have kept its speed.
+# A smaller drift counts as none.
 STEADY = 0.03
 
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """One way to run the model; what was not measured is None."""
+    """One form of the model; None for what was not measured."""
 
     name: str
     measured_s: float | None = None
@@ -66,14 +66,14 @@ def _headline(material: Material) -> str:
 
 
 def lede(material: Material) -> list[Part]:
-    """What all-int8 does instead, and how sure the plan is."""
+    """The result of all-int8 instead, and how sure the plan is."""
     outcome, metric = material.outcome, material.metric
     if outcome is None:
         return []
     gain = outcome.float32.latency.median_s / outcome.int8.latency.median_s
     verdict = "within" if outcome.int8.holds(outcome.max_error) else "beyond"
     text = (
-        f"All {outcome.int8.int8_blocks} blocks that can be int8, in int8: {times(gain)} as fast as float, "
+        f"With all {outcome.int8.int8_blocks} candidate blocks in int8: {times(gain)} as fast as float, "
         f"{metric.title} {shown(metric, outcome.int8.error)}, {verdict} the limit. The plan has "
         f"{outcome.plan.int8_blocks} of {outcome.blocks} blocks in int8; {_status(outcome.status, outcome.gap)}."
     )
@@ -141,7 +141,7 @@ def side_by_side(material: Material) -> list[Part]:
 
 
 def parts(material: Material) -> list[Part]:
-    """The error of every part of the outputs, where there are several or one lost its information."""
+    """The error of every part of the outputs, if there are several or one lost its information."""
     outcome, metric = material.outcome, material.metric
     if outcome is None:
         return []
@@ -164,7 +164,7 @@ def parts(material: Material) -> list[Part]:
 
 
 def places(material: Material) -> list[Part]:
-    """What was timed in each place of this machine, and which places are out."""
+    """The timings in each place of this machine, and which places are out."""
     outcome, metric = material.outcome, material.metric
     if outcome is None or not outcome.places:
         return []
@@ -181,7 +181,7 @@ def places(material: Material) -> list[Part]:
 
 
 def conditions(material: Material) -> list[Part]:
-    """Where and how all of this was measured."""
+    """Where and how the figures were measured."""
     known, outcome = material.profile.conditions, material.outcome
     spinning = "spinning" if known.spinning else "not spinning"
     facts = [
@@ -209,7 +209,7 @@ def _accuracies(outcome: Outcome | None, columns: list[_Column]) -> list[list[ob
 
 
 def _others(outcome: Outcome | None, columns: list[_Column]) -> list[list[object]]:
-    """A row for each further bounded metric, and one for its value against labels."""
+    """A row for each other limited metric, and one for its value against labels."""
     rows: list[list[object]] = []
     for index, bound in enumerate(outcome.also if outcome is not None else ()):
         found = [column.others[index] if index < len(column.others) else None for column in columns]
@@ -260,7 +260,7 @@ def _columns(material: Material) -> list[_Column]:
 
 
 def _profiled(material: Material, label: str, name: str) -> _Column:
-    """A whole-model run of the profile; predicted by the profile's own tables, which saw it."""
+    """A whole-model run of the profile, predicted by the profile's own tables, which were fitted to it."""
     run = material.profiled(name)
     if run is None:
         return _Column(label)
@@ -291,7 +291,7 @@ def _status(status: str, gap: float) -> str:
 
 
 def _drift(material: Material) -> list[Part]:
-    """Says so where the machine changed speed, or where the plan is newer than what was timed."""
+    """A note if the machine changed speed, or if the plan is newer than the timings."""
     notes: list[Part] = []
     drift = material.drift()
     if abs(drift - 1.0) > STEADY:

@@ -1,4 +1,4 @@
-"""A whole workspace as terminal tables, in the order of the flow: what `taglio report` prints."""
+"""A whole workspace as terminal tables, in the order of the flow, for `taglio report`."""
 
 from collections.abc import Callable
 from pathlib import Path

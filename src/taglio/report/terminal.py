@@ -1,4 +1,4 @@
-"""Terminal tables. Rounds and aligns; computes nothing that the artifacts do not hold."""
+"""Terminal tables. Rounds and aligns; computes nothing."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -31,21 +31,21 @@ from taglio.run.steps import StepsReport
 
 _SHOWN = 20
 _PLACES = 12
-# Below this share of the blocks that can be int8 it is said which ones cost the most.
+# If the plan has less than this share of the candidates in int8, the costliest blocks are listed.
 _FEW = 0.5
 # Rows of `inspect`: rich takes 2 ms for each.
 _ROWS = 1_000
-# An interval that ends further above the error than this share of it is told.
+# An interval is printed if it ends further above the error than this share of it.
 _WIDE = 0.15
 
 
 def say(text: str) -> None:
-    """One line, as it is."""
+    """Print one line without formatting."""
     Console(highlight=False, soft_wrap=True).print(escape(text))
 
 
 def summary(folder: Path, outcome: Outcome) -> dict[str, Any]:
-    """The object that `taglio optimize --json` prints."""
+    """The JSON object of `taglio optimize --json`."""
     plan, metric = outcome.plan, outcome.metric
     return {
         "float32": _variant(outcome.float32, metric),
@@ -85,7 +85,7 @@ def summary(folder: Path, outcome: Outcome) -> dict[str, Any]:
 
 
 def outcome(folder: Path, result: Outcome) -> None:
-    """Float, all-int8 and the plan side by side, and one sentence that says what it means."""
+    """Print float, all-int8 and the plan side by side, and the result in one sentence."""
     say(f"{result.model}: {result.blocks} blocks, {result.candidates} can be int8; scheme {result.scheme}")
     where = result.conditions
     say(f"on {where.machine}, {where.threads} threads, {where.runtime} {where.runtime_version}")
@@ -144,7 +144,7 @@ def outcome(folder: Path, result: Outcome) -> None:
 
 
 def places(result: Outcome) -> None:
-    """What was timed in each place of this machine, the fastest first, and which places are out, with the reason."""
+    """Print the timings in each place of this machine, fastest first, and which places are out and why."""
     if not result.places:
         return
     metric = result.metric
@@ -166,7 +166,7 @@ def places(result: Outcome) -> None:
 
 
 def curve(result: Outcome) -> None:
-    """What larger limits are predicted to give, and where little is in int8, which blocks cost the most error."""
+    """Print what larger limits are predicted to give, and, if few blocks are in int8, which cost the most error."""
     metric = result.metric
     if result.curve:
         told = ", ".join(f"{each.speed_up:.2f} x at {metric.text(each.max_error, 1)}" for each in result.curve)
@@ -182,25 +182,25 @@ def _verdict(each: InPlace) -> str:
 
 
 def measured_at(shapes: Sequence[Mapping[str, Sequence[int]]]) -> str:
-    """The line that says of which shapes times are, where a model has dynamic dimensions."""
+    """The line naming the shapes of the timings, if a model has dynamic dimensions."""
     told = Counter(
         ", ".join(f"{name} {'x'.join(map(str, shape)) or 'scalar'}" for name, shape in each.items()) for each in shapes
     )
     if len(told) == 1:
-        return f"times are those of {next(iter(told))}; dimensions stay dynamic in what is built"
+        return f"times are for {next(iter(told))}; dimensions stay dynamic in the built model"
     each = "; ".join(f"{count} of {len(shapes)}: {text}" for text, count in told.items())
-    return f"times are the mean over shapes as they occur ({each}); dimensions stay dynamic in what is built"
+    return f"times are means over shapes as they occur ({each}); dimensions stay dynamic in the built model"
 
 
 def _worst(variant: Variant, metric: Metric) -> str:
-    """The part with the largest error; "" where there is one alone, no error, or a metric of all of them together."""
+    """The part with the largest error; "" if there is only one, no error, or one metric for all parts together."""
     if len(variant.parts) < 2 or variant.error == 0.0 or not metric.smooth:
         return ""
     return max(variant.parts, key=lambda each: each.loss).name
 
 
 def _interval(variant: Variant, metric: Metric) -> str:
-    """Where the error lies for other inputs, where that is wide."""
+    """The interval of the error on other inputs, if it is wide."""
     if variant.interval is None or variant.interval[1] <= variant.error * (1.0 + _WIDE):
         return ""
     low, high = (metric.text(each, 2) for each in variant.interval)
@@ -208,14 +208,14 @@ def _interval(variant: Variant, metric: Metric) -> str:
 
 
 def _say_parts(what: str, parts: Sequence[PartLoss], metric: Metric) -> None:
-    """The error of every part, the worst first."""
+    """Print the error of every part, worst first."""
     ordered = sorted(parts, key=lambda each: -each.loss)
     told = ", ".join(f"{each.name} {metric.text(each.loss, 2)}{each.lost and f' ({each.lost})'}" for each in ordered)
     say(f"{what} by part of the outputs: {told}")
 
 
 def inspect(model: Model, graph: Graph, shown: set[str] | None, assumed: str = "") -> None:
-    """One row per block, and what was `assumed` of dynamic dimensions."""
+    """Print one row per block, and the sizes `assumed` for dynamic dimensions."""
     tensors = graph.tensor_map()
     table = _table("block", "operators", "MFLOPs", "weights", "in int8", "output", "in int8", "int8?")
     chosen = [block for block in graph.blocks if shown is None or block.name in shown]
@@ -233,7 +233,7 @@ def inspect(model: Model, graph: Graph, shown: set[str] | None, assumed: str = "
         )
     _print(table)
     if len(chosen) > _ROWS:
-        say(f"and {len(chosen) - _ROWS:,} more blocks: --blocks chooses among them, --json lists all")
+        say(f"and {len(chosen) - _ROWS:,} more blocks: select with --blocks, or list all with --json")
     flops = sum(block.flops for block in graph.blocks)
     weights = sum(block.weight_float_bytes for block in graph.blocks)
     say(
@@ -242,7 +242,7 @@ def inspect(model: Model, graph: Graph, shown: set[str] | None, assumed: str = "
     )
     if counts := quantized_operators(model.proto):
         told = ", ".join(f"{count} {kind}" for kind, count in counts.items())
-        say(f"already quantised: {told}; they stay as they are (--requantize folds them to float)")
+        say(f"already quantised: {told}; kept as they are (--requantize converts them to float)")
     for spec in model.inputs:
         known = spec.shape is not None
         dims = "x".join("?" if dim is None else str(dim) for dim in spec.shape or ()) if known else "of any shape"
@@ -255,7 +255,7 @@ def inspect(model: Model, graph: Graph, shown: set[str] | None, assumed: str = "
 
 
 def profile(graph: Graph, result: Profile, layers: LayerTimes | None = None) -> None:
-    """The blocks that take longest, how well unseen runs were predicted, and what the sum of lone layers says."""
+    """Print the slowest blocks, how well unseen runs were predicted, and the sum of layers timed alone."""
     times = result.block_times()
     kinds = {block.name: block.kind for block in graph.blocks}
     table = _table("block", "operators", "float32", "int8", "speed-up")
@@ -290,7 +290,7 @@ def profile(graph: Graph, result: Profile, layers: LayerTimes | None = None) -> 
 
 
 def error(graph: Graph, result: ErrorModel) -> None:
-    """The blocks that hurt most alone, and how well unseen subsets were predicted."""
+    """Print the blocks with the largest error alone, and how well unseen subsets were predicted."""
     kinds = {block.name: block.kind for block in graph.blocks}
     metric, alone = result.metric, result.metric.basis
     table = _table("block alone in int8", "operators", _alone_title(metric))
@@ -300,7 +300,7 @@ def error(graph: Graph, result: ErrorModel) -> None:
     _print(table)
     if metric.smooth:
         middle = f"{result.typical_miss():.1%}"
-        sure = f"errors are at most {exp(result.upper_log):.2f} x the predicted"
+        sure = f"errors are at most {exp(result.upper_log):.2f} x the prediction"
     else:
         middle = metric.difference(result.typical_miss())
         sure = f"losses are at most {metric.difference(result.upper_add)} worse than predicted"
@@ -318,7 +318,7 @@ def error(graph: Graph, result: ErrorModel) -> None:
 
 
 def sensitivity(rows: Sequence[Sensitivity], result: ErrorModel, by: str) -> None:
-    """Blocks by damage, by time saved or by time saved per damage, and which to leave out."""
+    """Print blocks by damage, time saved or time saved per damage, and which to leave out."""
     alone = result.metric.basis
     scale = alone.axis[1]
     order, per = ranks(rows), "us per 1 %" if scale == 100.0 else "us per unit"
@@ -347,7 +347,7 @@ def _alone_title(metric: Metric) -> str:
 
 
 def plan(result: Plan) -> None:
-    """What the plan decides, and what it should take."""
+    """Print the plan's decisions and its predicted latency and error."""
     counts: dict[tuple[str, str], int] = {}
     for each in result.placements:
         counts[each.device, each.precision] = counts.get((each.device, each.precision), 0) + 1
@@ -364,7 +364,7 @@ def plan(result: Plan) -> None:
 
 
 def error_line(result: Plan) -> str:
-    """A plan's error in the metric's unit: predicted, measured, allowed."""
+    """A plan's error in the metric's unit: predicted, measured, limit."""
     metric, guess = result.limits.metric, result.predicted_error
     measured = "" if result.measured_error is None else f", measured {metric.text(result.measured_error)}"
     bound = "" if result.limits.max_error is None else f", limit {metric.text(result.limits.max_error)}"
@@ -374,7 +374,7 @@ def error_line(result: Plan) -> str:
 
 
 def plan_object(result: Plan) -> dict[str, Any]:
-    """The object that `taglio plan --json` prints: the plan, and its losses in the metric's own unit."""
+    """The JSON object of `taglio plan --json`: the plan, and its losses in the metric's own unit."""
     limits, guess = result.limits, result.predicted_error
     losses = {"predicted": guess.value, "at_worst": guess.high, "measured": result.measured_error}
     known = {**losses, "bound": limits.max_error}
@@ -383,7 +383,7 @@ def plan_object(result: Plan) -> dict[str, Any]:
 
 
 def sensitivity_object(rows: Sequence[Sensitivity], result: ErrorModel) -> dict[str, Any]:
-    """The object that `taglio sensitivity --json` prints; `damage` is a loss, `value` the same in its metric's unit."""
+    """The JSON object of `taglio sensitivity --json`; `damage` is a loss, `value` the same in its metric's unit."""
     basis = result.metric.basis
     listed = [
         {**msgspec.to_builtins(row), "value": None if row.damage is None else basis.value(row.damage)} for row in rows
@@ -392,7 +392,7 @@ def sensitivity_object(rows: Sequence[Sensitivity], result: ErrorModel) -> dict[
 
 
 def build(folder: Path, manifest: Manifest, proof: Proof) -> None:
-    """The component files and what crosses between them."""
+    """Print the component files and the tensors between them."""
     table = _table("component", "device", "file", "size", "blocks", "reads", "bytes")
     for piece in manifest.pieces:
         reads = ", ".join(f"{port.name} ({port.dtype})" for port in piece.inputs)
@@ -408,12 +408,12 @@ def build(folder: Path, manifest: Manifest, proof: Proof) -> None:
         )
     _print(table)
     how = "bit for bit" if proof.identical else f"within {proof.distance:.1e} (limit {proof.tolerance:.0e})"
-    say(f"run one after another they equal the whole quantised model {how}, on {proof.samples} held-out samples")
+    say(f"run one after another, components equal the whole quantised model {how} on {proof.samples} held-out samples")
     say(f"wrote {folder / workspace.COMPONENTS}")
 
 
 def run(result: RunReport) -> None:
-    """Predicted beside measured."""
+    """Print predicted beside measured."""
     table = _table("", "median", "mean", "p95", "runs")
     for name, wall in (
         ("float32", result.float32),
@@ -433,23 +433,23 @@ def run(result: RunReport) -> None:
 
 
 def steps(result: StepsReport) -> None:
-    """A session's steps beside the float model's."""
+    """Print a session's steps beside the float model's."""
     table = _table("", "median", "mean", "p95", "steps")
     for name, wall in (("float32", result.float32), ("plan", result.plan)):
         table.add_row(name, _ms(wall.median_s), _ms(wall.mean_s), _ms(wall.p95_s), str(wall.runs))
     _print(table)
     say(
-        f"{result.rate_per_s:.4g} steps a second in {result.runtime}; a step predicted {_ms(result.predicted_s)}, "
+        f"{result.rate_per_s:.4g} steps per second in {result.runtime}; per step: predicted {_ms(result.predicted_s)}, "
         f"measured {_ms(result.plan.steady_s)}"
     )
     say(
-        f"relative L2 over all steps {result.error:.3%}, over the last tenth {result.late_error:.3%}; states end with "
-        f"{_bytes(result.state_bytes)}"
+        f"relative L2 over all steps {result.error:.3%}, over the last tenth {result.late_error:.3%}; "
+        f"states take {_bytes(result.state_bytes)} at the end"
     )
 
 
 def quantized(result: Quantized) -> None:
-    """What was written."""
+    """Print what was quantised and written."""
     say(
         f"{result.method}: {result.blocks} of {result.candidates} candidate blocks; {_bytes(result.float_size_bytes)} "
         f"became {_bytes(result.size_bytes)}; error {result.error:.4%} on held-out inputs"
@@ -476,7 +476,7 @@ def _variant(each: Variant, metric: Metric) -> dict[str, Any]:
 
 
 def _other(other: OtherLoss) -> str:
-    """A further metric: against labels its value, else its loss."""
+    """Another limited metric: its value if there are labels, else its loss."""
     return other.metric.told(other.value) if other.metric.labelled else other.metric.text(other.loss, 3)
 
 

@@ -13,7 +13,7 @@ from taglio.report.units import size
 
 
 def listed(found: Sequence[Installed]) -> int:
-    """Each environment: whether it is there, what it holds, and the disk space it takes or would take."""
+    """Print each environment: its status, contents, and the disk space that it uses or would need."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("name", "rows of compare", "status", "disk", "versions"):
         table.add_column(name, justify="right" if name == "disk" else "left", overflow="fold")
@@ -27,17 +27,17 @@ def listed(found: Sequence[Installed]) -> int:
 
 
 def needs(missing: Sequence[Environment], room: tuple[int, int], tool: str) -> None:
-    """What a build is going to take, before it starts."""
+    """Print what a build will need, before it starts."""
     need, free = room
     names = ", ".join(each.name for each in missing)
     _say(
         f"building {names} in {environments.folder()} with {tool}: "
-        f"needs about {size(need)} of disk, {size(free)} are free"
+        f"needs about {size(need)} of disk space, {size(free)} free"
     )
 
 
 def added(found: Sequence[Installed], built: set[str]) -> int:
-    """What can be used now."""
+    """Print what can be used now."""
     for each in found:
         versions = ", ".join(f"{name} {version}" for name, version in each.versions.items())
         _say(f"{each.name}: {'built' if each.name in built else 'already there'}: {versions} ({size(each.bytes)})")
@@ -45,14 +45,14 @@ def added(found: Sequence[Installed], built: set[str]) -> int:
 
 
 def removed(freed: Mapping[str, int]) -> int:
-    """What is gone."""
+    """Print what was removed."""
     for name, count in freed.items():
         _say(f"{name}: removed, {size(count)} freed" if count else f"{name}: was not installed")
     return 0
 
 
 def diagnosed(found: Sequence[Installed]) -> None:
-    """Each environment with what is wrong and the command that mends it."""
+    """Print each environment's problem and the command that fixes it."""
     for each in found:
         match each.status:
             case "ready":

@@ -1,4 +1,4 @@
-"""Terminal tables of plans on several devices. Rounds and aligns; computes nothing that the plans do not hold."""
+"""Terminal tables of plans on several devices. Rounds and aligns; computes nothing."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,12 +15,12 @@ from taglio.plan.workload import Objective
 from taglio.report.terminal import error_line
 
 _MEGA = 1e6
-# Of the time, what is not told.
+# Smaller shares of the time are not printed.
 _LEAST_LOAD = 1e-3
 
 
 def plans(answer: Answer, names: Sequence[str], objective: Objective, told: Sequence[Alternative]) -> None:
-    """What runs where, what travels, what it should take, and what else was asked."""
+    """Print what runs where, what is sent, predictions, and the alternatives that were requested."""
     for name, plan in zip(names, answer.plans, strict=True):
         if len(names) > 1:
             _say(f"{name}:")
@@ -41,14 +41,14 @@ def plans(answer: Answer, names: Sequence[str], objective: Objective, told: Sequ
 
 
 def one(plan: Plan, *, alone: bool = False) -> None:
-    """One plan's devices, crossings and totals: `alone`, where others share the devices."""
+    """Print one plan's devices, crossings and totals; `alone` if other models share the devices."""
     _devices(plan)
     _crossings(plan)
     _totals(plan, alone=alone)
 
 
 def front(result: Front, path: Path) -> None:
-    """The points of a front."""
+    """Print the points of a front."""
     unit = {"error": "error", "energy": "energy", "throughput": "requests/s"}[result.axis]
     table = _table("latency", unit, "gap", "int8 blocks", "devices")
     for point in result.points:

@@ -1,4 +1,4 @@
-"""Numbers in the units that a page shows. Knows no markup."""
+"""Format numbers in the units of the page. Knows no markup."""
 
 from math import floor, inf, isfinite, log10
 
@@ -10,7 +10,7 @@ MISSING = "–"
 
 
 def ms(seconds: float | None, decimals: int | None = None) -> str:
-    """Milliseconds with three significant digits, or as many decimals as the table's other rows."""
+    """Milliseconds with three significant digits, or with `decimals`, for columns of a table."""
     if seconds is None:
         return MISSING
     value = seconds * 1e3
@@ -28,7 +28,7 @@ def signed_ms(seconds: float, decimals: int) -> str:
 
 
 def ms_decimals(largest_s: float) -> int:
-    """Decimals that give the largest of a column's times three or four digits."""
+    """Decimals that show the largest time of a column with three or four digits."""
     value = abs(largest_s) * 1e3
     return max(1, min(4, 2 - floor(log10(value)))) if 0.0 < value < inf else 2
 
@@ -39,7 +39,7 @@ def percent(share: float | None) -> str:
 
 
 def limit(share: float | None) -> str:
-    """A share that the user set, as a percentage without trailing zeros."""
+    """A share set by the user, as a percentage without trailing zeros."""
     return MISSING if share is None else f"{share * 100:.6g}{_NBSP}%"
 
 
@@ -65,7 +65,7 @@ def size(count: float) -> str:
 
 
 def figures(value: float, digits: int = 3) -> str:
-    """A number with `digits` significant digits, in powers of ten where decimals would be many."""
+    """A number with `digits` significant digits; in powers of ten if it would have many decimals."""
     if not isfinite(value):
         return "∞" if value > 0 else "−∞" if value < 0 else MISSING
     if value == 0.0:
@@ -79,7 +79,7 @@ def figures(value: float, digits: int = 3) -> str:
 
 
 def times(ratio: float) -> str:
-    """A ratio as in "2.0×"."""
+    """A ratio such as "2.0×"."""
     if not isfinite(ratio):
         return figures(ratio)
     return f"{ratio:.2f}×" if ratio < 10 else f"{ratio:.1f}×"

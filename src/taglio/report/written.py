@@ -1,4 +1,4 @@
-"""Write pages from templates. A page never costs the result it shows: what fails to draw is left out and named."""
+"""Write pages from templates. A failing page never loses the result: what cannot be drawn is left out and named."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -12,36 +12,36 @@ from markupsafe import Markup
 from taglio import artifact
 from taglio.report.parts import Chart, Part, Text
 
-# The browser itself is told to load nothing.
+# Tells the browser to load nothing.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 Draw = Callable[[], Iterable[Part]]
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A page on the disk, and one line that says what it lacks ("" for nothing)."""
+    """A page on disk, and one line naming what it lacks ("" for nothing)."""
 
     path: Path
     remark: str = ""
 
 
 def write(path: Path, text: str, lacks: Sequence[str]) -> Written:
-    """Write a page's text. Raises BadArtifact where the disk refuses."""
+    """Write a page's text. Raises BadArtifact if it cannot be written."""
     artifact.write_bytes(path, text.encode(errors="replace"))
     return Written(path, f"{path} lacks {'; '.join(dict.fromkeys(lacks))}" if lacks else "")
 
 
 def offer(make: Callable[[], Written]) -> str:
-    """Write a page beside a result that stands without it; one line on what is missing, "" for nothing."""
+    """Write a page for a result that is valid without it; returns one line on what is missing, "" for nothing."""
     try:
         return make().remark
-    except Exception as error:  # whatever a page does, the result is there
+    except Exception as error:  # the result is valid without the page
         return f"the page was not written: {_told(error)}"
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A heading and the markup that stands under it."""
+    """A heading and the markup below it."""
 
     id: str
     title: str
@@ -49,19 +49,19 @@ class Section:
 
 
 def drawn(section: str, draws: Iterable[Draw], lacks: list[str]) -> list[Markup]:
-    """The markup of the parts that `draws` make. In place of what fails stands a sentence, and `lacks` names it."""
+    """The markup made by `draws`. A part that fails is replaced by a sentence and named in `lacks`."""
     parts: list[Markup] = []
     for draw in draws:
         try:
             parts += [_show(part) for part in draw()]
-        except Exception as error:  # any error: the other parts stand without this one
+        except Exception as error:  # any error: the other parts do not need this one
             lacks.append(f'"{section}" ({_told(error)})')
             parts.append(_show(Text(f"This part could not be drawn ({_told(error)}).", "absent")))
     return parts
 
 
 def render(title: str, brand: str, summary: Sequence[Markup], sections: Sequence[Section]) -> str:
-    """A page as text: one file that needs nothing else."""
+    """A page as text: one self-contained file."""
     return _template("page.html.j2").render(
         title=title, brand=brand, summary=summary, sections=sections, policy=_POLICY
     )
@@ -93,5 +93,5 @@ def _template(name: str) -> Template:
 
 
 def _chart(chart: Chart) -> Markup:
-    """A chart as JSON that no name in it can end early. Values that are not finite become null."""
+    """A chart as JSON in which no name can close the script element. Values that are not finite become null."""
     return Markup(msgspec.json.encode(chart).decode().replace("<", "\\u003c"))  # noqa: S704
