@@ -28,7 +28,7 @@ class Busy(TaglioError):
 
 
 class CannotQuantize(TaglioError):
-    """A block cannot be quantised under the scheme asked for."""
+    """A block cannot be quantised under the requested scheme."""
 
 
 class Infeasible(TaglioError):

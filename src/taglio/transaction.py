@@ -46,7 +46,7 @@ def held(folder: Path, *, create: bool = False) -> Iterator[None]:
             yield
     finally:
         for each in made:
-            with contextlib.suppress(OSError):  # it is not empty
+            with contextlib.suppress(OSError):  # not empty
                 each.rmdir()
 
 
@@ -86,7 +86,7 @@ def changing(folder: Path, *, create: bool = False) -> Iterator[Path]:
         if not folder.is_dir():  # the first stage was not run: reading its artifact reports that
             yield folder
             return
-        # The same folder name, because models are named after their folders where there are several.
+        # Keep the folder's name: when several models are placed together, each is named after its folder.
         staged = folder / _STAGED / folder.resolve().name
         try:
             _link(folder, staged)

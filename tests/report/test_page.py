@@ -419,12 +419,12 @@ def test_artifacts_of_another_model_and_changed_components_are_refused(copy: Pat
 
 
 def test_what_was_run_before_the_present_plan_is_not_shown(copy: Path, model: Model) -> None:
-    assert "of another plan" not in page.write(copy).path.read_text()
+    assert "belongs to another plan" not in page.write(copy).path.read_text()
     graph = build(model)
     newer = made_up_plan(model, graph, {graph.candidates()[5].name: FORMS[1]})
     artifact.save(copy / "plan.json", "plan", model.sha256, newer)
     text = page.write(copy).path.read_text()
-    assert "run.json is of another plan than plan.json" in text
+    assert "run.json belongs to another plan than plan.json" in text
     assert "2.00× as fast as float" not in text
 
 

@@ -132,7 +132,7 @@ def write(
     stretches: tuple[Stretch, ...] = (),
     states: Sequence[State] = (),
 ) -> Manifest:
-    """Write one ONNX file per component, then the manifest, which so names only complete files. `runtimes` is by
+    """Write one ONNX file per component, then the manifest, so that it names only complete files. `runtimes` is by
     device; the default is ONNX Runtime."""
     pieces = []
     for part in parts:

@@ -35,7 +35,7 @@ def place_by_hand(graph: Graph, pins: Sequence[str], cuts: Sequence[str], device
 
 
 def matches(graph: Graph, argument: str, texts: Sequence[str]) -> list[tuple[str, list[str]]]:
-    """Blocks by device from DEVICE=PATTERN. Raises BadOption for a pattern that matches nothing."""
+    """The blocks that match each DEVICE=PATTERN, with the device. Raises BadOption for a pattern without a match."""
     found = []
     for text in texts:
         device, _, pattern = text.partition("=")

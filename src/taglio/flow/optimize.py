@@ -48,13 +48,13 @@ def optimize(
     `model` is a path, bytes or an `onnx.ModelProto`, with `data` and `settings` (labels, calibration, shapes,
     preprocess, metric, seed, threads, runtime and more) as for `taglio.Model`; or an opened `taglio.Model`. `max_error`
     is in the unit of the metric; for a task it is how much worse than float the score may be. Several limits are a dict
-    by metric, such as {"relative-l2": 0.03, "ctc": 0.01}; the first steers the search. Blocks that match a pattern of
-    `keep_float` stay float, those of `force_int8` become int8. `scheme` is the int8 form ("auto": the best of several),
+    by metric, such as {"relative-l2": 0.03, "ctc": 0.01}; the first steers the search. Blocks that match a pattern in
+    `keep_float` stay float, those in `force_int8` become int8. `scheme` is the int8 form ("auto": the best of several),
     `effort` scales the time given to measuring, `progress` is called with a stage, the work done and the total.
 
-    The plan kept the limit when measured on held-out inputs and was the fastest finalist when timed beside float and
-    all-int8; if no int8 plan does both, the result is the float model. Raises Infeasible if blocks that are forced into
-    int8 break the limit, BadModel, BadData or BadOption for unusable arguments.
+    The plan keeps the limit on all held-out inputs and is the fastest finalist, timed beside float and all-int8; if no
+    int8 plan is both, the result is the float model. Raises Infeasible if blocks that are forced into int8 break the
+    limit, BadModel, BadData or BadOption for unusable arguments.
 
     >>> result = taglio.optimize(model, max_error=0.02, effort=0.02, scheme="qdq-u8s8-asym-pc")
     >>> result.table.plan.holds(0.02), sorted(result.session().run(images[0]))

@@ -203,9 +203,9 @@ def place(
     """The best plans of models on the devices of a cluster whose measured errors keep the limits.
 
     `cluster` is the path of a cluster file or a Cluster, `objective` "latency", "throughput", "energy", "sum", weights
-    ("latency=1,energy=0.5") or several in order ("throughput,energy"). `running` are deployed plans, left only if
-    moving blocks pays; the search ends within `gap` of the proven optimum or after `time_limit_s`. Nothing is timed
-    here: times come from the profiles. Raises Infeasible.
+    ("latency=1,energy=0.5") or several in order ("throughput,energy"). `running` are deployed plans whose blocks are
+    moved only if that pays; the search ends within `gap` of the proven optimum or after `time_limit_s`. Nothing is
+    timed here: times come from the profiles. Raises Infeasible.
 
     >>> answer = taglio.place(taglio.candidate(model, profile, error, max_error=0.02), cluster, time_limit_s=2.0)
     >>> answer.plans[0].start

@@ -106,8 +106,8 @@ def place(
 ) -> Placed:
     """Place the model in `folder`, and `others`, on the devices of a cluster file; `limits` are for the first.
 
-    `running` names a deployed plan, left only if moving blocks pays. `explain` also finds what each limit costs and the
-    runner-up; `changes` are what-if changes to the cluster, planned as well.
+    `running` names a deployed plan whose blocks are moved only if that pays. `explain` also finds what each limit costs
+    and the runner-up; `changes` are what-if changes to the cluster, planned as well.
     """
     aim = parse_objective(objective)
     cluster, used = opened(cluster_path, scenario)

@@ -59,7 +59,7 @@ def profile_as(work: Work, scheme: Scheme, effort: float = 1.0, progress: Progre
 
 
 def layers(work: Work, profile: Profile, cut_at: Cut, progress: Progress | None = None) -> LayerTimes:
-    """Time every layer alone, the notes' way, for comparison. See `only_onnxruntime`."""
+    """Time every layer alone, as in layer-by-layer profiling, for comparison. See `only_onnxruntime`."""
     work = work.settled(profile.scheme, progress)
     builder, forms, options = work.builder(profile.scheme, progress), precisions(profile.scheme), work.setup.options()
     feed = work.typical[0]

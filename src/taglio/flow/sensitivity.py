@@ -27,7 +27,7 @@ class Sensitivity:
 
     @property
     def saved_s(self) -> float:
-        """Seconds that int8 saves; negative where it is slower."""
+        """Seconds that int8 saves; negative if int8 is slower."""
         return self.float_s - self.int8_s
 
     @property

@@ -113,7 +113,7 @@ class Setup:
         require(self.runtime in known, f"unknown runtime {self.runtime}: use {' or '.join(known)}")
         require(
             self.runtime != MIXED or len(self.stretches) > 0,
-            f"`runtime` auto finds where {MIXED} pays, and is what to ask for",
+            f"runtime {MIXED} cannot be requested: use `runtime` auto, which chooses it where it pays",
         )
         require(1 <= self.threads <= MOST_THREADS, f"threads must be from 1 to {MOST_THREADS}, but is {self.threads}")
         require(self.seed >= 0, f"seed must not be negative, but is {self.seed}")

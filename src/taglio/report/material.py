@@ -153,7 +153,7 @@ class _Reader:
         except FileNotFoundError as error:
             reason = f"{error.args[0]} is not in this folder."
         except _OtherPlanError as error:
-            reason = f"{error} is of another plan than plan.json."
+            reason = f"{error} belongs to another plan than plan.json."
         self.absent[name] = _absent(self._folder, reason, command)
         return None
 

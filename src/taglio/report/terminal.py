@@ -282,7 +282,7 @@ def profile(graph: Graph, result: Profile, layers: LayerTimes | None = None) -> 
             total = predict_sum(layers, graph, assignment)
             sums.add_row(run.name, _ms(run.wall.median_s), _ms(total), f"{total / run.wall.median_s:.3f}")
         _print(sums)
-        say(f"layers cut {layers.cut} QuantizeLinear, {layers.runs} runs each, {layers.wall_s:.1f} s in total")
+        say(f"layers cut {layers.cut} of QuantizeLinear, {layers.runs} runs each, {layers.wall_s:.1f} s in total")
     say(f"scheme {result.scheme}; 9 of 10 times are expected within {result.interval_ratio:.1%} of the prediction")
     doubt = result.conditions.doubt()
     if doubt:
