@@ -1,9 +1,9 @@
-"""Where bfloat16 is fast but breaks the limit: which stretches of a model may compute in it, found by running each in
+"""If bfloat16 is fast but breaks the limit: find the stretches of a model that may compute in it, by running each in
 both precisions. Plans nothing.
 
-The model is divided where few tensors cross. Errors of stretches add like those of forms: squares add. So each
-stretch's error alone and its seconds in both precisions price every mix. The fastest that is expected to keep the limit
-is measured, which corrects what is expected of the next.
+The model is divided where few tensors cross. Errors of stretches add as those of forms do: as squares. So each
+stretch's error alone and its seconds in both precisions predict every mix. The fastest mix expected to keep the limit
+is measured, and the result corrects the prediction of the next.
 """
 
 import time
@@ -25,15 +25,15 @@ from taglio.runtimes.onnxruntime import SessionOptions, Stretch
 from taglio.runtimes.openvino import MIXED, ChainedSession, OpenVinoSession, open_session
 from taglio.scratch import scratch
 
-# At most so many stretches are told apart, and so many tensors cross from one to the next.
+# The most stretches, and the most tensors that cross from one to the next.
 _STRETCHES, _CROSSING = 12, 3
-# A mix is to use at most so much of the limit: int8 wants some, and other inputs differ.
+# The share of the limit that a mix may use: int8 needs some, and other inputs differ.
 _SHARE = 0.9
-# A mix is worth its crossings where it takes at most so much of the time of the fastest place.
+# A mix is worth its crossings if it takes at most this share of the fastest place's time.
 _WORTH = 0.95
 _TRIED = 10
 _TINY = 1e-12
-# Rounds of timing: as many as take so long.
+# Rounds of timing: as many as fit into _TIMING_S seconds, from _FEWEST to _MOST.
 _TIMING_S, _FEWEST, _MOST = 2.0, 3, 30
 _PRECISIONS = ("f32", "bf16")
 _CROSSABLE = frozenset({"float32", "float16", "int64", "int32", "bool", "uint8", "int8"})
@@ -41,7 +41,7 @@ _CROSSABLE = frozenset({"float32", "float16", "int64", "int32", "bool", "uint8",
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """The stretches of a model, what they take one after another, and the error of float there."""
+    """The stretches of a model, their seconds one after another, and the error of the float model with them."""
 
     stretches: tuple[Stretch, ...]
     seconds: float
@@ -57,9 +57,8 @@ def choose_stretches(
     float_s: float,
     progress: Progress | None = None,
 ) -> Mix | None:
-    """The fastest mix that keeps a share of `limit` on `samples`, whose float outputs are `wanted`. None where no mix
-    is clearly faster than `float_s`, what OpenVINO takes in float32, or the model has nowhere to divide it.
-    """
+    """The fastest mix that keeps a share of `limit` on `samples`, whose float outputs are `wanted`. None if no mix is
+    clearly faster than `float_s`, OpenVINO's time in float32, or if the model cannot be divided."""
     ends = division(work.graph)
     count = len(ends)
     if count < 2:
@@ -84,11 +83,11 @@ def choose_stretches(
         if progress:
             progress("trying bfloat16", index + 1, count)
     seconds = _seconds(opened, samples, float_s)
-    # What one more crossing takes: stretches in one precision are compiled together.
+    # The cost of one more crossing: neighbouring stretches in one precision are compiled together.
     crossing_s = max(0.0, (sum(seconds[0]) - float_s) / (count - 1))
     best: Mix | None = None
     tried: list[tuple[int, ...]] = []
-    share = 1.0  # of the errors alone, which also hold the rounding of what crosses
+    share = 1.0  # measured / predicted error: errors alone also include the rounding of tensors that cross
     for _ in range(_TRIED):
         fastest_s = _WORTH * float_s if best is None else best.seconds
         expected = ranked(seconds, [share * each for each in alone], crossing_s, _SHARE * limit)
@@ -105,7 +104,7 @@ def choose_stretches(
 
 
 def division(graph: Graph) -> list[int]:
-    """Where to divide: the number of blocks before the end of each stretch; of stretches with about as much work."""
+    """Where to divide: the number of blocks before the end of each stretch, for stretches with about equal work."""
     order = {block.name: index for index, block in enumerate(graph.blocks)}
     if any(tensor.producer is None for tensor in graph.tensors if tensor.name in graph.outputs):
         return []
@@ -127,7 +126,7 @@ def division(graph: Graph) -> list[int]:
 
 
 def divided(graph: Graph, ends: Sequence[int], mix: Sequence[int]) -> tuple[Stretch, ...]:
-    """A stretch for each of `ends`, 1 in `mix` in bfloat16."""
+    """A stretch for each of `ends`; those with 1 in `mix` are in bfloat16."""
     order = {block.name: index for index, block in enumerate(graph.blocks)}
     found = []
     for begin, end, precision in zip([0, *ends], ends, mix, strict=False):
@@ -143,7 +142,7 @@ def divided(graph: Graph, ends: Sequence[int], mix: Sequence[int]) -> tuple[Stre
 
 
 def joined(graph: Graph, ends: Sequence[int], mix: Sequence[int]) -> tuple[Stretch, ...]:
-    """The stretches of a mix, where neighbours in one precision are one."""
+    """The stretches of a mix, with neighbours in the same precision joined."""
     last = [index for index in range(len(ends)) if mix[index : index + 1] != mix[index + 1 : index + 2]]
     return divided(graph, [ends[index] for index in last], [mix[index] for index in last])
 
@@ -151,8 +150,8 @@ def joined(graph: Graph, ends: Sequence[int], mix: Sequence[int]) -> tuple[Stret
 def ranked(
     seconds: Sequence[Sequence[float]], alone: Sequence[float], crossing_s: float, limit: float
 ) -> list[tuple[tuple[int, ...], float]]:
-    """All mixes that are expected to keep `limit`, with their seconds, the fastest first. `seconds` are by precision
-    and stretch, `alone` the error of each stretch in bfloat16."""
+    """All mixes expected to keep `limit`, with their seconds, fastest first. `seconds` is by precision and stretch,
+    `alone` the error of each stretch alone in bfloat16."""
     count = len(alone)
     masks = (np.arange(2**count)[:, None] >> np.arange(count)) & 1
     errors = np.sqrt(masks @ np.square(alone))
@@ -172,13 +171,13 @@ def _opened(path: Path, options: SessionOptions, stretches: tuple[Stretch, ...])
 def _seconds(
     opened: Sequence[Sequence[OpenVinoSession]], samples: Sequence[Sample], float_s: float
 ) -> list[list[float]]:
-    """Median seconds of each stretch, by precision, on inputs as float32 computes them."""
+    """Median seconds of each stretch, by precision, on inputs as computed in float32."""
     rounds = max(_FEWEST, min(_MOST, int(_TIMING_S / (2.0 * float_s))))
     taken: list[list[list[float]]] = [[[] for _ in each] for each in opened]
     for done in range(rounds + 1):
         known = dict(samples[done % len(samples)])
         for index in range(len(opened[0])):
-            for precision in (1, 0):  # what the next stretch reads was computed last
+            for precision in (1, 0):  # float32 last: its outputs are the next stretch's inputs
                 begun = time.perf_counter()
                 found = opened[precision][index].flow(known)
                 if done:

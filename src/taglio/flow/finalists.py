@@ -87,7 +87,8 @@ def moved(each: Tried, place: str, base: float, base_there: float) -> Tried:
 
 
 def shifted(expected: Interval, base: float, base_there: float) -> Interval:
-    """A predicted error of a place whose float model is `base` off, in another."""
+    """A predicted error moved from a place where the float model has the error `base` to one where it has
+    `base_there`."""
     low, value, high = (
         together(left_for_int8(end, base), base_there) for end in (expected.low, expected.value, expected.high)
     )
