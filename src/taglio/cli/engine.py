@@ -94,8 +94,8 @@ def _start(options: argparse.Namespace) -> int:
         return emit(started)
     terminal.say(f'device "{started.name}" joined the cluster at {started.address} with {started.threads} threads')
     if started.head:
-        local = started.host == device.LOOPBACK
-        only = "; this device listens on this machine only: start it with --host to change that" if local else ""
+        loopback = started.host == device.LOOPBACK
+        only = "; this device listens on this machine only: start it with --host to change that" if loopback else ""
         terminal.say(f"to join from another machine: taglio device start --name NAME --address {started.address}{only}")
         terminal.say(f"other machines need the secret in {started.token}: copy the file to the same path there")
     return 0
