@@ -147,9 +147,7 @@ def test_a_model_that_cannot_be_planned(
 def test_a_model_of_another_kind_is_named(tmp_path: Path) -> None:
     path = tmp_path / "model.pt"
     path.write_bytes(b"PK\x03\x04" + bytes(100))
-    refused(
-        taglio("inspect", path), "BadModel", "model.pt", "weights of PyTorch", "torch.export.save", "module:function"
-    )
+    refused(taglio("inspect", path), "BadModel", "model.pt", "PyTorch weights", "torch.export.save", "module:function")
 
 
 def test_a_fixed_shape_makes_a_dynamic_model_fit(tmp_path: Path, tiny: Case) -> None:

@@ -79,7 +79,7 @@ def test_pairs_are_suggested_by_name_and_shape() -> None:
         ("h=h0", "the outputs are y, hn"),
         ("hn", "write OUTPUT=INPUT"),
         ("y=h0", r"the output is float32 \[1, 4\]"),
-        (("hn=h0", "hn=h0"), "in another pair already"),
+        (("hn=h0", "hn=h0"), "already in another pair"),
     ],
 )
 def test_pairs_that_do_not_fit_are_refused(state: Any, words: str) -> None:

@@ -109,7 +109,7 @@ def changed(path: Path, key: str, value: str) -> Path:
         ("location", "../weights.bin", "not in the model's folder"),
         ("location", "/etc/passwd", "not in the model's folder"),
         ("location", "", "not in the model's folder"),
-        ("length", "7", "has 7 bytes, and its shape asks for 36,864"),
+        ("length", "7", "has 7 bytes; its shape needs 36,864"),
         ("length", "many", "invalid literal"),
         ("offset", "99999999", "ends at"),
         ("offset", "-1", "ends at"),

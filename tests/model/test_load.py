@@ -232,7 +232,7 @@ def test_an_operator_of_a_custom_domain(tmp_path: Path) -> None:
     proto.graph.node[3].domain = "ai.acme"
     proto.opset_import.append(helper.make_opsetid("ai.acme", 1))
     text = refusal(saved(proto, tmp_path))
-    assert 'operator Conv (conv3) is of the custom domain "ai.acme"' in text
+    assert 'operator Conv (conv3) has the custom domain "ai.acme"' in text
 
 
 def test_an_opset_that_does_not_exist(tmp_path: Path) -> None:

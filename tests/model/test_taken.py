@@ -162,7 +162,7 @@ def test_an_old_opset_that_cannot_be_raised_stays_and_nothing_is_int8(tmp_path: 
     feed = {"start": np.ones((1, 2), np.float32), "x": np.ones((1, 3, 2), np.float32)}
     model, graph = taken(proto, tmp_path, feed)
     assert model.opset == 8
-    assert graph.block("product").refusal == "int8 needs opset 13, and opset 8 cannot be raised"
+    assert graph.block("product").refusal == "int8 needs opset 13, and the model's opset 8 cannot be converted"
 
 
 def test_an_attribute_of_a_wrong_type_ends_no_process(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
-"""Which outer tensors an operator reads, through its subgraphs too, and how to rename them. Builds no blocks.
+"""The outer tensors that an operator reads, directly or in its subgraphs, and renaming them. Builds no blocks.
 
 The body of an If, Loop or Scan reads tensors of the graphs around it by name. A name that a body defines itself (an
-input, a weight, an output of one of its operators) is its own, whatever an outer tensor is called.
+input, a weight, an operator's output) shadows an outer tensor of the same name.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -10,7 +10,7 @@ import onnx
 
 
 def node_inputs(node: onnx.NodeProto) -> list[str]:
-    """Names that a node reads, those read by its subgraphs from outside included."""
+    """Names that a node reads, including those that its subgraphs read from outside."""
     names = [name for name in node.input if name]
     for graph in _bodies(node):
         own = _defined(graph)
@@ -20,7 +20,7 @@ def node_inputs(node: onnx.NodeProto) -> list[str]:
 
 
 def rename_inputs(node: onnx.NodeProto, names: Mapping[str, str]) -> None:
-    """Let `node`, and its subgraphs at any depth, read under the new names, in place."""
+    """Rename, in place, what `node` and its subgraphs at any depth read: old name -> new name."""
     for index, name in enumerate(node.input):
         node.input[index] = names.get(name, name)
     for graph in _bodies(node):
@@ -35,7 +35,10 @@ def rename_inputs(node: onnx.NodeProto, names: Mapping[str, str]) -> None:
 
 
 def separate(graph: onnx.GraphProto, outer: Collection[str] = ()) -> bool:
-    """Give what bodies define under a name of a graph around them a name of its own, in place; whether any was."""
+    """Rename, in place, what subgraphs define under a name that an enclosing graph uses too; True if any was renamed.
+
+    `outer` are the names that enclosing graphs define.
+    """
     around = {*outer, *_defined(graph)}
     found = False
     for node in graph.node:

@@ -1,4 +1,4 @@
-"""What no later stage could take, found before anything runs. Leaves to ONNX Runtime what ONNX Runtime can judge."""
+"""Refuse models that no later stage can handle, before anything runs. What ONNX Runtime checks is left to it."""
 
 import os
 from collections.abc import Iterator
@@ -15,24 +15,24 @@ from taglio.errors import BadModel, one_line
 _TYPES = frozenset(onnx.TensorProto.DataType.values()) - {onnx.TensorProto.UNDEFINED}
 _DOMAINS = frozenset({"", "ai.onnx", "ai.onnx.ml", "com.microsoft"})
 _FLOATS = frozenset({onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE})
-# Every output of these depends on every weight: one NaN or infinity among them, and no answer is left. A bias of
-# minus infinity (a class that is never chosen), or a mask, is no fault.
+# One NaN or infinite weight of these spoils all their outputs. A bias of minus infinity (a class that is never
+# chosen) or a mask is legitimate.
 _MULTIPLIES = frozenset({"Conv", "ConvTranspose", "MatMul", "Gemm"})
 
 
 def refuse_damage(path: Path, proto: onnx.ModelProto) -> None:
-    """Raises BadModel for names that are not text, element types that do not exist, inputs beyond the memory."""
+    """Raises BadModel for names that are not UTF-8, unknown element types, and inputs larger than the memory."""
     if not all(isinstance(name, str) for name in _names(proto.graph)):  # protobuf gives bytes where UTF-8 fails
         raise BadModel(f"{path}: holds a name that is not text, so the file is damaged: export it again")
     for what, name, kind in _element_types(proto.graph):
         if kind not in _TYPES:
-            raise BadModel(f"{path}: {what} {name} has the element type {kind}, which ONNX lacks: export it again")
+            raise BadModel(f"{path}: {what} {name} has the element type {kind}, unknown to ONNX: export it again")
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for value in proto.graph.input:
         elements = prod(max(1, dim.dim_value) for dim in value.type.tensor_type.shape.dim)
         if elements > memory_bytes:
             raise BadModel(
-                f"{path}: input {value.name} has {elements:,} elements, this machine {memory_bytes:,} bytes of "
+                f"{path}: input {value.name} has {elements:,} elements; this machine has {memory_bytes:,} bytes of "
                 "memory: export it with real sizes"
             )
 
@@ -76,7 +76,7 @@ def refuse_bad_weights(path: Path, proto: onnx.ModelProto) -> None:
 
 
 def constant(path: Path, tensor: onnx.TensorProto) -> np.ndarray:
-    """The values of an initialiser. Raises BadModel where they are not those that its shape asks for."""
+    """The values of an initialiser. Raises BadModel if they do not match its shape and type."""
     try:
         return weights.values(tensor)
     except (OSError, ValueError, TypeError, OverflowError, MemoryError) as error:
@@ -84,14 +84,16 @@ def constant(path: Path, tensor: onnx.TensorProto) -> np.ndarray:
 
 
 def name_unknown_operators(path: Path, proto: onnx.ModelProto) -> str:
-    """The refusal that names the first operator of a domain that is neither ONNX's, nor ONNX Runtime's, nor the
-    model's own; "" where there is none."""
+    """An error message that names the first operator of a custom domain, or "" if there is none.
+
+    Custom is what is neither ONNX's, nor ONNX Runtime's, nor a function of the model.
+    """
     local = {(function.domain, function.name) for function in proto.functions}
     for node in proto.graph.node:
         if node.domain not in _DOMAINS and (node.domain, node.op_type) not in local:
             return (
-                f"{path}: operator {node.op_type} ({node.name or node.output[0]}) is of the custom domain "
-                f'"{node.domain}", which ONNX Runtime does not know: replace it by standard operators'
+                f"{path}: operator {node.op_type} ({node.name or node.output[0]}) has the custom domain "
+                f'"{node.domain}", which ONNX Runtime does not know: replace it with standard operators'
             )
     return ""
 

@@ -1,6 +1,6 @@
 """Floating-point operations of one ONNX operator. Counts arithmetic, not memory traffic, and measures nothing.
 
-A multiply-add is two operations. Bias additions count; comparisons (Relu, Clip, MaxPool) count one an element, as
+A multiply-add is two operations. Bias additions count; comparisons (Relu, Clip, MaxPool) count one per element, as
 TensorFlow's profiler does for pooling; data movement counts none.
 """
 
@@ -11,7 +11,7 @@ import onnx
 
 Shapes = Mapping[str, tuple[int, ...]]
 
-# Operations per output element; transcendental functions count as one, as in the usual tables.
+# Operations per output element; a transcendental function counts as one, as is common.
 _PER_ELEMENT = {
     "Add": 1, "Sub": 1, "Mul": 1, "Div": 1, "Pow": 1, "Sqrt": 1, "Exp": 1, "Log": 1, "Neg": 1, "Abs": 1,
     "Relu": 1, "Clip": 1, "LeakyRelu": 2, "PRelu": 2, "Sigmoid": 4, "Tanh": 5, "Erf": 8, "Gelu": 12,
@@ -20,12 +20,12 @@ _PER_ELEMENT = {
     "GroupNormalization": 8, "RMSNormalization": 5, "SimplifiedLayerNormalization": 5, "SkipLayerNormalization": 9,
     "SkipSimplifiedLayerNormalization": 6, "Swish": 5, "QuickGelu": 5, "FastGelu": 12, "BiasGelu": 13, "Mish": 8,
 }  # fmt: skip
-# Which input holds the keys of earlier steps.
+# Index of the input that holds the keys of earlier steps.
 _PAST = {"Attention": 4, "MultiHeadAttention": 6, "GroupQueryAttention": 3}
 
 
 def operator_flops(node: onnx.NodeProto, shapes: Shapes) -> int:
-    """Operations of `node`, from the shapes of its inputs and outputs; 0 for movement or where shapes lack."""
+    """Operations of `node`, from the shapes of its inputs and outputs; 0 for movement or if shapes are unknown."""
     output = shapes.get(node.output[0])
     if output is None:
         return 0
@@ -47,7 +47,7 @@ def operator_flops(node: onnx.NodeProto, shapes: Shapes) -> int:
             left = shapes.get(node.input[0], (0, 0))
             inner = left[0] if _attribute(node, "transA", 0) else left[1]
             return size * (2 * inner + _has_bias(node))
-        case "LSTM" | "GRU" | "RNN":  # both matrices at every step; what its gates do to their results is left out
+        case "LSTM" | "GRU" | "RNN":  # both matrices at every step; elementwise work in the gates is not counted
             weights = sum(prod(shapes.get(name, ())) for name in node.input[1:3] if shapes.get(name))
             steps = prod(shapes.get(node.input[0], (0,))[:2])
             return steps * (2 * weights + prod(shapes.get(node.input[3], (0,)) if len(node.input) > 3 else (0,)))
@@ -64,9 +64,9 @@ def operator_flops(node: onnx.NodeProto, shapes: Shapes) -> int:
 
 
 def _attention(node: onnx.NodeProto, shapes: Shapes, size: int) -> int:
-    """Both products; the Softmax between them is left out."""
+    """Both matrix products; the Softmax between them is not counted."""
     query = shapes.get(node.input[0], (0, 0))
-    if node.domain and node.op_type == "Attention":  # it makes queries, keys and values first
+    if node.domain and node.op_type == "Attention":  # also projects queries, keys and values
         return 2 * prod(query) * shapes.get(node.input[1], (0,))[-1] + 4 * size * query[-2]
     key = shapes.get(node.input[1], query) if node.input[1] else query
     past = _PAST[node.op_type]
@@ -75,7 +75,7 @@ def _attention(node: onnx.NodeProto, shapes: Shapes, size: int) -> int:
 
 
 def _einsum_size(node: onnx.NodeProto, shapes: Shapes) -> int:
-    """The product of the sizes of all its indices; 0 where an ellipsis hides some."""
+    """The product of the sizes of all indices; 0 if an ellipsis hides some."""
     equation = next((a.s.decode() for a in node.attribute if a.name == "equation"), "")
     terms = equation.replace(" ", "").partition("->")[0].split(",")
     sizes: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""The blocks of a model and the tensors between them: what a plan may place. Does not say what anything costs."""
+"""The blocks of a model and the tensors between them: what a plan may place. Knows no costs."""
 
 from collections import deque
 from collections.abc import Iterable, Mapping
@@ -43,8 +43,11 @@ _KEEPS = "it keeps a state from step to step"
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """An activation between blocks. `producer` is None for a model input; `shape` is None where unknown, and one of
-    those that occur where dimensions are dynamic; `dtype` is a numpy name, or "str"."""
+    """An activation between blocks.
+
+    `producer` is None for a model input. `shape` is None if unknown; if dimensions are dynamic, it is one of the
+    shapes that occur. `dtype` is a NumPy name, or "str".
+    """
 
     name: str
     shape: tuple[int, ...] | None
@@ -55,7 +58,7 @@ class Tensor:
 
     @property
     def elements(self) -> int:
-        """Number of values; 0 where the shape is not known before running."""
+        """Number of values; 0 if the shape is not known before running."""
         return 0 if self.shape is None else prod(self.shape)
 
     @property
@@ -75,8 +78,8 @@ class Block:
 
     `operators` are ONNX node names in execution order; `inputs` and `outputs` are activation tensors; `weights`
     are float initialisers. `refusal` says why the block has no int8 form ("" when it has one). `soft_tail` marks an
-    anchor followed by an activation that int8 does not get for free (x·sigmoid(x), say): such a block also has a
-    form with its anchor alone in int8. `state_bytes` is what it keeps from step to step.
+    anchor followed by an activation that is not free in int8, such as x·sigmoid(x): such a block also has the form
+    `int8-anchor`. `state_bytes` is the size of the state that it keeps between steps.
     """
 
     name: str
@@ -110,10 +113,10 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """Values on their way from the block that computed them to the blocks that compute with them.
+    """A value that goes from the block that computes it to the blocks that read it.
 
-    `tensors` are the first tensor and those that movement blocks (`moves`) made of it. `readers` pairs the tensor
-    read with the reading block; the block is "" where the model's caller reads. `producer` is None for an input.
+    `tensors` are the first tensor and those that movement blocks (`moves`) make of it. `readers` are pairs of the
+    tensor read and the reading block ("" for a model output). `producer` is None for a model input.
     """
 
     name: str
@@ -125,8 +128,10 @@ class Flow:
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """Blocks in execution order and the tensors between them. `states` are outputs that are inputs of the next step
-    (output, input): one block reads and writes each."""
+    """Blocks in execution order and the tensors between them.
+
+    `states` are pairs (output, input): outputs that are inputs of the next step. One block reads and writes each.
+    """
 
     model_sha256: str
     blocks: tuple[Block, ...]
@@ -147,13 +152,13 @@ class Graph:
         return {tensor.name: tensor for tensor in self.tensors}
 
     def without_int8(self, refusals: Mapping[str, str]) -> "Graph":
-        """The same graph in which these blocks have no int8 form, by name and reason."""
+        """The same graph, with the blocks in `refusals` (name -> reason) refused their int8 form."""
         blocks = tuple(replace(block, refusal=block.refusal or refusals.get(block.name, "")) for block in self.blocks)
         return replace(self, blocks=blocks)
 
     def placeable(self, steps: int = 1) -> "Graph":
-        """The same as a planner sees it: a state stays where it is, so it is no input and no output, and the block that
-        keeps it holds the bytes that it has after `steps` steps."""
+        """The graph as a planner sees it: states are neither inputs nor outputs, since they stay on one device, and the
+        block that keeps a state needs the bytes that the state has after `steps` steps."""
         if not self.states:
             return self
         tensors = self.tensor_map()
@@ -186,12 +191,13 @@ class Graph:
 
 
 def build(model: Model, observed: Observed | None = None, states: tuple[tuple[str, str], ...] = ()) -> Graph:
-    """Group the operators of `model` into blocks. Raises BadModel where the operators form a cycle.
+    """Group the operators of `model` into blocks. Raises BadModel if the operators form a cycle or names repeat.
 
-    What reads and writes a state of `states` (output, input), and all between, is one block, which stays float.
+    The operators that write and read a state of `states` (output, input), and all between them, become one block,
+    which stays float.
 
     Shapes and types are those `observed` in an inference. Without one they are the static ones, and a dynamic dimension
-    is no reason to refuse a block its int8 form.
+    does not refuse a block its int8 form.
     """
     proto = model.proto.graph
     shapes, types = tensor_shapes(model.proto), tensor_types(model.proto)
@@ -300,7 +306,8 @@ def select(graph: Graph, text: str) -> tuple[str, ...]:
 
 
 def match(graph: Graph, patterns: Iterable[str]) -> tuple[str, ...]:
-    """Candidate blocks whose name, or one of whose operators' names, matches a shell-style pattern."""
+    """Candidate blocks whose name, or the name of one of their operators, matches a shell-style pattern. Raises
+    BadOption for a pattern that matches none."""
     chosen: list[str] = []
     for pattern in patterns:
         hits = [block for block in graph.blocks if any(fnmatchcase(n, pattern) for n in (block.name, *block.operators))]
@@ -316,8 +323,10 @@ def match(graph: Graph, patterns: Iterable[str]) -> tuple[str, ...]:
 
 
 def tensor_shapes(proto: onnx.ModelProto, dynamic: int | None = None) -> dict[str, tuple[int, ...]]:
-    """Static shapes of inputs, outputs, intermediate tensors and initialisers; those with a dynamic dimension are left
-    out, or have `dynamic` for it."""
+    """Static shapes of inputs, outputs, intermediate tensors and initialisers, by name.
+
+    `dynamic` is the size taken for a dynamic dimension; None leaves out tensors that have one.
+    """
     shapes = {tensor.name: tuple(tensor.dims) for tensor in proto.graph.initializer}
     for value in [*proto.graph.input, *proto.graph.value_info, *proto.graph.output]:
         dims = value.type.tensor_type.shape.dim
@@ -334,7 +343,7 @@ def _group(
     biases: set[str],
     outputs: set[str],
 ) -> list[list[onnx.NodeProto]]:
-    """Anchors with the bias addition and activation that a runtime fuses into them; everything else alone."""
+    """Anchors with the bias addition and activation that a runtime fuses into them; every other operator alone."""
     absorbed: set[str] = set()
     groups: list[list[onnx.NodeProto]] = []
     for node in nodes:
@@ -385,7 +394,7 @@ def _gate(
 
 
 def _in_order(groups: list[list[onnx.NodeProto]]) -> list[list[onnx.NodeProto]]:
-    """Sort the groups topologically: absorbing a tail can move a group past a node between its members."""
+    """The groups sorted topologically: a group may contain operators that stood on both sides of another's."""
     producer = {name: index for index, group in enumerate(groups) for node in group for name in node.output}
     waiting = []
     for index, group in enumerate(groups):

@@ -1,4 +1,4 @@
-"""The inputs of an ONNX graph: their shapes fixed or left open, and feeds for them. Reads no data."""
+"""The inputs of an ONNX graph: fix their shapes, make random feeds for them. Reads no data."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -13,7 +13,7 @@ Feed = Mapping[str, np.ndarray]
 
 
 def fix_shapes(path: Path, proto: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Fix the dimensions of the inputs in `shapes`, in place. Raises BadModel where the model has others."""
+    """Fix the dimensions of the inputs in `shapes`, in place. Raises BadModel if the model contradicts them."""
     inputs = {value.name: value for value in proto.graph.input}
     for name, shape in shapes.items():
         if name not in inputs:
@@ -23,14 +23,14 @@ def fix_shapes(path: Path, proto: onnx.ModelProto, shapes: Mapping[str, tuple[in
             tensor.shape.dim.extend(onnx.TensorShapeProto.Dimension() for _ in shape)
         dims = tensor.shape.dim
         if len(dims) != len(shape):
-            raise BadModel(f"{path}: `shapes` {name} gives {len(shape)} dimensions, the input has {len(dims)}")
+            raise BadModel(f"{path}: `shapes` {name} gives {len(shape)} dimensions; the input has {len(dims)}")
         if min(shape, default=0) < 0:
             raise BadModel(f"{path}: `shapes` {name} gives {min(shape)}: give sizes of 0 or more")
         for dim, size in zip(dims, shape, strict=True):
             if dim.HasField("dim_value") and dim.dim_value not in (size, 0, -1):
                 raise BadModel(f"{path}: `shapes` {name} gives {size} where the model fixes {dim.dim_value}")
             dim.dim_value = size
-    if shapes:  # shapes inferred for the dynamic dimension are stale now
+    if shapes:  # inferred shapes are stale now
         del proto.graph.value_info[:]
         for value in proto.graph.output:
             value.type.tensor_type.ClearField("shape")
@@ -41,7 +41,7 @@ def fix_shapes(path: Path, proto: onnx.ModelProto, shapes: Mapping[str, tuple[in
 
 
 def input_specs(path: Path, proto: onnx.ModelProto) -> tuple[InputSpec, ...]:
-    """The inputs of a graph. Raises BadModel for one that is no tensor."""
+    """The inputs of a graph. Raises BadModel for an input that is not a tensor."""
     return tuple(_spec(path, value) for value in proto.graph.input)
 
 
@@ -60,9 +60,9 @@ def _spec(path: Path, value: onnx.ValueInfoProto) -> InputSpec:
 
 
 def keep_interface(original: onnx.ModelProto, made: onnx.ModelProto) -> None:
-    """Give `made`, whose inputs and outputs have the names of those of `original`, their types and dimensions too.
+    """Give the inputs and outputs of `made` the types and dimensions that `original` declares under the same names.
 
-    What was inferred of an output that the original leaves open stays, where it is no dimension's new name.
+    If the original declares no shape for an output, sizes inferred since then stay; invented dimension names go.
     """
     for old, new in ((original.graph.input, made.graph.input), (original.graph.output, made.graph.output)):
         declared = {value.name: value for value in old}
@@ -80,8 +80,8 @@ def keep_interface(original: onnx.ModelProto, made: onnx.ModelProto) -> None:
 
 
 def random_feed(inputs: Iterable[InputSpec], seed: int) -> dict[str, np.ndarray]:
-    """One feed of standard-normal (floating) or zero/one (integer, bool) values, dynamic dimensions of 1; for timing,
-    never for error."""
+    """One feed of standard-normal (floating) or zero/one (integer, bool) values, with dynamic dimensions of size 1.
+    For timing, never for measuring error."""
     rng = np.random.default_rng(seed)
     feed: dict[str, np.ndarray] = {}
     for spec in inputs:
@@ -96,7 +96,7 @@ def random_feed(inputs: Iterable[InputSpec], seed: int) -> dict[str, np.ndarray]
 
 
 def random_feeds(inputs: Sequence[InputSpec]) -> list[dict[str, np.ndarray]]:
-    """One random feed where the inputs are of fixed sizes, but for their batch; otherwise none."""
+    """One random feed if only the batch dimension is dynamic; otherwise none."""
     batch = batch_symbol(inputs)
     known = all(
         spec.shape is not None and all(isinstance(dim, int) or dim == batch for dim in spec.shape) for spec in inputs

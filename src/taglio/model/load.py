@@ -1,7 +1,4 @@
-"""An ONNX file or message → a checked, simplified Model.
-
-Does not decide what belongs together (graph) nor what is quantised.
-"""
+"""An ONNX file or message → a checked, simplified `Model`. Groups no blocks (graph.py) and quantises nothing."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,9 +22,9 @@ from taglio.model.simplify import as_it_is, simplify
 class Model:
     """A checked model: BatchNorm folded into Conv, no initialiser among the inputs, unique names.
 
-    `sha256` identifies the source file together with the shapes that were fixed; `proto` is the simplified
-    model, whose inputs and outputs are the source's own, and is never modified after `load`. `no_int8` says why no
-    block can be int8, or "". `store` has the files that hold the weights where those are many.
+    `sha256` identifies the source file together with the shapes that were fixed. `proto` is the simplified model: it
+    keeps the source's inputs and outputs and is never modified after `load`. `no_int8` says why no block can be int8,
+    or "". `store` has the files that hold large weights, or is None.
     """
 
     name: str
@@ -54,12 +51,13 @@ def load(
 ) -> Model:
     """Read `source`, fix the input `shapes` given by input name, refuse what cannot be planned, and simplify.
 
-    `samples` gives feeds that fit the inputs, on which the simplified model must answer as the original; None takes
-    random ones where they run. What ONNX Runtime runs is taken; where simplifying it fails or changes its answers, it
-    is taken as it is. What is quantised already is kept, or with `requantize` folded to float first.
+    `samples` gives feeds that fit the inputs; the simplified model must answer them as the original does. None uses
+    random feeds, if the model runs on them. A model that ONNX Runtime runs is accepted: if simplifying it fails or
+    changes its answers, it stays as it is. Operators that are already quantised stay so, or are folded to float first
+    with `requantize`.
 
     Raises BadModel, in one line, for: a missing, truncated or non-ONNX file; operators that ONNX Runtime does not
-    know; NaN or Inf among the weights of a product; an input that is no tensor.
+    know; NaN or Inf among the weights of a convolution or matrix product; an input that is not a tensor.
     """
     proto, digest, source_bytes = read(source)
     path = source if isinstance(source, Path) else IN_MEMORY
@@ -99,7 +97,7 @@ def load(
 def _simplified(
     path: Path, proto: onnx.ModelProto, feeds: Sequence[Feed], from_user: bool, store: weights.Store | None
 ) -> onnx.ModelProto:
-    """The first of these that answers as `proto`: simplified at an opset with int8 forms, simplified, as it is."""
+    """The first that answers as `proto` does of: simplified at an opset with int8 forms, simplified, unchanged."""
     try:
         session, basic = simplify(path, proto, store)
     except BadModel as error:
@@ -121,7 +119,7 @@ def _simplified(
 
 
 def _drop_initializers_from_inputs(proto: onnx.ModelProto) -> None:
-    # Old exporters list weights as inputs; ONNX Runtime then treats them as overridable and folds nothing.
+    # Old exporters list weights as inputs. ONNX Runtime then treats them as overridable and folds nothing.
     names = {tensor.name for tensor in proto.graph.initializer}
     kept = [value for value in proto.graph.input if value.name not in names]
     del proto.graph.input[:]

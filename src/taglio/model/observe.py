@@ -1,7 +1,7 @@
-"""The shape and type of every tensor, seen in one inference. Infers nothing.
+"""The shape and type of every tensor, observed by running the model once.
 
-Static inference stops at operators outside ONNX and at sizes computed while running; an inference does not. Only
-shapes are fetched, so it takes no more memory than any other inference.
+Static shape inference stops at operators outside ONNX and at sizes computed while running; a run does not. Only
+shapes are fetched, so it takes no more memory than any other run.
 """
 
 from collections.abc import Mapping
@@ -18,13 +18,13 @@ from taglio.model.load import Model
 from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session, run_session
 
 _PREFIX = "taglio/shape/"
-# Of more tensors than these, static shapes are believed: ONNX Runtime takes minutes to fetch 100,000 outputs.
+# With more tensors, static shapes are used where they exist: ONNX Runtime takes minutes to fetch 100,000 outputs.
 _ALL_OBSERVED = 5_000
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A tensor as it was in an inference; `dtype` is a numpy name, or "str"."""
+    """A tensor's shape and type in one inference; `dtype` is a NumPy name, or "str"."""
 
     shape: Shape
     dtype: str
@@ -34,14 +34,16 @@ Observed = Mapping[str, Seen]
 
 
 def observe(model: Model, feed: Feed, label: str) -> dict[str, Seen]:
-    """Every input and every tensor that an operator of the graph writes, in one inference of `feed`; sequences,
-    optionals and types of less than 16 bits that NumPy lacks are left out. Raises BadData, naming `label`, where the
-    model cannot run it."""
+    """Shape and type of every input and every tensor that an operator of the graph writes, in one inference of `feed`.
+
+    Leaves out sequences, optionals, and types under 16 bits that NumPy lacks. Raises BadData, naming `label`, if the
+    model cannot run the feed.
+    """
     written = [name for node in model.proto.graph.node for name in node.output if name]
     types = tensor_types(model.proto)
     inferred = _static_shapes(model.proto) if len(written) > _ALL_OBSERVED else {}
     typed = [name for name in written if name in types and name not in inferred and _has_shape(types[name])]
-    open_ = [name for name in written if name not in types]  # of these ONNX Runtime knows whether they are tensors
+    open_ = [name for name in written if name not in types]  # only ONNX Runtime knows whether these are tensors
     wanted = [*(_PREFIX + name for name in typed), *open_]
     values: list[np.ndarray] = []
     if wanted:
@@ -62,9 +64,9 @@ def observe(model: Model, feed: Feed, label: str) -> dict[str, Seen]:
 
 
 def observe_random(model: Model) -> tuple[dict[str, Seen] | None, str]:
-    """What random inputs show where sizes are fixed, a dynamic batch taken as 1; and a line that says what was assumed.
+    """Shapes and types observed with random inputs, a dynamic batch taken as 1; and a line that says what was assumed.
 
-    None where other dimensions are dynamic, or random values do not run: then only what inference knows is known.
+    None if other dimensions are dynamic, or the model does not run on random values: only static shapes are known then.
     """
     dynamic = [spec for spec in model.inputs if spec.dynamic]
     feeds = random_feeds(model.inputs)
@@ -74,21 +76,21 @@ def observe_random(model: Model) -> tuple[dict[str, Seen] | None, str]:
         observed = None
     if observed is None:
         told = ", ".join(f"{spec.name} {shown(spec.shape)}" for spec in dynamic)
-        line = f"{told}: what depends on dynamic dimensions is not counted here; `shapes` give them sizes"
+        line = f"{told}: tensors with dynamic dimensions are not counted here; set sizes with `shapes`"
         return None, line if dynamic else ""
     return (
         observed,
-        f"{batch_symbol(model.inputs)} is taken as 1 here; `shapes` give it another size" if dynamic else "",
+        f"{batch_symbol(model.inputs)} is taken as 1 here; set another size with `shapes`" if dynamic else "",
     )
 
 
 def _has_shape(kind: int) -> bool:
-    """Whether ONNX Runtime's Shape reads tensors of this type: not those of 4 bits, nor, in old opsets, float8."""
+    """Whether ONNX Runtime's Shape operator reads this type: not 4-bit types, nor float8 in old opsets."""
     return kind == onnx.TensorProto.BFLOAT16 or helper.tensor_dtype_to_np_dtype(kind).kind in "fiubO"
 
 
 def tensor_types(proto: onnx.ModelProto) -> dict[str, int]:
-    """The element type of every tensor that has one in the file."""
+    """The element type (an ONNX enum value) of every tensor whose type the file declares, by name."""
     types = {tensor.name: tensor.data_type for tensor in proto.graph.initializer}
     for value in [*proto.graph.input, *proto.graph.value_info, *proto.graph.output]:
         if value.type.HasField("tensor_type") and value.type.tensor_type.elem_type:

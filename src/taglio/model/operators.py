@@ -1,6 +1,6 @@
-"""What operators do to values, and which have an int8 form in ONNX Runtime's CPU provider. Knows no blocks.
+"""Which operators only move values, and which have an int8 form in ONNX Runtime's CPU provider. Knows no blocks.
 
-A form that these rules promise is tried before it is planned (quantize/trial.py): they hold what is known and cheap.
+These rules are cheap and need not be complete: every form is tried before it is planned (quantize/trial.py).
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -13,8 +13,8 @@ MOVEMENT = frozenset(
      "Expand", "Tile", "DepthToSpace", "SpaceToDepth", "Identity"}
 )  # fmt: skip
 # Compute operators with an int8 kernel in ONNX Runtime's CPU provider (QLinear*, QGemm, MatMulIntegerToFloat), and
-# ConvTranspose, which it computes in float between its pairs; OpenVINO computes it in int8.
-# Softmax is left out: QLinearSoftmax of 1.31 answers wrongly for asymmetric inputs (35 % error alone on YOLO11).
+# ConvTranspose, which it computes in float between Q/DQ pairs; OpenVINO computes it in int8.
+# Softmax is left out: QLinearSoftmax of 1.31 is wrong for asymmetric inputs (35 % error from it alone on YOLO11).
 INT8_COMPUTE = frozenset(
     {"Conv", "ConvTranspose", "MatMul", "Gemm", "Add", "Mul", "Concat", "AveragePool", "GlobalAveragePool", "Sigmoid",
      "LeakyRelu"}
@@ -25,12 +25,12 @@ _REAL = "DequantizeLinear"
 
 
 def standard(node: onnx.NodeProto) -> bool:
-    """Whether `node` is one of ONNX's own operators: others may share their names."""
+    """Whether `node` is in ONNX's own domain: operators of other domains may share its names."""
     return node.domain in ("", "ai.onnx")
 
 
 def moves(node: onnx.NodeProto) -> bool:
-    """Whether every value of the outputs is one of the first input's, or lies between two of them."""
+    """Whether `node` only moves or interpolates values, so its outputs stay in the range of its first input."""
     if not standard(node) or node.op_type not in MOVEMENT:
         return False
     return node.op_type != "Resize" or not _leaves_range(node)
@@ -45,7 +45,7 @@ def _leaves_range(resize: onnx.NodeProto) -> bool:
 
 
 def text(node: onnx.NodeProto, name: str, default: str) -> str:
-    """A string attribute."""
+    """The value of a string attribute, or `default`."""
     return next((attribute.s.decode() for attribute in node.attribute if attribute.name == name), default)
 
 
@@ -96,7 +96,7 @@ def refusal(
 
 
 def _without_kernel(node: onnx.NodeProto, initializers: Collection[str], shapes: Mapping[str, tuple[int, ...]]) -> str:
-    """What of its attributes or weights ONNX Runtime's int8 kernel of `node` cannot do, or ""."""
+    """Which attribute or weight ONNX Runtime's int8 kernel of `node` does not support, or ""."""
     kind = node.op_type
     weighted = kind in ("Conv", "ConvTranspose", "Gemm")
     if weighted and any(name and name not in initializers for name in node.input[1:]):

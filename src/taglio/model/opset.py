@@ -1,4 +1,4 @@
-"""The opset at which ONNX Runtime can quantise a model. Changes no answer: `load` compares."""
+"""Bring a model to an opset at which ONNX Runtime can quantise it. `load` checks that the answers stay the same."""
 
 import subprocess
 import sys
@@ -16,7 +16,7 @@ from taglio.scratch import scratch
 MINIMUM_OPSET = 13
 TARGET_OPSET = 17
 _STANDARD = ("", "ai.onnx")
-# onnx's converter takes under 2 s for 1,000 operators; on damaged files it was seen to loop and to crash the process.
+# onnx's converter takes under 2 s for 1,000 operators; on damaged files it can loop or crash the process.
 _CONVERSION_LIMIT_S = 40.0
 _CONVERT = (
     "import sys, onnx; from onnx import version_converter as c;"
@@ -25,16 +25,16 @@ _CONVERT = (
 
 
 def declared_opset(proto: onnx.ModelProto) -> int:
-    """The standard operators' opset; 0 where the model uses none of them."""
+    """The opset of the standard operators; 0 if the model imports none."""
     return max((entry.version for entry in proto.opset_import if entry.domain in _STANDARD), default=0)
 
 
 def with_quantizable_opset(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """`proto` at an opset with int8 forms, where it can be brought there; otherwise as it is.
+    """`proto` at an opset with int8 forms, or unchanged if it cannot be converted.
 
-    1. Older than 13: raised by onnx's converter, in a process of its own.
-    2. Newer than ONNX Runtime's QuantizeLinear: declared to be the newest opset that has it, where no operator that
-       the model uses changed since then.
+    1. Older than 13: converted by onnx, in a separate process.
+    2. Newer than ONNX Runtime's QuantizeLinear: declared as the newest opset that has it, if no operator that the
+       model uses has changed since then.
     """
     opset = declared_opset(proto)
     if not opset:
@@ -56,7 +56,7 @@ def no_int8(proto: onnx.ModelProto) -> str:
     opset = declared_opset(proto)
     if opset < MINIMUM_OPSET:
         return (
-            f"int8 needs opset {MINIMUM_OPSET}, and opset {opset} cannot be raised"
+            f"int8 needs opset {MINIMUM_OPSET}, and the model's opset {opset} cannot be converted"
             if opset
             else "no operator of ONNX's own domain"
         )
@@ -67,7 +67,8 @@ def no_int8(proto: onnx.ModelProto) -> str:
 
 @cache
 def newest_quantizable(opset: int) -> int:
-    """The newest opset, at most `opset`, at which ONNX Runtime runs QuantizeLinear and DequantizeLinear. Tried."""
+    """The newest opset, at most `opset`, at which ONNX Runtime runs QuantizeLinear and DequantizeLinear: found by
+    trying."""
     for tried in range(opset, MINIMUM_OPSET, -1):
         try:
             open_session(_pair(tried), SessionOptions(1))
@@ -116,7 +117,7 @@ def _kinds(graph: onnx.GraphProto) -> set[str]:
 
 
 def _raised(proto: onnx.ModelProto) -> onnx.ModelProto | None:
-    """`proto` at opset 17, or None where onnx's converter fails, crashes or does not end."""
+    """`proto` at opset 17, or None if onnx's converter fails, crashes or times out."""
     with scratch() as folder:
         source, target = folder / "old.onnx", folder / "new.onnx"
         try:
@@ -131,7 +132,7 @@ def _raised(proto: onnx.ModelProto) -> onnx.ModelProto | None:
         except (subprocess.SubprocessError, ValueError, OSError):
             return None
     apart = {each.name: each for each in proto.graph.initializer if weights.in_file(each)}
-    for tensor in raised.graph.initializer:  # onnx's converter knows no files
+    for tensor in raised.graph.initializer:  # onnx's converter loses references to files
         if tensor.name in apart:
             tensor.CopyFrom(apart[tensor.name])
     return raised

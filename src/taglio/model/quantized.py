@@ -1,4 +1,4 @@
-"""What of a model is quantised already: named, kept as it is, or folded to float. Calibrates nothing."""
+"""Operators that are quantised in the source model: find them, keep them, or fold them to float. Calibrates nothing."""
 
 from collections import Counter
 from collections.abc import Collection, Iterator
@@ -12,7 +12,7 @@ from taglio.model.captures import node_inputs, rename_inputs
 from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session
 
 _PAIR = ("QuantizeLinear", "DequantizeLinear")
-# Products of integers, whose scales follow as Cast, Mul and Add.
+# Integer products; their scales are applied by the Cast, Mul and Add after them.
 _INTEGER = frozenset({"MatMulInteger", "ConvInteger"})
 _SCALING = frozenset({"Cast", "Mul", "Add"})
 _OTHERS = frozenset(
@@ -20,12 +20,12 @@ _OTHERS = frozenset(
      "DynamicQuantizeMatMul", "DynamicQuantizeLSTM", "QGemm", "QAttention", "QEmbedLayerNormalization", "QMoE",
      "QOrderedMatMul"}
 )  # fmt: skip
-# Operators that move quantised values as they are.
+# Operators that move quantised values without changing them.
 _CARRIERS = frozenset(
     {"MaxPool", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Slice", "Gather", "Expand", "Tile",
      "DepthToSpace", "SpaceToDepth", "Identity", "Split"}
 )  # fmt: skip
-# Operators in integers whose float twins are ONNX's, and how many tensors they read, each with scale and zero point.
+# Integer operators with a standard float equivalent -> how many tensors they read, each with scale and zero point.
 _TWINS = {
     "QLinearConv": 2, "QLinearMatMul": 2, "QLinearAdd": 2, "QLinearMul": 2, "QLinearSigmoid": 1, "QLinearLeakyRelu": 1,
     "QLinearAveragePool": 1, "QLinearGlobalAveragePool": 1,
@@ -39,15 +39,15 @@ def is_quantized(kind: str) -> bool:
 
 
 def quantized_operators(proto: onnx.ModelProto) -> dict[str, int]:
-    """Operators that compute with quantised values, counted by type."""
+    """Counts of the operators that compute with quantised values, by type."""
     counts = Counter(node.op_type for node in proto.graph.node if is_quantized(node.op_type))
     return dict(counts.most_common())
 
 
 def kept_nodes(proto: onnx.ModelProto) -> frozenset[str]:
-    """Names of the nodes that quantised operators are, or work with, through operators that only move values.
+    """Names of the quantised nodes and of the nodes they exchange values with, also through movement operators.
 
-    Another pair beside theirs would have ONNX Runtime fuse or drop one of the two: they stay as they are.
+    These stay as they are: next to a second Q/DQ pair, ONNX Runtime would fuse or drop one of the two.
     """
     nodes = list(proto.graph.node)
     if not any(is_quantized(node.op_type) for node in nodes):
@@ -81,8 +81,8 @@ def kept_nodes(proto: onnx.ModelProto) -> frozenset[str]:
 
 
 def why_float(proto: onnx.ModelProto) -> dict[str, str]:
-    """By name of a node, why it has no int8 form whatever its operator: it, or what it works with, is quantised
-    already, or it has constants that no scale can hold."""
+    """Node name -> why it gets no int8 form, whatever its operator: it or a neighbour is quantised already, or it has
+    infinite or NaN constants, for which there is no scale."""
     infinite = {
         tensor.name
         for tensor in proto.graph.initializer
@@ -94,17 +94,17 @@ def why_float(proto: onnx.ModelProto) -> dict[str, str]:
         if is_quantized(node.op_type):
             reasons[node.name] = "already quantised"
         elif node.name in kept:
-            reasons[node.name] = "works with what is already quantised (requantize folds that to float)"
+            reasons[node.name] = "next to an operator that is already quantised (requantize folds that to float)"
         elif held := infinite.intersection(node.input):
             reasons[node.name] = f"its constant {min(held)} holds infinity or NaN"
     return reasons
 
 
 def fold_weights(proto: onnx.ModelProto, store: weights.Store | None = None) -> bool:
-    """Turn weights of 8 bits and more that are dequantised for a float operator into float ones, in place.
+    """Turn weights of 8 bits or more that are dequantised for a float operator into float ones, in place; True if any.
 
-    Weights of an operator that reads dequantised activations too stay: ONNX Runtime computes it in int8. So do those
-    of 4 bits and in blocks: they are small on purpose. Says whether anything was folded.
+    Weights stay quantised if their operator reads dequantised activations too (ONNX Runtime computes it in int8), and
+    if they have 4 bits or are quantised in blocks (to be small).
     """
     constants = {tensor.name: tensor.data_type for tensor in proto.graph.initializer}
     dequantized = {node.output[0] for node in proto.graph.node if node.op_type == "DequantizeLinear"}
@@ -124,8 +124,10 @@ def fold_weights(proto: onnx.ModelProto, store: weights.Store | None = None) -> 
 
 
 def _fold(proto: onnx.ModelProto, nodes: list[onnx.NodeProto], store: weights.Store | None) -> bool:
-    """Replace `nodes`, which read constants alone, by what ONNX Runtime computes for them; with a `store` one by one,
-    each into its files."""
+    """Replace `nodes`, which read only constants, by their values as ONNX Runtime computes them; True if there are any.
+
+    With a `store` they are computed one by one and written to its files.
+    """
     if not nodes:
         return False
     made = []
@@ -161,14 +163,14 @@ def _computed(proto: onnx.ModelProto, nodes: list[onnx.NodeProto], names: list[s
 
 
 def to_float(proto: onnx.ModelProto, store: weights.Store | None = None) -> onnx.ModelProto:
-    """A copy of `proto` in float: what is quantised is dequantised, and pairs on activations are taken out.
+    """A copy of `proto` in float: weights are dequantised, and Q/DQ pairs on activations are removed.
 
-    1. An operator in integers becomes its float operator behind DequantizeLinear and before QuantizeLinear.
-    2. DequantizeLinear of a constant becomes the constant.
-    3. A pair on an activation goes; where its zero point is an end of its type, which is how a Relu or Clip before it
-       was folded away, a Clip takes its place.
+    1. An integer operator becomes its float operator, between DequantizeLinear and QuantizeLinear.
+    2. DequantizeLinear of a constant becomes a float constant.
+    3. A pair on an activation is removed. If its zero point is an end of its type, a Clip replaces it: that is how
+       quantisers fold away a Relu or Clip before the pair.
 
-    Operators that have no float twin here stay.
+    Operators without a known float equivalent stay.
     """
     made = onnx.ModelProto()
     made.CopyFrom(proto)
@@ -194,7 +196,7 @@ def _name(nodes: Collection[onnx.NodeProto]) -> None:
 
 
 def _float_twin(node: onnx.NodeProto, proto: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
-    """`node`, or a QLinear operator as DequantizeLinear, the float operator and QuantizeLinear."""
+    """`node` itself, or DequantizeLinear, the float operator and QuantizeLinear for a QLinear operator."""
     kind, out, given = node.op_type, node.output[0], list(node.input)
     channels_last = any(each.name == "channels_last" and each.i for each in node.attribute)
     if kind == "QLinearConcat":
@@ -212,11 +214,11 @@ def _float_twin(node: onnx.NodeProto, proto: onnx.ModelProto) -> Iterator[onnx.N
         pair = helper.make_node(
             "DequantizeLinear", [stored, *(each for each in parameters if each)], [f"{out}:float:{index}"]
         )
-        if index == 1 and dims.get(parameters[0], 0):  # one scale for each channel of the weights
+        if index == 1 and dims.get(parameters[0], 0):  # a scale per channel of the weights
             pair.attribute.append(helper.make_attribute("axis", 0 if kind == "QLinearConv" else dims[stored] - 1))
         floats.append(pair.output[0])
         yield pair
-    if kind == "QLinearConv" and len(given) > 8 and given[8]:  # int32, its scale that of input × weight
+    if kind == "QLinearConv" and len(given) > 8 and given[8]:  # int32, with scale = input scale × weight scale
         yield helper.make_node("Mul", [given[1], given[4]], [f"{out}:bias:scale"])
         yield helper.make_node("Cast", [given[8]], [f"{out}:bias:cast"], to=TensorProto.FLOAT)
         yield helper.make_node("Mul", [f"{out}:bias:cast", f"{out}:bias:scale"], [f"{out}:bias"])
@@ -230,7 +232,7 @@ def _float_twin(node: onnx.NodeProto, proto: onnx.ModelProto) -> Iterator[onnx.N
 def _dynamic_to_float(
     nodes: list[onnx.NodeProto], proto: onnx.ModelProto, store: weights.Store | None
 ) -> list[onnx.NodeProto]:
-    """Products of integers of what DynamicQuantizeLinear made become float products: its scale becomes 1."""
+    """`nodes` with DynamicQuantizeLinear and the integer products behind it as float products, with a scale of 1."""
     arrays = {tensor.name: tensor for tensor in proto.graph.initializer}
     sources = {node.output[0]: node.input[0] for node in nodes if node.op_type == "DynamicQuantizeLinear"}
     products = [node for node in nodes if node.op_type in _INTEGER]
@@ -260,7 +262,7 @@ def _dynamic_to_float(
 
 
 def _drop_pairs(proto: onnx.ModelProto) -> None:
-    """Take QuantizeLinear … DequantizeLinear out, with what moves values between them done in float."""
+    """Remove QuantizeLinear … DequantizeLinear pairs, in place; movement operators between them run in float."""
     arrays = {tensor.name: tensor for tensor in proto.graph.initializer}
     producer = {name: node for node in proto.graph.node for name in node.output}
     in_float: dict[str, str] = {}
@@ -297,7 +299,7 @@ def _drop_pairs(proto: onnx.ModelProto) -> None:
 
 
 def _folded_clip(node: onnx.NodeProto, arrays: dict[str, TensorProto]) -> tuple[float, float] | None:
-    """The range of a QuantizeLinear whose zero point is an end of its type; None for any other."""
+    """The range of a QuantizeLinear whose zero point is an end of its integer type; None for any other."""
     if any(name not in arrays for name in node.input[1:]) or len(node.input) < 3:
         return None
     scale, zero = (weights.values(arrays[name]) for name in node.input[1:3])

@@ -1,4 +1,4 @@
-"""An ONNX file, with its external weights, as it stands on the disk. Does not judge what the graph computes."""
+"""Read an ONNX file and its external weights. Does not judge what the graph computes."""
 
 import hashlib
 from pathlib import Path
@@ -12,13 +12,13 @@ from taglio.errors import BadModel, one_line
 
 _PICKLED = (".pt", ".pth", ".bin")
 
-# What a model from memory is called in errors.
+# Name of a model from memory in error messages.
 IN_MEMORY = Path("model")
 
 
 def read(source: Path | onnx.ModelProto) -> tuple[onnx.ModelProto, "hashlib._Hash", int]:
-    """The model, a hash of all its bytes and their number; weights in files of their own stay there where they are
-    many (weights.py). Raises BadModel for what is not a whole ONNX file."""
+    """The model, a hash of all its bytes, and their number. Large external weights stay in their files (weights.py).
+    Raises BadModel for anything but a complete ONNX file."""
     path = source if isinstance(source, Path) else IN_MEMORY
     try:
         data = source.read_bytes() if isinstance(source, Path) else source.SerializeToString()
@@ -33,7 +33,7 @@ def read(source: Path | onnx.ModelProto) -> tuple[onnx.ModelProto, "hashlib._Has
     except OSError as error:
         raise BadModel(f"{path}: cannot be read ({error.strerror}): give the path of an .onnx file") from None
     if not data:
-        raise BadModel(f"{path}: is empty (0 bytes): export the model again")
+        raise BadModel(f"{path}: file is empty (0 bytes): export the model again")
     if len(data) >= weights.MESSAGE_BYTES:
         raise BadModel(f"{path}: {len(data):,} bytes; the protobuf limit is 2 GiB: save it with external data")
     digest = hashlib.sha256(data)
@@ -51,38 +51,39 @@ def read(source: Path | onnx.ModelProto) -> tuple[onnx.ModelProto, "hashlib._Has
             for tensor in external:
                 weights.hold(tensor)
     except (OSError, ValueError, KeyError, OverflowError) as error:
-        raise BadModel(f"{path}: its external weights cannot be read ({one_line(error)}): put them beside it") from None
+        raise BadModel(f"{path}: external weights cannot be read ({one_line(error)}): put them beside it") from None
     return proto, digest, len(data) + taken
 
 
 def _find(path: Path, tensor: TensorProto) -> None:
-    """Let an external tensor refer to its file by the file's real path. Raises OSError or ValueError where its bytes
-    are not there."""
+    """Make an external tensor refer to its file by absolute path. Raises OSError or ValueError if the file does not
+    hold its bytes."""
     location, offset, length = weights.place(tensor)
     if not location or Path(location).is_absolute() or ".." in Path(location).parts:
-        raise ValueError(f"{tensor.name} is said to be in {location!r}, which is not in the model's folder")
+        raise ValueError(f"{tensor.name} refers to {location!r}, which is not in the model's folder")
     file = (path.parent / location).resolve()
     expected, size = weights.stored_bytes(tensor.data_type, tensor.dims), file.stat().st_size
     if length != expected:
-        raise ValueError(f"{tensor.name} has {length:,} bytes, and its shape asks for {expected:,}")
+        raise ValueError(f"{tensor.name} has {length:,} bytes; its shape needs {expected:,}")
     if offset < 0 or offset + length > size:
-        raise ValueError(f"{location} has {size:,} bytes, and {tensor.name} ends at {offset + length:,}")
+        raise ValueError(f"{location} has {size:,} bytes, but {tensor.name} ends at {offset + length:,}")
     weights.refer(tensor, file, offset, length)
 
 
 def parsed(path: Path, data: bytes) -> onnx.ModelProto:
-    """The bytes of a model as a message. Raises BadModel."""
+    """The model in `data`. Raises BadModel if it is not an ONNX message."""
     try:
         return onnx.load_model_from_string(data)
     except DecodeError:
         if path.suffix in _PICKLED:
             raise BadModel(
-                f"{path}: weights of PyTorch, without the module: torch.export.save a .pt2, or give module:function"
+                f"{path}: PyTorch weights without the module: save a .pt2 with torch.export.save, or give "
+                "module:function"
             ) from None
         raise BadModel(f"{path}: not an ONNX file, or cut short at {len(data):,} bytes: export it again") from None
 
 
 def _passes_on(graph: onnx.GraphProto) -> bool:
-    """Whether a graph without operators hands its inputs or constants through."""
+    """Whether the outputs of a graph without operators are inputs or constants."""
     known = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
     return bool(graph.output) and all(value.name in known for value in graph.output)

@@ -1,4 +1,4 @@
-"""Whether a rewritten model answers as the original. Rewrites nothing."""
+"""Check that a rewritten model answers as the original does. Rewrites nothing."""
 
 import os
 import re
@@ -15,23 +15,25 @@ from taglio.model.check import contradicts_itself
 from taglio.model.inputs import Feed
 from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session, run_session
 
-# Rewrites reorder float sums; beyond this relative distance the simplified model is not the user's model.
+# Rewrites reorder float sums; a larger relative distance means that the simplified model is a different model.
 SIMPLIFY_TOLERANCE = 1e-3
-# One inference of a model that may never end.
+# Time limit of one inference: a model's loops may never end.
 _LIMIT_S = 45.0
-# A product fails because of shapes, whatever the values.
+# These fail because of shapes, whatever the values.
 _PRODUCT_FAILS = re.compile(r"while running (Conv|ConvTranspose|MatMul|Gemm) node")
 
 
 class Reference:
-    """What the original answers on `feeds`, as long as it can run them."""
+    """The answers of the original model to `feeds`, up to the first that it cannot run."""
 
     def __init__(
         self, path: Path, original: onnx.ModelProto, session: InferenceSession, feeds: Sequence[Feed], from_user: bool
     ) -> None:
-        """Raises BadData where the `session` of `original` cannot run feeds `from_user`. Random ones that it cannot
-        run say nothing, unless the shapes contradict each other: then BadModel. Raises MeasurementFailed where an
-        inference does not end."""
+        """Run `feeds` in the `session` of `original`.
+
+        Raises BadData if it cannot run feeds that are `from_user`. Random feeds that it cannot run are ignored, unless
+        shapes contradict each other: then BadModel. Raises MeasurementFailed if an inference does not end.
+        """
         self._path = path
         self._names = [value.name for value in original.graph.output]
         self._feeds = feeds
@@ -48,7 +50,7 @@ class Reference:
                 return
 
     def refuse_difference(self, simple: onnx.ModelProto) -> None:
-        """Raises BadModel for a rewrite that changes the answers: every later proof would be about another model."""
+        """Raises BadModel if `simple` answers differently: every later proof would be about another model."""
         options = SessionOptions(threads=os.cpu_count() or 1, optimization=Optimization.BASIC)
         session = open_session(simple, options, label=str(self._path))
         for feed, before in zip(self._feeds, self._answers, strict=False):
@@ -60,14 +62,14 @@ class Reference:
                 distance = difference(left, right)
                 if not distance <= SIMPLIFY_TOLERANCE:
                     raise BadModel(
-                        f"{self._path}: simplified, its output {name} differs by {distance:.2%} "
+                        f"{self._path}: after simplification, output {name} differs by {distance:.2%} "
                         f"(limit {SIMPLIFY_TOLERANCE:.1%})"
                     )
 
 
 def difference(left: Any, right: Any) -> float:
-    """Relative L2 distance of two float outputs, with infinities and NaN at the same places left out; of others the
-    share that differs. Sequences count by their worst member."""
+    """Relative L2 distance of two float outputs, leaving out infinities and NaN that both have in the same places; for
+    other types the share of values that differ. A sequence counts by its worst member."""
     if isinstance(left, (list, tuple)):
         if not isinstance(right, (list, tuple)) or len(left) != len(right):
             return 1.0

@@ -1,5 +1,5 @@
-"""What must stay together: blocks that hand each other sequences, optionals or maps, which cross no session, and those
-that read and write a state."""
+"""Join blocks that must stay together: those that exchange sequences, optionals or maps, which cannot leave a session,
+and those that write and read a state."""
 
 from collections.abc import Iterator, Sequence
 
@@ -7,7 +7,7 @@ import onnx
 
 
 def not_tensors(graph: onnx.GraphProto) -> frozenset[str]:
-    """Names of the values that are no tensors."""
+    """Names of the values that are not tensors."""
     return frozenset(
         value.name for value in graph.value_info if value.type.WhichOneof("value") not in (None, "tensor_type")
     )
@@ -19,11 +19,11 @@ def joined(
     names: frozenset[str],
     states: Sequence[tuple[str, str]] = (),
 ) -> list[list[onnx.NodeProto]]:
-    """`groups`, where those that share a value in `names`, and all that lies between them, are one; and so are those
-    that write a state of `states` (output, input) and that read it.
+    """`groups`, with those joined that share a value in `names`, or write and read a state of `states` (output, input),
+    together with all groups between them.
 
-    `reads` are the names that each group reads. An edge back along every such value makes a cycle of what must stay
-    together: the strongly connected components are the new groups, not in order.
+    `reads` are the names that each group reads. A reverse edge for every such value makes a cycle of what must stay
+    together: the strongly connected components are the new groups, in no particular order.
     """
     if not names and not states:
         return list(groups)
@@ -32,7 +32,7 @@ def joined(
     for source, target in [*_edges(groups, reads, names), *_kept(groups, reads, states)]:
         ahead[source].append(target)
         back[target].append(source)
-    # Kosaraju's: what reaches each other, by two walks.
+    # Kosaraju's algorithm: strongly connected components by two depth-first walks.
     left, order = set(range(len(groups))), list[int]()
     for start in range(len(groups)):
         if start in left:
@@ -46,7 +46,7 @@ def joined(
 
 
 def _walk(start: int, edges: Sequence[Sequence[int]], left: set[int]) -> list[int]:
-    """What `start` reaches within `left`, in the order in which a depth-first search leaves it; taken out of `left`."""
+    """What `start` reaches within `left`, in depth-first postorder; removed from `left`."""
     left.discard(start)
     done, path = [], [(start, iter(edges[start]))]
     while path:
@@ -64,7 +64,7 @@ def _walk(start: int, edges: Sequence[Sequence[int]], left: set[int]) -> list[in
 def _kept(
     groups: Sequence[list[onnx.NodeProto]], reads: Sequence[Sequence[str]], states: Sequence[tuple[str, str]]
 ) -> Iterator[tuple[int, int]]:
-    """Edges both ways between who writes a state and all that read it."""
+    """Edges both ways between the group that writes a state and the groups that read it."""
     producer = {name: index for index, group in enumerate(groups) for node in group for name in node.output}
     for present, past in states:
         for reader, group in enumerate(reads):

@@ -1,4 +1,4 @@
-"""ONNX Runtime's basic rewrites, inferred shapes, and names that nothing else takes. Does not compare answers."""
+"""Simplify a model: ONNX Runtime's basic rewrites, inferred shapes, unique names. Does not compare answers."""
 
 import contextlib
 import os
@@ -17,7 +17,7 @@ from taglio import weights
 from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session
 from taglio.scratch import scratch
 
-# What taglio itself writes behind the name of a tensor or a block.
+# Suffixes that taglio adds to the names of tensors and blocks.
 _OURS = re.compile(
     r"(int8|int32|float16|scale|zero_point|quantize|dequantize|dequantized|kept|keep|float|half|each|switch|else|wire|"
     r"unwired|pass|cast|dynamic)([-/].*)?$"
@@ -28,13 +28,13 @@ _RESERVED = ("taglio/", "wire/")
 def simplify(
     path: Path, proto: onnx.ModelProto, store: weights.Store | None = None
 ) -> tuple[InferenceSession, onnx.ModelProto]:
-    """`proto` with constants, BatchNorm and dead nodes folded, shapes inferred, and each node and tensor named once.
+    """A session of `proto`, and `proto` simplified: constants and BatchNorm folded, dead nodes dropped, shapes
+    inferred, every node and tensor with a unique name.
 
-    The session is of `proto`, under the same rewrites. With a `store` the weights are in its files. Raises BadModel
-    where ONNX Runtime cannot load it.
+    With a `store` the weights are in its files. Raises BadModel if ONNX Runtime cannot load `proto`.
 
-    ONNX Runtime gives names to what it adds, and gives some of them again when it opens the graph a second time
-    (MatMulAddFusion's `gemm_input_shape`): what `proto` does not name gets a name of ours.
+    ONNX Runtime names the tensors that it adds, and may reuse those names when it opens the graph a second time
+    (MatMulAddFusion's `gemm_input_shape`), so tensors that `proto` does not have are renamed.
     """
     with scratch() as folder:
         target = folder / "simple.onnx" if store is None else store.new("simple.onnx")
@@ -45,17 +45,17 @@ def simplify(
 
 
 def as_it_is(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy of `proto` with shapes and names alone: for what ONNX Runtime's rewrites break."""
+    """A copy of `proto` with shapes inferred and names made unique, for models that ONNX Runtime's rewrites break."""
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
     return _prepared(copy, set(_defined(proto.graph)))
 
 
 def _prepared(proto: onnx.ModelProto, known: set[str]) -> onnx.ModelProto:
-    """Make weights dense, infer shapes, drop what nothing reads, and name every node and tensor; tensors in `known`
+    """Make weights dense, infer shapes, drop unused initialisers, and name every node and tensor. Tensors in `known`
     keep their names."""
     _make_dense(proto.graph)
-    with contextlib.suppress(Exception):  # bare RuntimeErrors from C++: then ONNX Runtime's own shapes stay
+    with contextlib.suppress(Exception):  # bare RuntimeErrors from C++; ONNX Runtime's shapes stay then
         proto = shape_inference.infer_shapes(proto, data_prop=True)
     _drop_unused_initializers(proto.graph)
     _name_nodes(proto.graph)
@@ -72,7 +72,7 @@ def _subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
 
 
 def _defined(graph: onnx.GraphProto) -> Iterator[str]:
-    """Every name that a graph or a graph inside it gives to a tensor."""
+    """The names of all tensors that a graph and its subgraphs define."""
     for value in graph.input:
         yield value.name
     for tensor in graph.initializer:
@@ -93,7 +93,7 @@ def _read(graph: onnx.GraphProto) -> Iterator[str]:
 
 
 def _make_dense(graph: onnx.GraphProto) -> None:
-    """Turn sparse initialisers, which ONNX Runtime has read already, into dense ones: nothing else here knows them."""
+    """Turn sparse initialisers into dense ones, in place: no other module handles sparse ones."""
     for sparse in graph.sparse_initializer:
         values, at = weights.values(sparse.values), weights.values(sparse.indices).astype(np.int64)
         dense = np.zeros(prod(sparse.dims), values.dtype)
@@ -118,7 +118,7 @@ def _name_nodes(graph: onnx.GraphProto) -> None:
 
 
 def _free(name: str, taken: set[str]) -> str:
-    """`name`, or with the first number behind it that makes it new; taken from now on."""
+    """`name`, with a number appended if it is in `taken`; the result is added to `taken`."""
     found, count = name, len(taken) if name in taken else 1
     while found in taken:
         count += 1
@@ -128,7 +128,7 @@ def _free(name: str, taken: set[str]) -> str:
 
 
 def _rename_tensors(graph: onnx.GraphProto, known: set[str]) -> None:
-    """Give tensors that are not `known`, or are called as taglio calls its own, names of their own."""
+    """Rename tensors that are not `known`, and tensors and nodes whose names look like taglio's own."""
     defined = set(_defined(graph))
     owners = defined | {node.name for node in graph.node}
     fixed = {value.name for value in (*graph.input, *graph.output)}

@@ -1,4 +1,4 @@
-"""What a model hands to its next step: outputs that are its inputs then. Runs no model."""
+"""The states of a model: outputs that are inputs of the next step. Runs no model."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -11,7 +11,7 @@ from taglio.errors import BadOption
 
 # An output and the input that takes its value in the next step.
 Pair = tuple[str, str]
-# What exporters add to the name of a state to tell where it comes in from where it goes out.
+# What exporters add to the name of a state to distinguish its input from its output.
 _MARKS = re.compile(
     r"past_key_values|past_key_value|present_key_values|present|past|new|next|previous|prev|output|out|input|in|cache"
 )
@@ -19,7 +19,7 @@ _LAST, _FIRST = re.compile(r"(?<=[a-z0-9])_?[no]$", re.IGNORECASE), re.compile(r
 
 
 def pairs(specs: Sequence[InputSpec], values: Iterable[onnx.ValueInfoProto], texts: Sequence[str]) -> tuple[Pair, ...]:
-    """The pairs that OUTPUT=INPUT texts name, of a model's inputs and outputs. Raises BadOption for names that it does
+    """Parse OUTPUT=INPUT texts into pairs of a model's output and input. Raises BadOption for names that the model does
     not have, and for an output that does not fit its input."""
     found: list[Pair] = []
     inputs = {spec.name: spec for spec in specs}
@@ -34,17 +34,17 @@ def pairs(specs: Sequence[InputSpec], values: Iterable[onnx.ValueInfoProto], tex
         if not _fits(outputs[present], inputs[past]):
             raise BadOption(
                 f'`state` "{text}": the output is {_shown(outputs[present])}, the input {inputs[past]}: name a pair of '
-                "one type and shape"
+                "the same type and shape"
             )
         if any(present == each[0] or past == each[1] for each in found):
-            raise BadOption(f'`state` "{text}": one of the two is in another pair already: name each once')
+            raise BadOption(f'`state` "{text}": one of the two is already in another pair: name each once')
         found.append((present, past))
     return tuple(found)
 
 
 def suggested(specs: Sequence[InputSpec], values: Sequence[onnx.ValueInfoProto]) -> tuple[Pair, ...]:
-    """Pairs of an output and an input of one type and shape whose names differ by what tells in from out alone, such
-    as present.0.key and past_key_values.0.key, stateN and state, hn and h0."""
+    """Pairs of an output and an input that have the same type and shape, and the same name but for a mark of direction:
+    present.0.key and past_key_values.0.key, stateN and state, hn and h0."""
     found: list[Pair] = []
     for spec in specs:
         for value in values:
@@ -56,19 +56,19 @@ def suggested(specs: Sequence[InputSpec], values: Sequence[onnx.ValueInfoProto])
 
 
 def first_shape(spec: InputSpec, inputs: Sequence[InputSpec]) -> Shape:
-    """The shape of a state before the first step: 1 for the batch, 0 for what grows."""
+    """The shape of a state before the first step: 1 for a dynamic batch, 0 for a dimension that grows."""
     symbol = batch_symbol(inputs)
     return tuple(dim if isinstance(dim, int) else int(symbol is not None and dim == symbol) for dim in spec.shape or ())
 
 
 def first_states(states: Iterable[Pair], inputs: Sequence[InputSpec]) -> dict[str, Array]:
-    """What the states of a session begin with, by input: zeros."""
+    """The initial states of a session, by input: zeros."""
     specs = {spec.name: spec for spec in inputs}
     return {past: np.zeros(first_shape(specs[past], inputs), specs[past].numpy_dtype()) for _, past in states}
 
 
 def _base(name: str, end: re.Pattern[str]) -> set[str]:
-    """What a name may be without what tells where it comes from; nothing where nothing is left."""
+    """`name` without marks of direction, in the forms that it may have; empty if nothing is left."""
     ways = {re.sub(r"[^a-z0-9]+", ".", _MARKS.sub("", each.lower())).strip(".") for each in (name, end.sub("", name))}
     return {each for each in ways if each}
 
