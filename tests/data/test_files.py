@@ -77,8 +77,8 @@ def test_preprocess_is_parsed(text: str, expected: Preprocess) -> None:
         ("", "'' is unknown"),
         ("std=3", "'std=3' is unknown"),
         ("color=rgb", "'color=rgb' is unknown"),
-        ("rgb,bgr", "'bgr' sets color a second time"),
-        ("mean=1,mean=2", "'mean=2' sets mean a second time"),
+        ("rgb,bgr", "'bgr' sets color twice"),
+        ("mean=1,mean=2", "'mean=2' sets mean twice"),
         ("mean=a", "'mean=a' needs numbers, like mean=1/128"),
         ("mean", "'mean' needs numbers"),
         ("scale=1/0", "'scale=1/0' needs numbers"),
@@ -212,7 +212,7 @@ def test_unreadable_pictures_are_named(tmp_path: Path) -> None:
         with refused(r"p00\.png is not a readable image, .* \(.+\): replace or remove it"):
             load(tmp_path, [IMAGE])
     Image.fromarray(np.full((4, 6), 40000, dtype=np.uint16)).save(picture)
-    with refused(r"p00\.png has I;16 pixels, not 8-bit"):
+    with refused(r"p00\.png has pixels of mode I;16, not 8-bit"):
         load(tmp_path, [IMAGE])
 
 
@@ -248,7 +248,7 @@ def test_a_batch_groups_rows_and_labels(tmp_path: Path) -> None:
     np.testing.assert_array_equal(data.samples[1]["x"], x[3:6])
     np.testing.assert_array_equal(data.labels, [[0, 1, 2], [3, 4, 5]])
     assert len(load(npy(tmp_path, rows(2, 3, 5)), [x_of(3, 5)]).samples) == 2
-    with refused("2 samples, and the batch of input 'x' is 3: add samples"):
+    with refused("2 samples; the batch of input 'x' is 3: add samples"):
         load(npy(tmp_path, rows(2, 5)), [x_of(3, 5)])
 
 
@@ -282,12 +282,12 @@ def test_casts_that_keep_the_values(tmp_path: Path, source: str, target: str, va
         (np.zeros((2, 3, 4, 6), np.uint8), IMAGE, r"uint8 for input 'images'.*float32.*\(array / 255\)"),
         (rows(2, 2), IDS, "float32 for input 'ids', which takes int64: fractions would be lost"),
         (np.array([[np.nan, 2.0]]), IDS, "fractions would be lost"),
-        (np.array([[1e30, 2.0]]), IDS, "cannot hold all of"),
-        (np.array([[1, 2**24 + 1]]), x_of(1, 2), "cannot hold all of 1..16777217"),
-        (np.array([[0, 2**63 - 1]]), x_of(1, 2, dtype="float64"), "cannot hold all of 0..92"),
-        (np.array([[1, 70000]]), x_of(1, 2, dtype="float16"), "cannot hold all of 1..70000"),
-        (np.array([[-1, 2]], np.int8), x_of(1, 2, dtype="uint8"), "cannot hold all of -1..2"),
-        (np.array([[0, 2]]), x_of(1, 2, dtype="bool"), "cannot hold all of 0..2"),
+        (np.array([[1e30, 2.0]]), IDS, "do not fit: rescale them"),
+        (np.array([[1, 2**24 + 1]]), x_of(1, 2), "values 1..16777217"),
+        (np.array([[0, 2**63 - 1]]), x_of(1, 2, dtype="float64"), "values 0..92"),
+        (np.array([[1, 70000]]), x_of(1, 2, dtype="float16"), "values 1..70000"),
+        (np.array([[-1, 2]], np.int8), x_of(1, 2, dtype="uint8"), "values -1..2"),
+        (np.array([[0, 2]]), x_of(1, 2, dtype="bool"), "values 0..2"),
         (np.array([["a", "b"]]), IDS, "<U1 for input 'ids', which takes int64: save numbers"),
         (np.array([[1e6, 1]]), x_of(1, 2, dtype="float16"), "sample 0.* 1 NaN or infinite values as float16"),
         (np.array([[1, 1], [np.nan, -np.inf]]), x_of(1, 2), r"sample 1, input 'x' has 1 NaN"),
@@ -322,7 +322,7 @@ def test_keys_and_counts_have_to_match(tmp_path: Path, arrays: dict[str, Any], m
 
 def test_paths_that_cannot_be_read(tmp_path: Path) -> None:
     whole = npy(tmp_path, rows(2, 5)).read_bytes()
-    with refused("data.npy is one array for 2 inputs: give an .npz with the keys"):
+    with refused("data.npy is one array; the model has 2 inputs: give an .npz with the keys"):
         load(tmp_path / "data.npy", [VECTOR, IDS])
     with refused("not for arrays: leave it out", BadOption):
         load(tmp_path / "data.npy", [VECTOR], Preprocess())
@@ -336,7 +336,7 @@ def test_paths_that_cannot_be_read(tmp_path: Path) -> None:
     with refused("nothing does not exist: give a folder"):
         load(tmp_path / "nothing", [VECTOR])
     (tmp_path / "a.mat").write_text("1")
-    with refused("a.mat is none of what taglio reads: give a folder of images, wav files or .npz"):
+    with refused("a.mat is not a kind of data that taglio reads: give a folder of images, wav files or .npz"):
         load(tmp_path / "a.mat", [VECTOR])
 
 
@@ -383,14 +383,14 @@ def test_a_split_carries_samples_and_labels_together(tmp_path: Path) -> None:
 
 
 def test_splits_that_cannot_be_made() -> None:
-    with refused("`data` has 1 samples, and a split needs at least 2"):
+    with refused("`data` has 1 samples; a split needs at least 2"):
         split(from_values(rows(1, 5), [VECTOR]))
     data = from_values(rows(4, 5), [VECTOR])
     for fraction in (0.0, 1.0, float("nan")):
         with refused("calibration fraction is", BadOption):
             split(data, fraction)
     for maxima in ((0, None), (5, 0)):
-        with refused(f"maxima of a split are {maxima[0]} and {maxima[1]}: give 1", BadOption):
+        with refused(f"split allows at most {maxima[0]} and {maxima[1]} samples: give 1", BadOption):
             split(data, 0.5, 0, *maxima)
 
 
@@ -503,7 +503,7 @@ def test_infinities_stay_and_a_key_that_is_not_the_inputs_is_remarked(tmp_path: 
     data = load(npz(tmp_path, arr_0=np.array([[0.0, -np.inf]] * 2, np.float32)), [x_of(1, 2)])
     assert np.isneginf(data.samples[0]["x"][0, 1])
     assert len(data.remarks) == 1
-    assert "'arr_0' is taken for the model's only input, 'x'" in data.remarks[0]
+    assert "'arr_0' is used for the model's only input, 'x'" in data.remarks[0]
 
 
 @pytest.mark.parametrize(("labels", "words"), [([1j, 2j], "of type"), ([0.0, np.nan], "1 NaN"), ([1], "labels")])

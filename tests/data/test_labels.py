@@ -110,9 +110,9 @@ def test_the_text_beside_the_data_is_taken_where_it_fits(tmp_path: Path) -> None
     assert beside(data(tmp_path), tmp_path / "d.npz").labels is None
     taken = found("a\nb\nc\nd\n")
     assert taken.labels.tolist() == ["a", "b", "c", "d"]
-    assert taken.remarks == ("labels are the 4 lines of d.txt, which lies beside the data",)
+    assert taken.remarks == ("labels are the 4 lines of d.txt, next to the data",)
     left = found("a\nb\n")
-    assert left.labels is None and "not taken as labels" in left.remarks[0] and "2 labels for 4" in left.remarks[0]
+    assert left.labels is None and "not used as labels" in left.remarks[0] and "2 labels for 4" in left.remarks[0]
 
 
 def test_labels_of_several_shapes_come_with_files_of_one_sample_each(tmp_path: Path) -> None:

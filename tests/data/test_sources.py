@@ -125,25 +125,25 @@ def test_sounds_fit_a_fixed_length_and_it_is_said(tmp_path: Path) -> None:
     data = load(tmp_path, [InputSpec("x", (1, 4), "float32")])
     assert [sample["x"].tolist() for sample in data.samples] == [[[0.5, 0.5, 0, 0]], [[0.5] * 4], [[0.5] * 4]]
     assert data.remarks == (
-        "sounds have 8000 samples a second, which nothing says is right",
-        "1 sounds were filled up with zeros and 1 cut, to the length of the input",
+        "sounds have 8000 samples per second; no rate to check against",
+        "1 sounds were padded with zeros and 1 cut to the length of the input",
     )
 
 
 def test_another_sampling_rate_is_refused_with_both(tmp_path: Path) -> None:
     sound(tmp_path / "a.wav", np.arange(5))
-    with refused("a.wav has 8000 samples a second, `preprocess` says 16000: resample it"):
+    with refused("a.wav has 8000 samples per second, `preprocess` says 16000: resample it"):
         load(tmp_path, [SOUND], parse_preprocess("rate=16000"))
     sound(tmp_path / "b.wav", np.arange(5), rate=44100)
-    with refused("b.wav has 44100 samples a second, the first sound has 8000"):
+    with refused("b.wav has 44100 samples per second, the first sound has 8000"):
         load(tmp_path, [SOUND])
 
 
 def test_sounds_and_images_take_their_own_preprocess(tmp_path: Path) -> None:
     sound(tmp_path / "s" / "a.wav", np.arange(5))
-    with refused(r"preprocess rgb,nchw.* is for images, and .* has sounds: use rate=16000"):
+    with refused(r"preprocess rgb,nchw.* is for images, but .* has sounds: use rate=16000"):
         load(tmp_path / "s", [SOUND], Preprocess())
-    with refused("preprocess rate=8000,normalize is for sounds, and .* has images"):
+    with refused("preprocess rate=8000,normalize is for sounds, but .* has images"):
         load(pictures(tmp_path / "p", a=1) / "a", [IMAGE], parse_preprocess("rate=8000,normalize"))
 
 
@@ -163,7 +163,7 @@ def test_texts_become_what_the_model_takes(tmp_path: Path) -> None:
     assert [sample["input_ids"].tolist() for sample in data.samples] == [[[2, 3]], [[4, 4, 4, 1]], [[3]]]
     assert data.samples[1]["attention_mask"].tolist() == [[1, 1, 1, 1]]
     assert data.samples[1]["token_type_ids"].dtype == np.int32
-    assert data.remarks == ("texts became tokens by tokenizer.json beside the model",)
+    assert data.remarks == ("texts were tokenized by tokenizer.json next to the model",)
     assert beside(data, path) is data  # the texts are no labels
 
 
@@ -208,7 +208,7 @@ def test_texts_that_are_none_are_refused(tmp_path: Path, text: str, match: str) 
 
 def test_texts_without_a_tokenizer_or_for_another_model_are_refused(tmp_path: Path) -> None:
     path = written(tmp_path / "t.txt", "a\n")
-    with refused(r"need the model's tokenizer.json beside it, and .* has none: copy it there"):
+    with refused(r"need tokenizer.json next to the model, but .* has none: copy it there"):
         load(path, [IDS], near=Beside((tmp_path,)))
     with refused("and this model is in memory"):
         load(path, [IDS])
@@ -216,7 +216,7 @@ def test_texts_without_a_tokenizer_or_for_another_model_are_refused(tmp_path: Pa
         load(path, [IDS, InputSpec("past", (1, 2, 3), "float32")])
     pytest.importorskip("tokenizers")
     written(tmp_path / "tokenizer.json", "{")
-    with refused("tokenizer.json is no tokenizer"):
+    with refused("tokenizer.json is not a tokenizer"):
         load(path, [IDS], near=Beside((tmp_path,)))
 
 
@@ -245,7 +245,7 @@ def test_labels_in_a_table(tmp_path: Path, name: str, text: str, expected: list[
         ("a,b\nc\n", "row 2 has 1 cells, the first row has 2: quote cells"),
         ("label,label\n1,2\n", "a column is named twice"),
         ("", "is empty: give one row per sample"),
-        ("1,2,3\n", "has 3 columns: call that of the labels 'label'"),
+        ("1,2,3\n", "has 3 columns: name the column of labels 'label'"),
         ("label\n1\n2\n3\n", "has 3 labels for 2 samples"),
     ],
 )
@@ -304,8 +304,8 @@ def test_the_preprocessor_beside_the_model_is_used_unless_another_is_given(tmp_p
 @pytest.mark.parametrize(
     ("found", "match"),
     [
-        ({"size": {"shortest_edge": 800}}, "an image of its own length and width for each"),
-        ({"size": {}}, "asks for what taglio does not do .*: give `preprocess`"),
+        ({"size": {"shortest_edge": 800}}, "images that keep their own aspect ratio"),
+        ({"size": {}}, "asks for unsupported preprocessing .*: give `preprocess`"),
         ({"do_normalize": True, "image_mean": [0.5]}, "image_std"),
     ],
 )
@@ -323,7 +323,7 @@ def test_the_feature_extractor_of_sounds(tmp_path: Path) -> None:
     got = data.samples[0]["wave"]
     assert (abs(float(got.mean())) < 1e-6, data.remarks[0][-23:]) == (True, "says: rate=8000,normalize"[-23:])
     written(tmp_path / "preprocessor_config.json", {"sampling_rate": 8000, "feature_size": 80})
-    with refused("80 features a frame: give an .npz of them"):
+    with refused("80 features per frame: give an .npz of them"):
         load(tmp_path / "s", [SOUND], near=near)
 
 
@@ -334,7 +334,7 @@ def test_crop_takes_the_middle(tmp_path: Path) -> None:
     square = InputSpec("x", (1, 3, 4, 4), "float32")
     for text in ("crop", "crop=4"):
         assert load(tmp_path, [square], parse_preprocess(text)).samples[0]["x"].min() == 1
-    with refused("crop=3 is less than 4 x 4, which is cut out"):
+    with refused("crop=3 is smaller than the crop of 4 x 4"):
         load(tmp_path, [square], parse_preprocess("crop=3"))
 
 
@@ -383,7 +383,7 @@ def test_a_saved_dataset_of_sounds_and_one_of_texts(tmp_path: Path) -> None:
 def test_saved_datasets_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets")
     path = saved(tmp_path / "d", {"y": [1, 2]})
-    with refused(r"has the columns y \(int64\); the model takes .*: name columns as the inputs"):
+    with refused(r"has the columns y \(int64\); the model takes .*: rename columns to the input names"):
         load(path, [IMAGE])
     datasets.DatasetDict({"train": datasets.load_from_disk(str(path))}).save_to_disk(str(tmp_path / "s"))
     with refused(r"has the splits train: give one of them, such as .*/s/train"):

@@ -1,1 +1,2 @@
-"""Arrays and images → samples that fit a model's inputs, in calibration and held-out parts. Runs no model."""
+"""Arrays, images, sounds and texts → samples that fit a model's inputs, split into calibration and held-out parts. Runs
+no model."""

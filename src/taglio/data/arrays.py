@@ -1,6 +1,6 @@
-"""Arrays → samples: which entries make a sample, where its batch dimension belongs, what its numbers become.
+"""Arrays → samples: group entries, add the batch dimension, convert the type.
 
-An array is read entry by entry, and only those that are used: a file may be larger than the memory.
+Only the entries that are used are read, one by one: a file may be larger than memory.
 """
 
 import zipfile
@@ -20,7 +20,7 @@ from taglio.errors import BadData, one_line
 
 
 class Column:
-    """An array [N, ...] of which single entries are read."""
+    """An array [N, ...] that is read entry by entry."""
 
     def __init__(self, array: Array) -> None:
         self._array = array
@@ -32,7 +32,7 @@ class Column:
             yield np.array(self._array[index, ...], order="C")
 
     def whole(self) -> Array:
-        """All of it."""
+        """The whole array."""
         return np.asarray(self._array)
 
 
@@ -62,7 +62,7 @@ class Stored(Column):
                 yield np.frombuffer(data, self.dtype).reshape(shape) if size else np.empty(shape, self.dtype)
 
     def whole(self) -> Array:
-        """All of it."""
+        """The whole array."""
         with zipfile.ZipFile(self._path) as archive, archive.open(self._member) as stream:
             array: Array = np.lib.format.read_array(stream, allow_pickle=False)
             return array
@@ -71,8 +71,8 @@ class Stored(Column):
 def _refuse_pickled(name: str, dtype: np.dtype[Any]) -> None:
     if dtype.hasobject:
         raise ValueError(
-            f"{name}: Object arrays are pickled, which is refused: save arrays of numbers, a file for each sample "
-            "where they differ in shape"
+            f"{name}: Object arrays are pickled, which is refused: save arrays of numbers, or a file per sample if "
+            "samples differ in shape"
         )
 
 
@@ -80,20 +80,20 @@ def _header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     version = np.lib.format.read_magic(stream)
     readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
     if version not in readers:
-        raise ValueError(f".npy version {version} holds no plain numbers")
+        raise ValueError(f".npy version {version} is not supported, only 1.0 and 2.0")
     shape, by_column, dtype = readers[version](stream)
     return shape, by_column, dtype
 
 
 def read_columns(path: Path) -> dict[str, Column]:
-    """The arrays of an .npz by key, or of an .npy under "". Raises BadData for what is neither."""
+    """The arrays of an .npz by key, or that of an .npy under "". Raises BadData for any other file."""
     with reading(path):
         if path.suffix.lower() == ".npy":
             with path.open("rb") as stream:
                 _refuse_pickled(path.name, _header(stream)[2])
             array = np.load(path, mmap_mode="r", allow_pickle=False)
             if not isinstance(array, np.ndarray):
-                raise ValueError("an .npz that is called .npy")
+                raise ValueError("an .npz file named .npy")
             return {"": Column(array)}
         if not zipfile.is_zipfile(path):
             raise ValueError("not a zip file")
@@ -103,7 +103,7 @@ def read_columns(path: Path) -> dict[str, Column]:
 
 
 class reading:  # noqa: N801 - used as a statement
-    """Turns what fails while an array file is read into one line."""
+    """Context manager that turns any failure to read an array file into a BadData of one line."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -119,7 +119,7 @@ class reading:  # noqa: N801 - used as a statement
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """The array of every input, the labels, and what to say of how they were found."""
+    """The array of every input, the labels, and remarks for the user on how they were matched."""
 
     arrays: Mapping[str, Column]
     labels: Column | None
@@ -127,20 +127,21 @@ class Named:
 
 
 def by_input(where: str, found: Mapping[str, Column], inputs: Sequence[InputSpec]) -> Named:
-    """Join arrays to inputs by key; an array of another key is taken where there is one array and one input. Keys that
-    nothing takes are left out with a remark: tokenizers make more than a model reads. Raises BadData for a missing
-    input."""
+    """Match arrays to inputs by key; a single array matches a single input whatever its key.
+
+    Unused keys are left out with a remark: tokenizers make more than a model reads. Raises BadData for a missing input.
+    """
     wanted = [spec.name for spec in inputs]
     label_keys = [key for key in found if key in LABEL_KEYS and key not in wanted]
     keys = [key for key in found if key not in label_keys]
     remarks = []
     if len(wanted) == len(keys) == 1 and keys != wanted:
         if keys != [""]:
-            remarks.append(f"{where}: array {keys[0]!r} is taken for the model's only input, {wanted[0]!r}")
+            remarks.append(f"{where}: array {keys[0]!r} is used for the model's only input, {wanted[0]!r}")
         found = {**found, wanted[0]: found[keys[0]]}
         keys = wanted
     if "" in keys:
-        raise BadData(f"{where} is one array for {len(inputs)} inputs: give an .npz with the keys {wanted}")
+        raise BadData(f"{where} is one array; the model has {len(inputs)} inputs: give an .npz with the keys {wanted}")
     missing = [name for name in wanted if name not in keys]
     if missing:
         raise BadData(f"{where} has keys {list(found)}, but not the inputs {missing}: rename or add arrays")
@@ -167,11 +168,11 @@ def from_columns(
     if len({Fraction(lengths[name], each.rows) for name, each in fits.items()}) > 1:
         told = ", ".join(f"{name!r} {length}" for name, length in lengths.items())
         raise BadData(f"{source} has different numbers of samples ({told}): save the same number for each")
-    # The input that takes most rows per sample counts rows for all: labels, names and what was dropped.
+    # Labels, names and dropped rows are counted in rows of the input that takes most rows per sample.
     first, batch = max(((name, each.rows) for name, each in fits.items()), key=lambda item: item[1])
     rows, count = lengths[first], lengths[first] // batch
     if count == 0:
-        raise BadData(f"{source} has {rows} samples, and the batch of input {first!r} is {batch}: add samples")
+        raise BadData(f"{source} has {rows} samples; the batch of input {first!r} is {batch}: add samples")
     keep = evenly(count, limit)
     labels = None if named.labels is None else checked_labels(source, named.labels.whole(), rows)
     if labels is not None:
@@ -197,18 +198,18 @@ def from_columns(
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """`rows` entries make a sample, joined along `axis`; None where an entry is a sample as it is."""
+    """`rows` entries make a sample, stacked along `axis`; `axis` is None if an entry is already a sample."""
 
     rows: int
     axis: int | None
 
     def join(self, entries: Sequence[Array]) -> Array:
-        """One sample."""
+        """One sample from `rows` entries."""
         return entries[0] if self.axis is None else np.stack(entries, axis=self.axis)
 
 
 def fit(where: str, spec: InputSpec, shape: tuple[int, ...], symbol: str | None) -> Fit:
-    """How the entries of an array [N, ...] of `shape` become samples. Raises BadData where they do not fit `spec`."""
+    """How the entries of an array [N, ...] of `shape` become samples. Raises BadData if they do not fit `spec`."""
     if shape:
         if spec.fits(shape[1:]):
             return Fit(1, None)
@@ -224,7 +225,7 @@ def fit(where: str, spec: InputSpec, shape: tuple[int, ...], symbol: str | None)
 
 
 def _unfit(where: str, spec: InputSpec, shape: tuple[int, ...], fix: str) -> BadData:
-    """The refusal of an array of `shape`, with `fix` unless its channels are at the wrong end."""
+    """The error for an array of `shape`; it suggests `fix`, or moving the channels if they are at the wrong end."""
     dims = spec.shape or ()
     channels = 1 - len(dims)
     if len(dims) >= 3 and len(shape) >= len(dims) - 1:
@@ -236,7 +237,7 @@ def _unfit(where: str, spec: InputSpec, shape: tuple[int, ...], fix: str) -> Bad
 
 
 def one_sample(where: str, spec: InputSpec, array: Array, symbol: str | None) -> Array:
-    """`array` as the one sample that it is, its batch dimension added where it lacks it."""
+    """`array` as one sample, with the batch dimension added if it is missing. Raises BadData if it does not fit."""
     if not spec.fits(array.shape):
         axis = missing_batch(spec, array.shape, symbol)
         if axis is None or (spec.shape is not None and isinstance(spec.shape[axis], int) and spec.shape[axis] != 1):
@@ -246,9 +247,9 @@ def one_sample(where: str, spec: InputSpec, array: Array, symbol: str | None) ->
 
 
 def cast(where: str, spec: InputSpec, array: Array) -> Array:
-    """One sample in the input's dtype; refused where that would change what the numbers mean, and where it is NaN.
+    """One sample in the input's dtype. Raises BadData if the conversion would change values, and for NaN.
 
-    Infinities stay: masks hold them. Whether the model answers with numbers is found where it runs.
+    Infinities stay: masks hold them. Whether the model's answers are finite is checked where it runs.
     """
     target, source = spec.numpy_dtype(), array.dtype
     what = f"{where} has {source} for input {spec.name!r}, which takes {spec.dtype if spec.dtype == TEXT else target}"
@@ -269,7 +270,7 @@ def cast(where: str, spec: InputSpec, array: Array) -> Array:
         if (source.kind != "f" or target.kind != "f") and (
             (made != array).any() or (made.astype(source) != array).any()
         ):
-            raise BadData(f"{what}: it cannot hold all of {array.min()}..{array.max()}: rescale them")
+            raise BadData(f"{what}: values {array.min()}..{array.max()} do not fit: rescale them")
         bad = np.count_nonzero(np.isnan(made) | (np.isinf(made) & ~np.isinf(array)))
     if bad:
         raise BadData(f"{where}, input {spec.name!r} has {bad} NaN or infinite values as {target}: repair or remove it")

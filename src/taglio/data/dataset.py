@@ -23,15 +23,15 @@ Sample = Mapping[str, Array]
 
 
 class Samples(Sequence[Sample]):
-    """Samples of which only some are in memory; the others are read when they are asked for."""
+    """Samples of which only some are in memory; the others are read on access."""
 
     def __init__(self, names: Sequence[str], room_bytes: float | None = None) -> None:
-        """`names` of the inputs; as many samples are held as fit into `room_bytes` (None: all)."""
+        """`names` are those of the inputs; samples beyond `room_bytes` (None: no limit) are kept in a file."""
         self._names, self._shelf = tuple(names), Shelf((), room_bytes)
         self._rows: list[int] = []
 
     def append(self, sample: Sample) -> None:
-        """Put a sample behind the others."""
+        """Add a sample at the end."""
         self._rows.append(len(self._shelf))
         self._shelf.append([sample[name] for name in self._names])
 
@@ -42,7 +42,7 @@ class Samples(Sequence[Sample]):
         return result
 
     def shapes(self, row: int) -> dict[str, Shape]:
-        """The shape of every input of a sample, which is not read for it."""
+        """The shape of every input of a sample, without reading the sample."""
         return dict(zip(self._names, self._shelf.shapes(self._rows[row]), strict=True))
 
     def __len__(self) -> int:
@@ -59,7 +59,7 @@ class Samples(Sequence[Sample]):
 
 
 def chosen(samples: Sequence[Sample], rows: Iterable[int]) -> Sequence[Sample]:
-    """The samples at `rows`; none is read for it."""
+    """The samples at `rows`, without reading them."""
     return samples.chosen(rows) if isinstance(samples, Samples) else [samples[row] for row in rows]
 
 
@@ -68,17 +68,17 @@ class Dataset:
     """Feeds that fit the model; they may differ in shape. Compare two by `sha256`; `==` is identity."""
 
     source: str  # DATA as the user gave it
-    samples: Sequence[Sample]  # input name -> array that can be fed as it is; read from a file where they are many
-    names: tuple[str, ...]  # file name or row of each sample; "a.jpg..d.jpg" where the batch groups several
-    labels: Array | None  # [samples, ...]; [samples, B, ...] where the model's batch B > 1 groups rows
-    sha256: str  # of all arrays: input names, dtypes, shapes, values, labels; not of file names
-    dropped: int = 0  # images or rows of the source not loaded: past the limit, or short of a batch
-    remarks: tuple[str, ...] = ()  # what the user should know of how the data were read
+    samples: Sequence[Sample]  # input name -> array that can be fed as it is; large datasets are read from a file
+    names: tuple[str, ...]  # file name or row of each sample; "a.jpg..d.jpg" if a batch groups several
+    labels: Array | None  # [samples, ...]; [samples, B, ...] if the model's batch B > 1 groups rows
+    sha256: str  # covers input names, dtypes, shapes, values and labels; not file names
+    dropped: int = 0  # images or rows not loaded: beyond the limit, or not enough for a batch
+    remarks: tuple[str, ...] = ()  # what the user should know about how the data were read
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """A dataset in two disjoint, non-empty parts, and the `seed` that drew them."""
+    """A dataset in two disjoint, non-empty parts, and the random `seed` of the split."""
 
     calibration: Dataset
     held_out: Dataset
@@ -94,17 +94,17 @@ def split(
 ) -> Split:
     """Draw disjoint, non-empty calibration and held-out parts, the same for the same seed.
 
-    Calibration takes the rounded fraction, 1 to `max_calibration` samples; held-out takes all the others, at
-    most `max_held_out`. Both are in drawn order, so that a prefix is a random subset.
-    Raises BadData under 2 samples, BadOption for a fraction outside 0..1 or a maximum under 1.
+    Calibration gets the rounded fraction, from 1 to `max_calibration` samples; held-out gets the rest, at most
+    `max_held_out`. Both are shuffled, so a prefix is a random subset.
+    Raises BadData for fewer than 2 samples, BadOption for a fraction outside 0..1 or a maximum below 1.
     """
     count = len(dataset.samples)
     if not 0 < calibration_fraction < 1:
         raise BadOption(f"calibration fraction is {calibration_fraction}: give one between 0 and 1, e.g. 0.5")
     if max_calibration < 1 or (max_held_out is not None and max_held_out < 1):
-        raise BadOption(f"maxima of a split are {max_calibration} and {max_held_out}: give 1 or more")
+        raise BadOption(f"split allows at most {max_calibration} and {max_held_out} samples: give 1 or more")
     if count < 2:
-        raise BadData(f"{dataset.source} has {count} samples, and a split needs at least 2: add samples")
+        raise BadData(f"{dataset.source} has {count} samples; a split needs at least 2: add samples")
     order = np.random.default_rng(seed).permutation(count)
     taken = min(max(round(count * calibration_fraction), 1), count - 1, max_calibration)
     return Split(part(dataset, order[:taken]), part(dataset, order[taken:][:max_held_out]), seed)
@@ -123,7 +123,7 @@ def shapes_of(sample: Sample) -> dict[str, Shape]:
 
 
 def typical(samples: Sequence[Sample]) -> list[int]:
-    """Indices of the samples whose shapes are most frequent; of equally frequent shapes, of the largest."""
+    """Indices of the samples with the most frequent shapes; if several are equally frequent, with the largest."""
     keys = _shapes(samples)
     counts = Counter(keys)
     sizes = {key: sum(prod(shape) for _, shape in key) for key in keys}
@@ -132,8 +132,8 @@ def typical(samples: Sequence[Sample]) -> list[int]:
 
 
 def spread(samples: Sequence[Sample], count: int) -> list[int]:
-    """Indices of `count` samples among which shapes are about as frequent as among all: at equal distances in the order
-    of their sizes."""
+    """Indices of `count` samples with about the distribution of shapes of all samples: evenly spaced in order of
+    size."""
     keys = _shapes(samples)
     order = sorted(range(len(keys)), key=lambda index: (sum(prod(shape) for _, shape in keys[index]), keys[index]))
     chosen = min(count, len(keys))
@@ -155,8 +155,8 @@ def _shapes(samples: Sequence[Sample]) -> list[tuple[tuple[str, Shape], ...]]:
 
 
 def checked_labels(where: str, labels: Array, count: int) -> Array:
-    """`labels`, one for each of `count` rows: numbers, text, or an array for each. Raises BadData for others and for
-    NaN; what a label must be is the metric's to say."""
+    """`labels`, one per row: numbers, text, or an array each. Raises BadData for other types, NaN or infinity, or if
+    there are not `count`. The metric checks what a label must be."""
     if labels.ndim == 0 or len(labels) != count:
         raise BadData(f"{where} has labels {list(labels.shape)} for {count} samples: save one label per sample")
     if labels.dtype.kind == "S":
@@ -171,7 +171,7 @@ def checked_labels(where: str, labels: Array, count: int) -> Array:
 
 
 def one_array(labels: Sequence[Array]) -> Array:
-    """Labels of one shape as one array; of several shapes, such as boxes, as an array of arrays."""
+    """Labels as one array if they share a shape; otherwise, as for boxes, an array of arrays."""
     if len({label.shape for label in labels}) == 1:
         return np.stack(labels)
     result = np.empty(len(labels), object)
@@ -188,11 +188,11 @@ def assemble(
     dropped: int = 0,
     remarks: Sequence[str] = (),
 ) -> Dataset:
-    """A dataset with the hash of what it holds."""
+    """A dataset of these samples, with the hash of its content."""
     digest = hashlib.sha256()
     arrays = ((name, feed[name]) for feed in samples for name in sorted(feed))
     for name, array in chain(arrays, [] if labels is None else [("labels", labels)]):
-        if array.dtype == object and name == "labels" and labels is array:  # an array for each sample
+        if array.dtype == object and name == "labels" and labels is array:  # an array per sample
             for label in array:
                 digest.update(f"{label.dtype.str} {label.shape} {label.tolist()!r}\n".encode())
             continue
@@ -207,7 +207,7 @@ def assemble(
 
 
 def checked_limit(limit: int | None, inputs: Sequence[InputSpec], where: str) -> int:
-    """How many samples to load. Raises BadOption under 1, BadData for a model that cannot be fed."""
+    """How many samples to load. Raises BadOption for a limit below 1, BadData for a model that cannot be fed."""
     at_most = DEFAULT_LIMIT if limit is None else limit
     if at_most < 1:
         raise BadOption(f"limit is {limit}: give at least 1 sample")
@@ -225,5 +225,5 @@ def evenly(count: int, limit: int) -> list[int]:
 
 
 def span(first: str, last: str) -> str:
-    """One name for what goes from `first` to `last`."""
+    """The name of a group of items: "first..last", or "first" if both are equal."""
     return first if first == last else f"{first}..{last}"

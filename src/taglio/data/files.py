@@ -1,4 +1,4 @@
-"""A path → samples: a folder of images, sounds or arrays, a dataset, a file of arrays or texts. Decides which it is."""
+"""A path → samples: decide whether it holds images, sounds, arrays, texts or a saved dataset, and call its reader."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,15 +31,19 @@ def load(
     room_bytes: float | None = None,
     near: Beside = Beside(),  # noqa: B008 - frozen
 ) -> Dataset:
-    """Read DATA: a folder of images or wav files, perhaps in a subfolder per class, which labels them; an .npy (model
-    of one input), an .npz with the input names as keys, or a folder of such files that hold one sample each; texts, a
-    line each (.txt) or in a column (.csv); or a Hugging Face dataset that `save_to_disk` wrote.
+    """The samples in DATA, which is one of:
 
-    Arrays are [N, *sample], where a sample has its input's shape with or without the batch dimension, wherever that
-    is. Where the model fixes a batch B, B consecutive items make a sample. At most `limit` samples (None: 512) are
-    loaded, evenly spaced over the source; those beyond `room_bytes` (None: none) wait in a file. `preprocess` is for
-    images and sounds; None takes what a file beside the model says (`near`), else the model's own layout and channels,
-    and 0..1 floats (0..255 for integers). Raises BadData for DATA that does not fit the model, BadOption for arguments
+    * a folder of images or wav files, or of a subfolder per class, which then labels them;
+    * an .npy (for a model with one input), an .npz with the input names as keys, or a folder of such files that hold
+      one sample each;
+    * texts, one per line (.txt) or in a column (.csv);
+    * a Hugging Face dataset written by `save_to_disk`.
+
+    Arrays are [N, *sample]; a sample has its input's shape, with or without the batch dimension, wherever that is. If
+    the model fixes a batch B, B consecutive items make a sample. At most `limit` samples (None: 512) are loaded, evenly
+    spaced over the source; those beyond `room_bytes` (None: no limit) are kept in a file. `preprocess` is for images
+    and sounds; None uses the preprocessing file in the folders `near`, or else the model's layout and channels with
+    floats in 0..1 (0..255 for integers). Raises BadData for DATA that does not fit the model, BadOption for arguments
     that do not.
     """
     at_most = checked_limit(limit, inputs, str(path))
@@ -64,7 +68,7 @@ def load(
         return from_media(items, inputs, preprocess, at_most, room_bytes, near, sounds=sounds)
     suffix = path.suffix.lower()
     if suffix not in (*_ARRAYS, *TEXT_SUFFIXES) or not path.is_file():
-        raise BadData(f"{path} is none of what taglio reads: {_GIVE}")
+        raise BadData(f"{path} is not a kind of data that taglio reads: {_GIVE}")
     _refuse_preprocess(path, preprocess)
     if suffix in TEXT_SUFFIXES:
         return from_texts(read_texts(path), inputs, near, at_most, room_bytes)
@@ -73,8 +77,8 @@ def load(
 
 
 def _files(path: Path) -> tuple[str, list[Path]]:
-    """The files of a folder that taglio reads, by name, and their kind."""
-    # What is no regular file is left alone: opening a named pipe would wait for ever.
+    """The kind of files in a folder, and the files of that kind, sorted; "" and none if taglio reads none of them."""
+    # Only regular files: opening a named pipe would wait forever.
     files = sorted(entry for entry in path.iterdir() if not entry.name.startswith(".") and entry.is_file())
     found = {kind: [file for file in files if file.suffix.lower() in each] for kind, each in _KINDS.items()}
     several = {kind: each for kind, each in found.items() if each}
@@ -85,7 +89,7 @@ def _files(path: Path) -> tuple[str, list[Path]]:
 
 
 def _in_classes(path: Path, near: Beside) -> Items | None:
-    """The images or sounds in the subfolders of a folder, each labelled with the class that its subfolder is."""
+    """The images or sounds in the subfolders of a folder, labelled by subfolder; None if there are none."""
     folders = sorted(entry for entry in path.iterdir() if not entry.name.startswith(".") and entry.is_dir())
     contents = [_files(folder) for folder in folders]
     kinds = {kind for kind, files in contents if files}

@@ -1,4 +1,4 @@
-"""Images → samples of a model's image input. Only bitmap formats are opened; runs no model."""
+"""Images → samples of a model's image input. Opens only bitmap formats; runs no model."""
 
 import io
 import warnings
@@ -16,7 +16,7 @@ from taglio.data.spec import Array, InputSpec
 from taglio.errors import BadData, BadOption, one_line
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp")
-# Pillow goes by content and opens EPS by starting another program: only these are opened, whatever a file is called.
+# Pillow looks at a file's content, not its name, and starts another program for EPS: so the formats are listed here.
 _FORMATS = ("JPEG", "PNG", "BMP", "WEBP")
 PAD_PIXEL = 114
 _ROWS_AT_ONCE = 2**18
@@ -31,13 +31,16 @@ _RESAMPLING = {
 def from_images(
     items: Items, inputs: Sequence[InputSpec], how: Preprocess | None, limit: int, room_bytes: float | None = None
 ) -> Dataset:
-    """Samples from images, files or their bytes: of the model's height and width, or of their own where those are
-    dynamic; where one of the two is, it follows the aspect ratio."""
+    """Samples from images (files or their bytes) in the model's height and width.
+
+    If both are dynamic, an image keeps its size; if one is, it follows from the aspect ratio. Raises BadData for images
+    that do not fit the model, BadOption for a `how` that does not.
+    """
     how, spec = _fitting_preprocess(items.source, inputs, how), inputs[0]
     batch = spec.sizes()[0]
     if len(items.values) < batch:
         kinds = "/".join(suffix[1:] for suffix in IMAGE_SUFFIXES)
-        found = f"{items.source} has {len(items.values)} images, the model's batch is {batch}"
+        found = f"{items.source} has {len(items.values)} images; the model's batch is {batch}"
         raise BadData(f"{found}: add {kinds} files")
 
     def make(names: Sequence[str], values: Sequence[Path | bytes]) -> Sample:
@@ -53,18 +56,18 @@ def from_images(
 
 
 def _fitting_preprocess(source: str, inputs: Sequence[InputSpec], how: Preprocess | None) -> Preprocess:
-    """`how`, checked against the model's one image input; or the default for that input."""
+    """`how`, checked against the model's image input; if None, the default for that input."""
     shape = inputs[0].shape or ()
     axes: dict[Literal["nchw", "nhwc"], int] = {"nchw": 1, "nhwc": 3} if len(shape) == 4 else {}
     known = {layout: shape[axis] for layout, axis in axes.items() if shape[axis] in (1, 3)}
-    # Channels that the model leaves open are what `how` says.
+    # If the model leaves the channels open, `how` decides.
     channels = known or {layout: None for layout, axis in axes.items() if not isinstance(shape[axis], int)}
     if len(inputs) != 1 or not channels:
         found = ", ".join(map(str, inputs))
         need = f"images need one 4-D input of 1 or 3 channels, but the model's inputs are {found}"
         raise BadData(f"{source}: {need}: give an .npz whose keys are the input names")
     if how is not None and how.of_sounds():
-        raise BadOption(f"preprocess {as_text(how)} is for sounds, and {source} has images: leave it out")
+        raise BadOption(f"preprocess {as_text(how)} is for sounds, but {source} has images: leave it out")
     layout = next(iter(channels)) if how is None else how.layout
     if layout not in channels:
         raise BadOption(f"preprocess {layout} does not fit input {inputs[0]}: use {next(iter(channels))}")
@@ -77,7 +80,7 @@ def _fitting_preprocess(source: str, inputs: Sequence[InputSpec], how: Preproces
     fixed = shape[2:4] if layout == "nchw" else shape[1:3]
     for size, dim in zip(how.size or (), fixed, strict=False):
         if isinstance(dim, int) and dim != size:
-            raise BadOption(f"preprocess size={how.size[0]}x{how.size[1]}: the model fixes {dim}: leave it out")  # type: ignore[index]
+            raise BadOption(f"preprocess size={how.size[0]}x{how.size[1]}: the model has {dim}: leave it out")  # type: ignore[index]
     return how
 
 
@@ -94,7 +97,7 @@ def _image(name: str, content: Path | bytes, spec: InputSpec, how: Preprocess) -
     result = np.empty(pixels.shape, spec.numpy_dtype())
     step = max(1, _ROWS_AT_ONCE // width)
     for start in range(0, height, step):
-        # In float64, rounded once at the end: the result does not depend on the order of float32 operations.
+        # In float64 and rounded once, so that the result does not depend on the order of float32 operations.
         values = (pixels[start : start + step].astype(np.float64) - np.array(how.mean)) * np.array(how.scale)
         with np.errstate(all="ignore"):
             made = values.astype(result.dtype)
@@ -117,7 +120,7 @@ def _opened(name: str, content: Path | bytes, mode: str) -> Image.Image:
                 size = f"{opened.width} x {opened.height}"
                 raise BadData(f"{file} claims {size} pixels, more than {MOST_PIXELS:,}: make it smaller or remove it")
             if opened.mode[0] in "IF":
-                raise BadData(f"{file} has {opened.mode} pixels, not 8-bit: convert it, or give an .npz")
+                raise BadData(f"{file} has pixels of mode {opened.mode}, not 8-bit: convert it, or give an .npz")
             return ImageOps.exif_transpose(opened).convert(mode)
     except Image.DecompressionBombWarning as error:
         raise BadData(f"{file} is too large ({one_line(error)}): make it smaller or remove it") from error
@@ -142,18 +145,22 @@ def _size(image: Image.Image, spec: InputSpec, how: Preprocess) -> tuple[int, in
     assert height is not None
     assert width is not None
     if height * width > MOST_PIXELS:
-        raise BadData(f"an image of {image.width} x {image.height} becomes {width} x {height}: remove it")
+        raise BadData(
+            f"an image of {image.width} x {image.height} becomes {width} x {height}, more than {MOST_PIXELS:,} pixels: "
+            "remove it"
+        )
     return height, width
 
 
 def _crop(image: Image.Image, width: int, height: int, how: Preprocess) -> Image.Image:
-    """The middle of the image, of its shorter side scaled to `edge`; rounded as Hugging Face's image processors do."""
+    """The centre of the image, after scaling its shorter side to `edge`; sizes are rounded as in Hugging Face's image
+    processors."""
     method = _RESAMPLING[how.resample]
     if how.edge is None:
         return ImageOps.fit(image, (width, height), method)
     short = min(image.width, image.height)
     if how.edge < max(width, height):
-        raise BadOption(f"preprocess crop={how.edge} is less than {width} x {height}, which is cut out: give more")
+        raise BadOption(f"preprocess crop={how.edge} is smaller than the crop of {width} x {height}: give more")
     if how.edge * max(image.width, image.height) // short * how.edge > MOST_PIXELS:
         raise BadData(f"an image of {image.width} x {image.height} is too long for crop={how.edge}: remove it")
     image = image.resize((how.edge * image.width // short, how.edge * image.height // short), method)

@@ -1,4 +1,4 @@
-"""Items of one kind, such as files or texts → samples: which are used, and how many make one. Reads no item itself."""
+"""Items of one kind, such as files or texts → samples: choose and group them. Reads no item itself."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from taglio.data.spec import Array, InputSpec
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Items:
-    """What a source holds, in order: `values` are what the reader of their kind takes, `labels` are one each."""
+    """The items of a source, in order: `values` are what their reader takes, `labels` has one per item."""
 
     source: str
     names: Sequence[str]
@@ -29,7 +29,7 @@ def from_items(
     limit: int,
     room_bytes: float | None,
 ) -> Dataset:
-    """At most `limit` samples, evenly spaced, each of which `make` makes from the names and values of `batch` items."""
+    """At most `limit` samples, evenly spaced; `make` builds each from the names and values of `batch` items."""
     count = len(items.values) // batch
     keep = evenly(count, limit)
     samples, names = Samples([spec.name for spec in inputs], room_bytes), []

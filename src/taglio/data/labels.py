@@ -1,4 +1,4 @@
-"""A file of labels → one label for each sample of a dataset. Knows no metric: what a label must be is the metric's."""
+"""A file of labels → one label per sample of a dataset. Knows no metric: the metric checks what a label must be."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -14,18 +14,21 @@ from taglio.data.spec import Array
 from taglio.data.table import TABLE_SUFFIXES, as_labels, read_table
 from taglio.errors import BadData, one_line
 
-# Names of columns in tables of labels, beside LABEL_KEYS.
+# Column names in tables of labels: for classes (besides LABEL_KEYS) and for file names.
 _CLASSES = ("class", "class_id", "target")
 _NAMES = ("file_name", "filename", "file", "image", "path", "name", "id")
 
 
 def with_labels(dataset: Dataset, path: Path) -> Dataset:
-    """`dataset` with the labels of a file: text a line, or "name TAB text" (.txt); a list, or an object by the name of
-    the sample's file, of texts, numbers or arrays (.json); a table with a column `label`, perhaps beside one of file
-    names (.csv, .tsv); an array (.npy, .npz). Where the file is in order, it has a label for every sample of the
-    source, also for those that were not loaded.
+    """`dataset` with the labels in a file, which is one of:
 
-    Raises BadData, naming the line or sample, for another number of labels, or labels that cannot be read.
+    * .txt: a text per line, or "name TAB text";
+    * .json: texts, numbers or arrays, in a list or in an object by the sample's file name;
+    * .csv or .tsv: a table with a column `label`, and optionally one of file names;
+    * .npy or .npz: an array.
+
+    Without file names there is a label for every sample of the source in order, including those that were not loaded.
+    Raises BadData, naming the line or sample, for a wrong number of labels or labels that cannot be read.
     """
     found = _read(path)
     if isinstance(found, Mapping):
@@ -37,7 +40,9 @@ def with_labels(dataset: Dataset, path: Path) -> Dataset:
         count, rest = len(dataset.samples), dataset.dropped
         batch = max(1, round((len(found) - rest) / count))
         if len(found) != count * batch + rest or any(".." in name for name in dataset.names) != (batch > 1):
-            raise BadData(f"{path} has {len(found)} labels for {count + rest} samples of {dataset.source}: one each")
+            raise BadData(
+                f"{path} has {len(found)} labels for {count + rest} samples of {dataset.source}: give one per sample"
+            )
         rows = [index * batch for index in evenly(len(found) // batch, count)]
         chosen = [found[row] if batch == 1 else np.stack(found[row : row + batch]) for row in rows]
     labels = checked_labels(str(path), one_array(chosen), len(chosen))
@@ -46,15 +51,16 @@ def with_labels(dataset: Dataset, path: Path) -> Dataset:
 
 
 def beside(dataset: Dataset, path: Path) -> Dataset:
-    """`dataset` with the lines of the .txt beside it that is called like it, where there is one and no labels yet."""
+    """`dataset` labelled with the lines of the .txt file of the same name next to `path`; unchanged if there is no such
+    file or the dataset has labels."""
     lines = path.with_suffix(".txt")
     if dataset.labels is not None or path.is_dir() or path == lines or not lines.is_file():
         return dataset
     try:
         labelled = with_labels(dataset, lines)
     except BadData as error:
-        return replace(dataset, remarks=(*dataset.remarks, f"not taken as labels: {error}"))
-    told = f"labels are the {len(dataset.samples) + dataset.dropped} lines of {lines.name}, which lies beside the data"
+        return replace(dataset, remarks=(*dataset.remarks, f"not used as labels: {error}"))
+    told = f"labels are the {len(dataset.samples) + dataset.dropped} lines of {lines.name}, next to the data"
     return replace(labelled, remarks=(*dataset.remarks, told))
 
 
@@ -73,7 +79,7 @@ def _read(path: Path) -> Sequence[Array] | Mapping[str, Array]:
                 columns = read_columns(path)
                 key = next((key for key in (*LABEL_KEYS, "") if key in columns), next(iter(columns), None))
                 if key is None or (len(columns) > 1 and key not in LABEL_KEYS):
-                    raise BadData(f"labels {path} has the keys {list(columns)}: save one array, called labels")
+                    raise BadData(f"labels {path} has the keys {list(columns)}: save one array, named labels")
                 return list(columns[key].whole())
     raise BadData(f"labels {path}: give a .txt, .json, .csv, .npy or .npz")
 
@@ -92,7 +98,7 @@ def _lines(path: Path) -> Sequence[Array] | Mapping[str, Array]:
 
 
 def _table(path: Path) -> Sequence[Array] | Mapping[str, Array]:
-    """Labels of a table, by name where it has names: without a header the first of two columns."""
+    """Labels of a table, by file name if it has a column of names: without a header, the first of two columns."""
     columns = read_table(path, (*LABEL_KEYS, *_CLASSES, *_NAMES))
     keys = [*columns]
     label = next((key for key in (*LABEL_KEYS, *_CLASSES) if key in columns), None)
@@ -102,7 +108,7 @@ def _table(path: Path) -> Sequence[Array] | Mapping[str, Array]:
         name, label = (name, others[-1]) if name or len(keys) == 1 else (keys[0], keys[1])
     if label is None:
         raise BadData(
-            f"labels {path} has {len(keys)} columns: call that of the labels {LABEL_KEYS[0]!r} in a first row"
+            f"labels {path} has {len(keys)} columns: name the column of labels {LABEL_KEYS[0]!r} in a header row"
         )
     labels = as_labels(columns[label])
     return labels if name is None else {Path(each).name: one for each, one in zip(columns[name], labels, strict=True)}
@@ -121,7 +127,7 @@ def _json(path: Path) -> Sequence[Array] | Mapping[str, Array]:
 
 
 def _label(path: Path, which: object, value: Any) -> Array:
-    """One label; no boxes are [0, 5]."""
+    """One label as an array; an empty list (no boxes) has shape [0, 5]."""
     try:
         label = np.array(value)
     except ValueError:

@@ -1,4 +1,4 @@
-"""How an image or a sound becomes an input, as a value and as text. Reads neither."""
+"""How an image or a sound becomes an input: the settings, as a value and as text. Reads no image and no sound."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -8,7 +8,7 @@ from typing import Any, Literal
 from taglio.data.spec import InputSpec
 from taglio.errors import BadOption
 
-# More than any camera makes of one shot; a PNG of a few kB can claim more, and takes gigabytes when it is decoded.
+# More than any camera's. A PNG of a few kB can claim more pixels, and would take gigabytes when decoded.
 MOST_PIXELS = 2**26
 _SWITCHES = ("normalize",)
 _EXAMPLES = {"crop": 256, "rate": 16000}
@@ -24,11 +24,13 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
 class Preprocess:
     """How an image becomes an input: value = (pixel - mean) * scale, with pixels in 0..255.
 
-    `color` is the order of the channels ("gray": one). `mean` and `scale` hold one number, or one per channel
-    in that order. "letterbox" keeps the aspect ratio, centres, and pads with pixel 114; "crop" keeps it and cuts the
-    middle out, of an image whose shorter side is `edge` (None: just large enough). `size` is the height and width where
-    the model leaves them open; None keeps those of each image. Of sounds, `rate` is the samples a second that they must
-    have, and `normalize` gives each mean 0 and variance 1 (data/sounds.py). Raises BadOption.
+    `color` is the order of the channels ("gray": one). `mean` and `scale` hold one number, or one per channel in that
+    order. "letterbox" keeps the aspect ratio, centres, and pads with pixel 114. "crop" scales the shorter side to
+    `edge` (None: just large enough), keeping the aspect ratio, and cuts out the centre. `size` is the height and width
+    if the model leaves them open; None keeps each image's own.
+
+    For sounds, `rate` is the required sampling rate in Hz, and `normalize` gives each sound mean 0 and variance 1
+    (data/sounds.py). Raises BadOption for values that are not allowed.
     """
 
     color: Literal["rgb", "bgr", "gray"] = "rgb"
@@ -63,17 +65,17 @@ class Preprocess:
         return 1 if self.color == "gray" else 3
 
     def of_sounds(self) -> bool:
-        """Whether it says how sounds become inputs, and nothing of images."""
+        """Whether only settings of sounds are given, and none of images."""
         return (self.rate is not None or self.normalize) and self == Preprocess(
             rate=self.rate, normalize=self.normalize
         )
 
 
 def parse_preprocess(text: str) -> Preprocess:
-    """Parse "bgr,mean=127,scale=1/128,nchw,letterbox", or "rgb,mean=123.7:116.3:103.5,scale=0.0171,size=480x640",
-    "crop=256,bicubic", or of sounds "rate=16000,normalize".
+    """Parse text such as "bgr,mean=127,scale=1/128,nchw,letterbox",
+    "rgb,mean=123.7:116.3:103.5,scale=0.0171,size=480x640", "crop=256,bicubic", or for sounds "rate=16000,normalize".
 
-    Tokens come in any order, each kind at most once; what is missing keeps its default. Raises BadOption.
+    Tokens come in any order, each kind at most once; missing ones take the default. Raises BadOption.
     """
     found: dict[str, Any] = {}
     for token in (part.strip().lower() for part in text.split(",")):
@@ -103,17 +105,17 @@ def parse_preprocess(text: str) -> Preprocess:
         if not field:
             accepted = (
                 "rgb, bgr, gray, nchw, nhwc, stretch, letterbox, crop (crop=256), bilinear, bicubic, lanczos, nearest, "
-                "mean=N or scale=N (N:N:N, 1/128), size=480x640; of sounds rate=16000, normalize"
+                "mean=N or scale=N (N:N:N, 1/128), size=480x640; for sounds rate=16000, normalize"
             )
             raise BadOption(f"preprocess token {token!r} is unknown: use {accepted}")
         if field in found:
-            raise BadOption(f"preprocess token {token!r} sets {field} a second time: give it once")
+            raise BadOption(f"preprocess token {token!r} sets {field} twice: give it once")
         found[field] = parsed
     return Preprocess(**found)
 
 
 def as_text(how: Preprocess) -> str:
-    """What `parse_preprocess` reads as `how`, but for what is the default of images."""
+    """Text that `parse_preprocess` reads back as `how`."""
     if how.of_sounds():
         return ",".join([f"rate={how.rate}"] * (how.rate is not None) + ["normalize"] * how.normalize)
     mean, scale = (":".join(f"{number:.6g}" for number in each) for each in (how.mean, how.scale))
@@ -123,7 +125,7 @@ def as_text(how: Preprocess) -> str:
 
 
 def in_layout(how: Preprocess, inputs: Sequence[InputSpec]) -> Preprocess:
-    """`how`, which says nothing of layout and size, as the model's only input wants those."""
+    """`how` with the layout of the model's only input, and without a size if the input fixes one."""
     shape = inputs[0].shape or ()
     last = len(shape) == 4 and shape[3] in (1, 3) and shape[1] not in (1, 3)
     dims = shape[1:3] if last else shape[2:4]

@@ -1,4 +1,4 @@
-"""What lies beside a model of Hugging Face's: how its inputs are made, which number each class has. Reads no data."""
+"""Hugging Face's files next to a model: its preprocessing, and the number of each class. Reads no data."""
 
 import json
 from collections.abc import Sequence
@@ -15,16 +15,16 @@ _RESAMPLE = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}  # Pillow'
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """The folders in which a model's own files are looked for; none for a model from memory."""
+    """The folders to search for a model's accompanying files; none for a model from memory."""
 
     folders: tuple[Path, ...] = ()
 
     def find(self, name: str) -> Path | None:
-        """The file of that name."""
+        """The path of the file called `name`; None if there is none."""
         return next((each / name for each in self.folders if (each / name).is_file()), None)
 
     def read(self, name: str) -> dict[str, Any]:
-        """The JSON object of that name; empty where there is none. Raises BadData."""
+        """The JSON object in the file called `name`; empty if there is none. Raises BadData if it cannot be read."""
         path = self.find(name)
         if path is None:
             return {}
@@ -33,19 +33,19 @@ class Beside:
         except (OSError, ValueError, RecursionError) as error:
             raise BadData(f"{path} cannot be read as JSON ({one_line(error)}): repair or remove it") from None
         if not isinstance(value, dict):
-            raise BadData(f"{path} holds no JSON object: repair or remove it")
+            raise BadData(f"{path} does not hold a JSON object: repair or remove it")
         return value
 
 
 def files_beside(model: Path) -> Beside:
-    """Of a model's file or folder; Optimum writes `onnx/model.onnx` below the folder of the other files."""
+    """The folders to search for a model's file or folder. Optimum writes `onnx/model.onnx` below the other files."""
     folder = model if model.is_dir() else model.parent
     return Beside((folder, folder.parent) if folder.name == "onnx" else (folder,))
 
 
 def class_numbers(names: Sequence[str], near: Beside) -> tuple[list[int], str]:
-    """The number of each class, and where it is from: the model's config.json, the name where each is a number, else
-    the order of the names."""
+    """The number of each class, and its source: the model's config.json, or the names if all are numbers, or else the
+    sorted order of the names."""
     known = near.read("config.json").get("label2id")
     if isinstance(known, dict) and all(isinstance(known.get(name), int) for name in names):
         return [known[name] for name in names], "config.json"
@@ -56,9 +56,9 @@ def class_numbers(names: Sequence[str], near: Beside) -> tuple[list[int], str]:
 
 
 def preprocess_of(near: Beside, *, sounds: bool = False) -> tuple[Preprocess | None, str]:
-    """How images or sounds become inputs as preprocessor_config.json says, and one line about it; None without one.
+    """The preprocessing in preprocessor_config.json, and one line about it for the user; None and "" without the file.
 
-    Raises BadData for what it asks for and taglio does not do, such as spectrograms.
+    Raises BadData for preprocessing that taglio does not support, such as spectrograms.
     """
     found = near.read(FILE)
     if not found or sounds != ("sampling_rate" in found):
@@ -67,13 +67,13 @@ def preprocess_of(near: Beside, *, sounds: bool = False) -> tuple[Preprocess | N
     try:
         how = _sounds(found) if sounds else _images(found)
     except (KeyError, TypeError, ValueError, BadOption) as error:
-        raise BadData(f"{path} asks for what taglio does not do ({one_line(error)}): give `preprocess`") from None
+        raise BadData(f"{path} asks for unsupported preprocessing ({one_line(error)}): give `preprocess`") from None
     return how, f"{'sounds' if sounds else 'images'} are prepared as {FILE} beside the model says: {as_text(how)}"
 
 
 def _sounds(found: dict[str, Any]) -> Preprocess:
     if found.get("feature_size", 1) != 1:
-        raise ValueError(f"{found['feature_size']} features a frame: give an .npz of them")
+        raise ValueError(f"{found['feature_size']} features per frame: give an .npz of them")
     return Preprocess(rate=int(found["sampling_rate"]), normalize=bool(found.get("do_normalize", False)))
 
 
@@ -100,7 +100,7 @@ def _fit(found: dict[str, Any], size: dict[str, Any]) -> dict[str, Any]:
         if not found.get("do_center_crop", False):
             return {"size": whole}
         if whole[0] != whole[1]:
-            raise ValueError(f"a crop out of {whole[0]} x {whole[1]}")
+            raise ValueError(f"a crop from {whole[0]} x {whole[1]}, which is not square")
         size = {"shortest_edge": whole[0]}
     edge = int(size["shortest_edge"])
     if found.get("do_center_crop", False):
@@ -109,7 +109,7 @@ def _fit(found: dict[str, Any], size: dict[str, Any]) -> dict[str, Any]:
     elif "crop_pct" in found:  # ConvNeXt
         cut, edge = (edge, edge), int(edge / float(found["crop_pct"])) if edge < 384 else edge
     else:
-        raise ValueError("an image of its own length and width for each")
+        raise ValueError("images that keep their own aspect ratio")
     return {"fit": "crop", "edge": edge, "size": cut}
 
 

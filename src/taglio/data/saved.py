@@ -1,4 +1,4 @@
-"""A Hugging Face dataset on the disk → samples, by what its columns hold. Downloads nothing."""
+"""A saved Hugging Face dataset → samples, from the columns that match the model's inputs. Downloads nothing."""
 
 import importlib
 import json
@@ -23,7 +23,7 @@ _ONE, _SPLITS = "state.json", "dataset_dict.json"
 
 
 def is_saved(path: Path) -> bool:
-    """Whether a folder is what `save_to_disk` of `datasets` writes."""
+    """Whether a folder was written by `save_to_disk` of `datasets`."""
     return (path / _ONE).is_file() or (path / _SPLITS).is_file()
 
 
@@ -35,10 +35,10 @@ def from_saved(
     room_bytes: float | None,
     near: Beside,
 ) -> Dataset:
-    """Samples from the columns that are called as the model's inputs, or else from the one of images, sounds or texts
-    that the model's input can be; labels from `label` or `labels`.
+    """Samples from the columns with the names of the model's inputs, or else from the only column of images, sounds or
+    texts that suits the model's first input; labels from `label` or `labels`.
 
-    Raises BadData where there is no such column, or several; BadOption where `datasets` is not installed.
+    Raises BadData if there is no such column, or several; BadOption if `datasets` is not installed.
     """
     dataset = _opened(path)
     features = dict(dataset.features)
@@ -58,8 +58,8 @@ def from_saved(
     if len(found) != 1:
         has = ", ".join(f"{name} ({_kind(feature)})" for name, feature in features.items())
         raise BadData(
-            f"{path} has the columns {has}; the model takes {', '.join(map(str, inputs))}: name columns as the inputs, "
-            f"or keep one of kind {kind}"
+            f"{path} has the columns {has}; the model takes {', '.join(map(str, inputs))}: rename columns to the input "
+            f"names, or keep one column of kind {kind}"
         )
     name = found[0]
     left = [key for key in features if key not in (name, label)]
@@ -86,7 +86,8 @@ def from_media(
     *,
     sounds: bool,
 ) -> Dataset:
-    """Samples from images or sounds, prepared as `how` says, or the file beside the model, or else by the defaults."""
+    """Samples from images or sounds, preprocessed by `how`, or by the file next to the model, or else by the
+    defaults."""
     if how is None:
         told, remark = preprocess_of(near, sounds=sounds)
         if told is not None:
@@ -96,7 +97,7 @@ def from_media(
 
 
 class _Column(Sequence[Any]):
-    """A column of which entries are read when they are asked for."""
+    """A column whose entries are read on access."""
 
     def __init__(self, dataset: Any, name: str, take: Callable[[Any], Any]) -> None:
         self._dataset, self._name, self._take = dataset.select_columns([name]), name, take
@@ -115,7 +116,7 @@ class _Column(Sequence[Any]):
 
 
 def _content(entry: Any) -> Path | bytes:
-    """The bytes or the path of an image or a sound that was not decoded."""
+    """The bytes or path of an image or sound that is not decoded yet."""
     if not isinstance(entry, dict) or not (entry.get("bytes") or entry.get("path")):
         raise BadData("an entry of the dataset has neither bytes nor a path: remove it")
     content: bytes | None = entry.get("bytes")
@@ -129,7 +130,7 @@ def _kind(feature: Any) -> str:
 
 
 def _labels(values: Any, feature: Any, near: Beside) -> Array:
-    """Labels as the model counts classes, where its config.json says that it counts others than the dataset."""
+    """Labels, with classes renumbered as in the model's config.json if it has numbers for them."""
     labels = one_array([np.asarray(value) for value in values])
     if _kind(feature) == "ClassLabel" and near.find("config.json"):
         numbers, told = class_numbers(feature.names, near)
@@ -151,7 +152,7 @@ def _opened(path: Path) -> Any:
         library = importlib.import_module("datasets")
     except ImportError:
         raise BadOption(
-            f"{path} is a dataset of Hugging Face's, and datasets is not installed: pip install 'taglio[datasets]'"
+            f"{path} is a Hugging Face dataset, but datasets is not installed: pip install 'taglio[datasets]'"
         ) from None
     try:
         return library.load_from_disk(str(path))

@@ -1,4 +1,4 @@
-"""Wav files → samples of a model's waveform input. Resamples nothing: a sound has the model's rate or is refused."""
+"""Wav files → samples of a model's waveform input. Does not resample: a sound at another rate is refused."""
 
 import io
 import wave
@@ -15,17 +15,17 @@ from taglio.data.spec import Array, InputSpec
 from taglio.errors import BadData, BadOption, one_line
 
 SOUND_SUFFIXES = (".wav",)
-# Frames of a day at 48 kHz are more; a header of 44 bytes can claim four billion.
+# About 1.5 hours at 48 kHz; a header of 44 bytes can claim four billion frames.
 MOST_FRAMES = 2**28
 
 
 def from_sounds(
     items: Items, inputs: Sequence[InputSpec], how: Preprocess | None, limit: int, room_bytes: float | None = None
 ) -> Dataset:
-    """Samples from PCM wav files, or their bytes, with values in -1..1: [B, T] or [B, C, T], of one channel unless C
-    says otherwise. Where the model fixes T, zeros follow what is shorter, and what is longer is cut.
+    """Samples from PCM wav files, or their bytes, with values in -1..1: [B, T] or [B, C, T], mixed down to one channel
+    unless the model fixes C. If the model fixes T, shorter sounds are padded with zeros and longer ones are cut.
 
-    Raises BadData for another sampling rate than `how` says or the first sound has, and for what is no PCM.
+    Raises BadData for a sampling rate other than that of `how` or of the first sound, and for files that are not PCM.
     """
     spec = inputs[0]
     dims = spec.shape or ()
@@ -36,10 +36,10 @@ def from_sounds(
             "give an .npz whose keys are the input names"
         )
     if how is not None and not how.of_sounds():
-        raise BadOption(f"preprocess {as_text(how)} is for images, and {items.source} has sounds: use rate=16000")
+        raise BadOption(f"preprocess {as_text(how)} is for images, but {items.source} has sounds: use rate=16000")
     batch, length = spec.sizes()[0], dims[-1] if isinstance(dims[-1], int) else None
     if len(items.values) < batch:
-        raise BadData(f"{items.source} has {len(items.values)} sounds, the model's batch is {batch}: add wav files")
+        raise BadData(f"{items.source} has {len(items.values)} sounds; the model's batch is {batch}: add wav files")
     rate, changed = how.rate if how else None, [0, 0]
 
     def make(names: Sequence[str], values: Sequence[Path | bytes]) -> Sample:
@@ -49,7 +49,7 @@ def from_sounds(
             sound, own = read_wav(name, value)
             if rate is not None and own != rate:
                 whose = "`preprocess` says" if how is not None and how.rate else "the first sound has"
-                raise BadData(f"{items.source}: {name} has {own} samples a second, {whose} {rate}: resample it")
+                raise BadData(f"{items.source}: {name} has {own} samples per second, {whose} {rate}: resample it")
             rate = own
             sound = _channels(f"{items.source}: {name}", sound, dims[1] if len(dims) == 3 else None)
             if how is not None and how.normalize:  # as Hugging Face's feature extractors
@@ -64,14 +64,14 @@ def from_sounds(
         return {spec.name: np.ascontiguousarray(whole, spec.numpy_dtype())}
 
     dataset = from_items(items, inputs, batch, make, limit, room_bytes)
-    told = [] if how is not None and how.rate else [f"sounds have {rate} samples a second, which nothing says is right"]
+    told = [] if how is not None and how.rate else [f"sounds have {rate} samples per second; no rate to check against"]
     if any(changed):
-        told.append(f"{changed[0]} sounds were filled up with zeros and {changed[1]} cut, to the length of the input")
+        told.append(f"{changed[0]} sounds were padded with zeros and {changed[1]} cut to the length of the input")
     return replace(dataset, remarks=(*dataset.remarks, *told))
 
 
 def read_wav(name: str, content: Path | bytes) -> tuple[Array, int]:
-    """The channels of a PCM wav file, [C, T] in -1..1, and its samples a second. Raises BadData."""
+    """The channels of a PCM wav file, [C, T] in -1..1, and its samples per second. Raises BadData."""
     try:
         with wave.open(str(content) if isinstance(content, Path) else io.BytesIO(content), "rb") as stream:
             width, channels, rate = stream.getsampwidth(), stream.getnchannels(), stream.getframerate()
@@ -81,7 +81,7 @@ def read_wav(name: str, content: Path | bytes) -> tuple[Array, int]:
     if not data or width not in (1, 2, 3, 4) or channels < 1 or rate < 1:
         raise BadData(f"{name} has {len(data)} bytes of {8 * width}-bit samples: give a wav file with sound in it")
     data = data[: len(data) // (width * channels) * width * channels]
-    if width == 1:  # the only width without a sign
+    if width == 1:  # 8-bit samples are unsigned
         values = np.frombuffer(data, np.uint8).astype(np.float64) - 128
     else:
         whole = np.zeros((len(data) // width, 4), np.uint8)
@@ -91,9 +91,9 @@ def read_wav(name: str, content: Path | bytes) -> tuple[Array, int]:
 
 
 def _channels(where: str, sound: Array, wanted: object) -> Array:
-    """`sound` with the channels that the model takes: their mean for one."""
+    """`sound` [C, T] with `wanted` channels: the mean of all for one. Raises BadData for any other mismatch."""
     if not isinstance(wanted, int) or wanted == 1:
         return np.asarray(sound.mean(axis=0, keepdims=True))
     if len(sound) != wanted:
-        raise BadData(f"{where} has {len(sound)} channels, the model takes {wanted}: give sounds of {wanted}")
+        raise BadData(f"{where} has {len(sound)} channels; the model takes {wanted}: give sounds with {wanted}")
     return sound

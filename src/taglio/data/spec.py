@@ -1,4 +1,4 @@
-"""What a model takes: the name, shape and type of an input, and which of its dimensions is the batch. Reads no data."""
+"""The inputs of a model: name, shape and type, and which dimension is the batch. Reads no data."""
 
 import re
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from taglio.errors import BadData
 
 Array = NDArray[Any]
 Shape = tuple[int, ...]
-# A size, or the name of a dimension that is dynamic (None where it has no name).
+# A size, or the name of a dynamic dimension (None if it has no name).
 Dim = int | str | None
 TEXT = "str"
 _BATCH = re.compile(r"batch|bsz|^(n|b|bs)$", re.IGNORECASE)
@@ -20,8 +20,8 @@ _BATCH = re.compile(r"batch|bsz|^(n|b|bs)$", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class InputSpec:
-    """A model input. `shape` holds a size, a name or None for each dimension, and is None where even the rank is open;
-    `dtype` is a numpy name like "float32", or "str".
+    """A model input. `shape` holds a size, a name or None per dimension, and is None if even the rank is open; `dtype`
+    is a NumPy name like "float32", or "str".
     """
 
     name: str
@@ -33,7 +33,7 @@ class InputSpec:
 
     @property
     def dynamic(self) -> bool:
-        """Whether the data decide any of its dimensions."""
+        """Whether any dimension, or the rank, depends on the data."""
         return self.shape is None or not all(isinstance(dim, int) for dim in self.shape)
 
     def sizes(self, free: int = 1) -> Shape:
@@ -45,7 +45,7 @@ class InputSpec:
         return self.shape is None or matches(self.shape, shape)
 
     def numpy_dtype(self) -> np.dtype[Any]:
-        """Raises BadData for a type that NumPy cannot hold."""
+        """The NumPy type. Raises BadData for a type that NumPy cannot hold."""
         try:
             dtype = dtype_of(self.dtype)
         except TypeError:
@@ -56,32 +56,32 @@ class InputSpec:
 
 
 def dtype_of(name: str) -> np.dtype[Any]:
-    """NumPy's type of that name; text is held as objects."""
+    """The NumPy type called `name`; text is held as objects."""
     return np.dtype(np.object_ if name == TEXT else name)
 
 
 def dtype_name(dtype: np.dtype[Any]) -> str:
-    """The name of a type of NumPy's."""
+    """The name of a NumPy type; "str" for text."""
     return TEXT if dtype.kind in "OUS" else dtype.name
 
 
 def matches(dims: Sequence[Dim], shape: Sequence[int]) -> bool:
-    """Whether `shape` has the sizes that `dims` fixes."""
+    """Whether `shape` has the rank of `dims` and the sizes that it fixes."""
     return len(dims) == len(shape) and all(
         not isinstance(dim, int) or dim == size for dim, size in zip(dims, shape, strict=True)
     )
 
 
 def shown(dims: Sequence[Dim] | None) -> str:
-    """Dimensions as an error shows them."""
+    """Dimensions as text for error messages."""
     if dims is None:
         return "of any shape"
     return f"[{', '.join('?' if dim is None else str(dim) for dim in dims)}]"
 
 
 def batch_symbol(inputs: Sequence[InputSpec]) -> str | None:
-    """The name of the dimension that counts what is fed at once: one that is called so, else the first dimension of
-    the first input where that is dynamic."""
+    """The name of the batch dimension: one that is named like a batch, or else the first input's dynamic first
+    dimension; None if there is neither."""
     names = [dim for spec in inputs for dim in spec.shape or () if isinstance(dim, str)]
     called = next((name for name in names if _BATCH.search(name)), None)
     first = [spec.shape[0] for spec in inputs if spec.shape and isinstance(spec.shape[0], str)]
@@ -89,9 +89,9 @@ def batch_symbol(inputs: Sequence[InputSpec]) -> str | None:
 
 
 def missing_batch(spec: InputSpec, shape: Sequence[int], symbol: str | None) -> int | None:
-    """The axis at which an array of `shape` lacks the batch dimension of `spec`; None where that does not explain it.
+    """The axis at which the batch dimension of `spec` must be added to an array of `shape`; None if that does not help.
 
-    An axis called `symbol` comes first, then the first axis, then any that is dynamic or 1.
+    The axis named `symbol` is tried first, then axis 0, then any that is dynamic or of size 1.
     """
     dims = spec.shape
     if dims is None or len(shape) != len(dims) - 1:

@@ -1,4 +1,4 @@
-"""A .csv or .tsv file → columns of text. Does not know what they mean."""
+"""A .csv or .tsv file → columns of text. Does not interpret them."""
 
 import csv
 from collections.abc import Collection, Mapping
@@ -14,16 +14,16 @@ _MOST_CELL = 2**24
 
 
 def read_table(path: Path, known: Collection[str]) -> Mapping[str, list[str]]:
-    """The columns of a file by name; by "0", "1", ... where its first row has none of the `known` names, in any case.
+    """The columns of a file by name, or by "0", "1", ... if its first row has none of the `known` names (in any case).
 
-    Raises BadData, naming the row, for rows of another length than the first.
+    Raises BadData, naming the row, if a row has a different length than the first.
     """
     csv.field_size_limit(_MOST_CELL)
     try:
         with path.open(newline="", encoding="utf-8-sig") as stream:
             rows = [row for row in csv.reader(stream, delimiter="," if path.suffix.lower() == ".csv" else "\t") if row]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise BadData(f"{path} cannot be read as a table in UTF-8 ({one_line(error)}): save it anew") from None
+        raise BadData(f"{path} cannot be read as a table in UTF-8 ({one_line(error)}): save it again") from None
     if not rows:
         raise BadData(f"{path} is empty: give one row per sample")
     first = [cell.strip().lower() for cell in rows[0]]
@@ -32,13 +32,13 @@ def read_table(path: Path, known: Collection[str]) -> Mapping[str, list[str]]:
     wrong = next((index for index, row in enumerate(rows) if len(row) != len(names)), None)
     if wrong is not None or len(set(names)) < len(names):
         what = f"row {wrong + 1} has {len(rows[wrong])} cells" if wrong is not None else "a column is named twice"
-        raise BadData(f"{path}: {what}, the first row has {len(names)}: quote cells that hold the separator")
+        raise BadData(f"{path}: {what}; the first row has {len(names)}: quote cells that hold the separator")
     rows = rows[1:] if header else rows
     return {name: [row[index] for row in rows] for index, name in enumerate(names)}
 
 
 def as_labels(cells: list[str]) -> list[Array]:
-    """Cells as whole numbers where all are, else as numbers, else as text."""
+    """Cells as integers if all are, else as floats if all are numbers, else as text."""
     for kind in (int, float):
         try:
             return [np.array(kind(cell)) for cell in cells]

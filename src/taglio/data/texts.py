@@ -1,4 +1,4 @@
-"""Texts → token ids and masks, by the model's own tokenizer. Chooses no tokenizer."""
+"""Texts → token ids and masks, by the model's own tokenizer."""
 
 import importlib
 from collections.abc import Sequence
@@ -18,10 +18,10 @@ from taglio.errors import BadData, BadOption, one_line
 TEXT_SUFFIXES = (".txt", *TABLE_SUFFIXES)
 TOKENIZER = "tokenizer.json"
 TEXT_KEYS = ("text", "texts", "sentence")
-# What tokenizers give, under the names that models take it by.
+# Input names of models -> attributes of a tokenizer's encoding.
 _TAKEN = {"input_ids": "ids", "attention_mask": "attention_mask", "token_type_ids": "type_ids"}
 _POSITIONS = "position_ids"
-# Hugging Face writes 10^30 for tokenizers that have no longest text.
+# Hugging Face writes 10^30 for tokenizers without a maximum length.
 _NO_LIMIT = 10**6
 
 
@@ -32,7 +32,7 @@ def read_texts(path: Path) -> Items:
     try:
         lines = path.read_text(encoding="utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
-        raise BadData(f"{path} cannot be read as UTF-8 text ({one_line(error)}): save it anew") from None
+        raise BadData(f"{path} cannot be read as UTF-8 text ({one_line(error)}): save it again") from None
     lines = [line.rstrip("\r") for line in (lines if lines[-1] else lines[:-1])]
     return Items(str(path), [str(index) for index in range(len(lines))], lines)
 
@@ -44,7 +44,7 @@ def _from_table(path: Path) -> Items:
     text = next((key for key in TEXT_KEYS if key in columns), others[0] if len(others) == 1 else None)
     if text is None:
         has = f"{path} has the columns {', '.join(columns)}"
-        raise BadData(f"{has}: call that of the texts {TEXT_KEYS[0]!r}, or save numbers in an .npz")
+        raise BadData(f"{has}: name the column of texts {TEXT_KEYS[0]!r}, or save numbers in an .npz")
     left = [key for key in others if key != text]
     remarks = (f"{path}: {', '.join(map(repr, left))} is no text and no label, and was left out",) if left else ()
     names = [str(index) for index in range(len(columns[text]))]
@@ -55,9 +55,11 @@ def _from_table(path: Path) -> Items:
 def from_texts(
     items: Items, inputs: Sequence[InputSpec], near: Beside, limit: int, room_bytes: float | None = None
 ) -> Dataset:
-    """Samples from texts by the tokenizer.json beside the model: [B, T] of its own length, or filled up and cut to T.
+    """Samples from texts by the tokenizer.json next to the model: [B, T], padded and cut to T if the model fixes T,
+    otherwise as long as the batch's longest text.
 
-    Raises BadData for a model that takes more than a tokenizer gives, BadOption where a part is missing.
+    Raises BadData for a model whose inputs a tokenizer does not give, or that has no tokenizer.json; BadOption if the
+    package tokenizers is not installed.
     """
     only = len(inputs) == 1
     wrong = [
@@ -70,13 +72,13 @@ def from_texts(
     if wrong:
         gives = ", ".join((*_TAKEN, _POSITIONS))
         raise BadData(
-            f"{items.source}: a tokenizer gives {gives}, each [B, T], and the model takes {', '.join(wrong)}: "
+            f"{items.source}: a tokenizer gives {gives}, each [B, T], but the model takes {', '.join(wrong)}: "
             "give an .npz whose keys are the input names"
         )
     shape = inputs[0].shape or ()
     batch, length = inputs[0].sizes()[0], shape[1] if isinstance(shape[1], int) else None
     if len(items.values) < batch:
-        raise BadData(f"{items.source} has {len(items.values)} texts, the model's batch is {batch}: add lines")
+        raise BadData(f"{items.source} has {len(items.values)} texts; the model's batch is {batch}: add lines")
     tokenizer = _tokenizer(items.source, near, length)
     cut = 0
 
@@ -90,7 +92,7 @@ def from_texts(
         return {spec.name: _array(spec, found) for spec in inputs}
 
     dataset = from_items(items, inputs, batch, make, limit, room_bytes)
-    told = f"texts became tokens by {TOKENIZER} beside the model"
+    told = f"texts were tokenized by {TOKENIZER} next to the model"
     if cut:
         told += f"; {cut} of {len(dataset.samples) * batch} were cut to {tokenizer.truncation['max_length']} tokens"
     return replace(dataset, remarks=(*dataset.remarks, told))
@@ -105,22 +107,22 @@ def _array(spec: InputSpec, found: Sequence[Any]) -> Array:
 
 
 def _tokenizer(source: str, near: Beside, length: int | None) -> Any:
-    """The model's tokenizer, which fills texts up and cuts them as the model needs."""
+    """The model's tokenizer, set to pad and cut texts as the model needs."""
     path = near.find(TOKENIZER)
     if path is None:
         where = f"{near.folders[0]} has none" if near.folders else "this model is in memory"
         raise BadData(
-            f"{source} has texts, which need the model's {TOKENIZER} beside it, and {where}: copy it there, or give "
-            "token ids in an .npz"
+            f"{source} has texts, which need {TOKENIZER} next to the model, but {where}: copy it there, or give token "
+            "ids in an .npz"
         )
     try:
         library = importlib.import_module("tokenizers")
     except ImportError:
-        raise BadOption(f"{source} has texts, and tokenizers is not installed: pip install 'taglio[text]'") from None
+        raise BadOption(f"{source} has texts, but tokenizers is not installed: pip install 'taglio[text]'") from None
     try:
         tokenizer = library.Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises that class itself
-        raise BadData(f"{path} is no tokenizer ({one_line(error)}): save it with the model again") from None
+    except Exception as error:  # the library raises Exception itself
+        raise BadData(f"{path} is not a tokenizer ({one_line(error)}): save it with the model again") from None
     config = near.read("tokenizer_config.json")
     most = length or config.get("model_max_length")
     if isinstance(most, int) and 0 < most < _NO_LIMIT and (length or tokenizer.truncation is None):

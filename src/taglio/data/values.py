@@ -1,6 +1,6 @@
 """Values in memory → samples: arrays, tensors, lists and iterables of them, loaders and datasets of other libraries.
 
-Nothing is imported for them: what has `detach` is taken for a tensor, what can be iterated for an iterable.
+None of those libraries is imported: anything with `detach` counts as a tensor.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,11 +25,11 @@ def from_values(
 ) -> Dataset:
     """Samples from an array [N, *sample], from such arrays by input name, or from an iterable of samples.
 
-    Columns of samples that differ in shape are lists. A sample of an iterable is an array, arrays by input name, or
-    arrays in the order of the inputs, perhaps with a label behind them; `labels` [N] bring labels that the values lack.
-    Where the model fixes its batch, several in one (as loaders give) are taken apart; where its batch is dynamic, they
-    stay together. At most `limit` samples (None: 512) are kept: evenly spaced where the length is known, the first ones
-    of a generator; what exceeds `room_bytes` (None: no limit) waits in a file. `source` is what errors call the values.
+    Samples that differ in shape come as a list per input. A sample of an iterable is an array, arrays by input name, or
+    arrays in the order of the inputs, optionally followed by a label; `labels` [N] are for values without labels. If
+    the model's batch is fixed at 1, batches (as loaders give) are split into samples; if it is dynamic, they stay
+    whole. At most `limit` samples (None: 512) are kept: evenly spaced if the length is known, the first ones of a
+    generator. Samples beyond `room_bytes` (None: no limit) are kept in a file. `source` names the values in errors.
     Raises BadData for values that do not fit the model.
     """
     at_most = checked_limit(limit, inputs, f"`{source}`")
@@ -46,14 +46,14 @@ def from_values(
         return _from_items(values, inputs, at_most, given, source, room_bytes)
     if given is not None:
         if any(key in LABEL_KEYS for key in columns):
-            raise BadData(f"`{source}` holds labels already: leave `labels` out")
+            raise BadData(f"`{source}` already holds labels: leave `labels` out")
         columns[LABEL_KEYS[0]] = Column(given)
     return from_columns(f"`{source}`", columns, inputs, at_most, room_bytes=room_bytes)
 
 
 def one_feed(sample: Any, inputs: Sequence[InputSpec]) -> dict[str, Array]:
-    """One sample as the model is fed it: arrays by input name, or one array for a model of one input; the batch
-    dimension may be missing. Raises BadData for a sample that does not fit."""
+    """One sample as a feed by input name. `sample` is arrays by input name, or one array for a model with one input;
+    the batch dimension may be missing. Raises BadData for a sample that does not fit."""
     symbol, named = batch_symbol(inputs), _named("`sample`", sample, inputs)
     return {spec.name: one_sample("`sample`", spec, named.arrays[spec.name].whole(), symbol) for spec in inputs}
 
@@ -84,7 +84,7 @@ def _from_items(
             label = given[index] if index < len(given) else None
         for piece, feed in enumerate(_taken_apart(inputs, arrays)):
             sample = {spec.name: one_sample(where, spec, feed[spec.name], symbol) for spec in inputs}
-            # What is given one by one may be given in the same buffer each time.
+            # An iterator may reuse one buffer for all its items.
             samples.append(sample if total else {name: array.copy() for name, array in sample.items()})
             names.append(str(index) if feed is arrays else f"{index}.{piece}")
             if label is not None:
@@ -93,7 +93,7 @@ def _from_items(
             break
     samples, names, labels = samples[:limit], names[:limit], labels[:limit]
     if not samples:
-        raise BadData(f"`{source}` has no samples: a generator gives its values once, so make it anew for each use")
+        raise BadData(f"`{source}` has no samples: a generator gives its values only once, so make a new one per use")
     if labels and len(labels) != len(samples):
         raise BadData(f"`{source}` has {len(labels)} labels for {len(samples)} samples: give one each")
     stacked = checked_labels(f"`{source}`", one_array(labels), len(samples)) if labels else None
@@ -101,7 +101,7 @@ def _from_items(
 
 
 def _chosen(values: Iterable[Any], limit: int) -> tuple[Iterator[tuple[int, Any]], int]:
-    """The items to look at by index, and how many there are (0 where that is not known)."""
+    """The items to use, with their indices, and how many items there are (0 if unknown)."""
     try:
         total = len(values)  # type: ignore[arg-type]
     except TypeError:
@@ -114,7 +114,7 @@ def _chosen(values: Iterable[Any], limit: int) -> tuple[Iterator[tuple[int, Any]
 def _named(where: str, item: Any, inputs: Sequence[InputSpec]) -> Named:
     if isinstance(item, Mapping):
         wanted = {spec.name for spec in inputs}
-        # Columns that are no input may hold anything, which need not become an array.
+        # Columns that are not inputs may hold anything; they are not converted to arrays.
         known = {str(key): value for key, value in item.items() if key in wanted or _is_array_like(value)}
         left_out = [key for key in item if str(key) not in known]
         found = {key: Column(_array(value, f"{where}[{key!r}]")) for key, value in known.items()}
@@ -128,7 +128,7 @@ def _named(where: str, item: Any, inputs: Sequence[InputSpec]) -> Named:
         return by_input(where, {"": Column(_array(item, where))}, inputs)
     if len(item) not in (len(inputs), len(inputs) + 1):
         told = ", ".join(spec.name for spec in inputs)
-        raise BadData(f"{where} has {len(item)} values, the model takes {told}: give those, and perhaps a label")
+        raise BadData(f"{where} has {len(item)} values; the model takes {told}: give those, and optionally a label")
     arrays = {
         spec.name: Column(_array(each, f"{where}: {spec.name}")) for spec, each in zip(inputs, item, strict=False)
     }
@@ -137,7 +137,7 @@ def _named(where: str, item: Any, inputs: Sequence[InputSpec]) -> Named:
 
 
 def _taken_apart(inputs: Sequence[InputSpec], arrays: dict[str, Array]) -> Iterator[dict[str, Array]]:
-    """The item itself, or its rows where it holds several of what the model takes one at a time."""
+    """The item itself, or its rows if it is a batch and the model's batch is 1."""
     fixed = all(spec.shape and spec.shape[0] == 1 for spec in inputs)
     several = {len(arrays[spec.name]) for spec in inputs if arrays[spec.name].ndim == len(spec.shape or ())}
     if not fixed or len(several) != 1 or several == {1} or any(array.ndim == 0 for array in arrays.values()):
@@ -151,7 +151,7 @@ def _ragged(column: Any) -> bool:
     """Whether a column is a list of samples that differ in shape."""
     try:
         return isinstance(column, (list, tuple)) and len({np.shape(each) for each in column}) > 1
-    except ValueError:  # one is no array by itself
+    except ValueError:  # a sample is itself ragged
         return True
 
 
@@ -168,7 +168,7 @@ def _is_array_like(value: Any) -> bool:
 
 
 def _array(value: Any, where: str) -> Array:
-    if hasattr(value, "detach"):  # a tensor: perhaps with a gradient, perhaps on another device
+    if hasattr(value, "detach"):  # a tensor, which may have a gradient or be on another device
         value = value.detach().cpu()
     try:
         array = np.asarray(value)
