@@ -210,7 +210,7 @@ def test_an_endless_loop_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     node = helper.make_node("Loop", ["", "true", "x"], ["y"], body=body, name="loop")
     proto = made([node], [value("x", [1, 4])], [value("y", [1, 4])], [constant("true", True, bool)])
     begun = time.perf_counter()
-    with pytest.raises(TaglioError, match="one inference is not over after 1 s: check its loops"):
+    with pytest.raises(TaglioError, match="one inference did not end within 1 s: check the model's loops"):
         load(saved(proto, tmp_path))
     assert time.perf_counter() - begun < 30
 

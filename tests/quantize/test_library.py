@@ -184,7 +184,7 @@ def test_another_format_or_calibration_is_refused(tmp_path: Path) -> None:
     model, graph, ranges = case(residual(), tmp_path)
     with pytest.raises(BadOption, match="write qoperator in place of qdq"):
         qoperator(model, graph, ["conv0"], Scheme(), ranges)
-    with pytest.raises(BadOption, match="asks for entropy ranges, these are minmax"):
+    with pytest.raises(BadOption, match="needs entropy ranges, but these are minmax"):
         qoperator(model, graph, ["conv0"], Scheme("qoperator", calibration="entropy"), ranges)
 
 

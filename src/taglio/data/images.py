@@ -80,7 +80,7 @@ def _fitting_preprocess(source: str, inputs: Sequence[InputSpec], how: Preproces
     fixed = shape[2:4] if layout == "nchw" else shape[1:3]
     for size, dim in zip(how.size or (), fixed, strict=False):
         if isinstance(dim, int) and dim != size:
-            raise BadOption(f"preprocess size={how.size[0]}x{how.size[1]}: the model has {dim}: leave it out")  # type: ignore[index]
+            raise BadOption(f"preprocess size={how.size[0]}x{how.size[1]}: the model fixes {dim}: leave it out")  # type: ignore[index]
     return how
 
 

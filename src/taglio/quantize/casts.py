@@ -1,4 +1,4 @@
-"""The casts that the float16 converter leaves in a model: tidied up, so that float32 stays so. Converts nothing."""
+"""Remove needless casts that the float16 converter leaves between float32 operators. Converts nothing itself."""
 
 from collections.abc import Collection, Mapping
 
@@ -10,10 +10,10 @@ _ADDED = "_cast_to_fp16"  # what the converter appends to the name of a float32 
 
 
 def tidy_casts(proto: onnx.ModelProto, own: Collection[str]) -> onnx.ModelProto:
-    """Sorted, and with float32 operators reading each other in float32.
+    """`proto`, sorted topologically, with float32 operators reading each other directly; `proto` itself is changed too.
 
-    The converter casts to float16 and back between any two operators that it leaves alone, appends its casts at the
-    end, and writes one twice where two such operators read the same tensor. Operators named in `own` are not its.
+    The converter casts to float16 and back between any two operators that stay float32, appends its casts at the end,
+    and repeats a cast if two such operators read the same tensor. `own` names the operators of the original model.
     """
     nodes = [node for node in proto.graph.node if node.op_type != "Cast" or node.name in own]
     produced = {name for node in nodes for name in node.output}
@@ -39,7 +39,10 @@ def tidy_casts(proto: onnx.ModelProto, own: Collection[str]) -> onnx.ModelProto:
 
 
 def _straight(casts: Mapping[str, onnx.NodeProto], outputs: set[str], produced: set[str]) -> dict[str, str]:
-    """New names that skip casts to float16 and back: a tensor's of its float32 source, or the source's of an output."""
+    """Renames (old -> new) that skip casts to float16 and back.
+
+    A tensor takes the name of its float32 source; if the tensor is an output, the source takes its name.
+    """
     names: dict[str, str] = {}
     for name, back in casts.items():
         there = casts.get(back.input[0])
@@ -58,7 +61,7 @@ def _target(cast: onnx.NodeProto) -> int:
 
 
 def copy_of(node: onnx.NodeProto) -> onnx.NodeProto:
-    """A node that stays when those of its graph are deleted."""
+    """A copy of `node`, which stays valid when the nodes of its graph are deleted."""
     copy = onnx.NodeProto()
     copy.CopyFrom(node)
     return copy

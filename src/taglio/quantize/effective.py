@@ -1,9 +1,9 @@
-"""What ONNX Runtime makes of an assignment of precisions. Pure; the numbers do not change, only what is said of them.
+"""Which blocks ONNX Runtime really runs in int8 under an assignment. Pure; describes the model, does not change it.
 
-1. A movement operator has its producer's type: int8 is moved as int8, float as float. Quantising before or behind it
-   is the boundary's business (ONNX Runtime carries pairs past movement by itself).
-2. A float operator without weights that reads only int8 and is read only as int8 runs as its int8 kernel: its pairs
-   are all that fusion needs, and its inputs and output were int8 already.
+1. A movement operator has its producer's type: int8 is moved as int8, float as float. Quantising before or after it
+   counts as part of the boundary (ONNX Runtime moves pairs past movement operators by itself).
+2. A float operator without weights that reads only int8 and is read only as int8 runs in its int8 kernel: the pairs
+   around it are all that fusion needs, and its inputs and output are int8 already.
 """
 
 from taglio.model.graph import Block, Graph, flows
@@ -16,7 +16,7 @@ def fuses_when_surrounded(block: Block) -> bool:
 
 
 def effective(graph: Graph, assignment: Assignment, int8: Precision) -> dict[str, Precision]:
-    """`assignment` under both rules, blocks in float32 left out, in graph order."""
+    """Precision by block under both rules, in graph order, without the blocks in float32."""
     tensors = graph.tensor_map()
     behind: dict[str, list[str]] = {}
     for flow in flows(graph):
@@ -38,7 +38,7 @@ def effective(graph: Graph, assignment: Assignment, int8: Precision) -> dict[str
             if block.movement and block.quantizable:
                 joins = bool(written) and written[0]
             elif fuses_when_surrounded(block):
-                readers = behind.get(block.name, [])  # "" where the caller reads, who is in no result
+                readers = behind.get(block.name, [])  # "" for the caller, which is never in `result`
                 int8_readers = [reader in result and result[reader].scheme is not None for reader in readers]
                 joins = all(written) and bool(readers) and all(int8_readers)
             else:

@@ -1,4 +1,4 @@
-"""Nodes and initialisers of a graph in the making. Knows nothing of quantisation beyond who wrote what."""
+"""Nodes and initialisers of a graph that is being built. Only records what was quantised; quantises nothing."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,12 +13,12 @@ from taglio.quantize.scheme import Scheme
 
 @dataclass(slots=True)
 class Emitter:
-    """One per graph or subgraph.
+    """The contents of one graph or subgraph.
 
-    `pairs` maps (tensor, activation key) to the float name behind its quantise/dequantise pair; `written` maps a
-    tensor to the scheme under which its producer wrote it in int8; `named` to the key of its first pair. `wire` maps
-    (tensor, reading block) to the scheme in which a float block's reading travels; the block is "" for the caller.
-    `store` takes long constants.
+    `pairs` maps (tensor, activation key) to the name of the tensor dequantised by that pair. `written` maps a tensor to
+    the scheme in which its producer wrote it in int8, `named` to the key of its first pair. `wire` maps (tensor,
+    reading block) to the scheme in which a tensor travels to a float block; the block is "" for the caller. `store`
+    takes large constants.
     """
 
     nodes: list[onnx.NodeProto] = field(default_factory=list)

@@ -1,5 +1,5 @@
-"""One block in float16 between float32 neighbours: its inputs, weights and results are rounded to float16. Calibrates
-nothing. Where ONNX Runtime has no float16 kernel (most of its CPU) it computes in float32 between those roundings.
+"""One block in float16 between float32 neighbours: inputs, weights and results are rounded to float16. Calibrates
+nothing. Without a float16 kernel (the usual case on a CPU) ONNX Runtime computes in float32 between these roundings.
 """
 
 from collections.abc import Mapping
@@ -23,8 +23,8 @@ def emit_float16(
     nodes: dict[str, onnx.NodeProto],
     initializers: dict[str, onnx.TensorProto],
 ) -> None:
-    """Append `block` in float16; `reads` gives the float name behind which each of its inputs stands. Raises
-    CannotQuantize for a weight that float16 cannot hold."""
+    """Append `block` in float16. `reads` maps each input to the name of the float tensor to read. Raises CannotQuantize
+    for a weight beyond the range of float16."""
     inside: dict[str, str] = {}
     for name in block.operators:
         node = onnx.NodeProto()

@@ -1,18 +1,16 @@
-"""Keep float what the plan says is float. Does not insert quantisation.
+"""Rewrite a model so that ONNX Runtime does not quantise operators that a plan keeps in float. Inserts no quantisation.
 
-ONNX Runtime quantises a float Conv, ConvTranspose or Gemm by itself, per tensor, when a DequantizeLinear feeds it
-and a QuantizeLinear follows (its WeightBiasQuantization pass), and turns such a Softmax into QLinearSoftmax, which
-answers wrongly for some scales. Neither is asked for; both change the error, so both patterns are broken here in
-the file, where every later user of it is safe too:
+ONNX Runtime quantises a float Conv, ConvTranspose or Gemm by itself, per tensor, between a DequantizeLinear and a
+QuantizeLinear (its WeightBiasQuantization pass), and turns a Softmax there into QLinearSoftmax, which is wrong for some
+scales. Both change the error, so these patterns are broken up in the file, for all later users of it:
 
-1. Conv is written as ONNX Runtime's own FusedConv, without an activation to fuse: the same kernels, and the pass does
-   not look at it. OpenVINO reads it too, since a version that ONNX Runtime's OpenVINO provider does not have yet:
-   `with_activation` is for that one.
-2. ConvTranspose and Gemm: the pass requires one scale in the DequantizeLinear, so it gets one, repeated, per channel.
-   (For Conv this works too, but per-channel DequantizeLinear was measured 45 % slower on large tensors.)
-3. Softmax, MatMul and the Add of its bias (ONNX Runtime makes a Gemm of them first), a single channel, or a movement
-   operator between (pairs are carried past Reshape, Transpose and the like): a one-input Max, which only copies, stands
-   behind the operator.
+1. A Conv becomes ONNX Runtime's own FusedConv, without an activation: it runs the same kernels, and the pass ignores
+   it. OpenVINO reads it too, but not the version in ONNX Runtime's OpenVINO provider: see `with_activation`.
+2. ConvTranspose and Gemm: the pass needs a DequantizeLinear with one scale, so the scale is repeated per channel. (This
+   works for Conv too, but per-channel DequantizeLinear was measured 45 % slower on large tensors.)
+3. Softmax, MatMul with the Add of its bias (which ONNX Runtime turns into a Gemm first), a single channel, or a
+   movement operator between (pairs are moved past Reshape, Transpose and the like): a one-input Max, which only copies,
+   is inserted behind the operator.
 """
 
 from collections.abc import Collection, Mapping
@@ -29,7 +27,7 @@ MICROSOFT = "com.microsoft"
 _EACH = "/each"
 _WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm"})
 _CLIPS = frozenset({"Relu", "Clip"})
-# Pairs are carried past what moves values, and ONNX Runtime drops operators that change nothing before it looks.
+# ONNX Runtime moves pairs past movement operators, and drops operators that change nothing before it matches.
 _CARRIERS = MOVEMENT | {"Cast", "Dropout"}
 
 
@@ -39,8 +37,8 @@ def keep_float(
     shapes: Mapping[str, tuple[int, ...]],
     own: Collection[str],
 ) -> None:
-    """Rewrite the patterns in place. `shapes` gives the static shapes of the float model's tensors, `own` the names of
-    its operators: what stands between two pairs of its own runs as it asks."""
+    """Rewrite the patterns in place. `shapes` are the static shapes of the float model's tensors, `own` the names of its
+    operators: what stands between two of the model's own pairs is left alone."""
     producer = {name: node for node in nodes for name in node.output}
     consumers: dict[str, list[onnx.NodeProto]] = {}
     for node in nodes:
@@ -53,8 +51,8 @@ def keep_float(
         end = _with_bias(node, producer, consumers) if node.op_type == "MatMul" else node
         if end is None:
             continue
-        # A weight behind a pair of ours is an int8 operator's. Any other counts, also one that is computed: ONNX
-        # Runtime folds what is made of weights alone, such as a Cast of one, before it looks.
+        # A weight behind a pair of ours belongs to an int8 operator. All others count, also computed ones: ONNX Runtime
+        # folds what is computed from weights alone, such as a Cast, before it matches.
         behind_weight = producer.get(node.input[1]) if node.op_type in _WEIGHTED else None
         weighted = node.op_type in _WEIGHTED and (behind_weight is None or behind_weight.name in own)
         if not (weighted or node.op_type == "Softmax" or end is not node):
@@ -85,17 +83,17 @@ def keep_float(
 
 
 def import_domains(proto: onnx.ModelProto) -> None:
-    """Declare the domain of the operators that `keep_float` may have put into `proto`."""
+    """Import, in place, the domain of the operators that `keep_float` may have added to `proto`."""
     declared = {entry.domain for entry in proto.opset_import}
     if MICROSOFT not in declared and any(node.domain == MICROSOFT for node in proto.graph.node):
         proto.opset_import.append(helper.make_opsetid(MICROSOFT, 1))
 
 
 def with_activation(proto: onnx.ModelProto) -> onnx.ModelProto | None:
-    """A copy in which each such FusedConv has an activation that changes nothing; None where there is none.
+    """A copy in which each such FusedConv has an activation that changes nothing; None if there is no such FusedConv.
 
-    ONNX Runtime's OpenVINO provider 1.24 asks for one. Not done everywhere: ONNX Runtime's own kernels take 2 to 4 % of
-    ultraface's time for it.
+    ONNX Runtime's OpenVINO provider 1.24 requires an activation. Elsewhere it is left out: in ONNX Runtime's own
+    kernels it costs 2 to 4 % of ultraface's time.
     """
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
@@ -111,7 +109,7 @@ def with_activation(proto: onnx.ModelProto) -> onnx.ModelProto | None:
 def _with_bias(
     product: onnx.NodeProto, producer: Mapping[str, onnx.NodeProto], consumers: Mapping[str, list[onnx.NodeProto]]
 ) -> onnx.NodeProto | None:
-    """The Add of a constant behind a MatMul by a constant; None where there is none."""
+    """The Add of a constant behind a MatMul by a constant; None if there is none."""
     users = consumers.get(product.output[0], [])
     if len(users) != 1 or users[0].op_type != "Add" or product.input[1] in producer:
         return None
@@ -119,7 +117,7 @@ def _with_bias(
 
 
 def _dequantize_ahead(node: onnx.NodeProto, producer: Mapping[str, onnx.NodeProto]) -> onnx.NodeProto | None:
-    """The DequantizeLinear that feeds `node`, directly or through operators that pairs are carried past."""
+    """The DequantizeLinear that feeds `node`, directly or through operators that pairs are moved past."""
     source = producer.get(node.input[0])
     while source is not None and source.op_type in _CARRIERS:
         source = producer.get(source.input[0])
@@ -127,14 +125,14 @@ def _dequantize_ahead(node: onnx.NodeProto, producer: Mapping[str, onnx.NodeProt
 
 
 def _quantize_behind(user: onnx.NodeProto, consumers: Mapping[str, list[onnx.NodeProto]]) -> onnx.NodeProto:
-    """The QuantizeLinear at the end of the lone path that begins with `user`."""
+    """The QuantizeLinear at the end of the unbranched path that begins with `user`."""
     while user.op_type != "QuantizeLinear":
         user = consumers[user.output[0]][0]
     return user
 
 
 def _user_before_quantize(node: onnx.NodeProto, consumers: Mapping[str, list[onnx.NodeProto]]) -> onnx.NodeProto | None:
-    """The first node behind `node` and its Relu or Clip, where a lone path leads from there to a QuantizeLinear."""
+    """The first node behind `node` and its Relu or Clip, if an unbranched path leads from there to a QuantizeLinear."""
     first: onnx.NodeProto | None = None
     while True:
         users = consumers.get(node.output[0], [])
@@ -153,13 +151,14 @@ def _user_before_quantize(node: onnx.NodeProto, consumers: Mapping[str, list[onn
 def _spread(
     initializers: dict[str, onnx.TensorProto], dequantize: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]]
 ) -> onnx.NodeProto | None:
-    """A twin of `dequantize` with its scale repeated along the channels; None where there is but one."""
+    """A copy of `dequantize` with its scale repeated per channel; None if there is only one channel, or if the
+    scale is the model's own and not a constant."""
     tensor = dequantize.output[0].split("/dequantized")[0]
     shape = shapes.get(tensor, ())
     if len(shape) < 2 or shape[1] < 2:
         return None
     stored, *names = dequantize.input
-    if any(name not in initializers for name in names):  # the model's own
+    if any(name not in initializers for name in names):  # computed by the model itself
         return None
     for name in names:
         values = np.repeat(weights.values(initializers[name]), shape[1])

@@ -1,16 +1,16 @@
-"""Quantise through ONNX Runtime's own tools: QOperator, dynamic int8, float16. Neither calibrates nor inserts pairs.
+"""Quantise with ONNX Runtime's own tools: QOperator, dynamic int8, float16. Neither calibrates nor inserts pairs.
 
-The tools pass over in silence what they cannot convert, and some convert more than they were asked to. Here both
-are refused: every operator that was asked for is looked up in the result, and no other may have changed.
+The tools silently skip what they cannot convert, and some convert more than asked. Both are errors here: every
+requested operator is looked up in the result, and no other may have changed.
 
-1. `qoperator` writes QLinear operators. Scales and zero points are ours (`activation_parameters`), so its answers are
-   those of the pairs of `qdq` but for three things: a Clip that int8 does not get for free stays float, its output too
-   (such a Relu becomes QLinearLeakyRelu of slope 0); the sum of MatMul + Add is itself int8; a linear Resize
-   interpolates int8 values. A movement block is int8 only behind an int8 block (`effective` has the same rule).
-2. `dynamic` computes the scale of an activation while running, from the input at hand. Weights are int8, the operator's
+1. `qoperator` writes QLinear operators. Scales and zero points are taglio's (`activation_parameters`), so the results
+   equal those of `qdq` but for three cases: a Clip that is not free in int8 stays float, and so does its output (such a
+   Relu becomes QLinearLeakyRelu with slope 0); the sum of MatMul + Add is int8 itself; a linear Resize interpolates
+   int8 values. A movement block is int8 only behind an int8 block (the same rule as in `effective`).
+2. `dynamic` computes the scale of an activation while running, from the current input. Weights are int8; the operator's
    output and the activation function after it are float.
-3. `float16` halves the file and what travels. On a CPU without float16 arithmetic ONNX Runtime computes most of it in
-   float32, so time does not shrink.
+3. `float16` halves the file and the bytes sent. On a CPU without float16 arithmetic ONNX Runtime computes most of it in
+   float32, so it is not faster.
 """
 
 import contextlib
@@ -52,15 +52,15 @@ _SCALES = "_scales_mul"  # the name of the tool's product of an activation's sca
 def qoperator(model: Model, graph: Graph, blocks: Sequence[str], scheme: Scheme, ranges: Ranges) -> onnx.ModelProto:
     """`model` with `blocks` as QLinear operators under `scheme`; the others compute in float32.
 
-    Raises BadOption where `scheme` is not of format qoperator or `ranges` are of another calibration, CannotQuantize
-    for a block that ONNX Runtime has no such operator for, or would leave in float.
+    Raises BadOption if the format of `scheme` is not qoperator or `ranges` come from another calibration method;
+    CannotQuantize for a block without a QLinear operator, or that ONNX Runtime would leave in float.
     """
     model = _held(model)
     if scheme.format != "qoperator":
         raise BadOption(f"scheme {scheme} asks for another format: write qoperator in place of {scheme.format}")
     if ranges.method != scheme.calibration:
         raise BadOption(
-            f"scheme {scheme} asks for {scheme.calibration} ranges, these are {ranges.method}: calibrate again"
+            f"scheme {scheme} needs {scheme.calibration} ranges, but these are {ranges.method}: calibrate again"
         )
     chosen = _without_float_movement(graph, _blocks(graph, blocks))
     if not chosen:
@@ -98,8 +98,9 @@ def qoperator(model: Model, graph: Graph, blocks: Sequence[str], scheme: Scheme,
 def dynamic(model: Model, graph: Graph, blocks: Sequence[str], scheme: Scheme) -> onnx.ModelProto:
     """`model` with the Conv, MatMul or Gemm of each of `blocks` on int8 weights and scales computed while running.
 
-    The calibration and format of `scheme` do not apply. Raises BadOption for activations other than u8 asymmetric,
-    which is what ONNX Runtime computes, CannotQuantize for a block without such an operator or with one it cannot do.
+    The calibration and format of `scheme` do not apply. Raises BadOption for activations other than u8 asymmetric, the
+    only kind that ONNX Runtime computes; CannotQuantize for a block without such an operator, or with an unsupported
+    one.
     """
     model = _held(model)
     if scheme.activation != "u8" or scheme.activation_symmetry != "asymmetric":
@@ -139,10 +140,10 @@ def dynamic(model: Model, graph: Graph, blocks: Sequence[str], scheme: Scheme) -
 
 
 def float16(model: Model, graph: Graph, blocks: Sequence[str]) -> onnx.ModelProto:
-    """`model` with `blocks` in float16; inputs, outputs and the other blocks stay float32, between themselves too.
+    """`model` with `blocks` in float16; inputs, outputs, the other blocks and tensors between those stay float32.
 
-    Raises CannotQuantize for a block whose operators the converter leaves in float32, or whose weights float16 cannot
-    hold.
+    Raises CannotQuantize for a block whose operators the converter keeps in float32, or whose weights are beyond the
+    range of float16.
     """
     model = _held(model)
     chosen = _blocks(graph, blocks)
@@ -179,7 +180,7 @@ def _blocks(graph: Graph, names: Sequence[str]) -> list[Block]:
 
 
 def _without_float_movement(graph: Graph, chosen: Sequence[Block]) -> list[Block]:
-    """`chosen` less the movement blocks that have float values to move."""
+    """`chosen` without the movement blocks that move float values."""
     asked = {block.name for block in chosen}
     tensors = graph.tensor_map()
     for block in graph.blocks:
@@ -189,12 +190,12 @@ def _without_float_movement(graph: Graph, chosen: Sequence[Block]) -> list[Block
 
 
 def _held(model: Model) -> Model:
-    """The model with its weights in memory, where the tools look for them. Raises CannotQuantize for too many."""
+    """The model with its weights in memory, where the tools expect them. Raises CannotQuantize if too large."""
     proto = weights.in_memory(model.proto)
     if weights.refers(proto):
         raise CannotQuantize(
-            f"{model.name} has {weights.size_bytes(proto) / 1e9:.1f} GB of weights, ONNX Runtime tools for it "
-            "take 2 GB: use a static scheme in the qdq format"
+            f"{model.name} has {weights.size_bytes(proto) / 1e9:.1f} GB of weights; ONNX Runtime's tools for this "
+            "format take at most 2 GB: use a static scheme in the qdq format"
         )
     return replace(model, proto=proto)
 
@@ -213,8 +214,8 @@ def _names(proto: onnx.ModelProto) -> set[str]:
 def _own_weights(proto: onnx.ModelProto, operators: Collection[str]) -> onnx.ModelProto:
     """A copy in which none of `operators` shares a float constant with another operator.
 
-    ONNX Runtime keeps one converted form per constant: a bias shared by two Conv would get the scale of the first,
-    and a float block would read the other's int8 weights.
+    ONNX Runtime keeps one converted form per constant: a bias shared by two Convs would get the scale of the first,
+    and a float block would read another block's int8 weights.
     """
     copy = _copy(proto)
     floats = {tensor.name: tensor for tensor in copy.graph.initializer if tensor.data_type == TensorProto.FLOAT}
@@ -234,7 +235,7 @@ def _own_weights(proto: onnx.ModelProto, operators: Collection[str]) -> onnx.Mod
 
 
 def _parameters(graph: Graph, ranges: Mapping[str, tuple[float, float]], scheme: Scheme) -> dict[str, TensorParameters]:
-    """Scale and zero point by tensor; what only moved takes those of the tensor that first held its values."""
+    """Scale and zero point by tensor; moved tensors take those of the tensor that first held the values."""
     low_high = dict(ranges)
     for flow in flows(graph):
         for tensor in flow.tensors:
@@ -251,17 +252,18 @@ def _refuse_qoperator(block: Block, nodes: Mapping[str, onnx.NodeProto], scheme:
         if kind not in QLinearOpsRegistry:
             raise CannotQuantize(f"block {block.name}: QOperator has no int8 {kind}: use qdq for it")
         if kind == "Conv" and scheme.per_channel and not (scheme.weight == "s8" and scheme.weight_symmetric):
-            # The tool writes s8 whatever the type asked for, and the kernel wants one zero point for all channels.
+            # The tool always writes s8, and the kernel needs one zero point for all channels.
             raise CannotQuantize(
                 f"block {block.name}: QOperator's per-channel Conv has symmetric s8 weights only, "
-                f"scheme {scheme} asks for others: write pt for per tensor, or use qdq"
+                f"but scheme {scheme} asks for others: write pt for per tensor, or use qdq"
             )
 
 
 def _overrides(
     proto: onnx.ModelProto, asked: Mapping[str, Block], parameters: Mapping[str, TensorParameters], scheme: Scheme
 ) -> dict[str, TensorParameters]:
-    """Our parameters of every activation, and of the constants that are added, multiplied or concatenated to one."""
+    """Our parameters for every activation, and for constants that are added to, multiplied with or concatenated to
+    one."""
     constants = {tensor.name: tensor for tensor in proto.graph.initializer}
     result = dict(parameters)
     for node in proto.graph.node:
@@ -278,7 +280,7 @@ def _quantize(
 ) -> onnx.ModelProto:
     present = _names(proto)
     given = {name: value for name, value in parameters.items() if name in present}
-    # The tool reads only the names from here: every scale and zero point comes from the overrides.
+    # The tool only needs the names here: every scale and zero point comes from the overrides.
     nothing = np.float32(0.0)
     tensors_range = TensorsData(
         CalibrationMethod.MinMax, {name: TensorData(lowest=nothing, highest=nothing) for name in given}
@@ -335,10 +337,10 @@ def _keep_float(made: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]], ow
 
 
 def _scales_last(made: onnx.ModelProto) -> None:
-    """Put the product of two scales, which the tool writes before the integer operator, just before its reader.
+    """Move the product of two scales, which the tool puts before the integer operator, to just before its reader.
 
-    ONNX Runtime's OpenVINO provider does not take the integer operators, groups the others in the order of the file,
-    would put this product into one group with what comes after, and refuse the cycle.
+    ONNX Runtime's OpenVINO provider leaves the integer operators to the CPU and groups the others in file order: it
+    would group this product with operators behind the integer operator, and refuse the cycle.
     """
     products = {node.output[0]: node for node in made.graph.node if node.name.endswith(_SCALES)}
     nodes = []
@@ -365,14 +367,16 @@ def _dynamic_refusal(node: onnx.NodeProto, initializers: Mapping[str, onnx.Tenso
 
 
 def _compare(asked: Mapping[str, Block], done: set[str], form: str, reason: str = "") -> None:
-    """Refuse a result in which an asked operator stayed float, or another did not."""
+    """Raises CannotQuantize if a requested operator stayed float, or another was converted."""
     for name, block in asked.items():
         if name not in done:
             why = f": {reason}" if reason else ""
-            raise CannotQuantize(f"block {block.name}: ONNX Runtime left its operator {name} out of {form}{why}")
+            raise CannotQuantize(f"block {block.name}: ONNX Runtime did not convert operator {name} to {form}{why}")
     extra = sorted(done - set(asked))
     if extra:
-        raise CannotQuantize(f"{form}: ONNX Runtime converted {extra[0]} too ({len(extra)} unasked): use qdq")
+        raise CannotQuantize(
+            f"{form}: ONNX Runtime also converted {extra[0]} ({len(extra)} operators not asked for): use qdq"
+        )
 
 
 def _check_loads(made: onnx.ModelProto, chosen: Sequence[Block], form: str) -> None:
@@ -385,7 +389,7 @@ def _check_loads(made: onnx.ModelProto, chosen: Sequence[Block], form: str) -> N
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """ONNX Runtime's tools log advice about models that taglio has prepared already."""
+    """Silence the advice that ONNX Runtime's tools log: taglio has already prepared the model."""
     level = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

@@ -1,4 +1,4 @@
-"""The quantise/dequantise pairs that a model brings along: what is quantised already keeps its scale. Adds none."""
+"""Scales of the quantise/dequantise pairs that the source model already has, which are kept. Adds no pairs."""
 
 from collections.abc import Mapping
 
@@ -12,7 +12,7 @@ _STEPS = ("QuantizeLinear", "DequantizeLinear")
 
 
 def own_parameters(proto: onnx.ModelProto, initializers: Mapping[str, onnx.TensorProto]) -> dict[str, TensorParameters]:
-    """Scale and zero point of every activation that the model itself quantises or has dequantised to 8 bits."""
+    """Scale and zero point of every activation that the model itself quantises to, or dequantises from, 8 bits."""
     result: dict[str, TensorParameters] = {}
     for node in proto.graph.node:
         if node.op_type not in _STEPS or node.input[0] in initializers:
@@ -24,7 +24,7 @@ def own_parameters(proto: onnx.ModelProto, initializers: Mapping[str, onnx.Tenso
 
 
 def _constants(node: onnx.NodeProto, initializers: Mapping[str, onnx.TensorProto]) -> TensorParameters | None:
-    """One scale and one 8-bit zero point for the whole tensor, known before running; None otherwise."""
+    """The node's parameters if they are constants: one scale and one 8-bit zero point for the whole tensor."""
     if any(name not in initializers for name in node.input[1:] if name) or len(node.input) < 3 or not node.input[2]:
         return None
     scale, zero_point = (weights.values(initializers[name]) for name in node.input[1:3])

@@ -89,7 +89,7 @@ def quantize_weight(
 def quantize_values(values: np.ndarray, parameters: TensorParameters) -> np.ndarray:
     """Quantise a constant with an activation's parameters."""
     info = np.iinfo(parameters.zero_point.dtype)
-    with np.errstate(over="ignore"):  # what overflows is clipped, as every value beyond the range
+    with np.errstate(over="ignore"):  # overflow is clipped, like every value beyond the range
         stored = np.rint(values / parameters.scale) + float(parameters.zero_point)
     return np.clip(stored, info.min, info.max).astype(info.dtype)
 
@@ -99,7 +99,7 @@ def _dtype(kind: ActivationType) -> np.dtype[Any]:
 
 
 def weight_limits(scheme: Scheme) -> tuple[int, int]:
-    """The integer range of weights; ONNX Runtime's table: symmetric s8 leaves out −128, reduced range halves it."""
+    """Lowest and highest integer of weights, as in ONNX Runtime: symmetric s8 omits −128, reduced range halves it."""
     if scheme.weight == "u8":
         return (0, 127) if scheme.reduced_range else (0, 255)
     if scheme.reduced_range:

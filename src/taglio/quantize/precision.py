@@ -12,10 +12,10 @@ Form = Literal["float", "whole", "anchor", "half"]
 
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """How a block is computed.
+    """How a block computes.
 
-    `whole`: every operator of the block in int8, its output too. `anchor`: the Conv, MatMul or Gemm in int8 and
-    the activation after it in float, so the output is float. `half`: float16, rounded at the block's borders.
+    `whole`: all operators and the output in int8. `anchor`: the Conv, MatMul or Gemm in int8 and the activation after
+    it in float, so the output is float. `half`: float16, with inputs and outputs rounded to it.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Precision:
 FLOAT32 = Precision("float32", None, "float")
 FLOAT16 = Precision("float16", None, "half")
 
-# One precision per block; a block that is not named computes in float32.
+# Block name -> precision; a block that is not named computes in float32.
 Assignment = Mapping[str, Precision]
 
 

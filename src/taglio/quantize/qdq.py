@@ -1,9 +1,9 @@
 """Insert QuantizeLinear/DequantizeLinear pairs for any assignment of precisions. Does not calibrate or choose.
 
-A block in int8 reads its activations through a pair and, in its whole form, writes them through one. A tensor
-that a float block produces is quantised for its int8 consumers only: float consumers read it unharmed. A tensor
-that an int8 block produces reaches everybody quantised. Movement operators keep the scale of what they move, so
-every tensor takes its range from the tensor that first held its values.
+A block in int8 reads its activations through a pair and, in its whole form, also writes them through one. A tensor
+written by a float block is quantised for its int8 readers only: float readers get the original. A tensor written by an
+int8 block is quantised for all readers. Movement operators keep the scale of what they move, so every tensor takes its
+range from the tensor that first held its values.
 """
 
 from collections.abc import Mapping
@@ -35,22 +35,22 @@ from taglio.quantize.ranges import Ranges
 from taglio.quantize.same_range import range_roots, share_ranges
 from taglio.quantize.scheme import Scheme
 
-# Float tails that int8 arithmetic gets for free when the zero point is the type's minimum.
+# Activations that are free in int8 when the zero point is the type's minimum.
 _FREE_TAILS = frozenset({"Relu", "Clip"})
 _WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 _INT32_BIAS_LIMIT = 2.0**30
 
 
 class QdqBuilder:
-    """Builds quantised models of one float model; quantised weights are kept between builds."""
+    """Builds quantised models of one float model; quantised weights are reused between builds."""
 
     def __init__(self, model: Model, graph: Graph, ranges: Mapping[str, Ranges]) -> None:
-        """`ranges` by `Scheme.calibrated`; every scheme that is built must find its own there."""
+        """`ranges` has an entry, by `Scheme.calibrated`, for every scheme that will be built."""
         self._model = model
         self._graph = graph
         self._initializers = model.initializers()
         self._arrays: dict[str, np.ndarray] = {}
-        # What is quantised of weights in files is in files too, once for all builders.
+        # Quantised weights of a model with weights in files are in files too, shared by all builders.
         self._weights: dict[object, QuantizedWeight] = {} if model.store is None else model.store.made
         self._parameters: dict[tuple[str, object], TensorParameters] = {}
         self._nodes = {node.name: node for node in model.proto.graph.node}
@@ -64,10 +64,11 @@ class QdqBuilder:
         self._producers = {name: node for node in model.proto.graph.node for name in node.output}
 
     def build(self, assignment: Assignment, wire: Mapping[tuple[str, str], Scheme] | None = None) -> onnx.ModelProto:
-        """The model with each block in its assigned precision. Raises CannotQuantize for a form it lacks.
+        """The model with each block in its assigned precision. Raises CannotQuantize for a form that a block does not
+        have, BadOption for an unknown block.
 
-        `wire` gives the scheme under which a float tensor travels to a block that reads it, by (tensor, block); ""
-        is the caller. They read it through a pair, as it comes out of the wire.
+        `wire` maps (tensor, reading block) to the scheme in which a float tensor travels to that block; "" is the
+        caller. These blocks read the tensor through a pair, as it arrives.
         """
         known = {block.name for block in self._graph.blocks}
         for name in assignment:
@@ -88,7 +89,7 @@ class QdqBuilder:
         return Emitter(wire=wire or {}, store=self._model.store)
 
     def emit(self, emitter: Emitter, block: Block, precision: Precision | None) -> None:
-        """Append one block in `precision` (None: float)."""
+        """Append one block in `precision` (None: float). Raises CannotQuantize if the block does not have that form."""
         scheme = precision.scheme if precision else None
         if scheme is not None and precision is not None and not precision.fits(block):
             raise CannotQuantize(f"block {block.name} has no {precision.name} form: {block.refusal or 'no soft tail'}")
@@ -120,7 +121,8 @@ class QdqBuilder:
                     emitter.written[tensor] = scheme
 
     def parameters(self, tensor: str, scheme: Scheme) -> TensorParameters:
-        """Scale and zero point of an activation under `scheme`; the model's own where it is quantised already."""
+        """Scale and zero point of an activation under `scheme`; the source model's if it already quantises the tensor.
+        Raises CannotQuantize for a tensor without a range."""
         key = (tensor, scheme.activation_key)
         if key not in self._parameters:
             root = self._roots.get(tensor, tensor)
@@ -134,20 +136,20 @@ class QdqBuilder:
         return self._parameters[key]
 
     def _free(self, block: Block, position: int, scheme: Scheme) -> bool:
-        """Whether the operator at `position` follows its predecessor with no pair between them."""
+        """Whether no pair is needed between the operator at `position` and the one before it."""
         node = self._nodes[block.operators[position]]
         if node.op_type in _FREE_TAILS:
             return self.parameters(node.output[0], scheme).at_minimum
         return position == 1 and node.op_type == "Add"  # MatMul + bias: the sum is float in ONNX Runtime's kernel
 
     def read_float(self, emitter: Emitter, tensor: str, wire: Scheme | None = None) -> str:
-        """The name under which a float operator reads `tensor`: behind its pair where int8 wrote it, or where it
-        travels under the scheme `wire`."""
+        """The name under which a float operator reads `tensor`: dequantised if int8 wrote it or it travels in the
+        scheme `wire`."""
         scheme = emitter.written.get(tensor, wire)
         return self._pair(emitter, tensor, scheme) if scheme is not None else tensor
 
     def _read_float_inputs(self, emitter: Emitter, node: onnx.NodeProto, reader: str) -> None:
-        """Let `node`, and what its subgraphs read of the graph around them, read as the plan has written it."""
+        """Make `node` and its subgraphs read each tensor as it was written: dequantised or float."""
         names = {
             tensor: self.read_float(emitter, tensor, emitter.wire.get((tensor, reader)))
             for tensor in dict.fromkeys(node_inputs(node))
@@ -157,7 +159,7 @@ class QdqBuilder:
         rename_inputs(node, names)
 
     def _copy(self, emitter: Emitter, source: str, name: str) -> str:
-        """A copy of `source` between two pairs: ONNX Runtime merges two in a row into one of a third scale."""
+        """Copy `source` to `name` between two pairs, which ONNX Runtime would merge into one with a third scale."""
         if all(node.output[0] != name for node in emitter.nodes):
             emitter.nodes.append(helper.make_node("Max", [source], [name], name=name))
         return name
@@ -169,12 +171,12 @@ class QdqBuilder:
         return self._pair(emitter, tensor, scheme, source=self._pair(emitter, tensor, written))
 
     def _pair(self, emitter: Emitter, tensor: str, scheme: Scheme, source: str | None = None) -> str:
-        """The float name behind one quantise/dequantise pair on `tensor`, adding the pair if it is new."""
+        """The name of `tensor` dequantised after a quantise/dequantise pair, which is added if it is new."""
         key = (tensor, scheme.activation_key)
         if key in emitter.pairs:
             return emitter.pairs[key]
         parameters = self.parameters(tensor, scheme)
-        # The first pair on a tensor has the plain names; another scheme's are told apart by its key.
+        # The first pair on a tensor has plain names; pairs of other schemes get their key as a suffix.
         first = emitter.named.setdefault(tensor, scheme.activation_key)
         suffix = "" if first == scheme.activation_key else "/" + "-".join(scheme.activation_key)
         before = self._producers.get(tensor)
@@ -200,7 +202,7 @@ class QdqBuilder:
         first: str | None = None
         for index, tensor in enumerate(source.input):
             if not tensor or (index and moves(source)):
-                continue  # a shape or an index, however it comes about
+                continue  # a shape or an index, constant or computed
             constant = self._initializers.get(tensor)
             if constant is None:
                 node.input[index] = self._read_int8(emitter, tensor, scheme, reader)
@@ -218,12 +220,12 @@ class QdqBuilder:
             node.input[:] = [*node.input[:2], bias]
 
     def _shift(self, operator: str, scheme: Scheme) -> np.ndarray | None:
-        """What the bias of `operator` gains in int8, float64 [output channels]."""
+        """The correction added to the bias of `operator` in int8, float64 [output channels]; None without one."""
         shift = self._shifts[scheme.calibrated].get(operator)
         return np.array(shift) if shift is not None else None
 
     def _correct_sum(self, emitter: Emitter, node: onnx.NodeProto, shift: np.ndarray | None) -> None:
-        """Let the Add behind a MatMul add `shift` besides."""
+        """Add `shift` to the constant that the Add behind a MatMul adds."""
         index = next((index for index, name in enumerate(node.input) if name in self._initializers), None)
         if shift is None or index is None:
             return
@@ -251,7 +253,7 @@ class QdqBuilder:
         """The bias of a Conv, ConvTranspose or Gemm that reads `activation` and has a bias or a shift."""
         tensor = node.input[2] if len(node.input) > 2 and node.input[2] else f"{node.name}/bias"
         values = self._bias_values(node, scheme)
-        if node.op_type == "ConvTranspose":  # its kernel is float, and so may the bias be
+        if node.op_type == "ConvTranspose":  # its kernel is float, so the bias may be float
             if self._shift(node.name, scheme) is None:
                 return tensor
             return emitter.constant(f"{tensor}/corrected-{node.name}", values.astype(np.float32))
@@ -260,14 +262,14 @@ class QdqBuilder:
         scale = (weight.scale.astype(np.float64) * scale_in).astype(np.float32)
         info = np.iinfo(np.int32)
         bias = np.clip(np.rint(values / scale), info.min, info.max).astype(np.int32)
-        # Two consumers of one bias may read inputs of different scale: the name carries the node's.
+        # Two readers of one bias may have inputs of different scale, so the name includes the node's.
         suffix = f"{scheme}-{node.name}"
         stored = emitter.constant(f"{tensor}/int32-{suffix}", bias)
         axis = bias.ndim - 1 if scale.ndim else None
         return self._dequantize(emitter, tensor, suffix, stored, scale, np.zeros(scale.shape, np.int32), axis)
 
     def _bias_values(self, node: onnx.NodeProto, scheme: Scheme) -> np.ndarray:
-        """A bias with its shift, float64."""
+        """The bias plus its correction, float64; a scalar 0 if there is neither."""
         has = len(node.input) > 2 and node.input[2]
         values = self._array(node.input[2]).astype(np.float64) if has else np.zeros(())
         shift = self._shift(node.name, scheme)
@@ -279,7 +281,7 @@ class QdqBuilder:
         axis = channel_axis(node, self._initializers[tensor]) if scheme.per_channel else None
         floor: np.ndarray | float = 0.0
         if node.op_type in ("Conv", "Gemm"):
-            # An int32 bias has scale scale_in × scale_weight; where that would overflow, the weight scale gives way.
+            # An int32 bias has scale scale_in × scale_weight; if it would overflow, the weight scale is enlarged.
             scale_in = float(self.parameters(activation, scheme).scale)
             need = np.abs(self._bias_values(node, scheme)) / (scale_in * _INT32_BIAS_LIMIT)
             floor = need if axis is not None and need.ndim == 1 else float(need.max(initial=0.0))
@@ -332,8 +334,8 @@ class QdqBuilder:
         return self._arrays[tensor]
 
     def _restore_output(self, emitter: Emitter, name: str, scheme: Scheme) -> None:
-        """A model output that int8 wrote, or that travels so, keeps its name behind the pair, so that the kernel before
-        it can fuse."""
+        """Give the dequantised tensor the name of the model output: an output that int8 wrote, or that travels as int8,
+        is then written by the pair, with which the kernel before it can fuse."""
         behind = self._pair(emitter, name, scheme)
         renamed = {name: f"{name}/float", behind: name}
         for node in emitter.nodes:
@@ -364,10 +366,10 @@ def _without_weights(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def channel_axis(node: onnx.NodeProto, weight: onnx.TensorProto) -> int | None:
-    """The axis of output channels, where ONNX Runtime's kernels take one scale an entry."""
+    """The axis of output channels if ONNX Runtime's kernels take a scale per channel; otherwise None."""
     if node.op_type == "Conv":
         return 0
-    if node.op_type == "ConvTranspose":  # [input channels, output channels of a group, ...]: groups share scales
+    if node.op_type == "ConvTranspose":  # [input channels, output channels per group, ...]: groups share scales
         return 1
     if node.op_type == "MatMul":
         return 1 if len(weight.dims) == 2 else None

@@ -1,8 +1,8 @@
 """Calibration: the range of every activation over the calibration inputs. Does not turn ranges into scales.
 
-The extremes are reduced where they arise, so nothing is held of one sample but its extremes; histograms are ONNX
-Runtime's own. A tensor that masks (its values reach −3.4e38 or −∞, say) has no range: a step of it would be larger
-than all that it masks.
+Minima and maxima are computed inside the model, so only they are held for each sample; histograms are ONNX Runtime's.
+A tensor that serves as a mask (its values reach −3.4e38 or −∞, for instance) gets no range: one int8 step of it would
+exceed all other values.
 """
 
 import contextlib
@@ -23,19 +23,22 @@ from taglio.model.observe import observe
 from taglio.quantize.scheme import Calibration
 from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session, run_session
 
-# ONNX Runtime's own settings of its two histogram methods.
+# ONNX Runtime's default settings of its two histogram methods.
 _BINS = {"entropy": 128, "percentile": 2048}
 _PERCENTILE = 99.999
-# Beyond this a value is a mask or an overflow, not a quantity.
+# A value beyond this is a mask or an overflow, not data.
 _MASK = 1e30
 _LOWEST, _HIGHEST = "taglio/lowest/", "taglio/highest/"
 
 
 @dataclass(frozen=True, slots=True)
 class Ranges:
-    """Lowest and highest value per tensor name, as the calibration method sees them; `without` says of a tensor that
-    has no range why. `rounded` are the weights of an operator, a byte each, where they are not the nearest integers
-    (repair/rounding.py); `shifts` is what its bias gains in int8, per output channel (repair/bias.py)."""
+    """Lowest and highest value by tensor name, according to the calibration method.
+
+    `without` gives the reason by tensor that has no range. By operator, `rounded` are its int8 weights, a byte each, if
+    they are not the nearest integers (repair/rounding.py), and `shifts` is the correction of its bias, per output
+    channel (repair/bias.py).
+    """
 
     method: Calibration
     data_sha256: str
@@ -45,7 +48,7 @@ class Ranges:
     rounded: dict[str, bytes] = field(default_factory=dict)
 
     def check(self) -> None:
-        """Raise ValueError for a range that is none."""
+        """Raises ValueError for a range whose low end exceeds its high end."""
         require(all(low <= high for low, high in self.low_high.values()), "a range ends before it begins")
 
 
@@ -57,10 +60,11 @@ def calibrate(
     *,
     room_bytes: float | None = None,
 ) -> Ranges:
-    """Run the model over `dataset`, one sample at a time so that memory does not grow with it. Histograms see as many
-    tensors of a sample at once as fit into `room_bytes` (None: all), and the model runs again for the others.
+    """The ranges of the model's float tensors over `dataset`.
 
-    Raises BadData for a sample that ONNX Runtime cannot run.
+    The model runs one sample at a time, so memory does not grow with the dataset. Histograms are collected for as many
+    tensors at once as fit into `room_bytes` (None: all); the model runs again for the others. `progress` gets (done,
+    total). Raises BadData for a sample that ONNX Runtime cannot run.
     """
     total = len(dataset.samples)
     seen = _extremes(model, dataset, progress if method == "minmax" else None)
@@ -82,7 +86,7 @@ def calibrate(
 
 
 def _groups(model: Model, dataset: Dataset, names: list[str], room_bytes: float | None) -> list[list[str]]:
-    """`names` in groups whose tensors, four bytes a value, fit into `room_bytes` together in the largest sample."""
+    """`names` in groups whose tensors, at four bytes per value, fit into `room_bytes` for the largest sample."""
     if room_bytes is None:
         return [names]
     sizes = dict.fromkeys(names, 0)
@@ -107,14 +111,14 @@ def _why_none(low: float, high: float) -> str:
     if not low <= high:
         return "is not a number on some of the data"
     if max(-low, high) >= _MASK:
-        return f"reaches {low if -low >= _MASK else high:.3g}, as masks do: no step of int8 holds that beside others"
+        return f"reaches {low if -low >= _MASK else high:.3g}, as masks do: too far for int8 to keep other values apart"
     return ""
 
 
 def _extremes(
     model: Model, dataset: Dataset, progress: Callable[[int, int], None] | None
 ) -> dict[str, tuple[float, float]]:
-    """The lowest and the highest value of every float tensor; +∞ and −∞ of one that is always empty."""
+    """The lowest and highest value of every float tensor; +∞ and −∞ for a tensor that is always empty."""
     names = float_tensors(model)
     nodes, wanted = [], []
     for prefix, kind in ((_LOWEST, "ReduceMin"), (_HIGHEST, "ReduceMax")):
@@ -131,7 +135,7 @@ def _extremes(
 
 
 def float_tensors(model: Model) -> list[str]:
-    """The float32 tensors that are inputs or written by an operator; ONNX Runtime says so of those without a type."""
+    """The float32 tensors that are inputs or written by an operator; ONNX Runtime is asked for types the file lacks."""
     graph = model.proto.graph
     types = {value.name: value.type for value in (*graph.value_info, *graph.output, *graph.input)}
     names = [value.name for value in graph.input] + [name for node in graph.node for name in node.output if name]
@@ -156,7 +160,7 @@ def _tensors(model: Model, dataset: Dataset, names: Sequence[str]) -> Iterator[M
 def _run(
     model: Model, dataset: Dataset, nodes: Sequence[onnx.NodeProto], wanted: Sequence[str]
 ) -> Iterator[list[np.ndarray]]:
-    if not wanted:  # of no names ONNX Runtime makes all outputs
+    if not wanted:  # without names ONNX Runtime would compute all outputs
         yield from ([] for _ in dataset.samples)
         return
     session = open_session(_with_outputs(model.proto, nodes, wanted), _PLAIN, label=model.name)

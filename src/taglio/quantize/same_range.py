@@ -1,7 +1,7 @@
-"""Which tensors share a range: what only moved, and what a Concat joins where that costs little. Does not calibrate.
+"""Tensors that share a range: moved tensors, and inputs of a Concat where that costs little. Does not calibrate.
 
-ONNX Runtime's QLinearConcat copies an input that has its output's scale and looks every value up otherwise: on
-yolo11n-seg in int8 the copies save 4 % of the whole model's time. OpenVINO's quantiser unifies these scales too.
+ONNX Runtime's QLinearConcat copies an input that has the scale of its output, and otherwise converts every value by a
+table: on yolo11n-seg in int8 the copies save 4 % of the model's time. OpenVINO's quantiser unifies these scales too.
 """
 
 from collections.abc import Mapping
@@ -10,12 +10,12 @@ import onnx
 
 from taglio.model.operators import moves
 
-# A tensor may lose this many of its quantisation steps to the wider range: less than one bit.
+# A tensor's steps may become at most this much coarser by sharing a range: one bit.
 _COARSER = 2.0
 
 
 def range_roots(proto: onnx.ModelProto) -> dict[str, str]:
-    """For every activation that only moved, the tensor that first held its values; a constant's move is a root."""
+    """Moved activation -> the tensor that first held its values. A moved constant counts as first."""
     constants = {tensor.name for tensor in proto.graph.initializer}
     roots: dict[str, str] = {}
     for node in proto.graph.node:
@@ -26,7 +26,8 @@ def range_roots(proto: onnx.ModelProto) -> dict[str, str]:
 
 
 def share_ranges(proto: onnx.ModelProto, low_high: Mapping[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:
-    """`low_high` with inputs and output of a Concat at their common range, but for those it would make too coarse."""
+    """`low_high` with a common range for the inputs and output of a Concat, except inputs that it would make too
+    coarse."""
     roots = range_roots(proto)
     group = {name: [name] for name in low_high}
     for node in proto.graph.node:
@@ -48,5 +49,5 @@ def _common(members: list[str], low_high: Mapping[str, tuple[float, float]]) -> 
 
 
 def _width(low: float, high: float) -> float:
-    """Of the range that is quantised, which always holds zero."""
+    """The width of the quantised range, which always includes zero."""
     return max(high, 0.0) - min(low, 0.0)

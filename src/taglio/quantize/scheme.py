@@ -1,4 +1,4 @@
-"""How int8 is done. One `Scheme` value travels through calibration, error, profile, build and run."""
+"""How int8 is done: one `Scheme` value, which calibration, error, profile, build and run share."""
 
 import re
 from collections.abc import Collection
@@ -13,17 +13,19 @@ Symmetry = Literal["asymmetric", "symmetric", "restricted"]
 Calibration = Literal["minmax", "entropy", "percentile"]
 Repair = Literal["ranges", "rounding", "bias"]
 
-# In the order in which they are made: each starts from what those before it found (quantize/repair).
+# In the order in which they are applied: each starts from the results of those before it (quantize/repair).
 REPAIRS: tuple[Repair, ...] = ("ranges", "rounding", "bias")
 
 
 @dataclass(frozen=True, slots=True)
 class Scheme:
-    """Static int8. `restricted` activations put the zero point at the type's minimum where the tensor is never
-    negative and in its middle otherwise (as ActivationRestrictedAsymmetric does in ONNX Runtime, here for either type).
+    """Static int8.
 
-    `reduced_range` gives weights 7 bits, for processors without VNNI, whose u8×s8 sums saturate at 16 bits. So do
-    those of s8×s8, which ONNX Runtime computes as u8×s8.
+    `restricted` activations have their zero point at the type's minimum if the tensor is never negative, and in its
+    middle otherwise (ONNX Runtime's ActivationRestrictedAsymmetric, here for both types).
+
+    `reduced_range` gives weights 7 bits, for processors without VNNI: their 16-bit sums of u8×s8 products saturate, and
+    so do those of s8×s8, which ONNX Runtime computes as u8×s8.
     """
 
     format: Format = "qdq"
@@ -51,24 +53,24 @@ class Scheme:
 
     @property
     def may_saturate(self) -> bool:
-        """Whether sums of its products may not fit 16 bits, where the processor adds pairs of them in 16."""
+        """Whether sums of two products may overflow 16 bits, on processors that add them in 16 bits."""
         return self.weight == "s8" and not self.reduced_range
 
     @property
     def calibrated(self) -> str:
-        """Under which name its calibration is kept: repairs depend on the whole scheme, ranges on their method."""
+        """The key of its calibration: the whole scheme if it has repairs, which depend on it; else the method."""
         return str(self) if self.repairs else self.calibration
 
     @property
     def activation_key(self) -> tuple[ActivationType, Symmetry, str]:
-        """What two neighbours must share for one int8 tensor to serve both."""
+        """What two neighbouring blocks must have in common to share one int8 tensor."""
         return (self.activation, self.activation_symmetry, self.calibrated)
 
 
 _SHORT: dict[Symmetry, str] = {"asymmetric": "asym", "symmetric": "sym", "restricted": "restr"}
 
-# What --scheme auto measures: the forms that ONNX Runtime's x86 and Arm kernels are known to favour. Weights per tensor
-# are a few per cent faster than per channel, and worse.
+# What --scheme auto measures: schemes for which ONNX Runtime has fast x86 and Arm kernels. Weights per tensor are a few
+# per cent faster than per channel, and less accurate.
 AUTO_SCHEMES: tuple[Scheme, ...] = (
     Scheme(activation_symmetry="asymmetric"),
     Scheme(activation_symmetry="asymmetric", per_channel=False),
@@ -81,7 +83,7 @@ DEFAULT_SCHEME = AUTO_SCHEMES[0]
 
 
 def with_repairs(scheme: Scheme, names: Collection[str]) -> Scheme:
-    """`scheme` with these repairs as well. Raises BadOption for one that is none."""
+    """`scheme` with these repairs added. Raises BadOption for an unknown repair."""
     for name in names:
         if name not in REPAIRS:
             raise BadOption(f'repair "{name}" is none of {", ".join(REPAIRS)}')
@@ -89,7 +91,7 @@ def with_repairs(scheme: Scheme, names: Collection[str]) -> Scheme:
 
 
 def parse_scheme(text: str) -> Scheme:
-    """Read the form that `str(scheme)` writes, in any order: `qdq-u8s8-sym-pc-rr-entropy`. Raises BadOption."""
+    """Parse what `str(scheme)` writes, in any order, such as `qdq-u8s8-sym-pc-rr-entropy`. Raises BadOption."""
     fields: dict[str, object] = {}
     repairs = set[str]()
     for token in re.split(r"[-:,]", text.strip().lower()):

@@ -1,13 +1,13 @@
-"""Which blocks cannot be int8 after all, found by trying. Plans nothing.
+"""Find candidate blocks that cannot be int8, by their ranges and by running them. Plans nothing.
 
-1. A block that reads or writes a tensor without a range (a mask of −3.4e38, say) stays float.
-2. So does one that writes what a Softmax reads where one step of int8 would be more than the softmax can tell apart:
-   scores beside a mask of −10000.
-3. So does a Concat whose output's range would leave one of its inputs a sixteenth of the steps, or less: boxes of 0 to
-   640 beside scores of 0 to 1.
+1. A block that reads or writes a tensor without a range (such as a mask of −3.4e38) stays float.
+2. So does a block that writes the input of a Softmax, if one int8 step would be too coarse for the Softmax: for
+   instance scores beside a mask of −10000.
+3. So does a Concat if its output's range would leave an input a sixteenth of the steps or fewer: for instance boxes of
+   0 to 640 beside scores of 0 to 1.
 4. So does every block under an opset for which ONNX Runtime has no QuantizeLinear.
-5. All others together are loaded and run. Where ONNX Runtime refuses the file, or its int8 kernels answer far from what
-   the same pairs give without fusion, the blocks to blame are found by bisection, and stay float.
+5. All others are loaded and run together. If ONNX Runtime refuses the file, or its int8 kernels differ too much from
+   the same pairs without fusion, the blocks to blame are found by bisection and stay float.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,11 +25,10 @@ from taglio.quantize.ranges import Ranges
 from taglio.quantize.scheme import Scheme
 from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session, run_session, sums_saturate, version
 
-# exp(−1) is 0.37: scores that far apart are different answers, and a coarser step merges them.
+# exp(−1) is 0.37: scores this far apart give different answers, and a coarser step merges them.
 _SOFTMAX_STEP = 1.0
 _COARSEST = 16.0
-# An int8 kernel rounds some values to the neighbouring step; one that is wrong is off by many times the error that its
-# pairs alone make.
+# A correct int8 kernel may round to the neighbouring step; a wrong one is off by many times the error of unfused pairs.
 _TIMES, _SLACK = 4.0, 0.02
 
 
@@ -46,9 +45,9 @@ def unusable(
 ) -> dict[str, str]:
     """The candidate blocks of `graph` that cannot be int8 under `scheme`, each with the reason. `feed` is one sample.
 
-    Unless `thorough`, it is only tried whether all in their whole form load and run.
+    Unless `thorough`, blocks are only checked to load and run in their whole form; answers are not compared.
 
-    Raises BadModel or BadData where the float model itself cannot be loaded or run.
+    Raises BadModel or BadData if the float model itself cannot be loaded or run.
     """
     reasons = _without_quantizer(model, graph) or _by_range(model, graph, ranges, scheme)
     candidates = [block for block in graph.candidates() if block.name not in reasons]
@@ -66,7 +65,10 @@ def unusable(
 
 
 def culprits(blocks: Sequence[Block], failure: Callable[[Sequence[Block]], str]) -> dict[str, str]:
-    """The blocks without which `failure` has nothing to say, each with what it said; log2(n) trials for each."""
+    """The blocks to remove so that the rest passes, each with what `failure` says of it; log2(n) trials per block.
+
+    `failure` returns the reason why some blocks fail together, or "".
+    """
     rest, passed = list(blocks), 0
     found: dict[str, str] = {}
     while reason := failure(rest):
@@ -84,7 +86,7 @@ def culprits(blocks: Sequence[Block], failure: Callable[[Sequence[Block]], str])
 
 
 class _Trial:
-    """All of some blocks in one precision: whether ONNX Runtime loads that, and answers as the pairs alone do."""
+    """Tries blocks together in one precision: does ONNX Runtime load them, and answer as with unfused pairs?"""
 
     def __init__(
         self,
@@ -102,7 +104,7 @@ class _Trial:
         self._float = self._run(model.proto, options) if compare else []
 
     def failure(self, blocks: Sequence[Block]) -> str:
-        """What goes wrong with `blocks` in int8, or ""."""
+        """What fails with `blocks` in int8, or ""."""
         built = self._builder.build({block.name: self._precision for block in blocks})
         try:
             fused = self._run(built, self._options)
@@ -125,13 +127,14 @@ class _Trial:
 
 
 def _cause(error: Exception) -> str:
-    """ONNX Runtime's own words, without what every refusal of ours puts before them."""
+    """ONNX Runtime's message, without taglio's text in front of it."""
     return str(error).rpartition("cannot load it: ")[2].rpartition("cannot run these inputs: ")[2][:160]
 
 
 def _distance(reference: object, value: object) -> float:
-    """Relative L2 over what is finite in `reference`; infinite where the shape or what is finite differs. Outputs that
-    are not float follow from those that are; of a sequence the worst member counts."""
+    """Relative L2 distance over the finite values of `reference`; infinite if shapes differ or `value` is not finite
+    there. Outputs that are not float count as 0, since they follow from others; a sequence counts by its worst
+    member."""
     if isinstance(reference, (list, tuple)):
         if not isinstance(value, (list, tuple)) or len(reference) != len(value):
             return float("inf")
@@ -167,7 +170,7 @@ def _by_range(model: Model, graph: Graph, ranges: Ranges, scheme: Scheme) -> dic
         except CannotQuantize:
             continue
         if step >= _SOFTMAX_STEP:
-            reason = f"a Softmax reads {flow.name}, and a step of int8 is {step:.3g} there: it would see no difference"
+            reason = f"a Softmax reads {flow.name}, where an int8 step is {step:.3g}: too coarse for it"
             writers = [name for name in (flow.producer, *flow.moves) if name]
             reasons |= {name: reason for name in writers if graph.block(name).quantizable}
     return reasons | _coarse_joins(graph, builder, scheme, reasons)
@@ -184,7 +187,7 @@ def _coarse_joins(graph: Graph, builder: QdqBuilder, scheme: Scheme, known: Mapp
             alone = float(builder.parameters(name, scheme).scale)
             if 0.0 < alone * _COARSEST <= joined:
                 reasons[block.name] = (
-                    f"joined, {name} would have {256 * alone / joined:.2g} of 256 steps: {block.outputs[0]} has "
+                    f"input {name} would have {256 * alone / joined:.2g} of 256 steps: output {block.outputs[0]} has "
                     f"{joined / alone:.0f} times its range"
                 )
     return reasons

@@ -1,1 +1,1 @@
-"""What runs a model on a device. One module per runtime; nothing here plans or measures."""
+"""Runtimes, which run a model on a device: one module each. Nothing here plans or measures."""

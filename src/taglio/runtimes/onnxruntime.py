@@ -1,4 +1,4 @@
-"""ONNX Runtime sessions on the CPU: options fixed in one value, errors in one line. Does not time anything."""
+"""ONNX Runtime sessions: options in one value, errors in one line. Times nothing."""
 
 import threading
 from collections.abc import Mapping, Sequence
@@ -48,11 +48,12 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class SessionOptions:
-    """How a session is opened. `spinning` keeps idle threads busy-waiting: faster alone, ruinous in company.
+    """How a session is opened.
 
-    `providers` are ONNX Runtime's, the first that can run an operator gets it. `runtime` is what sessions that are
-    timed are of (see session.py); this module opens ONNX Runtime's whatever it says. `stretches` divide a model where
-    the runtime computes in more than one precision.
+    `spinning` lets idle threads busy-wait: faster on a dedicated machine, very slow on a shared one. `providers` are
+    ONNX Runtime's; an operator goes to the first that can run it. `runtime` names the place for callers that choose one
+    (see session.py); this module always opens ONNX Runtime. `stretches` divide a model for a runtime that computes in
+    more than one precision.
     """
 
     threads: int
@@ -64,7 +65,7 @@ class SessionOptions:
 
 
 def providers_for(device: str) -> tuple[str, ...]:
-    """Providers for "cpu", "cuda", or "auto": CUDA where this ONNX Runtime offers it. Raises BadOption without it."""
+    """Providers for "cpu", "cuda", or "auto" (CUDA if available). Raises BadOption for "cuda" if it is not."""
     offered = ort.get_available_providers()
     if device == "cpu" or (device == "auto" and CUDA not in offered):
         return PROVIDERS
@@ -82,7 +83,7 @@ def version() -> str:
 
 @cache
 def sums_saturate() -> bool:
-    """Whether 16-bit sums of u8×s8 products lose their high part on this processor, as on x86 before VNNI. Measured."""
+    """Whether 16-bit sums of u8×s8 products saturate on this processor, as on x86 before VNNI: found by computing."""
     depth, size = 32, 16
     node = helper.make_node("MatMulInteger", ["a", "b"], ["y"])
     given = [
@@ -109,10 +110,10 @@ def open_session(
     """Open `model` on the providers of `options`; with `save_optimized` the graph that will run is written there, and
     with `save_weights` its weights beside it.
 
-    What refers to weights in files is here to be looked at, not to be timed: they are used where they are, and not
-    packed a second time as kernels like them. A file is opened as it is deployed.
+    For a message that refers to weights in files, kernels use these weights without repacking them, which saves memory
+    but is slower: open the file's path to time it as it is deployed.
 
-    Raises BadModel, naming `label`, when ONNX Runtime refuses the model.
+    Raises BadModel, naming `label`, if ONNX Runtime refuses the model.
     """
     config = ort.SessionOptions()
     config.graph_optimization_level = _LEVELS[options.optimization]
@@ -150,10 +151,10 @@ def run_session(
     *,
     limit_s: float | None = None,
 ) -> list[np.ndarray]:
-    """Outputs of one inference; all of them where none is named.
+    """The named outputs of one inference (all if none is named).
 
-    Raises BadData, naming `label`, for values that the model cannot run on, and MeasurementFailed for a run that is not
-    over after `limit_s`.
+    Raises BadData, naming `label`, for values that the model cannot run on, and MeasurementFailed for a run that takes
+    longer than `limit_s` seconds (None: no limit).
     """
     options, late = ort.RunOptions(), threading.Event()
 
@@ -170,7 +171,7 @@ def run_session(
     except Exception as error:  # ONNX Runtime's exceptions share no useful base class
         if late.is_set():
             raise MeasurementFailed(
-                f"{label}: one inference is not over after {limit_s:.0f} s: check its loops"
+                f"{label}: one inference did not end within {limit_s:.0f} s: check the model's loops"
             ) from None
         raise BadData(f"{label}: ONNX Runtime cannot run these inputs: {one_line(error, 300)}") from None
     finally:

@@ -1,8 +1,8 @@
-"""OpenVINO on the CPU as a runtime for components: the same files, another engine. Does not time anything.
+"""OpenVINO sessions on the CPU, opening the same files as ONNX Runtime. Times nothing.
 
-OpenVINO is an extra and is loaded when a session is opened. Its float parts compute in float32, as ONNX Runtime's do,
-or in bfloat16 where the options name that place; which of them it would choose by itself depends on the processor. One
-compiled model computes in one of them, so a model that mixes them is compiled in stretches that run one after another.
+OpenVINO is an optional extra, imported when a session is opened. Float parts compute in float32, as in ONNX Runtime, or
+in bfloat16 if the options name that place; OpenVINO's own default depends on the processor. A compiled model computes
+in one precision, so a model that mixes both is compiled in stretches that run one after another.
 """
 
 import importlib
@@ -18,15 +18,15 @@ from taglio.runtimes.onnxruntime import SessionOptions, Stretch
 
 NAME = "openvino"
 BF16 = "openvino-bf16"
-# Stretches of the model in bfloat16, the others in float32.
+# Some stretches of the model compute in bfloat16, the others in float32.
 MIXED = "openvino-mixed"
 _HINTS = {NAME: "f32", BF16: "bf16"}
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One node of a compiled graph: its kind, the names of the model's operators that it was made of, and the part
-    that its first input comes from (empty: none)."""
+    """One node of a compiled graph: its kind, the names of the model's operators that were fused into it, and the part
+    that writes its first input ("" for none)."""
 
     name: str
     kind: str
@@ -35,7 +35,7 @@ class Part:
 
 
 class OpenVinoSession:
-    """A compiled model behind the calls of a session."""
+    """A compiled model with the interface of a session."""
 
     def __init__(self, compiled: Any) -> None:
         self._compiled = compiled
@@ -50,19 +50,20 @@ class OpenVinoSession:
         return [np.array(results[port]) for port in ports]
 
     def flow(self, known: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Values of all outputs by name, from a feed that may hold more than the inputs; they are the session's own
-        memory, until its next run."""
+        """Values of all outputs by name, from a feed that may hold more than the inputs. They are not copied: the next
+        run overwrites them."""
         feed = {port: known[name] for port in self._compiled.inputs for name in port.get_names() if name in known}
         results = self._request.infer(feed, share_inputs=True, share_outputs=True)
         return {name: results[port] for name, port in self._ports.items()}
 
     @property
     def precision(self) -> str:
-        """What float parts compute in, as the compiled model says it: f32, bf16 or f16. A hint is no promise."""
+        """The precision of float parts as the compiled model reports it: f32, bf16 or f16. It may differ from the
+        hint."""
         return str(self._compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name())
 
     def parts(self) -> list[Part]:
-        """The compiled graph."""
+        """The nodes of the compiled graph, in execution order."""
         return [_part(node) for node in self._compiled.get_runtime_model().get_ordered_ops()]
 
     def seconds(self) -> dict[str, float]:
@@ -71,20 +72,20 @@ class OpenVinoSession:
 
 
 class ChainedSession:
-    """Compiled stretches of one model, run one after another, behind the calls of a session."""
+    """Compiled stretches of one model, run one after another, with the interface of a session."""
 
     def __init__(self, outputs: Sequence[str], stretches: Sequence[OpenVinoSession]) -> None:
         self._outputs, self.stretches = tuple(outputs), tuple(stretches)
 
     def run(self, output_names: Sequence[str] | None, input_feed: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        """As OpenVinoSession's. Between stretches tensors are not copied."""
+        """As OpenVinoSession.run. Tensors between stretches are not copied."""
         known = dict(input_feed)
         for each in self.stretches:
             known |= each.flow(known)
         return [np.array(known[name]) for name in (self._outputs if output_names is None else output_names)]
 
     def parts(self) -> list[Part]:
-        """The compiled graphs, one behind the other; names that OpenVINO gives may repeat and are numbered."""
+        """The nodes of all stretches in order; names are prefixed with the stretch's number, since they may repeat."""
         return [
             replace(part, name=f"{index}:{part.name}", source=f"{index}:{part.source}")
             for index, each in enumerate(self.stretches)
@@ -101,16 +102,16 @@ class ChainedSession:
 
 
 def version() -> str:
-    """OpenVINO's version string. Raises BadOption where it is not installed."""
+    """OpenVINO's version string. Raises BadOption if it is not installed."""
     return str(_openvino().__version__).partition("-")[0]
 
 
 def open_session(path: Path, options: SessionOptions, *, counters: bool = False) -> OpenVinoSession | ChainedSession:
-    """Compile the model at `path` for the CPU with `options.threads`; with `counters` runs are timed part by part. In
-    MIXED it is divided at the outputs of `options.stretches`.
+    """Compile the model at `path` for the CPU with `options.threads`; with `counters`, runs are timed part by part. In
+    the place MIXED the model is divided at the outputs of `options.stretches`.
 
-    OpenVINO has no optimisation levels and does not spin: those options do not apply. Raises BadOption where OpenVINO
-    is not installed, BadModel where it refuses the model.
+    OpenVINO has no optimisation levels and does not spin: those options do not apply. Raises BadOption if OpenVINO is
+    not installed, BadModel if it refuses the model.
     """
     core = _openvino().Core()
     fixed = {"INFERENCE_NUM_THREADS": options.threads, "PERF_COUNT": counters}
@@ -131,8 +132,8 @@ def open_session(path: Path, options: SessionOptions, *, counters: bool = False)
 
 
 def divided(model: Any, stretches: Sequence[Stretch]) -> list[Any]:
-    """The openvino.Model of each stretch. A tensor that crosses becomes an output of the one that computes it and an
-    input, of the same name, of those that read it."""
+    """The openvino.Model of each stretch. A tensor between stretches becomes an output of the stretch that computes it
+    and an input, with the same name, of those that read it."""
     operators = importlib.import_module("openvino").opset13
     pieces, crossing = list[Any](), list[str]()
     for stretch in stretches:
@@ -166,14 +167,14 @@ def _behind(ends: Sequence[Any]) -> set[str]:
 
 
 def properties(place: str) -> dict[str, str]:
-    """OpenVINO's own names and values for what a place fixes; threads are the caller's, and the precision that of each
-    stretch where it is mixed."""
+    """The OpenVINO properties that a place fixes, by name. The caller adds the threads and, in MIXED, the precision of
+    each stretch."""
     hint = {} if place == MIXED else {"INFERENCE_PRECISION_HINT": _HINTS.get(place, "f32")}
     return {"PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": "1", **hint}
 
 
 def capabilities() -> list[str]:
-    """What OpenVINO says that this processor computes in, such as FP32, BF16, INT8."""
+    """The number types that OpenVINO reports for this processor, such as FP32, BF16, INT8."""
     return [str(each) for each in _openvino().Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")]
 
 

@@ -1,9 +1,9 @@
-"""Which places this machine has: runtimes, with what their float parts compute in. Found by trying; times nothing.
+"""Find, by trying, which places (runtimes and the precision of their float parts) work on this machine. Times nothing.
 
-A place is named after its runtime: `onnxruntime`, `openvino` (float32) and `openvino-bf16`; `openvino-mixed` is both of
-the last in stretches of one model, and works where they do. Each is tried on a small
-network once in a process: it must open it, compute in the precision that it is named after, and answer as ONNX Runtime
-does in float32, but for rounding.
+A place is named after its runtime: `onnxruntime`, `openvino` (float32) and `openvino-bf16`. `openvino-mixed` combines
+the last two in stretches of one model, and works if both do. Each place is tried on a small network once per process:
+it must open the network, compute in the precision of its name, and answer as ONNX Runtime does in float32, apart from
+rounding.
 """
 
 from functools import cache
@@ -20,7 +20,7 @@ from taglio.runtimes.session import RUNTIMES, opener
 from taglio.scratch import scratch
 
 AUTO = "auto"
-# The relative L2 distance from float32 that rounding explains; bfloat16 keeps eight bits of a value.
+# The relative L2 distance from float32 that rounding explains; bfloat16 has eight significant bits.
 _ROUNDING = {BF16: 0.02}
 _LEAST_ROUNDING = 1e-4
 
@@ -32,7 +32,7 @@ def here() -> tuple[str, ...]:
 
 @cache
 def refusal(place: str) -> str:
-    """Why `place` does not work on this machine; "" where it does."""
+    """Why `place` does not work on this machine, or "" if it does."""
     if place == onnxruntime.NAME:
         return ""
     if place == MIXED:
@@ -51,21 +51,21 @@ def refusal(place: str) -> str:
         (wanted,) = run_session(open_session(_trial(), SessionOptions(1)), ["y"], feed, "a trial")
     except TaglioError as error:
         return one_line(error)
-    except Exception as error:  # another version's calls may fail in any way
+    except Exception as error:  # another version of OpenVINO may fail in any way
         return f"{place} {openvino.version()} failed on a small network: {one_line(error, 200)}"
     return misfit(place, found, wanted)
 
 
 def require_here(place: str, what: str) -> None:
-    """Raises BadOption where `what` asks for a place that this machine does not have."""
+    """Raises BadOption, naming `what`, if `place` does not work on this machine."""
     opener(place)
     reason = refusal(place)
     if reason:
-        raise BadOption(f"{what} runs in {place}: {reason}")
+        raise BadOption(f"{what} needs {place}: {reason}")
 
 
 def misfit(place: str, found: np.ndarray, wanted: np.ndarray) -> str:
-    """What is wrong with the answer that `place` found in place of float32's; "" where rounding explains it."""
+    """What is wrong with the answer `found` of `place`, given float32's `wanted`; "" if rounding explains it."""
     if found.shape != wanted.shape or not np.isfinite(found).all():
         return f"{place} computes wrongly here: a small network gives {found.shape} instead of {wanted.shape}, or NaN"
     distance = float(np.linalg.norm(found.astype(np.float64) - wanted) / np.linalg.norm(wanted.astype(np.float64)))
@@ -80,7 +80,7 @@ def _told() -> str:
 
 
 def _trial() -> onnx.ModelProto:
-    """Convolution, activation, a product of matrices: what networks spend their time on."""
+    """A network of a convolution, an activation and a matrix product, on which networks spend most of their time."""
     rng = np.random.default_rng(0)
     weights = {
         "w": rng.standard_normal((8, 4, 3, 3)) / 6.0,

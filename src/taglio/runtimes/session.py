@@ -1,4 +1,4 @@
-"""What a model that is ready to run offers, whichever runtime holds it; which runtimes there are."""
+"""The interface of a loaded model in any runtime, and the table of runtimes."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -14,7 +14,7 @@ from taglio.runtimes.onnxruntime import SessionOptions
 
 
 class Session(Protocol):
-    """A loaded model. ONNX Runtime's own sessions are of this form."""
+    """A loaded model. ONNX Runtime's own sessions have this interface."""
 
     def run(self, output_names: Sequence[str] | None, input_feed: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         """Values of the outputs named (None: of all) for one feed by input name."""
@@ -32,7 +32,7 @@ def _open_openvino(place: str, path: Path, options: SessionOptions) -> Session:
     return openvino.open_session(path, replace(options, runtime=place))
 
 
-# By the name of a place: a runtime, with what its float parts compute in where that is not float32.
+# Place -> how it opens a model. A place is a runtime, with the precision of its float parts if not float32.
 RUNTIMES: dict[str, Open] = {
     onnxruntime.NAME: _open_onnxruntime,
     openvino.NAME: partial(_open_openvino, openvino.NAME),
@@ -42,18 +42,18 @@ RUNTIMES: dict[str, Open] = {
 
 
 def opener(runtime: str) -> Open:
-    """How `runtime` opens a model. Raises BadOption for one that taglio does not know."""
+    """The function that opens a model in `runtime`. Raises BadOption for an unknown runtime."""
     if runtime not in RUNTIMES:
         raise BadOption(f"no runtime {runtime}: choose {' or '.join(RUNTIMES)}")
     return RUNTIMES[runtime]
 
 
 def package(runtime: str) -> str:
-    """The package that `runtime` is of."""
+    """The name of the package that provides `runtime`."""
     return openvino.NAME if runtime.startswith(openvino.NAME) else runtime
 
 
 def runtime_version(runtime: str) -> str:
-    """Version of a runtime. Raises BadOption for one that is unknown or not installed."""
+    """The version of a runtime. Raises BadOption if it is unknown or not installed."""
     opener(runtime)
     return onnxruntime.version() if runtime == onnxruntime.NAME else openvino.version()

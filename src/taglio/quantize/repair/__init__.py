@@ -1,5 +1,6 @@
-"""What makes int8 better at the same speed, from calibration samples. Does not choose which repairs to use.
+"""Repairs: lower the error of int8 at the same speed, using calibration samples. Does not choose which repairs to use.
 
-Each repair (`scheme.REPAIRS`) is a function from the float model and its ranges to other ranges or biases. They are
-values of the calibration, so that whatever builds an int8 block — switchable graph, builder, checker — sees the same.
+Each repair (`scheme.REPAIRS`) is a function from the float model and its ranges to new ranges, weights or biases. They
+are stored with the calibration, so that everything that builds an int8 block (switchable graph, builder, checker) uses
+the same.
 """

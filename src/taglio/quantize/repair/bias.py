@@ -1,11 +1,11 @@
-"""Bias correction (Nagel et al., ICCV 2019): what int8 adds to the mean of each output channel, its bias takes off.
+"""Bias correction (Nagel et al., ICCV 2019): subtract from the bias what int8 adds to the mean of each output channel.
 
 1. A Conv, ConvTranspose or Gemm without a bias gets one, which its int8 kernel adds at no cost.
-2. A MatMul is corrected in the constant that the Add of its block adds; one without stays as it is.
-3. So does a Gemm whose `alpha` or `beta` scales its terms.
+2. For a MatMul the constant in the Add of its block is corrected; a MatMul without an Add stays as it is.
+3. A Gemm with `alpha` or `beta` other than 1 stays as it is.
 
-The mean is over the calibration samples, of every operator by itself with float inputs: the correction holds whatever
-else is in int8.
+The mean is over the calibration samples. Each operator is measured alone, with float inputs, so the correction does not
+depend on which other blocks are in int8.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +25,7 @@ from taglio.quantize.scheme import Scheme
 from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session, run_session
 
 _APART = "apart/"
-_AXES_ARE_INPUTS = 18  # of ReduceMean, from this opset on
+_AXES_ARE_INPUTS = 18  # ReduceMean takes its axes as an input from this opset on
 
 
 def shifts(
@@ -36,8 +36,10 @@ def shifts(
     samples: Sequence[Mapping[str, np.ndarray]],
     progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, tuple[float, ...]]:
-    """What each operator's bias gains under `scheme`, by operator, per output channel. Empty where ONNX Runtime cannot
-    run all of them beside the float model."""
+    """Operator -> the correction of its bias under `scheme`, per output channel.
+
+    Empty if ONNX Runtime cannot run all int8 operators beside the float model. `progress` gets (done, total).
+    """
     builder = QdqBuilder(model, graph, {scheme.calibrated: ranges})
     emitter, wanted = Emitter(), dict[str, str]()
     weights = model.initializers()
@@ -77,7 +79,7 @@ def shifts(
 
 
 def _corrected(model: Model, block: Block, weights: Mapping[str, onnx.TensorProto]) -> onnx.NodeProto | None:
-    """The operator of `block` that is corrected, by the rules above."""
+    """The operator of `block` to correct by the rules above; None if there is none."""
     nodes = {node.name: node for node in model.proto.graph.node if node.name in block.operators}
     anchor = nodes[block.operators[0]]
     if len(anchor.input) < 2 or anchor.input[1] not in weights:
@@ -97,8 +99,8 @@ def _corrected(model: Model, block: Block, weights: Mapping[str, onnx.TensorProt
 def _anchor_alone(
     builder: QdqBuilder, block: Block, scheme: Scheme, constants: dict[str, onnx.TensorProto]
 ) -> list[onnx.NodeProto]:
-    """The first operator of `block` in int8, reading float; what it writes, and all before it, under names of its
-    own."""
+    """The first operator of `block` in int8, reading float inputs, with all its nodes and tensors renamed; its
+    constants are added to `constants`."""
     emitter = Emitter()
     builder.emit(emitter, block, precisions(scheme)[1])
     last = next(index for index, node in enumerate(emitter.nodes) if node.name == block.operators[0])
@@ -119,8 +121,7 @@ def _anchor_alone(
 def _mean_difference(
     emitter: Emitter, opset: int, anchor: onnx.NodeProto, weight: onnx.TensorProto
 ) -> list[onnx.NodeProto]:
-    """Float less int8, averaged over all but the output channels: the second axis of a convolution, the last of a
-    product."""
+    """Nodes for the mean of float minus int8 per output channel: axis 1 of a convolution, the last of a product."""
     out, difference = f"{_APART}{anchor.name}", f"{_APART}{anchor.name}/difference"
     nodes = [helper.make_node("Sub", [anchor.output[0], out], [difference], name=difference)]
     axes = [axis for axis in range(len(weight.dims)) if axis != 1]

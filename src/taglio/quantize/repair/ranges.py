@@ -1,15 +1,16 @@
-"""Ranges per tensor, chosen by what they do to the outputs. Does not calibrate.
+"""Choose each tensor's range by its effect on the outputs. Does not calibrate.
 
-Each quantised tensor may keep its whole range, or lose the outliers beyond two percentiles, or take the range of least
-squared error. A probe of the float model quantises any one tensor to any range: d(tensor, range) is how that changes
-the outputs. To first order the change of many tensors is the sum of theirs, so the choice minimises, by descent over
-one tensor at a time,
+Each quantised tensor keeps its whole range, or drops outliers beyond one of two percentiles, or takes the range of
+least squared error. A probe of the float model quantises any one tensor to any range: d(tensor, range) is the change of
+the outputs. To first order the changes of several tensors add up, so coordinate descent, one tensor at a time,
+minimises
 
     Σ_parts ( ‖Σ_tensors d‖² + Σ_tensors ‖d‖² ) / (the same for whole ranges)
 
-which is the squared error expected when every second tensor is quantised. Clipping shifts means: errors of clipped
-tensors add up where those of rounding do not, and without the first term too many would be clipped. Two halves of the
-samples choose by themselves, and the wider of their two ranges is taken: what suits some samples alone is no gain.
+which is the expected squared error when a random half of the tensors is quantised. Clipping shifts means, so errors of
+clipped tensors add up while rounding errors do not; without the first term too many tensors would be clipped. The
+choice is made on two halves of the samples separately, and the wider of the two ranges is taken, so that a range that
+suits only some samples is not chosen.
 """
 
 import time
@@ -30,14 +31,14 @@ from taglio.quantize.scheme import Scheme
 from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session, run_session
 
 Range = tuple[float, float]
-# The outputs of every sample -> how they differ from the float model's, on two halves: shape [2, parts, any].
+# The outputs of all samples -> their differences from the float model's, for two halves: shape [2, parts, any].
 Differences = Callable[[Sequence[list[np.ndarray]]], np.ndarray]
 
 _PERCENTILES = (99.99, 99.9)
 _SHRUNK = tuple(0.95**power for power in range(1, 21))
-# So many values must lie beyond a percentile: the outermost of few are no outliers, others will be further out.
+# Values that must lie beyond a percentile for it to be tried: the extremes of a small sample are not outliers.
 _BEYOND = 10
-# Values that are looked at, of each tensor and sample.
+# Values sampled from each tensor of each sample.
 _VALUES = 20_000
 _SWEEPS = 8
 _WHICH, _HOW = "probe/which", "probe/how"
@@ -54,8 +55,11 @@ def choose(
     budget_s: float,
     progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, Range]:
-    """The tensors whose range under `scheme` should be another, and which. Tensors of little effect keep theirs where
-    `budget_s` seconds are not enough for all."""
+    """New ranges under `scheme`, for the tensors whose range should change.
+
+    Tensors of large effect are tried first; those not reached within `budget_s` seconds keep their range. `progress`
+    gets (done, total).
+    """
     names = _quantized(model, graph, ranges, scheme)
     if not names:
         return {}
@@ -78,8 +82,8 @@ def choose(
 
 
 def _descend(changes: Sequence[Sequence[np.ndarray]]) -> list[int]:
-    """Which candidate of each tensor minimises the sum above; 0 is the whole range. `changes` [tensors][candidates]
-    are of shape [parts, any]."""
+    """For each tensor, the index of the candidate that minimises the sum above; 0 is the whole range.
+    `changes[tensor][candidate]` has the shape [parts, any]."""
     total = np.sum([each[0] for each in changes], axis=0)
     whole = np.square(total).sum(axis=1) + np.sum([np.square(each[0]).sum(axis=1) for each in changes], axis=0)
     weight = np.divide(1.0, whole, out=np.zeros_like(whole), where=whole > 0.0)
@@ -100,11 +104,11 @@ def _descend(changes: Sequence[Sequence[np.ndarray]]) -> list[int]:
 
 
 def _quantized(model: Model, graph: Graph, ranges: Ranges, scheme: Scheme) -> list[str]:
-    """The tensors that give their range to others and are quantised with all blocks in int8."""
+    """The tensors with a range of their own that are quantised when all blocks are in int8."""
     builder = QdqBuilder(model, graph, {scheme.calibrated: ranges})
     whole = precisions(scheme)[1]
     built = builder.build({block.name: whole for block in graph.candidates()})
-    # An output that int8 writes is quantised under another name: the caller reads what is behind the pair.
+    # A model output that int8 writes is quantised under another name: its own name is behind the pair.
     roots = range_roots(model.proto)
     roots |= {f"{name}/float": roots.get(name, name) for name in model.outputs}
     names = [node.input[0] for node in built.graph.node if node.op_type == "QuantizeLinear"]
@@ -114,8 +118,8 @@ def _quantized(model: Model, graph: Graph, ranges: Ranges, scheme: Scheme) -> li
 def _candidates(
     model: Model, whole: Mapping[str, Range], scheme: Scheme, samples: Sequence[Mapping[str, np.ndarray]]
 ) -> dict[str, list[Range]]:
-    """Narrower ranges of every tensor, the widest first, none of them twice. Activations of one sample are held at a
-    time."""
+    """Narrower ranges to try for each tensor, widest first, without duplicates. Holds the activations of one sample at
+    a time."""
     inside = [name for name in whole if name not in samples[0]]
     proto = onnx.ModelProto()
     proto.CopyFrom(model.proto)
@@ -143,7 +147,7 @@ def _candidates(
 
 
 def _least_squares(values: np.ndarray, low: float, high: float, scheme: Scheme) -> Range:
-    """`low` and `high` shrunk by the factor that gives the least squared error."""
+    """`low` and `high` scaled by the factor that gives the least squared error."""
 
     def error(factor: float) -> float:
         scale, zero, least, most = _quantizer(low * factor, high * factor, scheme)
@@ -155,14 +159,14 @@ def _least_squares(values: np.ndarray, low: float, high: float, scheme: Scheme) 
 
 
 def _quantizer(low: float, high: float, scheme: Scheme) -> tuple[float, float, float, float]:
-    """Scale, zero point, and the lowest and the highest of the integers."""
+    """Scale, zero point, lowest and highest integer."""
     parameters = activation_parameters(low, high, scheme)
     info = np.iinfo(parameters.zero_point.dtype)
     return float(parameters.scale), float(parameters.zero_point), float(info.min), float(info.max)
 
 
 class _Probe:
-    """The float model with an If on each of some tensors, which quantises it to the range that is fed."""
+    """The float model with an If behind each given tensor, which quantises it to the range in the feed."""
 
     def __init__(
         self,
@@ -220,7 +224,7 @@ def _probe_graph(model: Model, index: Mapping[str, int]) -> onnx.ModelProto:
 
 
 def _switch(name: str, index: int, how: Sequence[str]) -> onnx.NodeProto:
-    """Rounding by float operators, which no runtime takes for a quantised model."""
+    """An If that quantises `name` with float operators, which no runtime mistakes for a quantised model."""
     inverse, scale, least, most = how
     own = [f"{_WHICH}/{index}/{each}" for each in ("steps", "rounded", "above", "clipped", "quantized", "passed")]
     steps, rounded, above, clipped, quantized, passed = own

@@ -1,18 +1,20 @@
 """Weights rounded to the integers that change each product least (GPTQ: Frantar et al., ICLR 2023).
 
-The nearest integers are best only where inputs are uncorrelated. For one output's weights w and inputs with second
-moments H = E[x xᵀ] = Rᵀ R, integers q change the product by ‖R (w − q)‖². So the columns are rounded one after the
-other, the last first, each to where it makes up for those before it (Babai's nearest plane, of which GPTQ is one form:
-Chen et al. 2025):
+The nearest integers are best only if inputs are uncorrelated. For one output's weights w and inputs with second moments
+H = E[x xᵀ] = Rᵀ R, integers q change the product by ‖R (w − q)‖². So columns are rounded one after the other, starting
+with the last, each compensating for those already rounded (Babai's nearest plane, of which GPTQ is one form: Chen et
+al. 2025):
 
     q[j] = round( w[j] + Σ_{k>j} R[j, k] (w[k] − q[k]) / R[j, j] )
 
-1. What is rounded: a Conv, and a MatMul or Gemm by a matrix of constants, unless another operator reads that too. Each
-   by itself with float inputs, so that it holds whatever else is in int8. Scales stay.
-2. Inputs of a Conv are patches drawn at random, and each of its groups has an H.
-3. Quantising the inputs adds noise of one uniform step to the diagonal of H.
-4. Few rows of inputs tell little: what is off the diagonal of H is multiplied by rows / (rows + columns).
-5. Half of the time is for samples. What there is no time or memory for stays as it is; small products come first.
+1. Rounded are the weights of a Conv, and of a MatMul or Gemm with a constant matrix, unless another operator reads them
+   too. Each is treated alone, with float inputs, so the result does not depend on which other blocks are in int8.
+   Scales stay.
+2. The inputs of a Conv are patches drawn at random; each of its groups has its own H.
+3. Quantising the inputs adds the noise of one uniform step to the diagonal of H.
+4. With few rows of inputs H is uncertain: its off-diagonal is multiplied by rows / (rows + columns).
+5. Half of the time is for running samples. Small products come first; those for which time or memory runs out keep the
+   nearest integers.
 """
 
 import time
@@ -34,20 +36,20 @@ from taglio.quantize.ranges import Ranges
 from taglio.quantize.scheme import Scheme
 from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session, run_session
 
-# Rows of inputs by column, within these numbers.
+# Rows of inputs per column, and their least and greatest number.
 _PER_COLUMN, _FEWEST_ROWS, _MOST_ROWS = 4, 2048, 16_384
 _FEWEST_SAMPLES = 2
-# Columns that are rounded before the others learn of it.
+# Columns that are rounded before their error is propagated to the others.
 _TOGETHER = 128
 _DAMPING = 1e-3
-# Of matrix products on one slow processor, to leave out what there is no time for.
+# Speed of matrix products on a slow processor, to skip products for which there is no time.
 _FLOPS_PER_S = 2e10
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Product:
-    """An operator with its weights as [groups, outputs of a group, columns], and their shape as the operator has
-    them. `step` is of the inputs."""
+    """An operator with its float weights as `matrix` [groups, outputs per group, columns]; `shape` is their shape in
+    the operator, `step` the quantisation step of its inputs."""
 
     node: onnx.NodeProto
     matrix: np.ndarray
@@ -62,12 +64,12 @@ class _Product:
 
     @property
     def rows(self) -> int:
-        """How many rows of inputs are looked at."""
+        """Number of input rows to use."""
         return min(_MOST_ROWS, max(_FEWEST_ROWS, _PER_COLUMN * int(self.matrix.shape[2])))
 
     @property
     def seconds(self) -> float:
-        """A guess."""
+        """Estimated seconds to round it."""
         groups, outputs, columns = self.matrix.shape
         return float(groups * columns**2 * (2.0 * self.rows + columns + 2.0 * outputs) / _FLOPS_PER_S)
 
@@ -83,9 +85,10 @@ def integers(
     room_bytes: float | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, bytes]:
-    """The weights of each operator under `scheme`, in the order of its float ones, of those that are not the nearest.
+    """Operator -> its rounded weights under `scheme`, as bytes in the order of its float weights.
 
-    One sample's inputs of several operators are held at a time, and their H, in `room_bytes` (None: no limit).
+    Stops after `budget_s` seconds. Operators are processed in groups whose H fit into `room_bytes` (None: no limit);
+    the inputs of one sample are held at a time. `progress` gets (done, total).
     """
     end = time.perf_counter() + budget_s
     products = sorted(_products(model, graph, ranges, scheme), key=lambda each: each.seconds)
@@ -116,7 +119,7 @@ def integers(
 
 
 def _products(model: Model, graph: Graph, ranges: Ranges, scheme: Scheme) -> Iterator[_Product]:
-    """The operators of rule 1."""
+    """The operators to round by rule 1."""
     builder = QdqBuilder(model, graph, {scheme.calibrated: ranges})
     constants = model.initializers()
     readers: dict[str, int] = {}
@@ -153,7 +156,7 @@ def _outputs_first(node: onnx.NodeProto) -> bool:
 
 
 def _groups(products: Sequence[_Product], room_bytes: float | None) -> Iterator[list[_Product]]:
-    """Products whose H fit into `room_bytes` together."""
+    """Groups of products whose H fit into `room_bytes` together."""
     group: list[_Product] = []
     for each in products:
         if group and room_bytes and sum(one.hessian_bytes for one in (*group, each)) > room_bytes:
@@ -167,8 +170,8 @@ def _groups(products: Sequence[_Product], room_bytes: float | None) -> Iterator[
 def _moments(
     model: Model, products: Sequence[_Product], samples: Sequence[Mapping[str, np.ndarray]], until: float
 ) -> dict[str, tuple[np.ndarray, int]]:
-    """By operator, Σ x xᵀ of its inputs, float32 [groups, columns, columns], and over how many rows; of some samples
-    where there is no time for all."""
+    """Operator -> Σ x xᵀ over its inputs, float32 [groups, columns, columns], and the number of rows. Stops at the time
+    `until` after a few samples."""
     read = dict.fromkeys(each.node.input[0] for each in products)
     inside = [name for name in read if name not in samples[0]]
     proto = onnx.ModelProto()
@@ -191,7 +194,7 @@ def _moments(
 
 
 def _rows(product: _Product, values: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
-    """At most `count` rows of inputs of one sample, drawn at random, [groups, rows, columns]."""
+    """At most `count` input rows of one sample, drawn at random, [groups, rows, columns]."""
     groups, _, columns = product.matrix.shape
     if product.node.op_type != "Conv":
         rows = values.reshape(-1, columns)
@@ -217,7 +220,7 @@ def _rows(product: _Product, values: np.ndarray, count: int, rng: np.random.Gene
 
 
 def _conditioned(hessian: np.ndarray, rows: int, step: float) -> np.ndarray:
-    """E[x xᵀ] by rules 3 and 4, with the diagonal lifted a little."""
+    """E[x xᵀ] by rules 3 and 4, with a little damping on the diagonal."""
     columns = hessian.shape[1]
     moments = hessian / rows
     diagonal = np.einsum("gii->gi", moments)
@@ -228,10 +231,10 @@ def _conditioned(hessian: np.ndarray, rows: int, step: float) -> np.ndarray:
 
 
 def _rounded(product: _Product, hessian: np.ndarray, scheme: Scheme) -> bytes | None:
-    """The integers of `product`; None where H is of no use."""
+    """The rounded integers of `product` as bytes; None if H is not positive definite."""
     groups, outputs, columns = product.matrix.shape
     scale, zero = (_by_output(each, groups, outputs) for each in (product.weight.scale, product.weight.zero_point))
-    # Columns of large inputs are last, and so rounded first: the others can make up for them.
+    # Columns with large inputs come last, so they are rounded first and the others can compensate.
     order = np.argsort(np.einsum("gii->gi", hessian), axis=1)
     hessian = np.take_along_axis(np.take_along_axis(hessian, order[:, :, None], 1), order[:, None, :], 2)
     wanted = np.take_along_axis(product.matrix, order[:, None, :], 2)
@@ -258,5 +261,5 @@ def _rounded(product: _Product, hessian: np.ndarray, scheme: Scheme) -> bytes | 
 
 
 def _by_output(each: np.ndarray, groups: int, outputs: int) -> np.ndarray:
-    """A scale or zero point as float32 [groups, outputs of a group]."""
+    """A scale or zero point as float32 [groups, outputs per group]."""
     return np.broadcast_to(each.astype(np.float32), groups * outputs).reshape(groups, outputs)
