@@ -122,7 +122,7 @@ def test_inputs_unlike_the_calibration_are_told_with_how_far(few_digits: Case, t
     out = tmp_path / "out"
     taglio("profile", *arguments, "--calibration", dark, "-o", out, "--json").json()
     notes = " ".join(taglio("error", out, "--effort", 0.02, "--json").json()["notes"])
-    assert "held-out inputs are unlike the calibration inputs: image leaves its calibrated range by 400%" in notes
+    assert "held-out inputs are unlike the calibration inputs: image exceeds its calibrated range by 400%" in notes
 
 
 def test_a_task_with_labels_bounds_the_plan_and_further_metrics_beside_it(profiled: Path) -> None:
@@ -142,7 +142,9 @@ def test_a_task_with_labels_bounds_the_plan_and_further_metrics_beside_it(profil
         "tokens loss at most 2.00%, error at most 0.0100%: the best exceeds a limit by a factor of",
         code=3,
     )
-    refused(taglio("plan", profiled, "--max-error", "2%", "--max-error", "recall:k=5000=1%"), "it takes at least 5001")
+    refused(
+        taglio("plan", profiled, "--max-error", "2%", "--max-error", "recall:k=5000=1%"), "needs at least 5001 samples"
+    )
 
 
 def test_a_task_that_does_not_fit_the_outputs_is_refused_in_one_line(profiled: Path) -> None:

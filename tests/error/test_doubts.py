@@ -30,7 +30,7 @@ def test_inputs_that_disagree_are_too_few_and_inputs_that_agree_are_enough() -> 
     alike = too_few_inputs(np.full((8, 1), 1.0), np.full((8, 1), 100.0), ["y"])
     apart = too_few_inputs(np.array([[9.0], *[[0.1]] * 7]), np.full((8, 1), 100.0), ["y"])
     assert alike == ""
-    assert apart.startswith("measured on 8 inputs: others may change the error of y")
+    assert apart.startswith("measured on 8 inputs: on others the error of y")
 
 
 def test_the_standard_error_is_that_of_repeated_draws() -> None:
@@ -51,7 +51,7 @@ def test_the_standard_error_is_that_of_repeated_draws() -> None:
 def test_a_metric_that_counts_answers_needs_many() -> None:
     assert coarse_metric(RELATIVE, 2) == "" == coarse_metric(Metric(TOP1, True), 100)
     line = coarse_metric(Metric(TOP1, True), 8)
-    assert line.startswith("top1 on 8 held-out inputs: where it counts answers, one of them is 12.5%")
+    assert line.startswith("top1 on 8 held-out inputs: if it counts answers, one of them is 12.5%")
 
 
 def test_values_beyond_the_calibrated_range_are_told_with_how_far() -> None:
@@ -59,7 +59,7 @@ def test_values_beyond_the_calibrated_range_are_told_with_how_far() -> None:
     calibrated = {tensor.name: (-1.0, 1.0) for tensor in graph.tensors}
     assert unlike_calibration(calibrated, dict.fromkeys(calibrated, (-1.1, 1.1)), graph) == ""
     line = unlike_calibration(calibrated, dict.fromkeys(calibrated, (-1.0, 4.0)), graph)
-    assert "held-out inputs are unlike the calibration inputs: image leaves its calibrated range by 150%" in line
+    assert "held-out inputs are unlike the calibration inputs: image exceeds its calibrated range by 150%" in line
 
 
 def test_an_output_that_never_changes_is_named() -> None:
@@ -70,7 +70,7 @@ def test_an_output_that_never_changes_is_named() -> None:
 
 def test_sums_that_may_saturate_are_told_where_they_do() -> None:
     line = saturating_sums(parse_scheme("u8s8-sym-pc"), saturates=True)
-    assert "saturate at 16 bits; qdq-u8s8-sym-pc-rr has weights of 7 bits" in line
+    assert "saturate at 16 bits; with the 7-bit weights of qdq-u8s8-sym-pc-rr" in line
     for scheme, saturates in (("u8s8-sym-pc", False), ("u8s8-sym-pc-rr", True), ("u8u8-asym-pt", True)):
         assert saturating_sums(parse_scheme(scheme), saturates) == ""
 
@@ -78,8 +78,8 @@ def test_sums_that_may_saturate_are_told_where_they_do() -> None:
 def test_samples_that_are_few_repeat_or_are_shared_are_told() -> None:
     zeros = [{"x": np.zeros((1, 3), np.float32)}] * 2
     lines = few_inputs(digests(zeros), digests(zeros))
-    assert any("1 of 2 held-out inputs repeat others: 1 differ" in line for line in lines)
-    assert any("2 of 2 held-out inputs were also calibrated on" in line for line in lines)
+    assert any("1 of 2 held-out inputs repeat others (1 distinct)" in line for line in lines)
+    assert any("2 of 2 held-out inputs are also calibration inputs" in line for line in lines)
     assert any("few inputs: 1 for the ranges and 1 for the error" in line for line in lines)
     many = [{"x": np.full((1, 3), i, np.float32)} for i in range(64)]
     assert few_inputs(digests(many[:32]), digests(many[32:])) == []
@@ -89,7 +89,7 @@ def test_constant_inputs_are_told_but_no_masks() -> None:
     mask, varied = np.ones((1, 4), np.int64), np.arange(4, dtype=np.float32)
     assert constant_inputs([{"x": varied, "mask": mask}] * 4) == []
     assert constant_inputs([{"x": np.zeros(4, np.float32), "mask": mask}] * 4) == [
-        "input x is one value throughout (0.0) in 4 of 4 samples: check the data and how they are preprocessed"
+        "input x is constant (0.0) in 4 of 4 samples: check the data and their preprocessing"
     ]
     assert len(constant_inputs([{"mask": mask}] * 4)) == 1
 
@@ -99,7 +99,7 @@ def test_outputs_that_are_not_float_are_told() -> None:
     alone.add([np.array([1, 2])], [np.array([1, 3])])
     beside.add([np.array([1, 2]), np.ones(2)], [np.array([1, 3]), np.ones(2)])
     assert not_float(alone).startswith("no output is float: the error is the share of values that change")
-    assert not_float(beside).endswith("with all blocks in int8 stay the same: class 50.00%")
+    assert not_float(beside).endswith("unchanged with all blocks in int8: class 50.00%")
 
 
 def test_missing_numbers_of_the_float_model_are_told_but_no_masks() -> None:

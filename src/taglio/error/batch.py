@@ -1,8 +1,8 @@
-"""Let a model of one input take any number of them at once, where its operators allow. Runs nothing.
+"""Make the batch of a model with batch 1 dynamic, if its operators allow. Runs nothing.
 
-The first dimension of every input and output becomes free, and a Reshape to a constant shape that begins with 1 keeps
-the first dimension of what it gets instead. Whether the outcome still answers the same is for the caller to try: a
-Transpose of the first axis, or a product of two constants, would not.
+The first dimension of every input and output becomes dynamic, and a Reshape to a constant shape that begins with 1
+keeps the first dimension of its input instead. The caller must check that the answers stay the same: with a Transpose
+of the first axis, for instance, they do not.
 """
 
 from collections.abc import Collection, Iterator
@@ -14,7 +14,7 @@ from taglio import weights
 
 
 def with_free_batch(model: onnx.ModelProto, fixed: Collection[str] = ()) -> onnx.ModelProto:
-    """A copy of `model` whose inputs (but for those named in `fixed`) and outputs have a free first dimension."""
+    """A copy of `model` whose inputs (except those named in `fixed`) and outputs have a dynamic first dimension."""
     result = onnx.ModelProto()
     result.CopyFrom(model)
     del result.graph.value_info[:]

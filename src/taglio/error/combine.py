@@ -1,4 +1,4 @@
-"""From what was measured to an `ErrorModel`: a fit per output, cross-validation, the interval. Measures nothing."""
+"""Readings → an `ErrorModel`: a fit per output, cross-validation, the interval. Measures nothing."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,23 +17,23 @@ from taglio.model.load import Model
 from taglio.quantize.precision import Assignment, Precision
 from taglio.quantize.scheme import Scheme
 
-# What was measured alone is exact for that subset, but says little about large ones.
+# Blocks measured alone count less: they say little about large subsets.
 _ALONE_WEIGHT = 0.5
 _FOLDS = 6
-# An output whose error never reached this share of the largest cannot break a bound.
+# An output whose error never reached this share of the largest gets no model: it cannot break a limit.
 _NEAR = 0.5
 _TINY = 1e-9
-# A subset whose error is so many times the bound, or its inverse, counts half.
+# A subset whose error is this factor above or below the limit counts half.
 _NEAR_BY = 3.0
 _FEWEST_NEAR = 8
-# How sure it is that the stated share of subsets is covered.
+# Probability that the stated share of subsets is covered.
 _ASSURED = 0.9
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Measured:
-    """Readings of blocks alone (`singles`; several neighbours at once on a large network), of flows alone by name, and
-    of subsets: random ones, and the last `picked` as a planner would, `near` a bound on the error."""
+    """Readings of blocks alone (`singles`; groups of neighbours on a large network), of flows alone by name, and of
+    subsets: random ones, then `picked` ones chosen as a planner would, `near` a limit on the error (None: anywhere)."""
 
     columns: Design
     precisions: tuple[Precision, ...]
@@ -48,8 +48,8 @@ class Measured:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fitted:
-    """The terms of every output that may be the largest, by its index, and what folds that did not see each subset
-    predict of its L2, shape [subsets]."""
+    """`terms` by index of every output whose error may be the largest; `unseen` [subsets] is the L2 error of each
+    subset, predicted by cross-validation."""
 
     terms: dict[int, Terms]
     unseen: np.ndarray
@@ -58,7 +58,7 @@ class Fitted:
 def fit_model(
     model: Model, scheme: Scheme, measured: Measured, *, meter: ErrorMeter, held_out: Dataset, confidence: float
 ) -> ErrorModel:
-    """Terms of every output that matters, from what was measured; the interval by cross-validation."""
+    """The error model of `measured`: terms of every output that matters, and the interval by cross-validation."""
     columns, metric = measured.columns, meter.metric
     fitted = fit_outputs(measured)
     outputs = tuple(_output(meter.names[index], columns, terms) for index, terms in fitted.terms.items())
@@ -105,7 +105,7 @@ def fit_model(
 
 
 def fit_outputs(measured: Measured, *, unseen: bool = True) -> Fitted:
-    """Fit every output whose L2 came near the largest; with `unseen`, cross-validate too."""
+    """Fit every output whose L2 came near the largest; with `unseen`, also cross-validate."""
     subsets = len(measured.subsets)
     everything = np.array([each.l2 for each in (*measured.single_readings, *measured.subset_readings)])
     if not len(everything):
@@ -131,7 +131,7 @@ def fit_outputs(measured: Measured, *, unseen: bool = True) -> Fitted:
 
 
 def _closeness(measured: Measured, errors: np.ndarray) -> np.ndarray:
-    """How much subsets with these errors count: less the further they are from where the model is to be right."""
+    """Weights of subsets with these errors: smaller the further they are from the limit `near`; 1 without one."""
     if measured.near is None:
         return np.ones(len(errors))
     times = np.log(np.maximum(errors, _TINY) / measured.near) / log(_NEAR_BY)
@@ -139,8 +139,7 @@ def _closeness(measured: Measured, errors: np.ndarray) -> np.ndarray:
 
 
 def _telling(errors: np.ndarray, near: float | None) -> np.ndarray:
-    """Of which subsets the misses tell how far predictions near the bound are to be trusted, bool [subsets]: of those
-    that are near it, or of all where those are few."""
+    """Which subsets the interval is computed from, bool [subsets]: those near the limit, or all if those are few."""
     if near is None:
         return np.ones(len(errors), bool)
     close = (errors > near / _NEAR_BY) & (errors < near * _NEAR_BY)
@@ -157,7 +156,7 @@ def _start(measured: Measured, output: int) -> np.ndarray:
 
 
 def _vector(reading: Reading, output: int) -> np.ndarray:
-    """The sketch; of an output that became NaN, which has none, a vector of its own with the error's length."""
+    """The sketch of an output; if it became NaN and so has none, a vector with the error as its length."""
     sketch: np.ndarray = reading.sketch[output]
     if not sketch.any() and reading.l2[output] > 0.0:
         sketch = np.zeros_like(sketch)
@@ -166,7 +165,7 @@ def _vector(reading: Reading, output: int) -> np.ndarray:
 
 
 def finite(errors: np.ndarray) -> np.ndarray:
-    """Errors with those of outputs that became NaN or infinite set to a ruinous number."""
+    """Errors, with `RUINED` for outputs that became NaN or infinite."""
     return np.asarray(np.nan_to_num(errors, nan=RUINED, posinf=RUINED))
 
 
@@ -182,7 +181,7 @@ def _output(name: str, columns: Design, terms: Terms) -> OutputModel:
 
 
 def _upper(misses: Sequence[float | None], picked: int, confidence: float, unknown: float) -> float:
-    """The larger of the upper ends over the subsets drawn at random and over those that a planner would pick."""
+    """The larger of the upper ends for random subsets and for those picked as a planner would."""
     drawn = len(misses) - picked
     ends = [
         upper_miss([each for each in part if each is not None], confidence, unknown)
@@ -193,12 +192,12 @@ def _upper(misses: Sequence[float | None], picked: int, confidence: float, unkno
 
 
 def upper_miss(misses: Sequence[float], confidence: float, unknown: float) -> float:
-    """What a share `confidence` of new misses (how much more is measured than predicted) stays under, not below 0;
-    `unknown` without any.
+    """An upper limit, at least 0, for a share `confidence` of new misses (measured minus predicted); `unknown` if
+    `misses` is empty.
 
-    The conformal quantile keeps its promise on average over the subsets that happened to be measured: with 96 of them
-    one draw in ten covers less than 87 % where 90 % are stated. So the rank is that of a tolerance limit (Wilks 1941;
-    Vovk 2012): the lowest that covers the share with assurance `_ASSURED`, or the largest miss where all are too few.
+    The conformal quantile is right only on average over the subsets that happen to be measured: with 96 of them, one
+    draw in ten covers less than 87 % instead of 90 %. So the rank is that of a tolerance limit (Wilks 1941; Vovk 2012):
+    the lowest that covers the share with probability `_ASSURED`, or the largest miss if there are too few.
     """
     ordered, count = sorted(misses), len(misses)
     below = 0.0  # probability that at most rank − 1 of the misses are under the true quantile

@@ -1,17 +1,17 @@
-"""Two values of one output in a form in which they can be compared. Pure."""
+"""Bring two values of an output into a form that can be compared. Pure."""
 
 from typing import Any
 
 import numpy as np
 
-# Values beyond this stand for infinity, as masks are written where −inf is not wanted.
+# Larger values count as infinite: masks use them in place of −inf.
 _INFINITE = 1e15
-# A value so many times as large as all others is a mask, such as −10⁹ before a Softmax.
+# A value this many times larger than all others is a mask, such as −10⁹ before a Softmax.
 _MASK = 1e3
 
 
 def as_array(value: Any) -> np.ndarray:
-    """What a runtime returned as one array: members of a sequence one behind the other, those of a map by their key."""
+    """A runtime's output as one array: a sequence or map is flattened and concatenated, a map in order of its keys."""
     if isinstance(value, dict):
         value = [value[key] for key in sorted(value)]
     if isinstance(value, list | tuple):
@@ -21,7 +21,7 @@ def as_array(value: Any) -> np.ndarray:
 
 
 def resized(value: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """`value` cut, or continued with zeros, to `shape` of as many axes."""
+    """`value` cut or padded with zeros to `shape`, which has the same number of axes."""
     if value.shape == shape:
         return value
     result = np.zeros(shape, value.dtype)
@@ -31,14 +31,14 @@ def resized(value: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def union(one: np.ndarray, other: np.ndarray) -> tuple[np.ndarray, np.ndarray, tuple[int, ...]]:
-    """Both with as many axes, and the smallest shape that holds them."""
+    """Both with the same number of axes (flat if they differ), and the smallest shape that holds both."""
     if one.ndim != other.ndim:
         one, other = one.ravel(), other.ravel()
     return one, other, tuple(max(a, b) for a, b in zip(one.shape, other.shape, strict=True))
 
 
 def unequal(reference: np.ndarray, changed: np.ndarray) -> np.ndarray:
-    """1.0 where two values differ or one of them is missing, else 0.0; flat."""
+    """Flat array of 1.0 where two values differ or one is missing, else 0.0."""
     reference, changed, shape = union(reference, changed)
     result = np.ones(shape, np.float32)
     common = tuple(slice(min(a, b)) for a, b in zip(reference.shape, changed.shape, strict=True))
@@ -47,12 +47,12 @@ def unequal(reference: np.ndarray, changed: np.ndarray) -> np.ndarray:
 
 
 def comparable(reference: np.ndarray, changed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Two flat float arrays as float32, without what would hide the other values in a norm.
+    """Two flat float arrays as float32, without values that would dominate a norm.
 
-    An infinite or missing number that is the same in both is 0 in both; one that is not makes the change infinite. A
-    mask weighs as much as one of the other values.
+    An infinite or NaN value becomes 0 in both if both have it, and otherwise makes the difference infinite. A mask is
+    scaled to the size of the other values.
     """
-    # float64 outputs are compared in float32 as well: differences are far above its rounding.
+    # float64 outputs are compared in float32 too: the differences are far above its rounding.
     a, b = np.asarray(reference, np.float32), np.asarray(changed, np.float32)
     size = np.abs(a)
     top = float(size.max(initial=0.0))

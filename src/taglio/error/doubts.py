@@ -1,7 +1,7 @@
-"""What makes the measured errors less sure: too few inputs, inputs that repeat each other or are constant or unlike the
-calibration, dead outputs, sums that saturate on this processor.
+"""Doubts about measured errors: too few, repeated or constant inputs, inputs unlike the calibration, constant outputs,
+sums that saturate on this processor.
 
-Says so; refuses nothing and runs nothing.
+Each is one line for the user; nothing is refused or run here.
 """
 
 import hashlib
@@ -17,19 +17,19 @@ from taglio.error.tally import Tally
 from taglio.model.graph import Graph
 from taglio.quantize.scheme import Scheme
 
-# An error whose own relative standard error is above this is not worth three digits.
+# Relative standard error above which an error is doubtful.
 _UNSURE = 0.15
-# Distinct inputs below which neither ranges nor errors are those of the inputs to come.
+# Distinct inputs below which ranges and errors may not hold for other inputs.
 _FEW = 16
-# Held-out inputs below which one answer is more than 1 % of a metric that counts them.
+# Held-out inputs below which one answer changes a metric that counts answers by more than 1 %.
 _COUNTED = 100
-# Held-out values beyond the calibrated range are clipped. Measured between halves of one folder of photographs, half of
-# the tensors leave their range by less than a tenth of it.
+# Share of its calibrated range by which a tensor may exceed it (values beyond are clipped). Between two halves of one
+# folder of photographs half of the tensors exceed it by less than a tenth.
 _OVERFLOW = 0.25
 
 
 def digests(samples: Iterable[Mapping[str, np.ndarray]]) -> tuple[bytes, ...]:
-    """One for each sample; equal ones are of equal inputs."""
+    """A digest per sample; equal digests mean equal inputs."""
     result = []
     for sample in samples:
         digest = hashlib.blake2b(digest_size=16)
@@ -42,27 +42,27 @@ def digests(samples: Iterable[Mapping[str, np.ndarray]]) -> tuple[bytes, ...]:
 
 
 def few_inputs(calibration: Sequence[bytes], held_out: Sequence[bytes]) -> list[str]:
-    """Lines where there are few inputs, or inputs repeat each other, by their digests."""
+    """Lines about too few, repeated or shared inputs, by their digests."""
     lines = []
     for what, inputs in (("calibration", calibration), ("held-out", held_out)):
         if repeated := len(inputs) - len(set(inputs)):
-            lines.append(f"{repeated} of {len(inputs)} {what} inputs repeat others: {len(set(inputs))} differ")
+            lines.append(f"{repeated} of {len(inputs)} {what} inputs repeat others ({len(set(inputs))} distinct)")
     if shared := sum(each in set(calibration) for each in held_out):
         lines.append(
-            f"{shared} of {len(held_out)} held-out inputs were also calibrated on: the error of others may be larger"
+            f"{shared} of {len(held_out)} held-out inputs are also calibration inputs: errors on others may be larger"
         )
     ranges, errors = len(set(calibration)), len(set(held_out))
     if min(ranges, errors) < _FEW:
         lines.append(
-            f"few inputs: {ranges} for the ranges and {errors} for the error, where {_FEW} of each are the least to "
-            "rely on; give more data"
+            f"few inputs: {ranges} for the ranges and {errors} for the error (at least {_FEW} of each are needed for "
+            "reliable figures); give more data"
         )
     return lines
 
 
 def constant_inputs(samples: Iterable[Mapping[str, np.ndarray]]) -> list[str]:
-    """A line for each input that is one value throughout in at least half of the samples. Of integer inputs, such as
-    masks, that is nothing special unless there are no others."""
+    """A line for each input that is constant in at least half of the samples. Integer inputs, such as masks, are often
+    constant, so they count only if the model has no float inputs."""
     found: dict[str, list[object]] = {}
     floats, count = set[str](), 0
     for sample in samples:
@@ -76,27 +76,28 @@ def constant_inputs(samples: Iterable[Mapping[str, np.ndarray]]) -> list[str]:
         if (name in floats or not floats) and len(values) >= max(1, count / 2):
             which = f" ({values[0]})" if len({str(each) for each in values}) == 1 else ""
             lines.append(
-                f"input {name} is one value throughout{which} in {len(values)} of {count} samples: "
-                "check the data and how they are preprocessed"
+                f"input {name} is constant{which} in {len(values)} of {count} samples: check the data and their "
+                "preprocessing"
             )
     return lines
 
 
 def not_float(everything: Tally) -> str:
-    """A line where outputs are not float, or ""; `everything` has all blocks in int8."""
+    """A line if outputs are not float, or ""; `everything` is the tally with all blocks in int8."""
     unchanged = everything.unchanged()
     if not unchanged:
         return ""
     shares = ", ".join(f"{name} {share:.2%}" for name, share in unchanged.items())
     if everything.counted.all():
         return (
-            f"no output is float: the error is the share of values that change; with all blocks in int8 stay {shares}"
+            "no output is float: the error is the share of values that change; unchanged with all blocks in int8: "
+            f"{shares}"
         )
-    return f"outputs that are not float are left out of the error; with all blocks in int8 stay the same: {shares}"
+    return f"outputs that are not float are left out of the error; unchanged with all blocks in int8: {shares}"
 
 
 def no_numbers(references: Sequence[Sequence[np.ndarray]], names: Sequence[str]) -> str:
-    """A line where outputs of the float model have NaN, or "". Infinite values are masks."""
+    """A line if outputs of the float model have NaN, or "". Infinite values count as masks."""
     found = []
     for index, name in enumerate(names):
         values = (as_array(each[index]) for each in references)
@@ -107,7 +108,7 @@ def no_numbers(references: Sequence[Sequence[np.ndarray]], names: Sequence[str])
 
 
 def too_few_inputs(squares: np.ndarray, references: np.ndarray, names: Sequence[str]) -> str:
-    """A line where the error of the worst part depends on which inputs were drawn, or "".
+    """A line if the error of the worst part varies much with the choice of inputs, or "".
 
     `squares` and `references` [samples, parts] are ‖ŷ − y‖² and ‖y‖² with all blocks in int8. The relative standard
     error of √(Σ squares / Σ references) is that of a ratio, by linearisation, with n − 1 degrees of freedom.
@@ -121,24 +122,24 @@ def too_few_inputs(squares: np.ndarray, references: np.ndarray, names: Sequence[
     if errors[worst] == 0.0:
         return ""
     if count < 2:
-        return "measured on 1 input: nothing is known of how the error varies between inputs; give more data"
+        return "measured on 1 input: how the error varies between inputs is unknown; give more data"
     ratio = squares[:, worst].sum() / totals[worst]
     residual = squares[:, worst] - ratio * references[:, worst]
     spread = np.sqrt(count / (count - 1) * np.sum(residual**2)) / squares[:, worst].sum() / 2.0
     if spread <= _UNSURE:
         return ""
     return (
-        f"measured on {count} inputs: others may change the error of {names[worst]} ({errors[worst]:.2%} with all "
-        f"blocks in int8) by {spread:.0%} (one standard error); give more data"
+        f"measured on {count} inputs: on others the error of {names[worst]} ({errors[worst]:.2%} with all blocks in "
+        f"int8) may differ by {spread:.0%} (one standard error); give more data"
     )
 
 
 def coarse_metric(metric: Metric, inputs: int) -> str:
-    """A line where a metric that counts answers has too few of them to count, or ""."""
+    """A line if a metric that counts answers has too few inputs, or ""."""
     if metric.smooth or inputs >= _COUNTED:
         return ""
     return (
-        f"{metric.name} on {inputs} held-out inputs: where it counts answers, one of them is {1 / inputs:.1%}; "
+        f"{metric.name} on {inputs} held-out inputs: if it counts answers, one of them is {1 / inputs:.1%}; "
         "give more data"
     )
 
@@ -146,7 +147,7 @@ def coarse_metric(metric: Metric, inputs: int) -> str:
 def unlike_calibration(
     calibrated: Mapping[str, tuple[float, float]], held_out: Mapping[str, tuple[float, float]], graph: Graph
 ) -> str:
-    """A line where held-out inputs leave the calibrated ranges, or "". Both map a tensor to its lowest and highest."""
+    """A line if held-out inputs exceed the calibrated ranges, or "". Both map a tensor to (lowest, highest)."""
     overflow = {}
     for tensor in graph.tensors:
         if tensor.name in calibrated and tensor.name in held_out:
@@ -162,24 +163,24 @@ def unlike_calibration(
         return ""
     worst = max(beyond or overflow, key=lambda name: overflow[name])
     return (
-        f"held-out inputs are unlike the calibration inputs: {worst} leaves its calibrated range by "
-        f"{overflow[worst]:.0%} of it, half of the tensors by {middle:.0%} or more: calibrate with inputs like these"
+        f"held-out inputs are unlike the calibration inputs: {worst} exceeds its calibrated range by "
+        f"{overflow[worst]:.0%}, half of the tensors by {middle:.0%} or more: calibrate with inputs like these"
     )
 
 
 def saturating_sums(scheme: Scheme, saturates: bool) -> str:
-    """A line where int8 sums may lose their high part on this processor, or ""."""
+    """A line if int8 sums may saturate on this processor, or ""."""
     if not (saturates and scheme.may_saturate):
         return ""
     narrow = replace(scheme, reduced_range=True)
     return (
         f"this processor has no VNNI: sums of {scheme.activation}×{scheme.weight} products saturate at 16 bits; "
-        f"{narrow} has weights of 7 bits, whose sums fit"
+        f"with the 7-bit weights of {narrow} they fit"
     )
 
 
 def constant_outputs(references: Sequence[Sequence[np.ndarray]], names: Sequence[str]) -> str:
-    """A line where an output is the same for every input, or "". `references` [samples][outputs]."""
+    """A line if an output is the same for every input, or "". `references` [samples][outputs]."""
     if len(references) < 2:
         return ""
     first = [as_array(each) for each in references[0]]
@@ -191,6 +192,6 @@ def constant_outputs(references: Sequence[Sequence[np.ndarray]], names: Sequence
     if not dead:
         return ""
     return (
-        f"output {', '.join(dead)} is the same for all {len(references)} inputs: its error says nothing of inputs; "
-        "check how the data are preprocessed"
+        f"output {', '.join(dead)} is the same for all {len(references)} inputs: its error is meaningless; check the "
+        "preprocessing of the data"
     )

@@ -1,8 +1,8 @@
 """Fit the noise terms of an error model to measured subsets. Pure: errors in, terms out.
 
-Every term starts from what was measured alone and is corrected by a factor exp(θ); the θ, the level and the exponent
-minimise squared log ratios of predicted to measured error with a ridge on θ, by Gauss–Newton. Logarithms, because an
-error of 0.1 % must be predicted as well as one of 10 %; the ridge, because there are more terms than subsets.
+Every term starts from a measurement of its block or flow alone and is corrected by a factor exp(θ). Gauss–Newton finds
+the θ, level and exponent that minimise squared log ratios of predicted to measured error, with a ridge on θ. Logarithms
+because an error of 0.1 % must be predicted as well as one of 10 %; the ridge because there are more terms than subsets.
 """
 
 from dataclasses import dataclass
@@ -32,8 +32,8 @@ class Terms:
 def fit_terms(rows: np.ndarray, errors: np.ndarray, start: np.ndarray, weights: np.ndarray) -> Terms:
     """Fit to `rows` [subsets, terms] (0/1), measured `errors` [subsets] and starting noises `start` [terms].
 
-    `weights` [subsets] say how much each subset counts. A subset whose error is next to nothing beside the others' has
-    no useful logarithm and is left out: its terms start next to nothing already.
+    `weights` [subsets] say how much each subset counts. Subsets with a negligible error are left out, since its
+    logarithm is useless; their terms start near zero anyway.
     """
     keep = ((rows @ start) > 0.0) & (errors > _NOTHING * np.median(errors)) if len(errors) else np.zeros(0, bool)
     rows, target, weights = rows[keep], np.log(np.maximum(errors[keep], _FLOOR)), np.sqrt(weights[keep])

@@ -1,26 +1,26 @@
-"""Whether an output lost what it told, whatever its error is. Pure.
+"""Detect outputs that lost their information, however small their error. Pure.
 
-An error of 1 % of values around 1000 can be all that they differ by. So of a part of the outputs a few hundred values
-of each input are kept, and two questions asked: do the values still differ, and are they still in the same order; and
-does what changes from input to input still change in the same way. Only values that stand off the bulk of the float
-model's count: the noise floor of a detector's scores has no order that anybody needs.
+If values around 1000 differ by less than 1 %, an error of 1 % can hide all of their differences. So a few hundred
+values of each part are kept per input, and checked: do they still differ, in the same order; and do their changes from
+input to input still follow the float model's? Only values away from the bulk of the float model's count: the order
+within the noise floor of a detector's scores is irrelevant.
 """
 
 import numpy as np
 
 _KEPT, _JUDGED = 256, 8192
-# Values that differ by less than this share of their root mean square are constant; of the change between inputs.
+# Values, and changes between inputs, are constant if they vary by less than this share of the root mean square.
 _VARIES, _VARIES_BY_INPUT = 1e-5, 1e-2
-# How far from the median, in standard deviations, a value counts; how many it takes to judge.
+# A value counts if it is this many standard deviations from the median; fewest such values to judge by.
 _OFF_BULK, _FEWEST = 0.1, 16
 _FEWEST_INPUTS = 4
-# The share of values that may become one and the same; the rank correlation that must be left.
+# The share of values that may become equal; the least rank correlation.
 _ALIKE, _ORDER = 0.5, 0.5
 
 
 class Watch:
-    """Keeps of every input the same few values, drawn at random and where the first input has the largest of each
-    stretch, since most values of scores are noise; and the largest of each stretch of its own."""
+    """Keeps a few values per input: at random places, at the largest value in each stretch of the first input (most
+    scores are noise), and at the largest value in each stretch of the input itself."""
 
     def __init__(self) -> None:
         self._drawn: list[tuple[np.ndarray, np.ndarray]] = []
@@ -28,7 +28,7 @@ class Watch:
         self._places: dict[int, np.ndarray] = {}
 
     def add(self, reference: np.ndarray, changed: np.ndarray) -> None:
-        """Watch one input's values, flat, before and after."""
+        """Add one input's values, flat: `reference` of the float model, and `changed`."""
         size = len(reference)
         if size == 0:
             return
@@ -45,7 +45,7 @@ class Watch:
         self._peaks.append((reference[peaks], changed[peaks]))
 
     def lost(self) -> str:
-        """What was lost, as in "output y …", or ""."""
+        """What was lost, as words that follow "output y", or ""."""
         kept = [*self._drawn, *self._peaks]
         if not kept:
             return ""
@@ -85,7 +85,7 @@ def _values_lost(a: np.ndarray, b: np.ndarray) -> str:
 
 
 def rank_correlation(a: np.ndarray, b: np.ndarray) -> float:
-    """Spearman's; ties have their mean rank. 0 where one of them is constant."""
+    """Spearman's rank correlation; ties have their mean rank. 0 if either array is constant."""
     x, y = _ranks(a), _ranks(b)
     x, y = x - x.mean(), y - y.mean()
     norm = float(np.sqrt((x @ x) * (y @ y)))

@@ -1,4 +1,4 @@
-"""Metrics that need more of a sample than sums: a task (tasks/), or a function of the user's. Runs no model."""
+"""Metrics that need more than sums per sample: a task (tasks/), or a user's function. Runs no model."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -13,15 +13,15 @@ from taglio.errors import BadData
 
 
 class Judge(Protocol):
-    """What makes a number of the outputs of all samples."""
+    """Scores the outputs of all samples; `fewest` is the least number of samples that it needs."""
 
     fewest: int
 
     def evidence(self, index: int, reference: Sequence[Any], changed: Sequence[Any], /) -> Any:
-        """What one sample says: as little as `value` needs."""
+        """What `value` needs to keep of one sample."""
 
     def value(self, evidence: Sequence[Any], weights: np.ndarray | None = None, /) -> float:
-        """The number, in the metric's unit; `weights` [samples] say how often each sample counts."""
+        """The score, in the metric's unit; `weights` [samples] say how often each sample counts."""
 
     @property
     def weighs(self) -> bool:
@@ -29,7 +29,7 @@ class Judge(Protocol):
 
 
 class TaskJudge:
-    """Scores by a task: against the labels where there are any, else against the float model's own answers."""
+    """Scores a task against the labels if there are any, else against the float model's own answers."""
 
     def __init__(
         self,
@@ -40,8 +40,8 @@ class TaskJudge:
         metadata: Mapping[str, str] | None = None,
         where: Sequence[str] = (),
     ) -> None:
-        """`names` are the outputs', `where` the samples'. Raises BadData for labels that the task cannot use, and
-        where it needs labels and there are none."""
+        """`names` are the names of the outputs, `where` those of the samples. Raises BadData for labels that the task
+        cannot use, or if it needs labels and there are none."""
         if task.needs_labels and labels is None:
             raise BadData(f"metric {task.name} needs labels: save them under the key labels, or give `labels`")
         self._task, self._names, self._where = task, tuple(names), tuple(where)
@@ -63,7 +63,7 @@ class TaskJudge:
         return not self._task.of_pairs
 
     def evidence(self, index: int, reference: Sequence[Any], changed: Sequence[Any]) -> Any:
-        """What the task makes of one sample."""
+        """What the task keeps of one sample. Raises BadData for outputs that the task cannot read."""
         image = self._images[index] if index < len(self._images) else None
         setting = Setting(self._plain.parameters, self.labelled, image, self._plain.metadata)
         try:
@@ -74,9 +74,9 @@ class TaskJudge:
             raise BadData(f"{error} (sample {self._called(index)})") from None
 
     def value(self, evidence: Sequence[Any], weights: np.ndarray | None = None) -> float:
-        """The task's number."""
+        """The task's score. Raises BadData for too few samples."""
         if len(evidence) < self.fewest:
-            raise BadData(f"metric {self._task.name} of {len(evidence)} samples: it takes at least {self.fewest}")
+            raise BadData(f"metric {self._task.name} needs at least {self.fewest} samples, got {len(evidence)}")
         return self._task.score(evidence, np.ones(len(evidence)) if weights is None else weights, self._plain)
 
     def _called(self, index: int) -> str:
@@ -87,7 +87,7 @@ class TaskJudge:
 
 
 class UserJudge:
-    """Scores by a function of the user's, which sees the outputs of all samples at once."""
+    """Scores with a user's function, which gets the outputs of all samples at once."""
 
     fewest = 1
     weighs = False
@@ -96,11 +96,11 @@ class UserJudge:
         self._function, self._names, self._labels = function, tuple(names), labels
 
     def evidence(self, _index: int, _reference: Sequence[Any], changed: Sequence[Any]) -> Any:
-        """The changed outputs as they are."""
+        """The changed outputs, as arrays."""
         return [np.atleast_1d(as_array(each)) for each in changed]
 
     def value(self, evidence: Sequence[Any], _weights: np.ndarray | None = None) -> float:
-        """The function's number for outputs stacked along the first axis; those of several shapes come as an array of
+        """The function's result for outputs stacked along the first axis; outputs whose shapes differ are an array of
         arrays."""
         outputs = {name: _stacked([each[index] for each in evidence]) for index, name in enumerate(self._names)}
         labels = None if self._labels is None else self._labels[: len(evidence)]
@@ -115,7 +115,7 @@ def judge_of(
     metadata: Mapping[str, str] | None = None,
     where: Sequence[str] = (),
 ) -> Judge | None:
-    """What scores `metric`; None where sums of squares do. See TaskJudge for what it raises."""
+    """The judge of `metric`; None if sums of squares are enough. Raises as TaskJudge does."""
     if metric.own:
         return UserJudge(metric.name, names, labels)
     if metric.smooth:
@@ -124,7 +124,7 @@ def judge_of(
 
 
 def fewest_samples(metric: Metric) -> int:
-    """Samples without which `metric` gives no number."""
+    """The least number of samples that `metric` needs."""
     return 1 if metric.smooth or metric.own else metric.task.fewest
 
 

@@ -1,18 +1,18 @@
-"""The metric that a bound is on: its unit, its direction, and the loss that is kept under the bound. Runs no model.
+"""Metrics: their units, directions, and conversion to the loss that a limit is on. Runs no model.
 
-A loss is 0 for the float model and grows as outputs change; planning, searching and fitting know nothing else. A metric
-turns values of its own unit into losses and back:
+A loss is 0 for the float model and grows as outputs change; planning, searching and fitting use only losses. A metric
+converts values in its own unit to losses and back:
 
     relative-l2   ‖y − ŷ‖ / ‖y‖                            loss = value
     l2-per-size   ‖y − ŷ‖ / size, root mean square          loss = value          (the notes' metric)
     sqnr          20 log10(‖y‖ / ‖y − ŷ‖) in dB             loss = 10^(−value / 20)
     cosine        1 − y·ŷ / (‖y‖ ‖ŷ‖)                      loss = √(2 · value), an angle for small ones
-    top1, ctc, …  how well a task is done (tasks/)          loss = how much worse than the float model's
-    module:function   a number from outputs and labels      loss = how much worse than the float model's
+    top1, ctc, …  how well a task is done (tasks/)          loss = how much worse than the float model
+    module:function   a number from outputs and labels      loss = how much worse than the float model
 
-The first four are smooth: the noise model is fitted to their loss. The others are steps: the noise model is fitted to
-relative L2, and a monotone link leads from there to the loss. A task without labels compares with the float model's own
-answers, so that the float model has 1; of one whose value has no largest, perplexity, the loss is relative.
+The first four are smooth: the noise model is fitted to their loss. The others move in steps: the noise model is fitted
+to relative L2, and a monotone link leads from there to the loss. A task without labels compares with the float model's
+own answers, so the float model's value is 1. For perplexity, which has no upper limit, the loss is relative.
 """
 
 import importlib
@@ -30,14 +30,14 @@ from taglio.errors import BadData, BadOption
 
 RELATIVE_L2, L2_PER_SIZE, SQNR, COSINE = "relative-l2", "l2-per-size", "sqnr", "cosine"
 SMOOTH = (RELATIVE_L2, L2_PER_SIZE, SQNR, COSINE)
-# A bound on a task up to this is how much worse it may be done, above it the worst value allowed.
+# A limit on a task up to this value is the allowed loss; a larger one is the worst value allowed.
 _LARGEST_LOSS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A metric by the name under which the user asks for it. `float_value` is the float model's own value of a user's
-    function, or of a task where labels are the truth (`labelled`), which its losses are counted from."""
+    """A metric by the name that the user gives. Losses of a user's function, or of a task scored against labels
+    (`labelled`), are relative to `float_value`, the float model's own value."""
 
     name: str = RELATIVE_L2
     larger_is_better: bool = False
@@ -51,17 +51,17 @@ class Metric:
 
     @property
     def basis(self) -> "Metric":
-        """What the noise model is fitted to: the metric itself, or relative L2 where it moves in steps."""
+        """The metric that the noise model is fitted to: itself if smooth, else relative L2."""
         return self if self.smooth else RELATIVE
 
     @property
     def own(self) -> bool:
-        """Whether it is a function of the user's."""
+        """Whether it is a user's function."""
         return ":" in self.name and not names_task(self.name)
 
     @property
     def task(self) -> Task:
-        """The task that it scores, where it is neither smooth nor the user's."""
+        """The task that it scores, if it is neither smooth nor a user's function."""
         return parse_task(self.name)
 
     @property
@@ -87,7 +87,7 @@ class Metric:
         return max(0.0, worse / self._float if self._relative else worse)
 
     def value(self, loss: float) -> float:
-        """The value in the metric's unit that `loss` stands for."""
+        """The value in the metric's unit that corresponds to `loss`."""
         match self.name:
             case "relative-l2" | "l2-per-size":
                 return loss
@@ -101,12 +101,12 @@ class Metric:
 
     @property
     def title(self) -> str:
-        """What it is called before a loss."""
+        """The label in front of a loss."""
         return "error" if self.name == RELATIVE_L2 else f"{self.name} loss" if self.labelled else self.name
 
     @property
     def axis(self) -> tuple[str, float]:
-        """How losses are drawn, and differences of them said: a title with the unit, and units in a loss of 1."""
+        """For charts and differences of losses: a title with the unit, and the number of units in a loss of 1."""
         match self.name:
             case "relative-l2":
                 return "error, %", 100.0
@@ -121,8 +121,8 @@ class Metric:
         return "answers that change, %" if self.name == TOP1 else f"{self.name}, worse than float by, %", 100.0
 
     def text(self, loss: float, digits: int = 4) -> str:
-        """`loss` as the user reads it, in the metric's unit; `digits` behind the point of a relative error in %. With
-        labels it is how much worse than the float model the task is done."""
+        """`loss` as text in the metric's unit; relative error in % has `digits` decimals. With labels the text is the
+        loss itself, how much worse than the float model the task is done."""
         value = self.value(loss)
         if self.labelled:
             return f"{loss:.2%}"
@@ -133,23 +133,25 @@ class Metric:
         return f"{value:.5g}" if self.smooth or self.own else f"{value:.2%} agree"
 
     def limit(self, loss: float, digits: int = 4) -> str:
-        """The bound `loss` as the user reads it: which side of it is allowed is said."""
+        """The limit `loss` as text, "at most" or "at least" a value."""
         least = self.larger_is_better and not self.labelled
         return f"at {'least' if least else 'most'} {self.text(loss, digits)}"
 
     def difference(self, loss: float) -> str:
-        """A difference of two losses of a metric that moves in steps."""
+        """A difference of two losses, as text, of a metric that moves in steps."""
         scale = self.axis[1]
         return f"{loss * scale:.3g}{'%' if scale == 100.0 else ''}"
 
     def told(self, value: float) -> str:
-        """A value of a task against labels."""
+        """A value of a task scored against labels, as text."""
         return f"{value:.5g}" if self._relative else f"{value:.2%}"
 
     def bound(self, value: float) -> float:
-        """The largest loss that the bound `value` allows: in the metric's unit the worst value, or of a task how much
-        worse than the float model's, where that is at most a half. Raises BadOption for one that even the float model
-        breaks, or that no model can break."""
+        """The largest loss that the limit `value` allows.
+
+        `value` is the worst value in the metric's unit; for a task, up to a half, it is how much worse than the float
+        model it may be. Raises BadOption for a limit that even the float model breaks, or that no model can break.
+        """
         negative = value < 0.0 and self.name != SQNR and not self.own
         if not isfinite(value) or negative:
             raise BadOption(f"`max_error` {value}: give a value that {self.name} can have")
@@ -174,13 +176,13 @@ class Metric:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A limit on a further metric: as a loss of it, or still as the user gave it."""
+    """A limit on a further metric: as a loss, or still as the user gave it."""
 
     metric: Metric
     max_error: float
 
     def share(self, loss: float) -> float:
-        """How much of the limit `loss` uses: more than 1 breaks it."""
+        """`loss` as a share of the limit: more than 1 breaks it."""
         if self.max_error > 0.0:
             return loss / self.max_error
         return inf if loss > 0.0 else 0.0
@@ -190,8 +192,8 @@ RELATIVE = Metric()
 
 
 def parse_metric(text: str) -> Metric:
-    """The metric called `text`: a name, a task with parameters such as detection:iou=0.5, or module:function. Raises
-    BadOption for an unknown one or a function that cannot be imported."""
+    """The metric that `text` names: a name, a task with parameters such as detection:iou=0.5, or module:function.
+    Raises BadOption for an unknown name or a function that cannot be imported."""
     name = text.strip() or RELATIVE_L2
     if name in SMOOTH:
         return Metric(name, name == SQNR)
@@ -207,7 +209,7 @@ def parse_metric(text: str) -> Metric:
 
 
 def user_function(name: str) -> Callable[[Mapping[str, np.ndarray], Any], Any]:
-    """The function behind `module:function`; modules are also looked for in the current folder. Raises BadOption."""
+    """The function `module:function`; modules in the current folder are found too. Raises BadOption."""
     module, _, attribute = name.partition(":")
     here = str(Path.cwd())
     if here not in sys.path:
@@ -223,13 +225,14 @@ def user_function(name: str) -> Callable[[Mapping[str, np.ndarray], Any], Any]:
 
 
 def source_of(name: str) -> str:
-    """Which file the user's function was imported from; modules of the current folder come last."""
+    """The file that the user's function was imported from."""
     function = user_function(name)
     return str(getattr(sys.modules.get(name.partition(":")[0]), "__file__", None) or f"{function!r}")
 
 
 def call_user(name: str, outputs: Mapping[str, np.ndarray], labels: np.ndarray | None) -> float:
-    """The user's number for `outputs` [samples, ...] by name. Raises BadData where it raises or returns no number."""
+    """The result of the user's function for `outputs` [samples, ...] by name. Raises BadData if the function raises or
+    returns anything but a finite number."""
     try:
         result = user_function(name)(outputs, labels)
     except BadOption:
@@ -242,5 +245,5 @@ def call_user(name: str, outputs: Mapping[str, np.ndarray], labels: np.ndarray |
     except (TypeError, ValueError):
         raise BadData(f"`metric` {name}: returned {type(result).__name__} {str(result)[:60]!r}, not a number") from None
     if not isfinite(value):
-        raise BadData(f"`metric` {name}: returned {value}: it must be finite for every model that is tried")
+        raise BadData(f"`metric` {name}: returned {value}: it must be finite for every model")
     return value

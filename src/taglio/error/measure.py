@@ -21,8 +21,8 @@ from taglio.quantize.precision import Assignment
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reading:
-    """One evaluation: `l2` and `loss` by part, and the sketch [parts, size] of the differences in units of `l2`;
-    size is 0 where none was asked for."""
+    """One evaluation: `l2` and `loss` by part, and the sketch [parts, size] of the differences in units of `l2`; size
+    is 0 if no sketch was requested."""
 
     l2: np.ndarray
     loss: np.ndarray
@@ -42,9 +42,9 @@ class ErrorMeter:
         *,
         room_bytes: float | None = None,
     ) -> None:
-        """`parts` of the outputs, or their names; `measure` is relative L2 where None, and `limit` the bound on its
-        metric. Float outputs beyond `room_bytes` (None: none) wait in a file. Raises BadData for an output of the float
-        model that is NaN or infinite throughout."""
+        """`parts` are those of the outputs, or the outputs' names; `measure` is relative L2 if None, and `limit` the
+        limit on its metric. Float outputs beyond `room_bytes` (None: no limit) are kept in a file. Raises BadData for
+        an output of the float model that is all NaN or infinite."""
         self._switchable = switchable
         self._samples = samples
         self._parts = parts if isinstance(parts, Parts) else whole(parts)
@@ -74,15 +74,15 @@ class ErrorMeter:
 
     @property
     def wires(self) -> frozenset[str]:
-        """The tensors that can be quantised for the wire alone."""
+        """The tensors that can be quantised for a link alone."""
         return frozenset(wire.tensor for wire in self._switchable.wires)
 
     def error(self, assignment: Assignment) -> float:
-        """What is held against the limit of the model with `assignment` quantised (Tally.judged)."""
+        """The loss to compare with the limit, with `assignment` quantised (Tally.judged)."""
         return self.tally(assignment).judged(self._limit)
 
     def tally(self, assignment: Assignment) -> Tally:
-        """All that is known of the outputs with `assignment` quantised."""
+        """The tally of the outputs with `assignment` quantised."""
         tally = Tally(self._parts, self.measure, watched=True)
         for outputs, reference in zip(
             self._switchable.run_all(assignment, self._samples), self._reference, strict=True
@@ -91,7 +91,7 @@ class ErrorMeter:
         return tally
 
     def read(self, assignment: Assignment, wires: Collection[str] = (), *, sketch: bool = True) -> Reading:
-        """Everything that the study keeps of one evaluation; `wires` travel as int8 besides."""
+        """One evaluation for the study; the tensors `wires` also travel as int8."""
         tally, sums = self._tally(self._switchable.run_all(assignment, self._samples, wires), sketch=sketch)
         l2 = tally.l2()
         raw = np.sqrt(tally.squares())
@@ -110,8 +110,8 @@ class ErrorMeter:
 
 
 def anchored(measure: Measure, references: Iterable[Outputs]) -> Measure:
-    """The measure, each metric with the float model's own value: `references` are its outputs, of one sample after
-    another. Raises BadData for outputs and labels that a task cannot use."""
+    """`measure` with the float model's own value in each metric. `references` are the float model's outputs, sample by
+    sample. Raises BadData for outputs and labels that a task cannot use."""
     judges = [measure.judge, *(judge for _, judge in measure.others)]
     if not any(judges):
         return measure
@@ -135,7 +135,7 @@ def anchored(measure: Measure, references: Iterable[Outputs]) -> Measure:
 
 
 def refuse_missing(name: str, values: Iterable[np.ndarray]) -> None:
-    """Raises BadData where the float model's output is NaN throughout for an input, or never finite."""
+    """Raises BadData if the float model's output is all NaN for an input, or never finite."""
     floats = (each for each in map(as_array, values) if each.dtype.kind == "f" and each.size)
     seen = [(bool(np.isnan(each).all()), bool(np.isfinite(each).any())) for each in floats]
     if any(missing for missing, _ in seen) or (seen and not any(finite for _, finite in seen)):

@@ -1,17 +1,17 @@
-"""The error of any subset as a sum that a planner can use exactly, behind a monotone link. Measures nothing.
+"""The error model: a monotone link of a sum that a planner can use exactly. Measures nothing.
 
-What is quantised is tensors and weights. Each block in int8 adds its own noise (weights, inner tensors, output); each
-flow that a float block writes and an int8 block reads adds the noise of quantising it for that reader; how neighbours'
-noises agree or cancel is in both (terms.py). So
+Each block in int8 adds its own noise (weights, inner tensors, output); each flow that a float block writes and an int8
+block reads adds the noise of quantising it for that reader. How neighbours' noises add or cancel is included in both
+(terms.py). So
 
     s = Σ_blocks own[block, precision] + Σ_(flow, reader) edge[flow, reader] · [written float, read int8]
     error of one output = exp(level) · s^(exponent / 2)          error = the largest over outputs
 
 An exponent of 1 is plain addition of squares; large subsets need less, since later blocks mask earlier noise. The link
-is monotone: a bound on the error is one bound per output on an s, which is linear in a planner's variables.
+is monotone, so a limit on the error is one limit per output on s, which is linear in a planner's variables.
 
-Errors are losses of a metric (loss.py). Where the metric is a step, the error of an output is relative L2, and a second
-monotone link, through `steps`, leads from the largest of them to the loss.
+Errors are losses of a metric (loss.py). If the metric moves in steps, the error of an output is relative L2, and a
+second monotone link, through `steps`, leads from the largest of them to the loss.
 """
 
 from dataclasses import dataclass, replace
@@ -30,7 +30,8 @@ from taglio.quantize.scheme import Scheme
 
 _SMALLEST = 1e-9
 _LARGEST_LOG = 700.0  # exp of more overflows a float
-# No fit has twenty orders of magnitude between predicted and measured errors, or is four times as steep as squares.
+# Larger values in an artifact are implausible: twenty orders of magnitude of misprediction, or four times as steep as
+# squares.
 _LARGEST_UPPER, _STEEPEST = 50.0, 8.0
 
 
@@ -63,7 +64,7 @@ class OutputModel:
     exponent: float
 
     def check(self) -> None:
-        """Raise ValueError for terms that no fit gives."""
+        """Raises ValueError for terms that no fit can give."""
         require(abs(self.level) <= _LARGEST_LOG, "level is out of range")
         require(0.0 < self.exponent <= _STEEPEST, f"exponent must be above 0 and at most {_STEEPEST:g}")
         terms = [each.own for each in self.blocks] + [each.noise for each in self.edges]
@@ -93,8 +94,8 @@ class OutputModel:
 
 @dataclass(frozen=True, slots=True)
 class Alone:
-    """The error measured with one block alone in int8. On a network so large that neighbours shared an evaluation, its
-    error over the root of how many they were; where the metric moves in steps, relative L2."""
+    """The error measured with one block alone in `precision`; relative L2 if the metric moves in steps. On a large
+    network, where n neighbours share an evaluation, the error of all of them divided by √n."""
 
     block: str
     precision: str
@@ -103,7 +104,7 @@ class Alone:
 
 @dataclass(frozen=True, slots=True)
 class Subset:
-    """One measured subset and what a fit that did not see it predicted."""
+    """One measured subset: its assignment, its error, and the error predicted by a fit without it."""
 
     assignment: dict[str, str]
     error: float
@@ -115,10 +116,10 @@ class ErrorModel:
     """Predicts the error of any assignment.
 
     The measured error of a share `confidence` of new subsets is at most predicted × exp(`upper_log`) + `upper_add`: a
-    tolerance limit of cross-validated log ratios, or of differences where the metric is a step (combine.py).
-    `samples` inputs not used for calibration were measured. Outputs that never came near being the largest have no
-    model. `steps` are knots (relative L2, loss), rising in both; empty for a smooth metric. `notes` say what of the
-    data makes these figures less sure. `parts` are the losses with all blocks in int8.
+    tolerance limit of cross-validated log ratios, or of differences if the metric moves in steps (combine.py).
+    `samples` is the number of held-out inputs measured. Outputs whose error was never near the largest have no model.
+    `steps` are knots (relative L2, loss), rising in both; empty for a smooth metric. `notes` are doubts about these
+    figures. `parts` are the losses with all blocks in int8.
     """
 
     model_sha256: str
@@ -138,7 +139,7 @@ class ErrorModel:
     parts: tuple[PartLoss, ...] = ()
 
     def check(self) -> None:
-        """Raise ValueError for a model that no study gives."""
+        """Raises ValueError for a model that no study can give."""
         require(0.0 <= self.upper_log <= _LARGEST_UPPER, f"upper_log must be from 0 to {_LARGEST_UPPER:g}")
         require(self.upper_add >= 0.0, "upper_add must not be negative")
         require(0.0 < self.confidence < 1.0, "confidence must lie between 0 and 1")
@@ -152,7 +153,7 @@ class ErrorModel:
         require(len(set(names)) == len(names), "an output has two models")
 
     def misfit(self, graph: Graph) -> str:
-        """What is wrong where the model is of other blocks, flows or outputs than `graph` has; "" where it fits."""
+        """Which block, flow or output of the model `graph` does not have, or "" if the model fits it."""
         blocks, moved = {each.name for each in graph.blocks}, {each.name for each in flows(graph)}
         terms = [term for each in self.outputs for term in each.blocks]
         edges = [term for each in self.outputs for term in each.edges]
@@ -168,17 +169,17 @@ class ErrorModel:
         return "" if self.outputs or not graph.candidates() else "no output has a model"
 
     def predict(self, graph: Graph, assignment: Assignment) -> float:
-        """Predicted error; 0 where nothing is quantised."""
+        """Predicted error of `assignment`; 0 if nothing is quantised."""
         noise = max((each.from_noise(each.noise(graph, assignment)) for each in self.outputs), default=0.0)
         return self.after_steps(noise)
 
     def scaled(self, factor: float) -> "ErrorModel":
-        """The same with `factor` times the L2 noise for every assignment."""
+        """The same model with every L2 noise multiplied by `factor`."""
         outputs = tuple(replace(each, level=each.level + log(factor)) for each in self.outputs)
         return replace(self, outputs=outputs)
 
     def after_steps(self, noise: float) -> float:
-        """The error that an L2 `noise` of the outputs stands for: itself, or a loss on the steps."""
+        """The error for an L2 `noise` of the outputs: the noise itself, or the loss by `steps`."""
         if not self.steps or noise <= 0.0:
             return noise
         return float(np.interp(noise, [each[0] for each in self.steps], [each[1] for each in self.steps]))
@@ -188,8 +189,8 @@ class ErrorModel:
         return error * exp(self.upper_log) + self.upper_add
 
     def typical_miss(self) -> float:
-        """Median error of the predictions of subsets unseen: a share of the measured one, or a loss where the metric
-        moves in steps; 0 without any."""
+        """Median prediction error of unseen subsets: relative to the measured error, or a loss if the metric moves in
+        steps; 0 without subsets."""
         if self.metric.smooth:
             misses = [abs(each.predicted / each.error - 1.0) for each in self.subsets if each.error > 0.0]
         else:
@@ -197,9 +198,9 @@ class ErrorModel:
         return float(np.median(misses)) if misses else 0.0
 
     def noise_target(self, bound: float) -> float:
-        """The largest L2 noise of any output whose upper end keeps the error `bound`.
+        """The largest L2 noise of any output whose upper end keeps the limit `bound`.
 
-        On steps, where not even the smallest noise measured is sure to, the largest that is predicted to.
+        If the metric moves in steps and no measured noise does, the largest whose predicted loss keeps it.
         """
         if not self.steps:
             return bound / exp(self.upper_log)

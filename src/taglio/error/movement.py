@@ -1,12 +1,12 @@
 """Find the parts of a model's outputs. Measures no error.
 
-1. An output is followed back through operators that only move values, to the tensors that something computed. What a
-   Concat (or Stack, or Scatter) joined comes from several. Which value came from where is asked of ONNX Runtime: the
-   movement alone is run, with every such tensor filled with a number of its own.
-2. Channels of one such tensor whose scales are far apart, by its values on a few inputs, are parts too (scales.py).
-3. Where that makes too many, those of one output and of the most similar scale are merged.
+1. An output is followed back through operators that only move values, to the tensors that other operators compute. A
+   Concat (or Stack, or Scatter) joins several such source tensors. To find where each value comes from, the movement
+   alone is run in ONNX Runtime, with every source filled with its own number.
+2. Channels of a source whose scales are far apart on a few inputs are separate parts too (scales.py).
+3. If that makes too many parts, those of one output with the most similar scale are merged.
 
-An output is one part where its shape cannot be known beforehand or its movement does not run by itself.
+An output is one part if its shape is not known in advance or its movement does not run alone.
 """
 
 import os
@@ -28,15 +28,15 @@ from taglio.model.load import Model
 from taglio.runtimes.onnxruntime import SessionOptions, open_session, run_session
 
 _MOST = 16
-# Inputs that the scales are taken from, and seconds after which no more are run; shapes that are looked at.
+# Inputs from which scales are taken, seconds after which no more are run, and shapes to look at.
 _INPUTS, _SECONDS, _SHAPES = 4, 2.0, 8
-# Beyond one of each shape no more samples are looked at than hold so many bytes. Values summed at once.
+# Bytes of samples to look at beyond one per shape. Values summed at once.
 _HELD_BYTES, _AT_ONCE = 256_000_000, 2**20
 
 _FLOATS = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE, onnx.TensorProto.BFLOAT16)
-# Of these every value is one of the input's, and as large.
+# These keep every value and its size.
 _IDENTITIES = {"Identity", "Dropout", "Cast", "QuantizeLinear", "DequantizeLinear"}
-# Operators that only move values, with the inputs that hold them (None: all).
+# Operators that only move values -> the inputs that hold these values (None: all).
 _MOVING: Mapping[str, tuple[int, ...] | None] = dict.fromkeys(
     (*_IDENTITIES, "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Slice", "Split", "Gather", "GatherND",
      "GatherElements", "Expand", "Tile", "DepthToSpace", "SpaceToDepth", "Pad", "ConcatFromSequence"),
@@ -49,7 +49,7 @@ _ByShape = dict[tuple[int, ...], np.ndarray]
 
 @dataclass(slots=True, eq=False)
 class _Scale:
-    """Of one label: the tensor that its values come from, their squares and their number."""
+    """For one label: the tensor that its values come from, the sum of their squares, and their number."""
 
     source: str
     square: float = 0.0
@@ -60,10 +60,10 @@ class _Scale:
 
 
 def find_parts(model: Model, samples: Sequence[Values]) -> Parts:
-    """The parts of the outputs of `model`, as its graph and `samples` show them."""
+    """The parts of the outputs of `model`, found from its graph and `samples`."""
     try:
         labels, scales = _Movement(model).labels(samples)
-    except TaglioError:  # what cannot run is refused, with its reason, where it is to run for its own sake
+    except TaglioError:  # a model that cannot run is refused with a reason later
         return whole(model.outputs)
     _merge(labels, scales, max(_MOST, len(model.outputs)))
     sources = {
@@ -74,8 +74,8 @@ def find_parts(model: Model, samples: Sequence[Values]) -> Parts:
 
 
 class _Movement:
-    """The operators that move values to the float outputs, the tensors that they start from (`_sources`), and what
-    else they read, such as shapes and indices (`_read`)."""
+    """The operators that move values to the float outputs, the tensors that the values come from (`_sources`), and
+    what else these operators read, such as shapes and indices (`_read`)."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
@@ -104,11 +104,11 @@ class _Movement:
                     self._read |= dict.fromkeys(each for each in node.input if each and each not in values)
 
     def _moves(self, node: onnx.NodeProto) -> bool:
-        """Whether it moves what was computed: to gather rows of a table of weights is to compute."""
+        """Whether it moves computed values. Gathering rows from a table of weights does not count."""
         if node.op_type not in _MOVING or node.domain not in ("", "ai.onnx", "com.microsoft"):
             return False
         if any(each.name == "reduction" and each.s not in (b"", b"none") for each in node.attribute):
-            return False  # a Scatter that adds to what is there
+            return False  # a Scatter that adds to existing values
         values = _moved_inputs(node)
         if node.op_type == "ConcatFromSequence":
             made = self._producers.get(values[0])
@@ -116,7 +116,7 @@ class _Movement:
         return any(name not in self._constants for name in values)
 
     def labels(self, samples: Sequence[Values]) -> tuple[dict[int, _ByShape], dict[int, _Scale]]:
-        """Labels of each output by its index, an array for each shape that was seen, and what each label stands for."""
+        """Labels by output index and shape seen; and the source and scale of each label."""
         labels: dict[int, _ByShape] = {}
         scales: dict[int, _Scale] = {}
         chosen, complete = _few(samples)
@@ -134,13 +134,13 @@ class _Movement:
                 marks |= zip(moved, run_session(mover, moved, feed, "the movement"), strict=True)
             for name in self._outputs:
                 self._learn(name, sample[name], marks[name], labels, scales)
-        if not complete:  # only what fits any shape is sure to fit the others
+        if not complete:  # only labels that do not depend on the shape are sure to fit unseen shapes
             labels = {output: known for output, known in labels.items() if _alike([*known.values()])}
         return labels, scales
 
     def _values(self, samples: Sequence[Values]) -> list[dict[str, np.ndarray]]:
-        """All that the movement reads and writes, and the inputs, on `samples`, or the first of them of a slow model;
-        but one of each shape at least."""
+        """Inputs, and all tensors that the movement reads and writes, by sample. A slow model runs only the first
+        samples, but at least one per shape."""
         wanted = [
             name for name in dict.fromkeys([*self._outputs, *self._sources, *self._read]) if name in self._producers
         ]
@@ -158,7 +158,7 @@ class _Movement:
         return result
 
     def _channels(self, name: str, values: Sequence[Values]) -> tuple[int, np.ndarray] | None:
-        """The axis along which `name` has channels of unlike scale, and the group of each channel; or None."""
+        """The axis along which `name` has channels of different scale, and the group of each channel; or None."""
         found = [np.asarray(sample[name]) for sample in values]
         if found[0].dtype.kind != "f" or len({each.ndim for each in found}) > 1:
             return None
@@ -198,7 +198,7 @@ class _Movement:
         if moved.shape != value.shape:
             return
         marks = moved.astype(np.int16)
-        marks[marks == 0] = marks.max(initial=0)  # padding, whose zeros change no norm
+        marks[marks == 0] = marks.max(initial=0)  # padding, whose zeros do not change a norm
         flat, all_marks = value.ravel(), marks.ravel()
         for start in range(0, len(flat), _AT_ONCE):
             some, own = flat[start : start + _AT_ONCE].astype(np.float64), all_marks[start : start + _AT_ONCE]
@@ -211,7 +211,7 @@ class _Movement:
         labels.setdefault(self._model.outputs.index(name), {})[value.shape] = reduced(marks)
 
     def _alone(self, sample: Values) -> onnx.ModelProto:
-        """The movement alone, in float32."""
+        """A model of the movement alone, in float32."""
         proto = self._model.proto
         result = onnx.ModelProto(ir_version=proto.ir_version, producer_name="taglio")
         result.opset_import.extend(proto.opset_import)
@@ -234,7 +234,7 @@ class _Movement:
                 continue
             copy.CopyFrom(node)
             if node.op_type == "Pad" and len(node.input) > 2:
-                copy.input[2] = ""  # what is padded bears the label 0
+                copy.input[2] = ""  # padding gets the label 0
         graph.output.extend(
             helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None)
             for name in self._outputs
@@ -244,7 +244,7 @@ class _Movement:
 
 
 def _merge(labels: dict[int, _ByShape], scales: dict[int, _Scale], most: int) -> None:
-    """Join labels of one output, those of the most similar scale first, until there are at most `most`."""
+    """Merge labels of one output, most similar scale first, until there are at most `most` in all."""
     known = {
         output: {int(label) for each in arrays.values() for label in np.unique(each)}
         for output, arrays in labels.items()
@@ -272,7 +272,7 @@ def _alike(arrays: Sequence[np.ndarray]) -> bool:
 
 
 def _few(samples: Sequence[Values]) -> tuple[list[int], bool]:
-    """A few samples, one of each shape first; and whether every shape is among them."""
+    """Indices of a few samples, one of each shape first; and whether they include every shape."""
     firsts: dict[object, int] = {}
     for index, sample in enumerate(samples):
         firsts.setdefault(_shapes(sample), index)
@@ -291,7 +291,7 @@ def _moved_inputs(node: onnx.NodeProto) -> list[str]:
 
 
 def _showing(model: Model, names: Iterable[str]) -> onnx.ModelProto:
-    """The model with `names` among its outputs; itself where they all are already."""
+    """A copy of the model with `names` among its outputs; the model itself if it has them all."""
     missing = [name for name in names if name not in model.outputs]
     if not missing:
         return model.proto

@@ -1,5 +1,4 @@
-"""The parts of a model's outputs: what is measured by itself. Says how to take them, not how they are found
-(movement.py)."""
+"""The parts of a model's outputs, whose errors are measured separately. Extracts parts; movement.py finds them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +10,7 @@ Labels = Mapping[tuple[int, ...], np.ndarray]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Values of the output with index `output`: those with the label `label`, or all of them where that is None."""
+    """The values of output number `output` with the label `label` (None: all of them)."""
 
     output: int
     name: str
@@ -20,10 +19,10 @@ class Part:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Parts:
-    """Every output's parts, in the order of the outputs; each value of an output is in exactly one.
+    """The parts of all outputs, in the order of the outputs; each value is in exactly one part.
 
-    `labels` [output index] hold the label of every value, by the shape of the output. Axes along which labels do not
-    change have the length 1.
+    `labels` gives, by output index and then by the shape of the output, the label of every value. Axes along which
+    labels do not change have length 1.
     """
 
     outputs: tuple[str, ...]
@@ -33,12 +32,12 @@ class Parts:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the parts."""
+        """The names of the parts."""
         return tuple(part.name for part in self.parts)
 
     def take(self, index: int, value: np.ndarray) -> np.ndarray:
-        """The values of part `index` in `value`, its whole output, flat. Where labels do not fit its shape, the
-        output's first part takes all of it."""
+        """The values of part `index` in its whole output `value`, flat. If no labels fit the shape, the output's first
+        part takes all values."""
         part = self.parts[index]
         if part.label is None:
             return value.ravel()
@@ -49,7 +48,7 @@ class Parts:
         return value.ravel()[chosen] if isinstance(chosen, np.ndarray) else value[chosen].ravel()
 
     def fits(self, output: int, shape: tuple[int, ...]) -> bool:
-        """Whether an output of this shape can be taken apart."""
+        """Whether an output of this shape can be divided into its parts."""
         return output not in self.labels or fitting(self.labels[output], shape) is not None
 
     def _choose(self, part: Part, label: int, shape: tuple[int, ...]) -> tuple[slice, ...] | np.ndarray:
@@ -62,13 +61,13 @@ class Parts:
 
 
 def whole(outputs: Sequence[str]) -> Parts:
-    """Every output one part."""
+    """Parts in which every output is one part."""
     return Parts(tuple(outputs), tuple(Part(index, name) for index, name in enumerate(outputs)))
 
 
 def labelled(outputs: Sequence[str], labels: Mapping[int, Labels], sources: Mapping[int, str]) -> Parts:
-    """Parts by `labels`, which are as in `Parts`; outputs with fewer than two labels are one part. `sources` says where
-    a label's values come from."""
+    """Parts by `labels` (as in `Parts`); an output with fewer than two labels is one part. `sources` names the origin
+    of each label's values."""
     parts: list[Part] = []
     kept: dict[int, Labels] = {}
     for output, name in enumerate(outputs):
@@ -85,7 +84,7 @@ def labelled(outputs: Sequence[str], labels: Mapping[int, Labels], sources: Mapp
 
 
 def reduced(labels: np.ndarray) -> np.ndarray:
-    """`labels` with the length 1 along every axis along which they do not change."""
+    """`labels`, reduced to length 1 along every axis on which they do not change."""
     for axis, size in enumerate(labels.shape):
         first = labels.take([0], axis) if size else labels
         if (labels == first).all():
@@ -94,7 +93,8 @@ def reduced(labels: np.ndarray) -> np.ndarray:
 
 
 def fitting(known: Labels, shape: tuple[int, ...]) -> np.ndarray | None:
-    """The labels of an output of this shape: those `known`, or where all known ones are alike, these."""
+    """The labels of an output of this shape: those known for it, or if all known labels are equal and fit, these; else
+    None."""
     if shape in known:
         return known[shape]
     first, *others = known.values()
@@ -104,7 +104,8 @@ def fitting(known: Labels, shape: tuple[int, ...]) -> np.ndarray | None:
 
 
 def box(chosen: np.ndarray) -> tuple[slice, ...] | None:
-    """The slices that take exactly what is `chosen` [...] bool, or None. An axis of length 1 is taken whole."""
+    """The slices that select exactly the true entries of `chosen` (bool, any shape); None if no slices do. An axis of
+    length 1 is taken whole."""
     if chosen.ndim == 0 or not chosen.any():
         return None
     result = []
@@ -115,7 +116,7 @@ def box(chosen: np.ndarray) -> tuple[slice, ...] | None:
 
 
 def _named(output: str, label: int, labels: Labels, source: str, taken: Sequence[str]) -> str:
-    """A slice in Python's words where the part is one, else by where it came from; unlike those `taken`."""
+    """A unique name: output[slice] if the part is a slice, else the output and the source; numbered if `taken`."""
     found = [box(each == label) for each in labels.values()]
     name = f"{output}: {source}"
     if found[0] is not None and all(each == found[0] for each in found):

@@ -1,30 +1,30 @@
-"""Channels of unlike scale in one tensor, by statistics of its values. Pure."""
+"""Find channels of different scale in one tensor, from its values. Pure."""
 
 from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 import onnx
 
-# Channels further apart than this are not of one scale; a channel so small beside the largest is rounding.
+# Factor between channels of different scale; a channel smaller than this share of the largest is rounding.
 _APART, _NOTHING = 30.0, 1e-6
-# Mean over root mean square of a channel that is at work for every input; 0.8 where values are normally distributed.
+# Least mean absolute value over root mean square of a channel that is active for every input; 0.8 if values are normal.
 _STEADY = 0.2
 _MOST = 4
 
-# What these write has one scale, however rare some of its classes are.
+# Outputs of these have one scale, however rare some of their classes are.
 _BOUNDED = {"Sigmoid", "HardSigmoid", "Softmax", "LogSoftmax", "Tanh", "Softsign", "LpNormalization", "Hardmax"}
 _CHANNELS_SECOND = {"Conv", "ConvTranspose", "BatchNormalization", "InstanceNormalization", "GroupNormalization",
                     "MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool", "Resize"}  # fmt: skip
 _CHANNELS_LAST = {"MatMul", "Gemm", "LayerNormalization", "SkipLayerNormalization", "FusedMatMul"}
-# Values looked at together.
+# Values processed at once.
 _AT_ONCE = 2**20
 
 
 def groups_by_scale(values: Sequence[np.ndarray]) -> np.ndarray:
-    """The group of each channel, 0 for that of the largest values; `values` are [channels, values] for each input.
+    """The group of each channel, 0 for the largest values; `values` has an array [channels, values] per input.
 
-    The channels, in the order of their root mean square, are cut at the widest gap while the two ends of a group are
-    more than `_APART` apart. Channels that are silent but for a few values count with the largest: rare, not small.
+    Channels, sorted by root mean square, are split at the widest gap while the ends of a group differ by more than the
+    factor `_APART`. Channels that are zero but for a few values are rare, not small: they go to group 0.
     """
     count = sum(each.shape[1] for each in values)
     groups = np.zeros(len(values[0]), np.int64)
@@ -62,8 +62,8 @@ def channel_axes(
     constants: Mapping[str, onnx.TensorProto],
     movement: Collection[str],
 ) -> tuple[int, ...]:
-    """The axes along which `tensor` may have channels, by what computed it: none for what has one scale by its nature,
-    several where that does not say."""
+    """The axes along which `tensor` may have channels, judged by the operator that computes it: none if that gives one
+    scale by nature, several if it is not clear."""
     node = producers.get(tensor)
     if rank == 0 or (node is not None and node.op_type in _BOUNDED):
         return ()
@@ -75,7 +75,7 @@ def channel_axes(
         for name in node.input:
             sizes = tuple(constants[name].dims) if name in constants else ()
             long = [axis - len(sizes) for axis, size in enumerate(sizes) if size > 1]
-            if len(long) == 1 and -long[0] <= rank:  # a factor or an addend for each channel
+            if len(long) == 1 and -long[0] <= rank:  # a factor or addend per channel
                 return (rank + long[0],)
         node = next((producers[name] for name in node.input if name in producers), None)
     return tuple(dict.fromkeys((min(1, rank - 1), rank - 1, 0)))

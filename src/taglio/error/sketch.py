@@ -1,8 +1,8 @@
-"""Short images of long output differences, whose inner products are nearly those of the differences. Pure.
+"""Sketches of output differences: short vectors that nearly preserve inner products. Pure.
 
 A count sketch (Charikar, Chen, Farach-Colton 2002): every element is added, with a random sign, to one of `size` sums.
-Inner products of sketches are unbiased; their standard deviation is at most ‖a‖‖b‖ · √(2 / size). Norms are kept
-exactly beside them. Without it the differences of 400 evaluations of a detector would fill gigabytes.
+Inner products of sketches are unbiased, with a standard deviation of at most ‖a‖‖b‖ · √(2 / size). Norms are kept
+separately and exactly. Without sketches the differences of 400 evaluations of a detector would fill gigabytes.
 """
 
 from collections.abc import Sequence
@@ -14,17 +14,17 @@ _AT_ONCE = 2**20
 
 
 class Sketcher:
-    """Sums the differences of every sample into one sketch per part; the same element always goes the same way.
+    """Sums the differences of all samples into one sketch per part; an element always goes to the same place.
 
-    Where every element of a part goes is drawn once, two bytes each. A sample's sums then move on by a number of places
-    that no other sample has, and have a sign of their own: no element meets itself in another sample, and the bound
-    above holds as if each sample had been drawn anew.
+    The place and sign of every element of a part are drawn once, two bytes each. The sums of each sample are then
+    rotated by a different offset and get a random sign, so the bound above holds as if places had been drawn for each
+    sample.
     """
 
     def __init__(self, lengths: Sequence[Sequence[int]], seed: int = 0, size: int = SIZE) -> None:
-        """`lengths` [samples][parts]: elements of each part, which may differ from sample to sample."""
+        """`lengths` [samples][parts]: elements of each part, which may differ between samples."""
         self._seed, self.size = seed, size
-        # Where each sample's elements begin in all of them, [samples + 1, parts].
+        # Offset of each sample's elements among those of all samples, [samples + 1, parts].
         self._starts = np.cumsum([[0] * len(lengths[0]), *lengths], axis=0)
         self._ways: dict[tuple[int, int], np.ndarray] = {}
         rng = np.random.default_rng(seed)
@@ -35,7 +35,7 @@ class Sketcher:
         """Add one sample's differences (flat, float32) to `sketch`, shape [parts, size]."""
         for part, difference in enumerate(differences):
             start, end = self._starts[sample : sample + 2, part]
-            if self._starts[-1, part] <= self.size and len(difference) == end - start:  # short: kept as it is
+            if self._starts[-1, part] <= self.size and len(difference) == end - start:  # short: kept exactly
                 sketch[part, start:end] += difference
                 continue
             sums = np.zeros(self.size)
@@ -47,7 +47,7 @@ class Sketcher:
             sketch[part] += self._signs[sample] * np.roll(sums, self._moves[sample])
 
     def _way(self, part: int, length: int) -> np.ndarray:
-        """Of each element the place, times two, and whether it is added or subtracted."""
+        """For each element, its place times two, plus one if it is added rather than subtracted."""
         key = part, length  # lengths may differ from the float model's where they depend on values
         if key not in self._ways:
             rng = np.random.default_rng((self._seed, *key))

@@ -1,4 +1,4 @@
-"""A rising link from the L2 noise of the outputs to the loss of a metric that moves in steps. Pure."""
+"""A monotone link from the L2 noise of the outputs to the loss of a metric that moves in steps. Pure."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ import numpy as np
 def monotone(noises: Sequence[float], losses: Sequence[float]) -> tuple[tuple[float, float], ...]:
     """Knots (noise, loss) of the isotonic regression of `losses` on `noises` (pool adjacent violators), both rising.
 
-    Between knots the link is linear; the float model, without noise and without loss, is the first knot.
+    Between knots the link is linear; the first knot is (0, 0), the float model.
     """
     order = np.argsort(noises, kind="stable")
     pools: list[list[float]] = []  # loss, weight, lowest noise, highest noise

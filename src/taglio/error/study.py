@@ -1,12 +1,11 @@
-"""What to measure, and in which order: blocks alone, flows alone, subsets. Fits nothing (combine.py).
+"""The study: measure the error of blocks alone, of flows alone, and of subsets. Fits nothing (combine.py).
 
-What is measured in which order follows from what it buys: blocks alone and flows alone give every term its starting
-value (terms.py), which predicts unseen subsets within a few per cent by itself; a few dozen subsets correct the
-terms and say how far to trust them. More subsets than that buy almost nothing.
+Blocks alone and flows alone give every term its starting value (terms.py), which already predicts unseen subsets within
+a few per cent. A few dozen subsets correct the terms and give the interval; more bring almost nothing.
 
-A planner does not draw at random: it picks what the model takes to be harmless, and so what it underestimates. Some of
-the subsets are therefore picked as a planner would, after the others: near the bound where there is one, since a
-network of which all blocks in int8 are 20 % off says little there of what a plan within 1 % does.
+A planner does not choose at random: it picks what the model considers harmless, and so what it underestimates. So some
+of the subsets are picked as a planner would, after the random ones: near the limit if there is one, since errors of
+20 % say little about plans within 1 %.
 """
 
 import math
@@ -27,17 +26,17 @@ from taglio.quantize.effective import effective
 from taglio.quantize.precision import Assignment, Precision
 from taglio.quantize.scheme import Scheme
 
-# Shares of the budget that forms other than the first, and flows, may take.
+# Shares of the budget for forms other than the first, and for flows.
 _FORMS_SHARE = 0.3
 _FLOWS_SHARE = 0.4
-# Below so many nothing is known of what the fit gets wrong.
+# With fewer, the accuracy of the fit is unknown.
 _FEWEST_SUBSETS = 8
-# Of the subsets, how many are picked as a planner would; and how many where it is known near which bound.
+# Share of subsets picked as a planner would: without and with a known limit.
 _PICKED_SHARE, _PICKED_NEAR = 0.5, 0.75
-# Near a bound: from half of it to twice as much. What was picked is fitted before more are.
+# Near a limit means from half to twice the limit. Subsets are picked in rounds, with a fit between.
 _NEAR = 2.0
 _ROUNDS = 3
-# Blocks that save nothing are taken too where a neighbour in int8 makes them, as if they saved so much of the most.
+# Blocks that save nothing count as saving this share of the most: a neighbour in int8 may make them worth it.
 _LEAST_SAVED = 1e-3
 
 
@@ -45,8 +44,8 @@ _LEAST_SAVED = 1e-3
 class Budget:
     """How much to measure: seconds for the whole stage, and subsets within it.
 
-    Blocks alone are measured whatever the seconds, one evaluation each, unless that takes over `alone_s`: then several
-    neighbours share one (`Measured.groups`).
+    Blocks alone are always measured, one evaluation each, unless that takes more than `alone_s` seconds: then several
+    neighbours share one evaluation.
     """
 
     seconds: float = 45.0
@@ -55,8 +54,8 @@ class Budget:
     alone_s: float = 240.0
 
     def subsets(self, left_s: float, each_s: float) -> int:
-        """How many subsets to measure in the seconds that are left, where one takes `each_s`; fewer than the minimum
-        where that takes longer than blocks alone may."""
+        """How many subsets to measure in `left_s` seconds at `each_s` seconds each; fewer than the minimum only if that
+        would take more than `alone_s`."""
         affordable = int(self.alone_s / max(each_s, 1e-6))
         least = min(self.minimum_subsets, max(_FEWEST_SUBSETS, affordable))
         return max(least, min(self.maximum_subsets, int(left_s / max(each_s, 1e-6))))
@@ -78,8 +77,11 @@ def study(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> ErrorModel:
-    """Measure with `meter` and fit; the planner may then choose among `blocks` (all candidates where None). It is to be
-    right `near` a bound on the error, and `saved_s` are the seconds that int8 saves by block (None: by FLOPs)."""
+    """The error model fitted to measurements with `meter`.
+
+    A planner may choose among `blocks` (None: all candidates). The model should be accurate `near` a limit on the error
+    (None: anywhere). `saved_s` are the seconds that int8 saves by block (None: estimated by FLOPs).
+    """
     measured = measure(
         graph, precisions, meter, budget, blocks=blocks, near=near, saved_s=saved_s, seed=seed, progress=progress
     )
@@ -98,7 +100,7 @@ def measure(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Measured:
-    """Everything that the fit needs, within the budget."""
+    """The measurements that the fit needs, within the budget; arguments as for `study`."""
     columns = design(graph, precisions, blocks)
     first = next(each for each in precisions if each.form == "whole")
     names = [name for name, form in columns.own if form == first.name]
@@ -162,11 +164,10 @@ def measure(
 def picked_subsets(
     graph: Graph, known: Measured, count: int, seed: int, saved_s: Mapping[str, float] | None = None
 ) -> list[dict[str, Precision]]:
-    """Subsets that a planner would pick with what is known, each at a random bound, near the one that is `known`, and
-    for random times saved. None was measured.
+    """Unmeasured subsets that a planner would pick by what is `known` so far.
 
-    Blocks are taken by noise for what they save, least first, while the predicted error keeps the bound. What a block
-    saves is drawn around `saved_s`, or its FLOPs.
+    Each has a random limit, near `known.near` if there is one, and random savings per block, drawn around `saved_s` or
+    FLOPs. Blocks are added in order of noise per saving, least first, while the predicted error keeps the limit.
     """
     rng = random.Random(seed + 2)
     before = {tuple(each) for each in known.subsets}
@@ -210,12 +211,12 @@ def picked_subsets(
 def random_subsets(
     graph: Graph, precisions: Sequence[Precision], count: int, seed: int, blocks: Collection[str] | None = None
 ) -> list[dict[str, Precision]]:
-    """Random assignments of every size: half with each block drawn alone, half in runs of neighbours."""
+    """Random assignments of every size: half draw each block independently, half draw runs of neighbours."""
     rng = random.Random(seed + 1)
     whole = next(each for each in precisions if each.form == "whole")
     forms = [each for each in precisions if each.form != "float"]
     result: dict[tuple[tuple[str, str], ...], dict[str, Precision]] = {}
-    for index in range(4 * count):  # empty and repeated ones teach nothing, and repeats would leak across folds
+    for index in range(4 * count):  # empty and repeated ones are dropped: repeats would leak across folds
         if len(result) == count:
             break
         density = rng.uniform(0.03, 1.0)

@@ -1,10 +1,10 @@
-"""One graph in which every block can be switched to each of its precisions. Measures nothing itself.
+"""The switchable graph: one model in which every block can be switched to each of its precisions. Measures nothing.
 
-Each switchable block becomes an `If` per precision (several int8 schemes, its anchor alone, float16): its `then` branch
-holds the very nodes that the quantised model would hold, so ONNX Runtime runs the same int8 kernels in both; its `else`
-branch holds the float block. A pair is idempotent, so a block may quantise an input that its producer already quantised
-and nothing changes: flags can be set in any combination and each gives the truly quantised model of that subset. A
-tensor with a wire switch can be quantised for the wire alone, float on both sides.
+Each block becomes an `If` per precision (several int8 schemes, its anchor alone, float16). The `then` branch holds
+exactly the nodes of the quantised model, so ONNX Runtime runs the same int8 kernels; the `else` branch holds the float
+block. A quantise/dequantise pair is idempotent: quantising an input that its producer already quantised changes
+nothing. So flags can be set in any combination, and each gives the quantised model of that subset. A tensor with a wire
+switch can be quantised for a link alone, with float blocks on both sides.
 """
 
 import time
@@ -40,14 +40,14 @@ class Switch:
 
 @dataclass(frozen=True, slots=True)
 class WireSwitch:
-    """One flag: `tensor` travels as int8 under `scheme`, whatever its producer and its readers compute in."""
+    """One flag: `tensor` travels as int8 under `scheme`, whatever the forms of its producer and readers."""
 
     tensor: str
     scheme: Scheme
 
 
 class Switchable:
-    """A live session over the switchable graph."""
+    """A session of the switchable graph."""
 
     def __init__(
         self,
@@ -60,9 +60,9 @@ class Switchable:
         wires: Mapping[str, Scheme] | None = None,
         together: Sequence[Mapping[str, np.ndarray]] = (),
     ) -> None:
-        """`precisions` may hold several int8 variants and float16, told apart by name; `wires` are the tensors that
-        can be quantised for the wire alone. With the feeds `together` it is tried whether one run of several inputs
-        answers as single runs do, and faster; then `run_all` runs that many at once."""
+        """`precisions` may include several int8 variants and float16, with distinct names. `wires` maps tensors that
+        can be quantised for a link alone to their schemes. If one run of the feeds `together` gives the same answers as
+        single runs, and faster, `run_all` runs that many at once."""
         self.switches = tuple(
             Switch(block.name, precision)
             for block in graph.blocks
@@ -84,11 +84,12 @@ class Switchable:
 
     @property
     def provider(self) -> str:
-        """ONNX Runtime's provider that runs it."""
+        """The ONNX Runtime provider that runs the graph."""
         return str(self._session.get_providers()[0])
 
     def flags(self, assignment: Assignment, wires: Collection[str] = ()) -> np.ndarray:
-        """Flag vector of an assignment and of the tensors that travel as int8, shape [switches + wires], bool."""
+        """The flags of an assignment and of tensors that travel as int8, bool [switches + wires]. Raises BadOption for
+        a block, form or tensor without a switch."""
         flags = np.zeros(len(self.switches) + len(self.wires), np.bool_)
         for block, precision in assignment.items():
             if precision.form != "float":
@@ -99,7 +100,7 @@ class Switchable:
             if tensor not in self._wire_index:
                 raise BadOption(f"tensor {tensor} has no wire switch: name it when the switchable graph is built")
             producer = assignment.get(self._producer[tensor] or "")
-            # What is written in int8 travels as it is, under its writer's scheme.
+            # A tensor that is written in int8 travels under its producer's scheme.
             flags[self._wire_index[tensor]] = producer is None or not producer.int8_output
         return flags
 
@@ -112,7 +113,7 @@ class Switchable:
     def run_all(
         self, assignment: Assignment, feeds: Sequence[Mapping[str, np.ndarray]], wires: Collection[str] = ()
     ) -> Iterator[list[np.ndarray]]:
-        """The same for each of `feeds`, several at once where that was found to be right and faster."""
+        """The same for each of `feeds`, several at once if that was found to be correct and faster."""
         for start in range(0, len(feeds), self.at_once):
             several = feeds[start : start + self.at_once]
             if self._batched is None or len(several) == 1 or len({_shapes(feed) for feed in several}) > 1:
@@ -136,7 +137,8 @@ class Switchable:
     def _try_together(
         self, proto: onnx.ModelProto, options: SessionOptions, feeds: Sequence[Mapping[str, np.ndarray]]
     ) -> None:
-        """Keep a session of several inputs at once if it answers alike, in float and all switched, and is faster."""
+        """Keep a session for several inputs at once if it is faster and gives the same answers, in float and with all
+        blocks switched."""
         everything = {switch.block: switch.precision for switch in self.switches}
         try:
             batched = open_session(with_free_batch(proto, {FLAGS_INPUT}), options, label="the switchable graph")
@@ -154,7 +156,7 @@ class Switchable:
                             seconds[together] = min(seconds[together], time.perf_counter() - start)
                     if not all(_alike(a, b) for a, b in zip(answers[False], answers[True], strict=True)):
                         raise BadData("answers differ")
-        except (TaglioError, ValueError, IndexError, TypeError):  # an operator or output of one input: one by one
+        except (TaglioError, ValueError, IndexError, TypeError):  # some operator or output allows only one input
             seconds = {True: 1.0, False: 0.0}
         if seconds[True] >= seconds[False]:
             self._batched, self.at_once = None, 1
@@ -165,7 +167,7 @@ def _shapes(feed: Mapping[str, np.ndarray]) -> tuple[tuple[str, tuple[int, ...]]
 
 
 def _alike(one: np.ndarray, other: np.ndarray) -> bool:
-    """Within what another order of additions explains; int8 rounding can turn that into a step of one tensor."""
+    """Whether two answers differ by no more than reordered sums, which int8 rounding can amplify to a step, explain."""
     if one.dtype.kind != "f":
         return np.array_equal(one, other)
     odd = ~np.isfinite(one)
@@ -253,7 +255,7 @@ def switchable_graph(
 
 
 def _fed_name(name: str, wires: Collection[str]) -> str:
-    """Under which name a tensor is written: readers of one with a wire switch read what is behind the switch."""
+    """The name under which a tensor is written; readers of a tensor with a wire switch read the switch's output."""
     return f"{name}/unwired" if name in wires else name
 
 
@@ -312,7 +314,7 @@ def _int8_branch(
 def _graph(
     block: Block, nodes: list[onnx.NodeProto], weights: list[onnx.TensorProto], outputs: list[str], tag: str
 ) -> onnx.GraphProto:
-    """A branch whose own names are unique: a subgraph may not shadow a name of the outer graph."""
+    """A branch with unique names: a subgraph may not shadow names of the outer graph."""
     own = {name for node in nodes for name in node.output if name} | {tensor.name for tensor in weights}
     rename = {name: f"{block.name}/{tag}/{name}" for name in own}
     graph = onnx.GraphProto(name=f"{block.name}/{tag}")

@@ -1,4 +1,4 @@
-"""Losses of changed outputs against the float model's, part by part, and how sure they are. Runs no model."""
+"""Losses of changed outputs against the float model's, part by part, and their intervals. Runs no model."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from taglio.error.parts import Parts, whole
 
 Outputs = Sequence[np.ndarray]
 
-# Stands for an error that is not finite: far beyond any bound, with a finite logarithm.
+# Replaces an error that is not finite: far beyond any limit, with a finite logarithm.
 RUINED = 1e3
 _DRAWS = 400
 # Two-sided 90 % quantiles of Student's t by degrees of freedom.
@@ -25,8 +25,8 @@ _NORMAL = 1.645
 
 @dataclass(frozen=True, slots=True)
 class PartLoss:
-    """The loss of one part of the outputs (`RUINED` where it is not finite), and what it `lost`: words that follow its
-    name, or ""."""
+    """The loss of one part of the outputs (`RUINED` if not finite), and the information that it `lost`: words that
+    follow its name, or ""."""
 
     name: str
     loss: float
@@ -35,8 +35,8 @@ class PartLoss:
 
 @dataclass(frozen=True, slots=True)
 class OtherLoss:
-    """What a further bounded metric says of the same outputs: its loss, and its value (of a task, against the labels
-    where there are any)."""
+    """A further metric with a limit, on the same outputs: its loss, and its value (for a task, against the labels if
+    there are any)."""
 
     metric: Metric
     loss: float
@@ -45,7 +45,7 @@ class OtherLoss:
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """A metric, what scores it where sums do not, and the further metrics that are bounded beside it."""
+    """A metric, its judge if sums are not enough, and further metrics with limits and their judges."""
 
     metric: Metric
     judge: Judge | None = None
@@ -55,21 +55,21 @@ class Measure:
 class Tally:
     """Losses of one set of changed outputs against the reference, sample by sample.
 
-    Only sums by sample are kept, and what a judge makes of each sample. Outputs that are not float (class indices,
-    masks, text) count where there are no others, by the share of values that change.
+    Only sums and a judge's evidence are kept per sample. Outputs that are not float (class indices, masks, text) count
+    only if no output is float, by the share of values that change.
     """
 
     def __init__(
         self, parts: Parts | Sequence[str], metric: Metric | Measure | None = None, *, watched: bool = False
     ) -> None:
-        """`parts` of the outputs, or the outputs' names, each of which is one; `metric` is relative L2 where None.
-        `watched` keeps what `lost` judges. Samples come in the order of the measure's judges."""
+        """`parts` are those of the outputs, or the outputs' names, each then one part. `metric` is relative L2 if None.
+        `watched` keeps the values that `lost` needs. Samples must be added in the order that the judges expect."""
         self._parts = parts if isinstance(parts, Parts) else whole(parts)
         known = metric or RELATIVE
         measure = known if isinstance(known, Measure) else Measure(known, judge_of(known, self._parts.outputs))
         self._metric, self._judge, self._others = measure.metric, measure.judge, measure.others
         count = len(self._parts.parts)
-        # By sample, each [parts]: ‖ŷ − y‖², ‖y‖², y · (ŷ − y); of what is not float, values unequal and all.
+        # By sample, each [parts]: ‖ŷ − y‖², ‖y‖², y · (ŷ − y); if not float, the numbers of unequal and of all values.
         self._rows: list[np.ndarray] = []
         self._sizes = np.zeros(count)
         self._exact = np.zeros(count, bool)
@@ -78,7 +78,7 @@ class Tally:
         self._watches = [Watch() for _ in range(count)] if watched else []
 
     def add(self, reference: Outputs, changed: Outputs) -> list[np.ndarray]:
-        """Count one sample; the differences ŷ − y, flat, per part."""
+        """Add one sample; returns the differences ŷ − y per part, flat."""
         names, parts = self._parts.outputs, self._parts
         row = np.zeros((3, len(parts.parts)))
         pairs = [self._pair(index, y, z) for index, (y, z) in enumerate(zip(reference, changed, strict=True))]
@@ -107,7 +107,8 @@ class Tally:
         return differences
 
     def _pair(self, output: int, reference: np.ndarray, changed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Both as arrays; of float outputs whose lengths differ, what only one of them has counts as changed from 0."""
+        """Both as arrays; if lengths of float outputs differ, values that only one of them has count as changed from
+        0."""
         y, z = as_array(reference), as_array(changed)
         if y.shape == z.shape:
             return y, z
@@ -127,17 +128,16 @@ class Tally:
 
     @property
     def counted(self) -> np.ndarray:
-        """Which parts count, bool [parts]: the float ones, or all where no output is float."""
+        """Which parts count, bool [parts]: the float ones, or all if no output is float."""
         return ~self._exact if not self._exact.all() else np.ones(len(self._exact), bool)
 
     def l2(self, weights: np.ndarray | None = None) -> np.ndarray:
-        """Relative L2 error per part, or what the noise model is fitted to: l2-per-size where that is the metric."""
+        """The error per part that the noise model is fitted to: relative L2, or l2-per-size if that is the metric."""
         return self._l2(self._metric, weights)
 
     def _l2(self, metric: Metric, weights: np.ndarray | None) -> np.ndarray:
-        """0 for parts that do not count. Infinite for one that is zero on all samples while the changed one is not.
-        `weights` [samples] say how often each sample counts.
-        """
+        """Error per part: 0 for parts that do not count, infinite if float is zero on all samples and the changed
+        output is not. `weights` [samples] say how often each sample counts."""
         sums = self._sums(weights)
         samples = len(self._rows) if weights is None else weights.sum()
         result = np.zeros(len(self._parts.parts))
@@ -160,11 +160,11 @@ class Tally:
         return np.asarray(self._sums(None)[0])
 
     def by_sample(self) -> np.ndarray:
-        """‖ŷ − y‖² and ‖y‖² by sample and part, shape [2, samples, parts]; 0 for what is not float."""
+        """‖ŷ − y‖² and ‖y‖² by sample and part, shape [2, samples, parts]; 0 for parts that are not float."""
         return np.where(self._exact, 0.0, np.array(self._rows)[:, :2].transpose(1, 0, 2))
 
     def losses(self, weights: np.ndarray | None = None) -> np.ndarray:
-        """Loss per part; of a metric that looks at all outputs together, the same for each."""
+        """Loss per part; the same for each if the metric scores all outputs together."""
         return self._losses(self._metric, self._judge, self._evidence[0], weights)
 
     def _losses(
@@ -183,11 +183,12 @@ class Tally:
         return float(self.losses().max())
 
     def told(self) -> float | None:
-        """The value of a task against labels, which may be better than the float model's; None for other metrics."""
+        """The value of a task scored against labels, which may be better than the float model's; None for other
+        metrics."""
         return self._judge.value(self._evidence[0]) if self._judge is not None and self._metric.labelled else None
 
     def others(self) -> tuple[OtherLoss, ...]:
-        """Losses of the further metrics that are bounded."""
+        """Losses of the further metrics that have limits."""
         result = []
         for (bound, judge), evidence in zip(self._others, self._evidence[1:], strict=True):
             loss = float(self._losses(bound.metric, judge, evidence).max())
@@ -196,8 +197,8 @@ class Tally:
         return tuple(result)
 
     def judged(self, limit: float) -> float:
-        """What is held against the `limit` of the metric: its loss; where a further bound is broken, at least as many
-        times the limit as that is; infinite where a part lost what it told."""
+        """The number to compare with the metric's `limit`: its loss; if a further limit is broken by some factor, at
+        least that factor times `limit`; infinite if a part lost its information."""
         value = self.value()
         if self.lost():
             return inf
@@ -208,7 +209,7 @@ class Tally:
         return max(value, share * limit if limit > 0.0 else inf)
 
     def parts(self) -> tuple[PartLoss, ...]:
-        """Loss of each part that counts, and what it lost."""
+        """The loss of each part that counts, and the information that it lost."""
         losses = np.nan_to_num(self.losses(), nan=RUINED, posinf=RUINED)
         return tuple(
             PartLoss(self._parts.names[index], float(losses[index]), self._lost(int(index)))
@@ -216,7 +217,7 @@ class Tally:
         )
 
     def lost(self) -> str:
-        """The first part that lost its information, with what it lost; "" where none did, or none was `watched`."""
+        """The name of the first part that lost its information, and how; "" if none did, or nothing was `watched`."""
         for index in np.flatnonzero(self.counted):
             if found := self._lost(int(index)):
                 return f"{self._parts.names[index]} {found}"
@@ -233,7 +234,7 @@ class Tally:
         return self._watches[index].lost()
 
     def unchanged(self) -> dict[str, float]:
-        """Of each output that is not float, the share of values that stay the same."""
+        """Share of unchanged values by output that is not float."""
         unequal_values, values, _ = self._sums(None)
         return {
             self._parts.names[index]: 1.0 - float(unequal_values[index] / max(1.0, values[index]))
@@ -241,13 +242,13 @@ class Tally:
         }
 
     def ragged(self) -> dict[str, int]:
-        """Of each output whose length changed on some samples, on how many."""
+        """Number of samples on which the length of an output changed, by output."""
         return dict(self._ragged)
 
     def interval(self, groups: Sequence[int], seed: int = 0) -> tuple[float, float] | None:
-        """What the largest loss would be, in nine of ten cases, on other samples like these: by bootstrap over samples,
-        widened as Student's t is for few. `groups` are equal for samples that repeat each other: they are drawn
-        together. None where fewer than two differ, and where the metric is of all samples at once."""
+        """A 90 % interval of the largest loss on other samples like these: bootstrap over samples, widened by Student's
+        t for few of them. `groups` [samples] are equal for samples that repeat each other, which are drawn together.
+        None if fewer than two are distinct, or if the metric scores all samples at once."""
         if self._judge is not None and not self._judge.weighs:
             return None
         _, member = np.unique(np.asarray(groups), return_inverse=True)
@@ -267,7 +268,7 @@ class Tally:
 
 
 def _angle(sums: np.ndarray, l2: float) -> float:
-    """√(2 · cosine distance), from the three sums of a part: 1 − cos of the sums themselves loses small angles."""
+    """√(2 · cosine distance) from the three sums of a part; computing 1 − cos directly would lose small angles."""
     if not isfinite(l2):
         return 2.0
     square, reference, along = (float(each) for each in sums)

@@ -1,20 +1,20 @@
-"""The unknowns of the error model, and what they start from: inner products of what was measured alone. Pure.
+"""The terms of the error model, and their starting values from measurements of blocks and flows alone. Pure.
 
-Quantisation noises are not independent of each other. A block in int8 undoes part of what its input's quantisation did,
-and rounding the same tensor twice adds nothing. To first order the change of the outputs is a sum of vectors, one per
-block (its weights, its inner tensors, its output) and one per tensor that an int8 block reads from a float one:
+Quantisation noises are not independent. A block in int8 cancels part of the noise of its input's quantisation, and
+rounding the same tensor twice adds nothing. To first order the change of the outputs is a sum of vectors, one per block
+(its weights, its inner tensors, its output) and one per tensor that an int8 block reads from a float one:
 
     d(subset) = Σ_blocks o[block] + Σ_(flow, reader) e[flow, reader] · [written float, read int8]
 
-e is measured by quantising the flow alone, o is what a block alone does less the e of what it reads. The squared norm
-of the sum has a term for each pair; those between blocks that are neighbours are the large ones (measured: without the
-far ones the median error of the prediction grows from 1.8 to 2.2 %). A neighbour's pair term depends on the same two
-choices as an edge, so it needs no variable of its own:
+e is measured by quantising the flow alone; o is the change by a block alone minus the e of the flows that it reads. The
+squared norm of the sum has a term per pair, and those between neighbouring blocks are the large ones (measured: leaving
+out the others raises the median prediction error from 1.8 to 2.2 %). The pair term of neighbours depends on the same
+two choices as an edge, so it needs no separate variable:
 
     own[block]         = ‖o‖² + 2 Σ_flows o · o[producer]
-    edge[flow, reader] = what the block alone has beyond own, shared between its flows by ‖e‖²
+    edge[flow, reader] = the squared error of the block alone minus own, divided among its flows by ‖e‖²
 
-with which a block alone, and a block behind its int8 producers, have the errors that the vectors say.
+so that a block alone, and a block behind int8 producers, get exactly the errors of the vectors.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -27,10 +27,10 @@ from taglio.model.graph import Flow, Graph, flows
 from taglio.profile.result import reads, writes
 from taglio.quantize.precision import Assignment, Precision
 
-# Where flows were not measured alone: the share of a lone block's squared error that is its inputs' quantisation.
+# If flows were not measured alone: the share of a block's squared error alone that its inputs' quantisation causes.
 _EDGE_SHARE = 0.3
 _ANCHOR_SHARE = 0.5
-# No block's own noise starts below this share of what it does alone: sums must stay positive.
+# A block's own noise starts at no less than this share of its noise alone, so that sums stay positive.
 _LEAST_OWN = 0.02
 
 
@@ -49,14 +49,14 @@ class Design:
 
     @cached_property
     def reading(self) -> dict[str, list[int]]:
-        """Columns of the edges that a block reads through."""
+        """Columns of the edges that a block reads, by block."""
         found: dict[str, list[int]] = {}
         for column, (_, reader) in enumerate(self.edge):
             found.setdefault(reader, []).append(len(self.own) + column)
         return found
 
     def row(self, assignment: Assignment) -> np.ndarray:
-        """Which columns `assignment` adds up, shape [columns], 0 or 1."""
+        """The columns that `assignment` sums, 0 or 1, shape [columns]."""
         row = np.zeros(len(self.own) + len(self.edge))
         for block, precision in assignment.items():
             column = self.index.get((block, precision.name))
@@ -70,7 +70,7 @@ class Design:
 
 
 def design(graph: Graph, precisions: Sequence[Precision], only: Collection[str] | None = None) -> Design:
-    """The columns of `graph` under `precisions`: of all candidates, or of those named in `only`."""
+    """The columns of `graph` under `precisions`, for all candidates or those named in `only`."""
     moving = flows(graph)
     blocks = {b.name: b for b in graph.candidates() if not b.movement and (only is None or b.name in only)}
     own = [(name, p.name) for name, block in blocks.items() for p in precisions if p.form != "float" and p.fits(block)]
@@ -84,10 +84,11 @@ def starting_noises(
     blocks_alone: Mapping[tuple[str, str], np.ndarray],
     flows_alone: Mapping[str, np.ndarray],
 ) -> np.ndarray:
-    """Starting noise of every column from sketches [size] of blocks by (block, precision) and of flows alone.
+    """Starting noise of every column, [columns], from sketches [size] of blocks alone, by (block, precision), and of
+    flows alone.
 
-    A form that was not measured alone starts from the block's whole int8 form; a flow that was not has no vector, and
-    its edges start from a share of what its readers do alone.
+    A form that was not measured alone starts from the block's whole int8 form. A flow that was not measured alone has
+    no vector; its edges start from a share of its readers' noise alone.
     """
     whole = next(each.name for each in precisions if each.form == "whole")
     forms = {each.name: each for each in precisions}

@@ -37,8 +37,8 @@ def keep_float(
     shapes: Mapping[str, tuple[int, ...]],
     own: Collection[str],
 ) -> None:
-    """Rewrite the patterns in place. `shapes` are the static shapes of the float model's tensors, `own` the names of its
-    operators: what stands between two of the model's own pairs is left alone."""
+    """Rewrite the patterns in place. `shapes` are the static shapes of the float model's tensors, `own` the names of
+    its operators: what stands between two of the model's own pairs is left alone."""
     producer = {name: node for node in nodes for name in node.output}
     consumers: dict[str, list[onnx.NodeProto]] = {}
     for node in nodes:

@@ -61,7 +61,7 @@ def require_here(place: str, what: str) -> None:
     opener(place)
     reason = refusal(place)
     if reason:
-        raise BadOption(f"{what} needs {place}: {reason}")
+        raise BadOption(f"{what} runs in {place}: {reason}")
 
 
 def misfit(place: str, found: np.ndarray, wanted: np.ndarray) -> str:

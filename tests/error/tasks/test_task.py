@@ -78,7 +78,7 @@ def test_labels_are_asked_for_and_refused_by_sample() -> None:
     outputs = [{"y": np.zeros((1, 3), np.float32)}] * 2
     with pytest.raises(BadData, match="needs labels"):
         scored("perplexity", outputs, outputs)
-    with pytest.raises(BadData, match="the label of sample 0 must be numbers of classes, not <U1"):
+    with pytest.raises(BadData, match="the label of sample 0 must be class numbers, not <U1"):
         scored("tokens", outputs, outputs, np.array(["a", "b"]))
     with pytest.raises(BadData, match=r"2 labels for 1 positions \(sample 0\)"):
         scored("tokens", outputs, outputs, np.zeros((2, 2), np.int64))
@@ -86,7 +86,7 @@ def test_labels_are_asked_for_and_refused_by_sample() -> None:
 
 def test_pairs_need_samples() -> None:
     outputs = [{"y": np.ones((1, 3), np.float32)}] * 2
-    with pytest.raises(BadData, match="similarity of 2 samples: it takes at least 3"):
+    with pytest.raises(BadData, match="similarity needs at least 3 samples, got 2"):
         scored("similarity", outputs, outputs)
 
 

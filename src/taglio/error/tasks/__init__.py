@@ -1,6 +1,5 @@
-"""What a model's outputs mean to its user: how well changed outputs do the task of the float model's.
+"""Tasks: score how well changed outputs do the model's task, against labels or the float model's own outputs.
 
-Enters: the outputs of one sample at a time, and its label where there is one. Leaves: of each sample a small piece of
-evidence, and of all evidence one number, mostly a share of answers that are right. No model is run here, and no bound
-is known.
+Each sample's outputs, and its label if there is one, become a small piece of evidence; all evidence becomes one number,
+usually a share of correct answers. Runs no model and knows no limit.
 """

@@ -1,10 +1,10 @@
-"""Boxes that a detector finds, from the outputs of the common heads, and how alike two sets of boxes are.
+"""Decode the boxes of common detection heads, and compare two sets of boxes.
 
-Heads, told apart by shapes: YOLO v8 and later [1, 4 + classes, boxes]; YOLO v5 [1, boxes, 5 + classes]
-with an objectness; YOLOX the same, undecoded on its grid; SSD and its like: boxes [1, boxes, 4] beside scores
-[1, boxes, classes], the first class the background where scores sum to 1; anchor-free heads with outputs for each
-stride (cls_8, obj_8, bbox_8, …). Neither anchors nor priors are known here: boxes that the graph leaves encoded are
-compared as they are written, which is fair between two runs of one model.
+Heads are recognised by their shapes: YOLO v8 and later [1, 4 + classes, boxes]; YOLO v5 [1, boxes, 5 + classes] with an
+objectness; YOLOX the same, undecoded on its grid; SSD and similar: boxes [1, boxes, 4] beside scores [1, boxes,
+classes], with the background as the first class if scores sum to 1; anchor-free heads with outputs per stride (cls_8,
+obj_8, bbox_8, …). Anchors and priors are unknown: boxes that the graph leaves encoded are compared in that form, which
+is fair between two runs of one model.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ import numpy as np
 from taglio.error.tasks.outputs import Outputs, Setting, shapes
 from taglio.errors import BadData
 
-# What a detector is run with when its average precision is taken, and how many boxes of an image are kept.
+# Score threshold for average precision, boxes kept per image, and the IoU of non-maximum suppression.
 _LOW_SCORE, _MOST_BOXES, _NMS_IOU = 0.001, 300, 0.65
 _STRIDES = (8, 16, 32)
 
@@ -30,7 +30,7 @@ class Boxes:
 
 
 def read_boxes(outputs: Outputs, setting: Setting) -> Boxes:
-    """Boxes above the task's score; with labels all that count for an average precision."""
+    """Boxes above the task's score threshold; with labels, all that count for an average precision."""
     return decode(outputs, setting.image, _LOW_SCORE if setting.labelled else setting.parameters["score"])
 
 
@@ -47,13 +47,13 @@ def box_label(label: np.ndarray) -> Boxes:
 
 
 def matched(found: Boxes, truth: Boxes, setting: Setting) -> tuple[Boxes, np.ndarray, Boxes]:
-    """What was found, which of it takes a box of the truth, and the truth."""
+    """The boxes found, which of them match a true box (bool), and the true boxes."""
     return found, _matches(found, truth, setting.parameters["iou"]), truth
 
 
 def box_agreement(evidence: Sequence[tuple[Boxes, np.ndarray, Boxes]], weights: np.ndarray, setting: Setting) -> float:
-    """F1 of the boxes that the float model finds and those that the changed one finds, matched one to one within a
-    class at the task's IoU; 1 where neither finds any. With labels the mean average precision."""
+    """F1 of the boxes of the changed model against those of the float model, matched one to one within a class at the
+    task's IoU; 1 if neither finds any. With labels, the mean average precision."""
     if setting.labelled:
         return _average_precision(evidence, weights)
     counts = np.array([[hits.sum(), len(hits) + len(truth.scores)] for _, hits, truth in evidence], np.float64)
@@ -62,7 +62,7 @@ def box_agreement(evidence: Sequence[tuple[Boxes, np.ndarray, Boxes]], weights: 
 
 
 def _average_precision(evidence: Sequence[tuple[Boxes, np.ndarray, Boxes]], weights: np.ndarray) -> float:
-    """Mean over classes of the area under precision and recall (every point, as COCO's at one IoU)."""
+    """Mean over classes of the area under the precision-recall curve (all points, as COCO's at one IoU)."""
     wanted: dict[int, float] = {}
     for (_, _, truth), weight in zip(evidence, weights, strict=True):
         for each in truth.classes:
@@ -82,7 +82,7 @@ def _average_precision(evidence: Sequence[tuple[Boxes, np.ndarray, Boxes]], weig
 
 
 def decode(outputs: Outputs, image: tuple[int, int] | None, score: float) -> Boxes:
-    """Boxes above `score` after non-maximum suppression within each class. Raises BadData where no head is known."""
+    """Boxes above `score` after non-maximum suppression within each class. Raises BadData if no known head fits."""
     corners, scores = _candidates(outputs, image)
     classes = scores.argmax(axis=1)
     best = scores[np.arange(len(scores)), classes]
@@ -91,7 +91,7 @@ def decode(outputs: Outputs, image: tuple[int, int] | None, score: float) -> Box
 
 
 def _candidates(outputs: Outputs, image: tuple[int, int] | None) -> tuple[np.ndarray, np.ndarray]:
-    """Corners [n, 4] and scores [n, classes] of every box that the head proposes."""
+    """Corners [n, 4] and scores [n, classes] of all boxes that the head proposes."""
     arrays = {name: np.asarray(v, np.float64) for name, v in outputs.items() if np.asarray(v).dtype.kind == "f"}
     if found := _by_stride(arrays, image):
         return found
@@ -140,7 +140,7 @@ def _by_stride(arrays: Mapping[str, np.ndarray], image: tuple[int, int] | None) 
 
 
 def on_grid(count: int, image: tuple[int, int] | None) -> bool:
-    """Whether `count` is the number of cells of the usual strides: one box a cell, or three as in YOLO v5."""
+    """Whether `count` is the number of boxes on the usual strides: one per cell, or three as in YOLO v5."""
     if image is None:
         return False
     cells = sum((image[0] // stride) * (image[1] // stride) for stride in _STRIDES)
@@ -148,7 +148,8 @@ def on_grid(count: int, image: tuple[int, int] | None) -> bool:
 
 
 def _from_cells(rows: np.ndarray, image: tuple[int, int] | None) -> np.ndarray:
-    """Corners of YOLO v5's decoded boxes, or of YOLOX's: offsets in cells and logarithms of sizes, so small numbers."""
+    """Corners of YOLO v5's decoded boxes, or of YOLOX's, which are offsets in cells and logarithms of sizes. The two
+    are distinguished by magnitude."""
     assert image is not None, "cells are counted by the image's size"
     cells = [(stride, *divmod(np.arange((image[0] // stride) * (image[1] // stride)), image[1] // stride)) for stride in
              _STRIDES]  # fmt: skip
@@ -183,7 +184,8 @@ def _suppressed(boxes: Boxes) -> Boxes:
 
 
 def _matches(found: Boxes, truth: Boxes, iou: float) -> np.ndarray:
-    """Whether each found box, best first, takes a box of the truth that nobody took: its class, the largest overlap."""
+    """Whether each found box matches a true box, bool [found]: best score first, each takes the unmatched true box of
+    its class with the largest overlap."""
     hits = np.zeros(len(found.scores), bool)
     if not len(truth.scores):
         return hits
@@ -208,8 +210,8 @@ def _iou(one: np.ndarray, other: np.ndarray) -> np.ndarray:
 
 
 def _area(hits: np.ndarray, counts: np.ndarray, wanted: float) -> float:
-    """Area under the precision that is reached at each recall or beyond it; `hits`, the best first, count `counts`
-    times each."""
+    """Area under the precision-recall curve, with precision made monotone. `hits`, best first, count `counts` times
+    each; `wanted` is the number of true boxes."""
     right, all_of_them = np.cumsum(hits * counts), np.cumsum(counts)
     precision = np.divide(right, all_of_them, out=np.zeros(len(right)), where=all_of_them > 0.0)
     best = np.maximum.accumulate(precision[::-1])[::-1]

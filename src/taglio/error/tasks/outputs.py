@@ -1,4 +1,4 @@
-"""What reading one sample's outputs depends on, and how a task finds the output that it is about. Decodes nothing."""
+"""Settings for reading one sample's outputs, and finding the output that a task needs. Decodes nothing."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,8 +12,8 @@ Outputs = Mapping[str, np.ndarray]  # of one sample, by name
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What reading one sample depends on: the task's `parameters`, whether labels are the truth instead of the float
-    model's answers, the size of the image input (height, width), and the model's own metadata."""
+    """How to read one sample: the task's `parameters`, whether labels (not the float model's answers) are the truth,
+    the size of the image input (height, width), and the model's metadata."""
 
     parameters: Mapping[str, float] = field(default_factory=dict)
     labelled: bool = False
@@ -22,7 +22,7 @@ class Setting:
 
 
 def image_size(sample: Mapping[str, np.ndarray]) -> tuple[int, int] | None:
-    """Height and width of the first input that is an image, channels first or last; None where there is none."""
+    """Height and width of the first 4-D input, channels first or last; None if there is none."""
     for value in sample.values():
         if value.ndim == 4:
             return height_and_width(value.shape)
@@ -30,14 +30,14 @@ def image_size(sample: Mapping[str, np.ndarray]) -> tuple[int, int] | None:
 
 
 def height_and_width(shape: tuple[int, ...]) -> tuple[int, int]:
-    """Of images [N, C, H, W], or [N, H, W, C] where only the last can be channels."""
+    """Height and width of images [N, C, H, W], or [N, H, W, C] if only the last axis can be channels."""
     last = shape[3] in (1, 3, 4) and shape[1] not in (1, 3, 4)
     return (shape[1], shape[2]) if last else (shape[2], shape[3])
 
 
 def scores_of(outputs: Outputs, what: str) -> np.ndarray:
-    """The first float output that has classes: at least two dimensions, and two values in one of them. Raises BadData
-    where there is none."""
+    """The first float output that can hold classes: at least two dimensions, with two values in one besides the batch.
+    Raises BadData if there is none."""
     for value in outputs.values():
         array = np.asarray(value)
         if array.dtype.kind == "f" and array.ndim >= 2 and max(array.shape[1:]) > 1:
@@ -46,8 +46,8 @@ def scores_of(outputs: Outputs, what: str) -> np.ndarray:
 
 
 def vector_of(outputs: Outputs, what: str) -> np.ndarray:
-    """The float output with fewest dimensions above one sample, pooled to one vector: the last such, as exporters put a
-    pooled embedding behind token states. Raises BadData where there is none."""
+    """The float output with the fewest dimensions, flat; the last one if there are several, since exporters put a
+    pooled embedding behind token states. Raises BadData if there is none."""
     floats = [np.asarray(value) for value in outputs.values() if np.asarray(value).dtype.kind == "f"]
     if not floats:
         raise BadData(f"metric {what}: no output of {shapes(outputs)} is float")
@@ -56,18 +56,17 @@ def vector_of(outputs: Outputs, what: str) -> np.ndarray:
 
 
 def shapes(outputs: Outputs) -> str:
-    """Names and shapes in a refusal."""
+    """Names and shapes as text for error messages."""
     return ", ".join(f"{name} {list(np.shape(value))}" for name, value in outputs.items())
 
 
 def class_axis(sample: np.ndarray) -> int:
-    """The axis of classes of [batch, ..., classes] or [batch, classes, ...]: the last for up to three dimensions, else
-    the second, where images have their channels."""
+    """The axis of classes: the last for up to three dimensions, else the second, as in [batch, classes, ...]."""
     return -1 if sample.ndim <= 3 else 1
 
 
 def floats_of(outputs: Outputs, what: str) -> np.ndarray:
-    """Every float number of one sample in one row. Raises BadData where there is none."""
+    """All float values of one sample, flat. Raises BadData if there are none."""
     rows = [np.asarray(value, np.float64).ravel() for value in outputs.values() if np.asarray(value).dtype.kind == "f"]
     if not rows:
         raise BadData(f"metric {what}: no output is float")
@@ -75,7 +74,7 @@ def floats_of(outputs: Outputs, what: str) -> np.ndarray:
 
 
 def whole_numbers(label: np.ndarray) -> np.ndarray:
-    """A label as classes, flat. Raises BadData for text and fractions."""
+    """A label as class numbers, flat. Raises BadData for text and fractions."""
     if label.dtype.kind not in "iubf" or (label.dtype.kind == "f" and (label != np.floor(label)).any()):
-        raise BadData(f"must be numbers of classes, not {label.dtype}")
+        raise BadData(f"must be class numbers, not {label.dtype}")
     return label.astype(np.int64).ravel()

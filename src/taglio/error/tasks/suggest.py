@@ -1,4 +1,4 @@
-"""Which task a model's outputs are for, from their shapes and names, the inputs and the metadata. Runs no model."""
+"""Suggest the task of a model from the shapes and names of its inputs and outputs and its metadata. Runs no model."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from taglio.model.graph import Graph
 from taglio.model.load import Model
 
 Shape = tuple[int, ...]
-# Token classes have few labels; states that have more are states, unless they are as many as tokens.
+# Token classifiers have at most this many labels; wider outputs are hidden states, unless as wide as a vocabulary.
 _MOST_LABELS = 64
 _SMALLEST_EMBEDDING = 32
 _POOLING = ("ReduceMean", "ReduceMax", "AveragePool", "GlobalAveragePool", "LpNormalization")
@@ -20,7 +20,7 @@ _POOLING = ("ReduceMean", "ReduceMax", "AveragePool", "GlobalAveragePool", "LpNo
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """An input or output: its shape, 0 for a size that is not known, and the name of its type."""
+    """An input or output: its shape, with 0 for unknown sizes, and the name of its type."""
 
     name: str
     shape: Shape
@@ -37,14 +37,14 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Suggestion:
-    """A metric that suits the model, and what tells so."""
+    """A metric that suits the model, and the reason."""
 
     metric: str
     why: str
 
 
 def suggest_for(model: Model, graph: Graph) -> Suggestion | None:
-    """The same for a model, whose `graph` knows shapes that were seen where it ran."""
+    """The suggestion for a model; `graph` has the shapes observed when it ran. None if nothing indicates a task."""
     declared = {value.name: _declared(value) for value in (*model.proto.graph.input, *model.proto.graph.output)}
     known = graph.tensor_map()
 
@@ -69,7 +69,7 @@ def _declared(value: onnx.ValueInfoProto) -> Shape:
 
 
 def _embeds(node: onnx.NodeProto | None, writer: Mapping[str, onnx.NodeProto]) -> bool:
-    """Whether a node pools, or divides by the length or the number of what it pooled, as exporters write it."""
+    """Whether a node pools, or divides by a length or a count, as exporters write pooling and normalisation."""
     node = _behind(node, writer, "Concat", "Reshape", "Squeeze", "Flatten", "Identity")
     if node is None or node.op_type != "Div":
         return node is not None and node.op_type in _POOLING
@@ -81,7 +81,7 @@ def _embeds(node: onnx.NodeProto | None, writer: Mapping[str, onnx.NodeProto]) -
 
 
 def _behind(node: onnx.NodeProto | None, writer: Mapping[str, onnx.NodeProto], *kinds: str) -> onnx.NodeProto | None:
-    """The first node, from `node` towards the inputs, that is of none of `kinds`."""
+    """The first node from `node` towards the inputs whose type is not in `kinds`."""
     while node is not None and node.op_type in kinds:
         node = writer.get(node.input[0])
     return node
@@ -95,10 +95,10 @@ def suggest(
     vocabularies: Sequence[int] = (),
     pooled: Sequence[str] = (),
 ) -> Suggestion | None:
-    """The task that the outputs are most likely for; None where nothing tells.
+    """The most likely task of the outputs; None if nothing indicates one.
 
-    `vocabularies` are the numbers of rows of the tables that indices are looked up in, `pooled` the outputs that
-    pooling or a normalisation to unit length writes.
+    `vocabularies` are the numbers of rows of embedding tables, `pooled` the outputs written by pooling or by a
+    normalisation to unit length.
     """
     if names := metadata.get(CHARACTERS):
         return Suggestion("ctc", f"the metadata names {len(names.splitlines())} characters")
@@ -117,7 +117,7 @@ def suggest(
 
 
 def _of_image(image: tuple[int, int], floats: Sequence[Tensor], outputs: Sequence[Tensor]) -> Suggestion | None:
-    """Heads of networks that read an image of this height and width."""
+    """The suggestion for a network that reads an image of this height and width, by its heads."""
     names = {each.name for each in floats}
     if {f"{what}_{stride}" for what in ("cls", "bbox") for stride in (8, 16, 32)} <= names:
         return Suggestion("detection", "classes and boxes are outputs of the strides 8, 16 and 32")

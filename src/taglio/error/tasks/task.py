@@ -1,4 +1,4 @@
-"""The tasks by name, with their parameters. Decodes nothing itself."""
+"""The table of tasks by name, with their parameters. Decodes nothing itself."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -40,9 +40,9 @@ TOP1 = "top1"
 class Task:
     """A task with its parameters set.
 
-    `read` makes of one sample's outputs what they say, `label` of its label what they should say; `match` holds one
-    against the other, and `score` makes one number of all that `match` gave and of how often each sample counts.
-    `fewest` samples give a number; where `of_pairs`, a sample has none of its own, so that none can count twice.
+    `read` decodes one sample's outputs, `label` its label; `match` compares the two and gives evidence, and `score`
+    makes one number of the evidence and weights of all samples. At least `fewest` samples are needed. `of_pairs` means
+    that pairs of samples are scored, so a sample cannot have a weight.
     """
 
     name: str
@@ -58,17 +58,17 @@ class Task:
 
     @property
     def fewest(self) -> int:
-        """Fewest samples for which the metric is defined."""
+        """The least number of samples for which the metric is defined."""
         return int(self.parameters.get("k", 2)) + 1 if self.of_pairs else 1
 
 
 TASKS: dict[str, Task] = {
     task.name: task
     for task in (
-        Task(TOP1, "share of inputs whose largest score stays", read_top1, right, share),
+        Task(TOP1, "share of inputs whose top class is unchanged", read_top1, right, share),
         Task(
             "tokens",
-            "share of positions whose likeliest class stays (with labels: is right)",
+            "share of positions whose likeliest class is unchanged (with labels: correct)",
             read_tokens,
             right,
             share,
@@ -76,7 +76,7 @@ TASKS: dict[str, Task] = {
         ),
         Task(
             "detection",
-            "boxes that both find, F1 (with labels: mAP)",
+            "F1 of boxes against the float model's (with labels: mAP)",
             read_boxes,
             matched,
             box_agreement,
@@ -93,7 +93,7 @@ TASKS: dict[str, Task] = {
         ),
         Task(
             "ctc",
-            "text read alike (with labels: rightly), 1 - edits / characters",
+            "1 - edits / characters against the float model's text (with labels: the true text)",
             read_text,
             edits,
             character_accuracy,
@@ -110,7 +110,7 @@ TASKS: dict[str, Task] = {
         ),
         Task(
             "recall",
-            "embeddings: share of each sample's k nearest neighbours that stay",
+            "embeddings: share of each sample's k nearest neighbours that are unchanged",
             read_vector,
             pair,
             neighbour_recall,
@@ -130,13 +130,13 @@ TASKS: dict[str, Task] = {
         Task("r2", "regression: coefficient of determination", read_numbers, residuals, r_squared, number_label),
     )
 }
-# Whole numbers, and shares; the others are any number.
+# Parameters that must be whole numbers of at least this, and shares.
 _WHOLE, _SHARES = {"blank": 0, "k": 1}, ("iou", "score")
 
 
 def parse_task(text: str) -> Task:
-    """The task that "detection" or "detection:iou=0.6,score=0.3" names. Raises BadOption for an unknown name or
-    parameter, or a value that it cannot have."""
+    """Parse text such as "detection" or "detection:iou=0.6,score=0.3". Raises BadOption for an unknown name or
+    parameter, or an invalid value."""
     name, _, settings = text.partition(":")
     if name.strip() not in TASKS:
         raise BadOption(f'metric "{name}" is none of {", ".join(TASKS)}')
@@ -160,13 +160,13 @@ def parse_task(text: str) -> Task:
 
 
 def task_text(task: Task) -> str:
-    """How a task is written: with the parameters that are not as they come."""
+    """The task as text, with the parameters that differ from their defaults."""
     own = [f"{key}={value:g}" for key, value in task.parameters.items() if TASKS[task.name].parameters[key] != value]
     return f"{task.name}:{','.join(own)}" if own else task.name
 
 
 def names_task(text: str) -> bool:
-    """Whether `text` names a task, and not a function in a module that is called like one."""
+    """Whether `text` names a task rather than a function in a module of the same name."""
     name, _, rest = text.partition(":")
     known = TASKS.get(name.strip())
     return known is not None and (not rest.strip() or "=" in rest or rest.strip() in known.parameters)

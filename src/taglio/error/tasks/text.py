@@ -1,4 +1,4 @@
-"""Text that a recogniser with a CTC head reads: best path, then edit distance. Knows no language model.
+"""Decode the text of a recogniser with a CTC head (best path), and score it by edit distance. Uses no language model.
 
 Graves et al., Connectionist Temporal Classification, ICML 2006: the best path takes the likeliest class of each step,
 merges repeats and drops the blank.
@@ -11,7 +11,7 @@ import numpy as np
 from taglio.error.tasks.outputs import Outputs, Setting, scores_of
 from taglio.errors import BadData
 
-CHARACTERS = "character"  # the metadata that names a recogniser's characters, one a line
+CHARACTERS = "character"  # metadata key of a recogniser's characters, one per line
 
 
 def best_path(scores: np.ndarray, blank: int) -> list[int]:
@@ -33,8 +33,11 @@ def edit_distance(one: Sequence[object], other: Sequence[object]) -> int:
 
 
 def read_text(outputs: Outputs, setting: Setting) -> Sequence[object]:
-    """The classes that are read; with labels their characters: those of the model's metadata, one a line, behind the
-    blank, with a space as the last class where there is one class more. Raises BadData without such characters."""
+    """The classes on the best path; with labels, their characters as a string.
+
+    Characters come from the model's metadata, one per line, after the blank, with a space as the last class if there is
+    one class more. Raises BadData if the metadata has no such characters.
+    """
     steps, blank = _steps(outputs), int(setting.parameters["blank"])
     path = best_path(steps, blank)
     if not setting.labelled:
@@ -44,14 +47,14 @@ def read_text(outputs: Outputs, setting: Setting) -> Sequence[object]:
 
 
 def text_label(label: np.ndarray) -> str:
-    """A label as text. Raises BadData for what is none."""
+    """A label as text. Raises BadData for anything but one text."""
     if label.dtype.kind not in "UO" or label.ndim != 0:
         raise BadData(f"must be one text, not {label.dtype} {list(label.shape)}")
     return str(label)
 
 
 def edits(found: Sequence[object], truth: Sequence[object], _: Setting) -> np.ndarray:
-    """Edits and characters of the truth."""
+    """The number of edits, and the number of characters in the truth."""
     return np.array([edit_distance(found, truth), len(truth)], np.float64)
 
 
@@ -64,7 +67,7 @@ def character_accuracy(evidence: Sequence[np.ndarray], weights: np.ndarray, _: S
 
 
 def _steps(outputs: Outputs) -> np.ndarray:
-    """[steps, classes] of one sample, whichever of [1, steps, classes] and [steps, 1, classes] the model writes."""
+    """Scores [steps, classes] of one sample, from [1, steps, classes] or [steps, 1, classes]."""
     scores = scores_of(outputs, "ctc")
     if scores.ndim == 3 and 1 in scores.shape[:2]:
         return scores.reshape(-1, scores.shape[2])

@@ -1,4 +1,4 @@
-"""Scores of classes, maps of classes, embeddings and plain numbers. Decodes no boxes and no text."""
+"""Read and score class scores, class maps, embeddings and plain numbers. Decodes no boxes and no text."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,13 +8,13 @@ import numpy as np
 from taglio.error.tasks.outputs import Outputs, Setting, class_axis, floats_of, scores_of, vector_of, whole_numbers
 from taglio.errors import BadData
 
-IGNORED = -100  # the label that PyTorch's cross entropy skips
-_VOID = 255  # the class of pixels that are left out of a labelled map
-_FLAT = -2.0  # below any cosine: a sample is no neighbour of itself
+IGNORED = -100  # the label that PyTorch's cross entropy ignores
+_VOID = 255  # the class of pixels to leave out of a labelled map
+_FLAT = -2.0  # below any cosine: a sample is not its own neighbour
 
 
 def read_top1(outputs: Outputs, _: Setting) -> np.ndarray:
-    """The likeliest class of each input. Raises BadData where the first output is not [inputs, classes]."""
+    """The likeliest class of each input. Raises BadData if the first output is not [inputs, classes]."""
     name, value = next(iter(outputs.items()))
     scores = np.asarray(value)
     if scores.ndim != 2 or scores.shape[1] < 2:
@@ -37,7 +37,7 @@ def class_label(label: np.ndarray) -> np.ndarray:
 
 
 def right(found: np.ndarray, truth: np.ndarray, setting: Setting) -> np.ndarray:
-    """Positions that are right, and all that count."""
+    """The number of correct positions, and of all that count."""
     if truth.size != found.size:
         if setting.labelled:
             raise BadData(f"metric tokens: {truth.size} labels for {found.size} positions")
@@ -47,7 +47,7 @@ def right(found: np.ndarray, truth: np.ndarray, setting: Setting) -> np.ndarray:
 
 
 def share(evidence: Sequence[np.ndarray], weights: np.ndarray, _: Setting) -> float:
-    """Share of positions that are right."""
+    """Share of correct positions."""
     hits, total = weights @ np.array(evidence)
     return float(hits / max(1.0, total))
 
@@ -59,7 +59,7 @@ def read_scores(outputs: Outputs, _: Setting) -> np.ndarray:
 
 
 def likelihood(scores: np.ndarray, tokens: np.ndarray, _: Setting) -> np.ndarray:
-    """Negative log likelihood of the labels under softmax of the scores, and how many labels there are."""
+    """Negative log likelihood of the labels under softmax of the scores, and the number of labels."""
     if tokens.size != len(scores) or tokens.max(initial=0) >= scores.shape[1]:
         raise BadData(f"metric perplexity: labels {list(np.shape(tokens))} do not fit scores {list(scores.shape)}")
     counted = tokens != IGNORED
@@ -75,7 +75,7 @@ def perplexity(evidence: Sequence[np.ndarray], weights: np.ndarray, _: Setting) 
 
 
 def read_map(outputs: Outputs, _: Setting) -> np.ndarray:
-    """The class of each pixel, flat; of one channel, whether it is above one half."""
+    """The class of each pixel, flat; for a single channel, whether it is above one half."""
     for value in outputs.values():
         array = np.asarray(value)
         if array.dtype.kind == "f" and array.ndim == 4:
@@ -88,15 +88,15 @@ def read_map(outputs: Outputs, _: Setting) -> np.ndarray:
 
 
 def map_label(label: np.ndarray) -> np.ndarray:
-    """The class of each pixel, flat; 255 and what is negative is left out."""
+    """The class of each pixel, flat; 255 and negative classes are ignored."""
     classes = whole_numbers(label)
     return np.where((classes < 0) | (classes == _VOID), IGNORED, classes)
 
 
 def overlaps(found: np.ndarray, truth: np.ndarray, _: Setting) -> np.ndarray:
-    """Of each class the pixels of both, of the found map and of the truth: [3, classes]."""
+    """Pixel counts by class [3, classes]: correct, found, and true."""
     if truth.size != found.size:
-        raise BadData(f"metric segmentation: {truth.size} labelled pixels for {found.size}")
+        raise BadData(f"metric segmentation: {truth.size} labelled pixels for {found.size} pixels of the output")
     counted = truth != IGNORED
     found, truth = found[counted], truth[counted]
     classes = int(max(found.max(initial=0), truth.max(initial=0))) + 1
@@ -105,7 +105,7 @@ def overlaps(found: np.ndarray, truth: np.ndarray, _: Setting) -> np.ndarray:
 
 
 def mean_iou(evidence: Sequence[np.ndarray], weights: np.ndarray, _: Setting) -> float:
-    """Intersection over union of each class that the truth has, over the pixels of all samples; their mean."""
+    """Mean, over the classes in the truth, of intersection over union of the pixels of all samples."""
     sums = np.zeros((3, max(each.shape[1] for each in evidence)))
     for each, weight in zip(evidence, weights, strict=True):
         sums[:, : each.shape[1]] += weight * each
@@ -115,20 +115,20 @@ def mean_iou(evidence: Sequence[np.ndarray], weights: np.ndarray, _: Setting) ->
 
 
 def read_vector(outputs: Outputs, _: Setting) -> np.ndarray:
-    """The embedding, of unit length."""
+    """The embedding, scaled to unit length."""
     row = vector_of(outputs, "similarity")
     return np.asarray(row / max(float(np.linalg.norm(row)), 1e-30))
 
 
 def pair(found: Any, truth: Any, _: Setting) -> tuple[Any, Any]:
-    """Both as they are."""
+    """The pair (truth, found), unchanged."""
     return truth, found
 
 
 def similarity_rank_correlation(
     evidence: Sequence[tuple[np.ndarray, np.ndarray]], _weights: np.ndarray, _: Setting
 ) -> float:
-    """Spearman's correlation of the cosine similarities of all pairs of samples, before and after."""
+    """Spearman's correlation between the cosine similarities of all pairs of samples before and after the change."""
     before, after = _similarities(evidence)
     upper = np.triu_indices(len(before), 1)
     return spearman(before[upper], after[upper])
@@ -137,7 +137,7 @@ def similarity_rank_correlation(
 def neighbour_recall(
     evidence: Sequence[tuple[np.ndarray, np.ndarray]], _weights: np.ndarray, setting: Setting
 ) -> float:
-    """Share of each sample's k nearest neighbours by cosine similarity that are among them after the change."""
+    """Share of each sample's k nearest neighbours (by cosine similarity) that are among its k nearest afterwards."""
     before, after = _similarities(evidence)
     count, k = len(before), int(setting.parameters["k"])
     kept = 0
@@ -147,19 +147,19 @@ def neighbour_recall(
 
 
 def read_numbers(outputs: Outputs, _: Setting) -> np.ndarray:
-    """Every float number."""
+    """All float values, flat."""
     return floats_of(outputs, "r2")
 
 
 def number_label(label: np.ndarray) -> np.ndarray:
-    """Numbers, flat."""
+    """The label as float64, flat. Raises BadData for text."""
     if label.dtype.kind not in "iubf":
         raise BadData(f"must be numbers, not {label.dtype}")
     return label.astype(np.float64).ravel()
 
 
 def residuals(found: np.ndarray, truth: np.ndarray, _: Setting) -> np.ndarray:
-    """How many numbers, their mean, Σ(y − mean)² within the sample, and Σ(y − ŷ)²."""
+    """The number of values, their mean, Σ(y − mean)² within the sample, and Σ(y − ŷ)²."""
     if truth.size != found.size:
         raise BadData(f"metric r2: {truth.size} labels for {found.size} numbers")
     mean = truth.mean() if truth.size else 0.0
@@ -175,7 +175,7 @@ def r_squared(evidence: Sequence[np.ndarray], weights: np.ndarray, _: Setting) -
 
 
 def spearman(one: np.ndarray, other: np.ndarray) -> float:
-    """Rank correlation, ties at their mean rank; 0 where either is constant and the other is not."""
+    """Rank correlation, ties at their mean rank; 1 if both are constant, 0 if only one is."""
     a, b = _ranks(one), _ranks(other)
     a, b = a - a.mean(), b - b.mean()
     scale = float(np.sqrt((a @ a) * (b @ b)))
@@ -195,7 +195,7 @@ def _similarities(evidence: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np
     result = []
     for rows in zip(*evidence, strict=True):
         if len({row.size for row in rows}) > 1:
-            raise BadData("metric similarity: the samples' outputs differ in length: use an output that is pooled")
+            raise BadData("metric similarity: outputs differ in length between samples: use a pooled output")
         matrix = np.stack(rows)
         similar = np.asarray(matrix @ matrix.T)
         np.fill_diagonal(similar, _FLAT)
