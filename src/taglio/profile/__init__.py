@@ -1,1 +1,1 @@
-"""The only stop-watch: seconds per block and precision, seconds per boundary, on one device."""
+"""Profiles: measured seconds per block and precision, and per boundary, on one device. All timing is done here."""

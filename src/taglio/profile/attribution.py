@@ -1,9 +1,9 @@
-"""Join each kernel that ran to the block or tensor it worked for. Pure: optimised graph in, seconds out.
+"""Attribution: join each kernel that ran to its block or tensor. Pure: optimised graph in, seconds out.
 
-A kernel belongs to a block when it computes one of its operators; ONNX Runtime may fuse operators of several blocks
-into one kernel (Conv + Add), which is then the Conv's. Whatever only changes a tensor's type or
-layout (QuantizeLinear, DequantizeLinear, Reorder*, the Transpose of a channels-last kernel) belongs to that tensor. So
-does a movement block: pairs are carried past it, so its time hangs on who writes and who reads, as theirs does.
+A kernel belongs to the block whose operator it computes; if ONNX Runtime fuses operators of several blocks into one
+kernel (Conv + Add), it belongs to the Conv's. A kernel that only changes a tensor's type or layout (QuantizeLinear,
+DequantizeLinear, Reorder*, the Transpose of a channels-last kernel) belongs to that tensor. So does a movement block:
+pairs are moved past it, so its time depends on the forms of producer and readers, as theirs does.
 """
 
 from collections.abc import Container, Mapping
@@ -16,7 +16,7 @@ from taglio.model.graph import Graph
 from taglio.model.load import Model
 
 _GLUE = frozenset({"QuantizeLinear", "DequantizeLinear", "ReorderInput", "ReorderOutput"})
-# What builders and ONNX Runtime append to the name of a tensor that they quantise, lay out anew or copy.
+# What builders and ONNX Runtime append to the name of a tensor that they quantise, change in layout or copy.
 _LAYOUT_MARKS = ("_nchwc", "/QuickGeluFusion/", "_nhwc", "_token_")
 # Conv + Add + Relu is the longest chain that ONNX Runtime fuses; gates add two.
 _FUSION_DEPTH = 8
@@ -25,7 +25,7 @@ _MARKS = ("_pre_q", "_q_to_dq", "_q", "/int8", "/dequantized", "/float", "/kept"
 
 @dataclass(frozen=True, slots=True)
 class Attribution:
-    """Seconds by block and by tensor, and how many kernels each holds; `orphans_s` could be joined to neither."""
+    """Seconds and numbers of kernels by block and by tensor. `orphans` are kernels that could be joined to neither."""
 
     blocks_s: dict[str, float]
     tensors_s: dict[str, float]
@@ -51,7 +51,7 @@ class Attributor:
         self._between = {tensor.name for tensor in graph.tensors}
 
     def attribute(self, optimized: onnx.ModelProto, kernels: Mapping[str, float]) -> Attribution:
-        """Share `kernels` (seconds by node name) of `optimized` out to blocks and tensors."""
+        """Attribute `kernels` (seconds by node name) of the graph `optimized` to blocks and tensors."""
         produced = {name: node for node in optimized.graph.node for name in node.output}
         consumers: dict[str, list[onnx.NodeProto]] = {}
         for node in optimized.graph.node:
@@ -77,7 +77,7 @@ class Attributor:
                 orphans.append(f"{node.op_type} {node.name}")
                 lost += seconds
                 continue
-            if tensor not in self._between:  # within a block, or behind a Relu that quantising absorbed
+            if tensor not in self._between:  # inside a block, or behind a Relu that quantising absorbed
                 inside = self._producer_block[tensor]
                 if self._feeds(node, inside, consumers):
                     blocks[inside] = blocks.get(inside, 0.0) + seconds
@@ -89,14 +89,14 @@ class Attributor:
         return Attribution(blocks, tensors, block_kernels, tensor_kernels, lost, tuple(orphans))
 
     def base(self, name: str) -> str | None:
-        """The float model's tensor behind a name of the optimised graph, or None."""
+        """The float model's tensor that a name of the optimised graph stands for, or None."""
         return base_name(name, self._tensors)
 
     def _is_glue(self, node: onnx.NodeProto) -> bool:
         return node.op_type in _GLUE or (node.op_type == "Transpose" and node.name not in self._node_block)
 
     def _block_of(self, node: onnx.NodeProto) -> str | None:
-        # Layout rewrites rename outputs, but keep the name of the operator or of its output in the node's name.
+        # Layout rewrites rename outputs, but the node's name still begins with that of the operator or its output.
         head = node.name
         for mark in _LAYOUT_MARKS:
             head = head.split(mark)[0]
@@ -113,7 +113,7 @@ class Attributor:
         return self._node_block.get(node.name)
 
     def _fused_block(self, output: str, kernel: onnx.NodeProto) -> str:
-        """The block that a kernel ending in `output` computes: the nearest one upstream whose anchor it is."""
+        """The block that a kernel ending in `output` computes: the nearest one upstream whose anchor is of its type."""
         stops = {base for name in kernel.input if (base := self.base(name)) is not None}
         waiting, seen = [output], set[str]()
         while waiting and len(seen) < _FUSION_DEPTH:
@@ -133,13 +133,13 @@ class Attributor:
         produced: Mapping[str, onnx.NodeProto],
         consumers: Mapping[str, list[onnx.NodeProto]],
     ) -> str | None:
-        # The builder names a pair after its tensor; its input may bear another's name once a Relu is absorbed.
+        # The builder names a pair after its tensor; its input may have another name once a Relu is absorbed.
         for name in (node.name, *node.output, *node.input):
             base = self.base(name)
             if base is not None:
                 return base
         upstream = node
-        for _ in range(4):  # a chain of glue: Transpose behind a layout rewrite, and the like
+        for _ in range(4):  # a chain of glue, such as a Transpose behind a layout rewrite
             source = next((produced[name] for name in upstream.input if name in produced), None)
             if source is None:
                 break
@@ -160,7 +160,7 @@ class Attributor:
         return None
 
     def _feeds(self, node: onnx.NodeProto, block: str, consumers: Mapping[str, list[onnx.NodeProto]]) -> bool:
-        """Whether the first computing kernel behind `node` is one of `block`."""
+        """Whether the first computing kernel behind `node` belongs to `block`."""
         while self._is_glue(node):
             users = [user for name in node.output for user in consumers.get(name, ())]
             if not users:

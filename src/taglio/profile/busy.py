@@ -1,8 +1,8 @@
-"""Whether other programs took processors away while something was timed, and what that makes of the figures.
+"""Detect other programs' use of the processors during a measurement, and how far it puts figures in doubt.
 
-The kernel counts what every processor worked; what this process did not use of it was used by others, or stolen by the
-host of a virtual machine. Rounds of a measurement fall into windows long enough for the kernel's ticks; those of
-disturbed windows are measured again, as long as there is time, and left out.
+The operating system counts the busy time of every processor; what this process did not use was used by others, or
+stolen by the host of a virtual machine. Rounds of a measurement are grouped into windows long enough for the system's
+ticks. Rounds in disturbed windows are left out and measured again, up to a limit.
 """
 
 import os
@@ -14,21 +14,21 @@ from pathlib import Path
 from taglio.profile.quota import quota
 
 STAT = Path("/proc/stat")
-# Others may have this share of the processors: no machine is ever quite alone.
+# Others may use this share of the processors: no machine is ever completely idle.
 QUIET = 0.1
-# Of the speed of the reference computation, between the ends of the middle half of its looks.
+# Relative spread of the reference computation's speed (middle half) that is still steady.
 STEADY = 0.25
-# The kernel counts in hundredths of a second.
+# The system counts in hundredths of a second.
 WINDOW_S = 0.25
-# How many times as many rounds are measured, at most, where some were disturbed.
+# Factor on the number of rounds, at most, if some were disturbed.
 PATIENCE = 2
-# Of the lines of /proc/stat (proc(5)): ticks until and with those stolen by the host, idle and waiting for a disk.
+# Columns of /proc/stat (proc(5)): number up to and including ticks stolen by the host; index of idle; of disk waits.
 _ALL, _IDLE, _WAITING = 8, 3, 4
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Rounds from `begin` up to `end`, and the share of the processors that others had meanwhile."""
+    """Rounds `begin` to `end` (exclusive), and the share of the processors that other programs used meanwhile."""
 
     begin: int
     end: int
@@ -36,7 +36,7 @@ class Window:
 
 
 def ticks(text: str, processors: Collection[int] | None = None) -> tuple[int, int]:
-    """Ticks that were worked or stolen, and all, of these processors (None: of the machine), by /proc/stat's `text`."""
+    """Busy or stolen ticks, and all ticks, of these processors (None: of the machine), from `text` of /proc/stat."""
     names = {"cpu"} if processors is None else {f"cpu{each}" for each in processors}
     worked = every = 0
     for line in text.splitlines():
@@ -49,12 +49,12 @@ def ticks(text: str, processors: Collection[int] | None = None) -> tuple[int, in
 
 
 def others_share(worked: float, own: float, every: float) -> float:
-    """The share of processor time `every` that was worked, but not by us; 0 where no time has passed."""
+    """The share of all processor time `every` that was busy, but not by this process; 0 if no time has passed."""
     return min(1.0, max(0.0, (worked - own) / every)) if every > 0 else 0.0
 
 
 def kept(windows: Sequence[Window], least: int) -> list[int]:
-    """Rounds that count: of quiet windows, and where these are fewer than `least`, of the quietest others."""
+    """The rounds that count: those in quiet windows, and if fewer than `least`, those in the next quietest."""
     rounds: list[int] = []
     for each in sorted(windows, key=lambda window: window.others):
         if each.others > QUIET and len(rounds) >= least:
@@ -64,20 +64,20 @@ def kept(windows: Sequence[Window], least: int) -> list[int]:
 
 
 def enough(windows: Sequence[Window], wanted: int) -> bool:
-    """Whether to measure no more rounds: so many are quiet, or patience is at its end."""
+    """Whether to stop: `wanted` rounds are quiet, or `PATIENCE` times as many are measured."""
     quiet = sum(each.end - each.begin for each in windows if each.others <= QUIET)
     return quiet >= wanted or sum(each.end - each.begin for each in windows) >= PATIENCE * wanted
 
 
 def others_in(windows: Sequence[Window], rounds: Collection[int]) -> float:
-    """The share that others had, in the mean over these rounds."""
+    """The mean share of the processors that others used in these rounds."""
     shares = [each.others for each in windows for index in range(each.begin, each.end) if index in rounds]
     return sum(shares) / len(shares) if shares else 0.0
 
 
 def faster(one_s: Sequence[float], other_s: Sequence[float], by: float) -> bool:
-    """Whether the first is faster by the factor `by` in the median of rounds that ran both, and would be faster in 19
-    of 20 such measurements: by order statistics, the median's lower confidence limit (binomial) is above 1."""
+    """Whether the first is faster by more than the factor `by` in the median over rounds that ran both, and faster at
+    all with 95 % confidence: the lower confidence limit of the median ratio (order statistics, binomial) is above 1."""
     ratios = sorted(other / one for one, other in zip(one_s, other_s, strict=True))
     count = len(ratios)
     lower = ratios[max(0, int(0.5 * count - 0.82 * count**0.5))]
@@ -85,17 +85,20 @@ def faster(one_s: Sequence[float], other_s: Sequence[float], by: float) -> bool:
 
 
 def doubt(others: float, reference_half_s: tuple[float, float] | None = None) -> str | None:
-    """What to say of figures taken while others had this share of the processors, and a fixed computation took what its
-    middle half says; None on a quiet machine. A program that gets a share of the time takes as many times as long."""
+    """One line of doubt about figures, or None on a quiet machine.
+
+    `others` is the share of the processors that others used; `reference_half_s` bounds the middle half of the reference
+    computation's seconds. A program that gets a share s of the time takes 1/s times as long.
+    """
     low, high = reference_half_s or (1.0, 1.0)
     varied = high / low - 1.0
     if others <= QUIET and varied <= STEADY:
         return None
     off = max(1.0 / (1.0 - min(others, 0.9)) - 1.0, varied)
     why = (
-        f"other programs had {others:.0%} of its processors"
+        f"other programs used {others:.0%} of its processors"
         if others > QUIET
-        else f"its speed varied by {varied:.0%}, by a fixed computation"
+        else f"the speed of a fixed computation varied by {varied:.0%}"
     )
     return (
         f"the machine was busy while models were timed ({why}): seconds may be off by up to {off:.0%}; run again when "
@@ -104,7 +107,7 @@ def doubt(others: float, reference_half_s: tuple[float, float] | None = None) ->
 
 
 class Watch:
-    """Follows rounds as they are measured."""
+    """Groups rounds into windows as they are measured, with the share that others used in each."""
 
     def __init__(self, read: Callable[[], tuple[float, float, float]] | None = None) -> None:
         self._read = read or _reader()
@@ -113,12 +116,12 @@ class Watch:
         self._since_s = time.perf_counter()
 
     def look(self, done: int, *, last: bool = False) -> None:
-        """After `done` rounds: close the window where it is long enough, or nothing follows."""
+        """Call after `done` rounds: closes the window if it is long enough, or if this was the `last` round."""
         now_s = time.perf_counter()
         if done > self._begin and (last or now_s - self._since_s >= WINDOW_S):
             found = self._read()
             worked, own, every = (after - before for after, before in zip(found, self._last, strict=True))
-            # What is left over at the end may be too short for the kernel's ticks.
+            # The last window may be too short for the system's ticks.
             short = now_s - self._since_s < WINDOW_S and self.windows
             others = self.windows[-1].others if short else others_share(worked, own, every)
             self.windows.append(Window(self._begin, done, others))
@@ -126,9 +129,9 @@ class Watch:
 
 
 def _reader() -> Callable[[], tuple[float, float, float]]:
-    """Seconds of processors that were worked by all, worked by this process, and that there were.
+    """A function that returns processor seconds: busy, busy for this process, and in total.
 
-    Nothing where the kernel does not say, or this process has a quota: that pauses it whatever others do.
+    All are 0 if the system does not report them, or if this process has a quota, which pauses it whatever others do.
     """
     if not hasattr(os, "sched_getaffinity") or not STAT.exists():
         return lambda: (0.0, 0.0, 0.0)

@@ -1,8 +1,8 @@
-"""Correct a fit by what it gets wrong on runs that it did not see, and say how wrong it is then. Pure.
+"""Correct a fit by its errors on unseen runs, and predict every mixed run by a fit of the others. Pure.
 
-Kernels are timed inside other mixes than the one that is predicted, with other neighbours in the caches, so block times
-and what changes of type cost are each off by a common factor. Two factors are fitted to leave-one-out predictions, by
-ridge towards 1; on four networks they cut the 95th percentile of the error by a third.
+Kernels are timed inside other mixes than the predicted one, with other neighbours in the caches, so block times and the
+cost of type changes are each off by a common factor. Two factors are fitted to leave-one-out predictions, with a ridge
+towards 1; on four networks they cut the 95th percentile of the error by a third.
 """
 
 from collections.abc import Sequence
@@ -14,12 +14,12 @@ from taglio.model.graph import Graph, flows
 from taglio.profile.fit import Run, Tables, fit, parts, priced
 
 _RIDGE = 0.1
-# No kernel takes less than this share of what it was seen to take, however much a busy machine scatters the walls.
+# Least factor: a kernel takes at least this share of its measured time, however much wall times scatter.
 _LEAST = 0.1
 
 
 def calibrate(runs: Sequence[Run], graph: Graph) -> tuple[Tables, dict[str, float]]:
-    """The calibrated fit of `runs`; and for each mixed run the seconds predicted by a calibrated fit of the others."""
+    """The calibrated fit of `runs`; and the seconds of each mixed run, predicted by a calibrated fit of the others."""
     moving = flows(graph)
     unseen = []
     for index, run in enumerate(runs):
@@ -31,7 +31,7 @@ def calibrate(runs: Sequence[Run], graph: Graph) -> tuple[Tables, dict[str, floa
     weights = np.array([run.weight for run in runs])
     normal = features.T @ (weights[:, None] * features) + _RIDGE * np.eye(2)
     corrections = -np.linalg.solve(normal, features.T @ (weights * errors))
-    # What a run's own part in the two factors hides: residual / (1 − leverage).
+    # Remove each run's influence on the two factors: residual / (1 − leverage).
     leverage = weights * np.einsum("ij,jk,ik->i", features, np.linalg.inv(normal), features)
     honest = (errors + features @ corrections) / (1.0 - leverage)
     predicted = {

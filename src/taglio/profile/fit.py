@@ -1,4 +1,4 @@
-"""From attributed whole-model runs to a profile's tables. Pure: no clock, no session."""
+"""Fit a profile's tables to attributed whole-model runs. Pure: no clock, no session."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,21 +14,21 @@ from taglio.quantize.precision import Precision
 # Prior of the kernel clock: ONNX Runtime's profiler adds a few microseconds to each kernel it records.
 _PRIOR_KERNEL_OVERHEAD_S = 3e-6
 _WEAK, _STRONG = 0.1, 1.5
-# What a session takes besides its kernels, as a rule: tens of microseconds, hundreds where it copies large outputs.
+# Typical session overhead besides kernels: tens of microseconds, hundreds if it copies large outputs.
 _SESSION_S = 2e-4
 _GENERAL_WEIGHT = 0.05
 # How a flow is written: by a float block, by a float activation behind an int8 anchor, in int8.
 _FLOAT, _ANCHOR, _INT8 = "float", "anchor", "int8"
 COVERAGE = 0.9
-# What does not add up may shrink a block's time to no less than this.
+# The correction to wall time may shrink block times to no less than this share.
 _LEAST_SHARE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One whole-model run: who was in which precision, wall seconds, and where the kernels' time went.
+    """One whole-model run: its assignment, wall seconds, and the attribution of its kernels.
 
-    `weight` counts it in the fit's means: more near the plan that is to be predicted than far from it."""
+    `weight` is its weight in the fit's means: larger the closer it is to the plan to predict."""
 
     name: str
     assignment: dict[str, Precision]
@@ -38,7 +38,7 @@ class Run:
     weight: float = 1.0
 
 
-# Values with their weights.
+# Pairs (value, weight).
 _Weighted = list[tuple[float, float]]
 
 
@@ -56,7 +56,7 @@ class Tables:
 
 
 def fit(runs: Sequence[Run], graph: Graph) -> Tables:
-    """Block and glue seconds as weighted means over `runs`, scaled so that they add up to wall time."""
+    """Block and glue seconds as weighted means over `runs`, scaled to add up to wall time."""
     scale, overhead, unexplained = _clock(runs)
     runs = [_to_wall(run, overhead, unexplained) for run in runs]
     moving = flows(graph)
@@ -65,8 +65,8 @@ def fit(runs: Sequence[Run], graph: Graph) -> Tables:
     tables = Tables(blocks, glue, 0.0, scale, overhead, quantize_rate, dequantize_rate)
     sums = parts(tables, graph, moving, runs)
     rest = _mean([(run.wall_s - sum(each), run.weight) for run, each in zip(runs, sums, strict=True)])
-    # The session's own cost a run, and kernels that nobody owns. More than that is noise, and belongs to blocks: every
-    # component pays the session's, so that of a large network none would be worth another device.
+    # The session overhead of a run, plus orphan kernels. Anything more is noise and is added to blocks: every component
+    # pays the session overhead, so with a large one no component would be worth another device.
     orphans = _mean([(run.attribution.orphans_s, run.weight) for run in runs])
     own = min(max(0.0, rest), max(unexplained, _SESSION_S) + orphans)
     work = _mean([(each[0], run.weight) for run, each in zip(runs, sums, strict=True)])
@@ -78,8 +78,8 @@ def fit(runs: Sequence[Run], graph: Graph) -> Tables:
 def _block_times(
     runs: Sequence[Run], graph: Graph, moving: Sequence[Flow]
 ) -> tuple[tuple[BlockTime, ...], dict[tuple[str, str], float]]:
-    """Seconds of every block where nothing that it reads or writes changes type; and, by (run, flow), what a change
-    of type cost on top (other layouts, colder caches) or spared: that is the boundary's doing, and is charged to it."""
+    """Seconds of every block without type changes on what it reads or writes; and, by (run, flow), the seconds that a
+    type change added (other layouts, colder caches) or saved, which count as part of the boundary."""
     incoming: dict[str, list[Flow]] = {}
     outgoing: dict[str, list[Flow]] = {}
     for flow in moving:
@@ -105,7 +105,7 @@ def _block_times(
                 keys.append(key)
             else:
                 calm.setdefault(key, []).append((seconds, run.weight))
-    # Means, not medians: times are skewed to the right, and only means add up to the mean of the whole.
+    # Means, not medians: times are right-skewed, and only means add up to the mean of the whole model.
     base = {key: _mean(calm.get(key, values)) for key, values in every.items()}
     surplus: dict[tuple[str, str], float] = {}
     for (run_name, _, changed, seconds), key in zip(across, keys, strict=True):
@@ -124,9 +124,9 @@ def conformal_ratio(
     errors: Sequence[float], coverage: float = COVERAGE, weights: Sequence[float] | None = None
 ) -> float:
     """The half-width that covers a new |error| with probability `coverage`: the ⌈(n+1)·coverage⌉-th smallest of n
-    exchangeable ones (Vovk et al., split conformal prediction); the largest where n is too small.
+    exchangeable errors (Vovk et al., split conformal prediction); the largest if n is too small, infinite if n is 0.
 
-    With `weights` (at most 1, which is the new one's) errors count by how likely their runs are where the new one is
+    `weights` (at most 1, the weight of the new error) weight each error by how close its run is to the new one
     (Tibshirani et al. 2019, covariate shift).
     """
     if not errors:
@@ -144,8 +144,8 @@ def conformal_ratio(
 def parts(
     tables: Tables, graph: Graph, moving: Sequence[Flow], runs: Sequence[Run]
 ) -> list[tuple[float, float, float]]:
-    """Predicted seconds of the blocks of each run, of its changes of type, and of all else. A block that no run showed
-    in its precision is taken from another."""
+    """Predicted seconds of each run: of its blocks, of its type changes, and of the rest. A block that was never
+    measured in a precision takes its time in another."""
     times = {(entry.block, entry.precision): entry.seconds for entry in tables.blocks}
     fallback: dict[str, float] = {}
     for entry in tables.blocks:
@@ -164,7 +164,7 @@ def parts(
 
 
 def priced(glue: Glue, factor: float) -> Glue:
-    """`glue` with every change of type at `factor` times its seconds."""
+    """`glue` with the seconds of every type change multiplied by `factor`."""
     each = glue.anchor_quantize_s
     return replace(
         glue,
@@ -175,8 +175,8 @@ def priced(glue: Glue, factor: float) -> Glue:
 
 
 def _to_wall(run: Run, overhead: float, unexplained: float) -> Run:
-    """The run with each kernel's time less the profiler's `overhead`, and all scaled so that they add up to the wall
-    time less what is `unexplained`: kernels and walls are timed apart, and the machine's speed changes in between."""
+    """The run with the profiler's `overhead` subtracted from each kernel, and all kernels scaled to add up to the wall
+    time minus `unexplained`: kernels and wall times are measured separately, at different speeds of the machine."""
     known = run.attribution
 
     def less(seconds: Mapping[str, float], kernels: Mapping[str, int]) -> dict[str, float]:
@@ -198,9 +198,9 @@ def _to_wall(run: Run, overhead: float, unexplained: float) -> Run:
 
 
 def _clock(runs: Sequence[Run]) -> tuple[float, float, float]:
-    """Scale α and per-kernel overhead δ of the profiler, and a run's cost β that no kernel explains:
+    """Scale α and per-kernel overhead δ of the profiler's clock, and the seconds β of a run outside kernels:
     wall ≈ α · (Σ kernels − δ · count) + β, by relative least squares with priors at α = 1, δ = 3 µs (weak) and β = 0
-    (strong, as kernels explain nearly all; and the more so the more runs scatter, seconds of which β does not have)."""
+    (strong, since kernels explain nearly everything; stronger the more runs scatter, so that β does not fit noise)."""
     rows, values = [], []
     for run in runs:
         seconds = sum(run.attribution.blocks_s.values()) + sum(run.attribution.tensors_s.values())
@@ -232,7 +232,7 @@ def _glue(
     tensors = graph.tensor_map()
     elements = {flow.name: max(tensors[name].elements for name in flow.tensors) for flow in moving}
     pure: dict[tuple[str, str], _Weighted] = {}
-    mixed: list[tuple[str, str, int, float, float]] = []  # flow, how it is written, changes, seconds, weight
+    mixed: list[tuple[str, str, int, float, float]] = []  # flow, its written form, type changes, seconds, weight
     for run in runs:
         for flow in moving:
             seconds = sum(run.attribution.tensors_s.get(name, 0.0) for name in flow.tensors)
@@ -252,7 +252,7 @@ def _glue(
         fixed, per_element = rates[form]
         values = samples.get((flow.name, form), [])
         guess = fixed + per_element * elements[flow.name]
-        # A fraction of a sample of the general rate steadies flows that were seen once or twice.
+        # The general rate, weighted as a fraction of a sample, steadies flows with few samples.
         return _mean([*values, (guess, _GENERAL_WEIGHT)])
 
     result = []
@@ -285,7 +285,7 @@ def _mean(values: _Weighted) -> float:
 
 
 def _rate(samples: Mapping[tuple[str, str], _Weighted], elements: Mapping[str, int], form: str) -> tuple[float, float]:
-    """Fixed seconds and seconds per element of a change of type; least squares, neither negative."""
+    """Fixed seconds and seconds per element of a type change: least squares, neither negative."""
     points = [
         (elements[name], value) for (name, side), values in samples.items() if side == form for value, _ in values
     ]

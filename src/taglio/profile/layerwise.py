@@ -1,12 +1,12 @@
-"""Time every block alone, as a model of its own: the research notes' profile, kept to compare with (see measure.py).
+"""Time every block alone, as a separate model: the research notes' profile, kept for comparison (see measure.py).
 
-A layer sum has no boundaries and no layout shared with neighbours, and every layer pays for a session's run. An int8
-layer ends behind its QuantizeLinear and begins, by choice, at one of two cuts:
+A sum of layers has no boundaries and no layouts shared with neighbours, and every layer pays the session overhead. An
+int8 layer ends behind its QuantizeLinear and begins at one of two cuts:
 
     upstream      float input → QuantizeLinear → DequantizeLinear → operators → QuantizeLinear → int8 output
     downstream                    int8 input   → DequantizeLinear → operators → QuantizeLinear → int8 output
 
-The nodes are those that `QdqBuilder` puts into the whole model, with its scales. An int8 anchor has a float output.
+Nodes and scales are those that `QdqBuilder` uses in the whole model. An int8 anchor has a float output.
 """
 
 import time
@@ -45,9 +45,9 @@ class LayerTime:
 
 @dataclass(frozen=True, slots=True)
 class LayerTimes:
-    """Every block of one model alone, in every precision that it has.
+    """Times of every block of one model alone, in every precision that it has.
 
-    `sessions` counts the models that were opened, and `wall_s` is what all of it took: building, loading and timing.
+    `sessions` is the number of models opened; `wall_s` is the total time of building, loading and timing.
     """
 
     model_sha256: str
@@ -76,10 +76,10 @@ def layer_times(
     runs: int = 10,
     progress: Progress | None = None,
 ) -> LayerTimes:
-    """Time each block alone in each of `precisions` that it has, one session at a time, on random inputs of the shapes
-    that the model has for `sample`; where values matter, on what it computes for it.
+    """Time each block alone in each of `precisions` that it has, one session at a time, on random inputs; where values
+    or shapes matter, inputs are those that the model computes for `sample`.
 
-    Raises BadOption for no runs, BadModel when ONNX Runtime refuses a layer, MeasurementFailed when one fails.
+    Raises BadOption for fewer than 1 run, BadModel if ONNX Runtime refuses a layer, MeasurementFailed if one fails.
     """
     if runs < 1 or warmup < 0:
         raise BadOption(f"{runs} runs after {warmup} warm-ups: give at least 1 run and no negative warm-up")
@@ -99,9 +99,9 @@ def layer_times(
 
 
 def predict_sum(times: LayerTimes, graph: Graph, assignment: Assignment) -> float:
-    """Seconds of one inference as the sum of its layers alone (the notes' layer sum: boundaries cost nothing).
+    """Predicted seconds of one inference: the sum of its layers alone (the notes' layer sum: boundaries cost nothing).
 
-    Raises BadOption where a block was not timed in its assigned precision.
+    Raises BadOption if a block was not timed in its assigned precision.
     """
     seconds, total = times.seconds(), 0.0
     for block in graph.blocks:
@@ -114,7 +114,7 @@ def predict_sum(times: LayerTimes, graph: Graph, assignment: Assignment) -> floa
 
 
 def speedups(times: LayerTimes, precision: str = "int8") -> dict[str, float]:
-    """Float seconds over `precision` seconds of every block that was timed in both."""
+    """Float seconds divided by `precision` seconds, for every block that was timed in both."""
     seconds = times.seconds()
     return {
         block: seconds[block, FLOAT32.name] / value
@@ -124,7 +124,7 @@ def speedups(times: LayerTimes, precision: str = "int8") -> dict[str, float]:
 
 
 class LayerCutter:
-    """Makes models of single blocks of one model."""
+    """Makes separate models of the blocks of one model."""
 
     def __init__(self, model: Model, graph: Graph, builder: QdqBuilder) -> None:
         proto = model.proto.graph
@@ -139,7 +139,7 @@ class LayerCutter:
     def layer(
         self, block: Block, precision: Precision, cut: Cut, observed: Mapping[str, Array] | None = None
     ) -> onnx.ModelProto:
-        """`block` alone in `precision`; inputs in `observed` take their type and shape from the array there."""
+        """A model of `block` alone in `precision`; inputs in `observed` take type and shape from the array there."""
         emitter = self._builder.emitter()
         self._builder.emit(emitter, block, precision)
         outputs = [self._output(emitter, name) for name in block.outputs]
@@ -157,7 +157,7 @@ class LayerCutter:
         return proto
 
     def may_be_random(self, name: str) -> bool:
-        """Whether any values will do for the tensor `name`: floats in a shape that is known before running."""
+        """Whether random values suit the tensor `name`: it is float, with a shape known before running."""
         value = self._values.get(name)
         if value is None or not value.type.tensor_type.HasField("shape"):
             return False
@@ -171,7 +171,7 @@ class LayerCutter:
         return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
 
     def _output(self, emitter: Emitter, name: str) -> onnx.ValueInfoProto:
-        """The output as the block leaves it: int8 behind the QuantizeLinear of its pair, or the float tensor."""
+        """The block's output: int8 behind the QuantizeLinear of its pair, or the float tensor."""
         if name not in emitter.written:
             return self._values.get(name, onnx.ValueInfoProto(name=name))
         behind = self._builder.read_float(emitter, name)
@@ -180,7 +180,7 @@ class LayerCutter:
         return self._stored(emitter, dequantize.input[0], dequantize.input[2], name)
 
     def _drop_quantizers(self, emitter: Emitter, inputs: Iterable[onnx.ValueInfoProto]) -> list[onnx.ValueInfoProto]:
-        """Make what the QuantizeLinears of `inputs` give the inputs instead."""
+        """Remove the QuantizeLinears of `inputs`, and make their outputs the inputs instead."""
         result: dict[str, onnx.ValueInfoProto] = {}
         for value in inputs:
             readers = [node for node in emitter.nodes if value.name in node_inputs(node)]
@@ -198,7 +198,7 @@ class LayerCutter:
 
 
 def _unpredictable(cutter: LayerCutter, graph: Graph) -> list[str]:
-    """Block inputs that random values could break: an index, a shape, or a tensor of unknown shape."""
+    """Block inputs for which random values are unsuitable: indices, shapes, and tensors of unknown shape."""
     return list(
         dict.fromkeys(name for block in graph.blocks for name in block.inputs if not cutter.may_be_random(name))
     )
@@ -219,7 +219,7 @@ def _observe(model: Model, names: Sequence[str], options: SessionOptions, feed: 
 
 
 def _feed(proto: onnx.ModelProto, observed: Mapping[str, Array], seed: int) -> dict[str, Array]:
-    """Standard normal floats, and integers over the whole range of an 8-bit type."""
+    """A feed of observed arrays, or else standard-normal floats and integers over the whole range of their type."""
     rng = np.random.default_rng(seed)
     feed: dict[str, Array] = {}
     for value in proto.graph.input:

@@ -1,13 +1,13 @@
-"""What machine this is, for every artifact and figure. Measures nothing."""
+"""Describe this machine, for artifacts and results. Measures nothing."""
 
 import os
 import platform
 from dataclasses import dataclass
 from pathlib import Path
 
-# More than any machine has: a pool of a hundred thousand threads takes minutes to start, and its memory.
+# More than any machine has: a pool of 100,000 threads takes minutes to start, and exhausts the memory.
 MOST_THREADS = 1024
-# Instruction sets that decide how fast int8 and bf16 are.
+# Instruction sets that determine the speed of int8 and bf16.
 _INSTRUCTIONS = (
     "avx2", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_int8", "amx_bf16",
     "asimd", "asimddp", "i8mm", "bf16", "sve",
@@ -16,7 +16,7 @@ _INSTRUCTIONS = (
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A description, not a measurement. `memory_bytes` is physical memory."""
+    """What the machine is, as the operating system reports it. `memory_bytes` is physical memory."""
 
     processor: str
     cores: int
@@ -31,7 +31,7 @@ class Machine:
 
 
 def describe() -> Machine:
-    """This machine."""
+    """The description of this machine."""
     name, flags = platform.processor() or platform.machine(), set[str]()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():

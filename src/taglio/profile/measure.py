@@ -1,6 +1,6 @@
 """Profile a model by attribution: whole-model runs in float, in int8 and in random mixes. Decides nothing.
 
-Each mix is a whole quantised model, so fusion, layouts and caches are as they will be; kernels are then joined to
+Each mix is a whole quantised model, so fusion, layouts and caches are as in deployment; its kernels are then joined to
 blocks. Running each block alone would miss all three (see layerwise.py).
 """
 
@@ -28,16 +28,16 @@ from taglio.quantize.scheme import Scheme
 from taglio.runtimes.onnxruntime import NAME, SessionOptions, open_session
 from taglio.runtimes.session import runtime_version
 
-# Nine would do for a 90 % interval (the largest of nine errors bounds a tenth); more show more states.
+# Nine are enough for a 90 % interval (the largest of nine errors bounds a tenth); more cover more states.
 MIXES = 12
 _FEWEST_MIXES = 3
 FLOAT_RUN = "float32"
 _POOL = 30
-# What showing a state once more is worth, by how often it was shown already.
+# Value of covering a state once more, by how often it is covered already.
 _WORTH = {0: 1.0, 1: 0.4, 2: 0.1}
-# What a look at the machine's speed may take of the budget.
+# Share of the budget for one measurement of the machine's speed.
 _REFERENCE_SHARE = 0.1
-# A run counts a third where this part of its blocks is not in the plan's precision, and never less than _FAR.
+# A run's weight falls to 1/e when this share of its blocks differs from the plan, and is never less than _FAR.
 _NEAR, _FAR = 0.15, 0.05
 
 
@@ -54,7 +54,8 @@ def profile(
     progress: Progress | None = None,
     limit_bytes: int | None = None,
 ) -> Profile:
-    """Measure `model` on this machine: float, all int8, all int8 anchors, and `MIXES` random mixes, interleaved."""
+    """The profile of `model` on this machine, from interleaved runs of float, all int8, all int8 anchors, and up to
+    `MIXES` random mixes. Raises MeasurementFailed if a run fails."""
     choices, effort = precisions(scheme), effort or Effort()
     pure = {FLOAT_RUN: {}, **pure_assignments(graph, choices)}
     float32 = open_session(model.proto, replace(options, runtime=NAME), label=model.name)
@@ -69,7 +70,7 @@ def profile(
         options,
         effort,
         kernels=True,
-        often=pure,  # the fit meets these exactly
+        often=pure,  # the fit depends most on these
         between=speeds.look,
         progress=progress,
         limit_bytes=limit_bytes,
@@ -93,8 +94,8 @@ def profile(
 
 
 def mixes_within(effort: Effort, once_s: float, others: int) -> int:
-    """How many mixes to measure beside `others` where a run takes `once_s`: fewer where the least of all of them, five
-    runs of each, would take longer than the effort's patience."""
+    """How many mixes to measure beside `others` if a run takes `once_s`: fewer than `MIXES` if the minimum, five runs
+    of each, would exceed the effort's patience."""
     return max(_FEWEST_MIXES, min(MIXES, int(effort.patience_s / (5.0 * max(once_s, 1e-9))) - others))
 
 
@@ -109,9 +110,9 @@ def refine_near(
     *,
     near: Assignment,
 ) -> Profile:
-    """`known` with `near` itself timed beside float, and fitted for assignments like it, as fast as the machine is now.
+    """`known` refined for assignments like `near`, by timing `near` beside float, at the machine's present speed.
 
-    Twice, so that the fit without one, of which calibrate.py learns what it gets wrong, has the other still.
+    `near` is timed as two runs, so that a leave-one-out fit in calibrate.py still has the other.
     """
     assignments: dict[str, Assignment] = {FLOAT_RUN: {}, **({"near": near, "near too": near} if near else {})}
     speeds = Speeds(options.threads, min(REFERENCE_S, _REFERENCE_SHARE * effort.budget_s))
@@ -139,12 +140,12 @@ def refine(
     near: Assignment,
     present: Conditions | None = None,
 ) -> Profile:
-    """`known` with more runs, fitted for assignments like `near`: what a change of type costs hangs on layouts further
-    off than its neighbours, so runs count the more, the more blocks they share with it.
+    """`known` with more runs, fitted for assignments like `near`.
 
-    `timed` must include the float model as FLOAT_RUN: the machine's drift since `known` is its ratio, and is taken out
-    of the others, which are kept by their names with `suffix`; of those that are known, where the conditions are to be
-    the `present` ones.
+    The cost of a type change depends on layouts beyond its neighbours, so runs weigh more the more blocks they share
+    with `near`. `timed` must include the float model as FLOAT_RUN: its ratio to `known` is the machine's drift. The
+    drift is removed from the new runs, which are kept under their names plus `suffix`; or, if `present` conditions are
+    given, from the known runs.
     """
     before = next(run for run in known.runs if run.name == FLOAT_RUN).wall.median_s
     drift = before / timed[FLOAT_RUN][1].wall.median_s
@@ -152,7 +153,7 @@ def refine(
     assignments = {name + suffix: assignment for name, (assignment, _) in timed.items() if name != FLOAT_RUN}
     results = {name + suffix: result for name, (_, result) in timed.items()}
     more = _runs(model, graph, assignments, results, set(assignments), now)
-    kept = [run for run in known.runs if run.name not in assignments]  # a plan made again is timed again
+    kept = [run for run in known.runs if run.name not in assignments]  # a plan found again was timed again
     pairs = [(_run(known, run, then), run.wall.times(then)) for run in kept] + more
     weighted = [(replace(run, weight=_closeness(graph, run.assignment, near)), wall) for run, wall in pairs]
     conditions = known.conditions if present is None else present
@@ -160,7 +161,7 @@ def refine(
 
 
 def _closeness(graph: Graph, assignment: Assignment, near: Assignment) -> float:
-    """1 for the same assignment, less for each block in another precision."""
+    """The weight of a run: 1 for the same assignment as `near`, less for each block in another precision."""
     blocks = [block.name for block in graph.candidates() if not block.movement]
     different = sum(assignment.get(name) != near.get(name) for name in blocks) / max(1, len(blocks))
     return max(_FAR, exp(-different / _NEAR))
@@ -230,7 +231,7 @@ def _assemble(
 
 
 def pure_assignments(graph: Graph, choices: Sequence[Precision]) -> dict[str, Assignment]:
-    """Every candidate in int8, and every candidate with its anchor alone in int8 where it has that form."""
+    """Assignments with every candidate in int8, and, if any has that form, with anchors alone in int8."""
     whole = next(choice for choice in choices if choice.form == "whole")
     anchor = next((choice for choice in choices if choice.form == "anchor"), None)
     candidates = graph.candidates()
@@ -241,10 +242,10 @@ def pure_assignments(graph: Graph, choices: Sequence[Precision]) -> dict[str, As
 
 
 def covering_mixes(graph: Graph, choices: Sequence[Precision], count: int, seed: int) -> dict[str, Assignment]:
-    """Of many random mixes the `count` that together show most: every flow written in float and in int8, changing type
-    and not, and every block in each precision, at least twice where they can; larger flows first.
+    """The `count` of many random mixes that together cover most states, twice if possible: every flow written in float
+    and in int8, with and without a type change, and every block in each precision; larger flows count more.
 
-    A state that no mix shows would have to be guessed from other flows, which was measured wrong by half and more.
+    A state that no mix covers would be estimated from other flows, which was measured to be off by half or more.
     """
     pool = list(random_mixes(graph, choices, _POOL * count, seed).values())
     tensors = graph.tensor_map()
@@ -278,7 +279,7 @@ def covering_mixes(graph: Graph, choices: Sequence[Precision], count: int, seed:
 
 
 def random_mixes(graph: Graph, choices: Sequence[Precision], count: int, seed: int) -> dict[str, Assignment]:
-    """Random assignments for fitting: half with every block drawn alone, half in runs of neighbours, as plans are;
+    """Random assignments for fitting: half draw every block independently, half draw runs of neighbours, as plans have;
     densities from sparse to dense."""
     rng = random.Random(seed)
     whole = next(choice for choice in choices if choice.form == "whole")

@@ -1,8 +1,8 @@
-"""Time several models side by side in OpenVINO: what `stopwatch.time_models` gives, from compiled graphs.
+"""Seconds per part of OpenVINO's compiled graphs, joined to ONNX nodes, for `stopwatch.time_models`.
 
-OpenVINO runs parts of a compiled graph. Each names the operators it was made of, so its seconds go to one node of the
-ONNX graph that was compiled: the Conv or MatMul among them, else the last that computes. A part that OpenVINO put in
-itself (Reorder) stands behind its producer's tensor, as ONNX Runtime's layout changes do.
+OpenVINO runs the parts of a compiled graph. Each part names the operators it was made of, so its seconds go to one node
+of the ONNX graph: the Conv or MatMul among them, or else the last that computes. A part that OpenVINO inserted itself
+(Reorder) counts as a layout change behind its producer's tensor, as in ONNX Runtime.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ _PUT_IN = "ReorderOutput"
 
 
 class Counting:
-    """A session that also keeps what every inference took in each part."""
+    """A session that also records the seconds of each part in every inference."""
 
     def __init__(self, path: Path, options: SessionOptions) -> None:
         self._session = openvino.open_session(path, options, counters=True)
@@ -32,7 +32,7 @@ class Counting:
         self._runs: list[dict[str, float]] = []
 
     def run(self, output_names: Sequence[str] | None, input_feed: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        """As a session."""
+        """As Session.run; also records the seconds of each part."""
         outputs = self._session.run(output_names, input_feed)
         self._runs.append(self._session.seconds())
         return outputs
@@ -46,9 +46,9 @@ class Counting:
 
 
 def join(graph: onnx.ModelProto, parts: Sequence[Part], seconds: Mapping[str, float]) -> dict[str, float]:
-    """`seconds` of `parts` by node of `graph`, to which nodes are added for what OpenVINO put in between.
+    """`seconds` of `parts` by node of `graph`, to which nodes are added for parts that OpenVINO inserted.
 
-    Raises MeasurementFailed where no part names an operator of the graph.
+    Raises MeasurementFailed if no part names an operator of the graph.
     """
     nodes = {name: node for node in graph.graph.node for name in (*node.output, node.name) if name}
     made_of = {part.name: _main([nodes[name] for name in part.originals if name in nodes]) for part in parts}
@@ -64,7 +64,7 @@ def join(graph: onnx.ModelProto, parts: Sequence[Part], seconds: Mapping[str, fl
         if node is None:
             node = _behind(part.name, made_of, sources)
             if node is None:
-                continue  # at an input: the session's own cost
+                continue  # at an input: part of the session overhead
             put_in = helper.make_node(_PUT_IN, [node.output[0]], [f"{part.name}/put in"], name=f"{part.name}/put in")
             graph.graph.node.append(put_in)
             node = put_in

@@ -1,4 +1,4 @@
-"""The processor quota that this process is under, as its control groups say: a container's, or taglio emulate's."""
+"""The processor quota of this process, read from its control groups: a container's, or that of taglio emulate."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -8,27 +8,28 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """Seconds of processors in each period of so many seconds, after which all threads pause until it ends."""
+    """`used_s` processor seconds in each period of `period_s` seconds; then all threads pause until the period ends."""
 
     used_s: float = inf
     period_s: float = inf
 
     @property
     def share(self) -> float:
-        """Of processors; infinite without a quota."""
+        """The quota in processors; infinite without one."""
         return self.used_s / self.period_s if self.used_s < inf else inf
 
 
 def quota(root: Path = Path("/")) -> Quota:
-    """Of nested groups that of the least share. `root` has proc and what is mounted."""
+    """The smallest quota of this process's nested groups; no quota if they cannot be read. `root` is the folder that
+    holds proc and the mounted control groups."""
     try:
         return min(_quotas(root), key=lambda each: each.share, default=Quota())
-    except (OSError, ValueError):  # another system than Linux, or a kernel that says it otherwise
+    except (OSError, ValueError):  # not Linux, or a kernel with another format
         return Quota()
 
 
 def _quotas(root: Path) -> Iterator[Quota]:
-    """Of this process's group, and of those that it is nested in."""
+    """The quotas of this process's group and of all groups around it."""
     paths = {}
     for line in (root / "proc/self/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)

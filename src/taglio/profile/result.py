@@ -1,16 +1,16 @@
-"""What a profile says, and what it predicts for any assignment. Measures nothing.
+"""A profile, and what it predicts for any assignment. Measures nothing.
 
 Seconds of one inference:
 
     T = overhead + Σ_blocks time[block, precision] + Σ_flows glue(flow)
 
-    glue = float_s + quantize_s · (tensors of the flow that somebody reads as int8)   when its producer is float
-    glue = anchor_float_s + anchor_quantize_s · (the same)                when its producer is int8 up to its anchor
-    glue = int8_s + dequantize_s · (readers that read float)                          when its producer writes int8
+    glue = float_s + quantize_s · (tensors of the flow that are read as int8)         if its producer is float
+    glue = anchor_float_s + anchor_quantize_s · (the same)                            if its producer is int8-anchor
+    glue = int8_s + dequantize_s · (readers that read float)                          if its producer writes int8
 
-A float activation behind an int8 anchor leaves its tensor in another layout than a float block does. What a change of
-type does to the blocks on either side is part of its cost, which may be negative: a float Softmax over channels takes a
-fifth of its time when its reader, in int8, wants its values in another order.
+A float activation behind an int8 anchor writes its tensor in another layout than a float block does. The effect of a
+type change on the blocks on either side is part of its cost, which may be negative: a float Softmax over channels takes
+a fifth of its time if its reader, in int8, needs the values in another order.
 """
 
 from collections.abc import Mapping
@@ -40,10 +40,11 @@ class BlockTime:
 
 @dataclass(frozen=True, slots=True)
 class Glue:
-    """Seconds spent on a flow that are no block's work, by who writes and who reads it (module formula).
+    """Seconds spent on a flow outside blocks, by the forms of its producer and readers (see the module's formula).
 
-    `measured` counts the runs in which the flow changed type; 0 means seconds per element of other flows. The anchor
-    fields are None where the producer has no such form, or no run showed it: then those of float stand in.
+    `measured` is the number of runs in which the flow changed type; at 0, costs are estimated from other flows by
+    seconds per element. The anchor fields are None if the producer has no such form or no run had it: then those of
+    float are used.
     """
 
     flow: str
@@ -58,8 +59,9 @@ class Glue:
 
 @dataclass(frozen=True, slots=True)
 class WholeRun:
-    """One whole-model run of the profile: the precision of every block that was not float32, what it took, and where
-    its kernels' time went. `mixed` runs have a `predicted_s` from a fit that did not see them; pure ones their own.
+    """One whole-model run of the profile: the precision of every block that was not float32, the wall time, and the
+    attribution of its kernels. `predicted_s` of a `mixed` run comes from a fit without it; of others it is their own
+    time.
     """
 
     name: str
@@ -72,10 +74,13 @@ class WholeRun:
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """How the times were taken. `reference_s` is what the fixed computation of speed.py took then, in the median of
-    several looks, whose middle half `reference_half_s` bounds; `others` is the share of the processors that other
-    programs had meanwhile; `waking_s` is how much longer a run takes where the device has waited before it. `shapes`
-    are those of the inputs, of which times are the mean; none where the model fixes them."""
+    """How the times were taken.
+
+    `reference_s` is the median time of the fixed computation of speed.py meanwhile, and `reference_half_s` bounds the
+    middle half of its times. `others` is the share of the processors that other programs used. `waking_s` is how much
+    longer a run takes after the device has waited. `shapes` are the input shapes whose mean the times are; empty if the
+    model fixes them.
+    """
 
     machine: Machine
     runtime: str
@@ -90,14 +95,14 @@ class Conditions:
     others: float = 0.0
 
     def doubt(self) -> str | None:
-        """What to say where the machine was busy while the times were taken."""
+        """One line if the machine was busy while the times were taken, or None."""
         return doubt(self.others, self.reference_half_s)
 
     def check(self) -> None:
-        """Raise ValueError for conditions that no machine has."""
+        """Raises ValueError for impossible conditions."""
         require(1 <= self.threads <= MOST_THREADS, f"threads must be from 1 to {MOST_THREADS}")
         seconds = (self.reference_s or 1.0, *(self.reference_half_s or ()))
-        require(all(0.0 < each < 1e6 for each in seconds), "a reference's seconds must be above 0")
+        require(all(0.0 < each < 1e6 for each in seconds), "reference seconds must be above 0")
         require(0.0 <= self.waking_s < 1e6, "waking_s must not be negative")
 
 
@@ -124,7 +129,7 @@ class Profile:
     runs: tuple[WholeRun, ...]
 
     def check(self) -> None:
-        """Raise ValueError for a profile that says nothing, or names what it does not define."""
+        """Raises ValueError for a profile that is empty, inconsistent, or names undefined precisions."""
         names = [each.name for each in self.precisions]
         require(
             len(set(names)) == len(names) and FLOAT32 in self.precisions, "precisions must be distinct, with float32"
@@ -144,7 +149,7 @@ class Profile:
         require(0.0 <= self.interval_ratio < 1e6, "interval_ratio must not be negative")
 
     def misfit(self, graph: Graph) -> str:
-        """What is wrong where the profile is of other blocks or flows than `graph` has; "" where it fits."""
+        """Which block or flow the profile and `graph` do not share, or "" if the profile fits the graph."""
         blocks = {each.name for each in graph.blocks}
         timed = {each.block for each in self.blocks if each.precision == FLOAT32.name}
         moved, known = {each.name for each in flows(graph)}, {each.flow for each in self.glue}
@@ -164,10 +169,10 @@ class Profile:
         return {(entry.block, entry.precision): entry.seconds for entry in self.blocks}
 
     def sustained(self) -> float:
-        """How many times a run's median it takes in the mean, at least 1; the median over the runs.
+        """The ratio of mean to median seconds, at least 1; the median over the runs.
 
-        Latencies are told from medians, rates from means: a device that has half a processor's time runs most short
-        requests at full speed, and stands still for as long before the next.
+        Latencies are predicted from medians, rates from means: a device with a quota of half a processor runs most
+        short requests at full speed, and pauses for as long before the next.
         """
         return max(1.0, median(run.wall.mean_s / run.wall.median_s for run in self.runs)) if self.runs else 1.0
 
@@ -181,8 +186,8 @@ class Profile:
 
 
 def in_components(profile: Profile) -> Profile:
-    """A profile of which components may be made: where its kernels explain more than its runs took, so that a run's
-    overhead is below nothing, all blocks take less, by the same share."""
+    """The profile without a negative overhead, for models that are divided into components. If kernels add up to more
+    than the runs took, all blocks are shortened by the same share instead."""
     if profile.overhead_s >= 0.0:
         return profile
     whole = sum(each.seconds for each in profile.blocks if each.precision == FLOAT32.name)
@@ -192,7 +197,7 @@ def in_components(profile: Profile) -> Profile:
 
 
 def scaled(profile: Profile, factor: float) -> Profile:
-    """A profile whose times are all `factor` times as long: an assumption about another device."""
+    """The profile with all times multiplied by `factor`: an assumption about another device."""
     glue = tuple(
         replace(
             each,
@@ -213,7 +218,8 @@ def scaled(profile: Profile, factor: float) -> Profile:
 
 @dataclass(frozen=True, slots=True)
 class Breakdown:
-    """Where a predicted latency goes, in seconds. Time that a change of type spares is taken off its writer's block."""
+    """A predicted latency by block and flow, in seconds. Time saved by a type change is subtracted from the writing
+    block."""
 
     total_s: float
     overhead_s: float
@@ -232,7 +238,7 @@ def predict(profile: Profile, graph: Graph, assignment: Assignment) -> Breakdown
             blocks[flow.producer] += seconds
             seconds = 0.0
         moved[flow.name] = seconds
-    # On a busy machine what boundaries spare can add up to more than there is.
+    # Measured on a busy machine, savings at boundaries can add up to more than the total.
     total_s = max(0.0, profile.overhead_s + sum(blocks.values()) + sum(moved.values()))
     return Breakdown(total_s, profile.overhead_s, blocks, moved)
 
@@ -249,13 +255,13 @@ def flow_seconds(glue: Glue, flow: Flow, assignment: Assignment) -> float:
 
 
 def anchor_costs(glue: Glue) -> tuple[float, float]:
-    """Base and quantising seconds of a flow whose producer is int8 up to its anchor."""
+    """Base and quantising seconds of a flow whose producer is in the form int8-anchor."""
     base = glue.float_s if glue.anchor_float_s is None else glue.anchor_float_s
     return base, glue.quantize_s if glue.anchor_quantize_s is None else glue.anchor_quantize_s
 
 
 def changes(flow: Flow, assignment: Assignment) -> int:
-    """How often the flow changes type: once a tensor to int8 (readers share it), once a reader to float."""
+    """Number of type changes of the flow: one per tensor to int8 (readers share it), one per reader to float."""
     if writes(assignment, flow.producer):
         return sum(not reads(assignment, block) for _, block in flow.readers)
     return len({tensor for tensor, block in flow.readers if reads(assignment, block)})

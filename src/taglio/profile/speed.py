@@ -1,8 +1,8 @@
-"""How fast a machine is at the moment: fixed computations, timed. Knows no model of the user's.
+"""Measure the machine's present speed by timing fixed computations. Runs no user model.
 
-A machine that others share is not always as fast as it was when a model was profiled on it. Then predictions are off
-by as much, and who reads them should be told so. And a device that waits for others finds its caches cold when its turn
-comes, unlike in a profile, where one run follows another.
+A shared machine is not always as fast as it was when a model was profiled; predictions are then off by as much, and the
+user should know. Also, a device that waits for others has cold caches at its turn, unlike in a profile, where one run
+follows another.
 """
 
 import time
@@ -21,19 +21,19 @@ from taglio.profile.stopwatch import run_for
 from taglio.runtimes.onnxruntime import SessionOptions, open_session
 from taglio.runtimes.session import Session
 
-# What networks do: a layer that waits for memory (6.5 MB, 7 million multiply-adds), and one that computes (15 million).
+# Like networks: a memory-bound layer (6.5 MB, 7 million multiply-adds), and a compute-bound one (15 million).
 _CHANNELS, _SIZE = 32, 160
 REFERENCE_S = 0.3
 _EVERY_S = 2.0
-# A device waits for others for milliseconds. The median of so many runs after that.
+# A device waits for others for milliseconds; the median of this many runs after such waits is used.
 _WAIT_S, _WAITS = 0.01, 25
 
 
 def reference_seconds(threads: int, least_s: float = REFERENCE_S) -> float:
-    """Seconds that the computation takes at present in `threads` threads, in the mean of at least `least_s`.
+    """Mean seconds of the reference computation in `threads` threads, over at least `least_s` seconds.
 
-    A processor quota that they use up is used up first, and then whole periods of it are measured: at half a core a
-    process that has rested computes at full speed for as long as it is paused later.
+    If the threads exceed a processor quota, it is used up first, and then whole periods are measured: at half a core, a
+    process that has rested computes at full speed before it is paused for as long.
     """
     session, feed = _session(threads)
     allowed, before_s = quota(), 0.0
@@ -44,14 +44,14 @@ def reference_seconds(threads: int, least_s: float = REFERENCE_S) -> float:
 
 
 def middle_half(seconds: Sequence[float]) -> tuple[float, float]:
-    """Between which the middle half of them lies."""
+    """The 25th and 75th percentile of `seconds`."""
     low, high = np.percentile(seconds, (25, 75))
     return float(low), float(high)
 
 
 def waking_seconds() -> float:
-    """Seconds that a run takes longer after the process has waited than right after another: of a model of one small
-    operator, because it hardly depends on the model."""
+    """How many seconds longer a run takes after the process has waited than right after another run. Measured on a
+    model of one small operator, since it hardly depends on the model."""
     session, feed = _small()
     ready = median(run_for(_WAIT_S, "small", session, repeat(feed)))
     waited = []
@@ -62,7 +62,7 @@ def waking_seconds() -> float:
 
 
 class Speeds:
-    """What it takes every few seconds, while something else is measured."""
+    """Times the reference computation every few seconds while something else is measured."""
 
     def __init__(self, threads: int, least_s: float = REFERENCE_S) -> None:
         self._threads, self._least_s = threads, least_s
@@ -70,13 +70,13 @@ class Speeds:
         self._looked_s = time.monotonic()
 
     def look(self) -> None:
-        """Time it again where that was long ago."""
+        """Time it again if the last time was more than `_EVERY_S` seconds ago."""
         if time.monotonic() - self._looked_s > _EVERY_S:
             self._seen.append(reference_seconds(self._threads, self._least_s))
             self._looked_s = time.monotonic()
 
     def told(self) -> tuple[float, ...]:
-        """All that was seen, and one more."""
+        """All times so far, and one more."""
         return (*self._seen, reference_seconds(self._threads, self._least_s))
 
 
@@ -108,7 +108,7 @@ def _small() -> tuple[Session, dict[str, np.ndarray]]:
 def _model(
     nodes: Sequence[onnx.NodeProto], given: Sequence[int], made: Sequence[int], weights: Sequence[onnx.TensorProto]
 ) -> onnx.ModelProto:
-    """From x to y, in float."""
+    """A float model with the input x and the output y."""
     graph = helper.make_graph(
         nodes,
         "reference",

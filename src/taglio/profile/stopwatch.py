@@ -1,9 +1,9 @@
-"""Time several models side by side. Does not attribute: it gives wall seconds and seconds per kernel.
+"""Time several models side by side: wall seconds, and seconds per kernel. Does not attribute kernels.
 
-Rounds are interleaved, each running every model once in a fresh order, so that a machine that changes speed
-changes it for all; medians are kept, and the spread beside them. Where single runs scatter, a round runs every model
-for a stretch and keeps the mean: a quota of processor time (half a core) lets most short runs through at full speed and
-then stops the process, and what it sustains is what counts.
+Rounds are interleaved: each runs every model once in a new order, so that changes of the machine's speed affect all
+alike. Medians and their spread are kept. If single runs scatter, a round runs every model for a stretch and keeps the
+mean: under a processor quota (half a core) most short runs have full speed until the process is paused, and the
+sustained speed is what counts.
 """
 
 import random
@@ -34,30 +34,30 @@ from taglio.scratch import scratch
 Progress = Callable[[str, int, int], None]
 Feed = Mapping[str, np.ndarray]
 _KERNEL_SUFFIX = "_kernel_time"
-# Runs scatter where the middle four fifths of them span this share of their median, or their mean is half as far off.
-# A stretch is twice the 0.1 s after which Linux's quotas begin anew where nobody asked for another period.
+# Runs scatter if their middle 80 % span this share of the median, or if the mean is half this share above the median.
+# A stretch is twice the default period of Linux's quotas, 0.1 s.
 _SCATTER = 0.2
 STRETCH_S = 0.2
-# A process that works for less of the time than this is kept from working, as is one that uses so much of its quota.
-# Then so many runs show a kernel without a pause, unless it takes longer than the quota, which the scheduler's tick may
-# overrun by this.
+# A process is paused if it works for less than this share of the time, or uses more than this share of its quota. Then
+# this many runs show a kernel without a pause, unless it is longer than the quota, which the scheduler's tick may
+# exceed by this factor.
 _STARVED, _USED_UP, _UNPAUSED, _OVERRUN = 0.8, 0.9, 30, 1.2
-# How many times the budget the least that is measured may take.
+# Factor on the budget that the minimum of rounds may take.
 _PATIENCE = 20.0
-# Runs in a round of those that much rests on.
+# Runs per round of models that are run often.
 _OFTEN = 3
 _LONGEST_S = 365 * 24 * 3600.0
-# A served model is given another input each time, which no cache holds: one and the same was measured 5 % too fast.
+# A served model gets a new input each time, which no cache holds: with a single input, times were 5 % too short.
 FEEDS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How long to measure. Each model's wall time is taken in `minimum` to `maximum` rounds after `warmup`, within
-    `budget_s` for all models where that leaves the minimum; its kernels' in half as many, no fewer than the minimum.
+    """How long to measure. Wall times take `minimum` to `maximum` rounds after `warmup` runs, within `budget_s` for all
+    models if the minimum fits in it; kernel times take half as many rounds, but no fewer than the minimum.
 
-    A first run allocates, and in ONNX Runtime a second one, which lays out its memory as the first has shown: of
-    yolo11s-seg either takes two to five times as long as those that follow.
+    The first run allocates memory, and in ONNX Runtime the second, too, which plans its memory by the first: for
+    yolo11s-seg each takes two to five times as long as later runs.
     """
 
     warmup: int = 2
@@ -67,13 +67,12 @@ class Effort:
 
     @property
     def patience_s(self) -> float:
-        """What the least that is measured may take, which is beyond the budget where a model runs for seconds."""
+        """Seconds that the minimum of rounds may take; more than the budget, for models that run for seconds."""
         return _PATIENCE * self.budget_s
 
     def affordable(self, round_s: float) -> "Effort":
-        """One warm-up and one round where a round of all models takes `round_s` and the least would take longer than
-        the patience lasts: of a model that runs for seconds, neither what a first run allocates nor the scatter of
-        single runs is much."""
+        """The effort if a round of all models takes `round_s`: reduced to one warm-up and one round if the minimum
+        would exceed the patience. For a model that runs for seconds, allocation and scatter matter little."""
         if (self.warmup + 1 + 2 * self.minimum) * round_s <= self.patience_s:
             return self
         return replace(self, warmup=min(1, self.warmup), minimum=1)
@@ -81,9 +80,9 @@ class Effort:
 
 @dataclass(frozen=True, slots=True)
 class WallTime:
-    """Seconds of one inference: median, median absolute deviation, 95th percentile, mean, and the count; of stretches'
-    means where runs scatter. `steady_s` is what it takes in the long run: the median, or where samples scatter and fill
-    a stretch the median over stretches of their means."""
+    """Seconds of one inference: median, median absolute deviation, 95th percentile, mean, and number of samples, which
+    are means of stretches if runs scatter. `steady_s` is the sustained time: the median, or, if samples scatter and
+    fill a stretch, the median of the means of stretches."""
 
     median_s: float
     deviation_s: float
@@ -93,7 +92,7 @@ class WallTime:
     steady_s: float
 
     def times(self, factor: float) -> "WallTime":
-        """The same at another speed of the machine."""
+        """The same with all times multiplied by `factor`, for another speed of the machine."""
         return WallTime(
             self.median_s * factor,
             self.deviation_s * factor,
@@ -104,7 +103,7 @@ class WallTime:
         )
 
     def check(self) -> None:
-        """Raise ValueError for what no clock says."""
+        """Raises ValueError for impossible times."""
         seconds = (self.median_s, self.p95_s, self.mean_s, self.steady_s)
         require(all(1e-12 < each < _LONGEST_S for each in seconds), "seconds must be above 0, and less than a year")
         require(0.0 <= self.deviation_s < _LONGEST_S and self.runs >= 1, "the spread or the count is out of range")
@@ -112,10 +111,12 @@ class WallTime:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Timed:
-    """One model as it ran: the graph that ONNX Runtime executed, wall time, and median seconds per kernel by node
-    name, measured in a session of its own because profiling slows the run. `samples_s` are the wall seconds that count,
-    by round; `others` is the share of the processors that other programs had meanwhile (busy.py). `reference_s` are
-    those of the first model in the same rounds."""
+    """One timed model: the graph that ran, its wall time, and median seconds per kernel by node name.
+
+    Kernels are measured in a separate session because profiling slows the run. `samples_s` are the wall seconds of the
+    rounds that count; `others` is the share of the processors that other programs used meanwhile (busy.py).
+    `reference_s` are the wall seconds of the first model in the same rounds.
+    """
 
     optimized: onnx.ModelProto
     wall: WallTime
@@ -125,18 +126,18 @@ class Timed:
     reference_s: tuple[float, ...] = ()
 
     def beside(self, reference: "Timed", drift: float) -> "Timed":
-        """The same next to the `reference` of its rounds, at the speed that the machine has times `drift`."""
+        """The same with the `reference` timed in the same rounds, and times multiplied by `drift`."""
         pairs = tuple(islice(cycle(reference.samples_s), len(self.samples_s)))
         kernels = {name: seconds * drift for name, seconds in self.kernels.items()}
         return replace(self, wall=self.wall.times(drift), kernels=kernels, reference_s=pairs)
 
 
 def summarize(samples: Sequence[float], apart: Sequence[float] | None = None) -> WallTime:
-    """Wall seconds that followed one another; `apart` are the seconds from each to the next, where something else ran
-    in between."""
+    """The wall time of consecutive samples; `apart` are the seconds from each to the next, if something else ran in
+    between."""
     middle = median(samples)
     steady_s, lasted = middle, apart or samples
-    # A handful of short runs tells nothing of the long run: one that was interrupted would decide.
+    # A few short runs do not show the sustained time: a single interrupted one would decide.
     if sum(lasted) >= STRETCH_S and scatter(samples):
         steady_s = median(float(np.mean(samples[each])) for each in stretches(lasted))
     return WallTime(
@@ -150,7 +151,7 @@ def summarize(samples: Sequence[float], apart: Sequence[float] | None = None) ->
 
 
 def stretches(seconds: Sequence[float], least_s: float = STRETCH_S) -> list[slice]:
-    """Neighbours that together take `least_s` or more, as slices; what is left over at the end belongs to the last."""
+    """Slices of consecutive samples that together take `least_s` or more; a remainder is joined to the last."""
     found: list[slice] = []
     begin, total = 0, 0.0
     for index, each in enumerate(seconds):
@@ -162,7 +163,7 @@ def stretches(seconds: Sequence[float], least_s: float = STRETCH_S) -> list[slic
 
 
 def scatter(seconds: Sequence[float]) -> bool:
-    """Whether times of the same thing differ so much that their median does not tell what it takes in the long run."""
+    """Whether times differ so much that their median is not the sustained time."""
     low, middle, high = np.percentile(seconds, (10, 50, 90))
     return bool(max((high - low) / middle, 2.0 * (float(np.mean(seconds)) / middle - 1.0)) > _SCATTER)
 
@@ -181,19 +182,20 @@ def time_models(
     places: Mapping[str, SessionOptions] | None = None,
     refused: dict[str, str] | None = None,
 ) -> dict[str, Timed]:
-    """Time every model on `feeds` in turn, interleaved; with `kernels` also each kernel. Where feeds differ in shape, a
-    run is one of each, and an inference takes their mean. Models that much rests on are run `often`, several times a
+    """Time every model on `feeds` in turn, interleaved; with `kernels` also each kernel.
+
+    If feeds differ in shape, a run is one of each, and its time is their mean. Models in `often` run several times per
     round. `between` is called after each round of wall times.
 
-    Each model is built when it is needed and optimised once, offline, at `options.optimization`; that saved graph is
-    what runs and what the kernel names refer to. All models are live at once, since interleaving needs that, or as many
-    as leave this process under `limit_bytes`: then the first is timed in every group, and what the machine's speed
-    changed by it is taken out of the others. Kernels are timed after the walls, in sessions of their own, because
-    profiling slows the run. Raises MeasurementFailed when a model fails while running. Under another runtime than ONNX
-    Runtime its own compiled graphs are timed, and `Timed.optimized` is the graph that was compiled.
+    Each model is built when needed and optimised once, offline, at `options.optimization`; the saved graph is what runs
+    and what kernel names refer to. All models are loaded at once, as interleaving requires, or as many as keep this
+    process under `limit_bytes`: then the first is timed in every group, and the drift that it shows is removed from the
+    others. Kernels are timed after wall times, in separate sessions, because profiling slows the run. Raises
+    MeasurementFailed if a model fails while running. In runtimes other than ONNX Runtime their own compiled graphs are
+    timed, and `Timed.optimized` is the graph that was compiled.
 
-    With `places` each model is opened by options of its own, from a file as it is deployed, and no kernels are timed.
-    With `refused` a model that does not load or run is left out, and the reason is written there.
+    With `places`, model name -> options, each model is opened from its file as it is deployed, and no kernels are
+    timed. With `refused`, a model that does not load or run is left out, and the reason is stored there.
     """
     as_it_is = options.runtime != NAME or places is not None
     ready = options if as_it_is else SessionOptions(options.threads, Optimization.NONE, options.spinning)
@@ -214,7 +216,7 @@ def time_models(
         live = partial(_opened, paths, opened, run, effort.warmup, limit_bytes, refused)
         while waiting := [name for name in models if name not in found and name not in out]:
             sessions = live([first, *waiting] if found else waiting)
-            if found and [*sessions] == [first]:  # no room for one beside it
+            if found and [*sessions] == [first]:  # no memory for another beside it
                 sessions.clear()
                 sessions = live([name for name in waiting if name not in out])
             if not sessions:
@@ -244,23 +246,24 @@ def time_models(
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What a timed run feeds: one of `feeds`, another each time, or all of them `at_once`, where shapes differ."""
+    """The feeds of a timed run: one of `feeds`, a different one each time, or all of them (`at_once`) if shapes
+    differ."""
 
     feeds: Sequence[Feed]
     at_once: int
 
     @classmethod
     def of(cls, feeds: Sequence[Feed]) -> "Run":
-        """All at once where their shapes differ."""
+        """All feeds at once if their shapes differ."""
         several = len({tuple((name, np.shape(value)) for name, value in feed.items()) for feed in feeds}) > 1
         return cls(feeds, len(feeds) if several else 1)
 
     def turns(self) -> Sequence[Feed]:
-        """What sessions as `open` gives them are fed."""
+        """The feeds for sessions from `open`, in turn."""
         return self.feeds if self.at_once == 1 else self.feeds[:1]
 
     def open(self, session: Session) -> Session:
-        """`session`, or one of which a run is a run on every feed."""
+        """`session`, or a wrapper whose run is a run on every feed."""
         return session if self.at_once == 1 else _AtOnce(session, self.feeds)
 
 
@@ -285,8 +288,8 @@ def _opened(
     refused: dict[str, str] | None,
     names: Sequence[str],
 ) -> dict[str, Session]:
-    """Sessions of the models called `names`, as many as leave this process under `limit_bytes`: another is taken to
-    need what the largest has needed, which `warmup` runs show. At least one, but for those that are `refused`."""
+    """Sessions of the models `names`, as many as keep this process under `limit_bytes`: the next is assumed to need as
+    much as the largest so far, as `warmup` runs show. At least one, unless all are `refused`."""
     make_room(limit_bytes)
     sessions: dict[str, Session] = {}
     largest = 0
@@ -327,9 +330,9 @@ def _time_group(
     between: Callable[[], object] | None,
     progress: Progress | None,
 ) -> dict[str, Timed]:
-    """Time the models whose `sessions` are live, and close these."""
+    """Time the models in `sessions`, and close these."""
     names, feeds = [*sessions], run.turns()
-    if effort.warmup:  # the first run of a process shows how long they are
+    if effort.warmup:  # a first run shows how long runs take
         first = names[0]
         effort = effort.affordable(len(names) * run_once(first, sessions[first], feeds[0]))
     least_s = stretch_s(sessions, feeds, effort)
@@ -371,7 +374,7 @@ def _kernels(
     longest_s: float | None,
     progress: Progress | None,
 ) -> dict[str, dict[str, float]]:
-    """Seconds of each of ONNX Runtime's kernels, by model."""
+    """Seconds of each ONNX Runtime kernel, by model."""
     profiled = {
         name: open_session(paths[name], options, profile_prefix=paths[name].with_suffix(""), label=name)
         for name in names
@@ -389,9 +392,9 @@ def _kernels(
 def _timed(
     graph: onnx.ModelProto, samples: Sequence[float], kernels: dict[str, float], watch: Watch, effort: Effort
 ) -> Timed:
-    """What counts of all rounds."""
+    """The result of one model, from the rounds that count."""
     rounds = kept(watch.windows, effort.minimum)
-    each = len(samples) // watch.windows[-1].end  # more than one where the model ran often
+    each = len(samples) // watch.windows[-1].end  # more than one if the model ran often
     counted = [samples[index] for index in range(len(samples)) if index // each in set(rounds)]
     return Timed(graph, summarize(counted), kernels, tuple(counted), others_in(watch.windows, set(rounds)))
 
@@ -412,8 +415,9 @@ def _interleave(
     often: Collection[str] = (),
     watch: Watch | None = None,
 ) -> dict[str, list[float]]:
-    """Wall seconds of `rounds` rounds, each running every session in a fresh order, or some often: once, or until
-    `least_s` are full, of which the mean counts. With a `watch` there are more where others disturbed some."""
+    """Wall seconds by session of `rounds` rounds, each running every session in a new order (those in `often` several
+    times). A sample is one run, or the mean of runs for `least_s` seconds. With a `watch`, rounds are added if other
+    programs disturbed some."""
     samples: dict[str, list[float]] = {name: [] for name in sessions}
     order, given = [*sessions, *(_OFTEN - 1) * [*often]], cycle(feeds)
     shuffle = random.Random(0)
@@ -430,7 +434,7 @@ def _interleave(
 
 
 def run_for(least_s: float, name: str, session: Session, feeds: Iterator[Feed]) -> list[float]:
-    """Wall seconds of one inference after another, one or more, until `least_s` have passed."""
+    """Wall seconds of consecutive inferences, at least one, until `least_s` seconds have passed."""
     found = [run_once(name, session, next(feeds))]
     total = found[0]
     while total < least_s:
@@ -440,7 +444,8 @@ def run_for(least_s: float, name: str, session: Session, feeds: Iterator[Feed]) 
 
 
 def stretch_s(sessions: Mapping[str, Session], feeds: Sequence[Feed], effort: Effort) -> float:
-    """How long each model is to run for its mean: 0 where runs hardly scatter, less where the budget asks for it."""
+    """Seconds that each model runs for one sample: 0 if runs do not scatter, else `STRETCH_S` or what the budget
+    allows."""
     name, session = next(iter(sessions.items()))
     for _ in range(effort.warmup):
         run_once(name, session, feeds[0])
@@ -449,7 +454,7 @@ def stretch_s(sessions: Mapping[str, Session], feeds: Sequence[Feed], effort: Ef
 
 
 def run_once(name: str, session: Session, feed: Feed) -> float:
-    """Wall seconds of one inference. Raises MeasurementFailed, naming `name`."""
+    """Wall seconds of one inference. Raises MeasurementFailed, naming `name`, if it fails."""
     start = time.perf_counter()
     try:
         session.run(None, feed)
@@ -459,15 +464,15 @@ def run_once(name: str, session: Session, feed: Feed) -> float:
 
 
 def _repair_names(path: Path) -> None:
-    """ONNX Runtime names what it adds (a change of layout) alike in a graph and in a body of it, which it then refuses
-    to load."""
+    """Rename duplicates in the file at `path`: ONNX Runtime gives layout changes that it adds the same names in a graph
+    and its subgraphs, and then refuses to load the file."""
     proto = onnx.load(path, load_external_data=False)
     if captures.separate(proto.graph):
         onnx.save(proto, path)
 
 
 def _skeleton(path: Path) -> onnx.ModelProto:
-    """The graph without its weights, which nobody reads again and which are most of its size."""
+    """The graph without its weights, which are not needed again and are most of its size."""
     proto = onnx.load(path, load_external_data=False)
     del proto.graph.initializer[:]
     return proto
@@ -476,10 +481,10 @@ def _skeleton(path: Path) -> onnx.ModelProto:
 def _rounds(
     sessions: Mapping[str, Session], feeds: Sequence[Feed], effort: Effort, least_s: float, often: Collection[str]
 ) -> tuple[int, int, int]:
-    """Rounds of wall times, each of which takes a model `least_s` or more, and of kernels, where each runs once; of
-    these more, within twice the budget, where the process is paused now and then."""
+    """Numbers of rounds: of wall times, in which a model runs for at least `least_s`; of kernel times, with warm-up;
+    and of kernel times if the process is paused by a quota, within twice the budget."""
     once = dict.fromkeys(sessions, 0.0)
-    for _ in range(effort.warmup + 1):  # the last is what a run takes
+    for _ in range(effort.warmup + 1):  # the last one counts
         once = {name: run_once(name, session, feeds[0]) for name, session in sessions.items()}
     alone = sum(once.values())
 
@@ -493,7 +498,7 @@ def _rounds(
 
 
 class _Event(msgspec.Struct):
-    """What counts of an event of ONNX Runtime's profile; `dur` in microseconds."""
+    """The fields used of an event in ONNX Runtime's profile; `dur` is in microseconds."""
 
     cat: str = ""
     name: str = ""
@@ -503,17 +508,17 @@ class _Event(msgspec.Struct):
 def _kernel_seconds(
     path: Path, warmup: int, longest_s: float | None, counted: Sequence[int], at_once: int = 1
 ) -> dict[str, float]:
-    """By kernel, of the runs that are `counted`, each of `at_once` inferences, in the mean of these; with `longest_s`
-    where the process pauses, and has worked for no longer when it does."""
+    """Seconds by kernel: the median over the runs `counted`, each the mean of `at_once` inferences. `longest_s` is the
+    longest time that the process works between pauses, if a quota pauses it (see `unpaused`)."""
     durations: dict[str, list[float]] = {}
     for event in msgspec.json.decode(path.read_bytes(), type=list[_Event]):
         if event.cat == "Node" and event.name.endswith(_KERNEL_SUFFIX):
             durations.setdefault(event.name[: -len(_KERNEL_SUFFIX)], []).append(event.dur * 1e-6)
-    # The first runs allocate; it is not what a served model pays.
+    # The first runs allocate memory, which a served model does not pay again.
     runs = max((len(values) for values in durations.values()), default=0) // at_once
     later = {}
     for name, values in durations.items():
-        # A kernel in a branch or a loop does not run once an inference.
+        # A kernel in a branch or a loop does not run exactly once per inference.
         steady = len(values) == runs * at_once and runs > max(counted)
         means = np.reshape(values, (runs, at_once)).mean(axis=1).tolist() if steady else []
         each = [means[index] for index in counted if index >= warmup] if steady else []
@@ -524,13 +529,13 @@ def _kernel_seconds(
 
 
 def unpaused(seconds: Mapping[str, Sequence[float]], longest_s: float) -> dict[str, float]:
-    """What kernels take of a run in which the process pauses whenever it has worked for `longest_s`, from their wall
-    seconds in several runs.
+    """Sustained seconds by kernel, from wall seconds in several runs, if a quota pauses the process whenever it has
+    worked for `longest_s`.
 
-    A quota stops whichever kernel uses it up, for as long as most kernels take, and a few runs that are equally long
-    meet it at the same ones: neither their mean nor their median tells. A kernel that is shorter mostly runs without a
-    pause; what all such take without pauses is a share of what they take with them, and by this each is longer. A
-    longer one shares the pauses by its length, so its mean tells.
+    A quota pauses whichever kernel uses it up, and pauses are long compared to kernels. A few runs of equal length are
+    paused at the same kernels, so neither mean nor median is right. A kernel shorter than `longest_s` mostly runs
+    without a pause; its unpaused time is divided by the share that unpaused time has in the mean time of all short
+    kernels. A longer kernel has pauses in proportion to its length, so its mean is right.
     """
     free = {name: float(np.percentile(values, 20)) for name, values in seconds.items()}
     mean = {name: float(np.mean(values)) for name, values in seconds.items()}
