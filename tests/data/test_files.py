@@ -204,7 +204,7 @@ def test_unreadable_pictures_are_named(tmp_path: Path) -> None:
     with refused("is empty: give a folder of images"):
         load(tmp_path, [IMAGE])
     (tmp_path / "notes.txt").touch()
-    with refused(r"has no images and no arrays, but 1 other files \(\.txt\): give a folder of images"):
+    with refused(r"has no images and no arrays, only 1 other files \(\.txt\): give a folder of images"):
         load(tmp_path, [IMAGE])
     picture = pictures(tmp_path, 1) / "p00.png"
     for content in (picture.read_bytes()[:70], b"not a picture", b""):
@@ -425,7 +425,7 @@ def test_whole_numbers_of_a_float_type_are_whole_numbers() -> None:
 def test_what_the_model_does_not_read_is_left_out_with_a_remark(tmp_path: Path) -> None:
     given = {"x": rows(2, 5), "ids": np.ones((2, 2), int), "token_type_ids": np.zeros((2, 2), int)}
     for data in (from_values(given, [VECTOR, IDS]), load(npz(tmp_path, **given), [VECTOR, IDS])):
-        assert "'token_type_ids' is no input" in data.remarks[0]
+        assert "left out 'token_type_ids', not among the model's inputs" in data.remarks[0]
         assert len(data.samples) == 2
 
 
@@ -549,4 +549,4 @@ def test_values_in_memory_give_the_samples_of_a_file(tmp_path: Path) -> None:
     loader = [[x[:2], ids[:2], np.arange(2)], [x[2:], ids[2:], np.arange(2, 4)]]
     for values in ({"x": x, "ids": ids, "label": np.arange(4)}, rows_of, (each for each in rows_of), loader):
         assert from_values(values, [VECTOR, IDS]).sha256 == wanted.sha256
-    assert "'text' is no input" in from_values(rows_of, [VECTOR, IDS]).remarks[0]
+    assert "left out 'text', not among the model's inputs" in from_values(rows_of, [VECTOR, IDS]).remarks[0]

@@ -190,7 +190,7 @@ def test_a_table_of_texts_has_its_labels(tmp_path: Path) -> None:
     path = written(tmp_path / "t.csv", 'id,Text,label\n1,"a, b",4\n2,c,5\n')
     data = load(path, [IDS], near=near)
     assert data.labels is not None and data.labels.tolist() == [4, 5]
-    assert data.remarks[0] == f"{path}: 'id' is no text and no label, and was left out"
+    assert data.remarks[0] == f"{path}: left out 'id', neither text nor label"
 
 
 @pytest.mark.parametrize(
@@ -281,7 +281,7 @@ def test_the_preprocessor_of_a_model_is_read(tmp_path: Path, found: dict[str, An
     written(tmp_path / "preprocessor_config.json", found)
     how, told = preprocess_of(Beside((tmp_path,)))
     assert how is not None and as_text(how) == text
-    assert told == f"images are prepared as preprocessor_config.json beside the model says: {text}"
+    assert told == f"images are preprocessed by preprocessor_config.json next to the model: {text}"
     assert as_text(parse_preprocess(text)) == text
 
 
@@ -377,7 +377,7 @@ def test_a_saved_dataset_of_sounds_and_one_of_texts(tmp_path: Path) -> None:
     texts = saved(tmp_path / "texts", {"text": ["a b", "c"], "title": ["x", "y"], "label": [1, 2]})
     data = load(texts, [IDS], near=near)
     assert [sample["input_ids"].tolist() for sample in data.samples] == [[[2, 3]], [[4]]]
-    assert "'title' is no input of the model, and was left out" in data.remarks[0]
+    assert "left out 'title', not among the model's inputs" in data.remarks[0]
 
 
 def test_saved_datasets_that_do_not_fit_are_refused(tmp_path: Path) -> None:

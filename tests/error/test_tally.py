@@ -124,7 +124,7 @@ def test_what_is_zero_for_float_on_all_samples_must_stay_zero() -> None:
     for _ in range(3):
         total.add([np.ones(2), np.zeros(2)], [np.ones(2), np.full(2, 0.1)])
     assert total.value() == np.inf
-    assert total.lost() == "mask is no longer 0, which float is for every input"
+    assert total.lost() == "mask is not 0, as it is in float for every input"
     # Zero on some samples is nothing special.
     total.add([np.ones(2), np.ones(2)], [np.ones(2), np.ones(2)])
     assert total.l2()[1] == pytest.approx(np.sqrt(0.06 / 2.0))

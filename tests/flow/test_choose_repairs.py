@@ -63,7 +63,7 @@ def test_quantize_repairs_what_is_named(tmp_path: Path, capsys: pytest.CaptureFi
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        (["--repair", "magic"], '"magic" is none of ranges, rounding, bias'),
+        (["--repair", "magic"], '"magic" is not one of ranges, rounding, bias'),
         (["--repair", "bias", "--method", "dynamic"], "repairs need the static method"),
         (["--repair", "bias", "--scheme", "qoperator-u8s8"], "repairs need the static method and a qdq scheme"),
     ],

@@ -147,7 +147,7 @@ def by_input(where: str, found: Mapping[str, Column], inputs: Sequence[InputSpec
         raise BadData(f"{where} has keys {list(found)}, but not the inputs {missing}: rename or add arrays")
     unknown = [key for key in keys if key not in wanted] + label_keys[1:]
     if unknown:
-        remarks.append(f"{where}: {', '.join(map(repr, unknown))} is no input of the model, and was left out")
+        remarks.append(f"{where}: left out {', '.join(map(repr, unknown))}, not among the model's inputs")
     labels = found[label_keys[0]] if label_keys else None
     return Named({name: found[name] for name in wanted}, labels, tuple(remarks))
 

@@ -60,7 +60,7 @@ def load(
         if items is None and not files:
             others = sorted(entry for entry in path.iterdir() if entry.is_file() and not entry.name.startswith("."))
             kinds = ", ".join(sorted({file.suffix or file.name for file in others})[:5])
-            told = f"has no images and no arrays, but {len(others)} other files ({kinds})" if others else "is empty"
+            told = f"has no images and no arrays, only {len(others)} other files ({kinds})" if others else "is empty"
             raise BadData(f"{path} {told}: {_GIVE}")
         if items is None:
             items = Items(str(path), [file.name for file in files], files)

@@ -63,7 +63,7 @@ def from_saved(
         )
     name = found[0]
     left = [key for key in features if key not in (name, label)]
-    remarks = (f"{path}: {', '.join(map(repr, left))} is no input of the model, and was left out",) if left else ()
+    remarks = (f"{path}: left out {', '.join(map(repr, left))}, not among the model's inputs",) if left else ()
     if kind != "string":
         dataset = dataset.cast_column(name, type(features[name])(decode=False))
     values = _Column(dataset, name, (lambda value: value or "") if kind == "string" else _content)

@@ -46,7 +46,7 @@ def _from_table(path: Path) -> Items:
         has = f"{path} has the columns {', '.join(columns)}"
         raise BadData(f"{has}: name the column of texts {TEXT_KEYS[0]!r}, or save numbers in an .npz")
     left = [key for key in others if key != text]
-    remarks = (f"{path}: {', '.join(map(repr, left))} is no text and no label, and was left out",) if left else ()
+    remarks = (f"{path}: left out {', '.join(map(repr, left))}, neither text nor label",) if left else ()
     names = [str(index) for index in range(len(columns[text]))]
     found = None if labels is None else np.array(as_labels(columns[labels]))
     return Items(str(path), names, columns[text], found, remarks)

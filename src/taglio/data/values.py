@@ -119,7 +119,7 @@ def _named(where: str, item: Any, inputs: Sequence[InputSpec]) -> Named:
         left_out = [key for key in item if str(key) not in known]
         found = {key: Column(_array(value, f"{where}[{key!r}]")) for key, value in known.items()}
         named = by_input(where, found, inputs)
-        more = f"{where}: {', '.join(map(repr, left_out))} is no input of the model, and was left out"
+        more = f"{where}: left out {', '.join(map(repr, left_out))}, not among the model's inputs"
         return Named(named.arrays, named.labels, (*named.remarks, more) if left_out else named.remarks)
     several = isinstance(item, (tuple, list)) and any(
         isinstance(each, np.ndarray) or hasattr(each, "detach") for each in item

@@ -204,7 +204,7 @@ def parse_metric(text: str) -> Metric:
         function = user_function(name)
         return Metric(name, not getattr(function, "smaller_is_better", False))
     raise BadOption(
-        f'`metric` "{text}" is none of {", ".join((*SMOOTH, *TASKS))}: choose one, or a function as module:function'
+        f'`metric` "{text}" is not one of {", ".join((*SMOOTH, *TASKS))}: choose one, or a function as module:function'
     )
 
 

@@ -230,7 +230,7 @@ class Tally:
         if not isfinite(difference):
             return "is NaN or infinite"
         if reference == 0.0 and difference > 0.0:
-            return "" if self._metric.name == L2_PER_SIZE else "is no longer 0, which float is for every input"
+            return "" if self._metric.name == L2_PER_SIZE else "is not 0, as it is in float for every input"
         return self._watches[index].lost()
 
     def unchanged(self) -> dict[str, float]:

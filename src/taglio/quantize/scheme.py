@@ -86,7 +86,7 @@ def with_repairs(scheme: Scheme, names: Collection[str]) -> Scheme:
     """`scheme` with these repairs added. Raises BadOption for an unknown repair."""
     for name in names:
         if name not in REPAIRS:
-            raise BadOption(f'repair "{name}" is none of {", ".join(REPAIRS)}')
+            raise BadOption(f'repair "{name}" is not one of {", ".join(REPAIRS)}')
     return replace(scheme, repairs=tuple(each for each in REPAIRS if each in names or each in scheme.repairs))
 
 
@@ -114,7 +114,7 @@ def parse_scheme(text: str) -> Scheme:
                 repairs.add(token)
             case _:
                 raise BadOption(
-                    f'scheme "{text}": "{token}" is none of qdq, qoperator, u8s8, u8u8, s8s8, asym, sym, restr, '
+                    f'scheme "{text}": "{token}" is not one of qdq, qoperator, u8s8, u8u8, s8s8, asym, sym, restr, '
                     f"wsym, wasym, pc, pt, rr, minmax, entropy, percentile, {', '.join(REPAIRS)}"
                 )
     return with_repairs(Scheme(**fields), repairs)  # type: ignore[arg-type]

@@ -118,7 +118,7 @@ class _Trial:
             if not wrong <= _TIMES * expected + _SLACK:
                 return (
                     f"ONNX Runtime {version()}'s int8 kernels are wrong here: output {name} is {wrong:.0%} off, "
-                    f"by the same scales in float {expected:.1%}"
+                    f"but {expected:.1%} with the same scales in float"
                 )
         return ""
 

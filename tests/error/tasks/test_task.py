@@ -25,9 +25,9 @@ def test_parameters_are_read_and_defaults_kept() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("detect", 'metric "detect" is none of top1, tokens'),
+        ("detect", 'metric "detect" is not one of top1, tokens'),
         ("detection:iou", "iou must be a number, such as iou=0.5"),
-        ("detection:x=1", '"x=1" is no parameter: its parameters are iou=0.5, score=0.25'),
+        ("detection:x=1", '"x=1" is not a parameter: its parameters are iou=0.5, score=0.25'),
         ("detection:iou=1.5", "iou=1.5 must lie between 0 and 1"),
         ("ctc:blank=first", "blank must be a number"),
         ("recall:k=1.5", "k=1.5 must be a whole number of at least 1"),

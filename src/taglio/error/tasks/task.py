@@ -139,7 +139,7 @@ def parse_task(text: str) -> Task:
     parameter, or an invalid value."""
     name, _, settings = text.partition(":")
     if name.strip() not in TASKS:
-        raise BadOption(f'metric "{name}" is none of {", ".join(TASKS)}')
+        raise BadOption(f'metric "{name}" is not one of {", ".join(TASKS)}')
     task = TASKS[name.strip()]
     chosen = dict(task.parameters)
     for setting in settings.split(",") if settings.strip() else []:
@@ -147,7 +147,7 @@ def parse_task(text: str) -> Task:
         if key not in chosen:
             known = ", ".join(f"{key}={value:g}" for key, value in task.parameters.items())
             has = f"its parameters are {known}" if known else "it has no parameters"
-            raise BadOption(f'metric {task.name}: "{setting.strip()}" is no parameter: {has}')
+            raise BadOption(f'metric {task.name}: "{setting.strip()}" is not a parameter: {has}')
         try:
             chosen[key] = float(number)
         except ValueError:
