@@ -166,7 +166,7 @@ def test_a_batch_groups_pictures(tmp_path: Path) -> None:
     data, single = load(pictures(tmp_path, 5), [x_of(2, 3, 4, 6)]), load(tmp_path, [IMAGE])
     assert (data.names, data.dropped) == (("p00.png..p01.png", "p02.png..p03.png"), 1)
     np.testing.assert_array_equal(data.samples[1]["x"][1:], single.samples[3]["images"])
-    with refused("5 images, the model's batch is 8: add"):
+    with refused("5 images; the model's batch is 8: add"):
         load(tmp_path, [x_of(8, 3, 4, 6)])
 
 

@@ -115,7 +115,7 @@ def test_channels_are_averaged_or_kept_as_the_model_takes_them(tmp_path: Path) -
     np.testing.assert_array_equal(two[0], both.T.astype(np.float32) / 2**15)
     flat = load(tmp_path, [InputSpec("x", (1, None), "float32")]).samples[0]["x"]
     assert flat.shape == (1, 2)
-    with refused("s.wav has 2 channels, the model takes 3"):
+    with refused("s.wav has 2 channels; the model takes 3"):
         load(tmp_path, [InputSpec("x", (1, 3, None), "float32")])
 
 
@@ -197,7 +197,7 @@ def test_a_table_of_texts_has_its_labels(tmp_path: Path) -> None:
     ("text", "match"),
     [
         ("a\n\nb\n", "text 1 is empty: remove it, with its label"),
-        ("", "0 texts, the model's batch is 1: add lines"),
+        ("", "0 texts; the model's batch is 1: add lines"),
     ],
 )
 def test_texts_that_are_none_are_refused(tmp_path: Path, text: str, match: str) -> None:
@@ -242,7 +242,7 @@ def test_labels_in_a_table(tmp_path: Path, name: str, text: str, expected: list[
 @pytest.mark.parametrize(
     ("text", "match"),
     [
-        ("a,b\nc\n", "row 2 has 1 cells, the first row has 2: quote cells"),
+        ("a,b\nc\n", "row 2 has 1 cells; the first row has 2: quote cells"),
         ("label,label\n1,2\n", "a column is named twice"),
         ("", "is empty: give one row per sample"),
         ("1,2,3\n", "has 3 columns: name the column of labels 'label'"),
@@ -321,7 +321,7 @@ def test_the_feature_extractor_of_sounds(tmp_path: Path) -> None:
     sound(tmp_path / "s" / "a.wav", np.array([100, 300, 500]))
     data = load(tmp_path / "s", [SOUND], near=near)
     got = data.samples[0]["wave"]
-    assert (abs(float(got.mean())) < 1e-6, data.remarks[0][-23:]) == (True, "says: rate=8000,normalize"[-23:])
+    assert (abs(float(got.mean())) < 1e-6, data.remarks[0][-23:]) == (True, "model: rate=8000,normalize"[-23:])
     written(tmp_path / "preprocessor_config.json", {"sampling_rate": 8000, "feature_size": 80})
     with refused("80 features per frame: give an .npz of them"):
         load(tmp_path / "s", [SOUND], near=near)

@@ -146,7 +146,7 @@ def test_a_dynamic_dimension_can_be_fixed(tmp_path: Path) -> None:
     ("shapes", "words"),
     [
         ({"z": (1, 3, 8, 8)}, "`shapes` names the input z; the model's inputs are x"),
-        ({"x": (1, 3, 8)}, "`shapes` x gives 3 dimensions, the input has 4"),
+        ({"x": (1, 3, 8)}, "`shapes` x gives 3 dimensions; the input has 4"),
         ({"x": (1, 4, 8, 8)}, "`shapes` x gives 4 where the model fixes 3"),
         ({"x": (-1, 3, 8, 8)}, "`shapes` x gives -1: give sizes of 0 or more"),
     ],
