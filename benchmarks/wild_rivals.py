@@ -21,6 +21,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_dynamic, quantize_static
 
+from taglio.components.build import read
 from taglio.error.tally import Tally
 from taglio.errors import one_line
 from taglio.flow.work import Model, Work
@@ -47,6 +48,16 @@ class Way:
     def holds(self, limit: float) -> bool:
         """Whether it counts at a limit; taglio's results count at their own."""
         return self.error <= limit and self.ours in (0.0, limit)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A model to be measured: how it was made, how it is opened, its file, and the limit of one of taglio's."""
+
+    way: str
+    options: SessionOptions
+    path: Path
+    limit: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,19 +93,19 @@ def contest(
     with TemporaryDirectory() as name:
         folder = Path(name)
         files, failed = _made(work, model, folder, backends)
-        places = here()
-        entries = [("float", place, model, 0.0) for place in places]
+        options = [SessionOptions(threads, runtime=place) for place in here()]
+        entries = [Entry("float", each, model) for each in options]
         entries += [
-            (way, place, path, 0.0)
+            Entry(way, each, path)
             for way, path in files.items()
-            for place in places
-            if (place == NAME) != (path.suffix == ".xml")
+            for each in options
+            if (each.runtime == NAME) != (path.suffix == ".xml")
         ]
         for limit, out in ours.items():
-            built = out / "components" / "model.onnx"
-            manifest = json.loads((out / "components" / "manifest.json").read_text())["body"]
-            entries.append(("taglio", manifest["pieces"][0]["runtime"], built, limit))
-        ways = _measured(work, entries, threads, budget_s)
+            (piece,) = read(out / "components").pieces
+            opened = SessionOptions(threads, runtime=piece.runtime, stretches=piece.stretches)
+            entries.append(Entry("taglio", opened, out / "components" / piece.file, limit))
+        ways = _measured(work, entries, budget_s)
     return Contest(model.stem, (*ways, *failed))
 
 
@@ -160,17 +171,17 @@ def _with_nncf(backends: Path) -> str | None:
     return str(python) if done.returncode == 0 else None
 
 
-def _measured(work: Work, entries: Sequence[tuple[str, str, Path, float]], threads: int, budget_s: float) -> list[Way]:
+def _measured(work: Work, entries: Sequence[Entry], budget_s: float) -> list[Way]:
     """Errors on all held-out inputs, then times, interleaved."""
     outputs, held_out = list(work.model.outputs), work.data.held_out.samples
-    reference = open_session(work.model.proto, SessionOptions(threads))
+    reference = open_session(work.model.proto, entries[0].options)
     wanted = [reference.run(outputs, dict(sample)) for sample in held_out]
     sessions: dict[int, Session] = {}
     errors: dict[int, float] = {}
     reasons: dict[int, str] = {}
-    for index, (_, place, path, _) in enumerate(entries):
+    for index, entry in enumerate(entries):
         try:
-            session = opener(place)(path, SessionOptions(threads, runtime=place))
+            session = opener(entry.options.runtime)(entry.path, entry.options)
             tally = Tally(work.parts, watched=True)
             for sample, each in zip(held_out, wanted, strict=True):
                 tally.add(each, session.run(outputs, dict(sample)))
@@ -181,8 +192,15 @@ def _measured(work: Work, entries: Sequence[tuple[str, str, Path, float]], threa
             reasons[index] = one_line(error, 120)
     seconds = _times(sessions, work.typical, budget_s)
     return [
-        Way(way, place, seconds.get(index, inf), errors.get(index, inf), reasons.get(index, ""), ours)
-        for index, (way, place, _, ours) in enumerate(entries)
+        Way(
+            each.way,
+            each.options.runtime,
+            seconds.get(index, inf),
+            errors.get(index, inf),
+            reasons.get(index, ""),
+            each.limit,
+        )
+        for index, each in enumerate(entries)
     ]
 
 

@@ -114,6 +114,8 @@ def open_session(path: Path, options: SessionOptions, *, counters: bool = False)
     not installed, BadModel if it refuses the model.
     """
     core = _openvino().Core()
+    if options.runtime == MIXED and not options.stretches:
+        raise BadOption(f"{path.name}: {MIXED} needs the stretches of its manifest: open it with taglio run or serve")
     fixed = {"INFERENCE_NUM_THREADS": options.threads, "PERF_COUNT": counters}
     try:
         if options.runtime != MIXED:
