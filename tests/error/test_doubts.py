@@ -22,15 +22,18 @@ from tests.components.cases import digits
 
 
 def test_one_input_says_nothing_of_others() -> None:
-    assert "measured on 1 input" in too_few_inputs(np.array([[1.0]]), np.array([[100.0]]), ["y"])
-    assert too_few_inputs(np.array([[0.0]]), np.array([[100.0]]), ["y"]) == ""
+    alone = too_few_inputs(np.array([[1.0]]), np.array([[100.0]]), ["y"], 1)
+    assert alone.startswith("studied on 1 held-out input:") and alone.endswith("give more data")
+    hurried = too_few_inputs(np.array([[1.0]]), np.array([[100.0]]), ["y"], 24)
+    assert hurried.startswith("studied on 1 of 24 held-out inputs:") and hurried.endswith("raise the effort")
+    assert too_few_inputs(np.array([[0.0]]), np.array([[100.0]]), ["y"], 1) == ""
 
 
 def test_inputs_that_disagree_are_too_few_and_inputs_that_agree_are_enough() -> None:
-    alike = too_few_inputs(np.full((8, 1), 1.0), np.full((8, 1), 100.0), ["y"])
-    apart = too_few_inputs(np.array([[9.0], *[[0.1]] * 7]), np.full((8, 1), 100.0), ["y"])
+    alike = too_few_inputs(np.full((8, 1), 1.0), np.full((8, 1), 100.0), ["y"], 8)
+    apart = too_few_inputs(np.array([[9.0], *[[0.1]] * 7]), np.full((8, 1), 100.0), ["y"], 8)
     assert alike == ""
-    assert apart.startswith("measured on 8 inputs: on others the error of y")
+    assert apart.startswith("studied on 8 held-out inputs: on others the error of y")
 
 
 def test_the_standard_error_is_that_of_repeated_draws() -> None:
@@ -40,7 +43,7 @@ def test_the_standard_error_is_that_of_repeated_draws() -> None:
     for _ in range(400):
         squares, references = rng.gamma(0.5, 1.0, (8, 1)), rng.gamma(4.0, 25.0, (8, 1))
         errors.append(float(np.sqrt(squares.sum() / references.sum())))
-        line = too_few_inputs(squares, references, ["y"])
+        line = too_few_inputs(squares, references, ["y"], 8)
         if line:
             named.append(float(line.split(" by ")[1].split("%")[0]) / 100)
     spread = float(np.std(errors) / np.mean(errors))

@@ -107,10 +107,11 @@ def no_numbers(references: Sequence[Sequence[np.ndarray]], names: Sequence[str])
     return f"the float model's output has NaN, which must stay NaN: {', '.join(found)}" if found else ""
 
 
-def too_few_inputs(squares: np.ndarray, references: np.ndarray, names: Sequence[str]) -> str:
+def too_few_inputs(squares: np.ndarray, references: np.ndarray, names: Sequence[str], held_out: int) -> str:
     """A line if the error of the worst part varies much with the choice of inputs, or "".
 
-    `squares` and `references` [samples, parts] are ‖ŷ − y‖² and ‖y‖² with all blocks in int8. The relative standard
+    `squares` and `references` [samples, parts] are ‖ŷ − y‖² and ‖y‖² with all blocks in int8, of as many of the
+    `held_out` inputs as the study had time for. The relative standard
     error of √(Σ squares / Σ references) is that of a ratio, by linearisation, with n − 1 degrees of freedom.
     """
     count = len(squares)
@@ -121,16 +122,17 @@ def too_few_inputs(squares: np.ndarray, references: np.ndarray, names: Sequence[
     worst = int(np.argmax(errors))
     if errors[worst] == 0.0:
         return ""
+    of, remedy = (f" of {held_out}", "raise the effort") if count < held_out else ("", "give more data")
     if count < 2:
-        return "measured on 1 input: how the error varies between inputs is unknown; give more data"
+        return f"studied on 1{of} held-out input{'s' if of else ''}: how the error varies is unknown; {remedy}"
     ratio = squares[:, worst].sum() / totals[worst]
     residual = squares[:, worst] - ratio * references[:, worst]
     spread = np.sqrt(count / (count - 1) * np.sum(residual**2)) / squares[:, worst].sum() / 2.0
     if spread <= _UNSURE:
         return ""
     return (
-        f"measured on {count} inputs: on others the error of {names[worst]} ({errors[worst]:.2%} with all blocks in "
-        f"int8) may differ by {spread:.0%} (one standard error); give more data"
+        f"studied on {count}{of} held-out inputs: on others the error of {names[worst]} ({errors[worst]:.2%} with all "
+        f"blocks in int8) may differ by {spread:.0%} (one standard error); {remedy}"
     )
 
 

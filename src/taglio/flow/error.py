@@ -129,7 +129,7 @@ def doubts(
         *constant_inputs(chain(work.data.calibration.samples, work.data.held_out.samples)),
         not_float(everything),
         no_numbers(meter.references, outputs),
-        too_few_inputs(squares, references, meter.names),
+        too_few_inputs(squares, references, meter.names, len(work.data.held_out.samples)),
         coarse_metric(meter.metric, len(work.data.held_out.samples)),
         unlike_calibration(
             work.ranges(replace(scheme, repairs=()), progress).low_high, _held_out_ranges(work), work.graph
