@@ -86,7 +86,7 @@ class PeriodProgram:
         for each in costs.problem.implications:
             ends = [(each.node, each.labels), *each.neighbours]
             self.model.add_bool_or([~self._some(node, mask) for node, mask in ends])
-        self.period = self.model.new_int_var(max(0, int(low / self.unit)), _PERIOD_UNITS, "period")
+        self.period = self.model.new_int_var(int(np.floor(low / self.unit)), _PERIOD_UNITS, "period")
         self._rows(periods, overhead_s)
         self.model.minimize(self.period)
 
@@ -189,6 +189,7 @@ class PeriodProgram:
         at, in_float, in_int8 = written
         costs, tables, model = self.costs, self.tables, self.model
         whole, narrow = [], []
+        saves = bool((tables.quantize[value] < 0.0).any())
         for a in range(costs.devices):
             if a == d or at[a] is self.false:
                 continue
@@ -204,6 +205,9 @@ class PeriodProgram:
                 model.add_implication(column, at[a])
                 uses[a].append(column)
                 self._pay(column, tables.send_int8[value, a, d])
+                if saves:  # somebody reads it, or it would be sent only to quantise
+                    model.add_bool_or([*ints, *(each for _, each in reads), ~column])
+                    model.add_bool_or([*ints, ~self.copies.get((value, a, d, Copies.FLOAT), self.false), ~column])
         if ints:
             again = self._new() if whole else self.false
             if whole:
@@ -252,7 +256,9 @@ class PeriodProgram:
                 total = self.cp.LinearExpr.weighted_sum(literals, amounts.tolist())
                 self.model.add(total + self._components(row.column - 1, overhead_s) <= self.period)
             else:
-                amounts = np.rint(np.minimum(table[used, index], 2.0) * _LIMIT_UNITS).astype(np.int64)
+                # What breaks the limit whatever is saved elsewhere.
+                most = row.upper + float(self.costs.saved[index]) + 1.0
+                amounts = np.rint(np.minimum(table[used, index], most) * _LIMIT_UNITS).astype(np.int64)
                 total = self.cp.LinearExpr.weighted_sum(literals, amounts.tolist())
                 # As much room as the check leaves for rounding (costs.over).
                 self.model.add(total <= int((row.upper + 5e-7) * _LIMIT_UNITS))
