@@ -247,7 +247,7 @@ class PeriodProgram:
         return made
 
     def _rows(self, periods: np.ndarray, overhead_s: np.ndarray) -> None:
-        table = np.array(self.amounts).reshape(len(self.literals), -1)
+        table = np.array(self.amounts).reshape(len(self.literals), len(self.costs.rows))
         for index, row in enumerate(self.costs.rows):
             used = np.flatnonzero(table[:, index])
             literals = [self.literals[each] for each in used]

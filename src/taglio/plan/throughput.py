@@ -190,7 +190,7 @@ class _Search:
 
         best = maximise(
             oracle,
-            np.where(periods & busy, 1.0 / (periods & busy).sum(), 0.0),
+            np.where(periods & busy, 1.0 / max(1, (periods & busy).sum()), 0.0),
             tolerance=0.1 * self.gap,
             calls=80,
             reach=0.5,
