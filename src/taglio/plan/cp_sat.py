@@ -12,7 +12,8 @@ rounded down, so that the bound holds for the real costs; the limits' units are 
 Live activations are limited where a solution breaks their limit, and then it is looked for again.
 
 Components: no device has fewer of a model than lie on one path through it, each parted from the next by a block
-elsewhere. e(n) ≥ e(p) + on(n, d) − on(p, d) for node n behind node p counts them.
+elsewhere. e(n) ≥ e(p) + on(n, d) − on(p, d) for node n behind node p counts them. One more on the start device
+quantises inputs for other devices, and one dequantises outputs from them.
 """
 
 import importlib
@@ -74,6 +75,8 @@ class PeriodProgram:
         self.copies: dict[tuple[int, int, int, Copies], Any] = {}
         # Int8 copies that are made on a device, by value.
         self.made: dict[tuple[int, int], list[Any]] = {}
+        # Whether a model has a component of no blocks on a device: False quantises inputs, True dequantises outputs.
+        self.bare: dict[tuple[int, int, bool], Any] = {}
         self.labels = [np.flatnonzero(row) for row in alive]
         self.x = [[self._new() for _ in each] if len(each) > 1 else [self.true] for each in self.labels]
         for node, (labels, columns) in enumerate(zip(self.labels, self.x, strict=True)):
@@ -205,6 +208,8 @@ class PeriodProgram:
                 model.add_implication(column, at[a])
                 uses[a].append(column)
                 self._pay(column, tables.send_int8[value, a, d])
+                if costs.producer[value] == SOURCE:
+                    model.add_implication(column, self._bare(value, outputs=False))
                 if saves:  # somebody reads it, or it would be sent only to quantise
                     model.add_bool_or([*ints, *(each for _, each in reads), ~column])
                     model.add_bool_or([*ints, ~self.copies.get((value, a, d, Copies.FLOAT), self.false), ~column])
@@ -224,6 +229,8 @@ class PeriodProgram:
             if narrow:
                 model.add_bool_or([*narrow, ~restored])
                 model.add_implication(restored, each)
+                if costs.readers[edge] == CALLER:
+                    model.add_implication(restored, self._bare(value, outputs=True))
                 self._pay(restored, tables.dequantize[value, d])
                 float_written = self._writes(value, None, (Kind.FLOAT, Kind.ANCHOR))
                 if not costs.problem.wire_only:
@@ -232,6 +239,13 @@ class PeriodProgram:
                 if (tables.dequantize[value, d] < 0.0).any():
                     model.add_at_most_one([*whole, restored])
             model.add_bool_or([at[d], *whole, restored, ~each])
+
+    def _bare(self, value: int, *, outputs: bool) -> Any:
+        values = self.costs.problem.values
+        key = int(values.model[value]), int(values.home[value]), outputs
+        if key not in self.bare:
+            self.bare[key] = self._new()
+        return self.bare[key]
 
     def _quantize(self, written: Any, uses: Sequence[Any], amounts: np.ndarray) -> Any:
         """An int8 copy where a value is written, made and paid for if anybody uses it."""
@@ -268,11 +282,13 @@ class PeriodProgram:
         each, total = self.costs.problem.resources[resource], 0
         for model, device in zip(*np.nonzero(each.models[:, None] * each.device * overhead_s), strict=True):
             taken_s = float(each.models[model] * each.device[device] * overhead_s[model, device])
-            total = total + int(np.floor(taken_s / self.unit)) * self._count(int(model), int(device), taken_s)
+            bare = [each for key, each in self.bare.items() if key[:2] == (model, device)]
+            count = self._count(int(model), int(device), taken_s) + sum(bare)
+            total = total + int(np.floor(taken_s / self.unit)) * count
         return total
 
     def _count(self, model: int, device: int, taken_s: float) -> Any:
-        """At least how many components of a model are on a device."""
+        """At least how many components of blocks of a model are on a device."""
         nodes = np.flatnonzero(self.costs.problem.model == model).tolist()
         on = {node: self._some(node, self.costs.label_device == device) for node in nodes}
         if taken_s < _COUNTED * self.unit * _PERIOD_UNITS:
