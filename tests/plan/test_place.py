@@ -194,6 +194,17 @@ def test_a_stream_is_fastest_with_the_components_that_only_change_types() -> Non
     assert answer.bound == pytest.approx(best, rel=1e-3)
 
 
+def test_a_stream_of_blocks_that_take_no_time_has_a_plan() -> None:
+    sketch = made_up.Sketch()
+    sketch.move(sketch.input("in0"))
+    graph = sketch.graph("move0.0")
+    times = {("move0", name): 0.0 for name in ("float32", "int8")}
+    profile = made_up.profile_of(graph, times, {"in0": (0.0, 0.0, 0.0, 0.0)})
+    problem = Problem(graph, profile, made_up.error_of(graph, ()), Limits(None))
+    answer = place([workload(problem)], CLUSTER, STREAM)
+    assert answer.value == answer.bound == 0.0
+
+
 def fastest(assembled: Assembled) -> float:
     """The least period of all plans, with what components take."""
     return min(max(loads(assembled, totals, [1.0]).values(), default=0.0) for totals in every(assembled))
