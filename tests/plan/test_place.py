@@ -15,7 +15,7 @@ from taglio.cluster.file import parse
 from taglio.errors import BadOption, Infeasible
 from taglio.plan.assemble import Assembled, assemble
 from taglio.plan.costs import evaluate
-from taglio.plan.describe import latencies
+from taglio.plan.describe import latencies, loads
 from taglio.plan.explain import amount
 from taglio.plan.one_machine import noise_limits
 from taglio.plan.place import Answer, Running, conflict, place
@@ -162,6 +162,52 @@ def test_a_stream_goes_by_its_busiest_device(send_s: float, receive_s: float, sl
     best = min(totals_period(assembled, totals) for totals in every(assembled))
     assert best * (1 - 1e-9) <= answer.value <= best * (1 + 2e-3)
     assert best * (1 - 2e-3) <= answer.bound <= best * (1 + 1e-9)
+
+
+@settings(STEADY, max_examples=12)
+@given(made_up.problems(largest=3))
+def test_no_plan_is_faster_than_the_bound_of_a_stream(problem: Problem) -> None:
+    # Over 3 s: where components take more than is proven, a search ends by its time.
+    try:
+        assembled = assemble([workload(problem)], CLUSTER, Goal())
+        answer = place([workload(problem)], CLUSTER, STREAM, gap=1e-3, time_limit_s=1.0)
+    except (Infeasible, BadOption):
+        return
+    best = fastest(assembled)
+    assert answer.bound * (1 - 1e-6) <= best <= answer.value * (1 + 1e-6)
+
+
+def test_a_stream_is_fastest_with_the_components_that_only_change_types() -> None:
+    """Sending the input as int8 takes the start device a component that quantises it."""
+    sketch = made_up.Sketch()
+    sketch.move(sketch.input("in0"))
+    sketch.conv(sketch.input("in1"))
+    graph = sketch.graph("move0.0", "conv1.0")
+    times = {("move0", name): 0.0 for name in ("float32", "int8")}
+    times |= {("conv1", "float32"): 41.0, ("conv1", "int8"): 4.0}
+    glue = {"in0": (12.0, 4.0, 6.0, 12.0), "in1": (0.0, 7.0, 5.0, 4.0), "conv1.0": (0.0, 4.0, 7.0, 12.0)}
+    profile = made_up.profile_of(graph, times, glue, 3.0)
+    problem = Problem(graph, profile, made_up.error_of(graph, ()), Limits(None))
+    best = fastest(assemble([workload(problem)], CLUSTER, Goal()))
+    answer = place([workload(problem)], CLUSTER, STREAM, gap=1e-3)
+    assert answer.value == pytest.approx(best)
+    assert answer.bound == pytest.approx(best, rel=1e-3)
+
+
+def test_a_stream_of_blocks_that_take_no_time_has_a_plan() -> None:
+    sketch = made_up.Sketch()
+    sketch.move(sketch.input("in0"))
+    graph = sketch.graph("move0.0")
+    times = {("move0", name): 0.0 for name in ("float32", "int8")}
+    profile = made_up.profile_of(graph, times, {"in0": (0.0, 0.0, 0.0, 0.0)})
+    problem = Problem(graph, profile, made_up.error_of(graph, ()), Limits(None))
+    answer = place([workload(problem)], CLUSTER, STREAM)
+    assert answer.value == answer.bound == 0.0
+
+
+def fastest(assembled: Assembled) -> float:
+    """The least period of all plans, with what components take."""
+    return min(max(loads(assembled, totals, [1.0]).values(), default=0.0) for totals in every(assembled))
 
 
 def totals_period(assembled: Assembled, totals: Totals) -> float:

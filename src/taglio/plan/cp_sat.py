@@ -12,7 +12,8 @@ rounded down, so that the bound holds for the real costs; the limits' units are 
 Live activations are limited where a solution breaks their limit, and then it is looked for again.
 
 Components: no device has fewer of a model than lie on one path through it, each parted from the next by a block
-elsewhere. e(n) ≥ e(p) + on(n, d) − on(p, d) for node n behind node p counts them.
+elsewhere. e(n) ≥ e(p) + on(n, d) − on(p, d) for node n behind node p counts them. One more on the start device
+quantises inputs for other devices, and one dequantises outputs from them.
 """
 
 import importlib
@@ -74,6 +75,8 @@ class PeriodProgram:
         self.copies: dict[tuple[int, int, int, Copies], Any] = {}
         # Int8 copies that are made on a device, by value.
         self.made: dict[tuple[int, int], list[Any]] = {}
+        # Whether a model has a component of no blocks on a device: False quantises inputs, True dequantises outputs.
+        self.bare: dict[tuple[int, int, bool], Any] = {}
         self.labels = [np.flatnonzero(row) for row in alive]
         self.x = [[self._new() for _ in each] if len(each) > 1 else [self.true] for each in self.labels]
         for node, (labels, columns) in enumerate(zip(self.labels, self.x, strict=True)):
@@ -86,7 +89,7 @@ class PeriodProgram:
         for each in costs.problem.implications:
             ends = [(each.node, each.labels), *each.neighbours]
             self.model.add_bool_or([~self._some(node, mask) for node, mask in ends])
-        self.period = self.model.new_int_var(max(0, int(low / self.unit)), _PERIOD_UNITS, "period")
+        self.period = self.model.new_int_var(int(np.floor(low / self.unit)), _PERIOD_UNITS, "period")
         self._rows(periods, overhead_s)
         self.model.minimize(self.period)
 
@@ -189,6 +192,7 @@ class PeriodProgram:
         at, in_float, in_int8 = written
         costs, tables, model = self.costs, self.tables, self.model
         whole, narrow = [], []
+        saves = bool((tables.quantize[value] < 0.0).any())
         for a in range(costs.devices):
             if a == d or at[a] is self.false:
                 continue
@@ -204,6 +208,11 @@ class PeriodProgram:
                 model.add_implication(column, at[a])
                 uses[a].append(column)
                 self._pay(column, tables.send_int8[value, a, d])
+                if costs.producer[value] == SOURCE:
+                    model.add_implication(column, self._bare(value, outputs=False))
+                if saves:  # somebody reads it, or it would be sent only to quantise
+                    model.add_bool_or([*ints, *(each for _, each in reads), ~column])
+                    model.add_bool_or([*ints, ~self.copies.get((value, a, d, Copies.FLOAT), self.false), ~column])
         if ints:
             again = self._new() if whole else self.false
             if whole:
@@ -220,6 +229,8 @@ class PeriodProgram:
             if narrow:
                 model.add_bool_or([*narrow, ~restored])
                 model.add_implication(restored, each)
+                if costs.readers[edge] == CALLER:
+                    model.add_implication(restored, self._bare(value, outputs=True))
                 self._pay(restored, tables.dequantize[value, d])
                 float_written = self._writes(value, None, (Kind.FLOAT, Kind.ANCHOR))
                 if not costs.problem.wire_only:
@@ -228,6 +239,13 @@ class PeriodProgram:
                 if (tables.dequantize[value, d] < 0.0).any():
                     model.add_at_most_one([*whole, restored])
             model.add_bool_or([at[d], *whole, restored, ~each])
+
+    def _bare(self, value: int, *, outputs: bool) -> Any:
+        values = self.costs.problem.values
+        key = int(values.model[value]), int(values.home[value]), outputs
+        if key not in self.bare:
+            self.bare[key] = self._new()
+        return self.bare[key]
 
     def _quantize(self, written: Any, uses: Sequence[Any], amounts: np.ndarray) -> Any:
         """An int8 copy where a value is written, made and paid for if anybody uses it."""
@@ -243,7 +261,7 @@ class PeriodProgram:
         return made
 
     def _rows(self, periods: np.ndarray, overhead_s: np.ndarray) -> None:
-        table = np.array(self.amounts).reshape(len(self.literals), -1)
+        table = np.array(self.amounts).reshape(len(self.literals), len(self.costs.rows))
         for index, row in enumerate(self.costs.rows):
             used = np.flatnonzero(table[:, index])
             literals = [self.literals[each] for each in used]
@@ -252,7 +270,9 @@ class PeriodProgram:
                 total = self.cp.LinearExpr.weighted_sum(literals, amounts.tolist())
                 self.model.add(total + self._components(row.column - 1, overhead_s) <= self.period)
             else:
-                amounts = np.rint(np.minimum(table[used, index], 2.0) * _LIMIT_UNITS).astype(np.int64)
+                # What breaks the limit whatever is saved elsewhere.
+                most = row.upper + float(self.costs.saved[index]) + 1.0
+                amounts = np.rint(np.minimum(table[used, index], most) * _LIMIT_UNITS).astype(np.int64)
                 total = self.cp.LinearExpr.weighted_sum(literals, amounts.tolist())
                 # As much room as the check leaves for rounding (costs.over).
                 self.model.add(total <= int((row.upper + 5e-7) * _LIMIT_UNITS))
@@ -262,11 +282,13 @@ class PeriodProgram:
         each, total = self.costs.problem.resources[resource], 0
         for model, device in zip(*np.nonzero(each.models[:, None] * each.device * overhead_s), strict=True):
             taken_s = float(each.models[model] * each.device[device] * overhead_s[model, device])
-            total = total + int(np.floor(taken_s / self.unit)) * self._count(int(model), int(device), taken_s)
+            bare = [each for key, each in self.bare.items() if key[:2] == (model, device)]
+            count = self._count(int(model), int(device), taken_s) + sum(bare)
+            total = total + int(np.floor(taken_s / self.unit)) * count
         return total
 
     def _count(self, model: int, device: int, taken_s: float) -> Any:
-        """At least how many components of a model are on a device."""
+        """At least how many components of blocks of a model are on a device."""
         nodes = np.flatnonzero(self.costs.problem.model == model).tolist()
         on = {node: self._some(node, self.costs.label_device == device) for node in nodes}
         if taken_s < _COUNTED * self.unit * _PERIOD_UNITS:

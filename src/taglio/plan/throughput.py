@@ -97,7 +97,8 @@ class _Search:
         if placed.status == "infeasible":
             return None
         self._offer(totals_of(problem, placed))
-        self._climb()
+        if not self._done():
+            self._climb()
         if not self._done():
             self._improve()
         if self.totals is None:
@@ -112,7 +113,7 @@ class _Search:
         """Take a placement if it keeps the limits and the simulator finds it faster than the best."""
         if totals is None or totals.broken:
             return
-        period = max(loads(self.assembled, totals, list(self.shares)).values())
+        period = max(loads(self.assembled, totals, list(self.shares)).values(), default=0.0)
         if period < self.period:
             self.totals, self.period = totals, period
 
@@ -190,7 +191,7 @@ class _Search:
 
         best = maximise(
             oracle,
-            np.where(periods & busy, 1.0 / (periods & busy).sum(), 0.0),
+            np.where(periods & busy, 1.0 / max(1, (periods & busy).sum()), 0.0),
             tolerance=0.1 * self.gap,
             calls=80,
             reach=0.5,
@@ -276,6 +277,6 @@ class _Search:
         if found is None:
             return
         found = evaluate(problem, found.labels, found.wires)
-        period = max(loads(self.assembled, found, list(self.shares)).values())
+        period = max(loads(self.assembled, found, list(self.shares)).values(), default=0.0)
         if not found.broken and period <= self.period * (1.0 + 1e-3 * self.gap) and found.objective < known.objective:
             self.totals, self.period = found, period
