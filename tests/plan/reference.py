@@ -60,7 +60,7 @@ def evaluate(problem: Problem, labels: Sequence[int], wires: Wires | None = None
         use = use_of(problem, labels, value, wires[value])
         held.append({} if use is None else use.held)
         if use is None:
-            broken.append(f"{problem.values.names[value]} does not reach its readers by the copies chosen")
+            broken.append(f"{problem.values.names[value]} does not reach its readers with the chosen copies")
             continue
         tally = tallies[problem.values.model[value]]
         for device, seconds in use.seconds.items():

@@ -128,8 +128,8 @@ LIES: dict[str, tuple[Callable[[Plan], Plan], str]] = {
         lambda p: replace(p, limits=Limits(None, device_exclusions=(("conv1", "far"),))),
         "against a pin",
     ),
-    "held in float": (lambda p: replace(p, limits=Limits(None, float_blocks=("conv0",))), "was to stay float"),
-    "held in int8": (lambda p: replace(p, limits=Limits(None, int8_blocks=("conv2",))), "was to be int8"),
+    "held in float": (lambda p: replace(p, limits=Limits(None, float_blocks=("conv0",))), "is pinned to float"),
+    "held in int8": (lambda p: replace(p, limits=Limits(None, int8_blocks=("conv2",))), "is pinned to int8"),
 }
 
 

@@ -1,1 +1,1 @@
-"""Which block runs where and in which precision: formulation, exact solver, independent check."""
+"""Decide which block runs where and in which precision: formulation, exact solver, independent check."""

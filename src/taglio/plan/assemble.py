@@ -1,7 +1,8 @@
-"""From graphs, profiles, error models, a cluster and limits to one `Problem` of numbers. Solves nothing.
+"""Turn graphs, profiles, error models, a cluster and limits into one numeric `Problem`. Solves nothing.
 
-Each model's blocks become nodes and its tensors values. What a flow costs that does not depend on a change of type goes
-to the movement blocks that carry it, shared by the elements they write, or to its producer where nothing moves it.
+Each model's blocks become nodes and its tensors values. The part of a flow's cost that does not depend on a change of
+type is charged to the movement blocks that carry the flow, in proportion to the elements they write, or to its producer
+if nothing moves it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -48,11 +49,11 @@ class BlockTables:
         self.precision = {each.name: each for each in workload.precisions}
 
     def carries(self, block: Block) -> bool:
-        """Whether a block only moves values on, in the kind they come in."""
+        """Whether a block only moves values and keeps their kind."""
         return block.movement and block.quantizable
 
     def seconds(self) -> np.ndarray:
-        """Seconds of every block in every form on every device, with the flows' own costs."""
+        """Seconds of every block (block, device, form), including the flows' type-independent costs."""
         table = np.zeros((len(self.blocks), len(self.cluster.devices), len(self.forms)))
         tensors = self.graph.tensor_map()
         for d, device in enumerate(self.cluster.devices):
@@ -73,13 +74,13 @@ class BlockTables:
         return table
 
     def overhead_s(self) -> np.ndarray:
-        """Seconds of a run on each device that no block explains, flows that nobody reads included."""
+        """Seconds of a run on each device that belong to no block, including flows that nobody reads."""
         unread = [flow.name for flow in self.flows if not self._bearers(flow, [0] * len(flow.moves))]
         profiles = [self.profiles[device.name] for device in self.cluster.devices]
         return np.array([p.overhead_s + sum(p.glue_map()[name].float_s for name in unread) for p in profiles])
 
     def _bearers(self, flow: Flow, sizes: Sequence[int]) -> list[tuple[str, float]]:
-        """Who is charged what a flow costs by itself, and in which shares."""
+        """The blocks that are charged a flow's type-independent cost, each with its share."""
         if flow.moves:
             total = sum(sizes)
             return [(m, s / total if total else 1.0 / len(sizes)) for m, s in zip(flow.moves, sizes, strict=True)]
@@ -89,7 +90,7 @@ class BlockTables:
         return [(readers[0], 1.0)] if readers else []
 
     def allowed(self) -> np.ndarray:
-        """Which labels each block may take. Raises BadOption where none is left."""
+        """Labels that each block may take, as a mask. Raises BadOption for a block without any."""
         table = np.zeros((len(self.blocks), len(self.cluster.devices), len(self.forms)), bool)
         pinned, excluded = dict(self.limits.device_pins), set(self.limits.device_exclusions)
         for b, block in enumerate(self.blocks):
@@ -106,7 +107,7 @@ class BlockTables:
                 for f, form in enumerate(self.forms):
                     table[b, d, f] = device in places and self._may(block, form, device)
             if not table[b].any():
-                raise BadOption(f"block {block.name} has no form that its pins and devices allow: drop one of its pins")
+                raise BadOption(f"block {block.name} has no form that its pins and devices allow: remove one of its pins")
         return table
 
     def _may(self, block: Block, form: Form, device: Device) -> bool:
@@ -135,7 +136,7 @@ class BlockTables:
         )
 
     def surrounded(self, start: int) -> list[Implication]:
-        """A weightless block between int8 blocks only cannot stay float (see quantize/effective.py)."""
+        """Rules that a weightless block with only int8 neighbours cannot stay float (see quantize/effective.py)."""
         source = {tensor: flow.producer for flow in self.flows for tensor in flow.tensors}
         readers: dict[str, list[str]] = {}
         for flow in self.flows:
@@ -171,28 +172,28 @@ def _reads(form: Form) -> bool:
 
 
 def never(device: Device, block: Block) -> bool:
-    """Whether the cluster file says that `device` may not run `block`, by operator type or name."""
+    """Whether the cluster file forbids `block` on `device`, by operator type or by name."""
     names = (block.name, *block.operators, *block.kind.split("+"))
     return any(fnmatchcase(name, pattern) for pattern in device.never for name in names)
 
 
-# Two devices without a link: each copy between them would add this to the objective.
+# The resource that counts copies between devices that have no link.
 NOT_CONNECTED = "devices without a link"
 FORBIDDEN_S = 1e3
-# A limit on seconds that nothing keeps, where less than none would be left.
+# Upper end of a latency limit that is used up before any block runs: impossible to keep, but positive.
 _LEAST_S = 1e-9
 
 
 def request_shares(workloads: Sequence[Workload]) -> np.ndarray:
-    """Share of each model in all requests; equal where no rates are given."""
+    """Each model's share of all requests; equal shares if no rates are given."""
     rates = np.array([1.0 if each.rate_per_s is None else each.rate_per_s for each in workloads])
     return np.asarray(rates / rates.sum())
 
 
 def resources(workloads: Sequence[Workload], cluster: Cluster, goal: Goal) -> tuple[Resource, ...]:
-    """Seconds and joules of each model's request; caps of devices; and busy shares of devices and links.
+    """Seconds and joules per request of each model, energy caps of devices, and busy shares of devices and links.
 
-    Where requests a second are given, no device and no link may be busy for longer than time goes by.
+    If request rates are given, no device or link may be busy for more than one second per second.
     """
     count, models = len(cluster.devices), len(workloads)
     delay, per_byte, joules, _ = _links(cluster)
@@ -215,7 +216,7 @@ def resources(workloads: Sequence[Workload], cluster: Cluster, goal: Goal) -> tu
                 per_byte,
                 one,
                 goal.latency * share,
-                # Of a limit, what any request takes of the start device is gone.
+                # The start device's fixed cost per request is subtracted from a limit.
                 max(_upper(limits.max_latency_s) - cluster.device(cluster.start).request_s, _LEAST_S),
                 LATENCY,
             )
@@ -247,9 +248,9 @@ def resources(workloads: Sequence[Workload], cluster: Cluster, goal: Goal) -> tu
 def busy_times(
     workloads: Sequence[Workload], cluster: Cluster, models: np.ndarray, upper: float, what: str = "time"
 ) -> tuple[Resource, ...]:
-    """Busy seconds of each device (in the mean) and each link, `models` being how often each model's request counts.
+    """Mean busy seconds of each device and link, the requests of each model weighted by `models`.
 
-    Messages take a device's time as components do, also where other processors than theirs could handle them.
+    Handling messages keeps a device as busy as running components does, even if another of its cores could do it.
     """
     count = len(cluster.devices)
     delay, per_byte, _, gap = _links(cluster)
@@ -280,7 +281,7 @@ def busy_times(
 
 
 def _rates(workloads: Sequence[Workload]) -> tuple[np.ndarray, float]:
-    """Requests a second by model, and the busy share that is allowed: infinite where nobody asks for a rate."""
+    """Requests per second by model, and the busy share that is allowed: infinite if no rate is given."""
     asked = [max(each.rate_per_s or 0.0, each.limits.min_rate_per_s or 0.0) for each in workloads]
     return np.array(asked), 1.0 if any(asked) else inf
 
@@ -290,8 +291,8 @@ def _upper(limit: float | None) -> float:
 
 
 def _links(cluster: Cluster) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Latency, seconds a byte, joules a byte and gap (from, to); infinite seconds where there is no link, 0 on the
-    diagonal."""
+    """Latency, seconds per byte, joules per byte and gap between messages (from, to); infinite seconds without a link,
+    0 on the diagonal."""
     count = len(cluster.devices)
     delay, per_byte, joules, gap = (np.zeros((count, count)) for _ in range(4))
     for a, source in enumerate(cluster.devices):
@@ -306,15 +307,15 @@ def _links(cluster: Cluster) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.nda
 
 
 _KINDS = {"float": (Kind.FLOAT, Kind.FLOAT), "whole": (Kind.INT8, Kind.INT8), "anchor": (Kind.INT8, Kind.ANCHOR)}
-# Movement behind an int8 anchor carries that layout on; to everybody else it is in float.
+# Movement behind an int8 anchor keeps the anchor's layout; for every other purpose it is float.
 CARRY_ANCHOR = "float32, behind an anchor"
-# A noise that no bound allows: what was never measured may not be used.
+# A noise that exceeds every bound, for choices whose noise was never measured.
 _FORBIDDEN = 10.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Assembled:
-    """A problem and where each model's nodes and values stand in it; `overhead_s` is (model, device)."""
+    """A problem and the position of each model's nodes and values in it; `overhead_s` is (model, device)."""
 
     problem: Problem
     workloads: tuple[Workload, ...]
@@ -324,7 +325,7 @@ class Assembled:
     overhead_s: np.ndarray
 
     def nodes(self, model: int) -> range:
-        """Nodes of a model: its graph's blocks in order."""
+        """Node numbers of a model, in the order of its graph's blocks."""
         return range(self.first_node[model], self.first_node[model] + len(self.workloads[model].graph.blocks))
 
 
@@ -354,7 +355,7 @@ def assemble(workloads: Sequence[Workload], cluster: Cluster, goal: Goal, *, wir
             capacity, np.concatenate([part.weights() for part in parts]), bool(np.isfinite(capacity).any()), memory_of
         ),
         implications=tuple(each for part, at in zip(parts, first_node, strict=True) for each in part.surrounded(at)),
-        # Of a model without int8 forms no tensor has been tried, and none has a range.
+        # A model without int8 forms has no calibrated tensors, so none can be sent as int8.
         wire_only=wire_only
         and len(cluster.devices) > 1
         and all(each.error is None or bool(each.error.outputs) for each in workloads),
@@ -365,7 +366,7 @@ def assemble(workloads: Sequence[Workload], cluster: Cluster, goal: Goal, *, wir
 
 
 def _forms(workloads: Sequence[Workload]) -> list[Form]:
-    """The forms of all precisions, and what movement behind an int8 anchor has."""
+    """The forms of all precisions, plus the form of movement behind an int8 anchor."""
     names = dict.fromkeys((each.name, each.form) for workload in workloads for each in workload.precisions)
     forms = [Form(name, *_KINDS[form]) for name, form in names]
     if any(form.writes == Kind.ANCHOR for form in forms):
@@ -417,7 +418,7 @@ def _values(parts: Sequence[BlockTables], first_node: Sequence[int], start: int)
 
 
 def _noises(parts: Sequence[BlockTables], forms: Sequence[Form]) -> tuple[NoiseBound, ...]:
-    """One bound per output that its model bounds, in shares of what is allowed."""
+    """One bound per limited output, as shares of the limit."""
     total, edges = sum(len(part.blocks) for part in parts), sum(_edge_count(part) for part in parts)
     found, node, edge = [], 0, 0
     for part in parts:
@@ -443,8 +444,8 @@ def _edge_count(part: BlockTables) -> int:
 
 
 def _edge_noise(part: BlockTables, output: OutputModel, limit: float) -> tuple[np.ndarray, np.ndarray]:
-    """Noise by edge of quantising a float value for an int8 reader, and for the wire alone: what the readers behind it
-    were measured to suffer, and forbidden where one of them was not."""
+    """Noise by edge of quantising a float value for an int8 reader, and for the wire only: the measured noise of the
+    readers behind it, forbidden if any of them was not measured."""
     known = {(each.flow, each.reader): share(each.noise, limit) for each in output.edges}
     flow_of = {tensor: flow for flow in part.flows for tensor in flow.tensors}
     counted: set[tuple[str, str]] = set()
@@ -482,15 +483,15 @@ def behind_tensor(graph: Graph, tensor: str, reader: str) -> tuple[str, ...]:
 
 
 def share(noise: float, limit: float) -> float:
-    """A term's share of a limit. Beyond 1 the term alone is too much and how much no longer matters: capped, so that a
-    tiny limit cannot overflow."""
+    """A term's share of a limit, capped so that a tiny limit cannot overflow: above 1 the term alone breaks the limit,
+    by however much."""
     return min(noise / limit, _FORBIDDEN) if limit > 0.0 else _FORBIDDEN * (noise > 0.0)
 
 
 def labels_of(assembled: Assembled, model: int, devices: Mapping[str, str], assignment: Assignment) -> list[int]:
-    """Labels of one model's nodes; a movement block carries on what its input's producer wrote.
+    """Labels of one model's nodes; a movement block keeps the form that its input's producer wrote.
 
-    Raises BadOption for a device that the cluster lacks.
+    Raises BadOption for a device that is not in the cluster.
     """
     problem, graph = assembled.problem, assembled.workloads[model].graph
     columns = {form.name: index for index, form in enumerate(problem.forms)}
@@ -513,7 +514,7 @@ def labels_of(assembled: Assembled, model: int, devices: Mapping[str, str], assi
 def placements_of(
     assembled: Assembled, model: int, labels: Sequence[int], stages: Sequence[int] = ()
 ) -> tuple[Placement, ...]:
-    """Placements of one model's blocks; `labels` are those of all nodes, and so are `stages` where there are any."""
+    """Placements of one model's blocks, from `labels` and optional `stages` of all nodes of the problem."""
     problem = assembled.problem
     found = []
     for node, block in zip(assembled.nodes(model), assembled.workloads[model].graph.blocks, strict=True):
@@ -525,11 +526,11 @@ def placements_of(
 
 
 def assignment_of(assembled: Assembled, model: int, placements: Sequence[Placement]) -> dict[str, Precision]:
-    """Precision by block, those in float32 left out."""
+    """Precision by block, without the blocks in float32."""
     known = {each.name: each for each in assembled.workloads[model].precisions}
     return {each.block: known[each.precision] for each in placements if each.precision != FLOAT32.name}
 
 
 def _carried(assembled: Assembled) -> str:
-    """The name of the form in which movement carries int8."""
+    """Name of the form of movement blocks that carry int8."""
     return next(form.name for form in assembled.problem.forms if form.reads == form.writes == Kind.INT8)

@@ -1,9 +1,8 @@
-"""Close what the Lagrangian leaves open: branch where its answers disagree, price each half again, the cheapest first.
+"""Branch and bound on the Lagrangian: branch where its answers disagree, reprice each half, lowest bound first.
 
-Where a limit is filled by few large pieces, the answers that share the best prices put a whole piece here or there.
-Fixing one of its nodes breaks the piece, and both halves have a higher bound. A half whose bound reaches the cutoff has
-no better plan; of the others, that of the least bound is next. Decides nothing about plans: the caller is shown every
-answer.
+If a few large groups of blocks fill a limit, the answers at the best prices place whole groups differently. Fixing one
+node splits such a group, which raises the bound of both halves. A half whose bound reaches the cutoff holds no better
+plan; the half with the lowest bound is explored next. Chooses no plan: the caller is shown every answer.
 """
 
 import time
@@ -17,17 +16,17 @@ from taglio.plan.cutting_planes import Answer, maximise
 from taglio.plan.problem import surrounded
 from taglio.plan.relaxation import Relaxation, tightest
 
-# Answers that a half takes over from the whole.
+# Answers that a half inherits from its parent.
 _KNOWN = 16
-# Halves that keep more than this share of the labels use the whole's tables, unless their own would save so many
-# entries for each node: making them takes as long as tens of runs.
+# A half that keeps more than this share of the labels uses its parent's tables, unless its own tables would save this
+# many entries per node: building tables takes as long as tens of runs.
 _SAME_TABLES, _MANY_ENTRIES = 0.5, 500.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Half:
-    """Labels that are left, the bound there, what to branch on (a node's labels in two; node −1 where no node has two),
-    and the answers. Labels are masks: (nodes, labels) `alive`, (labels) `sides`."""
+    """Remaining labels, their bound, what to branch on (a node whose labels are split in two; −1 if every node has one
+    label), and the answers. Masks: `alive` (nodes, labels), `sides` (labels)."""
 
     bound: float
     relaxation: Relaxation
@@ -40,9 +39,9 @@ class Half:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Branching:
-    """The search. `cutoff()` is what a plan must be cheaper than; `show` gets the answer of every half that is nearest
-    to a plan, the prices there, and what a plan with each label costs at least, (nodes, labels); `close` gets labels
-    where each node has one left (copies may still differ), and says whether no plan of theirs is below the cutoff."""
+    """The search. A plan must cost less than `cutoff()`. `show` is called for every half with its answer nearest to a
+    plan, the prices there, and the least cost of a plan with each label (nodes, labels). `close` is called when each
+    node has one label left (copies may still differ) and returns whether those labels hold no plan below the cutoff."""
 
     costs: Costs
     cutoff: Callable[[], float]
@@ -75,7 +74,7 @@ class Branching:
         return min(unsettled, self.cutoff())
 
     def _tables(self, alive: np.ndarray, relaxation: Relaxation | None) -> Relaxation:
-        """Tables for these labels: those of more labels, where there are any and their own are not worth making."""
+        """Tables for these labels: the given ones, which cover more labels, unless building new ones pays."""
         if relaxation is not None:
             left = alive.sum() / relaxation.given
             # Tables of most eliminations have three axes.
@@ -87,8 +86,8 @@ class Branching:
     def _look(
         self, alive: np.ndarray, multipliers: np.ndarray, known: list[Account], relaxation: Relaxation
     ) -> list[Half]:
-        """The bound of these labels and where to branch; nothing where no plan is below the cutoff. `known` are answers
-        of a larger set of labels that are in this one too, and `relaxation` is the larger set's."""
+        """The bound of these labels and where to branch; None if no plan is below the cutoff. `known` are the parent's
+        answers that use these labels only, `relaxation` is the parent's."""
         costs, cutoff = self.costs, self.cutoff
         pool = list(known)
         last = multipliers
@@ -126,7 +125,7 @@ class Branching:
         if not counts.all() or ((counts == 1).all() and self.close(kept)):
             return []
         node, sides = _where(costs, kept, pool, found.shares)
-        # The halves of this one take over the last: those that the mean is of, and else the latest.
+        # Children inherit the last entries: those with the largest shares, among equals the latest.
         pool = [pool[index] for index in np.argsort(found.shares[: len(pool)], kind="stable")]
         return [Half(bound, relaxation, kept, found.multipliers, node, sides, pool)]
 
@@ -138,7 +137,7 @@ def _over(costs: Costs, account: Account) -> float:
 def _where(
     costs: Costs, alive: np.ndarray, pool: list[Account], shares: np.ndarray
 ) -> tuple[int, tuple[np.ndarray, np.ndarray]]:
-    """The node of most work about whose device, or else label, the answers disagree most; −1 where none is open."""
+    """The most expensive node on whose device, or else label, the answers disagree most; −1 if none is open."""
     rows, every = np.arange(costs.nodes), np.arange(costs.labels)
     broken = {node for account in pool for node in surrounded(costs.problem, account.labels)}
     fractions = np.zeros((costs.nodes, costs.labels))
@@ -156,7 +155,7 @@ def _where(
             sides = alive[node] & one, alive[node] & ~one
             if sides[0].any() and sides[1].any():
                 return node, sides
-    for each in costs.problem.implications:  # prices know nothing of them
+    for each in costs.problem.implications:  # not part of the priced problem
         if each.node in broken:
             for node, mask in ((each.node, each.labels), *each.neighbours):
                 if (sides := (alive[node] & mask, alive[node] & ~mask))[0].any() and sides[1].any():

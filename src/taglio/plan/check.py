@@ -1,8 +1,8 @@
-"""Check a plan against the tables, with no solver and none of the planner's own arithmetic.
+"""Check a plan against the tables, without a solver and without the planner's arithmetic.
 
-Works from the plan's words alone (placements, crossings, timeline) and from the reader's side: what each component must
-wait for, what it costs, what each device holds. A timeline is not simulated again but verified: nobody does two things
-at once, nothing starts before what it needs has arrived, everything takes what the tables say.
+Uses only what the plan states (placements, crossings, timeline) and derives from the readers what each component must
+wait for, what it costs and what each device holds. The timeline is verified rather than simulated again: no device or
+link does two things at once, nothing starts before its inputs have arrived, and every duration matches the tables.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,7 +23,7 @@ _CLOSE = 1e-6
 
 
 class PlanIsWrong(TaglioError):
-    """A plan does not cost what its solver said, or breaks a limit. This is a fault of taglio, not of the user."""
+    """A plan does not cost what its solver claimed, or breaks a limit. A bug in taglio, not a user error."""
 
 
 def check(
@@ -35,9 +35,9 @@ def check(
     *,
     max_noise: Mapping[str, float] | None = None,
 ) -> None:
-    """Raise PlanIsWrong unless the plan is one that `cluster` can run, costs what it says and keeps its limits.
+    """Raise PlanIsWrong unless `cluster` can run the plan, it costs what it claims and it keeps its limits.
 
-    `profiles` by device. `max_noise` bounds the noise sum of outputs; memory is that of this model alone.
+    `profiles` by device. `max_noise` bounds the noise sum by output. Memory counts this model only.
     """
     if sorted(each.block for each in plan.placements) != sorted(block.name for block in graph.blocks):
         raise PlanIsWrong(f"the plan places {len(plan.placements)} blocks of {len(graph.blocks)}")
@@ -58,7 +58,7 @@ def check(
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Somebody reads a tensor: a block, or "" for the caller."""
+    """One reader of a tensor: a block, or "" for the caller."""
 
     tensor: Tensor
     reader: str
@@ -67,7 +67,7 @@ class Reading:
 
 
 class _Checks:
-    """A plan on several devices, taken at its word."""
+    """The checks of one plan on several devices."""
 
     def __init__(self, graph: Graph, profiles: Mapping[str, Profile], cluster: Cluster, plan: Plan) -> None:
         self.graph, self.profiles, self.cluster, self.plan = graph, profiles, cluster, plan
@@ -86,16 +86,16 @@ class _Checks:
         self.readings = tuple(self._readings())
 
     def moves(self, block: Block) -> bool:
-        """Whether a block only moves values on, in the type they come in."""
+        """Whether a block only moves values and keeps their type."""
         return block.movement and block.quantizable
 
     def written_int8(self, tensor: str) -> bool:
-        """Whether an int8 block writes a tensor."""
+        """Whether a tensor is written by an int8 block."""
         producer = self.tensors[tensor].producer
         return producer is not None and self.form[producer] == INT8
 
     def home(self, tensor: str) -> str:
-        """The device where a tensor is written, or given."""
+        """The device that writes a tensor; the start device for an input."""
         producer = self.tensors[tensor].producer
         return self.plan.start if producer is None else self.place[producer]
 
@@ -107,8 +107,8 @@ class _Checks:
                 yield Reading(tensor, "", self.plan.start, int8=False)
 
     def _components(self) -> dict[str, str]:
-        """Component of every block: device, stage, and how often a path to it changed either, numbered in running
-        order."""
+        """Component of every block: one per device, stage and number of changes of either on a path to it, numbered in
+        running order."""
         place = {name: (self.place[name], self.stage[name]) for name in self.blocks}
         changes = dict.fromkeys(self.blocks, 0)
         settled = False
@@ -126,7 +126,7 @@ class _Checks:
         return {name: f"{order.index((changes[name], *place[name]))}-{self.place[name]}" for name in self.blocks}
 
     def pieces_of(self) -> dict[str, str]:
-        """Device of every component, those that only quantise an input or dequantise an output included."""
+        """Device of every component, including those that only quantise an input or dequantise an output."""
         start = self.plan.start
         found = {name: self.place[block] for block, name in self.component.items()}
         for (name, _), kinds in self.copies.items():
@@ -145,7 +145,7 @@ class _Checks:
         return tensor
 
     def glue(self, tensor: str, device: str) -> Glue:
-        """What a tensor's flow costs on a device."""
+        """Cost of a tensor's flow on a device."""
         return self._glue[device][self.flow(tensor)]
 
     def anchored(self, tensor: str) -> bool:
@@ -154,7 +154,7 @@ class _Checks:
         return producer is not None and self.form[producer] not in (FLOAT, INT8)
 
     def groups(self) -> dict[str, dict[str, list[Reading]]]:
-        """Who reads each tensor, by component ("" for the caller)."""
+        """Readers of each tensor, by component ("" for the caller)."""
         component = self.component
         found: dict[str, dict[str, list[Reading]]] = {}
         for each in self.readings:
@@ -163,7 +163,7 @@ class _Checks:
         return found
 
     def arrives(self, tensor: str, where: str, readings: Sequence[Reading]) -> set[str]:
-        """The precisions in which a tensor comes to a component that did not write it."""
+        """Precisions in which a tensor arrives at a component that did not write it."""
         device = readings[0].device
         if device != self.home(tensor):
             return self.copies[tensor, device]
@@ -173,13 +173,13 @@ class _Checks:
         return {INT8} if int8 else {FLOAT}
 
     def takes(self, kind: str, name: str, where: str, readings: Sequence[Reading]) -> bool:
-        """Whether a component makes use of the copy of this precision."""
+        """Whether a component uses the copy of this precision."""
         arriving = self.arrives(name, where, readings)
         wants = {INT8 if each.int8 else FLOAT for each in readings}
         return kind in wants or not wants <= arriving
 
     def behind(self, reader: str) -> set[str]:
-        """Who computes with what a reader takes: itself, or all behind it where it only moves."""
+        """Blocks that compute with what a reader takes: itself, or all behind it if it only moves values."""
         if not reader or not self.moves(self.blocks[reader]):
             return {reader}
         return {
@@ -190,7 +190,7 @@ class _Checks:
         }
 
     def placements(self) -> None:
-        """Every block where and how it may be."""
+        """Every block is on a device and in a form that it may have."""
         plan, limits = self.plan, self.plan.limits
         names = {device.name: device for device in self.cluster.devices}
         forms = {each.name: each for each in plan.precisions}
@@ -210,14 +210,14 @@ class _Checks:
             if how != FLOAT and not device.int8:
                 raise PlanIsWrong(f"block {block.name} is {how} on {where}, which may not run int8")
             if how != FLOAT and block.name in limits.float_blocks and not block.movement:
-                raise PlanIsWrong(f"block {block.name} was to stay float, the plan has it in {how}")
+                raise PlanIsWrong(f"block {block.name} is pinned to float, but the plan has it in {how}")
             if how == FLOAT and block.name in limits.int8_blocks:
-                raise PlanIsWrong(f"block {block.name} was to be int8, the plan has it in float32")
+                raise PlanIsWrong(f"block {block.name} is pinned to int8, but the plan has it in float32")
             if self.moves(block) and (how == INT8) != self.written_int8(block.inputs[0]):
-                raise PlanIsWrong(f"block {block.name} moves {block.inputs[0]} on in another type than it comes in")
+                raise PlanIsWrong(f"block {block.name} moves {block.inputs[0]} but changes its type")
 
     def crossings(self) -> None:
-        """Every reader elsewhere gets a copy it can read, over a link, of the size and time that the link says."""
+        """Every reader elsewhere gets a copy that it can read, over a link, with the bytes and seconds of the link."""
         needed: set[tuple[str, str]] = set()
         for each in self.readings:
             if each.device == self.home(each.tensor.name):
@@ -292,12 +292,12 @@ class _Checks:
                 glue = self.glue(name, home)
                 behind = self.anchored(name) and glue.anchor_quantize_s is not None
                 total[source or f"input-{start}"] += (glue.anchor_quantize_s or 0.0) if behind else glue.quantize_s
-        # A change of type may save time, but no component takes less than none.
+        # A change of type may save time, but no component takes less than 0 s.
         return {name: max(0.0, each) for name, each in total.items()}
 
     def bearers(self, tensor: Tensor, read: bool) -> list[tuple[str, float]]:
-        """Who is charged what a flow costs by itself: its movement by the elements written, or its producer, or its
-        first reader; "" stands for every component, where nobody reads an input."""
+        """Blocks charged a flow's type-independent cost, with shares: its movement blocks by elements written, or its
+        producer, or its first reader; "" stands for every component if nobody reads an input."""
         moves = [
             block for block in self.graph.blocks if self.moves(block) and self.flow(block.inputs[0]) == tensor.name
         ]
@@ -310,7 +310,7 @@ class _Checks:
         return [(tensor.consumers[0], 1.0)] if read and tensor.consumers else [("", 1.0)]
 
     def pieces(self, seconds: Mapping[str, float]) -> None:
-        """The components that the plan names are those that the rule makes, and take what it says."""
+        """The plan's components are those that its placements imply, with the seconds it claims."""
         device, claimed = self.pieces_of(), {each.component: each for each in self.plan.pieces}
         if set(claimed) != set(device):
             raise PlanIsWrong(f"the plan has components {sorted(claimed)}, its placements make {sorted(device)}")
@@ -322,7 +322,7 @@ class _Checks:
                 )
 
     def timeline(self, seconds: Mapping[str, float]) -> None:
-        """The timeline is one that the devices and links can keep, and ends when the plan says."""
+        """The devices and links can keep the timeline, and it ends when the plan says."""
         device, component = self.pieces_of(), self.component
         runs = {each.what: each for each in self.plan.timeline if not each.transfer}
         sent = {(each.what, each.on): each for each in self.plan.timeline if each.transfer}
@@ -374,8 +374,8 @@ class _Checks:
             )
 
     def receiving(self) -> dict[str, list[tuple[float, float]]]:
-        """By device, from when to when it receives, which components stand still for: the end of each message's way,
-        where those that overlap count once."""
+        """Spans by device in which it receives and its components pause: the end of each message's transfer, overlaps
+        merged."""
         found: dict[str, list[tuple[float, float]]] = {}
         size = {
             (f"{each.tensor} ({each.precision})", f"{each.source} -> {each.target}"): each.bytes
@@ -397,8 +397,8 @@ class _Checks:
         return found
 
     def one_at_a_time(self) -> None:
-        """No device runs two components at once, or one while it still sends what the last one wrote, and no link sends
-        two tensors."""
+        """No device runs two components at once, or runs one while still sending the last one's outputs, and no link
+        sends two tensors at once."""
         by_place: dict[str, list[tuple[float, float]]] = {}
         sending: dict[str, float] = {}
         for sent in self.plan.crossings:
@@ -425,7 +425,7 @@ class _Checks:
                     raise PlanIsWrong(f"{place} is busy with two things at once in the timeline")
 
     def totals(self, seconds: Mapping[str, float]) -> None:
-        """Energy, rate and limits on what a request takes."""
+        """Energy, rate and the limits per request."""
         plan, limits = self.plan, self.plan.limits
         watts = {device.name: device.active_watts for device in self.cluster.devices}
         busy: dict[str, float] = {}
@@ -509,7 +509,7 @@ class _Checks:
         return [device for (name, device), kinds in self.copies.items() if name == tensor and INT8 in kinds]
 
     def held(self, tensor: str, device: str, here: Sequence[Reading], sent_int8: bool) -> set[str]:
-        """The precisions in which a device holds a tensor."""
+        """Precisions in which a device holds a tensor."""
         wants_int8 = any(each.int8 for each in here)
         if device != self.home(tensor):
             return self.copies[tensor, device] | ({INT8} if wants_int8 else set())
@@ -518,8 +518,8 @@ class _Checks:
         return {FLOAT} | ({INT8} if wants_int8 or sent_int8 else set())
 
     def noise(self, error: ErrorModel, output: str) -> float:
-        """Noise sum of one output; what a float reader takes from an int8 copy of a float tensor counts as read in
-        int8 by everybody behind it."""
+        """Noise sum of one output; a float reader of an int8 copy of a float tensor counts as an int8 read by all
+        blocks behind it."""
         model = next(each for each in error.outputs if each.output == output)
         wired = {
             (self.flow(each.tensor.name), name)

@@ -1,7 +1,7 @@
-"""The cheapest copies within the limits where every label is decided: a small program for HiGHS. Moves no block.
+"""The cheapest copies within the limits once every label is fixed: a small integer program for HiGHS. Moves no block.
 
-At prices each value takes its copies by itself (costs.py); under a limit that is filled by few large copies no prices
-give the best of them together.
+At given prices each value's copies are chosen independently (costs.py); if a few large copies fill a limit, no prices
+lead to the best combination.
 """
 
 import highspy
@@ -46,12 +46,12 @@ def cheapest_copies(
     total[0] += costs.problem.constant
     amounts = np.concatenate([change, made])
     program = _Program(amounts[:, 0], total[0], time_limit_s)
-    for one in np.unique(value * costs.devices + device).tolist():  # a device gets one of the options
+    for one in np.unique(value * costs.devices + device).tolist():  # exactly one option per device
         program.most(np.flatnonzero(value * costs.devices + device == one), np.ones(2), 1.0)
     for index, each in enumerate(column[value].tolist()):
         if each >= 0:
             program.most(np.array([index, each]), np.array([1.0, -1.0]), 0.0)
-    for each in column[making].tolist():  # which may save time, and is not done for nobody
+    for each in column[making].tolist():  # may have a negative cost, but is only done for a reader
         takers = np.flatnonzero(column[value] == each)
         program.most(np.append(takers, each), np.append(-np.ones(len(takers)), 1.0), 0.0)
     for row, upper in enumerate(costs.uppers.tolist(), 1):
@@ -66,7 +66,7 @@ def cheapest_copies(
 
 
 class _Program:
-    """Least sum over binary columns."""
+    """Minimise a linear sum over binary columns."""
 
     def __init__(self, cost: np.ndarray, constant: float, time_limit_s: float) -> None:
         self.highs, self.width, self.possible = Quiet(), len(cost), True
@@ -80,7 +80,7 @@ class _Program:
         self.highs.setOptionValue("mip_rel_gap", _GAP)
 
     def most(self, columns: np.ndarray, factors: np.ndarray, upper: float) -> None:
-        """Σ factors · columns ≤ upper."""
+        """Add the constraint Σ factors · columns ≤ upper."""
         used = np.flatnonzero(factors[: len(columns)])
         if not len(used):
             self.possible &= upper >= 0.0
@@ -88,7 +88,7 @@ class _Program:
         self.highs.addRow(-highspy.kHighsInf, upper, len(used), columns[used].astype(np.int32), factors[used])
 
     def solve(self) -> tuple[np.ndarray | None, float]:
-        """Which columns are taken (a mask), and the proven bound."""
+        """The chosen columns as a mask (None if none was found), and the proven bound."""
         if not self.possible:
             return None, np.inf
         if not self.width:

@@ -1,9 +1,9 @@
-"""What labels and copies cost: the one rule of copies, changes of type and noise (problem.py), for all values at once.
+"""The cost of labels and copies, by the rules of problem.py, vectorised over all values. Chooses copies, never labels.
 
-`Costs` keeps everything that adds up in tables whose last axis is over sums: the objective, every resource, every noise
-and each device's weights. Limits are rows g(x) ≤ 1, each divided by its upper end (a limit of 0 keeps its own unit).
-With a multiplier λ ≥ 0 a row adds λ · (g(x) − 1) to the objective; the least of that over all labellings is a lower
-bound (Lagrange). Chooses copies, never labels.
+`Costs` keeps every additive quantity in tables whose last axis is over sums: the objective, every resource, every noise
+sum and each device's weights. Limits are rows g(x) ≤ 1, each divided by its upper end (a limit of 0 keeps its own
+unit). With a multiplier λ ≥ 0 a row adds λ · (g(x) − 1) to the objective; the minimum over all labellings is a lower
+bound (Lagrange).
 """
 
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ TOLERANCE = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One limit: its place among the sums, what its unit is worth, and its upper end in units."""
+    """One limit: its index among the sums, its unit, and its upper end in that unit."""
 
     name: str
     column: int
@@ -32,8 +32,8 @@ class Row:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tables:
-    """Costs by node and label, by value (kind of float,) and device (from, to), and by edge; with a last axis over
-    sums, or none at given prices."""
+    """Costs by node and label, by value (and kind of float) and device (from, to), and by edge; the last axis is over
+    sums, absent at given prices."""
 
     unary: np.ndarray
     send_float: np.ndarray
@@ -44,21 +44,21 @@ class Tables:
     wire: np.ndarray
 
     def columns(self, which: np.ndarray, units: np.ndarray) -> "Tables":
-        """Some of the sums, each in its unit."""
+        """The sums `which`, each divided by its unit."""
         return Tables(*(np.ascontiguousarray(getattr(self, name)[..., which] / units) for name in self.__slots__))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Priced(Tables):
-    """Costs at given prices, and what is added whatever the labels are."""
+    """Costs at given prices, plus a constant that no label changes."""
 
     constant: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ends:
-    """Values (repeats allowed) with their edges under a labelling: where and in which kind each is written; by edge the
-    value in the list that it belongs to, where it is read, and whether as int8."""
+    """Values (repeats allowed) and their edges under a labelling: device and kind of each value where it is written;
+    for each edge its value's index in the list, the device of the reader, and whether it reads int8."""
 
     value: np.ndarray
     place: np.ndarray
@@ -71,8 +71,9 @@ class Ends:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Served:
-    """Copies by value and device as numbers of `Copies` (0: none), and what they entail: whether a value is quantised
-    where it is written and where again, how many readers dequantise where, and which edges add edge or wire noise."""
+    """Copies by value and device as `Copies` numbers (0: none), and their consequences: whether a value is quantised on
+    its producer's device, where it is quantised again, how many readers dequantise on each device, and which edges add
+    edge or wire noise."""
 
     copies: np.ndarray
     quantized: np.ndarray
@@ -84,7 +85,7 @@ class Served:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Account:
-    """A labelling with its copies (value, device): the objective, and every row in units of its limit."""
+    """A labelling with its copies (value, device): its objective, and every row as a share of its limit."""
 
     labels: np.ndarray
     objective: float
@@ -92,7 +93,7 @@ class Account:
     copies: np.ndarray
 
     def wires(self) -> tuple[dict[int, Copies], ...]:
-        """The copies as a plan has them."""
+        """The copies in a plan's format."""
         return wires_of(self.copies)
 
 
@@ -121,7 +122,7 @@ class Costs:
         self.limited = self.sums.columns(columns, np.array([1.0, *(row.unit for row in self.rows)]))
         self.width = len(columns)
         moving = ("send_float", "send_int8", "quantize", "dequantize")
-        # The sums that copies and changes of type count towards: prices of others leave their tables as they are.
+        # Sums that copies and changes of type contribute to: prices of other sums do not change their tables.
         self.moving = np.flatnonzero(
             [any(np.any(getattr(self.limited, name)[..., k]) for name in moving) for k in range(self.width)]
         )
@@ -148,7 +149,7 @@ class Costs:
         return tuple(found)
 
     def _tables(self) -> Tables:
-        """Every sum's: the objective, resources, noises, weights by device."""
+        """Tables of every sum: the objective, resources, noises, weights by device."""
         problem, values = self.problem, self.problem.values
         resources, noises, devices = problem.resources, problem.noises, self.devices
         off_diagonal = ~np.eye(devices, dtype=bool)
@@ -191,7 +192,7 @@ class Costs:
         )
 
     def _saved(self) -> np.ndarray:
-        """The most that changes of type and labels which cost less than nothing can take off each row."""
+        """The largest reduction of each row by changes of type and labels with negative costs."""
         tables, fan_out = self.limited, self.fan_out[:, None, None]
         parts = (tables.unary.min(axis=1), tables.quantize.min(axis=1), fan_out * tables.dequantize)
         result: np.ndarray = -sum(
@@ -200,18 +201,18 @@ class Costs:
         return result
 
     def _alone(self, table: np.ndarray) -> np.ndarray:
-        """Which entries break a limit whatever the rest is."""
+        """Entries that break a limit on their own, as a mask."""
         result: np.ndarray = (table[..., 1:] > self.uppers + self.saved + TOLERANCE).any(axis=-1)
         return result
 
     def possible(self) -> np.ndarray:
-        """Labels that are allowed and do not break a limit alone, a mask (nodes, labels)."""
+        """Labels that are allowed and do not break a limit on their own, a mask (nodes, labels)."""
         allowed = self.problem.allowed.reshape(self.nodes, -1)
         result: np.ndarray = allowed & ~self._alone(self.limited.unary)
         return result
 
     def _touches(self) -> tuple[np.ndarray, np.ndarray]:
-        """Values that each node writes or reads, and where each node's begin."""
+        """Values that each node writes or reads, concatenated, and the offset of each node."""
         values = self.problem.values
         inner, read = np.flatnonzero(values.producer >= 0), values.readers >= 0
         written = np.column_stack([values.producer[inner], inner])
@@ -222,7 +223,7 @@ class Costs:
     def price(self, multipliers: np.ndarray, objective: float = 1.0) -> Priced:
         """Costs with each row at its multiplier (in units of the objective per whole limit)."""
         weights = np.concatenate([[objective], multipliers])
-        # The same arrays as before where nothing that moves has another price, so that what comes of them can be kept.
+        # Reuse the same arrays if no relevant price changed, so that results derived from them can be cached.
         if not (self.moved and np.array_equal(weights[self.moving], self.moved_at)):
             self.moved_at = weights[self.moving]
             self.moved = [table @ self.moved_at for table in self.moved_tables]
@@ -234,12 +235,12 @@ class Costs:
         return Priced(unary, send_float, send_int8, quantize, dequantize, edge, wire, constant)
 
     def ends(self, labels: np.ndarray, value: np.ndarray | None = None) -> Ends:
-        """All values, or those of a list, and their edges under a labelling."""
+        """All values, or the listed ones, with their edges under a labelling."""
         every = np.arange(len(self.problem.values))
         return self._ends(every if value is None else value, lambda _, node: labels[node])
 
     def _ends(self, value: np.ndarray, label: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Ends:
-        """A list of values with their edges; `label(number in the list, node)` are the nodes' labels."""
+        """The listed values with their edges; `label(index in the list, node)` returns the nodes' labels."""
         values = self.problem.values
         counts = self.fan_out[value]
         owner = np.repeat(np.arange(len(value)), counts)
@@ -254,7 +255,7 @@ class Costs:
         return Ends(value, place, kind, owner, edge, to, int8)
 
     def readers_on(self, ends: Ends) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Readers in int8 and in float by value and device; which other devices have any."""
+        """Counts of int8 and of float readers (value, device), and a mask of other devices that have any."""
         count, flat = len(ends.value), ends.owner * self.devices + ends.to
         ints, floats = (
             np.bincount(flat[which], minlength=count * self.devices).reshape(count, self.devices)
@@ -295,7 +296,7 @@ class Costs:
         return self._served(ends, copies, ints, floats)
 
     def given(self, ends: Ends, copies: np.ndarray) -> Served:
-        """These copies (value, device)."""
+        """The given copies (value, device) and their consequences."""
         ints, floats, _ = self.readers_on(ends)
         return self._served(ends, copies, ints, floats)
 
@@ -314,7 +315,7 @@ class Costs:
         )
 
     def by_value(self, tables: Tables, ends: Ends, served: Served) -> np.ndarray:
-        """What each value of a list counts in these tables."""
+        """The cost of each listed value in these tables."""
         value, place = ends.value, ends.place
         result = np.zeros((len(value), *tables.edge.shape[1:]))
         for copy, table in ((Copies.FLOAT, tables.send_float), (Copies.INT8, tables.send_int8)):
@@ -332,12 +333,12 @@ class Costs:
         return result
 
     def least(self, priced: Priced, labels: np.ndarray, value: np.ndarray) -> float:
-        """The priced cost of some values under `labels`, strict edges not looked at."""
+        """The priced cost of some values under `labels`, ignoring strict edges."""
         ends = self.ends(labels, value)
         return float(self.by_value(priced, ends, self.cheapest(priced, ends)).sum())
 
     def account(self, priced: Priced, labels: np.ndarray) -> Account:
-        """The copies that are cheapest at these prices, and what the labelling then costs in every row."""
+        """The cheapest copies at these prices, and the cost of the labelling with them in every row."""
         ends = self.ends(labels)
         served = self.cheapest(priced, ends)
         total = self._total(self.limited, labels, self.by_value(self.limited, ends, served))
@@ -349,15 +350,15 @@ class Costs:
         return total
 
     def by_move(self, priced: Priced, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The objective and rows of a labelling, and what each value counts in them; what breaks a strict edge costs
-        more than any plan."""
+        """The objective and rows of a labelling, and each value's part in them; breaking a strict edge costs more than
+        any plan."""
         use = self._use(priced, self.ends(labels), labels[np.maximum(self.readers, 0)])
         return self._total(self.limited, labels, use), use
 
     def changes(
         self, priced: Priced, labels: np.ndarray, use: np.ndarray, nodes: np.ndarray, to: np.ndarray
     ) -> np.ndarray:
-        """What giving node nodes[m] the label to[m], alone, adds to every sum; `use` is by value, from `by_move`."""
+        """Change of every sum if only node nodes[m] takes the label to[m]; `use` is by value, from `by_move`."""
         counts = self.touches[nodes + 1] - self.touches[nodes]
         value = self.touched[np.repeat(self.touches[nodes], counts) + _ramp(counts)]
         move = np.repeat(np.arange(len(nodes)), counts)
@@ -379,7 +380,7 @@ class Costs:
         return result
 
     def totals(self, labels: Sequence[int] | np.ndarray, wires: Wires | None = None) -> Totals:
-        """What a labelling costs. Without `wires` every value takes the copies that are cheapest by the objective."""
+        """The cost of a labelling. Without `wires` every value takes the copies that are cheapest by the objective."""
         problem, labels_ = self.problem, np.asarray(labels, dtype=np.intp)
         ends = self.ends(labels_)
         if wires is None:
@@ -399,7 +400,7 @@ class Costs:
         return Totals(tuple(labels_.tolist()), wires, float(total[0]), resources, noises, weight, peak, tuple(broken))
 
     def full(self, labels: np.ndarray, wires: Wires) -> list[tuple[int, int]]:
-        """Devices whose memory is too small for weights and live activations, each with the node where it is worst."""
+        """Devices whose memory is too small for weights and live activations, each with the node of its peak."""
         memory, ends = self.problem.memory, self.ends(labels)
         if memory is None or not memory.peak:
             return []
@@ -429,11 +430,11 @@ class Costs:
         if not problem.wire_only:
             wrong |= there & ~whole & (copies == 2) & (floats > 0)
         lost = [values.names[value] for value in np.flatnonzero(wrong.any(axis=1)).tolist()]
-        return [*broken, *(f"{name} does not reach its readers by the copies chosen" for name in lost)]
+        return [*broken, *(f"{name} does not reach its readers with the chosen copies" for name in lost)]
 
     def _live_bytes(self, ends: Ends, served: Served) -> np.ndarray:
-        """Bytes of live activations (device, position). A copy lives from the position of its producer (0 for an input)
-        to its last reader on the device (the end, where the caller reads); on its own device at least where it is
+        """Bytes of live activations (device, position). A copy is live from the position of its producer (0 for an
+        input) to its last reader on the device (the end if the caller reads it); on its own device at least while it is
         written."""
         values, rows, nodes = self.problem.values, np.arange(len(ends.value)), max(1, self.nodes)
         held = served.copies | np.where(served.again, int(Copies.INT8), 0)
@@ -460,8 +461,8 @@ def ways(
     floats: np.ndarray,
     restored: np.ndarray | float,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """What serving a device costs by a float copy, an int8 copy, or both, beside making the int8 copy: `again` is
-    quantising there, `restored` what the float readers add where only an int8 copy comes."""
+    """Cost of serving a device by a float copy, an int8 copy, or both, without making the int8 copy: `again` is the
+    cost of quantising there, `restored` that of float readers if only an int8 copy arrives."""
     by_float = send_float + np.where(ints, again, 0.0)
     by_int8 = send_int8 + np.where(floats, restored, 0.0)
     return by_float, by_int8, np.where(ints & floats, send_float + send_int8, BIG)
@@ -473,7 +474,7 @@ def evaluate(problem: Problem, labels: Sequence[int], wires: Wires | None = None
 
 
 def copies_of(wires: Wires, devices: int) -> np.ndarray:
-    """The copies of a plan as numbers (value, device)."""
+    """A plan's copies as `Copies` numbers (value, device)."""
     copies = np.zeros((len(wires), devices), dtype=np.intp)
     for value, each in enumerate(wires):
         if each:
@@ -482,7 +483,7 @@ def copies_of(wires: Wires, devices: int) -> np.ndarray:
 
 
 def over(amount: float, upper: float) -> bool:
-    """Whether a limit is broken, beyond rounding."""
+    """Whether `amount` exceeds a limit by more than rounding."""
     return bool(amount > upper + TOLERANCE * max(1e-3, abs(upper)))
 
 
