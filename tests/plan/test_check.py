@@ -171,7 +171,7 @@ def test_a_plan_all_in_float_says_what_int8_would_take() -> None:
     taken = [predict(profiles["near"], graph, each).total_s * 1e3 for each in (int8, {})]
     assert any(f"take {taken[0]:.4g} ms on near instead of {taken[1]:.4g}" in note for note in plan.notes)
     (mixed,) = describe(assembled, evaluate(assembled.problem, labels_of(assembled, 0, places, int8)))
-    assert not any("nothing is in int8" in note for note in mixed.notes)
+    assert not any("no block is in int8" in note for note in mixed.notes)
 
 
 @pytest.mark.parametrize(("change", "words"), LIES.values(), ids=LIES)

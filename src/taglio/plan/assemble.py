@@ -107,7 +107,7 @@ class BlockTables:
                 for f, form in enumerate(self.forms):
                     table[b, d, f] = device in places and self._may(block, form, device)
             if not table[b].any():
-                raise BadOption(f"block {block.name} has no form that its pins and devices allow: remove one of its pins")
+                raise BadOption(f"block {block.name} has no form that its pins and devices allow: remove a pin")
         return table
 
     def _may(self, block: Block, form: Form, device: Device) -> bool:
@@ -465,12 +465,12 @@ def _edge_noise(part: BlockTables, output: OutputModel, limit: float) -> tuple[n
 
 
 def behind_tensor(graph: Graph, tensor: str, reader: str) -> tuple[str, ...]:
-    """Who computes with what `reader` takes from `tensor`: itself, or all behind it where it only moves values on; ""
-    is the caller."""
+    """Blocks that compute with `tensor` as read by `reader`: `reader` itself, or all readers behind it if it only moves
+    values; "" is the caller."""
     tensors, blocks = graph.tensor_map(), {block.name: block for block in graph.blocks}
     found: dict[str, None] = {}
     waiting = [(tensor, reader)]
-    for name, each in waiting:  # grows while it is walked
+    for name, each in waiting:  # grows during the loop
         block = blocks[each]
         if not (block.movement and block.quantizable and block.inputs[0] == name):
             found[each] = None

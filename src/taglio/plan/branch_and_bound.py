@@ -50,8 +50,8 @@ class Branching:
     deadline: float
 
     def run(self, alive: np.ndarray, multipliers: np.ndarray, relaxation: Relaxation) -> float:
-        """A lower bound on every plan of these labels, up to what `cutoff()` says in the end. `relaxation` is that of
-        these labels or more."""
+        """A lower bound on every plan with these labels, at most the final `cutoff()`. `relaxation` covers these labels
+        or more."""
         unsettled = np.inf
         waiting = self._look(alive, multipliers, [], self._tables(alive, relaxation if relaxation.exact else None))
         while waiting:
@@ -69,7 +69,7 @@ class Branching:
                 labels[half.node] = side
                 known = [each for each in half.pool if side[each.labels[half.node]]]
                 found += self._look(labels, half.multipliers, known[-_KNOWN:], relaxation)
-            # The half of the least bound comes last, and so is the next: no half above the best plan is looked into.
+            # The half with the lowest bound is last and popped next, so no half above the best plan is explored.
             waiting = sorted([*waiting, *found], key=lambda each: -each.bound)
         return min(unsettled, self.cutoff())
 

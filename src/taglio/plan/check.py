@@ -112,7 +112,7 @@ class _Checks:
         place = {name: (self.place[name], self.stage[name]) for name in self.blocks}
         changes = dict.fromkeys(self.blocks, 0)
         settled = False
-        while not settled:  # until no path says more; a circle among blocks is refused when the graph is built
+        while not settled:  # until nothing changes; graphs have no cycles, so it ends
             settled = True
             for block in self.graph.blocks:
                 for name in block.inputs:

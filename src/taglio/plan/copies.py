@@ -17,15 +17,15 @@ _GAP = 1e-4
 def cheapest_copies(
     costs: Costs, labels: np.ndarray, *, cutoff: float, time_limit_s: float
 ) -> tuple[np.ndarray | None, float]:
-    """Copies (value, device) that keep the limits and cost up to `cutoff`, None where there are none or none was found
-    in time; and a bound on the objective of any, infinite where none is cheaper than `cutoff`."""
+    """Copies (value, device) that keep the limits and cost at most `cutoff`, None if there are none or none was found
+    in time; and a lower bound on the objective, infinite if nothing is cheaper than `cutoff`."""
     ends, tables = costs.ends(labels), costs.limited
     ints, floats, there = costs.readers_on(ends)
     written_float = ends.kind != Kind.INT8
     copies = np.where(there, np.where(written_float, int(Copies.FLOAT), int(Copies.INT8))[:, None], 0)
     served = costs.given(ends, copies)
     fixed = costs.by_value(tables, ends, served)
-    # Where another copy than the float one could be sent: the int8 copy alone, or both.
+    # Where an alternative to the float copy alone exists: the int8 copy alone, or both.
     only = there & written_float[:, None] & ((floats == 0) | costs.problem.wire_only)
     both = there & written_float[:, None] & (ints > 0) & (floats > 0)
     options = np.concatenate([np.argwhere(only), np.argwhere(both)])
@@ -35,7 +35,7 @@ def cheapest_copies(
     other[np.arange(len(value)), device] = sent
     of_options = costs.ends(labels, value)
     change = costs.by_value(tables, of_options, costs.given(of_options, other)) - fixed[value]
-    # Quantising is paid once for all that take the int8 copy, and not where it is made anyway.
+    # Quantising is paid once for all devices that take the int8 copy, and is free if that copy exists anyway.
     making = np.flatnonzero(~served.quantized & np.isin(np.arange(len(fixed)), value))
     made = tables.quantize[making, np.minimum(ends.kind[making], 1), ends.place[making]]
     column = np.full(len(fixed), -1)

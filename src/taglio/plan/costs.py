@@ -13,10 +13,10 @@ import numpy as np
 
 from taglio.plan.problem import CALLER, SOURCE, Copies, Kind, Problem, Totals, Wires, surrounded
 
-# Stands for "forbidden" in tables: far above any sum of costs, and small enough that differences keep their digits.
+# "Forbidden" in tables: far above any sum of costs, yet small enough that differences keep their digits.
 BIG = 1e9
 KINDS = 3
-# A limit may be broken by rounding.
+# Rounding tolerance of a limit.
 TOLERANCE = 1e-6
 
 
@@ -269,7 +269,7 @@ class Costs:
         """The cheapest copies at these prices."""
         ints, floats, there = self.readers_on(ends)
         count, copies = len(ends.value), np.zeros((len(ends.value), self.devices), dtype=np.intp)
-        # Of most values nothing leaves the device that they are written on.
+        # Most values never leave the device that writes them.
         sent = np.flatnonzero(there.any(axis=1))
         v, at, open_ = ends.value[sent], ends.place[sent], there[sent]
         flat = (ends.owner * self.devices + ends.to)[~ends.int8]
@@ -284,7 +284,7 @@ class Costs:
             if self.problem.wire_only
             else BIG,
         )
-        # What each device saves by an int8 copy; quantising it is paid once, and may itself save time.
+        # Saving of an int8 copy on each device; quantising is paid once, and may itself save time.
         saved = np.where(open_, by_float - np.minimum(by_int8, by_both), -np.inf)
         taken = saved > 0.0
         here, needed = priced.quantize[v, np.minimum(ends.kind[sent], 1), at], ints[sent, at] > 0

@@ -1,13 +1,13 @@
-"""The critical path: the placement of least simulated latency that is found, and a proven lower bound on any.
+"""The critical path: the best placement found by simulated latency, and a proven lower bound on the latency of any.
 
-Placements come from the plan of the least sum and those of one device, and from an evolutionary search (evolution.py).
-A good one's components are parted into stages where something that they write could leave before the rest has run, or
-the rest could run before something arrives.
+Placements come from the plan with the least sum, the plans on one device, and an evolutionary search (evolution.py).
+The components of a good placement are split into stages if some of their outputs could leave before the rest has run,
+or the rest could run before some input arrives.
 
-The bound: a request takes at least as long as any path of blocks and transfers, whatever else happens. With the limits
-on noise priced at λ ≥ 0, a path is as long as its seconds and λ times its noise; the longest path under its best labels
-less λ times the limits, is a lower bound at every λ, and the best of a few λ is taken. It knows nothing of devices that
-have to do one thing after another, so that it is close where a network is a chain, and loose where it is broad.
+The bound: a request takes at least as long as any path of blocks and transfers, whatever else happens. With the noise
+limits priced at λ ≥ 0, the length of a path is its seconds plus λ times its noise; the longest path under its best
+labels, minus λ times the limits, is a lower bound for every λ, and the best of several λ is taken. The bound ignores
+that a device runs one component at a time, so it is tight for chains and loose for wide networks.
 """
 
 import time
@@ -22,20 +22,19 @@ from taglio.plan.problem import Totals
 from taglio.plan.replay import BYTES, DELAY, NEVER, Timetable, Way
 from taglio.plan.workload import Goal
 
-# Of the time, what the search gets before what it found is parted.
+# Share of the time for the evolutionary search; the rest is for splitting components.
 _EVOLVING = 0.95
-# Pairs of labels at the two ends of an edge, over all edges, beyond which tables of them take too much memory (0.2 kB
-# each).
+# Most pairs of labels at the two ends of an edge, summed over edges: more take too much memory (0.2 kB each).
 _MOST_PAIRS = 3_000_000
-# Prices of a limit that are tried, as shares of what the request takes; then so many times nearer to the best of them.
+# Prices tried for a limit, as shares of the request's cost, and the number of refinements around the best.
 _PRICES, _NEARER = (0.0, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0), 3
 
 
 def shorten(
     assembled: Assembled, goal: Goal, start: Sequence[Totals], *, gap: float, time_limit_s: float
 ) -> tuple[Totals, float, float]:
-    """The best placement found from `start` (each within the limits), its value and a bound on any's, when the gap is
-    proven or the time is up. `goal` weighs what the critical path takes and the joules."""
+    """The best placement found from `start` (placements within the limits), its value, and a lower bound on any value,
+    once the gap is proven or time is up. `goal` weighs the critical path and the joules."""
     begun = time.perf_counter()
     search = Search(assembled, goal, begun + time_limit_s)
     for totals in start:
@@ -50,7 +49,7 @@ def shorten(
 
 
 def path_bound(table: Timetable) -> float:
-    """Seconds that no placement of a model undercuts."""
+    """Lower bound on the seconds of any placement of a model."""
     paths = _Paths(table)
     uppers = np.array([each.upper for each in table.problem.noises])
     bounded = np.flatnonzero(np.isfinite(uppers))
@@ -71,11 +70,11 @@ def path_bound(table: Timetable) -> float:
 
 
 class _Paths:
-    """Longest paths through one model's graph under the best labels."""
+    """Longest paths through one model's graph under their best labels."""
 
     def __init__(self, table: Timetable) -> None:
         self.table = table
-        # What changes of type spare, a component is spared even where they are on no path through it.
+        # A component gets the savings of its changes of type even if they are on no path through it.
         self.seconds = np.where(table.allowed, table.seconds - self._spared(), NEVER)
         least = self.seconds.min(axis=1)
         self.spared = float(least[least < 0.0].sum())
@@ -83,7 +82,7 @@ class _Paths:
         self.answers = [[self._edge(way, answers=True) for way in ways] for ways in table.answers]
 
     def longest(self, prices: np.ndarray) -> float:
-        """The longest path in seconds and, at these prices by bound, noise."""
+        """Length of the longest path: seconds plus noise at these prices (by bound)."""
         own = self.seconds + self.table.own @ prices
         ends: list[np.ndarray] = []
         longest = 0.0
@@ -101,7 +100,7 @@ class _Paths:
         return longest + self.spared
 
     def _edge(self, way: Way, *, answers: bool) -> tuple[np.ndarray, np.ndarray]:
-        """Least seconds between the end of who writes and the start of who reads, and noise; by their labels."""
+        """Least seconds between the producer's end and the reader's start, and noise, by both labels."""
         table = self.table
         entered = np.zeros(1) if answers else table.overhead_s[table.device]
         begun = np.where(way.far | (way.producer is None), entered, 0.0)
@@ -111,10 +110,10 @@ class _Paths:
         return np.where(never, NEVER, path), way.noise
 
     def _spared(self) -> np.ndarray:
-        """The most seconds that changes of type at a node's inputs and outputs may spare, (node, label)."""
+        """Most seconds that changes of type at a node's inputs and outputs can save (node, label)."""
         values, table, first = self.table.problem.values, self.table, self.table.nodes.start
         change = np.minimum(np.minimum(values.quantize_s.min(axis=1), values.dequantize_s), 0.0)
-        # A value is quantised where it is written, and quantised or dequantised where it is read.
+        # A value is quantised on the device that writes it, and quantised or dequantised on the one that reads it.
         spared = np.zeros((len(table.nodes), table.devices))
         for value in np.flatnonzero((change < 0.0).any(axis=1)).tolist():
             ends = [

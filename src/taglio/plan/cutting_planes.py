@@ -1,8 +1,8 @@
-"""The best prices of the limits: a concave maximum by cutting planes within a box that follows the best point.
+"""The best prices of the limits: maximise a concave function by cutting planes in a box around the best point.
 
-Every call of the oracle gives the Lagrangian's value and slope, hence a plane above it. The next prices are the highest
-point of all planes within the box; the box grows where the planes were right and shrinks where they were not
-(Marsten, Hogan and Blankenship, 1975). Knows nothing of labels.
+Every oracle call gives the Lagrangian's value and slope, hence a plane above it. The next prices are the highest point
+of all planes within the box, which grows if the planes were right and shrinks if not (Marsten, Hogan and Blankenship,
+1975). Independent of labels.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,15 +13,16 @@ import numpy as np
 
 from taglio.errors import TaglioError
 
-# Where a goal is out of the planes' reach, the search ends at this share of the way that is missing.
+# If the planes cannot reach a goal, stop when they promise less than this share of the missing distance.
 _HOPELESS = 0.15
-# Prices are looked for within so many times the first value.
+# Largest price, as a multiple of the first value.
+# Largest price, as a multiple of the first value.
 _FARTHEST = 100.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Answer:
-    """One call at some prices: a proven lower bound, and the plane objective + slope · prices above the function."""
+    """One oracle call: a proven lower bound, and the plane objective + slope · prices above the function."""
 
     bound: float
     objective: float
@@ -30,9 +31,9 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prices:
-    """The best prices found, the bound there, how high the planes still reach in the box, and the calls made.
+    """The best prices found, the bound there, the planes' maximum in the box, and the number of calls.
 
-    `shares` weigh the answers of all calls so that together they keep the limits, where the planes meet.
+    `shares` weigh the answers of all calls so that their mean keeps the limits where the planes meet.
     """
 
     multipliers: np.ndarray
@@ -53,11 +54,12 @@ def maximise(
     known: Sequence[tuple[float, np.ndarray]] = (),
     goal: Callable[[], float] = lambda: -np.inf,
 ) -> Prices:
-    """Raise the bound from `start` until the planes promise less than a share `tolerance` more, or `stop`, or `calls`.
+    """Raise the bound from `start` until the planes promise a relative gain below `tolerance`, `stop` returns true, or
+    `calls` are made.
 
     `reach` is the first half-width of the box, as a share of the first value; `known` are planes (objective, slope) of
-    earlier answers, whose shares come first. `goal()` is a bound that would be enough: where the planes stay below it,
-    what they still promise matters less.
+    earlier answers, whose shares come first. `goal()` is a sufficient bound: if the planes stay below it, the search
+    stops earlier.
     """
     best, here = -np.inf, start
     planes = _Planes(len(start))
@@ -86,7 +88,7 @@ def maximise(
             break
         point, ceiling = planes.highest(here, radius)
         while tolerance * scale < ceiling - best <= _HOPELESS * (goal() - ceiling) and radius < _FARTHEST * scale:
-            # Within the box the goal is far; further out it may not be.
+            # The goal is out of reach within the box, but maybe not outside it.
             radius *= 4.0
             point, ceiling = planes.highest(here, radius)
         if ceiling - best <= max(tolerance * scale, _HOPELESS * (goal() - ceiling)):
@@ -95,7 +97,7 @@ def maximise(
 
 
 class _Planes:
-    """max t where t ≤ objective + slope · prices for every plane, prices ≥ 0 in a box."""
+    """max t subject to t ≤ objective + slope · prices for every plane, prices ≥ 0 in a box."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -119,7 +121,7 @@ class _Planes:
         return np.clip(values[:-1], low, high), float(values[-1])
 
     def shares(self, count: int, scale: float) -> np.ndarray:
-        """The weights of the planes at the highest point, wherever it is: those whose mean breaks the limits least."""
+        """Weights of the planes at their highest point outside any box: those whose mean breaks the limits least."""
         self.highest(np.zeros(self.count), _FARTHEST * scale)
         duals = np.abs(np.array(self.highs.getSolution().row_dual))
         if len(duals) < count or duals.sum() <= 0.0:
@@ -129,22 +131,22 @@ class _Planes:
 
 
 class SolverFailed(TaglioError):
-    """HiGHS did not run: what it would be asked for is the answer to something else, or nothing."""
+    """HiGHS refused to run, so that its solution would be of an earlier problem or missing."""
 
 
 class Quiet(highspy.Highs):
-    """HiGHS that prints nothing: since 1.16 it names itself while it is made, where no option has been set yet."""
+    """HiGHS without output: since 1.16 it prints its banner in the constructor, before any option can be set."""
 
     def __init__(self) -> None:
         highspy.Highs.__init__(self)
 
     def enableCallbacks(self) -> None:  # noqa: N802
-        """Silence first: HiGHS calls this while it is made, and what it calls prints."""
+        """Turn output off first: the HiGHS constructor calls this method, and the call prints."""
         self.setOptionValue("output_flag", False)
         highspy.Highs.enableCallbacks(self)
 
     def run(self) -> highspy.HighsStatus:
-        """Solve. Raises SolverFailed where that was refused, which HiGHS itself says on standard output alone."""
+        """Solve. Raises SolverFailed if HiGHS refused, which it otherwise reports only on standard output."""
         status = highspy.Highs.run(self)
         if status == highspy.HighsStatus.kError:
             raise SolverFailed(f"HiGHS did not run a program of {self.getNumCol()} columns and {self.getNumRow()} rows")

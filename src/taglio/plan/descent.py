@@ -1,8 +1,8 @@
-"""From a labelling that is nearly right to a good one within the limits: single moves and pairs. Proves nothing.
+"""Local search by single moves and pairs: turn a nearly optimal labelling into one within the limits. No bound.
 
-At good prices the labelling of the Lagrangian is nearly optimal but breaks a limit, or leaves some of one unused. Moves
-of single nodes are worked out exactly; those that share no value add up, so that a greedy choice among all of them, and
-then the best pairs, are exact too.
+At good prices the Lagrangian's labelling is nearly optimal but breaks a limit or leaves part of one unused. Single
+moves are evaluated exactly; moves that share no value are additive, so a greedy choice among them, followed by the best
+pairs, is exact too.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ _MOST_PAIRED = 160
 
 
 class Descent:
-    """Local search over labels that are `offered`, a mask (nodes, labels)."""
+    """Local search over the labels `offered`, a mask (nodes, labels)."""
 
     def __init__(self, costs: Costs) -> None:
         self.costs, values = costs, costs.problem.values
@@ -36,7 +36,7 @@ class Descent:
         good_enough: float,
         rounds: int = 12,
     ) -> tuple[float, np.ndarray]:
-        """The objective (infinite if a limit stays broken) and labels reached from `labels`."""
+        """Objective (infinite if a limit stays broken) and labels reached from `labels`."""
         costs = self.costs
         labels = labels.copy()
         total, use = costs.by_move(priced, labels)
@@ -48,7 +48,7 @@ class Descent:
 
         def merit(sums: np.ndarray) -> np.ndarray:
             over = np.maximum(0.0, sums[..., 1:] - uppers)
-            # The step makes any broken limit dearer than what breaking it by little could gain.
+            # The fixed penalty makes breaking a limit, however slightly, cost more than it could gain.
             result: np.ndarray = sums[..., 0] + over @ penalty + step * (over > 1e-9).any(axis=-1)
             return result
 
@@ -100,7 +100,7 @@ class Descent:
         nodes: np.ndarray,
         open_: np.ndarray,
     ) -> list[tuple[int, int]]:
-        """Pairs of moves that together improve, the best first."""
+        """Pairs of moves that improve together, best first."""
         priced = change[:, 0] + change[:, 1:] @ multipliers
         moving = np.abs(change).sum(axis=1) > 0.0
         order = np.flatnonzero(open_ & moving & (change[:, 0] < 1e8))

@@ -1,6 +1,6 @@
-"""From labels and copies to a `Plan` that says everything about itself. Chooses nothing.
+"""Turn labels and copies into a complete `Plan`. Chooses nothing.
 
-The latency is that of the simulated timeline of one request alone, and what a request takes of the start device; the
+The latency is that of the simulated timeline of a single request plus the start device's fixed cost per request; the
 rate is that of the busiest device or link.
 """
 
@@ -20,7 +20,7 @@ from taglio.profile.fit import COVERAGE
 from taglio.profile.result import predict
 from taglio.quantize.effective import effective
 
-# Closer than this to its limit, a limit binds.
+# A limit is binding above this share of it.
 _BINDING = 0.97
 
 
@@ -33,7 +33,7 @@ def describe(
     objective: str = "latency",
     notes: Sequence[str] = (),
 ) -> tuple[Plan, ...]:
-    """A plan for each model of the problem."""
+    """The plans, one per model of the problem."""
     return tuple(
         _plan(assembled, model, totals, status, gap, objective, tuple(notes))
         for model in range(len(assembled.workloads))
@@ -41,7 +41,7 @@ def describe(
 
 
 def latencies(assembled: Assembled, totals: Totals) -> tuple[float, ...]:
-    """Seconds of one request of each model, alone: simulated, and what any request takes."""
+    """Seconds of a single request of each model: simulated, plus the fixed cost per request."""
     request_s = assembled.cluster.device(assembled.cluster.start).request_s
     pipelines = (
         Scheduler(assembled, model).schedule(totals.labels, totals.wires, totals.stages)
@@ -51,7 +51,7 @@ def latencies(assembled: Assembled, totals: Totals) -> tuple[float, ...]:
 
 
 def loads(assembled: Assembled, totals: Totals, rates: Sequence[float]) -> dict[str, float]:
-    """Share of the time that each device and link is busy with so many requests a second of each model."""
+    """Busy share of each device and link at `rates`, requests per second of each model."""
     found: dict[str, float] = {}
     for model, rate_per_s in enumerate(rates):
         if not rate_per_s:
@@ -111,7 +111,7 @@ def _plan(
 
 
 def predicted_error(work: Workload, plan: Plan) -> float:
-    """Predicted error of a plan, what is quantised for the wire alone included."""
+    """Predicted error of a plan, including tensors quantised only for the wire."""
     assert work.error is not None
     assignment = plan.assignment()
     flow_of = {tensor: flow.name for flow in flows(work.graph) for tensor in flow.tensors}
@@ -130,7 +130,7 @@ def predicted_error(work: Workload, plan: Plan) -> float:
 
 
 def _busy(assembled: Assembled, model: int, pipeline: Pipeline, timeline: Timeline) -> dict[str, float]:
-    """Seconds that a request of a stream takes of each link and, handling it and its messages included, each device."""
+    """Busy seconds per streamed request of each link and each device, including its request and message handling."""
     profiles, busy, cluster = assembled.workloads[model].profiles, dict(timeline.busy_s), assembled.cluster
     busy[cluster.start] = busy.get(cluster.start, 0.0) + cluster.device(cluster.start).request_s
     for each in pipeline.transfers:
@@ -146,7 +146,7 @@ def _busy(assembled: Assembled, model: int, pipeline: Pipeline, timeline: Timeli
 
 
 def _without_int8(work: Workload, plan: Plan, cluster: Cluster) -> tuple[str, ...]:
-    """Why nothing is in int8: what all of it would take and lose, as predicted."""
+    """A note if no block is in int8: predicted latency and error of all-int8. Empty otherwise."""
     int8 = next(each for each in work.precisions if each.int8_output)
     everything = effective(work.graph, {block.name: int8 for block in work.graph.candidates()}, int8)
     used = [each.device for each in plan.usage if cluster.device(each.device).int8]
@@ -160,8 +160,8 @@ def _without_int8(work: Workload, plan: Plan, cluster: Cluster) -> tuple[str, ..
     if work.error is not None and work.limits.max_error is not None:
         metric = work.limits.metric
         error, most = work.error.predict(work.graph, everything), work.limits.max_error
-        lost = f", with {metric.title} {metric.text(error, 2)}, {metric.limit(most, 2)} asked for"
-    return (f"nothing is in int8: the whole in int8 is predicted to take {', '.join(times)}{lost}",)
+        lost = f", with {metric.title} {metric.text(error, 2)} (limit: {metric.limit(most, 2)})"
+    return (f"no block is in int8: all-int8 is predicted to take {', '.join(times)}{lost}",)
 
 
 def _interval(value: float, width: float) -> Interval:
@@ -169,7 +169,7 @@ def _interval(value: float, width: float) -> Interval:
 
 
 def _joules(assembled: Assembled, pipeline: Pipeline) -> float:
-    """Watts times busy seconds, and joules of every byte sent."""
+    """Joules of a request: watts times busy seconds, plus joules of every byte sent."""
     cluster = assembled.cluster
     total = sum(cluster.device(task.device).active_watts * task.seconds for task in pipeline.tasks)
     for each in pipeline.transfers:
@@ -191,7 +191,7 @@ def _crossings(assembled: Assembled, pipeline: Pipeline) -> tuple[Crossing, ...]
 def _usage(
     assembled: Assembled, totals: Totals, timeline: Timeline, pipeline: Pipeline, work: Workload
 ) -> tuple[DeviceUse, ...]:
-    """What a request of one model asks of each device that it uses; memory is that of all models together."""
+    """Use of each device by a request of one model; memory is that of all models together."""
     used = {task.device for task in pipeline.tasks}
     found = []
     for device in assembled.cluster.devices:
@@ -215,7 +215,7 @@ def _usage(
 
 
 def _binding(assembled: Assembled, totals: Totals) -> tuple[str, ...]:
-    """Limits that are all but used up, with how much of them is."""
+    """Binding limits, each with the share of it that is used."""
     problem = assembled.problem
     shares = [(each.name, float(a), each.upper) for each, a in zip(problem.resources, totals.resources, strict=True)]
     shares += [(each.name, float(a), each.upper) for each, a in zip(problem.noises, totals.noises, strict=True)]
@@ -223,7 +223,7 @@ def _binding(assembled: Assembled, totals: Totals) -> tuple[str, ...]:
         rows = zip(problem.devices, totals.peak_bytes, problem.memory.capacity, strict=True)
         shares += [(f"memory of {name}", float(a), float(b)) for name, a, b in rows]
     return tuple(
-        f"{name}: {amount / upper:.1%} of what is allowed"
+        f"{name}: {amount / upper:.1%} of its limit"
         for name, amount, upper in shares
         if isfinite(upper) and upper > 0.0 and amount >= _BINDING * upper
     )

@@ -1,8 +1,8 @@
-"""A lower bound for graphs too wide to eliminate (DenseNet): some edges are cut, and their ends agree for a price.
+"""A lower bound for graphs too wide to eliminate (DenseNet): cut edges and price the disagreement of their ends.
 
 A cut edge of cost f(p, r) becomes min over s of (f(p, s) + φ(s)) at its producer and −φ(r) at its reader: never more
-than f, whatever φ is. What is left is narrow. φ and the prices of the limits rise together along the subgradient (each
-end pulls towards the state that it took), with steps after Polyak (1969). Proves a bound, not a plan.
+than f, for any φ. The remaining graph is narrow. φ and the prices of the limits follow the subgradient together (each
+end pulls towards the state that it chose), with step sizes after Polyak (1969). Proves a bound, finds no plan.
 """
 
 from dataclasses import replace
@@ -21,7 +21,7 @@ class EdgeRelaxation:
     """The relaxation, its cut edges and their prices φ (edge, reader state)."""
 
     def __init__(self, costs: Costs, alive: np.ndarray, narrow: float = _NARROW) -> None:
-        """Tables of more than `narrow` entries are only built where no edge can be cut."""
+        """Tables of more than `narrow` entries are built only if no edge can be cut."""
         self.costs, self.alive = costs, alive
         cut, self.relaxation = _cut(costs, alive, narrow)
         values, devices = costs.problem.values, costs.devices
@@ -34,7 +34,7 @@ class EdgeRelaxation:
         kind, source, target, int8, part = np.indices((KINDS, devices, devices, 2, len(chosen))).reshape(5, -1)
         self.tables = Tables(costs, parts, chosen, States(part, kind, source, target[None], int8[None] == 1))
         self.prices = np.zeros((len(chosen), 2 * devices))
-        # Neither a sum over states that no label has nor a price for one of them means anything.
+        # States that no label has are left out: their sums and prices mean nothing.
         self.possible = np.zeros_like(self.prices, dtype=bool)
         for row, node in enumerate(self.reader.tolist()):
             self.possible[row, self.reads[alive[node]]] = True
@@ -43,7 +43,7 @@ class EdgeRelaxation:
         self.best_prices = self.prices
 
     def run(self, multipliers: np.ndarray) -> tuple[Priced, float, np.ndarray]:
-        """Costs at these prices, the bound there, and the labels that reach it."""
+        """Costs at these prices, the bound there, and the labels that attain it."""
         priced = self.costs.price(multipliers)
         value, self.labels = self.relaxation.run(self._loose(priced))
         taken = self.table[np.arange(len(self.edges)), self.writes[self.labels[self.producer]]]
@@ -60,12 +60,12 @@ class EdgeRelaxation:
         return priced, value, self.labels
 
     def step(self, multipliers: np.ndarray, slope: np.ndarray, distance: float) -> np.ndarray:
-        """Move φ, and return the multipliers moved."""
+        """Step φ, and return the multipliers after their step."""
         rows = np.arange(len(self.edges))
         slopes = np.zeros_like(self.prices)
         slopes[rows, self.copied] += 1.0
         slopes[rows, self.reads[self.labels[self.reader]]] -= 1.0
-        # One limit broken as a whole weighs as much as all the edges that disagree.
+        # A limit broken by its full amount weighs as much as all disagreeing edges together.
         disagree = float((slopes**2).sum())
         weight = max(1.0, disagree) / max(1e-9, float((slope**2).sum())) * 0.05
         norm = disagree + weight * float((slope**2).sum())
@@ -77,7 +77,7 @@ class EdgeRelaxation:
         return moved
 
     def _loose(self, priced: Priced) -> Priced:
-        """The costs with every cut edge shared between its ends."""
+        """The costs with every cut edge divided between its ends."""
         states = KINDS * self.costs.devices, self.prices.shape[1]
         table = np.moveaxis(self.tables.at(priced).reshape(*states, len(self.edges)), -1, 0)
         self.table = table + np.where(self.possible, self.prices, np.inf)[:, None, :]
@@ -88,7 +88,7 @@ class EdgeRelaxation:
 
 
 def _cut(costs: Costs, alive: np.ndarray, narrow: float) -> tuple[np.ndarray, Relaxation]:
-    """Edges to cut so that what is left is narrow: a spanning forest stays, then what else fits, dear edges first."""
+    """Edges to cut so that the rest is narrow: keep a spanning forest, then whatever fits, expensive edges first."""
     values = costs.problem.values
     priced = costs.price(np.zeros(len(costs.rows)))
     producer = values.producer[costs.edge_value]

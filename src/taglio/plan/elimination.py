@@ -1,10 +1,10 @@
-"""Exact min-plus variable elimination, many blocks at once. Knows tables and labels; nothing of devices or limits.
+"""Exact min-plus variable elimination, many blocks at once. Handles tables and labels, not devices or limits.
 
-An order is found in rounds: each takes an independent set of blocks of few neighbours, so that in a chain every other
-block goes at once and a chain of n is done in about log₂ n rounds. Eliminations of one round and shape are one NumPy
-call. Tables have their axes in elimination order: the block to be eliminated is always the first axis.
+The order consists of rounds, each an independent set of blocks with few neighbours: in a chain every other block is
+eliminated at once, so that a chain of n takes about log₂ n rounds. Eliminations of one round and shape are one NumPy
+call. Table axes are in elimination order: the block to be eliminated is always the first axis.
 
-Going back gives the best labelling, and the least total under every single label (the min-marginals).
+The backward pass gives the best labelling, and the least total under every single label (the min-marginals).
 """
 
 from collections.abc import Sequence
@@ -14,17 +14,17 @@ from math import prod
 
 import numpy as np
 
-# A table of more entries is not built, nor are more than so many in all (half a gigabyte).
+# Most entries of one table, and of all tables together (half a gigabyte).
 LARGEST_TABLE = 4e7
 _ALL_TABLES = 6e7
 
 
 class TooWide(Exception):
-    """The graph needs tables that are too large: another method has to do it."""
+    """The graph needs tables that are too large: use another method."""
 
 
 def order(neighbours: list[set[int]], sizes: Sequence[int], limit: float = LARGEST_TABLE) -> list[list[int]]:
-    """Nodes in rounds of an elimination order; `neighbours` is used up. Raises TooWide beyond `limit` entries."""
+    """Rounds of nodes in elimination order; modifies `neighbours`. Raises TooWide for a table above `limit` entries."""
     rounds: list[list[int]] = []
     left = set(range(len(neighbours)))
     spent = 0.0
@@ -55,7 +55,7 @@ def order(neighbours: list[set[int]], sizes: Sequence[int], limit: float = LARGE
 
 
 def _least_fill(neighbours: list[set[int]], left: set[int], sizes: Sequence[int]) -> list[int]:
-    """The nodes whose elimination builds the smallest tables, of those of least size and then of least fill."""
+    """The nodes whose elimination builds the smallest tables; ties are broken by least fill."""
     cost = {node: sizes[node] * prod(sizes[each] for each in neighbours[node]) for node in left}
     least = min(cost.values())
     best = [node for node, each in cost.items() if each <= least * 1.001]
@@ -71,8 +71,8 @@ def _least_fill(neighbours: list[set[int]], left: set[int], sizes: Sequence[int]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Input:
-    """Tables that are summed up in a step: a view of them, laid out for broadcasting, where they lie in a row, and else
-    `rows` of `pool`. `axes` are their places in (node, *around)."""
+    """Tables summed in a step: a view laid out for broadcasting if they are contiguous, otherwise `rows` of `pool`.
+    `axes` are their positions in (node, *around)."""
 
     pool: np.ndarray
     rows: np.ndarray | slice
@@ -82,14 +82,14 @@ class Input:
     message: bool
 
     def tables(self) -> np.ndarray:
-        """The tables, laid out."""
+        """The tables, laid out for broadcasting."""
         return self.pool[self.rows].reshape(self.layout) if self.view is None else self.view
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Step:
-    """Eliminations of one shape: their `nodes`, the sum of what speaks of them, (batch, node, *around), and where the
-    messages (batch, *around) go that are left: rows of `pool`, None for nodes that have no neighbour left."""
+    """Eliminations of one shape: their `nodes`, the sum of their tables (batch, node, *around), and where the resulting
+    messages (batch, *around) go: rows of `pool`, None for nodes without remaining neighbours."""
 
     nodes: np.ndarray
     whole: np.ndarray
@@ -98,7 +98,7 @@ class Step:
     rows: slice
 
     def run(self) -> float:
-        """Sum up and eliminate; what nodes without neighbours add to the total."""
+        """Sum the tables and eliminate; returns what nodes without neighbours add to the total."""
         whole = self.whole
         first, *rest = self.inputs
         if rest:
@@ -115,7 +115,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Way:
-    """Nodes of one round on the way back: where their best label is read, given the labels of those around them."""
+    """Nodes of one round in the backward pass: where to read their best label, given their neighbours' labels."""
 
     nodes: np.ndarray
     base: np.ndarray
@@ -126,10 +126,10 @@ class Way:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Elimination:
-    """A schedule for factors with these scopes, and the tables while it runs.
+    """A schedule for factors with given scopes, and its tables.
 
-    `sizes` are labels by node. `scopes` are the factors' in elimination order; before each run the caller writes factor
-    f's table, its axes in that order, to `factors`, from `starts[f]` on.
+    `sizes` are label counts by node. `scopes` are the factors' scopes in elimination order; before each run the caller
+    writes factor f's table, with its axes in that order, to `factors` from `starts[f]` on.
     """
 
     sizes: tuple[int, ...]
@@ -142,7 +142,7 @@ class Elimination:
     ways: list[Way]
 
     def run(self) -> tuple[float, np.ndarray]:
-        """The least sum of all factors and the label of each node."""
+        """The least sum of all factors, and the label of each node there."""
         total = sum(step.run() for step in self.steps)
         labels = np.zeros(len(self.sizes), dtype=np.intp)
         for way in self.ways:
@@ -151,7 +151,7 @@ class Elimination:
         return total, labels
 
     def marginals(self, total: float) -> np.ndarray:
-        """After `run`: the least sum under each label of each node (nodes, most labels); infinite beyond its own."""
+        """After `run`: the least sum under each label (nodes, most labels); infinite for labels that a node lacks."""
         result = np.full((len(self.sizes), max(self.sizes, default=1)), np.inf)
         outside = {id(pool): np.zeros_like(pool) for pool in self.pools.values()}
         for step in reversed(self.steps):
@@ -168,7 +168,7 @@ class Elimination:
 
 
 def schedule(sizes: Sequence[int], scopes: Sequence[tuple[int, ...]], limit: float = LARGEST_TABLE) -> Elimination:
-    """An elimination of factors with these scopes. Every node needs a factor of its own (its unary table).
+    """An elimination of factors with these scopes. Every node needs a unary factor.
 
     Raises TooWide.
     """
@@ -187,7 +187,7 @@ def schedule(sizes: Sequence[int], scopes: Sequence[tuple[int, ...]], limit: flo
 
 @dataclass(slots=True, eq=False)
 class _Member:
-    """A node to be eliminated, its neighbours, and its tables: places of their axes, whether messages, and numbers."""
+    """A node to eliminate, its neighbours, and its tables: axis positions, whether they are messages, and indices."""
 
     node: int
     around: tuple[int, ...]
@@ -195,18 +195,18 @@ class _Member:
 
 
 class _Assembly:
-    """From rounds to steps: nodes of a round that look alike are one step."""
+    """Turns rounds into steps: nodes of a round with the same shape form one step."""
 
     def __init__(self, sizes: Sequence[int], scopes: list[tuple[int, ...]], rank: list[int]) -> None:
         self.sizes, self.scopes, self.rank = sizes, scopes, rank
-        # Tables that wait for their first node: (scope, number, whether a message).
+        # Tables by the first node of their scope: (scope, index, whether a message).
         self.waiting: list[list[tuple[tuple[int, ...], int, bool]]] = [[] for _ in sizes]
         for number, scope in enumerate(scopes):
             self.waiting[scope[0]].append((scope, number, False))
         self.used: dict[tuple[int, ...], int] = {}
 
     def build(self, rounds: list[list[int]]) -> Elimination:
-        """Lay all tables out, factors in the order in which they are used."""
+        """Lay out all tables, factors in order of use."""
         grouped = [self._groups(nodes) for nodes in rounds]
         starts = np.zeros(len(self.scopes), dtype=np.intp)
         end = entries = 0
@@ -242,7 +242,7 @@ class _Assembly:
             kept = {each for scope, _, _ in self.waiting[node] for each in scope} - {node}
             around = tuple(sorted(kept, key=self.rank.__getitem__))
             position = {each: index for index, each in enumerate((node, *around))}
-            # The widest first: what comes later is added to it.
+            # The widest table first: the others are added to it.
             entries = sorted(
                 ((tuple(position[each] for each in scope), message, row) for scope, row, message in self.waiting[node]),
                 key=lambda each: (-len(each[0]), each),
@@ -288,7 +288,7 @@ class _Assembly:
         return Input(pool, np.array(rows), axes, layout, None, message)
 
     def _way(self, groups: list[list[_Member]], begins: list[int]) -> Way:
-        """How the nodes of a round find their labels; neighbours and labels that a node has not are repeated."""
+        """How the nodes of a round find their labels; missing neighbours and labels are padded by repetition."""
         count = sum(map(len, groups))
         degree = max(len(group[0].around) for group in groups)
         longest = max(self.sizes[group[0].node] for group in groups)

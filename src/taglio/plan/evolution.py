@@ -1,10 +1,10 @@
-"""An evolutionary search for placements: pools of them, one after the other, improved by many small changes. No bound.
+"""Evolutionary search for placements: successive pools, improved by many small changes. Proves no bound.
 
-A change gives another device or precision to all that leads to a block, or all that comes of it, a branch, a run of
-blocks, or one block; takes such a part from another placement of the pool; or holds a component together where it could
-part; and what a block waits for may run sooner. All that comes of it is played block by block (replay.py), the best of
-that is simulated, and of that the best stays, no two of nearly the same value. A component and a crossing have to be
-worth it: what is predicted is off by more than their small gain.
+A change gives another device or precision to all ancestors or all descendants of a block, a branch, a run of blocks, or
+one block; copies such a part from another placement of the pool; or keeps a component whole where it could be split;
+and the ancestors of a block may run earlier. All changed placements are replayed block by block (replay.py), the best
+of them are simulated, and the best of those stay, no two with nearly the same value. Each component and crossing must
+gain a minimum, because smaller gains are below the accuracy of predictions.
 """
 
 import time
@@ -18,26 +18,26 @@ from taglio.plan.placements import Search
 from taglio.plan.problem import Copies, Wires
 from taglio.plan.replay import NEVER, Played, Replay, Timetable
 
-# Placements that stay, the relative difference that two of them have at least, and how many are tried at a time: so
-# many for each block, up to the most.
+# Placements kept in the pool, the least relative difference between two of them, and the batch size: per block, and
+# at most.
 POOL, _APART, _EACH, _BATCH = 30, 2e-3, 20, 400
-# Of what a request takes, so much has to be won by each component and each copy sent.
+# Share of the request's cost that each component and each copy sent must gain.
 _WORTH = 3e-4
-# How often a batch runs its blocks in a new order, and how often that is new in all, not in what one block waits for.
+# Probability that a batch uses a new block order, and that the order is entirely new, not only changed for one block.
 _NEW_ORDER, _ALL_NEW = 0.5, 0.3
-# Of a batch, so many are simulated.
+# Placements of a batch that are simulated.
 _SIMULATED = 8
-# Blocks in a run of blocks, in the mean; changes to one placement, at most.
+# Mean number of blocks in a run of blocks; most changes to one placement.
 _RUN, _CHANGES = 8.0, 3
-# Rounds of a pool that bring nothing, before it gives way to a new one; pools in a row that bring nothing, before there
-# are no more; and so many placements of each are offered.
+# Rounds without improvement before a pool is replaced, pools without improvement before the search ends, and placements
+# of each pool that are offered.
 _PATIENCE, _FRUITLESS, _OFFERED = 60, 4, 4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Tried:
-    """Of each placement: what it takes as the goal weighs it, infinite beyond a limit; the latency in that; stages of
-    all nodes; and how many components and copies there are."""
+    """By placement: cost as weighed by the goal, infinite beyond a limit; the latency included in it; stages of all
+    nodes; and the number of components and copies."""
 
     values: np.ndarray
     latency_s: np.ndarray
@@ -46,7 +46,7 @@ class _Tried:
 
 
 class Pool:
-    """The best placements so far of all models at once, as simulated."""
+    """The best placements so far of all models together, by simulation."""
 
     def __init__(
         self,
@@ -56,8 +56,8 @@ class Pool:
         price: float,
         seed: int = 0,
     ) -> None:
-        """`tables` are those of the models. Tensors travel as int8 where that is sooner by `price` seconds for all of a
-        bound on the error."""
+        """`tables` are those of the models. Tensors are sent as int8 if that saves `price` seconds per whole error
+        bound used."""
         self.search, self.goal = search, search.goal
         problem = self.problem = search.assembled.problem
         self.shares = search.shares
@@ -70,13 +70,13 @@ class Pool:
         self.labels = np.zeros((0, len(problem.nodes)), dtype=np.intp)
         self.held = np.zeros((0, len(problem.nodes)), dtype=bool)
         self.stages = self.labels
-        # Orders in which blocks may run, by model; and which one each placement has.
+        # Block orders, by model; and the order of each placement.
         self.known = [[list(range(len(nodes))) for nodes in self.models]]
         self.orders = np.zeros(0, dtype=np.intp)
         self.values = self.ranks = np.zeros(0)
 
     def add(self, labels: np.ndarray, held: np.ndarray | None = None, order: int = 0, most: int = _SIMULATED) -> None:
-        """Let the best of some placements (the first axis) into the pool, as far as they are among its best."""
+        """Add placements (the first axis) to the pool if they are among its best."""
         held = np.zeros(labels.shape, dtype=bool) if held is None else held
         tried = self._tried(labels, held, order)
         values, ranks = tried.values, tried.values * (1.0 + _WORTH * tried.handled)
@@ -110,8 +110,7 @@ class Pool:
         return round(float(np.log(max(value, 1e-12))) / _APART)
 
     def run(self, deadline: float, patience: int, *, good_enough: float) -> None:
-        """Change and choose until the deadline, until the best is good enough, or until nothing better has come for
-        `patience` rounds."""
+        """Evolve until the deadline, until the best is good enough, or until `patience` rounds bring no improvement."""
         stalled = 0
         while len(self.values) and time.perf_counter() < deadline and self.values.min() > good_enough:
             if stalled == patience:
@@ -168,7 +167,7 @@ class Pool:
         return _Tried(np.where(over, inf, value), latency, stages, handled)
 
     def plans(self) -> Iterator[tuple[list[int], Wires, tuple[int, ...]]]:
-        """Labels, copies and stages of the placements, the best first. Peaks of memory are not looked at."""
+        """Labels, copies and stages of the placements, best first. Peak memory is not checked."""
         for labels, stages in zip(self.labels, self.stages, strict=True):
             yield labels.tolist(), self._wires(labels), tuple(stages.tolist())
 
@@ -189,7 +188,7 @@ class Pool:
         ]
 
     def _changed(self, order: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
-        """Changed copies of what is in the pool, more of the better."""
+        """Changed copies of placements in the pool, better ones more often."""
         random, size = self.random, len(self.values)
         parents = self._better(min(_BATCH, _EACH * self.labels.shape[1]))
         labels, held = self.labels[parents], self.held[parents]
@@ -201,7 +200,7 @@ class Pool:
                     to = random.integers(len(self.problem.devices)) * self.forms + row[nodes] % self.forms
                 elif what < 0.65:  # in another precision
                     to = row[nodes] // self.forms * self.forms + random.integers(self.forms)
-                elif what < 0.85:  # as in another placement
+                elif what < 0.85:  # copied from another placement
                     other = random.integers(size)
                     to, hold[nodes] = self.labels[other, nodes], self.held[other, nodes]
                 else:
@@ -212,7 +211,7 @@ class Pool:
         return labels, held
 
     def _better(self, count: int) -> np.ndarray:
-        """Some of the pool by chance, more of the better."""
+        """A random sample of the pool, better placements more often."""
         odds = np.exp(-np.arange(len(self.values)) / (POOL / 3))
         result: np.ndarray = self.random.choice(len(odds), count, p=odds / odds.sum())
         return result
@@ -230,8 +229,8 @@ class Pool:
 
 
 def evolve(search: Search, tables: Sequence[Timetable], deadline: float, *, good_enough: float) -> None:
-    """Offer the search what small changes make of its best placement, and of all on one device: one pool after the
-    other, each until it brings nothing more, for what they come to differs by several percent."""
+    """Evolve the search's best placement and the placements on one device, and offer it the results. Pools run in turn,
+    each until it stops improving, because their results differ by several percent."""
     seed = fruitless = 0
     while search.value > good_enough and fruitless < _FRUITLESS and time.perf_counter() < deadline:
         pool, before, offered = _begun(search, tables, seed), search.value, 0
@@ -251,7 +250,7 @@ def _begun(search: Search, tables: Sequence[Timetable], seed: int) -> Pool:
     starts = [list(search.best.labels)]
     for device in range(len(problem.devices)):
         here = search.costs.label_device == device
-        # In the first form that is allowed there, elsewhere where none is.
+        # In the first form allowed there; on another device if there is none.
         starts.append(np.where(pool.allowed & here, 2, pool.allowed).argmax(axis=1).tolist())
     labels = np.unique(np.array(starts), axis=0)
     held = np.arange(2 * len(labels)) < len(labels)
@@ -260,9 +259,9 @@ def _begun(search: Search, tables: Sequence[Timetable], seed: int) -> Pool:
 
 
 def groups(table: Timetable) -> np.ndarray:
-    """Nodes that may move together, for every node of a model with itself: all that leads to it, all that comes of it,
-    all that comes of it alone, and all that leads to it alone; masks over the problem's nodes, each once, small ones
-    first."""
+    """Groups of nodes that may move together, for every node of a model: itself with all its ancestors, all its
+    descendants, the descendants reached only through it, or the ancestors that lead only to it. Distinct masks over the
+    problem's nodes, small ones first."""
     before = [[way.producer for way in ways] for ways in table.reads]
     masks = together(before, [bool(ways) for ways in table.answers])
     masks = masks[np.unique(np.packbits(masks[:, ::-1], axis=1), axis=0, return_index=True)[1]]
@@ -273,8 +272,8 @@ def groups(table: Timetable) -> np.ndarray:
 
 
 def together(before: Sequence[Sequence[int | None]], ends: Sequence[bool]) -> np.ndarray:
-    """The same for a graph: `before` are the nodes that each node reads from, None for an input, and `ends` says which
-    the caller reads."""
+    """The groups of a graph: `before` are the nodes that each node reads from, None for an input; `ends` marks nodes
+    that the caller reads."""
     after: list[list[int | None]] = [[None] if end else [] for end in ends]
     leads, comes_alone, leads_alone = (np.eye(len(before), dtype=bool) for _ in range(3))
     for node, sources in enumerate(before):
@@ -282,7 +281,7 @@ def together(before: Sequence[Sequence[int | None]], ends: Sequence[bool]) -> np
             if source is not None:
                 leads[node] |= leads[source]
                 after[source].append(node)
-    # Dominators: those of a node are what those of all nodes before it share.
+    # Dominators: a node's are those shared by all its predecessors, and itself.
     for table, order, next_to in (
         (comes_alone, range(len(before)), before),
         (leads_alone, reversed(range(len(before))), after),

@@ -1,4 +1,4 @@
-"""Answers about a plan, each found by planning again: what limits cost, the runner-up, what would be if."""
+"""Explain a plan by planning again: the cost of its limits, the runner-up, and what-if questions."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -11,15 +11,15 @@ from taglio.plan.place import Answer, place
 from taglio.plan.result import Plan
 from taglio.plan.workload import Objective, Workload
 
-# How much looser a limit is tried.
+# Factor by which a limit is loosened.
 _LOOSER = 1.5
-# A change of less than this share is none.
+# Relative changes below this are ignored.
 _WORTH = 2e-3
 
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """Another way, what it would give in the objective's unit (None: no plan), and the words for it."""
+    """An alternative, its value in the objective's unit (None: no plan), and a sentence about it."""
 
     name: str
     value: float | None
@@ -27,17 +27,17 @@ class Alternative:
     plans: tuple[Plan, ...] = ()
 
 
-# Workloads and a cluster, planned again; the answer has no measured error.
+# Plans workloads on a cluster again; the answer has no measured error.
 Again = Callable[[Sequence[Workload], Cluster], Answer]
 
 
 def again(objective: Objective, time_limit_s: float) -> Again:
-    """Plan in less time, for comparisons: each in the same way."""
+    """A planner with a shorter time limit, used alike for everything that is compared."""
     return lambda workloads, cluster: place(workloads, cluster, objective, time_limit_s=time_limit_s)
 
 
 def amount(objective: Objective, value: float) -> str:
-    """A value of the (last) objective in words."""
+    """A value of the (last) objective with its unit."""
     objective = objective.last
     if objective.kind == "throughput":
         return f"{1.0 / value:.4g} requests/s"
@@ -53,7 +53,7 @@ def limits_cost(
     plan_again: Again,
     loosen_error: Callable[[Workload, float], Workload],
 ) -> tuple[Alternative, ...]:
-    """What each limit costs that the plan would be better without, by planning with the limit half as loose again."""
+    """The limits that cost something, found by planning with each limit loosened by half."""
     base = plan_again(workloads, cluster)
     found = []
     for name, text, works, where in _loosened(workloads, cluster, loosen_error):
@@ -74,7 +74,7 @@ def limits_cost(
 def runner_up(
     workloads: Sequence[Workload], cluster: Cluster, objective: Objective, plan_again: Again, plans: Sequence[Plan]
 ) -> Alternative | None:
-    """The best plan that does without one of the devices in use; None where only the start device is."""
+    """The best plan without one of the devices in use; None if only the start device is used."""
     used = {place for plan in plans for place in plan.devices().values()} - {cluster.start}
     best: Alternative | None = None
     for name in sorted(used):
@@ -96,7 +96,8 @@ def what_if(
     objective: Objective,
     plan_again: Again,
 ) -> Alternative:
-    """The plan if `text` were so (cluster/changes.py), beside today's; `workloads` gives them for a changed cluster."""
+    """The plan under the change `text` (cluster/changes.py), compared with the current one; `workloads` returns the
+    workloads for a changed cluster."""
     base = plan_again(workloads(cluster), cluster)
     other = changed(cluster, text)
     try:
@@ -112,8 +113,8 @@ def what_if(
 def _loosened(
     workloads: Sequence[Workload], cluster: Cluster, loosen_error: Callable[[Workload, float], Workload]
 ) -> list[tuple[str, str, Sequence[Workload], Cluster]]:
-    """Each limit, what it is loosened to, and the case with it so. One that a plan leaves room in may still be why
-    the plan is no better: what would be better might not fit."""
+    """Each limit, its loosened value, and the case with it. Includes limits with room left: a better plan may need more
+    than that room."""
     found: list[tuple[str, str, Sequence[Workload], Cluster]] = []
     for index, work in enumerate(workloads):
         limits, name = work.limits, f" of {work.name}" if len(workloads) > 1 else ""

@@ -1,6 +1,6 @@
-"""A plan for one machine from its tables and limits: the problem of one place, solved, described and checked.
+"""Plan for one machine from its tables and limits: solve, describe and check the problem of one place.
 
-Does not measure; see search.py for the loop that does.
+Measures nothing; search.py is the loop that measures.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,12 +23,12 @@ from taglio.profile.result import Profile, predict
 from taglio.quantize.effective import effective
 from taglio.quantize.precision import Assignment, Precision
 
-# A gap that most plans reach in tenths of a second, and what they may take for it.
+# A gap that most plans reach in tenths of a second, and the time limit for reaching it.
 _FINE, _FINE_S = 1e-3, 2.0
 
 
 def pinned(graph: Graph, max_error: float | None, keep_float: Sequence[str], force_int8: Sequence[str]) -> Limits:
-    """Limits from name patterns. Raises BadOption for one that matches nothing or contradicts another."""
+    """Limits from name patterns. Raises BadOption for a pattern that matches nothing or contradicts another."""
     names = match(graph, force_int8)
     computing = tuple(name for name in names if not graph.block(name).movement)
     limits = Limits(max_error, match(graph, keep_float), computing or names)
@@ -37,7 +37,7 @@ def pinned(graph: Graph, max_error: float | None, keep_float: Sequence[str], for
 
 
 def refuse_contradictions(graph: Graph, limits: Limits) -> None:
-    """Raise BadOption for pins that contradict each other or a block."""
+    """Raise BadOption for pins that contradict each other or that a block cannot keep."""
     both = set(limits.float_blocks) & set(limits.int8_blocks)
     if both:
         raise BadOption(f"block {min(both)} is held in float and in int8: drop one of the two pins")
@@ -49,8 +49,8 @@ def refuse_contradictions(graph: Graph, limits: Limits) -> None:
 
 
 def noise_limits(error: ErrorModel, bound: float, slack: float) -> dict[str, float]:
-    """Largest noise sum per output for an error bound. `slack` multiplies the bound: 1 keeps the model's upper end
-    under it, more trusts measurement over the model."""
+    """Largest noise sum per output for an error bound. `slack` multiplies the bound: at 1 the upper end of the
+    prediction stays within it, above 1 the search relies on measuring instead."""
     target = error.noise_target(bound) * slack
     return {output.output: output.noise_limit(target) for output in error.outputs}
 
@@ -65,8 +65,8 @@ def make_plan(
     gap: float = GAP,
     time_limit_s: float = 60.0,
 ) -> Plan:
-    """The fastest plan for one machine under `limits`, proven within `gap` (or less, where that takes little), checked
-    independently. Its status may be "infeasible" when pins force error."""
+    """The fastest plan for one machine under `limits`, proven within `gap` (or less if that is quick), checked
+    independently. Its status is "infeasible" if pins force an error above the limit."""
     refuse_contradictions(graph, limits)
     bounds: Mapping[str, float] = {}
     if limits.max_error is not None and error is not None:
@@ -101,7 +101,7 @@ def describe(
     gap: float = 0.0,
     notes: Sequence[str] = (),
 ) -> Plan:
-    """A plan from an assignment: what ONNX Runtime will make of it, with predictions and intervals."""
+    """A plan from an assignment, as ONNX Runtime will run it, with predictions and intervals."""
     whole = next(precision for precision in profile.precisions if precision.form == "whole")
     final = effective(graph, assignment, whole)
     guess = error.predict(graph, final) if error is not None else float("nan")

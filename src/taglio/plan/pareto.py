@@ -1,10 +1,9 @@
-"""Fronts of two aims: latency against error, energy or throughput. Every point is a whole plan of each model; measures
-nothing.
+"""Pareto fronts of latency against error, energy or throughput. Every point is a full plan per model. Measures nothing.
 
-Of several models the latency is the mean of their mix of requests, and so are the joules; throughput is requests a
-second of the mix. Where energy or error is bounded, it is for all models by the same factor on the least that each can
-have, or on each one's own error bound; the error of a point is the first model's bound times the greatest share that a
-model uses of its own.
+For several models, latency and joules are means over their mix of requests, and throughput is requests per second of
+the mix. A bound on energy is the same factor on each model's least energy, a bound on error the same factor on each
+model's error bound; the error of a point is the first model's bound times the largest share that any model uses of its
+own.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,8 +25,8 @@ AXES: tuple[Axis, ...] = ("error", "energy", "throughput")
 
 @dataclass(frozen=True, slots=True)
 class FrontPoint:
-    """A plan no other beats in both: seconds of a request, and the other aim's predicted error, joules or requests a
-    second. `bound` is the limit under which it was planned. `others` are the plans of all models but the first."""
+    """A plan that no other beats in both aims: seconds per request, and predicted error, joules or requests per second.
+    `bound` is the limit under which it was planned. `others` are the plans of all models after the first."""
 
     latency_s: float
     other: float
@@ -39,7 +38,7 @@ class FrontPoint:
 
 @dataclass(frozen=True, slots=True)
 class Front:
-    """Points by latency; `tried` counts the plans made, `infeasible` the limits under which there was none."""
+    """Points sorted by latency; `tried` counts the plans made, `infeasible` the limits that no plan kept."""
 
     axis: Axis
     points: tuple[FrontPoint, ...]
@@ -47,10 +46,10 @@ class Front:
     infeasible: int
 
 
-# Plan workloads by an objective.
+# Plans workloads for an objective.
 Planner = Callable[[Sequence[Workload], Objective], Answer]
 _LATENCY = parse_objective("latency")
-# The error bound where none is given.
+# The error bound if none is given.
 _ERROR = 0.01
 
 
@@ -63,9 +62,10 @@ def front(
     points: int = 8,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Front:
-    """The front of one model, or of several on the same devices. `with_error` gives a workload another error bound.
+    """The front of one model, or of several on the same devices. `with_error` changes a workload's error bound.
 
-    The ends are the best by each aim alone; between them the other aim is bounded at even steps and latency bettered.
+    The end points are the best plans by each aim alone; between them the other aim is bounded at even steps and latency
+    is minimised.
     """
     found: list[FrontPoint] = []
     missing = 0
@@ -88,7 +88,7 @@ def _bounds(
     points: int,
     found: list[FrontPoint],
 ) -> list[tuple[float, list[Workload]]]:
-    """Limits on the other aim, each with the workloads that have it; the plans at the ends are put into `found`."""
+    """Limits on the other aim, each with the workloads under it; adds the end points' plans to `found`."""
     if axis == "error":
         factors = [2.0 ** (step - points + 2) for step in range(points)]
         return [
@@ -158,7 +158,7 @@ def _value(axis: Axis, works: Sequence[Workload], answer: Answer) -> float:
 
 
 def _undominated(axis: Axis, points: Sequence[FrontPoint]) -> tuple[FrontPoint, ...]:
-    """Those that no other beats in both aims, by latency."""
+    """The points that no other beats in both aims, sorted by latency."""
     sign = -1.0 if axis == "throughput" else 1.0
     kept: list[FrontPoint] = []
     for point in sorted(points, key=lambda each: (each.latency_s, sign * each.other)):

@@ -1,4 +1,4 @@
-"""Place models on a cluster: objective and limits in, checked plans out. Measures nothing."""
+"""Place models on a cluster: from an objective and limits to checked plans. Measures nothing."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -23,25 +23,26 @@ from taglio.plan.throughput import fastest_stream, totals_of
 from taglio.plan.workload import Objective, Workload
 
 GAP = 5e-3
-# What a later objective may give up of an earlier one, so that rounding does not forbid all but one plan.
+# Relative loss of an earlier objective allowed to a later one, so that rounding does not forbid all but one plan.
 _GIVE = 1e-3
 _ROUNDS = 6
 _TOO_CLOSE = (
-    "no plan was found that keeps the limits on energy and rate with what components take beyond their blocks: "
+    "no plan was found that keeps the limits on energy and rate once the overhead of components is counted: "
     "loosen one of these limits a little"
 )
-# Of the time for a shortest critical path, what the plan of the least sum gets, where the search begins.
+# Share of the time for a critical path that is spent on the plan with the least sum, where the search starts.
 _STARTING_SHARE = 0.15
-# So much of what is wanted may be used, but for rounding.
+# Usage of a limit that still counts as kept, because of rounding.
+# Usage of a limit that still counts as kept, because of rounding.
 _FULL = 1.0 + 1e-6
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Answer:
-    """A plan for each model, what they were made from, and the value of the objective with its proven bound.
+    """A plan for each model, the problem they come from, and the objective's value with its proven bound.
 
-    Of several objectives it is the last one's. But for latency it is that of blocks and messages alone: what components
-    cost beyond their blocks is known once they are parted.
+    With several objectives the value is the last one's. Except for latency it covers blocks and messages only: the
+    overhead of components is known once the components are.
     """
 
     plans: tuple[Plan, ...]
@@ -52,11 +53,11 @@ class Answer:
 
     @property
     def gap(self) -> float:
-        """Proven relative distance from the best."""
+        """Proven relative distance from the optimum."""
         return max(0.0, self.value - self.bound) / max(abs(self.value), 1e-12)
 
     def moves(self) -> tuple[int, float]:
-        """How many blocks are not as they ran, and what of the value is for moving them."""
+        """How many blocks differ from the running plans, and the part of the value that is for moving them."""
         extra = self.assembled.problem.extra
         if extra is None:
             return 0, 0.0
@@ -64,17 +65,17 @@ class Answer:
         return int((costs > 0.0).sum()), float(costs.sum())
 
     def loads(self) -> dict[str, float]:
-        """Share of the time that each device and link is busy with the requests of models of which a rate is given."""
+        """Busy share of each device and link, from the models with a request rate."""
         return loads(self.assembled, self.totals, [each.rate_per_s or 0.0 for each in self.assembled.workloads])
 
     def fingerprint(self) -> str:
-        """Those of all its plans."""
+        """The fingerprints of all plans, joined by spaces."""
         return " ".join(plan.fingerprint() for plan in self.plans)
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """Plans that are running, and what moving one block or changing its precision costs, in units of the objective."""
+    """Running plans, and the cost of moving one block or changing its precision, in units of the objective."""
 
     plans: tuple[Plan, ...]
     switching_cost: float
@@ -90,17 +91,16 @@ def place(
     time_limit_s: float = 20.0,
 ) -> Answer:
     """The best plans found within `gap` or `time_limit_s`, checked. Raises Infeasible with the smallest set of limits
-    that contradict each other, or where none was found that keeps limits on energy or rates with what components cost
-    beyond their blocks."""
+    that contradict each other, or if no plan was found that keeps limits on energy or rates including the overhead of
+    components."""
     wanted = {each.name: each.upper for each in resources(workloads, cluster, objective.goal)}
     uppers = dict(wanted)
     for number in range(_ROUNDS):
         found = _place(workloads, cluster, objective, running, gap, time_limit_s, uppers)
         if found is None:
             raise Infeasible(_why(workloads, cluster) if number == 0 else _TOO_CLOSE)
-        # What components cost beyond their blocks is known once they are: limits, which are on blocks, are tightened.
-        # The first time by hardly more than needed, since plans that take more for their blocks may have fewer
-        # components, and each time by more.
+        # The overhead of components is known only for a finished plan, so the limits on blocks are tightened: at first
+        # by hardly more than needed, since plans that spend more on blocks may have fewer components, then by more.
         beyond, kept = beyond_blocks(found.assembled, found.totals), True
         for each, blocks, more in zip(found.assembled.problem.resources, found.totals.resources, beyond, strict=True):
             if each.kind != LATENCY and blocks + more > wanted.get(each.name, inf) * _FULL:
@@ -138,7 +138,7 @@ def _place(
         answer = _better(answer, objective, later, gap, time_limit_s)
     if answer is None:
         return None
-    # What any request takes of the start device is part of its latency, and no choice changes it.
+    # The start device's fixed cost per request is part of the latency; no choice changes it.
     more = objective.last.goal.latency * cluster.device(cluster.start).request_s if objective.last.simulated else 0.0
     answer = replace(answer, value=float(answer.value) + more, bound=float(answer.bound) + more)
     status: Status = "optimal" if answer.gap <= gap else "time limit"
@@ -149,7 +149,7 @@ def _place(
 def _one(
     assembled: Assembled, objective: Objective, start: list[int] | None, gap: float, time_limit_s: float
 ) -> Answer | None:
-    """The best by one objective; no plans are written yet."""
+    """The best answer by one objective, without its plans."""
     if objective.kind == "throughput":
         streams = fastest_stream(assembled, start, gap, time_limit_s)
         return None if streams is None else Answer((), assembled, *streams)
@@ -160,14 +160,14 @@ def _one(
             return Answer((), assembled, totals, totals.objective, placed.bound)
         if not any(isfinite(each.limits.max_latency_s or inf) for each in assembled.workloads):
             return None
-        # Within the latency limit by its critical path, though not by its seconds added up.
+        # It may keep the latency limit by its critical path even if its summed seconds do not.
         shortest = _one(assembled, Objective(), start, gap, time_limit_s)
         if shortest is None:
             return None
         free = solve(_free(assembled).problem, gap=gap, time_limit_s=time_limit_s)
         value = evaluate(assembled.problem, shortest.totals.labels, shortest.totals.wires).objective
         return replace(shortest, value=value, bound=free.bound)
-    # Seconds added up are no bound on the critical path: only the search for it has one, and checks its limits.
+    # The sum of seconds does not bound the critical path: only `shorten` has such a bound and checks latency limits.
     free_of, begun = _free(assembled), time.perf_counter()
     placed = solve(free_of.problem, gap=gap, time_limit_s=_STARTING_SHARE * time_limit_s, incumbent=start)
     totals = totals_of(free_of.problem, placed)
@@ -183,7 +183,7 @@ def _one(
 
 
 def _better(answer: Answer, first: Objective, later: Objective, gap: float, time_limit_s: float) -> Answer | None:
-    """Of the plans that give up nothing of `first`, the best by `later`; the one there is where none is better."""
+    """The best answer by `later` among those that lose nothing of `first`; `answer` itself if none is better."""
     assembled, room = answer.assembled, 1.0 + _GIVE
     held = list(assembled.problem.resources)
     if first.kind == "throughput":
@@ -210,13 +210,13 @@ def _better(answer: Answer, first: Objective, later: Objective, gap: float, time
 
 
 def _free(assembled: Assembled) -> Assembled:
-    """The same without limits on latency."""
+    """The problem without limits on latency."""
     kept = tuple(replace(each, upper=inf) if each.kind == LATENCY else each for each in assembled.problem.resources)
     return replace(assembled, problem=replace(assembled.problem, resources=kept))
 
 
 def _labels(assembled: Assembled, plans: Sequence[Plan]) -> list[int] | None:
-    """Labels of running plans; None where the cluster has lost a device of theirs."""
+    """Labels of running plans; None if one of their devices is no longer in the cluster."""
     names = {device.name for device in assembled.cluster.devices}
     labels: list[int] = []
     for model, plan in enumerate(plans):
@@ -227,14 +227,14 @@ def _labels(assembled: Assembled, plans: Sequence[Plan]) -> list[int] | None:
     return labels
 
 
-# A limit that can be dropped: what it is called, and the workloads and cluster without it.
+# A limit that can be dropped: its description, and a function that removes it from the workloads and cluster.
 _Case = tuple[Sequence[Workload], Cluster]
 _Drop = tuple[str, Callable[[_Case], _Case]]
 
 
 def conflict(workloads: Sequence[Workload], cluster: Cluster, time_limit_s: float = 20.0) -> tuple[str, ...]:
-    """The smallest set of limits that contradict each other: without any one of them there would be a plan. Empty
-    where it was not found in time."""
+    """The smallest set of limits that contradict each other: without any one of them there would be a plan. Empty if
+    it was not found in time."""
     deadline = time.perf_counter() + time_limit_s
     drops = _drops(workloads, cluster)
 
@@ -257,7 +257,7 @@ def conflict(workloads: Sequence[Workload], cluster: Cluster, time_limit_s: floa
             if not possible(kept):
                 return tuple(name for name, _ in kept)
     kept_all = list(drops)
-    for drop in drops:  # what can be dropped and still leaves a contradiction is no part of it
+    for drop in drops:  # not part of the conflict if the others still contradict without it
         fewer = [each for each in kept_all if each is not drop]
         if time.perf_counter() > deadline:
             return ()
@@ -296,9 +296,9 @@ def _drops(workloads: Sequence[Workload], cluster: Cluster) -> list[_Drop]:
             text = f"the energy cap of {device.energy_cap_joules:g} J on {device.name}"
             found.append((text, _of_device(device.name, energy_cap_joules=inf)))
         if device.never:
-            found.append((f"what {device.name} may never run", _of_device(device.name, never=())))
+            found.append((f"the `never` list of {device.name}", _of_device(device.name, never=())))
         if not device.int8:
-            found.append((f"that {device.name} may not run int8", _of_device(device.name, int8=True)))
+            found.append((f"the ban on int8 on {device.name}", _of_device(device.name, int8=True)))
     return found
 
 

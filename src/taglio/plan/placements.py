@@ -1,7 +1,7 @@
-"""Placements by simulation: what a request takes, the best one found, and its components parted into stages.
+"""Compare placements by simulation, keep the best and split its components into stages. Proves nothing, moves no block.
 
-A component is parted where something that it writes could leave before the rest has run, or the rest could run before
-something arrives. Proves nothing; moves no block.
+A component is split if some of its outputs could leave before the rest has run, or the rest could run before some input
+arrives.
 """
 
 import time
@@ -18,13 +18,13 @@ from taglio.plan.schedule import Scheduler
 from taglio.plan.simulate import Pipeline, Transfer, simulate
 from taglio.plan.workload import Goal
 
-# A component is parted where that shortens the request by so much of it, in placements that take up to so many times
-# what the best takes.
+# Relative gain for which a component is split, and the largest cost, relative to the best placement's, at which
+# splitting is tried.
 _WORTHWHILE, _PARTED_UP_TO = 0.01, 1.3
 
 
 class Search:
-    """The best placement by simulation, as a goal weighs it; nothing is parted any more after `deadline`."""
+    """Keeps the best placement by simulation, as weighed by a goal; stops splitting components at `deadline`."""
 
     def __init__(self, assembled: Assembled, goal: Goal, deadline: float = inf) -> None:
         self.assembled, self.goal, self.deadline = assembled, goal, deadline
@@ -33,15 +33,14 @@ class Search:
         self.shares = request_shares(assembled.workloads)
         self.schedulers = [Scheduler(assembled, model) for model in range(len(assembled.workloads))]
         self.energy = [i for i, r in enumerate(problem.resources) if r.kind == ENERGY]
-        # Of limits that components' overheads count against, what may be used: more where the first placement does.
+        # Allowed usage of the limits that component overheads count towards: more if the first placement exceeds it.
         self.limited = [i for i, r in enumerate(problem.resources) if r.upper < inf and r.kind != LATENCY]
         self.uppers = np.array([problem.resources[i].upper for i in self.limited])
         self.best: Totals | None = None
         self.value, self.tried = inf, 0
 
     def worth(self, totals: Totals) -> float:
-        """What a placement takes by simulation, as the goal weighs it: its latency, joules, and what changing a running
-        plan costs."""
+        """Cost of a simulated placement as weighed by the goal: latency, joules, and changes to a running plan."""
         value = self.goal.latency * float(self.shares @ self.simulated(totals.labels, totals.wires, totals.stages))
         value += sum(self.problem.resources[i].weight * float(totals.resources[i]) for i in self.energy)
         if self.problem.extra is not None:
@@ -52,18 +51,17 @@ class Search:
     def simulated(
         self, labels: Sequence[int] | np.ndarray, wires: Wires | np.ndarray, stages: Sequence[int] | np.ndarray = ()
     ) -> np.ndarray:
-        """Seconds of a request of each model, alone."""
+        """Simulated seconds of a single request of each model."""
         return np.array([simulate([each.schedule(labels, wires, stages)]).end_s for each in self.schedulers])
 
     def kept(self, totals: Totals) -> bool:
-        """Whether a placement is within the limits, but for those on latency: they are held against the simulated one,
-        so that a broken sum of seconds is none."""
+        """Whether a placement keeps all limits except those on latency, which apply to the simulated latency rather
+        than to the sum of seconds."""
         latencies = {each.name for each in self.problem.resources if each.kind == LATENCY}
         return latencies.issuperset(totals.broken) and self._roomy(totals)
 
     def _roomy(self, totals: Totals) -> bool:
-        """Whether there is room for the overheads of its components as well, or as little as the first placement
-        had."""
+        """Whether there is room for the overheads of its components, or at least as much as in the first placement."""
         if not self.limited:
             return True
         amounts = (totals.resources + beyond_blocks(self.assembled, totals, self.schedulers))[self.limited]
@@ -72,7 +70,7 @@ class Search:
         return bool((amounts <= self.uppers * (1.0 + 1e-9)).all())
 
     def offer(self, totals: Totals) -> None:
-        """Keep a placement if it is within the limits and, parted, the best so far."""
+        """Keep a placement if it is within the limits and, once split, the best so far."""
         self.tried += 1
         if self.kept(totals) and (value := self.worth(totals)) <= _PARTED_UP_TO * self.value:
             totals, value = self._parted(totals, value)
@@ -80,7 +78,7 @@ class Search:
                 self.best, self.value = totals, value
 
     def _parted(self, totals: Totals, value: float) -> tuple[Totals, float]:
-        """With components parted, each time the one that shortens the request most, as long as that is worthwhile."""
+        """The placement with components split, one at a time by largest gain, while that is worthwhile."""
         again = True
         while again:
             again = False
@@ -101,7 +99,7 @@ class Search:
 
 
 def beyond_blocks(assembled: Assembled, totals: Totals, schedulers: Sequence[Scheduler] = ()) -> np.ndarray:
-    """What the overheads of a placement's components add to each resource of a problem."""
+    """Overhead of a placement's components, by resource of the problem."""
     devices, result = assembled.problem.devices, np.zeros(len(assembled.problem.resources))
     for model in range(len(assembled.workloads)):
         scheduler, busy = schedulers[model] if schedulers else Scheduler(assembled, model), np.zeros(len(devices))
@@ -113,8 +111,8 @@ def beyond_blocks(assembled: Assembled, totals: Totals, schedulers: Sequence[Sch
 
 
 def _late(scheduler: Scheduler, pipeline: Pipeline, sent: Transfer) -> list[tuple[int, ...]]:
-    """Nodes of a component that may run after the rest of it: of the one that sends a value away, those that the value
-    does not need, and of each that takes it, those that need it."""
+    """Groups of nodes that may run after the rest of their component: in the component that sends a value, the nodes
+    that the value does not depend on; in each component that receives it, the nodes that depend on it."""
     if sent.link[0] == sent.link[1]:
         return []
     first, values, found = scheduler.nodes.start, scheduler.problem.values, []

@@ -1,21 +1,21 @@
 """The planning problem as numbers: nodes, values between them, devices, resources, limits. Solves nothing.
 
-A label of a node is a device and a form; label index = device · forms + form. What depends on a label comes as an array
-over (node, device, form). Nodes stand in execution order, which is topological. Everything that adds up is a sum of
+A node's label is a device and a form; label index = device · forms + form. Whatever depends on a label is an array over
+(node, device, form). Nodes are in execution order, which is topological. Every additive quantity is a sum of
 
     seconds busy on a device (computing, quantising, dequantising),  copies sent over a link and their bytes,  noise,
 
-so a resource (the latency sum, joules, the busy time of a link) is a linear form of those, and the objective and the
-limits are linear in the resources. What each value costs between given labels:
+so a resource (the latency sum, joules, the busy time of a link) is linear in those, and the objective and the limits
+are linear in the resources. The cost of a value between given labels:
 
-* int8 producer: every float reader dequantises for itself, wherever it is; one int8 copy goes to each other device
+* int8 producer: every float reader dequantises for itself, on any device; one int8 copy goes to each other device
   that has a reader.
 * float producer: each other device with readers gets a float copy, an int8 copy, or both (`Copies`). The int8 copy is
-  quantised once on the producer's device, for all destinations and for the int8 readers there. An int8 reader
-  elsewhere reads the int8 copy, or a device that got only a float copy quantises once for all its int8 readers. A
-  float reader where only an int8 copy came dequantises for itself ("wire only"; where the problem allows it).
-* changes of type may cost less than nothing; a value is quantised only where somebody reads its int8 copy, and both
-  copies are sent only where a device has readers of both kinds.
+  quantised once on the producer's device, for all destinations and for the int8 readers there. An int8 reader on
+  another device reads the int8 copy, or a device that got only a float copy quantises once for all its int8 readers. A
+  float reader that gets only an int8 copy dequantises for itself ("wire only", if the problem allows it).
+* changes of type may have a negative cost; a value is quantised only if something reads its int8 copy, and both copies
+  are sent only to a device with readers of both kinds.
 * noise: an int8 reader of a float value adds the edge's noise, a wire-only float reader its wire noise.
 """
 
@@ -33,7 +33,7 @@ SOURCE = -1
 
 
 class Kind(IntEnum):
-    """How a tensor is held: in float, in float behind an int8 anchor (another layout to quantise from), in int8."""
+    """How a tensor is stored: float, float behind an int8 anchor (quantised from another layout), or int8."""
 
     FLOAT = 0
     ANCHOR = 1
@@ -41,7 +41,7 @@ class Kind(IntEnum):
 
 
 class Copies(IntFlag):
-    """What a device gets of a value that another device wrote."""
+    """The copies of a value that a device gets from the device that wrote it."""
 
     FLOAT = 1
     INT8 = 2
@@ -49,7 +49,7 @@ class Copies(IntFlag):
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """A way to compute or carry a block: the kind it wants its inputs in and the kind it writes."""
+    """How a block computes or carries values: the kind it reads and the kind it writes."""
 
     name: str
     reads: Kind
@@ -61,12 +61,11 @@ LATENCY, ENERGY = "latency", "energy"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Resource:
-    """Something that adds up: per second busy on each device, per copy sent and per byte over each link.
+    """An additive quantity: per busy second on each device, per copy sent and per byte over each link.
 
-    `device` has shape (devices), `link` and `byte` (from, to), with zero diagonals. `models` multiplies what each
-    model adds (its request rate, or 0 where another model's bound is meant). The objective counts the resource
-    `weight` times; its sum may not exceed `upper`. `kind` is LATENCY or ENERGY of what a request of a model takes in
-    all, "" of any other.
+    `device` has shape (devices), `link` and `byte` (from, to), with zero diagonals. `models` multiplies each model's
+    contribution (its request rate, or 0 if the bound is another model's). The objective counts the resource `weight`
+    times; its sum may not exceed `upper`. `kind` is LATENCY or ENERGY for the total of a model's request, otherwise "".
     """
 
     name: str
@@ -96,7 +95,7 @@ class Values:
 
     `producer` is SOURCE for a model input and a reader CALLER for the model's caller: both hold float on the device
     `home` of that value. `quantize_s` (value, kind of float, device), `dequantize_s` (value, device), bytes by value.
-    A strict edge's reader must read exactly the kind that the producer writes (a movement block carries it on).
+    The reader of a strict edge must read the kind that the producer writes (a movement block keeps it).
     """
 
     names: tuple[str, ...]
@@ -121,7 +120,7 @@ class Values:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Implication:
-    """`node` may not take a label of `labels` while every neighbour takes one of its own set; masks over labels."""
+    """`node` may not take a label in `labels` if every neighbour's label is in that neighbour's set (label masks)."""
 
     node: int
     labels: np.ndarray
@@ -130,8 +129,8 @@ class Implication:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Memory:
-    """Bytes per device; weights (node, form); `peak` says whether live activations count beside the weights. `of` is
-    the device whose memory each device uses, where some share one: its capacity holds, and it is charged."""
+    """Bytes per device; weights (node, form); `peak` tells whether live activations count in addition to weights. `of`
+    is the device whose memory each device uses: if several share one, its capacity is charged and applies."""
 
     capacity: Floats
     weights: Floats
@@ -139,7 +138,7 @@ class Memory:
     of: np.ndarray | None = None
 
     def used(self) -> np.ndarray:
-        """Whether each device (row) uses the memory of each (column)."""
+        """Mask (device, device): whether the row's device uses the memory of the column's."""
         every = np.arange(len(self.capacity))
         result: np.ndarray = (every if self.of is None else self.of)[:, None] == every
         return result
@@ -149,8 +148,8 @@ class Memory:
 class Problem:
     """Choose a label for every node and the copies of every value: least weighted sum of resources within limits.
 
-    `seconds` and `allowed` have shape (node, device, form); `extra` is added to the objective as it stands (a
-    switching cost). `model` is each node's model.
+    `seconds` and `allowed` have shape (node, device, form); `extra` is added to the objective directly (a switching
+    cost). `model` is each node's model.
     """
 
     devices: tuple[str, ...]
@@ -182,7 +181,7 @@ class Problem:
         return divmod(label, len(self.forms))
 
     def check(self) -> None:
-        """Raise BadOption for negative costs, unsorted nodes, or a node that may take no label."""
+        """Raise BadOption for negative costs, unsorted nodes, or a node without an allowed label."""
         values = self.values
         amounts = [("float_bytes", values.float_bytes), ("int8_bytes", values.int8_bytes)]
         for each in self.resources:
@@ -191,7 +190,7 @@ class Problem:
             amounts += [(f"{bound.name}.{name}", getattr(bound, name)) for name in ("own", "edge", "wire")]
         if self.memory is not None:
             amounts += [("capacity", self.memory.capacity), ("weights", self.memory.weights)]
-        # A change of type may save its neighbours more time than it takes.
+        # Seconds may be negative: a change of type may save its neighbours more time than it takes.
         signed = (("seconds", self.seconds), ("quantize_s", values.quantize_s), ("dequantize_s", values.dequantize_s))
         for name, array in signed:
             if not np.isfinite(array).all():
@@ -208,16 +207,16 @@ class Problem:
             raise BadOption(f"node {self.nodes[int(node)]} has no allowed label: loosen its pins")
 
 
-# Copies that each other device gets of each value: wires[value][device].
+# Copies of each value that go to each other device: wires[value][device].
 Wires = tuple[Mapping[int, Copies], ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Totals:
-    """What a labelling costs: the objective, each resource, each noise sum, weight and peak bytes per device.
+    """The cost of a labelling: the objective, each resource, each noise sum, weight and peak bytes per device.
 
-    `broken` names every limit that does not hold, and pairs and implications that are forbidden. `stages` are those of
-    its device that nodes run in (schedule.py), none where all run in the first; they cost nothing in here.
+    `broken` names every broken limit, strict edge and implication. `stages` are each node's stage on its device
+    (schedule.py), empty if all run in the first; stages add no cost here.
     """
 
     labels: tuple[int, ...]
@@ -232,14 +231,14 @@ class Totals:
 
 
 def switching(problem: Problem, labels: Sequence[int], costs: Floats) -> Floats:
-    """An `extra` that adds costs[node] to every label other than the running plan's."""
+    """An `extra` that adds costs[node] to every label other than the running plan's `labels`."""
     extra = np.repeat(np.asarray(costs, dtype=float)[:, None], problem.labels, axis=1)
     extra[np.arange(len(problem.nodes)), np.asarray(labels)] = 0.0
     return extra.reshape(problem.seconds.shape)
 
 
 def surrounded(problem: Problem, labels: np.ndarray) -> list[int]:
-    """Nodes whose label their neighbours' forbid."""
+    """Nodes whose label is forbidden by their neighbours' labels."""
     return [
         each.node
         for each in problem.implications

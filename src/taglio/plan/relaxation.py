@@ -1,6 +1,6 @@
-"""A priced problem as factors over the labels still alive, solved by elimination: one call of the Lagrangian.
+"""A priced problem as factors over the labels still alive, solved by elimination: one evaluation of the Lagrangian.
 
-Its least sum is a lower bound at any prices; where no value had to be split it is the least priced cost itself.
+Its least sum is a lower bound at any prices; if no value had to be split, it is the least priced cost itself.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from taglio.plan.problem import CALLER, SOURCE, Kind
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Parts:
-    """Values cut into parts: `value` and `share` by part, `edges` (part, slot) with −1 beyond the part's own."""
+    """Values split into parts: `value` and `share` by part, `edges` (part, slot), −1 in unused slots."""
 
     value: np.ndarray
     edges: np.ndarray
@@ -30,14 +30,14 @@ class Parts:
 
 
 def split(costs: Costs, arity: int, chosen: np.ndarray) -> Parts:
-    """The `chosen` values in parts of at most `arity` edges."""
+    """Split the `chosen` values into parts of at most `arity` edges."""
     start = costs.problem.values.start
     fan_out = np.diff(start)
     pieces = np.zeros(len(fan_out), dtype=np.intp)
     pieces[chosen] = -(-fan_out[chosen] // arity)
     value = np.repeat(np.arange(len(fan_out)), pieces)
     nth = np.arange(len(value)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
-    # Parts of a value are as even as can be: six edges are two threes, four are two twos.
+    # Parts of a value are as even as possible: six edges become 3 + 3, four become 2 + 2.
     size = -(-fan_out[value] // pieces[value])
     first = start[value] + nth * size
     count = np.minimum(size, start[value + 1] - first)
@@ -49,8 +49,8 @@ def split(costs: Costs, arity: int, chosen: np.ndarray) -> Parts:
 
 
 class States(NamedTuple):
-    """What each cell stands for: the number of its part among those of the tables, the kind that the part's producer
-    writes in and where, and by slot (arity, cells) where its readers are and whether they read int8."""
+    """The meaning of each cell: its part's index in the tables, the kind that the part's producer writes, its device, and
+    by slot (arity, cells) the readers' devices and whether they read int8."""
 
     part: np.ndarray
     kind: np.ndarray
@@ -60,11 +60,11 @@ class States(NamedTuple):
 
 
 class Tables:
-    """Costs of cells of the `chosen` parts, which all have as many edges; cells of values written in int8 come last.
+    """Costs of cells of the `chosen` parts, all with the same number of edges; cells of int8 values are last.
 
-    Readers that share a device are served together: what they cost hangs on their devices, the producer's and which of
-    them read int8, and many cells have such a group in common. Prices of noise change from call to call, those of the
-    resources seldom: what hangs on the latter alone is kept.
+    Readers on one device are served together: their cost depends on their device, the producer's and which of them read
+    int8, and many cells share such a group. Prices of noise change from call to call, those of resources rarely:
+    results that depend only on the latter are cached.
     """
 
     def __init__(self, costs: Costs, parts: Parts, chosen: np.ndarray, states: States) -> None:
@@ -75,8 +75,8 @@ class Tables:
         self.settled_at: np.ndarray | None = None
 
     def _group(self, edges: np.ndarray) -> None:
-        """Number the groups of readers that are met, by part, devices and members: `groups` (arity, cells) has the
-        number of a group at its first slot, and at others that of nothing, which comes last."""
+        """Number the groups of readers that occur, by part, devices and members: `groups` (arity, cells) holds the number
+        of a group at its first slot, and the last number, that of the empty group, at other slots."""
         states, devices = self.states, self.costs.devices
         arity, count = states.target.shape
         patterns, none = 3**arity, len(self.costs.readers)
@@ -103,17 +103,17 @@ class Tables:
         self.noisy = np.where(member == 2, edges[:, self.part], none)
 
     def at(self, priced: Priced) -> np.ndarray:
-        """The costs at these prices, by cell."""
+        """Costs by cell at these prices."""
         if priced.send_float is not self.settled_at:
             self._settle(priced)
         if self.costs.problem.wire_only:
             wired = np.append(priced.wire, 0.0).take(self.wired).sum(axis=0)
         else:
             wired = BIG * self.reading
-        # What int8 readers add wherever they are, in every float state of the producer.
+        # Costs of int8 readers on any device, in every float state of the producer.
         noise = np.append(priced.edge, 0.0).take(self.noisy).sum(axis=0)
-        # Without an int8 copy made on the producer's device, and with one, of which each other device takes what is
-        # cheapest: summed up over the groups at once, as the two parts of complex numbers.
+        # Without an int8 copy made on the producer's device, and with one, where each other device takes its cheapest
+        # option: both are summed over the groups at once, as the two parts of complex numbers.
         self.ways.real[:-1] = self.alone + noise
         self.ways.imag[:-1] = np.minimum(self.both, self.by_int8 + wired) + noise
         total, more = self.totals
@@ -124,16 +124,16 @@ class Tables:
         return self.table
 
     def _settle(self, priced: Priced) -> None:
-        """Work out what the prices of the resources decide."""
+        """Compute everything that depends only on the prices of resources."""
         value, share, source, target = self.value[self.part], self.share[self.part], self.source, self.target
         send_float = priced.send_float[value, source, target] * share
         send_int8 = priced.send_int8[value, source, target] * share
         again = priced.quantize[value, 0, target]
         again = np.where(again > 0.0, again * share, again)
         home = source == target
-        # No int8 copy exists: other devices quantise again, int8 readers at home are not served.
+        # Without an int8 copy: other devices quantise again, and int8 readers on the producer's device are not served.
         restored = self.reading * priced.dequantize[value, target]
-        # Of what the producer wrote in int8 other devices get the int8 copy, and float readers dequantise.
+        # If the producer wrote int8, other devices get the int8 copy, and float readers dequantise.
         by_float, self.from_int8, by_both = ways(send_float, send_int8, again, self.some, self.reading > 0, restored)
         self.alone = np.where(home, np.where(self.some, BIG, 0.0), by_float)
         self.both = np.where(home, 0.0, np.minimum(by_float, by_both))
@@ -141,7 +141,7 @@ class Tables:
         states, floats = self.states, self.floats
         part, kind, place = states.part[:floats], states.kind[:floats], states.source[:floats]
         paid = priced.quantize[self.value[part], kind, place]
-        # Time that quantising saves counts whole in every part; and not where nobody can read an int8 copy.
+        # Time saved by quantising counts fully in every part, but not if no reader can use an int8 copy.
         used = states.int8[:, :floats].any(axis=0)
         if self.costs.problem.wire_only:
             used |= (states.target[:, :floats] != place).any(axis=0)
@@ -153,14 +153,14 @@ class Tables:
         self.settled_at = priced.send_float
 
 
-# Tables with more entries are not built where a looser bound, or another method, will do.
+# Larger tables are not built if a looser bound or another method is available.
 WIDEST = 3e6
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Layout:
-    """Parts of one arity whose ends can be on equally many devices: cells of their states are numbered from `begin` on,
-    by the producer's state (of `sizes`), each reader's and the part."""
+    """Parts of one arity whose ends can be on the same number of devices: the cells of their states are numbered from
+    `begin` on, by the producer's state (of `sizes`), each reader's and the part."""
 
     arity: int
     chosen: np.ndarray
@@ -173,8 +173,8 @@ class _Layout:
 
 
 class Relaxation:
-    """The factors of a problem whose nodes may only take labels that are alive, a mask (nodes, labels); fixed nodes are
-    in no factor."""
+    """The factors of a problem restricted to labels that are `alive`, a mask (nodes, labels); fixed nodes are in no
+    factor."""
 
     def __init__(
         self,
@@ -185,8 +185,8 @@ class Relaxation:
         limit: float = LARGEST_TABLE,
         without: np.ndarray | None = None,
     ) -> None:
-        """Raises TooWide where a table would have more than `limit` entries. With an arity of 1, edges may be left out
-        (`without`, a mask): the caller bounds what they cost."""
+        """Raises TooWide if a table would have more than `limit` entries. With an arity of 1, edges may be left out
+        (`without`, a mask): the caller bounds their cost."""
         self.costs, self.arity, self.without = costs, arity, without
         counts = alive.sum(axis=1)
         self.given = int(counts.sum())
@@ -197,7 +197,7 @@ class Relaxation:
         self.settled, self.parts = self._split()
         own = counts[self.free]
         sizes = [_rounded(count) for count in own.tolist()]
-        # Rounding up repeats the last label: a copy changes no minimum and makes more shapes alike.
+        # Sizes are rounded up by repeating the last label: that changes no minimum and gives fewer distinct shapes.
         ordered = np.argsort(~alive[self.free], axis=1, kind="stable")
         place = np.minimum(np.arange(max(sizes, default=1)), own[:, None] - 1)
         self.labels = np.take_along_axis(ordered, place, axis=1)
@@ -218,14 +218,14 @@ class Relaxation:
 
     @property
     def exact(self) -> bool:
-        """Whether the bound is the least priced cost: no value is split, and no int8 copy is made for others than
-        its readers because making it saves time."""
+        """Whether the bound is the least priced cost: no value is split, and no int8 copy without readers is made
+        because making it saves time."""
         sparing = self.costs.devices > 1 and bool((self.costs.problem.values.quantize_s < 0.0).any())
         return self.parts.exact and not sparing
 
     def run(self, priced: Priced, alive: np.ndarray | None = None) -> tuple[float, np.ndarray]:
-        """A lower bound on the priced cost of every labelling, and the labels that reach it (exactly, if `exact`): of
-        all that the tables are for, or of those `alive` (nodes, labels)."""
+        """A lower bound on the priced cost of every labelling, and the labels that attain it (exactly, if `exact`);
+        `alive` (nodes, labels) restricts the labels further."""
         self._fill(priced, alive)
         total, chosen = self.elimination.run()
         labels = self.fixed.copy()
@@ -238,8 +238,8 @@ class Relaxation:
         return total + self.base, labels
 
     def marginals(self) -> np.ndarray:
-        """After `run`: a lower bound on the priced cost with each label of each node (nodes, labels); infinite where
-        the node has no such label."""
+        """After `run`: a lower bound on the priced cost under each label (nodes, labels); infinite for labels that a
+        node lacks."""
         result = np.full((self.costs.nodes, self.costs.labels), np.inf)
         result[np.arange(self.costs.nodes), self.fixed] = self.total + self.base
         found = self.elimination.marginals(self.total) + self.base
@@ -248,7 +248,7 @@ class Relaxation:
         return result
 
     def _split(self) -> tuple[np.ndarray, Parts]:
-        """Values between fixed nodes alone, and the parts of the others."""
+        """Values between fixed nodes only, and the parts of all other values."""
         values, free = self.costs.problem.values, self.index >= 0
         open_ = (values.producer >= 0) & free[values.producer]
         edges = (values.readers >= 0) & free[values.readers]
@@ -260,14 +260,14 @@ class Relaxation:
         return np.flatnonzero(~open_), parts
 
     def _ends(self) -> np.ndarray:
-        """Producer and readers of every part, −1 where there is none or it is no node."""
+        """Producer and readers of every part, −1 for unused slots and for ends that are not nodes."""
         values = self.costs.problem.values
         producer = values.producer[self.parts.value]
         readers = np.where(self.parts.edges >= 0, values.readers[self.parts.edges], CALLER)
         return np.column_stack([np.where(producer == SOURCE, -1, producer), np.where(readers == CALLER, -1, readers)])
 
     def _lay_out(self, axes: np.ndarray, constant: list[int]) -> None:
-        """Where in the costs of the parts' states each cell of each factor lies."""
+        """Find the position of each factor's cells in the costs of the parts' states."""
         costs, parts = self.costs, self.parts
         values = costs.problem.values
         count = len(parts.value)
@@ -275,7 +275,7 @@ class Relaxation:
         base = np.zeros(count, dtype=np.intp)
         self.local, self.width = self._places()
         layouts: list[_Layout] = []
-        # Cells of the parts' states, then what is forbidden, then every label's own cost.
+        # First the cells of the parts' states, then one for "forbidden", then every label's own cost.
         self.cells = 0
         for arity in range(1, self.arity + 1):
             for places in np.unique(self.width[parts.count == arity]).tolist():
@@ -285,7 +285,7 @@ class Relaxation:
                 strides[chosen, : 1 + arity] = len(chosen) * np.cumprod((1, *sizes[:0:-1]))[::-1]
                 layouts.append(_Layout(arity, chosen, sizes, self.cells))
                 self.cells = layouts[-1].end
-        # States of every label as a producer and as a reader; of what is no node, at the value's home.
+        # States of every label as a producer and as a reader; ends that are not nodes are on the value's home device.
         home = self.local[np.arange(count), values.home[parts.value]]
         strict = np.zeros((count, self.arity), dtype=bool)
         used = parts.edges >= 0
@@ -315,7 +315,7 @@ class Relaxation:
         self._keep(layouts)
 
     def _keep(self, layouts: "list[_Layout]") -> None:
-        """Number the cells that are read anew, and make tables of these alone: many states are those of no label."""
+        """Renumber the cells that are read, and build tables of only those: many states belong to no label."""
         costs = self.costs
         number = np.zeros(self.cells + 1 + costs.nodes * costs.labels, dtype=np.intp)
         number[self.positions] = number[self.constant_cells] = 1
@@ -328,7 +328,7 @@ class Relaxation:
             for each in alike:
                 met = np.flatnonzero(number[each.begin : each.end])
                 found, kinds = each.begin + met, self._stands_for(each, met, begin)
-                # Those of values written in int8 come last, here and of all.
+                # Cells of values written in int8 come last, here and overall.
                 end = int(np.searchsorted(kinds.kind, Kind.INT8))
                 for which, part in enumerate((slice(end), slice(end, None))):
                     cells[which].append(found[part])
@@ -344,7 +344,7 @@ class Relaxation:
         self.flat, self.cells = np.full(count + len(number) - self.cells, BIG), count
 
     def _stands_for(self, layout: "_Layout", cells: np.ndarray, begin: int) -> States:
-        """What cells of a layout stand for; its parts are numbered from `begin` on."""
+        """The meaning of a layout's cells; its parts are numbered from `begin` on."""
         ends: list[np.ndarray] = []
         for size in (len(layout.chosen), *layout.sizes[:0:-1], layout.sizes[0] // KINDS):
             # Division by one number at a time is many times faster than np.unravel_index.
@@ -358,7 +358,7 @@ class Relaxation:
         return States(begin + part, cells, back[part, place], back[part, reads >> 1], reads & 1 == 1)
 
     def _places(self) -> tuple[np.ndarray, np.ndarray]:
-        """By part, each device's number among those that its ends can be on (−1 for others), and how many they are."""
+        """By part, each device's index among those that its ends can be on (−1 for others), and how many there are."""
         costs, parts = self.costs, self.parts
         values = costs.problem.values
         on = np.zeros((costs.nodes + 1, costs.devices), dtype=bool)
@@ -391,7 +391,7 @@ class Relaxation:
         strides: np.ndarray,
         strict: np.ndarray,
     ) -> np.ndarray:
-        """Positions in the costs of states of every cell of factors of one shape."""
+        """Position in the state costs of every cell of the factors of one shape."""
         costs, count = self.costs, len(chosen)
         cells = base[chosen].reshape(count, *(1,) * len(shape))
         laid: list[np.ndarray] = []
@@ -425,7 +425,7 @@ class Relaxation:
         laid: list[np.ndarray],
         kinds: np.ndarray,
     ) -> np.ndarray:
-        """The kind written (slot 0) or read at a slot, over the cells of factors of one shape."""
+        """The kind written (slot 0) or read at a slot, by cell of the factors of one shape."""
         node = self.ends[chosen, slot]
         still = np.where(node >= 0, kinds[self.fixed[np.maximum(node, 0)]], int(Kind.FLOAT))
         flat = (len(chosen), *(1,) * len(laid))
@@ -436,7 +436,7 @@ class Relaxation:
         return result
 
     def _fill(self, priced: Priced, alive: np.ndarray | None) -> None:
-        """Write every factor's table at these prices; labels that are not `alive` are forbidden."""
+        """Write every factor's table at these prices, forbidding labels that are not `alive`."""
         begin = 0
         for each in self.tables:
             costs = each.at(priced)
@@ -449,13 +449,13 @@ class Relaxation:
         np.take(self.flat, self.positions, out=self.elimination.factors, mode="clip")
 
 
-# A value's readers are in one table if it has no more entries than this, up to five; three always are.
+# A value with up to five readers is kept in one table of at most this many entries; up to three readers always are.
 _ONE_TABLE, _MOST_READERS = 1e6, 5
 
 
 def tightest(costs: Costs, alive: np.ndarray) -> Relaxation:
-    """The relaxation that splits fewest values of those whose tables have at most WIDEST entries; pairs alone may have
-    more. Raises TooWide where these are more than elimination builds."""
+    """The relaxation that splits the fewest values while tables have at most WIDEST entries; tables of pairs may have
+    more. Raises TooWide if even those are too large for elimination."""
     most, devices = 3, costs.devices
     fan_out = int(np.diff(costs.problem.values.start).max(initial=0))
     while most < min(_MOST_READERS, fan_out) and KINDS * devices * (2 * devices) ** (most + 1) <= _ONE_TABLE:
@@ -468,10 +468,10 @@ def tightest(costs: Costs, alive: np.ndarray) -> Relaxation:
     return Relaxation(costs, alive, arity=1, limit=np.inf)
 
 
-# Few where tables are small and their number is what takes time; many where tables are large.
+# Axis sizes: few choices for small tables, where the number of distinct shapes costs time; many for large tables.
 _SIZES = (1, 3, 6, 8, 9, 10, 12, 14, 16, 18, 20, 24, 30, 36, 42, 48, 64, 96, 128, 256, 512, 1024)
 
 
 def _rounded(count: int) -> int:
-    """The next size that tables come in."""
+    """The next larger size in _SIZES."""
     return next(size for size in _SIZES if size >= count)

@@ -1,15 +1,14 @@
-"""Hundreds of placements played at once, block by block: nearly what simulate.py says of each, and far sooner.
+"""Replay hundreds of placements at once, block by block: close to simulate.py, and far faster.
 
-Blocks run in a given order, each device's one after another. A component ends where another device asks for
-what it wrote (or right after that was written, unless it is held), and where a block waits for another device; its
-overhead is paid when it begins. A tensor goes to each device once, over a link that sends one at a time; handing it to
-the network keeps its device from the next block. What comes out of this is a proposal: what a plan promises is
-simulated.
+Blocks run in a given order, one at a time on each device. A component ends when another device needs one of its outputs
+(or right after writing it, unless it is held), and when a block waits for another device; its overhead is paid when it
+begins. A tensor is sent to each device once, over a link that sends one at a time; while its device hands it to the
+network, the next block waits. Results only select candidates: the predictions of a plan come from simulate.py.
 
-A tensor's way from who writes it to who reads it has four parts, in seconds: `before` it leaves (quantising it for the
-way), `busy` on the link, `delay`, and `after` it has arrived (quantising or dequantising it there; on one device that
-is all there is). A fifth number is its bytes. It goes as float or as int8; what may not be takes `NEVER`. See
-schedule.py, which this agrees with.
+A transfer from producer to reader has four parts, in seconds: `before` it leaves (quantising it for the wire), `busy`
+on the link, `delay`, and `after` it has arrived (quantising or dequantising there; within one device this is the only
+part). A fifth number is its bytes. Transfers are float or int8; forbidden ones take `NEVER`. Same rules as in
+schedule.py.
 """
 
 from collections.abc import Sequence
@@ -26,11 +25,10 @@ PARTS = BEFORE, BUSY, DELAY, AFTER, BYTES = range(5)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Way:
-    """An edge: `producer` among the model's nodes, None for an input. Arrays over (label of who writes, label of who
-    reads), with one row for an input and one column for the caller: `floats` and `ints` have the five numbers as a
-    last axis, `far` says whether it leaves the device, `noise` what reading in int8 what is written in float adds to
-    each bound; where it `restores`, a float reader of what is written in float may get an int8 copy, which adds `wire`
-    (bounds)."""
+    """An edge: `producer` among the model's nodes, None for an input. Arrays are over (producer's label, reader's
+    label), with one row for an input and one column for the caller: `floats` and `ints` have the five numbers as last
+    axis, `far` tells whether it leaves the device, `noise` is what an int8 read of a float value adds to each bound. If
+    it `restores`, a float reader of a float value may get an int8 copy, which adds `wire` (bounds)."""
 
     value: int
     producer: int | None
@@ -43,7 +41,7 @@ class Way:
 
 
 class Timetable:
-    """One model of a problem."""
+    """Lookup tables for replaying one model of a problem."""
 
     def __init__(self, assembled: Assembled, model: int) -> None:
         problem, values = assembled.problem, assembled.problem.values
@@ -56,7 +54,7 @@ class Timetable:
         self.send_s = np.array([device.send_s for device in assembled.cluster.devices])
         self.send_byte_s = np.array([device.send_byte_s for device in assembled.cluster.devices])
         self.home = problem.devices.index(assembled.cluster.start)
-        # By device: the one whose processor it uses.
+        # For each device, the device whose processor it uses.
         self.processor = np.array([problem.devices.index(assembled.cluster.processor(d)) for d in problem.devices])
         mine = slice(first, first + count)
         self.seconds = problem.seconds.reshape(len(problem.nodes), -1)[mine]
@@ -96,7 +94,7 @@ class Timetable:
         delay = np.where(forbidden, NEVER, np.where(far, self.delay_s[here, there], 0.0))
         byte, gap = np.where(far, self._byte[here, there], 0.0), np.where(far, self._gap[here, there], 0.0)
         floats, ints = np.zeros((*far.shape, len(PARTS))), np.zeros((*far.shape, len(PARTS)))
-        # In a component quantised as it is written, between two of one device from float.
+        # Within a component the written form is quantised; between two components of one device it is float.
         nearer = np.minimum(quantize, values.quantize_s[value][0][here])
         stays = np.where(written8, np.where(read8, 0.0, dequantize), np.where(read8, nearer, 0.0))
         floats[..., BUSY] = gap + byte * values.float_bytes[value]
@@ -119,9 +117,8 @@ class Timetable:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Played:
-    """Of every placement (the first axis): seconds of a request, the component (a number in order of their beginnings)
-    of each node, by device seconds busy and those of components' overheads, copies and bytes by link (from · devices +
-    to), and noise by bound."""
+    """By placement (first axis): seconds of a request, each node's component (numbered by start time), busy seconds and
+    component overhead by device, copies and bytes by link (from · devices + to), and noise by bound."""
 
     latency_s: np.ndarray
     component: np.ndarray
@@ -134,7 +131,7 @@ class Played:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Edge:
-    """A way as looked up for many placements: row producer's label · labels + reader's label."""
+    """An edge's tables, flattened for lookup: row = producer's label · labels + reader's label."""
 
     producer: int | None
     seconds: np.ndarray
@@ -144,8 +141,8 @@ class _Edge:
 
 
 class Replay:
-    """One model, whose tensors travel as int8 where that is sooner by more than `price` seconds for each part of a
-    bound on the error that it uses up."""
+    """Replays one model, sending tensors as int8 if that saves more than `price` seconds times the share of an error
+    bound that it uses."""
 
     def __init__(self, table: Timetable, price: float) -> None:
         self.table, self.price = table, price
@@ -170,7 +167,7 @@ class Replay:
         return result
 
     def order(self, random: np.random.Generator) -> list[int]:
-        """The nodes in an order in which they can run: branch after branch, which one first by chance."""
+        """The nodes in a random valid order, branch by branch."""
         rank = random.permutation(len(self._reads))
         found: list[int] = []
         seen: set[int] = set()
@@ -189,7 +186,7 @@ class Replay:
         return found
 
     def hastened(self, order: Sequence[int], random: np.random.Generator) -> list[int]:
-        """The same order, but for one node by chance: that and what it waits for run sooner."""
+        """The order with one random node and its ancestors moved forward."""
         last = int(random.integers(len(order)))
         first = int(random.integers(last + 1))
         needed = {order[last]}
@@ -201,7 +198,8 @@ class Replay:
         return [*order[:first], *sooner, *later, *order[last + 1 :]]
 
     def play(self, labels: np.ndarray, held: np.ndarray, order: Sequence[int]) -> Played:
-        """`labels` and `held` have shape (placements, nodes): a held node's component may go on after it."""
+        """Replay placements: `labels` and `held` have shape (placements, nodes). The component of a held node may
+        continue after it."""
         run = _Run(self.table, np.ascontiguousarray(labels.T), np.ascontiguousarray(~held.T))
         for node in order:
             run.begin(node, self._reads[node])
@@ -211,7 +209,7 @@ class Replay:
         return run.played()
 
     def _leave(self, run: "_Run", node: int, free: np.ndarray) -> None:
-        """Send what a node wrote to who reads it, where it is not held, and end the component."""
+        """Send a node's output to its readers, unless it is held, and end the component."""
         here, left = run.device[node], None
         for reader, edge in self._readers[node]:
             there = run.device[reader]
@@ -232,13 +230,13 @@ class Replay:
             run.closed[run.own[left] + here[left]] = True
 
     def _answer(self, run: "_Run", node: int, which: np.ndarray) -> None:
-        """Send what the caller reads of a node, where `which` says so."""
+        """Send a node's outputs to the caller, in the placements `which`."""
         for edge in self._answers[node]:
             some = np.flatnonzero(which)
             run.answer(some, node, edge.seconds[run.labels[node, some]])
 
     def wires(self, labels: Sequence[int]) -> dict[int, dict[int, Copies]]:
-        """The copies that one placement (of the model's nodes) sends, by value and device."""
+        """Copies sent under one labelling of the model's nodes, by value and device."""
         table = self.table
         found: dict[int, dict[int, Copies]] = {}
         for node in range(len(table.nodes)):
@@ -251,33 +249,33 @@ class Replay:
                 device = table.home if answer else int(table.device[other])
                 copy = Copies.INT8 if self._as_int8(way)[one, other] else Copies.FLOAT
                 copies = found.setdefault(way.value, {})
-                # Where one of a device's readers wants it in float, that copy serves all.
+                # If any reader on a device is to get float, that copy serves all readers there.
                 copies[device] = Copies.FLOAT if Copies.FLOAT in (copies.get(device, copy), copy) else Copies.INT8
         return found
 
 
 class _Run:
-    """Placements being played: the last axis, or the only one, is that of placements, by device where it is flat."""
+    """State of placements during a replay: the last axis is over placements, combined with devices where it is flat."""
 
     def __init__(self, table: Timetable, labels: np.ndarray, free: np.ndarray) -> None:
         size, many = labels.shape
         count = table.devices
         self.table, self.labels, self.free, self.device = table, labels, free, table.device[labels]
         self.each = np.arange(many)
-        self.own = self.each * count  # + device: where a placement's device is, in what is flat
+        self.own = self.each * count  # + device: index of a placement's device in flat arrays
         self.current, self.closed = np.zeros(many * count, dtype=np.intp), np.ones(many * count, dtype=bool)
         self.began, self.clock, self.busy = np.full(many * count, -1.0), np.zeros(many * count), np.zeros(many * count)
-        self.last = np.zeros(many)  # when the last component so far ended
+        self.last = np.zeros(many)  # end of the last component so far
         self.overhead = np.zeros(many * count)
         self.link, self.copies, self.sent = (np.zeros(many * count * count) for _ in range(3))
         self.component, self.begun = np.zeros((size, many), dtype=np.intp), np.zeros(many, dtype=np.intp)
         self.ended = np.zeros((size, many))  # by component
-        self.arrived = np.full((size, many, count), NEVER)  # what a node wrote, by device
+        self.arrived = np.full((size, many, count), NEVER)  # arrival of a node's output, by device
         self.noise = np.zeros((many, table.own.shape[2]))
         self.done, self.restored, self.restoring = (np.zeros(many) for _ in range(3))
 
     def begin(self, node: int, reads: "Sequence[_Edge]") -> None:
-        """Run a node when what it reads is there."""
+        """Run a node once its inputs are there."""
         table, label, here = self.table, self.labels[node], self.device[node]
         at = self.own + here
         ready = np.where(table.allowed[node, label], 0.0, NEVER)
@@ -297,7 +295,7 @@ class _Run:
                 pair = self.labels[edge.producer] * table.labels + label
                 row = edge.seconds[pair]
                 ready = np.maximum(ready, self._there(edge.producer, here, row))
-                if edge.forbids:  # who else reads it on this device may be allowed to
+                if edge.forbids:  # another reader on this device may still be allowed
                     ready = np.where(row[:, DELAY] >= NEVER, NEVER, ready)
                 if edge.noisy:
                     self.noise += edge.noise[pair]
@@ -318,7 +316,7 @@ class _Run:
         self.overhead[at] += overhead
 
     def _there(self, producer: int, here: np.ndarray, row: np.ndarray) -> np.ndarray:
-        """When what `producer` wrote is on device `here`; what is still held leaves now, and its component ends."""
+        """When `producer`'s output is on device `here`; a held output is sent now, which ends its component."""
         source = self.device[producer]
         far = source != here
         if not far.any():
@@ -333,18 +331,18 @@ class _Run:
         return result
 
     def send(self, which: np.ndarray, node: int, to: np.ndarray, row: np.ndarray) -> None:
-        """What a node wrote, in placements `which`, to device `to` of each."""
+        """Send a node's output to device `to` of each placement in `which`."""
         self.arrived[node][which, to] = self._by(which, node, self.device[node, which] * self.table.devices + to, row)
 
     def answer(self, which: np.ndarray, node: int, row: np.ndarray) -> None:
-        """What a node wrote to the caller."""
+        """Send a node's output to the caller."""
         home, source = self.table.home, self.device[node, which]
         far = source != home
         end = self.ended[self.component[node, which], which] + row[:, AFTER]
         self.done[which] = np.maximum(self.done[which], np.where(far, 0.0, end))
         which, row = which[far], row[far]
         there = self._by(which, node, source[far] * self.table.devices + home, row)
-        int8 = row[:, AFTER] > 0.0  # by a component of its own
+        int8 = row[:, AFTER] > 0.0  # by a separate component
         self.restored[which] = np.maximum(self.restored[which], np.where(int8, there, 0.0))
         self.restoring[which] += np.where(int8, row[:, AFTER] - self.table.overhead_s[home], 0.0)
         self.done[which] = np.maximum(self.done[which], there)
@@ -368,7 +366,7 @@ class _Run:
         self.sent[at] += size
 
     def played(self) -> Played:
-        """What came of it."""
+        """The results of the replay."""
         table, shape = self.table, (len(self.each), -1)
         clock = self.clock.reshape(shape)
         last = (

@@ -1,4 +1,4 @@
-"""What a plan says, and the limits it was asked to keep. Solves nothing."""
+"""A plan and the limits it must keep, as values. Solves nothing."""
 
 import hashlib
 from collections.abc import Mapping
@@ -13,20 +13,19 @@ from taglio.quantize.precision import FLOAT32, Precision
 from taglio.quantize.scheme import Scheme
 from taglio.runtimes.onnxruntime import NAME
 
-# "measured": not solved for (float, all int8, worst excluded), but faster by the clock than what was.
+# "measured": not from the solver (float, all int8, worst blocks excluded), but measured to be faster.
 Status = Literal["optimal", "time limit", "infeasible", "measured"]
 LOCAL = "local"
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a plan must keep: the largest output error, blocks held in float or in int8 by name, blocks held on a device
-    or kept off one as (block, device), and what one request may take and how many a second there must be room for.
+    """What a plan must keep: the largest output error, blocks pinned to float or to int8 by name, blocks pinned to a
+    device or excluded from one as (block, device), latency and energy per request, and the least request rate.
 
-    There is memory for the states of a session of `max_steps`.
+    Memory must suffice for the states of a session of `max_steps`.
 
-    `max_error` is a loss of `metric` (error/loss.py); `also` are limits on further metrics, which plans are held
-    against as measured.
+    `max_error` is a loss of `metric` (error/loss.py); `also` are limits on further metrics, checked by measuring.
     """
 
     max_error: float | None
@@ -44,8 +43,8 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """One block's device and precision name, and the stage of its device's work that it runs in: what one stage writes
-    leaves before the next one runs."""
+    """One block's device, precision name, and stage on its device: the outputs of a stage leave before the next stage
+    runs."""
 
     block: str
     device: str
@@ -55,7 +54,7 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A predicted number and the ends between which `coverage` of measurements should fall."""
+    """A predicted number and the interval that should contain a share `coverage` of measurements."""
 
     low: float
     value: float
@@ -63,14 +62,14 @@ class Interval:
     coverage: float
 
     def check(self) -> None:
-        """Raise ValueError for ends in the wrong order."""
-        require(self.low <= self.value <= self.high, "low, value and high must rise")
+        """Raise ValueError unless low ≤ value ≤ high."""
+        require(self.low <= self.value <= self.high, "an interval must have low ≤ value ≤ high")
 
 
 @dataclass(frozen=True, slots=True)
 class Crossing:
-    """A copy of a tensor that goes from a device to another, or to another component of the same: its precision, what
-    one request moves, and how long that is predicted to take."""
+    """A copy of a tensor sent to another device, or to another component on the same one: its precision, bytes per
+    request, and predicted seconds."""
 
     tensor: str
     source: str
@@ -92,9 +91,8 @@ class PlannedPiece:
 
 @dataclass(frozen=True, slots=True)
 class DeviceUse:
-    """What one request asks of a device: busy seconds, joules, bytes of weights, and those with live activations at
-    their peak beside what the device has (None: nothing said). `assumed` times are another device's, scaled; `runtime`
-    is what runs the model there."""
+    """Use of a device by one request: busy seconds, joules, bytes of weights, peak bytes with live activations, and the
+    device's memory (None: not given). `assumed` times are another device's, scaled; `runtime` runs the model there."""
 
     device: str
     predicted_busy_s: float
@@ -108,18 +106,17 @@ class DeviceUse:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A placement of every block, with what it is predicted to take and to change.
+    """A placement of every block, with predicted cost and error.
 
-    `gap` is the solver's proven relative distance from the fastest plan under the same tables and limits; of one that
-    was not solved for, its predicted distance behind the fastest that was. Errors are relative L2, the largest over
-    outputs; the upper end of `predicted_error` was held against `limits.max_error` unless measuring the plan itself
-    allowed more (`measured_error`).
+    `gap` is the solver's proven relative distance from the fastest plan under the same tables and limits; for a plan
+    not from the solver, its predicted distance behind the fastest one that is. Errors are relative L2, the largest over
+    outputs; the upper end of `predicted_error` keeps `limits.max_error`, unless measuring the plan itself allowed more
+    (`measured_error`).
 
-    On several devices `predicted_latency_s` is that of the simulated `timeline` of one request, and what any request
-    takes of the start device; `summed_s` adds up the seconds of all components and crossings, as if nothing ran at the
-    same time. Inputs come from, and outputs go to, the device `start`. Times are the mean over inputs of `shapes`;
-    none where the model fixes them. `runtime` is the place of a plan for one machine; a cluster's devices have theirs
-    (`usage`).
+    On several devices `predicted_latency_s` is that of the simulated `timeline` of one request plus the start device's
+    fixed cost per request; `summed_s` adds the seconds of all components and crossings, as if nothing ran in parallel.
+    Inputs come from, and outputs go to, the device `start`. Times are means over inputs of `shapes`, empty if the model
+    fixes its shapes. `runtime` is the place of a plan for one machine; devices of a cluster have their own (`usage`).
     """
 
     model_sha256: str
@@ -148,7 +145,7 @@ class Plan:
     runtime: str = NAME
 
     def check(self) -> None:
-        """Raise ValueError for a plan that places nothing, or names what it does not define."""
+        """Raise ValueError for a plan without placements, with undefined names or with values out of range."""
         names = [each.name for each in self.precisions]
         require(len(set(names)) == len(names), "precisions must be distinct")
         require(FLOAT32 in self.precisions, "float32 is missing from precisions")
@@ -163,7 +160,7 @@ class Plan:
         require(self.measured_error is None or self.measured_error >= 0.0, "an error must not be negative")
 
     def misfit(self, graph: Graph) -> str:
-        """What is wrong where the plan is of other blocks than `graph` has; "" where it fits."""
+        """Why the plan does not fit the blocks of `graph`; "" if it fits."""
         blocks = {each.name: each for each in graph.blocks}
         placed = {each.block: each.precision for each in self.placements}
         by_name = {each.name: each for each in self.precisions}
@@ -177,12 +174,12 @@ class Plan:
         return f"block {min(unfit)} cannot be {placed[min(unfit)]}" if unfit else ""
 
     def assignment(self) -> dict[str, Precision]:
-        """Precision by block, blocks in float32 left out."""
+        """Precision by block, without the blocks in float32."""
         by_name = {precision.name: precision for precision in self.precisions}
         return {each.block: by_name[each.precision] for each in self.placements if each.precision != FLOAT32.name}
 
     def fingerprint(self) -> str:
-        """SHA-256 of what decides the components: model, scheme and placements."""
+        """SHA-256 of everything that determines the components: model, scheme and placements."""
         rows = [f"{each.block}\t{each.device}\t{each.precision}\t{each.stage}" for each in self.placements]
         rows += [f"{each.tensor}\t{each.target}\t{each.precision}" for each in self.crossings]
         rows += [self.runtime] if self.runtime != NAME else []
@@ -190,7 +187,7 @@ class Plan:
         return hashlib.sha256("\n".join([self.model_sha256, str(self.scheme), *rows]).encode()).hexdigest()
 
     def runtime_on(self, device: str) -> str:
-        """What runs the components of a device."""
+        """The runtime of a device's components."""
         return next((each.runtime for each in self.usage if each.device == device), self.runtime)
 
     def devices(self) -> dict[str, str]:
@@ -198,11 +195,11 @@ class Plan:
         return {each.block: each.device for each in self.placements}
 
     def stages(self) -> dict[str, int]:
-        """Stage of its device's work by block, those in the first left out."""
+        """Stage by block, without the blocks in the first stage."""
         return {each.block: each.stage for each in self.placements if each.stage}
 
     def copies(self) -> dict[tuple[str, str], frozenset[str]]:
-        """The precisions in which each tensor travels to each other device, by (tensor, device)."""
+        """Precisions in which each tensor is sent, by (tensor, target device)."""
         found: dict[tuple[str, str], frozenset[str]] = {}
         for each in self.crossings:
             if each.source != each.target:
@@ -211,7 +208,7 @@ class Plan:
         return found
 
     def wire_only(self, graph: Graph) -> dict[tuple[str, str], Scheme]:
-        """Scheme by (tensor, float block) where a float tensor is quantised for the wire alone; "" is the caller."""
+        """Scheme by (tensor, float block) if a float tensor is quantised only for the wire; "" is the caller."""
         places, assignment, copies = self.devices(), self.assignment(), self.copies()
         found: dict[tuple[str, str], Scheme] = {}
         for tensor in graph.tensors:
@@ -229,7 +226,7 @@ class Plan:
 def placements(
     graph: Graph, assignment: Mapping[str, Precision], devices: Mapping[str, str] | None = None
 ) -> tuple[Placement, ...]:
-    """Placements of every block of `graph`, float32 and the local machine where nothing else is said."""
+    """Placements of every block of `graph`; by default float32 on the local machine."""
     return tuple(
         Placement(block.name, (devices or {}).get(block.name, LOCAL), assignment.get(block.name, FLOAT32).name)
         for block in graph.blocks

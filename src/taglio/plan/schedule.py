@@ -1,15 +1,15 @@
-"""From labels and copies to the components, transfers and times of one request. Chooses nothing; see simulate.py.
+"""Turn labels and copies into the components, transfers and times of one request. Chooses nothing; see simulate.py.
 
-Blocks on one device form one component unless a path between them leaves the device and comes back, or a plan puts
-them in different stages of it: what a stage writes leaves before the next one runs. A block's level is the largest
-number of changes of device or stage on a path to it; a component is the blocks of one device, stage and level. What a
-component reads comes from lower levels or from itself, so components cannot wait for each other in a circle.
+Blocks on one device form one component unless a path between them leaves the device and returns, or a plan puts them in
+different stages: the outputs of a stage leave before the next stage runs. A block's level is the largest number of
+changes of device or stage on a path to it; a component is the blocks of one device, stage and level. A component reads
+only from lower levels or from itself, so components cannot wait for each other in a cycle.
 
-What a change of type costs is paid where it happens: a float value is quantised once by the component that writes it if
-anybody takes its int8 copy, and by each component that takes the float copy and reads int8; each float reader of an
-int8 copy dequantises for itself. An input that travels as int8 is quantised by a component of its own on the start
-device, an output that arrives as int8 dequantised by another. On one device a value passes as int8 between components
-where it is written so, or where all its readers there read int8.
+A change of type is paid where it happens: a float value is quantised once by the component that writes it if anything
+takes its int8 copy, and by each component that takes the float copy and reads int8; each float reader of an int8 copy
+dequantises for itself. An input sent as int8 is quantised by a separate component on the start device, and an output
+that arrives as int8 is dequantised by another. On one device a value passes between components as int8 if it is written
+as int8 or if all its readers there read int8.
 """
 
 from collections.abc import Hashable, Mapping, Sequence
@@ -25,7 +25,7 @@ from taglio.plan.simulate import Pipeline, Task, Transfer
 
 
 def levels(sources: Sequence[Sequence[int]], places: Sequence[Hashable]) -> list[int]:
-    """Level of every node; `sources` are the nodes that each reads from, all before it, `places` device and stage."""
+    """Level of every node; `sources` are the earlier nodes that each reads from, `places` its device and stage."""
     level: list[int] = []
     for node, read in enumerate(sources):
         here = places[node]
@@ -34,8 +34,8 @@ def levels(sources: Sequence[Sequence[int]], places: Sequence[Hashable]) -> list
 
 
 def components(graph: Graph, devices: Mapping[str, str], stages: Mapping[str, int] | None = None) -> dict[str, str]:
-    """Component of every block, as "index-device", in an order in which components can run; `stages` are those of
-    blocks that are not in the first."""
+    """Component of every block, as "index-device", numbered in an order in which components can run; `stages` are the
+    blocks' stages where not the first."""
     tensors = graph.tensor_map()
     index = {block.name: position for position, block in enumerate(graph.blocks)}
     sources = [
@@ -52,7 +52,7 @@ def components(graph: Graph, devices: Mapping[str, str], stages: Mapping[str, in
 
 
 class Scheduler:
-    """Makes pipelines of one model of a problem, many times."""
+    """Builds pipelines for one model of a problem, repeatedly and fast."""
 
     def __init__(self, assembled: Assembled, model: int) -> None:
         problem, cluster = assembled.problem, assembled.cluster
@@ -86,8 +86,8 @@ class Scheduler:
     def schedule(  # noqa: PLR0915
         self, labels: Sequence[int] | np.ndarray, wires: Wires | np.ndarray, stages: Sequence[int] | np.ndarray = ()
     ) -> Pipeline:
-        """What one request does under `labels` (of all nodes) with the copies `wires`, given as a plan has them or by
-        (value, device); `stages` are all nodes', or none."""
+        """The pipeline of one request under `labels` (of all nodes) and the copies `wires`, in a plan's format or as an
+        array (value, device); `stages` are those of all nodes, or empty."""
         problem, values, mine = self.problem, self.problem.values, slice(self.nodes.start, self.nodes.stop)
         copies = wires if isinstance(wires, np.ndarray) else copies_of(wires, len(self.names))
         own = np.asarray(labels)[mine]
@@ -95,14 +95,14 @@ class Scheduler:
         stage = np.asarray(stages)[mine] if len(stages) else np.zeros(len(own), dtype=np.intp)
         place = self.alphabetical[device] * (1 + int(stage.max(initial=0))) + stage
         level = np.array(levels(self.sources, place.tolist()), dtype=np.intp)
-        # Pieces stand in running order: an input's own, 0, first, and an output's last.
+        # Components in running order: those that quantise inputs first (0), those that dequantise outputs last.
         found, piece = np.unique(level * (1 + int(place.max(initial=0))) + place, return_inverse=True)
         piece, last = piece + 1, len(found) + 1
         at = np.full(last + 1, self.home)
         at[piece] = device
         seconds = self.overhead_s[at].astype(float)
         np.add.at(seconds, piece, self.seconds[np.arange(len(own)), own])
-        # Values: where they are written, and in which kind; edges: where they are read, and how.
+        # For values: the device and kind written; for edges: the device and kind read.
         owner, value = self.owner, self.values
         source = np.where(self.written, piece[self.producer], 0)
         kind = np.where(self.written, self.writes[form[self.producer]], int(Kind.FLOAT))
@@ -161,7 +161,7 @@ class Scheduler:
                     narrow,
                 )
             )
-        # What is needed first leaves first, as the engine sends it.
+        # Tensors leave in the order in which they are needed, as the engine sends them.
         count = int(used.sum())
         transfers.sort(key=lambda each: min(each.targets, default=count))
         nodes: list[list[int]] = [[] for _ in at]
@@ -171,7 +171,7 @@ class Scheduler:
         for each in np.flatnonzero(used).tolist():
             name = {0: "input", last: "output"}.get(each, str(each - 1))
             where = self.names[at[each]]
-            # A change of type may save time, but no component takes less than none.
+            # A change of type may save time, but no component takes less than 0 s.
             taken_s = max(0.0, float(seconds[each]))
             tasks.append(Task(f"{name}-{where}", where, taken_s, float(sending_s[each]), tuple(nodes[each])))
         return Pipeline(tuple(tasks), tuple(transfers), self.processors)

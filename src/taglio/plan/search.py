@@ -1,4 +1,4 @@
-"""Close the loop: solve, measure the plan's error, tighten or loosen the bound on noise, solve again. Times nothing."""
+"""Search plans by measured error: solve, measure, tighten or loosen the noise bound, solve again. Times nothing."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -13,19 +13,19 @@ from taglio.plan.result import Interval, Limits, Plan
 from taglio.profile.result import Profile
 from taglio.quantize.precision import FLOAT32, Assignment, Precision
 
-# A plan may use this share of the bound before loosening is not worth another solve.
+# Share of the bound beyond which loosening is not worth another solve; safety factor of a new slack.
 _CLOSE = 0.97
 _STEP = 0.98
-# So much room that a plan which stays the same is not held back by the bound.
+# A slack so large that a plan unchanged by it is not restricted by the bound.
 _FAR = 64.0
-# Plans whose error is within so many times the bound, or its inverse, correct the error model, where they are so many.
+# Plans with an error within this factor of the bound correct the error model, if there are at least this many.
 _NEAR, _FEWEST = 3.0, 3
 
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """A plan and whether its measured error keeps the bound. `name` says where a plan that was not solved for comes
-    from, such as float32; the solver's have none. `refused` says why it does not run where it was to."""
+    """A plan and whether its measured error keeps the bound. `name` is the origin of a plan not from the solver, such as
+    float32, otherwise "". `refused` says why it does not run in its place."""
 
     plan: Plan
     error: float
@@ -44,11 +44,11 @@ def search(
     rounds: int = 10,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> list[Tried]:
-    """Plans whose error was measured, in the order they were solved.
+    """Plans with measured errors, in the order they were solved.
 
-    Starts where the model's upper end meets the bound. A plan that breaks the bound is cut off: the noise it had is no
-    longer allowed. One that leaves room has the bound on its predicted error raised in proportion. Between the loosest
-    bound that held and the tightest that broke, halves.
+    Starts with the upper end of the predicted error at the bound. A plan that breaks the bound lowers the allowed noise
+    below its own; one that leaves room raises it in proportion. Bisects between the loosest bound that held and the
+    tightest that broke.
     """
     bound = limits.max_error
     assert bound is not None, "an unbounded plan needs no search"
@@ -68,10 +68,10 @@ def _tried(plan: Plan, error: float, bound: float) -> Tried:
 
 
 class Solved(Protocol):
-    """What was solved for: two with the same fingerprint are the same."""
+    """A solver's result: two with the same fingerprint are the same."""
 
     def fingerprint(self) -> str:
-        """Tells it from others."""
+        """A string that identifies it."""
 
 
 _Solved = TypeVar("_Solved", bound=Solved)
@@ -79,7 +79,7 @@ _Solved = TypeVar("_Solved", bound=Solved)
 
 @dataclass(slots=True)
 class _Slack:
-    """What one bound on the predicted error is multiplied by: the next, the loosest that held and the tightest that
+    """The factor on one bound on the predicted error: the next to try, the loosest that held, the tightest that
     broke."""
 
     value: float
@@ -87,23 +87,24 @@ class _Slack:
     high: float = inf
 
     def loosen(self) -> None:
-        """There is no plan: blocks held in int8 are predicted to break the bound, and only measuring tells."""
+        """Loosen after no plan was found: blocks pinned to int8 are predicted to break the bound, which only measuring
+        can decide."""
         self.low = max(self.low, self.value)
         self.value = 2.0 * self.value if self.high == inf else 0.5 * (self.low + self.high)
 
     def follow(self, measured: float, bound: float, *, known: bool) -> bool:
-        """What to try next after a plan with this error, which was met before or not; False where it stays."""
+        """Set the next value after a plan with this error (`known`: seen before); False if it stays the same."""
         if measured <= bound:
             self.low = max(self.low, self.value)
             following = self.value * min(4.0, max(1.1, _STEP * bound / max(measured, 1e-12)))
             if bound == inf or (known and self.high == inf and self.low >= _FAR):
                 return False
-            if known:  # what more room does not change, as much as there may be is asked to change
+            if known:  # a little more room changed nothing: try the most
                 following = max(following, _FAR)
         else:
             self.high = min(self.high, self.value)
             following = self.value * max(0.25, _STEP * bound / measured)
-            if self.low >= self.high:  # what held then does no longer, beside the others' plans of now
+            if self.low >= self.high:  # it held earlier, but no longer with the other models' current plans
                 self.low = 0.0
         if self.high < inf and not self.low < following < self.high:
             following = 0.5 * (self.low + self.high)
@@ -123,8 +124,8 @@ def search_by(
     slacks: Sequence[float] | None = None,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> list[tuple[_Solved, Sequence[float]]]:
-    """The same for any way to make plans for a slack on each of several bounds (None: there are none), and to measure
-    their errors: all that were made, with these. A bound is infinite where there is none. `slacks` are the first."""
+    """Every plan made with its errors: the search for several bounds. `make` plans for a slack per bound (None: no
+    plan), `measure` returns an error per bound. An infinite bound is no bound. `slacks` are the starting values."""
     found: list[tuple[_Solved, Sequence[float]]] = []
     seen: dict[str, Sequence[float]] = {}
     now = [_Slack(value) for value in (slacks or [1.0] * len(bounds))]
@@ -155,14 +156,14 @@ def search_by(
 def unsolved(
     name: str, graph: Graph, profile: Profile, error: ErrorModel, limits: Limits, assignment: Assignment, value: float
 ) -> Tried:
-    """An assignment that was not solved for, as a candidate; `value` is its measured error."""
+    """An assignment that is not from the solver, as a candidate; `value` is its measured error."""
     plan = describe(graph, profile, error, limits, assignment, status="measured")
     holds = limits.max_error is None or value <= limits.max_error
     return Tried(replace(plan, measured_error=value), value, holds, name)
 
 
 def predicted_by(profile: Profile, error: ErrorModel, graph: Graph, tried: Sequence[Tried]) -> list[Tried]:
-    """The same plans with the latencies that `profile` predicts, and the errors that `error` does."""
+    """The same plans with latencies predicted by `profile` and errors predicted by `error`."""
 
     def again(plan: Plan) -> Plan:
         assignment = plan.assignment()
@@ -174,10 +175,10 @@ def predicted_by(profile: Profile, error: ErrorModel, graph: Graph, tried: Seque
 
 
 def corrected(error: ErrorModel, graph: Graph, tried: Sequence[Tried], bound: float) -> ErrorModel:
-    """`error` scaled to what was measured of different plans near the bound, by the median ratio.
+    """`error` scaled by the median ratio of measured to predicted error over different plans near the bound.
 
-    A study can afford few inputs, and plans are measured on more: on networks whose error differs from input to input
-    every prediction is off by one factor. It says nothing of metrics that move in steps.
+    A study uses few inputs, and plans are measured on more: if a network's error varies between inputs, all predictions
+    are off by one factor. Metrics that change in steps are not scaled.
     """
     near = {tuple(each.plan.assignment()): each for each in tried if bound / _NEAR < each.error < bound * _NEAR}
     guesses = {key: error.predict(graph, each.plan.assignment()) for key, each in near.items()}
@@ -186,7 +187,7 @@ def corrected(error: ErrorModel, graph: Graph, tried: Sequence[Tried], bound: fl
 
 
 def damage_first(error: ErrorModel, everything: Assignment) -> list[str]:
-    """The blocks of `everything` that were measured alone, those that hurt most first."""
+    """The blocks of `everything` that were measured alone, most harmful first."""
     alone = {
         each.block: each.error for each in error.alone if everything.get(each.block, FLOAT32).name == each.precision
     }
@@ -196,11 +197,11 @@ def damage_first(error: ErrorModel, everything: Assignment) -> list[str]:
 def exclude(
     order: Sequence[str], limits: Limits, everything: Assignment, measure: Callable[[Assignment], float]
 ) -> dict[str, Precision]:
-    """`everything` but for the first blocks of `order`, as few of them as the bound needs.
+    """`everything` without the first blocks of `order`, as few of them as the bound requires.
 
-    What tools do that exclude by a rule: by damage, as accuracy control does, or by FLOPs. It knows no times, so the
-    solver's plans beat it where times differ between blocks; where they hardly do, it is a candidate that no error of
-    the latency model can spoil. Bisection takes for granted that leaving out more hurts less.
+    This is how tools exclude blocks by a rule: by damage, as accuracy control does, or by FLOPs. It ignores times, so
+    the solver's plans beat it if times differ between blocks; if they hardly do, it is a candidate that does not depend
+    on the latency model. Bisection assumes that excluding more blocks lowers the error.
     """
     assert limits.max_error is not None
     free = [name for name in order if name in everything and name not in limits.int8_blocks]
@@ -220,5 +221,5 @@ def exclude(
 
 
 def best(tried: Sequence[Tried], count: int) -> list[Tried]:
-    """The `count` fastest by prediction among those that hold."""
+    """The `count` fastest by prediction among the plans that keep the bound."""
     return sorted((each for each in tried if each.holds), key=lambda each: each.plan.predicted_latency_s.value)[:count]

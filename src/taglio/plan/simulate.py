@@ -1,11 +1,11 @@
-"""Play components on devices and links, event by event. Decides no placement and measures nothing.
+"""Discrete-event simulation of components on devices and links. Decides no placement and measures nothing.
 
-Each device runs one component at a time, each directed link sends one transfer at a time. A device takes, of what is
-ready, the oldest request's first component; a link takes what was ready first. A transfer occupies its link for
-`busy_s` and arrives `delay_s` after that (bandwidth occupies, latency only delays). A component starts when all it
-reads has arrived, and what it writes leaves when it ends, as one session does; its device is free for the next one when
-it has handed all of that to the network. While a device receives, the component that it runs stands still: that is what
-the last part of a transfer is. Equal inputs give equal timelines.
+Each device runs one component at a time, each directed link sends one transfer at a time. A device picks, among the
+ready components, the first of the oldest request; a link serves first come, first served. A transfer occupies its link
+for `busy_s` and arrives `delay_s` later (bandwidth occupies, latency only delays). A component starts when all its
+inputs have arrived, and its outputs leave when it ends, as in a session; its device is free for the next component once
+it has handed all outputs to the network. While a device receives (the last part of a transfer), its running component
+pauses. Equal inputs give equal timelines.
 """
 
 from collections.abc import Sequence
@@ -15,8 +15,8 @@ from heapq import heappop, heappush
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A component and what it takes on its device, and what sending all that it wrote takes there after its end;
-    `nodes` are its blocks in a problem."""
+    """A component, its seconds on its device, and the device's seconds for sending its outputs afterwards; `nodes` are
+    its blocks in a problem."""
 
     name: str
     device: str
@@ -27,11 +27,11 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """A tensor on its way from one device to another (or the same: loopback), once however many tasks read it there.
+    """A tensor sent from one device to another (or to itself: loopback), once for all tasks that read it there.
 
-    `source` is the index of the task that writes it, None for a request's input; `targets` are those that read it;
-    `answers` says whether the caller reads it at the target. `receiving_s` of its way, or as much as there is, are
-    the target device's work. `value` is its number in a problem, `int8` how it is sent.
+    `source` is the index of the task that writes it, None for a request's input; `targets` are the tasks that read it;
+    `answers` tells whether the caller reads it at the target. The last `receiving_s` of the transfer, at most all of
+    it, are work of the target device. `value` is its index in a problem, `int8` whether it is sent as int8.
     """
 
     name: str
@@ -49,8 +49,8 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """What one request of one model does; tasks stand in an order in which they can run. `processors` are the devices
-    that use another's processor, and whose."""
+    """The tasks and transfers of one request of one model, tasks in a valid running order. `processors` maps devices
+    that use another device's processor to that device."""
 
     tasks: tuple[Task, ...]
     transfers: tuple[Transfer, ...]
@@ -67,7 +67,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """What was busy with what, and when. `on` is a device, or "a -> b"; the end of a transfer includes its delay."""
+    """One busy span of a device or link: `on` is a device, or "a -> b"; the end of a transfer includes its delay."""
 
     on: str
     what: str
@@ -79,7 +79,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """Spans by start, each request's end, and seconds that each device worked and each link was occupied."""
+    """Spans sorted by start, each request's end, and busy seconds of each device and link."""
 
     spans: tuple[Span, ...]
     arrivals_s: tuple[float, ...]
@@ -97,12 +97,12 @@ class Timeline:
 
 
 def simulate(pipelines: Sequence[Pipeline], requests: Sequence[Request] = (Request(),)) -> Timeline:
-    """The timeline of `requests`. Raises ValueError where tasks wait for each other in a circle."""
+    """The timeline of `requests`. Raises ValueError if tasks wait for each other in a cycle."""
     return _Run(pipelines, requests).timeline()
 
 
 def link_name(link: tuple[str, str]) -> str:
-    """How a link is called in a timeline."""
+    """A link's name in a timeline."""
     return f"{link[0]} -> {link[1]}"
 
 
@@ -119,8 +119,8 @@ class _State:
 
 @dataclass(slots=True)
 class _Server:
-    """A device or a link: what waits for it as (two keys of order, request, index), and whether it is at work. Of a
-    device, when the component that it runs began and ends, and until when it receives."""
+    """A device or a link: its queue of (two sort keys, request, index), and whether it is busy. For a device also the
+    start and end of its running component, and until when it receives."""
 
     link: bool
     waiting: list[tuple[float, int, int, int]] = field(default_factory=list)
@@ -156,7 +156,7 @@ class _Run:
         while self._events:
             now = self._events[0][0]
             touched: dict[str, None] = {}
-            while self._events and self._events[0][0] == now:  # all that happens at once, before anything starts
+            while self._events and self._events[0][0] == now:  # handle simultaneous events before anything starts
                 _, _, what, request, index = heappop(self._events)
                 getattr(self, f"_{what}")(now, request, index, touched)
             for server in touched:
@@ -178,14 +178,14 @@ class _Run:
         for transfer in state.sends.get(None, ()):
             self._queue(now, request, transfer, touched)
         for task, missing in enumerate(state.missing):
-            if not missing:  # reads nothing that comes from elsewhere
+            if not missing:  # no transfers to wait for
                 self._ready(request, task, touched)
 
     def _ran(self, now: float, request: int, task: int, touched: dict[str, None]) -> None:
         state = self._states[request]
         each = state.pipeline.tasks[task]
         server = self._servers[self._runs_on(each.device)]
-        if server.ends_s > now:  # it stood still meanwhile
+        if server.ends_s > now:  # it was paused meanwhile
             self._at(server.ends_s, "ran", request, task)
             return
         self._spans.append(Span(each.device, each.name, request, server.began_s, now, transfer=False))

@@ -1,13 +1,13 @@
-"""Solve a `Problem`: labels and copies, and a proven bound on any.
+"""Solve a `Problem`: find labels and copies, and a proven lower bound on the cost of any.
 
-1. Lagrangian bound: the limits are priced (cutting_planes.py), and what is left is eliminated exactly (relaxation.py);
-   first with every value split into two-ended parts, then exactly over the labels that can still be in a better plan:
-   those whose min-marginal is below what is known to be reachable.
-2. Branch and bound (branch_and_bound.py) looks for plans barely above the bound, then further up, and proves where
-   there are none; its answers that are near to a plan are improved by single moves and pairs (descent.py).
-3. Where every label is decided, HiGHS chooses the copies (copies.py).
+1. Lagrangian bound: the limits are priced (cutting_planes.py) and the rest is solved exactly by elimination
+   (relaxation.py); first with every value split into two-ended parts, then exactly over the labels that a better plan
+   can still use: those whose min-marginal is below a cost known to be attainable.
+2. Branch and bound (branch_and_bound.py) searches for plans just above the bound, then further up, and proves where
+   there are none; its near-feasible answers are improved by single moves and pairs (descent.py).
+3. Once every label is fixed, HiGHS chooses the copies (copies.py).
 
-In a graph too wide to eliminate, edges are relaxed and priced as limits are (edge_relaxation.py).
+If the graph is too wide to eliminate, edges are relaxed and priced like limits (edge_relaxation.py).
 """
 
 import time
@@ -29,24 +29,24 @@ from taglio.plan.relaxation import WIDEST, Relaxation, tightest
 
 Outcome = Literal["optimal", "time limit", "infeasible"]
 GAP = 5e-3
-# Multipliers are improved until no more than so many gaps can be won: with split tables, with exact ones.
+# Multipliers are improved until the possible gain is below this multiple of the gap: for split and for exact tables.
 _ROUGH, _FINE = 3.0, 0.15
-# How far above the bound of split tables a label may lie to be kept for exact ones.
+# Relative distance above the bound of split tables within which labels are kept for exact tables.
 _SLACKS = (0.015, 0.06, 0.25, np.inf)
-# A given plan within so many gaps of the bound is proven in one go, as it is likely the best: bounds can be that loose.
+# A given plan within this many gaps of the bound is likely the best (bounds can be that loose): prove it in one pass.
 _GIVEN = 100.0
-# How often an answer is improved in a graph too wide to eliminate.
+# In a graph too wide to eliminate, one answer in this many is improved.
 _EVERY = 20
-# Of the time of branching, what improving its answers may take.
+# Share of branching time that may go to improving its answers.
 _IMPROVING_SHARE = 0.25
-# Gaps above the bound up to which branching looks for plans at first, and how much further each time that none is.
+# Gaps above the bound within which branching first searches for plans, and the factor by which that grows each time.
 _AIM, _FURTHER = 0.9, 2.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Placed:
-    """The answer. `labels` and `wires` are empty where none was found; `multipliers` are what the last unit of each
-    limit, as a share of it, costs in units of the objective."""
+    """The answer. `labels` and `wires` are empty if none was found; `multipliers` are the marginal cost of each limit:
+    units of the objective per whole limit."""
 
     status: Outcome
     objective: float
@@ -74,16 +74,16 @@ def solve(
     incumbent: Sequence[int] | None = None,
     multipliers: Mapping[str, float] | None = None,
 ) -> Placed:
-    """The best plan within `gap`, or what is known after `time_limit_s`.
+    """The best plan within `gap`, or the best found after `time_limit_s`.
 
-    `incumbent` and `multipliers` (of an earlier `Placed`) start the search near a running plan. The bound holds for
-    every plan, whatever the status. Raises BadOption for a problem that contradicts itself.
+    `incumbent` and `multipliers` (from an earlier `Placed`) start the search near a running plan. The bound is valid
+    for every plan, whatever the status. Raises BadOption for an inconsistent problem.
     """
     return _Search(problem, gap, time.perf_counter() + time_limit_s, incumbent, multipliers).run()
 
 
 class _Search:
-    """What is known of a problem while it is solved, and how it is improved.
+    """State of the search: best plan, bound and remaining labels.
 
     Labels that are not `alive`, a mask (nodes, labels), are in no plan cheaper than `floor`, and no plan costs more
     than `most`.
@@ -111,7 +111,7 @@ class _Search:
         self.how = ""
 
     def run(self) -> Placed:
-        """The answer."""
+        """Run all steps and return the answer."""
         self._offer_given()
         self.how = "prices"
         try:
@@ -131,18 +131,18 @@ class _Search:
         return bool(np.isfinite(self.objective)) and self.objective - self.bound <= self.gap * abs(self.objective)
 
     def cutoff(self) -> float:
-        """Plans that cost more do not count: they better the best one by less than the gap."""
+        """Cost above which plans are ignored: they would improve on the best by less than the gap."""
         return self.objective - 0.9 * self.gap * abs(self.objective) if np.isfinite(self.objective) else np.inf
 
     def offer(self, account: Account) -> None:
-        """Take a labelling as the best plan if it is one, mended where it breaks an implication."""
+        """Keep a labelling if it is the best plan, after repairing broken implications."""
         if account.objective < self.objective and surrounded(self.problem, account.labels):
             account = self._mended(account)
         if account.objective < self.objective and (account.rows <= self.costs.uppers + 1e-9).all():
             self._take(account.labels, account.wires(), account.objective)
 
     def _mended(self, account: Account) -> Account:
-        """The same with the cheapest label on the same device that is not forbidden, where there is one."""
+        """The labelling with forbidden labels replaced by the cheapest allowed one on the same device, if any."""
         labels, costs = account.labels.copy(), self.costs
         priced = costs.price(self.multipliers)
         forbidden = {each.node: each.labels for each in self.problem.implications}
@@ -167,15 +167,15 @@ class _Search:
             self.objective, self.labels, self.wires = objective, labels, wires
 
     def _worth(self, account: Account) -> float:
-        """The objective, and what the limits are broken by."""
+        """The objective plus a penalty for broken limits."""
         over = float(np.maximum(0.0, account.rows - self.costs.uppers).sum())
         return account.objective + abs(self.bound) * over
 
     def _keep(self, marginals: np.ndarray, threshold: float) -> None:
-        """Drop labels that every plan up to `threshold` does without, by lower bounds (nodes, labels)."""
+        """Drop labels that no plan up to `threshold` uses, by lower bounds (nodes, labels)."""
         kept = self.alive & (marginals <= threshold)
         if not kept.any(axis=1).all():
-            # No plan is as cheap as the threshold: that is a bound as well.
+            # No plan is as cheap as the threshold, which is therefore a bound.
             self.bound = max(self.bound, min(threshold, self.floor))
             return
         self.alive, self.floor = kept, min(self.floor, threshold)
@@ -185,7 +185,7 @@ class _Search:
             self.offer(self.costs.account(self.costs.price(self.multipliers), self.given))
 
     def _offer_simple(self) -> None:
-        """Everything in float on one device, or as near to it as is allowed: a plan where the search found none."""
+        """Offer everything in float on one device, or as close as allowed: a fallback if the search found no plan."""
         allowed, seconds = self.problem.allowed, self.problem.seconds
         floats = [form.reads == Kind.FLOAT and form.writes == Kind.FLOAT for form in self.problem.forms]
         for device in range(self.costs.devices):
@@ -195,7 +195,7 @@ class _Search:
             self.offer(self.costs.account(self.costs.price(self.multipliers), labels))
 
     def _by_prices(self, rough: Relaxation) -> bool:
-        """Bound and plans by prices; True where the limits are proven to contradict each other."""
+        """Find bound and plans by prices; True if the limits are proven to contradict each other."""
         everything = self.alive
         prices = self._price(rough, 1.0 if rough.exact else _ROUGH)
         for slack in _SLACKS:
@@ -214,19 +214,19 @@ class _Search:
                 break
             if self.bound < threshold * (1.0 - 1e-6) or slack == _SLACKS[-1]:
                 self._find(relaxation, prices)
-            # A plan cheaper than the threshold is in reach of the labels kept, and with it every better one.
+            # The labels kept contain a plan cheaper than the threshold, and hence every better one.
             if self.done() or self.objective * (1.0 - self.gap) <= threshold:
                 break
             self.alive, self.floor = everything, np.inf
         return self.bound > self.most
 
     def _given_beyond(self, slack: float) -> bool:
-        """Whether a given plan lies beyond this slack and not far: then the labels that it needs are kept at once."""
+        """Whether a given plan is beyond this slack but near: then the labels that it needs are kept right away."""
         above = self.objective * (1.0 - self.gap) - self.bound
         return self.given is not None and slack * abs(self.bound) < above < _SLACKS[2] * abs(self.bound)
 
     def _by_edge_relaxation(self) -> None:
-        """Bound and plans for a graph too wide to eliminate."""
+        """Find bound and plans for a graph too wide to eliminate."""
         self.how, costs = "prices, edges relaxed", self.costs
         relaxed, descent = EdgeRelaxation(costs, self.alive), Descent(costs)
         self._offer_simple()
@@ -243,7 +243,7 @@ class _Search:
         self.multipliers = relaxed.best
 
     def _price(self, relaxation: Relaxation, tolerance: float) -> Prices:
-        """Raise the bound until no more than `tolerance` of the gap can be won."""
+        """Raise the bound until the possible gain is below `tolerance` gaps."""
         costs = self.costs
 
         def oracle(point: np.ndarray) -> Answer:
@@ -264,12 +264,12 @@ class _Search:
         return prices
 
     def _find(self, relaxation: Relaxation, prices: Prices) -> None:
-        """Plans within the limits, from the answers near the best prices on."""
+        """Find plans within the limits, starting from the answers near the best prices."""
         costs = self.costs
         relaxation.run(costs.price(prices.multipliers))
         marginals = relaxation.marginals()
         descent = Descent(costs)
-        # A running plan that is not far from the bound is likely the best: prove that in one go.
+        # A running plan near the bound is likely the best: prove it in one pass.
         near = self.objective - self.bound <= _GIVEN * self.gap * abs(self.bound)
         aim = np.inf if self.given is not None and near else _AIM
         while not self._ended():
@@ -279,14 +279,14 @@ class _Search:
             aim *= _FURTHER
 
     def _offered(self, marginals: np.ndarray) -> np.ndarray:
-        """Labels that are tried in plans: those with a bound near the least one, and the best of every node."""
+        """Labels to try in plans: those with a bound near the least one, and the best of every node."""
         least = float(marginals.min())
         near = least + 3.0 * self.gap * abs(least)
         kept: np.ndarray = marginals <= np.maximum(near, marginals.min(axis=1))[:, None]
         return kept
 
     def _ended(self) -> bool:
-        """Whether the gap is small enough, no plan is left among the labels that are alive, or time is up."""
+        """Whether the gap is small enough, no labels are left, or time is up."""
         proven = self.done() or self.bound >= self.floor or self.bound > self.most
         return proven or time.perf_counter() > self.deadline
 
@@ -300,7 +300,7 @@ class _Search:
     def _branch(
         self, relaxation: Relaxation, descent: Descent, marginals: np.ndarray, multipliers: np.ndarray, aim: float
     ) -> bool:
-        """Look for plans up to `aim` by branching; where there is none, that is a bound. False where that is open."""
+        """Search for plans up to `aim` by branching; if there is none, `aim` is a bound. False if undecided."""
         aim = min(aim, self.floor)
         upto = min(aim, self.cutoff())
         alive = self.alive & (marginals <= upto)
@@ -315,7 +315,7 @@ class _Search:
             self.offer(account)
             now = time.perf_counter()
             worths.append(self._worth(account))
-            # Time goes to the answers that are nearer to a plan than most.
+            # Spend time only on answers nearer to a plan than most.
             if spent <= _IMPROVING_SHARE * (now - begun) and worths[-1] <= np.median(worths):
                 self._descend(descent, account.labels, multipliers, self._offered(marginals))
                 spent += time.perf_counter() - now
@@ -341,7 +341,7 @@ class _Search:
         return bound >= min(aim, self.cutoff())
 
     def _most(self) -> float:
-        """More than any labelling can cost: a bound above it proves that none keeps the limits."""
+        """An upper bound on the cost of any labelling: a lower bound above it proves that none keeps the limits."""
         tables = self.costs.limited.columns(np.array([0]), np.ones(1))
         total = np.where(self.alive, tables.unary[..., 0], 0.0).max(axis=1).sum()
         by_value = tables.send_float.max(axis=(1, 2, 3)) + tables.send_int8.max(axis=(1, 2, 3))

@@ -1,4 +1,4 @@
-"""Models to be placed, and what the placement is to be good at, as a user says it. Solves nothing."""
+"""Models to place and the objective, as stated by the user. Solves nothing."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,9 +16,9 @@ from taglio.quantize.precision import Precision
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Workload:
-    """A model to be placed: its profile on every device (scaled where assumed), error model, limits, requests a second
-    (None: nothing is said of how often). `noise_limits` bounds the noise sum of outputs by name; `bases` are the errors
-    of the float model on devices whose runtime changes it by itself."""
+    """A model to place: its profile on every device (scaled if assumed), error model, limits and requests per second
+    (None: not given). `noise_limits` bounds the noise sum of outputs by name; `bases` are the errors of the float model
+    on devices whose runtime itself changes the outputs."""
 
     name: str
     graph: Graph
@@ -37,7 +37,8 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What is minimised: `latency` per second of every request (added over devices and links), `energy` per joule."""
+    """Weights of what is minimised: `latency` per second of a request (summed over devices and links), `energy` per
+    joule."""
 
     latency: float = 1.0
     energy: float = 0.0
@@ -50,9 +51,9 @@ _KINDS = ("latency", "throughput", "energy", "sum")
 @dataclass(frozen=True, slots=True)
 class Objective:
     """`latency`: the critical path of one request; `throughput`: the busiest device or link; `energy`: joules of one
-    request; `sum`: its seconds added up, as if nothing ran at the same time; `weights`: latency and energy weighed.
+    request; `sum`: its seconds added up, as if nothing ran in parallel; `weights`: latency and energy, weighted.
 
-    `then` holds further objectives, each bettered without giving up what those before it reached.
+    `then` holds further objectives, each improved without losing what the earlier ones reached.
     """
 
     kind: Kind = "latency"
@@ -67,18 +68,18 @@ class Objective:
 
     @property
     def last(self) -> "Objective":
-        """The one that an answer's value is of."""
+        """The last objective, which an answer's value refers to."""
         return self.then[-1] if self.then else self
 
     @property
     def simulated(self) -> bool:
-        """Whether the critical path decides, rather than a sum."""
+        """Whether the critical path is minimised, rather than a sum."""
         return self.kind == "latency" or (self.kind == "weights" and self.goal.latency > 0.0)
 
 
 def parse_objective(text: str) -> Objective:
-    """Read `latency`, `throughput`, `energy`, `sum`; weights such as `latency=1,energy=0.5` (per second and per joule);
-    or several in order of importance, such as `throughput,energy`. Raises BadOption."""
+    """Parse `latency`, `throughput`, `energy`, `sum`; weights such as `latency=1,energy=0.5` (per second and joule); or
+    several in order of importance, such as `throughput,energy`. Raises BadOption."""
     words = [word.strip() for word in text.split(",") if word.strip()]
     if not words:
         raise BadOption("`objective` is empty: give latency, throughput, energy or sum")
@@ -88,7 +89,7 @@ def parse_objective(text: str) -> Objective:
         if word not in _KINDS:
             raise BadOption(f'`objective` "{word}" is not known{nearest(word, _KINDS)}')
     if len(set(words)) < len(words):
-        raise BadOption(f'`objective` "{text}" names one twice: each has one place in the order')
+        raise BadOption(f'`objective` "{text}" names an objective twice: list each once')
     found = [Objective(word, _GOALS[word]) for word in words]  # type: ignore[arg-type]
     return Objective(found[0].kind, found[0].goal, tuple(found[1:]))
 
