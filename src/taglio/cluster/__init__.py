@@ -1,4 +1,4 @@
-"""Several machines: devices and links, their TOML file, the Ray engine that runs a plan on them, their emulation.
+"""Several machines: devices and links, their TOML file, the Ray engine that runs plans on them, and their emulation.
 
-`devices` and `file` are values that planning reads; `engine` and `emulate` act, and know the whole flow.
+Planning reads the values in `devices` and `file`; `engine` and `emulate` act and may use the whole flow.
 """

@@ -1,4 +1,4 @@
-"""Changes to a cluster in words: a link twice as fast, a device more or less, int8 forbidden. Plans nothing."""
+"""Parse and apply changes to a cluster: a link twice as fast, a device removed, int8 forbidden. Plans nothing."""
 
 import re
 from dataclasses import replace
@@ -18,7 +18,7 @@ _NO_INT8 = re.compile(r"no\s+int8(?:\s+on\s+(\S+))?", re.IGNORECASE)
 
 
 def changed(cluster: Cluster, text: str) -> Cluster:
-    """The cluster after what `text` says (see HOW; several, separated by ";"). Raises BadOption."""
+    """The cluster after the changes in `text` (see HOW; several are separated by ";"). Raises BadOption."""
     for part in text.split(";"):
         cluster = _one(cluster, part.strip(), text)
     return cluster

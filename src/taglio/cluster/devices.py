@@ -1,4 +1,4 @@
-"""Devices and the links between them. Measures nothing, reads nothing and knows no model."""
+"""Devices and the links between them, as values. Measures nothing, reads no file and is independent of models."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -7,21 +7,21 @@ from math import inf
 
 from taglio.errors import BadOption
 
-# The environment variable that is set where devices are emulated on one machine.
+# The environment variable that is set in emulated devices.
 EMULATION = "TAGLIO_EMULATION"
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A machine. `profile` names a file of measured times in each model's folder (profiles/NAME.json where the cluster
-    file names none). It is None with a `scale_of`, the device or profile file whose times are taken `scale_factor`
-    times: an assumption, marked wherever it is used. `runtime` is what runs its components; "" is that of its profile.
+    """A machine. `profile` names a file of measured times in each model's folder (profiles/NAME.json by default). It is
+    None with a `scale_of`, the device or profile file whose times are multiplied by `scale_factor`: an assumption,
+    marked wherever it is used. `runtime` runs its components; "" is the profile's runtime.
 
-    `cpus` is what emulation lets it use of processors; planning knows only measured times. A message takes `send_s` and
-    each of its bytes `send_byte_s` of its time where it leaves, `receive_s` and `receive_byte_s` where it arrives
-    (LogP's o), a request `request_s` where requests start. `never` lists patterns of operator types and block names
-    that it may not run. `processor` names the device whose processor and memory it shares, where it is another runtime
-    there (a place): the two run one at a time, and exchange tensors by a copy, over their link.
+    `cpus` is the processor share in emulation; planning uses only measured times. CPU cost per message: `send_s` plus
+    `send_byte_s` per byte on the sender, `receive_s` plus `receive_byte_s` per byte on the receiver (LogP's o);
+    `request_s` per request on the start device. `never` lists patterns of operator types and block names that it may
+    not run. `processor` names the device whose processor and memory it shares, if it is another runtime there (a
+    place): the two run one at a time and exchange tensors by a copy, over their link.
     """
 
     name: str
@@ -45,23 +45,23 @@ class Device:
     processor: str = ""
 
     def sending_s(self, count_bytes: float) -> float:
-        """Its time that a message of so many bytes takes where it leaves."""
+        """Seconds of this device for sending a message of `count_bytes`."""
         return self.send_s + count_bytes * self.send_byte_s
 
     def receiving_s(self, count_bytes: float) -> float:
-        """The same where it arrives."""
+        """Seconds of this device for receiving a message of `count_bytes`."""
         return self.receive_s + count_bytes * self.receive_byte_s
 
     @property
     def assumed(self) -> bool:
-        """Whether its times are another's, scaled, rather than its own."""
+        """Whether its times are scaled from another device's instead of measured."""
         return self.scale_of is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One direction between two devices. A device's link to itself is its loopback, between two components there. Of
-    its latency, `gap_s` is what keeps the next message waiting (the g of the LogP model, Culler et al. 1993)."""
+    """One direction between two devices. A device's link to itself is its loopback, between components there. `gap_s`
+    is the part of the latency for which the next message waits (g of the LogP model, Culler et al. 1993)."""
 
     source: str
     target: str
@@ -71,13 +71,13 @@ class Link:
     gap_s: float = 0.0
 
     def seconds(self, count_bytes: float) -> float:
-        """Seconds that a tensor of `count_bytes` is on its way."""
+        """Seconds from sending to arrival of a tensor of `count_bytes`."""
         return self.latency_s + count_bytes / self.bandwidth_bytes_per_s
 
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Devices in the file's order, links by (source, target), and the device where inputs and outputs are."""
+    """Devices in file order, links by (source, target), and the start device, where inputs and outputs are."""
 
     start: str
     devices: tuple[Device, ...]
@@ -92,24 +92,24 @@ class Cluster:
         raise BadOption(f'no device "{name}"{nearest(name, [each.name for each in self.devices])}')
 
     def processor(self, name: str) -> str:
-        """The device whose processor and memory `name` uses: itself, or the one that it shares them with."""
+        """The device whose processor and memory `name` uses: its own or another device's."""
         return self.device(name).processor or name
 
     def link(self, source: str, target: str) -> Link | None:
-        """The link from `source` to `target`; None where they are not connected. A loopback that the file does not
-        give costs nothing: its components are in one process."""
+        """The link from `source` to `target`; None if they are not connected. A loopback missing from the file costs
+        nothing: its components are in one process."""
         for link in self.links:
             if (link.source, link.target) == (source, target):
                 return link
         return Link(source, target, inf) if source == target else None
 
     def with_link(self, link: Link) -> "Cluster":
-        """The same with one link set."""
+        """A copy with one link set."""
         others = tuple(each for each in self.links if (each.source, each.target) != (link.source, link.target))
         return replace(self, links=(*others, link))
 
     def without(self, name: str) -> "Cluster":
-        """The same without one device and its links. Raises BadOption for the start device."""
+        """A copy without one device and its links. Raises BadOption for the start device."""
         gone = self.device(name)
         if name == self.start:
             raise BadOption(f'"{name}" is the start device, where inputs come from: it cannot be removed')
@@ -117,7 +117,7 @@ class Cluster:
         for each in self.devices:
             if each.name == name:
                 continue
-            if each.scale_of == name:  # what it was scaled from goes on existing as a file of times
+            if each.scale_of == name:  # the file of times that it was scaled from still exists
                 of, factor = gone.profile or gone.scale_of, each.scale_factor * gone.scale_factor
                 others.append(replace(each, scale_of=of, scale_factor=factor))
             else:
@@ -127,12 +127,12 @@ class Cluster:
 
 
 def local(name: str = "local", profile: str = "profile.json") -> Cluster:
-    """The cluster of one machine."""
+    """A cluster of one machine."""
     return Cluster(name, (Device(name, profile=profile),), ())
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """ ": did you mean ...?" for a typo, or what there is to choose from."""
+    """The end of an error message: ": did you mean ...?" for a typo, or the known names."""
     known = list(known)
     close = get_close_matches(name, known, 1, 0.6)
     return f': did you mean "{close[0]}"?' if close else f": there are {', '.join(known) or 'none'}"

@@ -1,22 +1,23 @@
-"""The cluster file, TOML: devices, links and named scenarios. Everything wrong is refused with its line and the fix.
+"""Read the cluster file (TOML): devices, links and named scenarios. Errors name the line and the fix.
 
-    start = "camera"                       # where requests come from and answers are wanted
+    start = "camera"                       # where requests come from and answers go
 
     [device.camera]
     threads = 1
-    runtime = "onnxruntime"                # default: the one that its profile was taken in
+    runtime = "onnxruntime"                # default: the runtime of its profile
     memory_mb = 512
     active_watts = 4.5
     cpus = 0.5                             # only for taglio emulate: half a processor
-    send_ms = 2                            # what a message takes of its time, leaving and arriving, and each megabyte
-    receive_ms = 3                         # of it: it limits the requests a second, and components stand still for it;
-    send_ms_per_mb = 3                     # and what a request takes of the start device besides its components
-    receive_ms_per_mb = 12                 # (taglio cluster probe measures all of these)
-    request_ms = 1
+    send_ms = 2                            # CPU cost per message sent and received, and per megabyte of it: it limits
+    receive_ms = 3                         # the request rate, and components pause for it
+    send_ms_per_mb = 3
+    receive_ms_per_mb = 12
+    request_ms = 1                         # cost per request on the start device, besides its components
+                                           # (taglio cluster probe measures all of these)
     profile = "profile.json"               # measured times, a file in each model's own folder
 
     [device.server]
-    scale = { of = "camera", factor = 0.1 } # assumed: a tenth of the camera's times
+    scale = { of = "camera", factor = 0.1 } # assumed: 0.1 x the camera's times
 
     [[link]]
     from = "camera"
@@ -24,15 +25,15 @@
     both = true
     bandwidth_mbit_s = 50
     latency_ms = 5
-    gap_ms = 1                             # of it, what keeps the next message waiting (taglio cluster probe)
+    gap_ms = 1                             # part of the latency for which the next message waits (cluster probe)
 
     [[scenario.congested.link]]
     from = "camera"
     to = "server"
     bandwidth_mbit_s = 5
 
-Devices without a link between them are not connected. Units stand in the keys and are converted here only: megabytes
-are 10⁶ bytes, megabits 10⁶ bits.
+Devices without a link between them are not connected. Units are part of the keys and converted only here: a megabyte is
+10⁶ bytes, a megabit 10⁶ bits.
 """
 
 import re
@@ -53,11 +54,11 @@ _BITS = 8.0
 
 
 class BadCluster(BadOption):
-    """The cluster file cannot be read, or says something that no cluster can be."""
+    """The cluster file cannot be read or describes an impossible cluster."""
 
 
 def load(path: Path, scenario: str | None = None) -> Cluster:
-    """The cluster in a file, with the changes of `scenario`. Raises BadCluster with the line and the fix."""
+    """The cluster in a file, with the changes of `scenario` applied. Raises BadCluster with the line and the fix."""
     try:
         text = path.read_bytes().decode()
     except OSError as error:
@@ -74,7 +75,7 @@ def scenarios(path: Path) -> tuple[str, ...]:
 
 
 def parse(text: str, file: str = "cluster", scenario: str | None = None) -> Cluster:
-    """The cluster of a file's `text`; every scenario in it is checked, `scenario` is applied."""
+    """The cluster in a file's `text`; checks every scenario, applies `scenario`. Raises BadCluster."""
     try:
         tables = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -95,7 +96,7 @@ _Path = tuple[str | int, ...]
 
 
 def _lines(text: str) -> dict[_Path, int]:
-    """Line by path of table names, array indices and key, which tomllib does not tell."""
+    """Line number by path (table names, array indices, key), which tomllib does not report."""
     found: dict[_Path, int] = {}
     counts: dict[tuple[str, ...], int] = {}
     here: _Path = ()
@@ -114,7 +115,7 @@ def _lines(text: str) -> dict[_Path, int]:
 
 @dataclass(frozen=True, slots=True)
 class _Number:
-    """A key that holds a number: the field it fills, what it is multiplied by, and whether it may be 0."""
+    """A key that holds a number: its field, the factor to the field's unit, and whether it may be 0."""
 
     field: str
     factor: float = 1.0
@@ -148,13 +149,13 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 @dataclass(frozen=True, slots=True)
 class _Reader:
-    """Reads tables and says where what is wrong stands."""
+    """Reads tables, with the line of each error."""
 
     file: str
     lines: Mapping[_Path, int]
 
     def fail(self, path: _Path, message: str) -> BadCluster:
-        """The refusal, with the line of the nearest thing that has one."""
+        """The error, with the nearest known line."""
         below = [line for known, line in self.lines.items() if path and known[: len(path)] == path]
         while path and path not in self.lines:
             path = path[:-1]
@@ -205,7 +206,7 @@ class _Reader:
             raise self.fail((), "has no devices: write [device.NAME] for each machine")
         if "start" not in tables:
             first = next(iter(devices))
-            raise self.fail((), f'has no start device, where inputs come from: write start = "{first}" at its top')
+            raise self.fail((), f'has no start device, where inputs come from: write start = "{first}" at the top')
         self.links_of((), tables, devices, links)
         return self.finished((), self.text(("start",), tables["start"]), devices, links)
 
@@ -235,7 +236,7 @@ class _Reader:
     def devices(
         self, path: _Path, tables: Mapping[str, Any], into: dict[str, Device], links: dict[tuple[str, str], Link]
     ) -> None:
-        """Read [device.NAME] tables into `into`; one that is there already is changed."""
+        """Read [device.NAME] tables into `into`; an existing one is changed."""
         named = tables.get("device", {})
         if not isinstance(named, Mapping):
             raise self.fail((*path, "device"), "write each machine as [device.NAME]")
@@ -247,7 +248,7 @@ class _Reader:
             device = replace(into.get(name, Device(name)), **self.numbers(here, value, _DEVICE_NUMBERS))  # type: ignore[arg-type]
             if "runtime" in value:
                 runtime = self.text((*here, "runtime"), value["runtime"])
-                known = [name for name in RUNTIMES if name != MIXED]  # that is of a whole model
+                known = [name for name in RUNTIMES if name != MIXED]  # a choice for a whole model, not for a device
                 if runtime not in known:
                     what = f'{_dotted(here)}: runtime = "{runtime}" is not known{nearest(runtime, known)}'
                     raise self.fail((*here, "runtime"), what)
@@ -266,7 +267,7 @@ class _Reader:
                 links[name, name] = self.link((*here, "loopback"), value["loopback"], Link(name, name, 0.0), ())
 
     def times(self, here: _Path, value: Mapping[str, Any], device: Device) -> Device:
-        """The device with where its times come from."""
+        """The device with the source of its times."""
         if "profile" in value and "scale" in value:
             raise self.fail((*here, "scale"), f"{_dotted(here)}: has a profile and a scale: keep one of them")
         if "profile" in value:
@@ -284,7 +285,7 @@ class _Reader:
     def links_of(
         self, path: _Path, tables: Mapping[str, Any], devices: Mapping[str, Device], into: dict[tuple[str, str], Link]
     ) -> None:
-        """Read [[link]] tables into `into`; one that is there already is changed."""
+        """Read [[link]] tables into `into`; an existing one is changed."""
         rows = tables.get("link", [])
         if not isinstance(rows, list):
             raise self.fail((*path, "link"), "write each link as [[link]], with two brackets")
@@ -311,7 +312,7 @@ class _Reader:
         link = replace(known, **self.numbers(here, value, _LINK_NUMBERS))  # type: ignore[arg-type]
         if link.bandwidth_bytes_per_s == 0.0:
             raise self.fail(
-                here, f"link {link.source} to {link.target}: has no bandwidth_mbit_s: give its megabits a second"
+                here, f"link {link.source} to {link.target}: has no bandwidth_mbit_s: give its megabits per second"
             )
         if link.gap_s > link.latency_s:
             gap, latency = (f"{each * 1e3:.6g}" for each in (link.gap_s, link.latency_s))

@@ -49,8 +49,8 @@ def split(costs: Costs, arity: int, chosen: np.ndarray) -> Parts:
 
 
 class States(NamedTuple):
-    """The meaning of each cell: its part's index in the tables, the kind that the part's producer writes, its device, and
-    by slot (arity, cells) the readers' devices and whether they read int8."""
+    """The meaning of each cell: its part's index in the tables, the kind that the part's producer writes, its device,
+    and by slot (arity, cells) the readers' devices and whether they read int8."""
 
     part: np.ndarray
     kind: np.ndarray
@@ -75,8 +75,8 @@ class Tables:
         self.settled_at: np.ndarray | None = None
 
     def _group(self, edges: np.ndarray) -> None:
-        """Number the groups of readers that occur, by part, devices and members: `groups` (arity, cells) holds the number
-        of a group at its first slot, and the last number, that of the empty group, at other slots."""
+        """Number the groups of readers that occur, by part, devices and members: `groups` (arity, cells) holds a
+        group's number at its first slot, and the last number, that of the empty group, at other slots."""
         states, devices = self.states, self.costs.devices
         arity, count = states.target.shape
         patterns, none = 3**arity, len(self.costs.readers)

@@ -94,7 +94,7 @@ class Timetable:
         delay = np.where(forbidden, NEVER, np.where(far, self.delay_s[here, there], 0.0))
         byte, gap = np.where(far, self._byte[here, there], 0.0), np.where(far, self._gap[here, there], 0.0)
         floats, ints = np.zeros((*far.shape, len(PARTS))), np.zeros((*far.shape, len(PARTS)))
-        # Within a component the written form is quantised; between two components of one device it is float.
+        # Within a component the value is quantised in the layout written, between components of one device from float.
         nearer = np.minimum(quantize, values.quantize_s[value][0][here])
         stays = np.where(written8, np.where(read8, 0.0, dequantize), np.where(read8, nearer, 0.0))
         floats[..., BUSY] = gap + byte * values.float_bytes[value]

@@ -24,8 +24,8 @@ _NEAR, _FEWEST = 3.0, 3
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """A plan and whether its measured error keeps the bound. `name` is the origin of a plan not from the solver, such as
-    float32, otherwise "". `refused` says why it does not run in its place."""
+    """A plan and whether its measured error keeps the bound. `name` is the origin of a plan not from the solver, such
+    as float32, otherwise "". `refused` says why it does not run in its place."""
 
     plan: Plan
     error: float

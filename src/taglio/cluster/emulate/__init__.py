@@ -1,5 +1,5 @@
-"""The devices and links of a cluster file on one Linux machine. Plans nothing, and knows no engine.
+"""Emulate the devices and links of a cluster file on one Linux machine. Plans nothing, and does not use the engine.
 
-Each device is a network namespace with a CPU quota; the links between them are one user-space process that holds
-packets back for as long as the cluster file says.
+Each device is a network namespace with a CPU quota; one user-space process carries the links and delays packets as the
+cluster file says.
 """

@@ -1,4 +1,4 @@
-"""Start taglio's own devices in an emulation, by the command that starts them anywhere. Knows no engine."""
+"""Start taglio's devices in an emulation, with the command that starts them anywhere. Does not use the engine."""
 
 import subprocess
 import sys
@@ -14,7 +14,7 @@ _PATIENCE_S = 180.0
 def start_devices(made: Emulation, progress: Callable[[str, int, int], None] | None = None) -> None:
     """Start every device, the start device as head, without quotas: a start takes seconds of a whole core.
 
-    Raises CannotEmulate with the line of the one that would not.
+    Raises CannotEmulate with the output of a device that does not start.
     """
     names = [each.name for each in made.cluster.devices if each.name != made.cluster.start]
     with made.without_quotas():
@@ -27,7 +27,7 @@ def start_devices(made: Emulation, progress: Callable[[str, int, int], None] | N
 
 
 def start_device(made: Emulation, name: str) -> "subprocess.Popen[str]":
-    """Begin to start one device; it is up when the process ends with 0."""
+    """Begin to start one device; it is up when the returned process exits with 0."""
     head = made.cluster.start
     role = ["--head"] if name == head else ["--address", f"{made.addresses[head]}:{PORT}"]
     words = [
@@ -45,4 +45,4 @@ def _wait(name: str, process: "subprocess.Popen[str]") -> None:
         said = [f"not up after {_PATIENCE_S:.0f} s"]
     if process.returncode != 0:
         why = said[-1] if said else f"exit code {process.returncode}"
-        raise CannotEmulate(f"{name}: {why.removeprefix('taglio: ')} (or only the network: --bare)")
+        raise CannotEmulate(f"{name}: {why.removeprefix('taglio: ')} (--bare emulates only the network)")

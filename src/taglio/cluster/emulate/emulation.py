@@ -1,4 +1,4 @@
-"""A cluster on this machine, from its start to its removal. The engine that runs on it is started by others."""
+"""One emulated cluster on this machine, from creation to removal. Does not start the engine in it."""
 
 import os
 import socket
@@ -27,9 +27,9 @@ _PATIENCE_S = 10.0
 
 
 class Emulation:
-    """A context: made on entry, removed with all that runs in it on exit.
+    """A context manager: creates the emulation on entry and removes it with everything that runs in it on exit.
 
-    `removed` are earlier emulations whose owner was killed and whose remains were removed at the start.
+    `removed` are earlier emulations whose owner was killed; they were cleaned up at the start.
     """
 
     def __init__(self, file: Path, scenario: str | None = None) -> None:
@@ -58,7 +58,7 @@ class Emulation:
     def _make(self) -> None:
         self.record.folder.mkdir(parents=True)
         self.record.folder.chmod(0o700)
-        record.save(self.record)  # before anything is made, so that a kill -9 leaves nothing unknown
+        record.save(self.record)  # before creating anything, so that leftovers of a kill -9 can be found
         place = quota.hierarchy()
         assert place is not None
         descriptors = []
@@ -74,7 +74,7 @@ class Emulation:
         _order(self.record, ())
 
     def close(self) -> None:
-        """Kill what runs in it and remove it."""
+        """Kill everything that runs in it and remove it."""
         record.remove(self.record)
         if hasattr(self, "_line"):
             self._line.stdin and self._line.stdin.close()
@@ -93,7 +93,7 @@ class Emulation:
 
     @contextmanager
     def without_quotas(self) -> Iterator[None]:
-        """Let devices use all of the machine for a while, to be set up."""
+        """Lift the CPU quotas for a while, to set devices up."""
         for each in self.record.places:
             quota.limit(each.group, inf)
         yield
@@ -109,7 +109,7 @@ class Emulation:
         become(self.record, cluster)
 
     def counts(self) -> line.Counts:
-        """What the links have carried."""
+        """What the links have carried and dropped."""
         return _order(self.record, ())
 
 
@@ -120,8 +120,8 @@ def start(
     environment: Mapping[str, str] | None = None,
     **options: Any,
 ) -> "subprocess.Popen[Any]":
-    """Start a command in a device of an emulation. It is told where it is by TAGLIO_EMULATION (the emulation's folder),
-    TAGLIO_DEVICE and TAGLIO_ADDRESSES ("camera=10.77.0.1 server=10.77.0.2"). Raises BadOption for no such device."""
+    """Start a command in an emulated device. Its environment has TAGLIO_EMULATION (the emulation's folder),
+    TAGLIO_DEVICE and TAGLIO_ADDRESSES ("camera=10.77.0.1 server=10.77.0.2"). Raises BadOption for an unknown device."""
     names = [each.device for each in made.places]
     if device not in names:
         raise BadOption(f'no device "{device}"{nearest(device, names)}')
@@ -129,7 +129,7 @@ def start(
     told = {
         record.ENVIRONMENT: str(made.folder),
         "TAGLIO_DEVICE": device,
-        "TAGLIO_DEVICES": str(made.folder / str(names.index(device))),  # where a device of taglio's keeps its files
+        "TAGLIO_DEVICES": str(made.folder / str(names.index(device))),  # where a taglio device keeps its files
         "TAGLIO_ADDRESSES": " ".join(f"{each.device}={each.address}" for each in made.places),
     }
     words = [sys.executable, "-m", "taglio.cluster.emulate.enter", place.namespace, str(place.group), *command]
@@ -137,7 +137,7 @@ def start(
 
 
 def joined(folder: str | None) -> Record:
-    """The running emulation in `folder`, or the only one there is. Raises BadOption."""
+    """The running emulation in `folder`, or the only one. Raises BadOption if there is none or more than one."""
     there = record.running()
     if folder:
         there = [each for each in there if each.folder == Path(folder)]
@@ -150,16 +150,16 @@ def joined(folder: str | None) -> Record:
 
 
 def change(made: Record, text: str) -> None:
-    """Change a running emulation to what the cluster file says with the changes of `text` (cluster.changes.HOW; several
-    separated by ";"; none: the file again). "link A->B bandwidth x0.1" and "link A->B cut" are about one direction;
-    "device A x10" makes A take ten times as long by its quota; "without A" cuts its links. Raises BadOption."""
+    """Change a running emulation to the cluster file with the changes of `text` (cluster.changes.HOW; several separated
+    by ";"; empty: the file itself). "link A->B bandwidth x0.1" and "link A->B cut" affect one direction; "device A x10"
+    makes A ten times slower through its quota; "without A" cuts its links. Raises BadOption."""
     base = cluster_file.parse(made.cluster_text, made.cluster_file, made.scenario)
     become(made, changed(base, text) if text.strip() else base)
 
 
 def become(made: Record, now: Cluster) -> None:
     """Change links and quotas to those of `now`, such as another scenario of the file. Links that the emulation was not
-    started with are not added, and packets take the same ways as before; what `now` lacks is cut."""
+    started with are not added, and packets keep their routes; links missing from `now` are cut."""
     base = cluster_file.parse(made.cluster_text, made.cluster_file, made.scenario)
     kept = {(way.source, way.target): way for way in ways(now, base)}
     links = tuple(kept.get((way.source, way.target), msgspec.structs.replace(way, cut=True)) for way in ways(base))
@@ -174,8 +174,8 @@ def become(made: Record, now: Cluster) -> None:
 
 
 def ways(cluster: Cluster, order: Cluster | None = None) -> tuple[line.Way, ...]:
-    """The links between devices, by the devices' indices in `order` (the cluster itself). A loopback is the engine's
-    own: both components are on one machine, here too."""
+    """The links between devices, by the devices' indices in `order` (default: the cluster). Loopbacks are left to the
+    engine: both components are on one machine in reality, too."""
     index = {each.name: number for number, each in enumerate((order or cluster).devices)}
     return tuple(
         line.Way(index[each.source], index[each.target], each.bandwidth_bytes_per_s, each.latency_s)
@@ -185,15 +185,15 @@ def ways(cluster: Cluster, order: Cluster | None = None) -> tuple[line.Way, ...]
 
 
 def one_way(cluster: Cluster) -> list[tuple[str, str]]:
-    """Pairs of devices of which the second cannot be reached from the first, though the other way is open: no
-    connection lives on that."""
+    """Pairs of devices where the second is not reachable from the first but the reverse is: connections need both
+    directions."""
     names = [each.name for each in cluster.devices]
     open_ways = line.routes(ways(cluster), len(names))
     return [(names[b], names[a]) for a, b in open_ways if (b, a) not in open_ways]
 
 
 def _planned(cluster: Cluster, file: Path, scenario: str | None) -> Record:
-    """The names of all that is to be made."""
+    """The record of an emulation to create: the names of everything in it."""
     if len(cluster.devices) > _MOST_DEVICES:
         raise CannotEmulate(f"{len(cluster.devices)} devices: at most {_MOST_DEVICES} can be emulated")
     place = quota.hierarchy()
@@ -223,7 +223,7 @@ def _start_line(made: Record, links: tuple[line.Way, ...], descriptors: Sequence
 
 
 def _order(made: Record, links: tuple[line.Way, ...]) -> line.Counts:
-    """Tell the line, and hear what has passed. Raises CannotEmulate where it has died."""
+    """Send new link settings, and return the link counts. Raises CannotEmulate if the process has died."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
         connection.settimeout(_PATIENCE_S)
         try:
@@ -231,5 +231,5 @@ def _order(made: Record, links: tuple[line.Way, ...]) -> line.Counts:
             connection.send(msgspec.json.encode(line.Order(links)))
             answer = connection.recv(line.LARGEST_PACKET)
         except OSError as error:
-            raise CannotEmulate(f"the process that carries the links does not answer ({error}): start again") from None
+            raise CannotEmulate(f"the process that carries the links does not answer ({error}): restart the emulation") from None
     return msgspec.json.decode(answer, type=line.Counts)

@@ -1,4 +1,4 @@
-"""Run a command in an emulated device. A program: NAMESPACE GROUP COMMAND [ARGUMENT...]; becomes the command."""
+"""Run a command in an emulated device. A program that execs: NAMESPACE GROUP COMMAND [ARGUMENT...]."""
 
 import ctypes
 import os
@@ -11,7 +11,7 @@ _CLONE_NEWNET = 0x40000000
 
 
 def main() -> None:
-    """Join the namespace, then the control group, whose quota this start should not use up."""
+    """Join the namespace, then the control group: last, so that this start-up does not use its quota."""
     name, group, *command = sys.argv[1:]
     libc = ctypes.CDLL(None, use_errno=True)
     descriptor = os.open(NAMESPACES / name, os.O_RDONLY)

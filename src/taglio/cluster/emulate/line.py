@@ -1,11 +1,11 @@
-"""The links: one process that reads every device's packets and hands each on when its link would have. A program.
+"""The emulated links: one process that reads every device's packets and delivers each when its link would. A program.
 
 Every directed link is a queue. A packet starts when the link is free, occupies it for bytes / bandwidth, and arrives
-`latency` later. There is no bucket: not one byte passes faster than the link. Bytes are those of IP packets, headers
-included. Devices without a link of their own reach each other over those that have one, as routers would carry them;
-the links on the way are occupied like any other.
+`latency` later. There is no token bucket: no byte passes faster than the link. Bytes are those of IP packets, headers
+included. Devices without a direct link reach each other over other devices' links, as if routed; those links are
+occupied as by any packet.
 
-Why no tc: netem, which delays, is missing from many kernels, while a token bucket must be as large as one packet of
+Why not tc: netem, which delays, is missing from many kernels, and a token bucket must be as large as one packet of
 offloaded TCP (64 kB), which then passes at once.
 """
 
@@ -23,16 +23,16 @@ from dataclasses import dataclass
 
 import msgspec
 
-# A link's queue. Deep enough that TCP meets its own window first (the kernel's largest is 6 MB): a lost packet would be
-# measured as the engine's time.
+# Size of a link's queue: deep enough that TCP reaches its own window first (the kernel's largest is 6 MB), because a
+# lost packet would be measured as the engine's time.
 QUEUE_BYTES = 16_000_000
 LARGEST_PACKET = 65_535
-AT_ONCE = 16  # packets read from one device before others have their turn
+AT_ONCE = 16  # packets read from one device before the next device's turn
 VERSION_4 = 4
 
 
 class Way(msgspec.Struct, frozen=True):
-    """A directed link between two devices by index, as it is now. One that is cut drops everything."""
+    """A directed link between two devices (by index), with its current settings. A cut link drops everything."""
 
     source: int
     target: int
@@ -42,13 +42,13 @@ class Way(msgspec.Struct, frozen=True):
 
 
 class Order(msgspec.Struct, frozen=True):
-    """What the process is told: links that replace those of the same ends."""
+    """A request to the process: links that replace those between the same devices."""
 
     ways: tuple[Way, ...] = ()
 
 
 class Passed(msgspec.Struct, frozen=True):
-    """What a link has carried and dropped since the start."""
+    """Packets and bytes that a link has carried and dropped since the start."""
 
     source: int
     target: int
@@ -57,7 +57,7 @@ class Passed(msgspec.Struct, frozen=True):
 
 
 class Counts(msgspec.Struct, frozen=True):
-    """The process's answer: every link's counts, and the processor seconds it used itself."""
+    """The process's answer: every link's counts, and the process's own CPU seconds."""
 
     links: tuple[Passed, ...]
     cpu_s: float
@@ -74,8 +74,8 @@ class _Queue:
 
 
 def routes(ways: Sequence[Way], devices: int) -> dict[tuple[int, int], tuple[tuple[int, int], ...]]:
-    """The links from each device to each other: its own where there is one, else the way of least delay for a packet
-    of 1,500 bytes (Dijkstra). Pairs that cannot be reached are left out."""
+    """The links from each device to each other: the direct one, else the route of least delay for a packet of 1,500
+    bytes (Dijkstra). Unreachable pairs are left out."""
     cost = {(way.source, way.target): way.latency_s + 1500 / way.bandwidth_bytes_per_s for way in ways}
     found: dict[tuple[int, int], tuple[tuple[int, int], ...]] = {}
     for start in range(devices):
@@ -95,7 +95,7 @@ def routes(ways: Sequence[Way], devices: int) -> dict[tuple[int, int], tuple[tup
 
 
 class Line:
-    """The queues and what is in them. Times are of time.monotonic()."""
+    """The queues and the packets in them. Times are from time.monotonic()."""
 
     def __init__(self, devices: Sequence[int], ways: Sequence[Way]) -> None:
         self.devices = devices  # file descriptors of the devices' interfaces, in the order of their addresses
@@ -108,7 +108,7 @@ class Line:
         self.number = 0
 
     def set(self, ways: Sequence[Way]) -> None:
-        """Take on new figures; what is queued already keeps its time."""
+        """Apply new link settings; packets already queued keep their times."""
         for way in ways:
             queue = self.queues.setdefault((way.source, way.target), _Queue(1.0, 0.0, False))
             queue.bandwidth_bytes_per_s = way.bandwidth_bytes_per_s
@@ -116,25 +116,25 @@ class Line:
             queue.cut = way.cut
 
     def counts(self) -> Counts:
-        """What has passed."""
+        """Counts of all links so far."""
         links = tuple(Passed(*ends, each.passed_bytes, each.dropped) for ends, each in self.queues.items())
         return Counts(links, time.process_time())
 
     def take(self, index: int) -> None:
-        """Read what device `index` has sent, and queue it."""
+        """Read the packets that device `index` has sent, and queue them."""
         descriptor = self.devices[index]
         for _ in range(AT_ONCE):
             try:
                 packet = os.read(descriptor, LARGEST_PACKET)
-            except OSError:  # nothing more, or the interface is not up yet
+            except OSError:  # no more packets, or the interface is not up yet
                 return
             if packet[0] >> 4 == VERSION_4:
-                path = self.paths.get((index, packet[19] - 1))  # the last byte of its destination
+                path = self.paths.get((index, packet[19] - 1))  # the last byte of its destination address
                 if path is not None:
                     self.queue(time.monotonic(), packet, path, 0)
 
     def queue(self, now_s: float, packet: bytes, path: tuple[tuple[_Queue, int], ...], hop: int) -> None:
-        """Put a packet on link number `hop` of its path."""
+        """Queue a packet on link number `hop` of its path."""
         link = path[hop][0]
         start_s = max(now_s, link.free_s)
         if link.cut or (start_s - now_s) * link.bandwidth_bytes_per_s > QUEUE_BYTES:
@@ -146,7 +146,7 @@ class Line:
         heapq.heappush(self.waiting, (link.free_s + link.latency_s, self.number, packet, path, hop))
 
     def hand_on(self) -> float | None:
-        """Deliver what is due; seconds until the next is, None when nothing waits."""
+        """Deliver due packets; returns seconds until the next is due, None if none waits."""
         while self.waiting:
             now_s = time.monotonic()
             due_s, _, packet, path, hop = self.waiting[0]
@@ -161,7 +161,7 @@ class Line:
         return None
 
     def run(self, control: socket.socket, owner: int) -> None:
-        """Carry packets until the pipe `owner` is closed at its other end. A connection to `control` is an order."""
+        """Carry packets until the other end of the pipe `owner` is closed. Each connection to `control` is an order."""
         inner = {descriptor: index for index, descriptor in enumerate(self.devices)}
         everything = [owner, control.fileno(), *inner]
         while True:
@@ -175,7 +175,7 @@ class Line:
                     self.obey(control)
 
     def obey(self, control: socket.socket) -> None:
-        """Take one order and answer with what has passed. A customer that says nothing is left after a moment."""
+        """Execute one order and answer with the counts. A client that sends nothing is dropped after a moment."""
         connection, _ = control.accept()
         with connection, suppress(OSError, msgspec.MsgspecError):
             connection.settimeout(0.05)
@@ -184,14 +184,14 @@ class Line:
 
 
 def main() -> None:
-    """Standard input: a pipe that the owner holds open. Arguments: the descriptor of the listening control socket, the
-    first order, and the devices' descriptors."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the owner, who needs the line until the end
+    """Run the process. Standard input: a pipe that the owner keeps open. Arguments: the descriptor of the listening
+    control socket, the first order, and the devices' descriptors."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the owner, which needs the links until its end
     control = socket.socket(fileno=int(sys.argv[1]))
     line = Line([int(word) for word in sys.argv[3:]], msgspec.json.decode(sys.argv[2], type=Order).ways)
-    with suppress(OSError):  # before all that computes; without the right to it the line is only less punctual
+    with suppress(OSError):  # real-time priority; without permission for it, timing is only less precise
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
-    gc.disable()  # packets make no cycles
+    gc.disable()  # packets create no reference cycles
     line.run(control, sys.stdin.fileno())
 
 

@@ -1,6 +1,6 @@
-"""Network namespaces, and the interface through which each one's packets are read. Carries none.
+"""Network namespaces, and the interface from which each one's packets are read. Carries no packets.
 
-There is no veth and no bridge: nothing of an emulated network touches the machine's own.
+There is no veth and no bridge: an emulated network never touches the machine's own.
 """
 
 import fcntl
@@ -10,13 +10,13 @@ import subprocess
 
 from taglio.cluster.emulate.needs import TUN, CannotEmulate
 
-# Every packet costs the line some 20 µs, so packets are larger than Ethernet's 1,500 bytes; and small enough that one
-# of them holds a 5 Mbit/s link for 14 ms only. Headers take 52 bytes of each: 0.6 %.
+# Carrying a packet takes about 20 µs, so packets are larger than Ethernet's 1,500 bytes, yet small enough to occupy a
+# 5 Mbit/s link for only 14 ms. Headers are 52 bytes of each: 0.6 %.
 MTU_BYTES = 9_000
 _SET_INTERFACE = 0x400454CA  # TUNSETIFF of linux/if_tun.h
 _TUN_WITHOUT_HEADER = 0x1001  # IFF_TUN | IFF_NO_PI
 _NAME_BYTES = 15
-# A connection that was silent for a moment would begin slowly again: the links are the devices' own, nobody else's.
+# No slow start after idle: no other traffic shares these links.
 _SETTINGS = {"net/ipv4/tcp_slow_start_after_idle": 0, "net/ipv4/tcp_no_metrics_save": 1}
 
 
@@ -26,9 +26,9 @@ def address(index: int) -> str:
 
 
 def create(name: str, index: int) -> int:
-    """Make a namespace with one interface; returns the descriptor that its packets are read from and written to.
+    """Create a namespace with one interface; returns the descriptor for reading and writing its packets.
 
-    Raises CannotEmulate with what the system said.
+    Raises CannotEmulate with the system's message.
     """
     _ip("netns", "add", name)
     _ip("-n", name, "link", "set", "lo", "up")
@@ -50,18 +50,18 @@ def create(name: str, index: int) -> int:
 
 
 def existing() -> list[str]:
-    """Names of the machine's namespaces."""
+    """Names of all network namespaces of the machine."""
     return [line.split()[0] for line in _ip("netns", "list").splitlines() if line]
 
 
 def delete(name: str) -> None:
-    """Remove a namespace; one that is gone is no error."""
+    """Remove a namespace; a missing one is no error."""
     if name in existing():
         _ip("netns", "delete", name)
 
 
 def _ip(*words: str) -> str:
-    command = ["ip", *words]  # by name: it lies in /sbin here and in /usr/sbin there
+    command = ["ip", *words]  # by name: it is in /sbin or /usr/sbin, depending on the distribution
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise CannotEmulate(f"ip {' '.join(words)}: {done.stderr.strip() or done.returncode}")

@@ -1,4 +1,4 @@
-"""What emulation needs of this machine, and one line for each thing that is missing. Makes nothing."""
+"""Check that this machine can emulate clusters, with one line for each missing requirement. Changes nothing."""
 
 import os
 import shutil
@@ -12,17 +12,17 @@ TUN = Path("/dev/net/tun")
 
 
 class CannotEmulate(TaglioError):
-    """This machine lacks something that emulation needs, or refused it."""
+    """This machine lacks a requirement of emulation, or refused it."""
 
 
 def missing() -> str | None:
-    """What is missing here and what to do about it; None where a cluster can be emulated."""
+    """The missing requirement and its fix; None if a cluster can be emulated here."""
     if sys.platform != "linux":
         return f"emulation uses network namespaces, which {sys.platform} lacks: use Linux, or a Linux virtual machine"
     if os.geteuid() != 0:
         return "emulation makes network namespaces, which takes root: run it with sudo, or in a privileged container"
     if shutil.which("ip") is None:
-        return "there is no command ip: install the package iproute2"
+        return "the command ip is missing: install the package iproute2"
     if not TUN.exists():
         return f"there is no {TUN}: modprobe tun, or give the container --device {TUN}"
     if not os.access(TUN, os.R_OK | os.W_OK):
@@ -33,6 +33,6 @@ def missing() -> str | None:
 
 
 def refuse_without() -> None:
-    """Raises CannotEmulate where something is missing."""
+    """Raise CannotEmulate if a requirement is missing."""
     if (why := missing()) is not None:
         raise CannotEmulate(why)

@@ -1,7 +1,7 @@
-"""Control groups: how much processor time a device has, and which processes are on it. Starts none.
+"""Control groups: a device's CPU quota and its processes. Starts no process.
 
-Both versions of the kernel's interface: version 1 has been run; version 2 is written against the kernel's
-documentation (Documentation/admin-guide/cgroup-v2.rst) and has not been run.
+Supports both versions of the kernel's interface: version 1 has been run; version 2 follows the kernel's documentation
+(Documentation/admin-guide/cgroup-v2.rst) and has not been run.
 """
 
 import os
@@ -13,8 +13,8 @@ from functools import partial
 from math import isinf
 from pathlib import Path
 
-# The shortest period that the scheduler's tick (4 ms at HZ=250) leaves even: at 5 ms it already takes 15 % more than
-# the quota says, at 100 ms a device stands still for 50 ms in one piece. In microseconds.
+# The shortest period in microseconds at which the scheduler's tick (4 ms at HZ=250) keeps quotas accurate: at 5 ms a
+# device already gets 15 % more than its quota, at 100 ms it pauses for 50 ms at a stretch.
 PERIOD_US = 10_000
 SHORTEST_QUOTA_US = 1_000  # the kernel's own limit
 LONGEST_PERIOD_US = 1_000_000
@@ -23,14 +23,14 @@ PATIENCE_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Hierarchy:
-    """Where groups with the cpu controller are made."""
+    """A place where groups with the cpu controller can be created."""
 
     version: int
     folder: Path
 
 
 def hierarchy(mounts: Path = Path("/proc/mounts")) -> Hierarchy | None:
-    """The hierarchy that has the cpu controller and can be written; None without one."""
+    """The writable hierarchy with the cpu controller; None if there is none."""
     for line in mounts.read_text().splitlines():
         _, place, kind, options, *_ = line.split()
         folder = Path(place)
@@ -44,7 +44,7 @@ def hierarchy(mounts: Path = Path("/proc/mounts")) -> Hierarchy | None:
 
 
 def create(place: Hierarchy, names: tuple[str, ...]) -> Path:
-    """The group of a device: nested folders `names` below the hierarchy. Raises OSError."""
+    """Create a device's group: nested folders `names` below the hierarchy. Raises OSError."""
     folder = place.folder
     for name in names:
         if place.version == 2 and "cpu" not in (folder / "cgroup.subtree_control").read_text().split():
@@ -55,18 +55,18 @@ def create(place: Hierarchy, names: tuple[str, ...]) -> Path:
 
 
 def limit(folder: Path, cpus: float) -> None:
-    """Let a group use `cpus` processors' time, infinite for all there is. Raises OSError."""
+    """Limit a group to the time of `cpus` processors (infinite: no limit). Raises OSError."""
     quota_us, period_us = _quota(cpus)
     if (folder / "cpu.max").exists():
         (folder / "cpu.max").write_text(f"{'max' if quota_us < 0 else quota_us} {period_us}")
         return
-    (folder / "cpu.cfs_quota_us").write_text("-1")  # a period shorter than the old quota would be refused
+    (folder / "cpu.cfs_quota_us").write_text("-1")  # the kernel refuses a period shorter than the old quota
     (folder / "cpu.cfs_period_us").write_text(str(period_us))
     (folder / "cpu.cfs_quota_us").write_text(str(quota_us))
 
 
 def _quota(cpus: float) -> tuple[int, int]:
-    """Microseconds of quota (-1: no limit) and of its period. A small share takes a longer period."""
+    """Quota (-1: no limit) and period in microseconds. A small share needs a longer period."""
     if isinf(cpus):
         return -1, PERIOD_US
     period_us = min(LONGEST_PERIOD_US, max(PERIOD_US, round(SHORTEST_QUOTA_US / cpus)))
@@ -85,7 +85,7 @@ def processes(folder: Path) -> list[int]:
 
 
 def destroy(folder: Path) -> None:
-    """Kill everything in a group and remove it with the groups below it; one that is gone is no error."""
+    """Kill everything in a group and remove it with the groups below it; a missing one is no error."""
     limit_end = time.monotonic() + PATIENCE_S
     while (alive := processes(folder)) and time.monotonic() < limit_end:
         for pid in alive:
@@ -98,7 +98,7 @@ def destroy(folder: Path) -> None:
                 break
             except FileNotFoundError:
                 break
-            except OSError:  # the kernel lets go of a dead process a moment later
+            except OSError:  # the kernel releases a dead process a moment later
                 if time.monotonic() > limit_end:
                     raise
                 time.sleep(0.02)

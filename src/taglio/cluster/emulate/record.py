@@ -1,4 +1,4 @@
-"""What one emulation has made on this machine, on file, so that it can be joined and removed. Makes none of it."""
+"""Records on disk of what each emulation created on this machine, for joining and removing it. Creates none of it."""
 
 import os
 import shutil
@@ -13,14 +13,14 @@ import msgspec
 from taglio.cluster.devices import EMULATION
 from taglio.cluster.emulate import namespaces, quota
 
-FOLDER = Path("/run/taglio-emulate")  # gone at the next boot, as is all that it describes
+FOLDER = Path("/run/taglio-emulate")  # cleared at boot, like everything that it describes
 ENVIRONMENT = EMULATION
 _START_TIME_FIELD = 19  # of /proc/PID/stat, counted after the name
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A device: its namespace, its address there and its control group."""
+    """A device's namespace, address and control group."""
 
     device: str
     namespace: str
@@ -30,7 +30,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """An emulation. `owner_started` tells the owner from a later process of the same id (clock ticks since boot)."""
+    """An emulation. `owner_started` (clock ticks since boot) distinguishes the owner from a later process with its id."""
 
     owner: int
     owner_started: int
@@ -44,16 +44,16 @@ class Record:
 
     @property
     def control(self) -> Path:
-        """The socket that takes orders for the links."""
+        """The control socket of the links."""
         return self.folder / "control"
 
     def place(self, device: str) -> Place:
-        """Where a device is."""
+        """The place of a device."""
         return next(each for each in self.places if each.device == device)
 
 
 def started(pid: int) -> int | None:
-    """When a process was started, in clock ticks since boot; None where there is none."""
+    """Start time of a process in clock ticks since boot; None if there is no such process."""
     try:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[_START_TIME_FIELD])
     except (OSError, IndexError):
@@ -61,7 +61,7 @@ def started(pid: int) -> int | None:
 
 
 def save(record: Record) -> None:
-    """Write it into its folder, whole."""
+    """Write the record into its folder atomically."""
     part = record.folder / "record.part"
     part.write_bytes(msgspec.json.encode(record, enc_hook=str))
     part.rename(record.folder / "record.json")
@@ -80,7 +80,7 @@ def running() -> list[Record]:
 
 
 def remove_leftovers() -> list[Record]:
-    """Remove what emulations left whose owner was killed; returns them."""
+    """Remove and return the emulations whose owner was killed."""
     gone = [each for each in _all() if started(each.owner) != each.owner_started]
     for each in gone:
         remove(each)
@@ -88,7 +88,7 @@ def remove_leftovers() -> list[Record]:
 
 
 def remove(record: Record) -> None:
-    """Kill what runs in an emulation and remove all that it made. What is gone already is no error."""
+    """Kill everything that runs in an emulation and remove all that it created. Missing parts are no error."""
     quota.destroy(record.group)
     if record.line:
         with suppress(ProcessLookupError):
@@ -103,7 +103,7 @@ def _all() -> list[Record]:
     for folder in sorted(FOLDER.glob("*")) if FOLDER.exists() else []:
         try:
             found.append(load(folder))
-        except (OSError, msgspec.MsgspecError):  # another is being made or removed
+        except (OSError, msgspec.MsgspecError):  # another process is creating or removing it
             if time.time() - folder.stat().st_mtime > quota.PATIENCE_S:
                 shutil.rmtree(folder, ignore_errors=True)
     return found
