@@ -53,7 +53,7 @@ def test_steps_that_wait_together_run_in_their_order(folder: Path) -> None:
     wait(found)
     assert [each.result()["y"][0, 0] for each in found[:5]] == [1.0, 10.0, 3.0, 30.0, 6.0]
     assert all(set(each.result()) == {"y"} for each in found[:5])
-    with pytest.raises(BadRequest, match="sequence 'a' is not under way"):
+    with pytest.raises(BadRequest, match="sequence 'a' has not been started"):
         found[5].result()
     whole = queue.submit({**row(1.0), "before": np.full((1, 2), 5.0, np.float32)})
     assert set(whole.result()) == {"y", "total"} and whole.result()["y"][0, 0] == 6.0
@@ -108,4 +108,4 @@ def test_sequences_over_rest_and_grpc_are_the_same_ones(running: Server) -> None
     assert rest(3.0, sequence_id=7, sequence_end=True) == 6.0
     with pytest.raises(HTTPError) as refused:
         rest(1.0, sequence_id=7)
-    assert "sequence 7 is not under way" in refused.value.read().decode()
+    assert "sequence 7 has not been started" in refused.value.read().decode()

@@ -1,5 +1,5 @@
 """Serve built models by the Open Inference Protocol v2, over REST and gRPC.
 
-Enters: workspace directories that hold built components. Leaves: answers to requests, metrics, a status page. Nothing
-is planned, quantised or measured for a plan here; what a plan predicted is shown beside what requests took.
+Input: workspace directories with built components. Output: answers to requests, metrics, a status page. Plans,
+quantises and profiles nothing; shows the plan's predicted latency beside the measured one.
 """

@@ -1,4 +1,4 @@
-"""The Open Inference Protocol over gRPC. Decides nothing that REST does not decide alike: see service.py."""
+"""The Open Inference Protocol over gRPC. All decisions shared with REST are in service.py."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -28,7 +28,7 @@ _CODES: dict[type[TaglioError], grpc.StatusCode] = {
     InferenceFailed: grpc.StatusCode.INVALID_ARGUMENT,
     BadRequest: grpc.StatusCode.INVALID_ARGUMENT,
 }
-# Where a request's tensor lies that is not sent as raw bytes, by its datatype. FP16 has no field of its own.
+# The message field of a tensor that is not sent as raw bytes, by its datatype. FP16 has no such field.
 _CONTENTS = {
     "BOOL": "bool_contents",
     "INT8": "int_contents",
@@ -43,14 +43,14 @@ _CONTENTS = {
     "FP64": "fp64_contents",
     BYTES: "bytes_contents",
 }
-# The parameters of a step of a sequence, and what they are where they are missing.
+# The parameters of a sequence's step, with their defaults.
 _SEQUENCE = {"sequence_id": None, "sequence_start": False, "sequence_end": False}
 Call = Callable[[Service, Any, "grpc.aio.ServicerContext[Any, Any]"], Awaitable[Message]]
 
 
 @cache
 def _pool() -> descriptor_pool.DescriptorPool:
-    """The protocol's messages in a pool of their own: a client in the same process brings its own copies."""
+    """The protocol's messages in a separate pool: a client in the same process has its own copies."""
     pool = descriptor_pool.DescriptorPool()
     compiled = (files("taglio.serve") / "open_inference.binpb").read_bytes()
     for file in descriptor_pb2.FileDescriptorSet.FromString(compiled).file:
@@ -60,7 +60,7 @@ def _pool() -> descriptor_pool.DescriptorPool:
 
 @cache
 def message(name: str) -> type[Message]:
-    """The class of a message of the protocol."""
+    """The class of the protocol's message `name`."""
     return message_factory.GetMessageClass(_pool().FindMessageTypeByName(f"inference.{name}"))
 
 
@@ -112,7 +112,7 @@ def _guarded(service: Service, call: Call, *, open_to_all: bool) -> Callable[[An
         except asyncio.CancelledError:
             raise
         except Exception:
-            await context.abort(grpc.StatusCode.INTERNAL, "the server failed; its log says more")
+            await context.abort(grpc.StatusCode.INTERNAL, "the server failed; see its log")
         raise AssertionError("abort raises")
 
     return answer

@@ -1,4 +1,4 @@
-"""What a server has done: Prometheus metrics, the protocol's statistics, and recent latencies for the status page."""
+"""Counters of a server: Prometheus metrics, the protocol's statistics, and recent latencies for the status page."""
 
 import time
 from collections import deque
@@ -17,7 +17,7 @@ _LABELS = ("model", "version")
 
 
 class Metrics:
-    """Counters of one server, in a registry of its own."""
+    """Counters of one server, in a separate registry."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
@@ -26,21 +26,21 @@ class Metrics:
             "taglio_errors", "Refused and failed requests", (*_LABELS, "reason"), registry=self._registry
         )
         self._latency = Histogram(
-            "taglio_request_seconds", "From arrival to answer", _LABELS, registry=self._registry, buckets=_BUCKETS
+            "taglio_request_seconds", "Time from arrival to answer", _LABELS, registry=self._registry, buckets=_BUCKETS
         )
         self._compute = Histogram(
-            "taglio_compute_seconds", "Of a batch in the runtime", _LABELS, registry=self._registry, buckets=_BUCKETS
+            "taglio_compute_seconds", "Batch time in the runtime", _LABELS, registry=self._registry, buckets=_BUCKETS
         )
         self._batch = Histogram(
             "taglio_batch_requests",
-            "Requests that ran at once",
+            "Requests in a batch",
             _LABELS,
             registry=self._registry,
             buckets=(1, 2, 4, 8, 16, 32, 64),
         )
         self._queue = Gauge("taglio_queue_requests", "Waiting requests", _LABELS, registry=self._registry)
         self._predicted = Gauge(
-            "taglio_predicted_seconds", "Latency that the plan predicts", _LABELS, registry=self._registry
+            "taglio_predicted_seconds", "Latency predicted by the plan", _LABELS, registry=self._registry
         )
         self._measured = Gauge(
             "taglio_measured_seconds", f"Median of the last {_RECENT} runs", _LABELS, registry=self._registry
@@ -50,7 +50,7 @@ class Metrics:
         self.started_s = time.time()
 
     def add(self, model: ServedModel) -> Callable[[Ran], None]:
-        """Count for `model`; the returned function is to hear of every batch."""
+        """Start counting for `model`; call the returned function after every batch."""
         key = (model.name, model.version)
         self._recent[key] = deque(maxlen=_RECENT)
         self._totals[key] = dict.fromkeys(("requests", "batches", "queue_s", "compute_s", "failures"), 0.0)
@@ -71,21 +71,21 @@ class Metrics:
         return told
 
     def answered(self, model: ServedModel, seconds: float) -> None:
-        """One request's way through the server."""
+        """Count an answered request; `seconds` from arrival to answer."""
         self._requests.labels(model.name, model.version).inc()
         self._latency.labels(model.name, model.version).observe(seconds)
 
     def refused(self, name: str, version: str, reason: str) -> None:
-        """One request that got no answer; the name may be of no model."""
+        """Count a request without an answer; the model may not exist."""
         key = (name, version)
         if key in self._totals:
             self._totals[key]["failures"] += 1
             self._errors.labels(*key, reason).inc()
-        else:  # a client's own words are no label
+        else:  # never use a client's text as a label
             self._errors.labels("", "", reason).inc()
 
     def text(self, queues: list[ModelQueue]) -> bytes:
-        """Everything in Prometheus' format."""
+        """All metrics in Prometheus' text format."""
         for queue in queues:
             key = (queue.model.name, queue.model.version)
             self._queue.labels(*key).set(len(queue))
@@ -94,11 +94,11 @@ class Metrics:
         return generate_latest(self._registry)
 
     def recent_s(self, model: ServedModel) -> list[float]:
-        """Seconds of the last batches in the runtime."""
+        """Seconds of the latest batches in the runtime."""
         return list(self._recent[model.name, model.version])
 
     def statistics(self, model: ServedModel) -> dict[str, Any]:
-        """The protocol's statistics extension, as Triton writes it: counts, and nanoseconds."""
+        """The protocol's statistics extension in Triton's format: counts and nanoseconds."""
         totals = self._totals[model.name, model.version]
 
         def spent(count: float, seconds: float) -> dict[str, int]:

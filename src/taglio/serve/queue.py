@@ -1,4 +1,4 @@
-"""Requests wait for a model in a bounded queue, and run one batch at a time. Knows no protocol."""
+"""A bounded queue of requests per model, which runs one batch at a time. Independent of protocols."""
 
 import threading
 import time
@@ -17,7 +17,7 @@ Answer = dict[str, np.ndarray]
 
 
 class Overloaded(TaglioError):
-    """The queue is full; the client should come back later."""
+    """The queue is full; the client should try again later."""
 
 
 class TooLate(TaglioError):
@@ -34,7 +34,7 @@ class InferenceFailed(TaglioError):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """`queue`: requests that may wait. `batch`: rows that may run at once, and `wait_s` how long the first of a batch
+    """`queue`: most waiting requests. `batch`: most rows in a batch. `wait_s`: how long the first request of a batch
     waits for others."""
 
     queue: int = 64
@@ -44,7 +44,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """One batch: when each of its requests came, when it began to run, when it ended (all `time.perf_counter`)."""
+    """One batch: arrival of each of its requests, start and end of the run (all `time.perf_counter`)."""
 
     came_s: tuple[float, ...]
     began_s: float
@@ -65,17 +65,17 @@ class _Waiting:
         return len(next(iter(self.feed.values())))
 
     def joins(self, other: "_Waiting") -> bool:
-        """Whether both have the same shapes but for the first dimension; steps of sequences run alone."""
+        """Whether both can share a batch: equal shapes except the first dimension; steps of sequences run alone."""
         return self.step is other.step is None and all(
             value.shape[1:] == other.feed[name].shape[1:] for name, value in self.feed.items()
         )
 
 
 class ModelQueue:
-    """A model with one thread that runs it. What it computes is computed by the runtime's own threads."""
+    """A model, its queue, and one thread that runs it; the runtime computes with its own threads."""
 
     def __init__(self, model: ServedModel, limits: Limits, told: Callable[[Ran], None] | None = None) -> None:
-        """`told` hears of every batch that ran."""
+        """`told` is called after every batch."""
         self.model = model
         self._limits = limits
         self._told = told
@@ -86,18 +86,18 @@ class ModelQueue:
         self._thread.start()
 
     def __len__(self) -> int:
-        """How many requests wait."""
+        """Number of waiting requests."""
         return len(self._waiting)
 
     def submit(
         self, feed: Mapping[str, np.ndarray], deadline_s: float | None = None, step: Step | None = None
     ) -> "Future[Answer]":
-        """The answer to come; cancelling it takes the request out, unless it runs. `deadline_s` is of
-        `time.perf_counter`. Steps of a sequence run in the order in which they come. Raises Overloaded and Draining."""
+        """A future answer; cancelling it removes the request unless it is running. `deadline_s` is a
+        `time.perf_counter` value. Steps of a sequence run in order of arrival. Raises Overloaded and Draining."""
         request = _Waiting(feed, deadline_s, step)
         with self._changed:
             if self._closed:
-                raise Draining("the server is shutting down: send the request to another")
+                raise Draining("the server is shutting down: send the request to another server")
             if len(self._waiting) >= self._limits.queue:
                 raise Overloaded(f"{len(self._waiting)} requests wait for {self.model.name}: try again later")
             self._waiting.append(request)
@@ -105,7 +105,7 @@ class ModelQueue:
         return request.future
 
     def close(self, patience_s: float) -> int:
-        """Take no more requests, and wait for those that were taken. Returns how many were not answered in time."""
+        """Accept no more requests, and wait for the accepted ones. Returns how many were not answered in time."""
         with self._changed:
             self._closed = True
             self._changed.notify()
@@ -127,7 +127,7 @@ class ModelQueue:
                 each.future.set_result(answer)
 
     def _next(self) -> list[_Waiting]:
-        """The requests that run next; none once the queue is closed and empty."""
+        """The next batch; empty once the queue is closed and empty."""
         with self._changed:
             while True:
                 while not self._waiting and not self._closed:
@@ -156,7 +156,7 @@ class ModelQueue:
             return batch
 
     def _take(self) -> _Waiting | None:
-        """The oldest request, or None where it was cancelled or its time is over."""
+        """The oldest request, or None if it was cancelled or its deadline has passed."""
         request = self._waiting.popleft()
         if not request.future.set_running_or_notify_cancel():
             return None
@@ -174,7 +174,7 @@ class ModelQueue:
         return [{name: values[index] for name, values in parts.items()} for index in range(len(feeds))]
 
     def _failed(self, batch: list[_Waiting], error: Exception) -> None:
-        """Inputs that cannot run cost nobody else's answer: those of a batch are run again alone."""
+        """Run the requests of a failed batch one by one, so that bad inputs fail only their own request."""
         if len(batch) > 1:
             for each in batch:
                 try:
@@ -182,7 +182,7 @@ class ModelQueue:
                 except Exception as own:  # as above
                     each.future.set_exception(InferenceFailed(_line(own)))
             return
-        known = isinstance(error, BadRequest)  # a sequence that ended while the request waited
+        known = isinstance(error, BadRequest)  # the sequence ended while the request waited
         batch[0].future.set_exception(error if known else InferenceFailed(_line(error)))
 
 

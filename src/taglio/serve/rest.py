@@ -1,7 +1,7 @@
 """The Open Inference Protocol over HTTP, with binary tensors, repository index and statistics; metrics; a status page.
 
-Binary tensors are as Triton writes them: a JSON header whose length stands in `Inference-Header-Content-Length`, then
-the tensors' bytes in the order of the inputs that say `binary_data_size`.
+Binary tensors use Triton's format: a JSON header, whose length is in `Inference-Header-Content-Length`, then the
+tensors' bytes in the order of the inputs with `binary_data_size`.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 
 class TooLarge(BadRequest):
-    """A request of more bytes than the server takes."""
+    """A request exceeds the server's size limit."""
 
 
 def application(service: Service) -> Starlette:
@@ -98,7 +98,7 @@ def _guarded(service: Service, handler: Callable[[Service, Request], Awaitable[R
 
 
 def allowed(token: str, authorization: str) -> bool:
-    """Whether a client showed the token; compared in constant time."""
+    """Whether a client sent the right token; compared in constant time."""
     return not token or hmac.compare_digest(f"Bearer {token}".encode(), authorization.encode())
 
 
@@ -107,13 +107,11 @@ def _error(code: int, text: str) -> Response:
 
 
 async def _no_path(request: Request, _: Exception) -> Response:
-    return _error(
-        404, f"nothing answers {request.method} {request.url.path[:200]}: the protocol's paths begin with /v2"
-    )
+    return _error(404, f"unknown path {request.method} {request.url.path[:200]}: the protocol's paths begin with /v2")
 
 
 async def _failed(_: Request, __: Exception) -> Response:
-    return _error(500, "the server failed; its log says more")
+    return _error(500, "the server failed; see its log")
 
 
 async def _live(_: Service, __: Request) -> Response:
@@ -232,8 +230,8 @@ async def _gone(request: Request) -> None:
 
 
 async def _body(request: Request, limit_bytes: int, silence_s: float) -> bytes:
-    """The request's body. Raises TooLarge before more than `limit_bytes` are held, BadRequest for a client that stops
-    in the middle."""
+    """The request's body. Raises TooLarge before buffering more than `limit_bytes`, BadRequest for a client that stops
+    sending for `silence_s`."""
     announced = request.headers.get("content-length", "0")
     if announced.isdigit() and int(announced) > limit_bytes:
         raise TooLarge(f"the request has {int(announced):,} bytes, this server takes {limit_bytes:,} at most")
@@ -255,7 +253,7 @@ async def _body(request: Request, limit_bytes: int, silence_s: float) -> bytes:
 
 
 def _header(headers: Mapping[str, str], body: bytes) -> tuple[dict[str, Any], memoryview]:
-    """The JSON object of a request, and the bytes behind it."""
+    """The JSON object of a request, and the bytes after it."""
     text = headers.get(HEADER_LENGTH)
     if text is not None and not (text.isdigit() and int(text) <= len(body)):
         raise BadRequest(f"{HEADER_LENGTH} is {text[:20]!r}, and the body has {len(body):,} bytes")
@@ -264,7 +262,7 @@ def _header(headers: Mapping[str, str], body: bytes) -> tuple[dict[str, Any], me
     try:
         header = msgspec.json.decode(view[:length])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadRequest(f"the request is no JSON: {' '.join(str(error).split())[:120]}") from None
+        raise BadRequest(f"the request is not valid JSON: {' '.join(str(error).split())[:120]}") from None
     if not isinstance(header, dict):
         raise BadRequest("the request must be a JSON object with inputs")
     return header, view[length:]
@@ -288,16 +286,16 @@ def _feed(model: ServedModel, header: Mapping[str, Any], rest: memoryview, limit
             feed[spec.name] = from_json(spec, shape, each.get("data"))
             continue
         if type(size) is not int or not 0 <= size <= len(rest) - at:
-            raise BadRequest(f"input {spec.name}: binary_data_size is {size!r}, {len(rest) - at:,} bytes are left")
+            raise BadRequest(f"input {spec.name}: binary_data_size is {size!r}, but {len(rest) - at:,} bytes are left")
         feed[spec.name] = from_bytes(spec, shape, rest[at : at + size])
         at += size
     if at != len(rest):
-        raise BadRequest(f"{len(rest) - at:,} bytes behind the last binary input")
+        raise BadRequest(f"{len(rest) - at:,} bytes after the last binary input")
     return feed
 
 
 def _wanted(header: Mapping[str, Any]) -> tuple[dict[str, bool], bool]:
-    """Outputs asked for, and whether each is to be binary; whether all are where none is named."""
+    """Whether each requested output is to be binary, by name; and the default if no output is named."""
     everything = _parameters(header).get("binary_data_output") is True
     asked = header.get("outputs") or []
     named = isinstance(asked, list) and all(isinstance(each, dict) for each in asked)
@@ -312,7 +310,7 @@ def _parameters(each: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _timeout_s(header: Mapping[str, Any]) -> float | None:
-    """The request's deadline: `timeout` in microseconds, as Triton has it; 0 is none."""
+    """The request's `timeout` in seconds (sent in microseconds, as in Triton); None for 0 or no timeout."""
     timeout = _parameters(header).get("timeout", 0)
     if type(timeout) is not int or timeout < 0:
         raise BadRequest(f"timeout is {timeout!r}: give microseconds")

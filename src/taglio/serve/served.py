@@ -1,4 +1,4 @@
-"""One built model, opened from its workspace directory and ready to answer. Knows no protocol and no queue."""
+"""One built model, opened from its workspace directory and ready to answer. Independent of protocols and queues."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,15 +16,15 @@ from taglio.flow.workspace import COMPONENTS, OUTCOME, SETUP
 from taglio.run.in_process import Executor
 from taglio.serve.tensors import DATATYPES, BadRequest, TensorSpec
 
-# Sequences whose states are kept; the one that was used longest ago goes first.
+# Most sequences whose states are kept; the least recently used is dropped first.
 _SEQUENCES = 1000
-# A batch must answer as its requests alone do, but for the order of sums.
+# A batch must give the same answers as its requests alone, up to the order of sums.
 _SAME = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What a request says of the sequence that it is a step of: its id, and whether it is the first or the last."""
+    """A request's place in a sequence: the sequence's id, and whether it is the first or the last step."""
 
     sequence: int | str
     start: bool = False
@@ -34,7 +34,7 @@ class Step:
 @dataclass(frozen=True, slots=True, eq=False)
 class ServedModel:
     """A live model under a name and version. `batches`: requests may be joined along the first dimension. `states` are
-    those of sequences under way, by id."""
+    those of sequences in progress, by id."""
 
     name: str
     version: str
@@ -47,12 +47,12 @@ class ServedModel:
     states: dict[int | str, dict[str, np.ndarray]] = field(default_factory=dict)
 
     def needed(self, step: Step | None) -> tuple[list[str], list[str]]:
-        """The inputs that a request must have, and the outputs that it may ask for: a step those that are no states.
-        Raises BadRequest for a step of a model without states."""
+        """The inputs that a request must have, and the outputs that it may ask for; for a step without states. Raises
+        BadRequest for a step of a model without states."""
         if step is None:
             return [spec.name for spec in self.inputs], [spec.name for spec in self.outputs]
         if not self.executor.manifest.states:
-            raise BadRequest(f"model {self.name} has no state: leave sequence_id out")
+            raise BadRequest(f"model {self.name} has no state: omit sequence_id")
         given, answered = self.executor.manifest.without_states()
         return list(given), list(answered)
 
@@ -62,13 +62,13 @@ class ServedModel:
         return "onnx_onnxv1"
 
     def run(self, feed: Mapping[str, np.ndarray], step: Step | None = None) -> dict[str, np.ndarray]:
-        """All outputs by name; of a `step` those that are no states, which are kept for the next one. Raises BadRequest
-        for a step of a sequence that is not under way."""
+        """All outputs by name; for a `step` without states, which are kept for the next step. Raises BadRequest for a
+        step of an unknown sequence."""
         names = self.needed(step)[1]
         if step is None:
             return dict(zip(names, map(np.asarray, self.executor.run(feed)), strict=True))
         if not step.start and step.sequence not in self.states:
-            raise BadRequest(f"sequence {step.sequence!r} is not under way: begin it with sequence_start")
+            raise BadRequest(f"sequence {step.sequence!r} has not been started: begin it with sequence_start")
         before = None if step.start else self.states[step.sequence]
         values, after = self.executor.step(feed, before)
         self.states.pop(step.sequence, None)
@@ -80,9 +80,10 @@ class ServedModel:
 
 
 def open_all(places: Sequence[str], threads: int | None = None) -> list[ServedModel]:
-    """The models of workspace directories, each OUT or NAME=OUT, or of a directory of them: NAME/ or NAME/VERSION/.
+    """The models of workspace directories, each OUT or NAME=OUT, or of a directory of workspaces: NAME/ or
+    NAME/VERSION/.
 
-    Raises BadOption for a directory that holds no built model and for a name and version given twice.
+    Raises BadOption for a directory without a built model and for a name and version given twice.
     """
     found: list[ServedModel] = []
     for text in places:
@@ -100,8 +101,8 @@ def open_all(places: Sequence[str], threads: int | None = None) -> list[ServedMo
 
 
 def open_model(folder: Path, name: str, version: str, threads: int | None = None) -> ServedModel:
-    """Open and warm up one workspace's components. Raises BadArtifact for components that were changed since they were
-    built, BadModel where they do not run."""
+    """Open and warm up one workspace's components. Raises BadArtifact for components changed since they were built,
+    BadModel if they do not run."""
     setup = artifact.load(folder / f"{SETUP}.json", SETUP, Setup)
     manifest = read(folder / COMPONENTS)
     options = replace(setup, threads=threads or setup.threads).options()
@@ -119,7 +120,7 @@ def open_model(folder: Path, name: str, version: str, threads: int | None = None
 
 
 def _workspaces(folder: Path, name: str) -> list[tuple[str, str, Path]]:
-    """Name, version and folder of each workspace at or below `folder`; an empty name is the model's own."""
+    """Name, version and folder of each workspace at or below `folder`; an empty name stands for the model's own."""
     if _built(folder):
         return [(name, "1", folder)]
     found: list[tuple[str, str, Path]] = []
@@ -161,12 +162,13 @@ def _spec(value: onnx.ValueInfoProto) -> TensorSpec:
 
 
 def _warm_up(model: ServedModel) -> bool:
-    """Run once; whether requests may be joined: all first dimensions are free, and two at once answer as each alone."""
+    """Run once; returns whether requests may share a batch: all first dimensions are free, and a batch of two gives the
+    answers of each alone."""
     rng = np.random.default_rng(0)
     try:
         alone = [_feed(model, rng) for _ in range(2)]
         answers = [model.run(feed) for feed in alone]
-    except Exception:  # zeros and ones may be no indices of this model: its first request warms it up
+    except Exception:  # zeros and ones may be invalid inputs of this model: its first request warms it up
         return False
     if not all(spec.shape and spec.shape[0] == -1 for spec in (*model.inputs, *model.outputs)):
         return False

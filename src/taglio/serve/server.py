@@ -1,4 +1,4 @@
-"""Start and end both listeners in one process. Answers nothing itself."""
+"""Start and stop both listeners in one process. Answers no request itself."""
 
 import asyncio
 import contextlib
@@ -39,7 +39,7 @@ class Started:
 
 
 class _Http(uvicorn.Server):
-    """Signals are this module's: both listeners end together, and requests are drained first."""
+    """Leaves signals to this module: both listeners stop together, after draining requests."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -52,9 +52,9 @@ def serve(
     listen: Listen,
     told: Callable[[Started], None] | None = None,
 ) -> int:
-    """Answer requests until SIGTERM or SIGINT, then drain; how many requests were not answered in time.
+    """Answer requests until SIGTERM or SIGINT, then drain; returns the number of requests not answered in time.
 
-    Raises BadOption for a port that is taken, and for an address other than loopback without a token or TLS.
+    Raises BadOption for a port in use, and for an address other than loopback without a token or TLS.
     """
     _refuse_open(listen, settings)
     return asyncio.run(_serve(Service(models, settings), listen, told))
@@ -107,7 +107,7 @@ def _refuse_open(listen: Listen, settings: Settings) -> None:
         loopback = listen.host == "localhost"
     if not loopback and not settings.token and listen.certificate is None:
         raise BadOption(
-            f"host {listen.host}: others could use the models: give a token or a TLS certificate, or 127.0.0.1"
+            f"host {listen.host}: others could use the models: give a token or a TLS certificate, or use 127.0.0.1"
         )
     if (listen.certificate is None) != (listen.key is None):
         raise BadOption("a TLS certificate and its key belong together: give both")
@@ -118,7 +118,7 @@ def _socket(host: str, port: int) -> socket.socket:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
     except OSError as error:
         raise _taken(host, port, error.strerror or str(error)) from None
-    # Named TCP, as asyncio sends at once (TCP_NODELAY) only on such.
+    # The protocol is explicitly TCP: otherwise asyncio does not set TCP_NODELAY.
     bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -141,4 +141,4 @@ def _add_port(rpc: "grpc.aio.Server", listen: Listen) -> int:
 
 
 def _taken(host: str, port: int, why: str) -> BadOption:
-    return BadOption(f"cannot listen on {host} port {port} ({why}): choose another port, or end what uses it")
+    return BadOption(f"cannot listen on {host} port {port} ({why}): choose another port, or stop what uses it")

@@ -1,4 +1,4 @@
-"""What REST and gRPC share: models by name, requests checked and queued, readiness. Reads no socket."""
+"""Shared by REST and gRPC: models by name, checking and queueing of requests, readiness. Reads no socket."""
 
 import asyncio
 import time
@@ -28,14 +28,14 @@ REASONS: dict[type[TaglioError], str] = {
 
 
 class UnknownModel(TaglioError):
-    """No model of that name and version is served."""
+    """No model with that name and version is served."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """`request_bytes`: the largest request. `token`: what clients must show, "" for none. `patience_s`: how long
-    requests that were taken may take when the server is told to end, and how long a client may be silent within one.
-    `traces`: the address of a collector of OpenTelemetry's, "" for none."""
+    """`request_bytes`: the largest request. `token`: required from clients, "" for none. `patience_s`: how long
+    accepted requests may take at shutdown, and how long a client may be silent within a request. `traces`: the address
+    of an OpenTelemetry collector, "" for none."""
 
     request_bytes: int = 64 * 10**6
     token: str = ""
@@ -58,7 +58,7 @@ class Service:
         self.ready = True
 
     def queue(self, name: str, version: str = "") -> ModelQueue:
-        """The model called `name`; without a version the newest. Raises UnknownModel."""
+        """The queue of the model `name`; without a version of the newest. Raises UnknownModel."""
         versions = self._by_name.get(name, {})
         if version and version in versions:
             return versions[version]
@@ -83,9 +83,9 @@ class Service:
         *,
         step: Step | None = None,
     ) -> dict[str, np.ndarray]:
-        """The outputs named `wanted` (none: all), of the `step` of a sequence where the request is one. Raises
-        BadRequest for inputs or outputs that are missing or unknown, and what the queue raises. Cancelled, the request
-        is taken out of the queue. `traceparent` is the caller's span, as W3C's trace context writes it."""
+        """The outputs named `wanted` (empty: all), for a `step` if the request belongs to a sequence. Raises BadRequest
+        for missing or unknown inputs or outputs, and the queue's errors. Cancelling removes the request from the queue.
+        `traceparent` is the caller's span in W3C trace context format."""
         model = queue.model
         with self._tracing.request(model.name, model.version, traceparent) if self._tracing else nullcontext():
             return await self._infer(queue, feed, wanted, timeout_s, step)
@@ -109,11 +109,11 @@ class Service:
         return {name: found[name] for name in wanted or outputs}
 
     def refused(self, name: str, version: str, error: TaglioError) -> None:
-        """Count a request that got no answer."""
+        """Count a request without an answer."""
         self.metrics.refused(name, version, REASONS.get(type(error), "unknown model"))
 
     def close(self) -> int:
-        """Take no more requests, answer those that were taken; how many were not answered in time."""
+        """Accept no more requests and answer the accepted ones; returns how many were not answered in time."""
         self.ready = False
         until = time.monotonic() + self.settings.patience_s
         left = sum(queue.close(max(0.0, until - time.monotonic())) for queue in self.queues)
@@ -123,8 +123,8 @@ class Service:
 
 
 def step_of(sequence: Any, start: Any, end: Any) -> Step | None:
-    """The step that a request's parameters sequence_id, sequence_start and sequence_end make it; None without an id (0
-    and "" are none). Raises BadRequest."""
+    """The step given by a request's parameters sequence_id, sequence_start and sequence_end; None without an id (0 and
+    "" count as none). Raises BadRequest."""
     if sequence in (None, 0, "") and type(sequence) is not bool:
         return None
     if type(sequence) not in (int, str) or type(start) is not bool or type(end) is not bool:

@@ -1,4 +1,4 @@
-"""Tensors as the Open Inference Protocol writes them, and as NumPy does. Reads no socket and runs no model."""
+"""Convert tensors between the Open Inference Protocol and NumPy. Reads no socket and runs no model."""
 
 import struct
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ import numpy as np
 
 from taglio.errors import TaglioError
 
-# Datatype of the protocol by NumPy name. BYTES are elements of any length, each behind its own.
+# Datatype of the protocol by NumPy name. BYTES elements have any length, each preceded by it.
 DATATYPES = {
     "bool": "BOOL",
     "uint8": "UINT8",
@@ -32,12 +32,12 @@ _LENGTH = struct.Struct("<I")
 
 
 class BadRequest(TaglioError):
-    """A request that does not fit the protocol or the model; the client is told the message."""
+    """A request that does not fit the protocol or the model; the message is sent to the client."""
 
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """An input or output of a served model. A dimension of any size is -1."""
+    """An input or output of a served model; dimension -1 means any size."""
 
     name: str
     datatype: str
@@ -45,8 +45,8 @@ class TensorSpec:
 
 
 def check_shape(spec: TensorSpec, datatype: object, shape: object, limit_bytes: int) -> tuple[int, ...]:
-    """The shape of a tensor sent for `spec`, before anything of it is allocated. Raises BadRequest where it does not
-    fit the model, or would take more than `limit_bytes`."""
+    """The shape of a tensor sent for `spec`, checked before allocating it. Raises BadRequest if it does not fit the
+    model, or would take more than `limit_bytes`."""
     if datatype != spec.datatype:
         raise BadRequest(f"input {spec.name} has datatype {datatype}, the model takes {spec.datatype}")
     if not isinstance(shape, Sequence) or isinstance(shape, str) or not all(type(size) is int for size in shape):
@@ -59,13 +59,13 @@ def check_shape(spec: TensorSpec, datatype: object, shape: object, limit_bytes: 
         raise BadRequest(f"input {spec.name} has shape {list(sizes)}, the model takes {list(spec.shape)}")
     size_bytes = prod(sizes) * (1 if spec.datatype == BYTES else NUMPY[spec.datatype].itemsize)
     if size_bytes > limit_bytes:
-        raise BadRequest(f"input {spec.name}: {size_bytes:,} bytes, this server takes {limit_bytes:,} at most")
+        raise BadRequest(f"input {spec.name}: {size_bytes:,} bytes, the server's limit is {limit_bytes:,}")
     return sizes
 
 
 def from_json(spec: TensorSpec, shape: tuple[int, ...], data: object) -> np.ndarray:
-    """The tensor that `data` lists, nested or flat, in row-major order. Raises BadRequest for values that the datatype
-    cannot hold, or another number of them."""
+    """The tensor listed in `data`, nested or flat, in row-major order. Raises BadRequest for values that the datatype
+    cannot hold, or a wrong number of them."""
     if not isinstance(data, list):
         raise BadRequest(f"input {spec.name}: its data must be a list")
     flat = _flat(data)
@@ -85,7 +85,7 @@ def from_json(spec: TensorSpec, shape: tuple[int, ...], data: object) -> np.ndar
 
 
 def from_bytes(spec: TensorSpec, shape: tuple[int, ...], raw: bytes | memoryview) -> np.ndarray:
-    """The tensor whose elements `raw` holds, little-endian and row-major. Raises BadRequest for another length."""
+    """The tensor whose elements are in `raw`, little-endian and row-major. Raises BadRequest for a wrong length."""
     if spec.datatype == BYTES:
         return _objects(_elements(spec, raw, prod(shape)), shape)
     dtype = NUMPY[spec.datatype].newbyteorder("<")
@@ -98,7 +98,7 @@ def from_bytes(spec: TensorSpec, shape: tuple[int, ...], raw: bytes | memoryview
 
 
 def to_bytes(array: np.ndarray) -> bytes:
-    """Elements of `array`, little-endian and row-major; of strings, each behind its length."""
+    """Elements of `array`, little-endian and row-major; strings are each preceded by their length."""
     if array.dtype.kind in "OUS":
         encoded = [each if isinstance(each, bytes) else str(each).encode() for each in array.ravel()]
         return b"".join(_LENGTH.pack(len(each)) + each for each in encoded)
@@ -106,7 +106,7 @@ def to_bytes(array: np.ndarray) -> bytes:
 
 
 def to_json(name: str, array: np.ndarray) -> list[Any]:
-    """Elements of `array` in one list. Raises BadRequest for NaN and infinity, which JSON does not have."""
+    """Elements of `array` as a flat list. Raises BadRequest for NaN and infinity, which JSON lacks."""
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         raise BadRequest(f"output {name} holds NaN or infinite values, which JSON cannot: ask for binary data")
     flat: list[Any] = array.ravel().tolist()
@@ -156,5 +156,5 @@ def _elements(spec: TensorSpec, raw: bytes | memoryview, count: int) -> list[str
             raise BadRequest(f"input {spec.name}: element {len(found)} is not UTF-8 text") from None
         at += length
     if at != len(raw) or len(found) != count:
-        raise BadRequest(f"input {spec.name}: {len(raw):,} bytes do not hold {count} elements behind their lengths")
+        raise BadRequest(f"input {spec.name}: {len(raw):,} bytes do not hold {count} elements with their lengths")
     return found

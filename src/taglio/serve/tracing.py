@@ -1,4 +1,4 @@
-"""OpenTelemetry spans of requests, sent to a collector by OTLP over HTTP. Decides nothing about a request."""
+"""OpenTelemetry spans of requests, sent to a collector by OTLP over HTTP. Does not affect requests."""
 
 import importlib
 from collections.abc import Iterator
@@ -12,11 +12,11 @@ _PATH = "/v1/traces"  # where collectors listen (OTLP 1.0)
 
 
 class Tracing:
-    """Spans on their way to one collector. One that does not answer costs spans, and no request."""
+    """Sends spans to one collector. If it does not answer, spans are lost, but no request."""
 
     def __init__(self, url: str) -> None:
-        """`url` is the collector's, such as http://127.0.0.1:4318. Raises BadOption for another kind of address, and
-        where OpenTelemetry is not installed."""
+        """`url` is the collector's, such as http://127.0.0.1:4318. Raises BadOption for any other kind of address, and
+        if OpenTelemetry is not installed."""
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise BadOption(f"traces to {url!r}: give the address of an OTLP collector, such as http://127.0.0.1:4318")
@@ -37,7 +37,7 @@ class Tracing:
 
     @contextmanager
     def request(self, model: str, version: str, traceparent: str) -> Iterator[None]:
-        """The span of one request, within the caller's span where its W3C `traceparent` says one."""
+        """The span of one request, within the caller's span if its W3C `traceparent` names one."""
         parent = self._context.extract({"traceparent": traceparent}) if traceparent else None
         told = {"model.name": model, "model.version": version}
         with self._tracer.start_as_current_span(
@@ -46,5 +46,5 @@ class Tracing:
             yield
 
     def close(self) -> None:
-        """Send what is left, and end."""
+        """Send the remaining spans, and end."""
         self._provider.shutdown()

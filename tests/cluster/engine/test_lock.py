@@ -24,7 +24,7 @@ def test_a_missing_or_weak_token_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadOption, match="copy the file from the head"):
         Lock(tmp_path / "none").environment()
     (tmp_path / "weak").write_text("secret")
-    with pytest.raises(BadOption, match="6 characters is guessed"):
+    with pytest.raises(BadOption, match="6 characters can be guessed"):
         Lock(tmp_path / "weak").environment()
 
 

@@ -70,7 +70,7 @@ def test_requests_are_answered_as_one_process_answers(running: Bench, out: Path,
     again = running.command("run", out, "--cluster", cluster, "--runs", 60, "--stream", "--json").json()
     assert again["sent_bytes"] == 0  # by content hash, once
     assert (again["identical"], again["resent"]) == (60, 0) and again["lanes"] >= 2
-    assert any("leaves out what messages take" in note for note in again["notes"])
+    assert any("ignores the CPU cost per message" in note for note in again["notes"])
     assert "in order" in running.command("run", out, "--cluster", cluster, "--runs", 3).out
 
 

@@ -231,5 +231,5 @@ def _order(made: Record, links: tuple[line.Way, ...]) -> line.Counts:
             connection.send(msgspec.json.encode(line.Order(links)))
             answer = connection.recv(line.LARGEST_PACKET)
         except OSError as error:
-            raise CannotEmulate(f"the process that carries the links does not answer ({error}): restart the emulation") from None
+            raise CannotEmulate(f"the process that carries the links does not answer ({error}): restart it") from None
     return msgspec.json.decode(answer, type=line.Counts)

@@ -48,7 +48,7 @@ class Order(msgspec.Struct, frozen=True):
 
 
 class Passed(msgspec.Struct, frozen=True):
-    """Packets and bytes that a link has carried and dropped since the start."""
+    """Bytes carried and packets dropped by a link since the start."""
 
     source: int
     target: int

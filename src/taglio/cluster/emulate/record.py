@@ -30,7 +30,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """An emulation. `owner_started` (clock ticks since boot) distinguishes the owner from a later process with its id."""
+    """An emulation. `owner_started` (clock ticks since boot) tells the owner from a later process with the same id."""
 
     owner: int
     owner_started: int

@@ -1,2 +1,2 @@
-"""Components on several machines, on Ray: its nodes are our devices, its actors host components, its calls
-carry tensors, its token and TLS guard it. No transport, no membership and no scheduler is written here."""
+"""Run components on several machines with Ray: nodes are devices, actors host components, calls carry tensors, Ray's
+token and TLS secure them. Implements no transport, membership or scheduler."""

@@ -1,4 +1,4 @@
-"""Reach a running cluster from one of its devices. Starts no device and sends no tensor."""
+"""Connect to a running cluster from one of its devices. Starts no device and sends no tensor."""
 
 import contextlib
 import logging
@@ -21,30 +21,30 @@ from taglio.cluster.engine.resident import Facts, facts
 from taglio.errors import BadDevice, TaglioError
 
 _PATIENCE_S = 60.0
-# Ray waits for a lost head without a word, and ends the process after two minutes.
+# Ray waits silently for a lost head, and ends the process after two minutes.
 _HEAD_PATIENCE_S, _HEAD_ANSWER_S = 60.0, 5.0
 _LOG = logging.getLogger(__name__)
 
 
 class HeadLost(BadDevice):
-    """The head does not answer, without which no device can be asked for anything new."""
+    """The head does not answer; without it nothing new can be started on any device."""
 
     def __init__(self, address: str) -> None:
         super().__init__(
             f"the head of the cluster does not answer at {address}: start it there (taglio device start --head --name "
-            "NAME); after a crash it goes on with what it knew"
+            "NAME); after a crash it restores its state"
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """Where we are connected: the device of this machine through which everything goes."""
+    """A connection to a cluster through a device on this machine."""
 
     here: LocalDevice
 
     def alive(self) -> dict[str, bool]:
-        """Devices that the cluster knows, and whether each is alive. Waits a minute for a head that does not answer,
-        and raises HeadLost then."""
+        """Whether each device known to the cluster is alive. Raises HeadLost if the head does not answer for a
+        minute."""
         end, told = time.monotonic() + _HEAD_PATIENCE_S, False
         while not _answers(self.here.address):
             if time.monotonic() > end:
@@ -58,20 +58,20 @@ class Connection:
         return devices(ray().nodes())
 
     def need(self, names: list[str]) -> None:
-        """Raise BadDevice for one of `names` that is not there."""
+        """Raise BadDevice if one of `names` is not in the cluster."""
         known = self.alive()
         for name in names:
             if not known.get(name):
                 there = ", ".join(each for each, up in known.items() if up) or "none"
                 raise BadDevice(
-                    f'device "{name}" is not in the cluster at {self.here.address} (there: {there}): there, '
+                    f'device "{name}" is not in the cluster at {self.here.address} (there: {there}): on it, run '
                     f"taglio device start --name {name} --address {self.here.address}"
                 )
 
 
 @contextlib.contextmanager
 def connect(prefer: str | None = None) -> Iterator[Connection]:
-    """A connection through the local device `prefer`, or another that runs here. Raises BadDevice where none does."""
+    """A connection through the local device `prefer`, or another local device. Raises BadDevice if none runs here."""
     known = local.known()
     if not known:
         raise BadDevice(
@@ -81,12 +81,12 @@ def connect(prefer: str | None = None) -> Iterator[Connection]:
     if not _answers(here.address):
         raise HeadLost(here.address)
     os.environ.update(here.lock.environment())
-    if here.host == LOOPBACK:  # else Ray looks for the head at this machine's address in the network
+    if here.host == LOOPBACK:  # otherwise Ray looks for the head at this machine's network address
         os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
-    hold_to(here.host)  # a program that uses the cluster is called back, and listens for that
-    library = ray()  # it reads all this as it is loaded
+    hold_to(here.host)  # a program that uses the cluster also listens, for callbacks
+    library = ray()  # Ray reads the environment on import
     keep_memory()
-    # It prints what nodes report, pages of it, on standard output, where a command's own answer goes.
+    # Ray would print pages of node reports on standard output, where a command's result goes.
     part("ray._private.worker").print_to_stdstream = _log
     try:
         library.init(
@@ -102,7 +102,7 @@ def connect(prefer: str | None = None) -> Iterator[Connection]:
     try:
         yield Connection(here)
     except (KeyboardInterrupt, HeadLost):
-        raise  # a thread of Ray's may be within a request, and a shutdown under it crashes or waits: see entry()
+        raise  # a Ray thread may be inside a request, and shutting down under it crashes or hangs: see entry()
     except BaseException:
         library.shutdown()
         raise
@@ -127,8 +127,8 @@ def on(name: str, amount: float = 0.001) -> dict[str, Any]:
 
 
 def gather(connection: Connection, names: Collection[str] | None = None) -> dict[str, Facts]:
-    """What every living device says of itself, or those of `names`. Raises BadDevice for one that has another taglio or
-    does not answer."""
+    """Facts about every living device, or about `names`. Raises BadDevice for a device with another taglio version or
+    without an answer."""
     library = ray()
     asked = {
         name: library.remote(facts).options(**on(name), max_retries=0).remote()
@@ -145,20 +145,20 @@ def gather(connection: Connection, names: Collection[str] | None = None) -> dict
 
 
 def same_version(found: Facts) -> None:
-    """Raise BadDevice for a device with another taglio than this one."""
+    """Raise BadDevice for a device with another taglio version."""
     ours = artifact.version_of("taglio")
     theirs = found.versions.get("taglio", "none")
     if theirs != ours:
         raise BadDevice(
-            f'device "{found.device}" has taglio {theirs}, here is {ours}: install the same version on both'
+            f'device "{found.device}" has taglio {theirs}, this machine has {ours}: install the same version on both'
         )
 
 
 def refusal(name: str, error: Exception) -> TaglioError:
-    """What a failure on a device means, in one line."""
+    """A failure on a device as a one-line error."""
     exceptions = part("ray.exceptions")
     text = " ".join(str(error).split())
-    if isinstance(error, TaglioError) and not isinstance(error, exceptions.RayError):  # said here, not there
+    if isinstance(error, TaglioError) and not isinstance(error, exceptions.RayError):  # raised here, not on the device
         return error
     if isinstance(error, exceptions.GetTimeoutError):
         return BadDevice(f'device "{name}" did not answer within {_PATIENCE_S:.0f} s: see taglio cluster status')

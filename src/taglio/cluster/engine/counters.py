@@ -1,4 +1,4 @@
-"""Joules that a machine's own counters have seen (RAPL). Models nothing: without counters there is no answer."""
+"""Read joules from a machine's energy counters (RAPL). Estimates nothing: without counters the result is None."""
 
 import re
 from pathlib import Path
@@ -9,9 +9,10 @@ _MICRO = 1e-6
 
 
 def read(folder: Path = POWERCAP) -> dict[str, tuple[float, float]] | None:
-    """By processor package, joules counted so far and where the count starts again; None without readable counters.
+    """By processor package, joules counted so far and the value at which the counter wraps; None without readable
+    counters.
 
-    Sub-domains (cores, memory controller) are part of their package and left out.
+    Sub-domains (cores, memory controller) are included in their package.
     """
     found = {}
     for path in sorted(folder.glob("*")):
@@ -20,7 +21,7 @@ def read(folder: Path = POWERCAP) -> dict[str, tuple[float, float]] | None:
         try:
             counted = int((path / "energy_uj").read_text()) * _MICRO
             end = int((path / "max_energy_range_uj").read_text()) * _MICRO
-        except (OSError, ValueError):  # readable by root only on most systems
+        except (OSError, ValueError):  # on most systems readable only by root
             return None
         found[path.name] = counted, end
     return found or None
@@ -29,7 +30,7 @@ def read(folder: Path = POWERCAP) -> dict[str, tuple[float, float]] | None:
 def between(
     before: dict[str, tuple[float, float]] | None, after: dict[str, tuple[float, float]] | None
 ) -> float | None:
-    """Joules from one reading to a later one, less than one round of each counter apart; None without counters."""
+    """Joules between two readings, less than one wrap of each counter apart; None without counters."""
     if before is None or after is None or before.keys() != after.keys():
         return None
     total = 0.0

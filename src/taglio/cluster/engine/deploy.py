@@ -1,7 +1,7 @@
-"""Bring components to their devices and have them opened there. Runs no request.
+"""Send components to their devices and open them there. Runs no request.
 
-Each device gets only what it does not have, by content hash, and says what it opened; that is held against the manifest
-before any request.
+Each device gets only the files that it lacks, by content hash, and reports what it opened, which is compared with the
+manifest before any request.
 """
 
 import time
@@ -30,7 +30,7 @@ _PINGS = 50
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """A device's monotonic clock less ours, in seconds, and half the round trip that it was read over."""
+    """A device's monotonic clock minus ours, in seconds, and half the round trip of reading it."""
 
     offset_s: float
     uncertain_s: float
@@ -38,9 +38,9 @@ class Clock:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Deployment:
-    """Components that are ready to run: the hosts by device, what each opened, and what was sent.
+    """Components that are ready to run: the hosts by device, what each opened, and the bytes sent.
 
-    `actors` are the hosts in other processes; `here` is ours, where we are on the start device ourselves.
+    `actors` are the hosts in other processes; `here` is the host in this process, if this is the start device.
     """
 
     manifest: Manifest
@@ -52,13 +52,13 @@ class Deployment:
     sent_bytes: int
 
     def hosts(self) -> dict[str, Any]:
-        """All hosts by device, to be called and waited for."""
+        """All hosts by device, with calls that wait for the result."""
         found: dict[str, Any] = {name: Calls(actor) for name, actor in self.actors.items()}
         return found if self.here is None else {**found, self.here.device: self.here}
 
 
 class Calls:
-    """An actor's methods as plain ones that wait for the answer."""
+    """An actor's methods as plain methods that wait for the result."""
 
     def __init__(self, actor: Any, patience_s: float = _PATIENCE_S) -> None:
         self._actor, self._patience_s = actor, patience_s
@@ -69,7 +69,7 @@ class Calls:
 
 
 def deploy(connection: Connection, planned: Planned, progress: Progress | None = None) -> Deployment:
-    """Send and open the components of a plan. Raises BadDevice for a device that cannot run its own."""
+    """Send and open the components of a plan. Raises BadDevice for a device that cannot run its components."""
     manifest = read(planned.folder, model_sha256=planned.plan.model_sha256)
     return open_components(connection, manifest, planned.folder, planned.cluster, progress)
 
@@ -77,15 +77,15 @@ def deploy(connection: Connection, planned: Planned, progress: Progress | None =
 def open_components(
     connection: Connection, manifest: Manifest, folder: Path, cluster: Cluster, progress: Progress | None = None
 ) -> Deployment:
-    """The same of the components in `folder`.
+    """Send and open the components in `folder`. Raises BadDevice.
 
-    Where we are on the start device, its components are opened in this process: inputs and outputs are here.
+    On the start device, its components are opened in this process: inputs and outputs are here.
     """
     library = ray()
     for piece in manifest.pieces:
         if piece.data_sha256:
             raise BadDevice(
-                f"component {piece.name} has {piece.size_bytes / 1e9:.1f} GB, devices are sent less than 1 GB: "
+                f"component {piece.name} has {piece.size_bytes / 1e9:.1f} GB, and at most 1 GB can be sent: "
                 "cut the model into smaller components, or run it on this machine"
             )
     wiring = wire(manifest)
@@ -93,7 +93,7 @@ def open_components(
     connection.need(names)
     own = connection.here
     here = Host(own.name, own.threads, own.folder / "components") if own.name == cluster.start else None
-    # The answers of the next request are asked for early.
+    # The answers of the next request are fetched in advance.
     groups = {MESSAGES: LANES, FETCHES: (LANES + 1) * len(wiring.messages), WATCH: 1}
     actor = library.remote(num_cpus=0, max_restarts=0, concurrency_groups=groups)(Host)
     actors = {name: actor.options(**on(name)).remote() for name in names if here is None or name != here.device}
@@ -133,7 +133,7 @@ def open_components(
 
 
 def _fits(device: Device, runtime: str, found: Facts) -> None:
-    """Raise BadDevice where a device is not what the cluster file says, or does not have what its components run in."""
+    """Raise BadDevice if a device differs from the cluster file or lacks the runtime of its components."""
     same_version(found)
     if found.threads < device.threads:
         raise BadDevice(
@@ -148,7 +148,7 @@ def _fits(device: Device, runtime: str, found: Facts) -> None:
 
 
 def send(host: Any, files: Mapping[str, tuple[Path, int]], progress: Progress | None = None) -> int:
-    """Send what the host's device lacks of `files` (path and bytes by hash); the bytes sent."""
+    """Send those of `files` (path and bytes by hash) that the host's device lacks; returns the bytes sent."""
     total = 0
     for sha256 in host.missing(list(files)):
         path, size_bytes = files[sha256]
@@ -164,7 +164,7 @@ def send(host: Any, files: Mapping[str, tuple[Path, int]], progress: Progress | 
 
 
 def _hold(manifest: Manifest, loaded: list[Loaded]) -> None:
-    """Raise BadDevice where a device opened something else than was planned."""
+    """Raise BadDevice if a device opened something other than planned."""
     opened = {each.component: each for each in loaded}
     for piece in manifest.pieces:
         each = opened[piece.name]

@@ -1,4 +1,4 @@
-"""Make this machine a device of a cluster: wraps the engine's own start with our names, token and TLS."""
+"""Make this machine a device of a cluster: wraps Ray's start command with taglio's names, token and TLS."""
 
 import json
 import os
@@ -23,13 +23,13 @@ PORT = 6379
 DEVICE, THREADS, STORE = "TAGLIO_DEVICE", "TAGLIO_THREADS", "TAGLIO_COMPONENTS"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _PATIENCE_S = 90.0
-# A device is called dead when it has not answered for about this long.
+# A device is declared dead after about this long without an answer.
 _HEALTH = {
     "RAY_health_check_initial_delay_ms": "2000",
     "RAY_health_check_period_ms": "1000",
     "RAY_health_check_timeout_ms": "4000",
     "RAY_health_check_failure_threshold": "4",
-    # Components are what a device is for: they run before what it does at leisure, not behind it.
+    # Ray would lower the priority of its workers, but components are a device's main work.
     "RAY_worker_niceness": "0",
     "RAY_task_events_report_interval_ms": "0",
     **HEAD,
@@ -50,13 +50,13 @@ def start(
 ) -> LocalDevice:
     """Start a device and wait until it is a member of its cluster.
 
-    `memory_mb` is what tensors on their way may take. Raises BadOption and BadDevice, each with the fix.
+    `memory_mb` limits the memory for tensors in transit. Raises BadOption and BadDevice, each with the fix.
     """
     if not _NAME.fullmatch(name):
         raise BadOption(f'`name` "{name}": write a name of letters, digits, "-", "_" and "."')
     listen.address(host)
     if head == (address is not None):
-        raise BadOption("say either `head`, on the first device, or `address` HOST:PORT of the head, on the others")
+        raise BadOption("give either `head`, on the first device, or `address` HOST:PORT of the head, on the others")
     ray()
     folder = local.prepare(name)
     if local.keeper(folder) is not None:
@@ -67,19 +67,19 @@ def start(
         _free(host, port)
     assert address is not None
     environment = {**os.environ, **lock.environment(), **_HEALTH, **INLINE}
-    environment.pop("RAY_AUTH_TOKEN", None)  # it would go before the file
+    environment.pop("RAY_AUTH_TOKEN", None)  # it would take precedence over the file
     _reachable(address, head=head)
     if not head:
-        # One that was killed here counts as alive for a few seconds more.
+        # A device that was killed here counts as alive for a few more seconds.
         again = any(folder.glob("session_*"))
         _not_taken(name, address, lock, _PATIENCE_S / 3.0 if again else 0.0, progress)
     device = LocalDevice(
         name, host, address, head, threads, str(lock.token.resolve()), str(lock.tls.resolve()) if lock.tls else None
     )
     environment |= {DEVICE: name, THREADS: str(threads), STORE: str(folder / "components")}
-    # A head that was killed goes on with what it knew, so that what uses the cluster meanwhile goes on too.
+    # A head that was killed restores its state, so that programs that use the cluster continue.
     if not (head and (folder / local.MEMORY).exists()):
-        for each in folder.glob("session_*"):  # of an earlier life
+        for each in folder.glob("session_*"):  # from an earlier start
             shutil.rmtree(each, ignore_errors=True)
     if head:
         environment |= {"RAY_gcs_storage": "rocksdb", "RAY_gcs_storage_path": str(folder / local.MEMORY)}
@@ -109,7 +109,7 @@ def _command(device: LocalDevice, folder: Path, port: int, memory_mb: int) -> li
         "--num-cpus=0", "--num-gpus=0", f"--resources={json.dumps({RESOURCE + device.name: 1})}",
         f"--object-store-memory={memory_mb * 10**6}", f"--temp-dir={folder}",
         "--disable-usage-stats", "--include-log-monitor=false", "--log-color=false",
-        # Ray sets ports aside for its workers and for what we do not use, and would refuse these as --port.
+        # Ray reserves ports for its workers and for services not used here, and would refuse them as --port.
         "--min-worker-port=0", "--max-worker-port=0", "--dashboard-agent-listen-port=0",
     ]  # fmt: skip
 
@@ -123,17 +123,17 @@ def _wait(process: "subprocess.Popen[bytes]", folder: Path, device: LocalDevice,
             return
         waited = time.monotonic() - begun
         if process.poll() is not None or waited > _PATIENCE_S:
-            raise BadDevice(f'device "{device.name}" did not start: {_reason(text)} (all of it in {log})')
+            raise BadDevice(f'device "{device.name}" did not start: {_reason(text)} (full log: {log})')
         if progress:
             progress(f"starting {device.name}", int(waited), int(_PATIENCE_S))
         time.sleep(0.05)
 
 
 def _reason(text: str) -> str:
-    """The line of Ray's output that says why."""
+    """The line of Ray's output with the reason."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     telling = [line for line in lines if re.search(r"Error|Exception|PANIC|Unauthenticated|failed", line)]
-    return (telling or lines or ["it said nothing"])[-1][:300]
+    return (telling or lines or ["no output"])[-1][:300]
 
 
 def split(address: str) -> tuple[str, int]:
@@ -151,7 +151,7 @@ def _free(host: str, port: int) -> None:
             probe.bind((host, port))
         except OSError as error:
             raise BadDevice(
-                f"{host}:{port} cannot be listened on ({error.strerror}): choose another `port`, or an address of "
+                f"{host}:{port} cannot be bound ({error.strerror}): choose another `port`, or an address of "
                 "this machine as `host`"
             ) from None
 
@@ -171,9 +171,9 @@ def _reachable(address: str, *, head: bool) -> None:
 
 
 def members(address: str, lock: Lock) -> dict[str, bool]:
-    """Devices that the head at `address` knows, and whether each is alive. Raises BadDevice where it refuses us.
+    """Whether each device that the head at `address` knows is alive. Raises BadDevice if the head refuses us.
 
-    Asked in a process of its own, because Ray reads its token and certificates once.
+    Runs in a separate process, because Ray reads its token and certificates only once.
     """
     done = subprocess.run(
         [sys.executable, "-m", "taglio.cluster.engine.members", address],
@@ -201,6 +201,6 @@ def _not_taken(name: str, address: str, lock: Lock, patience_s: float, progress:
         waited = time.monotonic() - begun
         if waited < patience_s:
             if progress:
-                progress(f"waiting until the last {name} is given up", int(waited), int(patience_s))
+                progress(f"waiting until the previous {name} is declared dead", int(waited), int(patience_s))
             continue
         raise BadDevice(f'the cluster at {address} has a device "{name}" already: choose another `name`')

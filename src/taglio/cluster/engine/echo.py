@@ -1,7 +1,7 @@
-"""What a link is measured with: an actor that sends tensors to another and waits for its word. Fits nothing.
+"""Measure links with an actor that sends tensors to another and waits for its reply. Fits nothing.
 
-Whoever gets a message runs a component next, and on a device that was waiting even the smallest takes a while. So each
-end runs one operator on what arrives, and what a hop takes includes it.
+A device that gets a message runs a component next, and on a device that was idle even the smallest takes a while. So
+each end runs one operator on what arrives, and hop times include it.
 """
 
 import time
@@ -20,7 +20,7 @@ _FEW = 8
 
 
 class Echo(Resident):
-    """One end of a link that is measured."""
+    """One end of a link being measured."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class Echo(Resident):
         self._joint = Joint()
 
     def there(self, parcel: Parcel) -> int:
-        """A tensor arrives; its bytes, 0 while there is more to come."""
+        """Receive a tensor; returns its bytes, 0 while parts are missing."""
         whole = self._joint.whole(parcel)
         if whole is None:
             return 0
@@ -37,8 +37,8 @@ class Echo(Resident):
         return int(tensor.nbytes)
 
     def seconds(self, other: Any, size: int, runs: int, together: int = 1) -> list[float]:
-        """Until the actor `other` (None: this process) has answered to a tensor of `size` bytes, or to so many sent one
-        after the other, `runs` times."""
+        """Seconds until the actor `other` (None: this process) has replied to a tensor of `size` bytes, or to
+        `together` tensors sent back to back; `runs` measurements."""
         tensor = np.zeros(size, np.uint8)
         found = []
         for index in range(runs):

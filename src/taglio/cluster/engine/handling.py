@@ -1,11 +1,11 @@
 """Measure the CPU cost per message on sender and receiver, and per request on the start device: nearly empty requests
 through the pipeline that answers real ones. Plans nothing.
 
-Pipelines of components that do next to nothing: one on the start device alone; that, another on another device and one
-to end with, which is a message there and one back; the same with some more messages there, sent at once; and with many
-bytes there, or back. Their differences are what a message and its bytes take where it leaves and where it arrives:
-handling, threads and processes included. What a request takes besides its component is longer where that has filled the
-processor's caches: it is measured with one that multiplies matrices.
+Uses pipelines of components that do almost nothing: one component on the start device; three, on the start device,
+another device and the start device again, with one message each way; the same with extra messages sent at once; and
+with many bytes there, or back. Their differences give the cost of a message and of its bytes on sender and receiver,
+including handling, threads and processes. The cost of a request besides its component is higher if the component has
+filled the processor's caches: it is measured with a component that multiplies matrices.
 """
 
 import time
@@ -28,12 +28,13 @@ from taglio.profile.stopwatch import Progress
 from taglio.runtimes.onnxruntime import NAME
 from taglio.scratch import scratch
 
-# Messages more, in the third pipeline. Many bytes are what a link lets through in so long, within limits.
+# Extra messages in the third pipeline.
 _MORE = 2
+# A message of "many bytes" occupies the link for this long, within these sizes.
 _LONG_S, _FEWEST_BYTES, _MOST_BYTES = 0.2, 100_000, 1_000_000
 _LEAST_S, _FEWEST, _FEWEST_LONG, _PATIENCE_S = 2.0, 50, 16, 60.0
 _SHARE_S = 0.5
-# A device that takes so much of what a quota lets it have did nothing but wait for it.
+# A device that used this share of its quota was limited only by the quota.
 _SATURATED = 0.8
 _FEW, _WIDE, _FLOAT_BYTES = 8, 400, 4
 _INPUT, _OUTPUT = "x", "y"
@@ -41,8 +42,8 @@ _INPUT, _OUTPUT = "x", "y"
 
 @dataclass(frozen=True, slots=True)
 class Handling:
-    """Seconds that a message and each of its bytes take of a device's processors where it leaves and where it arrives,
-    and that a request takes where it starts; longer by as much as a quota makes all work there longer."""
+    """CPU seconds of a device per message and per byte, as sender and as receiver, and per request on the start device;
+    stretched by the device's quota like all its work."""
 
     send_s: float
     receive_s: float
@@ -52,7 +53,7 @@ class Handling:
 
 
 def handling(connection: Connection, cluster: Cluster, progress: Progress | None = None) -> dict[str, Handling]:
-    """Of the start device and every device that is linked with it, both ways. Raises BadDevice for one that stops
+    """Handling by device: the start device and every device linked with it both ways. Raises BadDevice if one stops
     answering."""
     try:
         return _measured(connection, cluster, progress)
@@ -101,7 +102,7 @@ def _measured(connection: Connection, cluster: Cluster, progress: Progress | Non
 
 
 def with_handling(cluster: Cluster, found: Mapping[str, Handling]) -> Cluster:
-    """The cluster with what messages take of its devices."""
+    """The cluster with the measured CPU cost per message."""
     devices = (replace(each, **asdict(found[each.name])) if each.name in found else each for each in cluster.devices)
     return replace(cluster, devices=tuple(devices))
 
@@ -118,7 +119,7 @@ def _many(cluster: Cluster, source: str, target: str) -> int:
 
 
 def _request_s(connection: Connection, cluster: Cluster, folder: Path) -> float:
-    """Seconds between components of one request after the other, in the mean."""
+    """Mean seconds per request outside its component, for requests one after another."""
     parts = [_part("working", cluster.start, [_INPUT], {_OUTPUT: _FEW}, working=True)]
     pipeline = _opened(connection, cluster, folder, parts)[1]
     try:
@@ -134,7 +135,7 @@ def _request_s(connection: Connection, cluster: Cluster, folder: Path) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Use:
-    """What a request takes of a device: processor seconds, and how many of those the device has in a second."""
+    """Use of a device by a request: processor seconds, and the processor seconds that the device has per second."""
 
     seconds: float
     share: float
@@ -143,7 +144,7 @@ class _Use:
 def _taken(
     connection: Connection, cluster: Cluster, folder: Path, parts: Sequence[Component], fewest: int = _FEWEST
 ) -> dict[str, _Use]:
-    """What a request takes of each device, as many on their way as fit."""
+    """Use of each device per request, with as many requests in flight as fit."""
     deployment, pipeline = _opened(connection, cluster, folder, parts)
     try:
         hosts = deployment.hosts()
@@ -154,14 +155,14 @@ def _taken(
         took_s, had = _used(hosts, lambda: answers.extend(_stream(pipeline, fewest, fewest, _LEAST_S)))
     finally:
         pipeline.close()
-    # What a device does with nothing to do is no message's: where they are long on their way, it would be most of it.
+    # Idle work of a device is subtracted: with long transfers it would be most of the total.
     each_s = {name: max(had[name] - idle[name], 0.0) * took_s / len(answers) for name in hosts}
     shares = {name: had[name] if had[name] > _SATURATED * spare[name] else spare[name] for name in hosts}
     return {name: _Use(each_s[name], shares[name]) for name in hosts}
 
 
 def _used(hosts: Mapping[str, Any], meanwhile: Callable[[], object]) -> tuple[float, dict[str, float]]:
-    """Seconds that something took, and the processors that each host used of them."""
+    """Seconds that `meanwhile` took, and the processors that each host used during it."""
     before, begun = {name: host.processor_s() for name, host in hosts.items()}, time.monotonic()
     meanwhile()
     took_s = time.monotonic() - begun
@@ -179,7 +180,7 @@ def _opened(
 
 
 def _stream(pipeline: Pipeline, first: int, fewest: int, least_s: float) -> list[Answer]:
-    """Answers to requests from number `first` on, so many and for so long at least."""
+    """Answers to requests from number `first` on: at least `fewest`, for at least `least_s`."""
     feed, begun, request = {_INPUT: np.zeros(_FEW, np.float32)}, time.monotonic(), first
     answers: list[Answer] = []
     while request - first < fewest or time.monotonic() - begun < least_s:
@@ -193,8 +194,8 @@ def _stream(pipeline: Pipeline, first: int, fewest: int, least_s: float) -> list
 
 
 def _parts(start: str, other: str | None = None, more: int = 0, *, there: int = 0, back: int = 0) -> list[Component]:
-    """Components x -> ... -> y: one on the start device, some on the other that each read one message more, and one on
-    the start device; so many bytes there, and back, or next to none. Without the other, one."""
+    """Components x -> ... -> y: one on the start device, one plus `more` on the other device, each reading one more
+    message, and one on the start device; `there` and `back` are bytes sent (0: almost none). One without `other`."""
     writes = [_OUTPUT] if other is None else ["a", *(f"a{index}" for index in range(more))]
     sizes = dict.fromkeys(writes, max(there // _FLOAT_BYTES, _FEW))
     parts = [_part("first", start, [_INPUT], sizes)]
@@ -217,9 +218,8 @@ def _part(
     given: Mapping[str, int] | None = None,
     working: bool = False,
 ) -> Component:
-    """A component that writes the sum of the first numbers of what it reads, and as many zeros behind it as make up the
-    size of each that it writes; sizes of what it reads are `given` where they are not the least. A working one
-    multiplies matrices of its input before."""
+    """A component that writes the sum of the first numbers of its inputs, padded with zeros to the size of each output;
+    input sizes are `given` unless they are the smallest. A working component first multiplies matrices of its input."""
     sizes = dict.fromkeys(reads, _FEW) | {each: size for each, size in (given or {}).items() if each in reads}
     nodes, summed = [], []
     weights = [

@@ -1,8 +1,8 @@
-"""What runs on a device: an actor that opens components, runs each when its messages are there, and sends on what it
-writes, straight to the devices that read it.
+"""The actor on a device: opens components, runs each when its messages have arrived, and sends the outputs straight to
+the devices that read them.
 
-Several requests may be in it at once, each message in a thread of its own; components run one at a time, of those that
-have what they read the oldest request's first, as the planner assumes.
+Several requests may be in flight, each message in its own thread; components run one at a time, among the ready ones
+the oldest request's first, as the planner assumes.
 """
 
 import heapq
@@ -29,13 +29,13 @@ from taglio.profile.speed import reference_seconds
 from taglio.runtimes.onnxruntime import SessionOptions
 from taglio.runtimes.session import Session, opener, package
 
-# Threads of an actor: for messages that arrive, for those that are fetched, and one that waits for its end.
+# Threads of an actor: for arriving messages, for fetched messages, and one that waits for its end.
 MESSAGES, FETCHES, WATCH = "messages", "fetches", "watch"
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What a device has opened and will run: the hash of the very bytes that the session was made from."""
+    """A component that a device has opened: the hash is of the bytes that its session was created from."""
 
     device: str
     component: str
@@ -49,7 +49,7 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A component for a device: the messages that it reads, by index, those that it sends, and the states it keeps."""
+    """A component for a device: the messages that it reads (by index), those that it sends, and the states it keeps."""
 
     piece: Piece
     reads: tuple[int, ...]
@@ -59,8 +59,7 @@ class Job:
 
 @dataclass(slots=True)
 class _Request:
-    """What a request has brought so far, and the components that wait for more; of which session it is, and which of
-    its steps."""
+    """A request's tensors so far, and the components that wait for more; its session and step, if any."""
 
     left: set[str]
     session: tuple[str, int] | None
@@ -69,7 +68,7 @@ class _Request:
 
 @dataclass(frozen=True, slots=True, order=True)
 class _Work:
-    """A component, the `place`-th of those here, that has had all it reads since `ready_s`. The least is run first."""
+    """A component, the `place`-th on this device, with all inputs since `ready_s`. The smallest runs first."""
 
     request: int
     place: int
@@ -95,19 +94,19 @@ class Host(Resident):
         self._states = States()
 
     def counters(self) -> dict[str, tuple[float, float]] | None:
-        """What this machine's energy counters show."""
+        """Readings of this machine's energy counters."""
         return counters.read()
 
     def speed(self, threads: int, least_s: float) -> float:
-        """Seconds that the reference computation takes on this device now, in the mean of at least `least_s`."""
+        """Mean seconds of the reference computation on this device now, over at least `least_s`."""
         return reference_seconds(threads, least_s)
 
     def processor_s(self) -> float:
-        """Seconds of processors that this process has taken since it began."""
+        """CPU seconds of this process since its start."""
         return time.process_time()
 
     def share(self, least_s: float) -> float:
-        """Of a processor, what work that never rests is given here: half of it under a quota of half a core."""
+        """Share of a processor that a busy loop gets here: 0.5 under a quota of half a core."""
         start, before = time.monotonic(), time.process_time()
         while time.monotonic() - start < least_s:
             pass
@@ -119,15 +118,15 @@ class Host(Resident):
 
     def load(self, jobs: list[Job], threads: int, peers: dict[str, Any]) -> list[Loaded]:
         """Open the components of `jobs`, each in its runtime, and run each once on zeros; `peers` are the hosts that
-        messages are posted to.
+        messages are sent to.
 
-        Raises BadModel where the runtime refuses a component, BadArtifact where its file was changed.
+        Raises BadModel if the runtime refuses a component, BadArtifact if its file was changed.
         """
         found = []
         for job in jobs:
             piece, begun = job.piece, time.monotonic()
             data = self.store.read(piece.sha256)
-            # A session that is opened by path reads the file again: what it reads is what was hashed.
+            # A session opened by path reads the file again: make sure that it read the hashed bytes.
             path = self.store.path(piece.sha256)
             session = opener(piece.runtime)(path, SessionOptions(threads))
             zeros = {port.name: np.zeros(port.shape, port.dtype) for port in piece.inputs}
@@ -144,7 +143,7 @@ class Host(Resident):
         return found
 
     def take(self, parcel: Parcel) -> None:
-        """A message arrives: run as many components as had waited for it alone, and for what they write in turn."""
+        """Receive a message: run the components that waited only for it, and those that wait for their outputs."""
         whole = self._joint.whole(parcel)
         due = self._note(whole) if whole is not None else 0
         while due:
@@ -153,7 +152,7 @@ class Host(Resident):
             due += sum(map(self._note, self._send(work, made))) - 1
 
     def _note(self, parcel: Parcel) -> int:
-        """Have components wait for their turn that have all they read now; how many."""
+        """Queue the components that now have all inputs; returns their number."""
         with self._lock:
             request = self._requests.setdefault(parcel.request, _Request(set(self._jobs), parcel.session))
             request.parcels[parcel.message] = parcel
@@ -169,12 +168,12 @@ class Host(Resident):
         return len(found)
 
     def promise(self, request: int, message: int) -> "Future[Parcel]":
-        """A message of a request to whoever fetches what it reads: the caller, and the device that it is on."""
+        """A future message of a request, for those that fetch: the caller, and the caller's device."""
         with self._lock:
             return self._promised.setdefault((request, message), Future())
 
     def give(self, request: int, message: int) -> Parcel:
-        """The same once it is there, for good."""
+        """Wait for the message and remove it."""
         try:
             return self.promise(request, message).result()
         finally:
@@ -182,11 +181,11 @@ class Host(Resident):
                 del self._promised[request, message]
 
     def stay(self) -> None:
-        """Never returns: whoever asked learns that this process ended."""
+        """Never return: the call fails when this process ends, which tells the caller."""
         threading.Event().wait()
 
     def _send(self, work: _Work, made: "Made") -> list[Parcel]:
-        """Send a component's messages; those to components of this device are given back."""
+        """Send a component's messages; returns those to components on this device."""
         here = []
         for index, message in self._jobs[work.component].sends:
             tensors = {name: made.tensors[name] for name in message.names} if made.error is None else {}
@@ -201,7 +200,7 @@ class Host(Resident):
         return here
 
     def _run(self, work: _Work) -> "Made":
-        """Run a component; what fails is what it made, for whoever waits for the answer."""
+        """Run a component; an error becomes its result, for whoever waits for the answer."""
         try:
             return self._made(work)
         except Exception as error:
@@ -234,7 +233,7 @@ class Host(Resident):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Made:
-    """What a component wrote, what led to it, and what went wrong instead."""
+    """A component's outputs or error, and the steps and hops that led to it."""
 
     tensors: dict[str, np.ndarray]
     steps: tuple[Step, ...]
@@ -243,7 +242,7 @@ class Made:
 
 
 def post(host: Any) -> Callable[[Parcel], None]:
-    """How a message is sent to a host: nobody waits for it."""
+    """A function that sends a message to a host without waiting."""
     take = host.take.options(concurrency_group=MESSAGES, num_returns=0).remote
 
     def sent(parcel: Parcel) -> None:
@@ -258,8 +257,8 @@ def _line(error: Exception) -> str:
 
 
 class _Turn:
-    """Lets one thread at a time work. Whoever comes next gets what is first of all that waits, and not always what it
-    brought: of the oldest request, the first component in running order, as the planner assumes."""
+    """Lets one thread work at a time. The next thread gets the first waiting work, not necessarily what it added: the
+    first component in running order of the oldest request, as the planner assumes."""
 
     def __init__(self) -> None:
         self._waiting: list[_Work] = []
@@ -267,7 +266,7 @@ class _Turn:
         self._free = threading.Condition()
 
     def add(self, found: Iterable[_Work]) -> None:
-        """Whoever adds so many asks for the next as often."""
+        """Add work; the caller must call `next` once per item."""
         with self._free:
             for work in found:
                 heapq.heappush(self._waiting, work)

@@ -1,7 +1,7 @@
-"""Keeps one device up: python -m taglio.cluster.engine.keeper FOLDER COMMAND... Decides nothing about other devices.
+"""Keep one device running: python -m taglio.cluster.engine.keeper FOLDER COMMAND... Does not manage other devices.
 
-The engine's process is started anew when it ends, so a device whose head was restarted joins again. What never started
-is not tried twice. SIGTERM ends both.
+Restarts the engine's process when it ends, so that a device rejoins after its head restarts. A process that never
+started up is not retried. SIGTERM ends both.
 """
 
 import contextlib
@@ -16,15 +16,15 @@ from types import FrameType
 from taglio.cluster.engine.local import LOG
 
 STARTED = "Ray runtime started"
-# Where Ray writes which cluster it started last. With that, and any process of the cluster on this machine (another
-# device of it), it takes a head that was killed for one that runs, and does not start.
+# Where Ray records the cluster that it started last. With this file, and any process of the cluster on this machine
+# (such as another device), Ray believes that a killed head is still running, and does not start.
 _LAST = "ray_current_cluster"
 _PAUSE_S = 1.0
 _PATIENCE_S = 8.0
 
 
 def main(folder: Path, command: list[str]) -> int:
-    """Run `command` until SIGTERM."""
+    """Run `command`, restarting it, until SIGTERM."""
     stopping = False
     child: subprocess.Popen[bytes] | None = None
 
@@ -54,7 +54,7 @@ def main(folder: Path, command: list[str]) -> int:
 
 
 def _end(child: "subprocess.Popen[bytes]") -> None:
-    """End a process and all that it started."""
+    """End a process and everything that it started."""
     try:
         child.wait(_PATIENCE_S)
     except subprocess.TimeoutExpired:

@@ -1,8 +1,8 @@
-"""Hold this process, and all that it starts, to listening on one address. Knows nothing of Ray.
+"""Restrict this process, and everything that it starts, to listening on one address. Independent of Ray.
 
-Ray's servers listen on 127.0.0.1 or on every interface. Here the kernel (Linux 5.9 or later) hands each bind() of the
-process to a helper, which binds to the one address what asked for all of them, and lets the rest pass.
-Needs no privilege: seccomp_unotify(2). Where the helper is gone, bind() fails: nothing is opened by accident.
+Ray's servers listen on 127.0.0.1 or on every interface. Here the kernel (Linux 5.9 or later) passes each bind() of the
+process to a helper, which binds requests for every interface to the one address instead, and lets the others pass.
+Needs no privilege: seccomp_unotify(2). Without the helper bind() fails, so that nothing is opened by accident.
 """
 
 import contextlib
@@ -21,14 +21,14 @@ from pathlib import Path
 
 from taglio.errors import BadDevice, BadOption
 
-# By machine, from the kernel's headers: what its audit calls it, and the numbers of bind, seccomp and pidfd_getfd.
+# By machine, from the kernel's headers: its audit architecture, and the numbers of bind, seccomp and pidfd_getfd.
 _NUMBERS = {"x86_64": (0xC000003E, 49, 317, 438), "aarch64": (0xC00000B7, 200, 277, 438)}
 _SET_NO_NEW_PRIVILEGES, _SET_TRACER = 38, 0x59616D61  # of prctl(2)
 _MODE_FILTER, _SPEC_ALLOW, _NEW_LISTENER = 1, 4, 8  # of seccomp(2)
 _ALLOW, _NOTIFY = 0x7FFF0000, 0x7FC00000
 _RECEIVE, _SEND, _CONTINUE = 0xC0502100, 0xC0182101, 1  # of seccomp_unotify(2)
 _REQUEST, _RESPONSE, _ARGUMENTS = struct.Struct("=QIIiIQ6Q"), struct.Struct("=QqiI"), 6
-# Lengths of sockaddr_in and sockaddr_in6, whose address is bytes 4 to 8 and 8 to 24 (ip(7), ipv6(7)).
+# Lengths of sockaddr_in and sockaddr_in6; the address is in bytes 4 to 8 and 8 to 24 (ip(7), ipv6(7)).
 _LONGEST = 128
 
 
@@ -41,14 +41,14 @@ class _Program(ctypes.Structure):
 
 
 def hold_to(host: str) -> None:
-    """From now on, what this thread and all that it starts would listen for on every interface, it does on `host`.
+    """From now on, let this thread and everything that it starts listen on `host` instead of on every interface.
 
-    Raises BadDevice where the kernel does not let us.
+    Raises BadDevice if the kernel does not allow it.
     """
     if address(host) == ipaddress.IPv4Address("127.0.0.1"):
-        return  # Ray's servers keep to it by themselves
+        return  # Ray's servers do so by themselves
     ours, theirs = socket.socketpair()
-    # Started before the filter is there: it must be able to bind.
+    # Started before the filter is installed: the helper must be able to bind.
     helper = subprocess.Popen(
         [sys.executable, "-m", "taglio.cluster.engine.listen", str(theirs.fileno()), host],
         pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
@@ -58,7 +58,7 @@ def hold_to(host: str) -> None:
     try:
         with ours:
             listener = _filter(helper.pid)
-            if listener is None:  # this process was held before, which lasts as long as it does
+            if listener is None:  # this process is restricted already, for its whole life
                 return
             socket.send_fds(ours, [b"l"], [listener])
             os.close(listener)
@@ -74,7 +74,7 @@ def hold_to(host: str) -> None:
 
 
 def address(host: str) -> ipaddress.IPv4Address:
-    """The one address that `host` writes. Raises BadOption."""
+    """`host` as a single address. Raises BadOption."""
     try:
         found = ipaddress.IPv4Address(host)
     except ValueError:
@@ -85,7 +85,7 @@ def address(host: str) -> ipaddress.IPv4Address:
 
 
 def _filter(helper: int) -> int | None:
-    """Put the filter in place; the descriptor on which the kernel asks, None where this process has one already."""
+    """Install the filter; returns the descriptor for the kernel's requests, None if a filter is there already."""
     if sys.platform != "linux" or platform.machine() not in _NUMBERS:
         raise OSError(errno.ENOSYS, f"{sys.platform} on {platform.machine()}")
     machine, bind, seccomp, _ = _NUMBERS[platform.machine()]
@@ -99,7 +99,7 @@ def _filter(helper: int) -> int | None:
         _Instruction(answer, 0, 0, _ALLOW),
     )
     kernel = ctypes.CDLL(None, use_errno=True)
-    kernel.prctl(_SET_TRACER, helper, 0, 0, 0)  # only where Yama asks for it
+    kernel.prctl(_SET_TRACER, helper, 0, 0, 0)  # needed only with Yama
     if kernel.prctl(_SET_NO_NEW_PRIVILEGES, 1, 0, 0, 0) != 0:
         raise _failure()
     found: int = kernel.syscall(
@@ -117,14 +117,14 @@ def _failure() -> OSError:
 
 
 def serve(listener: int, host: str) -> None:
-    """Answer the kernel until no process is left under the filter."""
+    """Answer the kernel's requests until no process is left under the filter."""
     waiting = select.poll()
     waiting.register(listener, select.POLLIN)
     while True:
         if any(event & (select.POLLHUP | select.POLLERR) for _, event in waiting.poll()):
             return
         request = bytearray(_REQUEST.size)
-        with contextlib.suppress(OSError):  # it was interrupted, or has ended, meanwhile
+        with contextlib.suppress(OSError):  # the process was interrupted or has ended
             fcntl.ioctl(listener, _RECEIVE, request)
             number, thread, *_ = _REQUEST.unpack(request)
             descriptor, place, length, *_ = _REQUEST.unpack(request)[_ARGUMENTS:]
@@ -137,7 +137,7 @@ def serve(listener: int, host: str) -> None:
 
 
 def _bind(thread: int, descriptor: int, place: int, length: int, host: str) -> bool:
-    """Bind the socket of another process to `host` where it asked for every interface; whether it did."""
+    """Bind another process's socket to `host` if it asked for every interface; returns whether it did."""
     with Path(f"/proc/{thread}/mem").open("rb", buffering=0) as memory:
         memory.seek(place)
         wanted = memory.read(min(length, _LONGEST))
@@ -159,19 +159,19 @@ def _bind(thread: int, descriptor: int, place: int, length: int, host: str) -> b
 
 
 def everywhere(wanted: bytes, host: str) -> tuple[str, int] | None:
-    """Where to bind instead if `wanted`, the kernel's own form of an address, stands for every interface; else None."""
+    """Where to bind instead if `wanted`, an address in the kernel's format, means every interface; else None."""
     family = int.from_bytes(wanted[:2], sys.byteorder)
     port = int.from_bytes(wanted[2:4], "big")
     if family == socket.AF_INET and not any(wanted[4:8]):
         return host, port
-    # "::" for IPv6, or as IPv4 in it; a socket of IPv6 listens for IPv4 under this name.
+    # "::" in IPv6, or the mapped IPv4 form; an IPv6 socket listens for IPv4 under this name.
     if family == socket.AF_INET6 and wanted[8:24] in (bytes(16), bytes(10) + b"\xff\xff" + bytes(4)):
         return f"::ffff:{host}", port
     return None
 
 
 def main(pipe: int, host: str) -> None:
-    """The helper: take the descriptor from `pipe`, say that all is ready, serve."""
+    """The helper: take the descriptor from `pipe`, report that it is ready, serve."""
     with socket.socket(fileno=pipe) as given:
         _, found, _, _ = socket.recv_fds(given, 1, 1)
         if not found:

@@ -1,4 +1,4 @@
-"""The devices that run on this machine: where each keeps its files, which process keeps it up. Starts nothing."""
+"""The devices that run on this machine: their folders and keeper processes. Starts nothing."""
 
 import os
 import shutil
@@ -16,17 +16,17 @@ from taglio.cluster.devices import nearest
 from taglio.cluster.engine.lock import Lock
 from taglio.errors import BadArtifact, BadDevice, BadOption
 
-# A Unix socket's path has at most 107 bytes, and Ray's lie deep below a device's folder.
+# A Unix socket's path has at most 107 bytes, and Ray's sockets are deep below a device's folder.
 _LONGEST = 40
 _BELOW = "/tmp/taglio-"  # noqa: S108 - `prepare` refuses a folder that others may write to
 _FILE, _PID, LOG = "device.json", "pid", "log"
-# Where a head keeps what it knows of its cluster: it outlives a head that is killed, not one that is stopped.
+# Where a head stores the state of its cluster: kept when the head is killed, deleted when it is stopped.
 MEMORY = "memory"
 
 
 @dataclass(frozen=True, slots=True)
 class LocalDevice:
-    """A device as it was started: `host` is the address it listens on, `address` that of the head."""
+    """A device as it was started: `host` is its listening address, `address` that of the head."""
 
     name: str
     host: str
@@ -38,7 +38,7 @@ class LocalDevice:
 
     @property
     def folder(self) -> Path:
-        """Where it keeps its files."""
+        """The folder of its files."""
         return home() / self.name
 
     @property
@@ -48,12 +48,12 @@ class LocalDevice:
 
 
 def home(environment: Mapping[str, str] = os.environ) -> Path:
-    """The folder of all devices of this user, TAGLIO_DEVICES or one below /tmp."""
+    """The folder of this user's devices: TAGLIO_DEVICES or one below /tmp."""
     return Path(environment.get("TAGLIO_DEVICES") or f"{_BELOW}{os.getuid()}")
 
 
 def prepare(name: str) -> Path:
-    """The folder of the device called `name`, made for its owner alone. Raises BadOption where that cannot be."""
+    """Create the folder of the device called `name`, accessible only to its owner. Raises BadOption."""
     base = home()
     folder = base / name
     if len(os.fsencode(folder)) > _LONGEST + len(_BELOW):
@@ -67,13 +67,13 @@ def prepare(name: str) -> Path:
 
 
 def remember(device: LocalDevice, pid: int) -> None:
-    """Write down a device and the process that keeps it up."""
+    """Record a device and its keeper process."""
     artifact.write_bytes(device.folder / _FILE, msgspec.json.encode(device))
     artifact.write_bytes(device.folder / _PID, str(pid).encode())
 
 
 def known() -> list[LocalDevice]:
-    """Devices that run on this machine, by name."""
+    """Devices that run on this machine, sorted by name."""
     found = []
     for path in sorted(home().glob(f"*/{_FILE}")):
         if keeper(path.parent) is not None:
@@ -85,7 +85,7 @@ def known() -> list[LocalDevice]:
 
 
 def one(name: str) -> LocalDevice:
-    """The device called `name`. Raises BadDevice where it does not run here."""
+    """The device called `name`. Raises BadDevice if it does not run here."""
     devices = {each.name: each for each in known()}
     if name not in devices:
         raise BadDevice(f'no device "{name}" runs on this machine{nearest(name, devices)}')
@@ -93,13 +93,13 @@ def one(name: str) -> LocalDevice:
 
 
 def keeper(folder: Path) -> int | None:
-    """The process that keeps the device in `folder` up; None where it is gone."""
+    """Process id of the keeper of the device in `folder`; None if it has ended."""
     try:
         pid = int((folder / _PID).read_text())
         os.kill(pid, 0)
     except (OSError, ValueError):
         return None
-    try:  # a number may have been given to another process since
+    try:  # the id may belong to another process by now
         words = Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return pid
@@ -107,7 +107,7 @@ def keeper(folder: Path) -> int | None:
 
 
 def stop(device: LocalDevice, patience_s: float = 30.0) -> None:
-    """End the device's processes. Raises BadDevice where they do not end."""
+    """End the device's processes. Raises BadDevice if they do not end."""
     pid = keeper(device.folder)
     if pid is not None:
         os.kill(pid, signal.SIGTERM)

@@ -1,8 +1,8 @@
-"""Who may join and call: Ray's token, which is always required, and its TLS. Checks no request itself.
+"""Access to a cluster: Ray's token, which is always required, and TLS. Leaves checking requests to Ray.
 
-A token is a file with a secret that is the same on every device. The head's first start makes one; it is copied to the
-other devices by hand. With a folder of certificates every connection is encrypted and both ends show one that the same
-authority has signed.
+A token is a file with a secret shared by all devices. The head's first start creates it; it is copied to the other
+devices by hand. With a folder of certificates every connection is encrypted, and both ends present a certificate signed
+by the same authority.
 """
 
 import os
@@ -19,13 +19,13 @@ _SHORTEST = 16
 
 @dataclass(frozen=True, slots=True)
 class Lock:
-    """The token's file, and the folder of certificates (None: not encrypted)."""
+    """The token file, and the folder of certificates (None: no TLS)."""
 
     token: Path
     tls: Path | None = None
 
     def environment(self) -> dict[str, str]:
-        """What Ray's processes read. Raises BadOption for a missing or weak token and missing certificates."""
+        """Environment variables for Ray. Raises BadOption for a missing or weak token or missing certificates."""
         found = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(_token(self.token))}
         if self.tls is None:
             return found
@@ -44,13 +44,13 @@ class Lock:
 
 
 def default_token(environment: Mapping[str, str] = os.environ) -> Path:
-    """Where the token lies unless `token` says otherwise; Ray's own places."""
+    """The default token file, where Ray looks for it."""
     given = environment.get("RAY_AUTH_TOKEN_PATH")
     return Path(given) if given else Path.home() / ".ray" / "auth_token"
 
 
 def make_token(path: Path) -> bool:
-    """Write a new token, readable by its owner only, unless there is one. Whether it was written."""
+    """Write a new token, readable only by its owner, unless there is one. Returns whether it was written."""
     if path.exists():
         return False
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -69,5 +69,5 @@ def _token(path: Path) -> Path:
             "or name another as `token`"
         ) from None
     if len(text) < _SHORTEST:
-        raise BadOption(f"{path}: a token of {len(text)} characters is guessed: use at least {_SHORTEST}")
+        raise BadOption(f"{path}: a token of {len(text)} characters can be guessed: use at least {_SHORTEST}")
     return path.resolve()

@@ -1,4 +1,4 @@
-"""Ask a head which devices it knows: python -m taglio.cluster.engine.members HOST:PORT. Joins nothing."""
+"""List the devices of a head: python -m taglio.cluster.engine.members HOST:PORT. Joins no cluster."""
 
 import json
 import sys
@@ -11,7 +11,7 @@ _PATIENCE_S = 10.0
 
 
 def devices(nodes: list[dict[str, Any]]) -> dict[str, bool]:
-    """Device names among Ray's nodes, and whether each is alive; one that came back is."""
+    """Whether each device among Ray's nodes is alive; one that returned is."""
     found: dict[str, bool] = {}
     for node in nodes:
         for name in node.get("Resources", {}):

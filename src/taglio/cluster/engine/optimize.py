@@ -1,4 +1,4 @@
-"""The whole flow on a running cluster: every device profiles, then error, plan, build, deploy, run. Decides nothing."""
+"""The whole flow on a running cluster: profile on every device, error, plan, build, deploy, run. Decides nothing."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -29,18 +29,19 @@ from taglio.profile.result import Profile
 from taglio.profile.stopwatch import Progress
 from taglio.transaction import changing, drop
 
-# Requests at the end: so many, and as many as fill so many seconds, because what is predicted is the long run. On half
-# a processor most of thirty short requests meet no quota: their median was 1.4 ms where hundreds took 3 each.
+# Requests of the final run: at least this many, for at least this many seconds, and at most; predictions are for the
+# steady state. With half a processor, thirty short requests mostly escape the quota: their median was 1.4 ms, but
+# 3 ms over hundreds.
 _RUNS, _RUNS_S, _MOST_RUNS = 30, 2.0, 2000
-# For a plan whose precisions are to be timed, which need not be proven, and for the one after.
+# Time limits of the first plan, whose precisions are then timed and which needs no proof, and of the last plan.
 _FIRST_S, _LAST_S = 6.0, 20.0
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterOutcome:
-    """The plan, the proof that its components equal the whole, and the run that was held against its predictions.
+    """The plan, the proof that its components equal the whole model, and the run compared with its predictions.
 
-    `scheme_from` is the device whose clock chose the scheme that all of them use.
+    `scheme_from` is the device whose timings chose the scheme that all devices use.
     """
 
     plan: Plan
@@ -66,18 +67,18 @@ def optimize_on_cluster(
     progress: Progress | None = None,
     **settings: Any,
 ) -> ClusterOutcome:
-    """The best plan under the limits on the devices of a cluster file, which run, built into `folder` and run on them.
+    """The best plan under the limits for the running devices of a cluster file, built into `folder` and run on them.
     `settings` are those of taglio.Model."""
     cluster, used = opened(cluster_file, scenario)
     aim, wanted = parse_objective(objective), read_scheme(scheme)
     if all(device.assumed for device in cluster.devices):
         raise BadOption(
-            f"{used.file}: every device's times are another's, scaled, and none would profile the model: "
-            "leave scale out for one at least"
+            f"{used.file}: every device has scaled times, so none would profile the model: "
+            "remove `scale` from at least one"
         )
     with changing(folder, create=True) as staged:
         work: Work = Model(model, data, **steered(max_error, settings))
-        # A bound that cannot be kept is refused before anything is measured.
+        # Refuse a bound that cannot be kept before measuring anything.
         losses = limits_for(work, max_error, keep_float, force_int8)
         with connect(cluster.start) as connection:
             connection.need([device.name for device in cluster.devices])
@@ -108,7 +109,7 @@ def optimize_on_cluster(
         plan = placed(profiles, own, _LAST_S)
         built = build(settled, plan, progress=progress)
         assert built.proof is not None, "build proves"
-        # What runs is read from the disk by devices, and again where one is lost.
+        # Components are sent from disk, again if a device is lost.
         sha256 = work.model.sha256
         drop(staged, *MADE_FROM[PROFILE])
         setup = replace(work.setup, scheme=chosen, runtime=own.conditions.runtime)

@@ -1,4 +1,4 @@
-"""Tensors on their way, and what the request met so far. Times are seconds of each machine's own monotonic clock."""
+"""Messages: tensors in transit, and their request's steps and hops so far. Times are each machine's monotonic clock."""
 
 import ctypes
 import math
@@ -10,18 +10,17 @@ import numpy as np
 
 from taglio.errors import TaglioError
 
-# glibc's mallopt(3): the option, and bytes. Its own values make a process ask the system for the pages of every large
-# copy anew, which takes 2 ms a megabyte between two machines.
+# glibc's mallopt(3): options and bytes. By default a process requests new pages for every large copy, which takes 2 ms
+# per megabyte between two machines.
 _MALLOPT = {-3: 32 * 2**20, -1: 128 * 2**20}  # M_MMAP_THRESHOLD (the most it takes), M_TRIM_THRESHOLD
 
-# A tensor from so many bytes on goes in two parts, the last of so many: what a device takes to receive a megabyte, 1 to
-# 12 ms, then passes while the rest is on its way, for one message more.
+# A tensor of at least this size is sent in two parts, the second of the other size: receiving a megabyte takes a device
+# 1 to 12 ms, which then overlaps with the transfer of the rest, at the cost of one more message.
 _LARGE, _REST = 500_000, 64_000
 
 
 def keep_memory() -> None:
-    """Have this process keep the memory that parcels were copied to on their way, for the next ones. Does nothing where
-    the C library cannot."""
+    """Let this process reuse the memory of earlier parcels for later ones. Does nothing without C library support."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         for option, size in _MALLOPT.items():
@@ -29,7 +28,7 @@ def keep_memory() -> None:
 
 
 class Step(NamedTuple):
-    """A component ran on `device` from `start_s` to `end_s`, after it had waited its turn from `ready_s`."""
+    """A component ran on `device` from `start_s` to `end_s`, after waiting for its turn from `ready_s`."""
 
     component: str
     device: str
@@ -39,7 +38,7 @@ class Step(NamedTuple):
 
 
 class Hop(NamedTuple):
-    """A message was packed at `sent_s` by the clock of `source` and unpacked at `read_s` by that of `target`."""
+    """A message was packed at `sent_s` (clock of `source`) and unpacked at `read_s` (clock of `target`)."""
 
     message: int
     source: str
@@ -49,7 +48,7 @@ class Hop(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """The tensor of which a parcel has its first bytes or the rest: its name, and what it is when both are together."""
+    """A tensor sent in two parcels: its name, and its type and shape when joined."""
 
     name: str
     dtype: str
@@ -58,10 +57,10 @@ class Cut(NamedTuple):
 
 
 class Parcel:
-    """One message: tensors by name, or the error that kept them from being made, and the steps and hops behind it.
-    `session` is the one that the request belongs to, and its number in there.
+    """One message: tensors by name, or the error that prevented them, and the steps and hops before it. `session` is
+    the request's session and its step number in it.
 
-    Stamped as it is sent and read. With `cut` it is one of two parts, and has bytes of that tensor instead of it.
+    Time-stamped when sent and when read. With `cut` it is one of two parts and holds bytes of that tensor.
     """
 
     __slots__ = ("cut", "error", "hops", "message", "request", "session", "source", "steps", "tensors")
@@ -83,7 +82,7 @@ class Parcel:
         self.tensors, self.steps, self.hops, self.error, self.cut = tensors, steps, hops, error, cut
 
     def parts(self) -> "tuple[Parcel, ...]":
-        """What is sent of it, in order: itself, or two parts where a tensor is large."""
+        """The parcels to send, in order: itself, or two parts if a tensor is large."""
         name = max(self.tensors, key=lambda each: self.tensors[each].nbytes, default="")
         if not name or self.tensors[name].nbytes < _LARGE:
             return (self,)
@@ -98,7 +97,7 @@ class Parcel:
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # As plain tuples: whatever else it is made of, Ray's pickler looks at in Python, one by one.
+        # As plain tuples: Ray's pickler handles any other object one by one in Python.
         steps, hops = tuple(map(tuple, self.steps)), tuple(map(tuple, self.hops))
         cut = None if self.cut is None else tuple(self.cut)
         sent = (self.request, self.message, self.source, self.tensors, steps, hops, self.error, cut, self.session)
@@ -113,19 +112,19 @@ def _arrive(sent: tuple[Any, ...], sent_s: float) -> Parcel:
 
 
 class Joint:
-    """Puts parcels together that arrive in two parts, of which either may be the first."""
+    """Joins parcels that arrive in two parts, in either order."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._halves: dict[tuple[int, int], Parcel] = {}
 
     def whole(self, parcel: Parcel) -> Parcel | None:
-        """The parcel that this is or completes; None while the other part is missing. Raises ValueError for parts that
-        make no such tensor."""
+        """The whole parcel that this one is or completes; None while the other part is missing. Raises ValueError for
+        parts that do not fit together."""
         if parcel.cut is None:
             return parcel
         name, dtype, shape, first = parcel.cut
-        if first:  # while the rest is on its way
+        if first:  # while the rest is in transit
             data = np.empty(math.prod(shape) * np.dtype(dtype).itemsize, np.uint8)
             data[:-_REST] = parcel.tensors[name]
             parcel.tensors[name] = data

@@ -1,7 +1,7 @@
-"""Requests through a deployment: inputs go to the devices that read them, answers come from those that write outputs.
+"""Send requests through a deployment: inputs to the devices that read them, answers from those that write outputs.
 
-What components write goes straight from device to device. Where this process is the start device's host, what it reads
-is fetched: nobody can call it. A device that ends is noticed by a call to it that never returns otherwise.
+Components send their outputs straight from device to device. If this process is the start device's host, it fetches its
+messages, because no device can call it. The end of a device is detected by a call to it that otherwise never returns.
 """
 
 import contextlib
@@ -22,12 +22,13 @@ from taglio.errors import BadData
 
 
 class Broken(Exception):
-    """A request cannot be answered by this pipeline any more."""
+    """This pipeline can no longer answer a request."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Answer:
-    """One request's outputs in the model's order, when it was sent and answered, and what it met, by our own clock.
+    """One request's outputs in the model's order, when it was sent and answered, and its steps and hops, all by this
+    process's clock.
 
     `attempts` counts how often it was sent.
     """
@@ -53,7 +54,7 @@ class _Flight:
 
 
 class Pipeline:
-    """A deployment with up to `lanes` requests on their way."""
+    """A deployment with up to `lanes` requests in flight."""
 
     def __init__(self, deployment: Deployment, lanes: int, start: str) -> None:
         self.lanes = lanes
@@ -61,13 +62,13 @@ class Pipeline:
         self._start = start
         actors, here, messages = deployment.actors, deployment.here, deployment.wiring.messages
         self._here = here
-        self._pool = ThreadPoolExecutor(2 * lanes)  # a component of ours waits its turn in one
+        self._pool = ThreadPoolExecutor(2 * lanes)  # a local component waits for its turn in a thread
         to = {name: post(actor) for name, actor in actors.items()}
         self._inputs = [
             (index, each, to.get(each.device)) for index, each in enumerate(messages) if each.source == CALLER
         ]
         ours = {CALLER} if here is None else {CALLER, here.device}
-        # What comes to us from others, and what our own host has for the caller.
+        # Messages from other devices to this process, and from the local host to the caller.
         self._fetched = [
             (index, each.device == CALLER, actors[each.source_device].give.options(concurrency_group=FETCHES))
             for index, each in enumerate(messages)
@@ -85,11 +86,11 @@ class Pipeline:
         return len(self._flights) < self.lanes
 
     def holds(self, request: int) -> bool:
-        """Whether a request is on its way."""
+        """Whether a request is in flight."""
         return request in self._flights
 
     def send(self, request: int, feed: Mapping[str, np.ndarray], session: tuple[str, int] | None = None) -> None:
-        """Send a request, of a session its step of that number. Raises Broken where the engine refuses it."""
+        """Send a request; `session` is its session and step number. Raises Broken if the engine refuses it."""
         sent = time.monotonic()
         try:
             for index, message, to in self._inputs:
@@ -107,16 +108,16 @@ class Pipeline:
         self._flights[request] = _Flight(answers, sent)
 
     def wait(self, request: int, patience_s: float) -> Answer:
-        """The answer to a request that was sent. Raises Broken where there is none, or none within `patience_s`; what
-        went wrong in a component, as its device said it."""
+        """The answer to a request that was sent. Raises Broken if there is none within `patience_s`, and the error of a
+        component that failed."""
         flight = self._flights[request]
         parcels = [self._get(each, patience_s) for each in flight.answers]
         answered = time.monotonic()
         del self._flights[request]
         if self._here is not None:
             for index in self._own:
-                self._here.give(request, index)  # and forget it
-        with contextlib.suppress(Exception):  # who is gone is met when the next request is sent
+                self._here.give(request, index)  # removes it
+        with contextlib.suppress(Exception):  # a lost device is noticed when the next request is sent
             self._ask(max([request, *self._flights]) + 1)
         outputs: dict[str, np.ndarray] = {}
         steps: dict[str, Step] = {}
@@ -136,8 +137,8 @@ class Pipeline:
         )  # fmt: skip
 
     def _ask(self, request: int) -> None:
-        """Ask for what others will have for us, unless that was done. Each call takes this processor half a
-        millisecond, so it is done before the request is there, while nobody waits."""
+        """Start fetching messages for this process from other devices, if not done yet. Each call takes half a
+        millisecond of CPU, so this happens before the request, while nothing waits."""
         if request in self._asked:
             return
         answers = []
@@ -150,13 +151,13 @@ class Pipeline:
         self._asked[request] = answers
 
     def _arrived(self, coming: "Future[Parcel]") -> None:
-        if not coming.cancelled() and coming.exception() is None:  # else its device has ended, which is watched
+        if not coming.cancelled() and coming.exception() is None:  # else its device has ended, see `_watch`
             self._take(coming.result())
 
     def _take(self, parcel: Parcel) -> None:
-        """A message to our own host."""
+        """Deliver a message to the local host."""
         assert self._here is not None
-        if not self._deployment.actors:  # nobody to send to or to hear from meanwhile
+        if not self._deployment.actors:  # no other device to send to or receive from
             self._here.take(parcel)
             return
         with contextlib.suppress(RuntimeError):  # closed meanwhile
@@ -176,16 +177,16 @@ class Pipeline:
         raise Broken(f"no answer within {patience_s:.0f} s")
 
     def _watch(self, name: str, actor: Any) -> None:
-        """Learn when a host's process ends."""
+        """Notice when a host's process ends."""
 
         def ended(_: object) -> None:
-            with contextlib.suppress(InvalidStateError):  # another one ended before
+            with contextlib.suppress(InvalidStateError):  # another host ended first
                 self._gone.set_result(name)
 
         actor.stay.options(concurrency_group=WATCH).remote().future().add_done_callback(ended)
 
     def close(self) -> None:
-        """End the devices' hosts. Never raises, and waits for nobody: what is closed may be broken."""
+        """End the devices' hosts. Never raises and never waits, because the pipeline may be broken."""
         for actor in self._deployment.actors.values():
             with contextlib.suppress(Exception):
                 ray().kill(actor)
@@ -197,7 +198,7 @@ class Pipeline:
         return Step(step.component, step.device, step.ready_s - offset, step.start_s - offset, step.end_s - offset)
 
     def _hop(self, hop: Hop) -> Hop:
-        """The hop by our own clock; ours stand in for the caller's ends."""
+        """The hop in this process's clock; this process takes the caller's place."""
         clocks = self._deployment.clocks
         sent = hop.sent_s - (clocks[hop.source].offset_s if hop.source else 0.0)
         read = hop.read_s - (clocks[hop.target].offset_s if hop.target else 0.0)

@@ -1,10 +1,10 @@
-"""Measure links with real tensors over the data path that requests take. Plans nothing.
+"""Measure links with real tensors over the data path of requests. Plans nothing.
 
-A tensor goes from a device to another and a few bytes come back, timed by the sender's clock, so no two clocks are
-compared: what grows with the size is the way there, and the two latencies are taken to be equal. Latency includes what
-the engine itself takes for a hop, and the smallest of components where it ends.
+A tensor goes to another device and a few bytes come back, timed by the sender's clock, so that no clocks are compared:
+only the way there depends on the size, and both latencies are assumed equal. Latency includes the engine's own time per
+hop, and a minimal component at its end.
 
-Several small ones sent at once show how much later each is there than the one before it.
+Several small tensors sent at once show how much later each arrives than the one before.
 """
 
 import itertools
@@ -29,13 +29,13 @@ _PATIENCE_S = 60.0
 _RESAMPLES = 200
 # Small tensors that are sent at once.
 _TOGETHER = 5
-# What a copy within a process cannot be told from.
+# Bandwidth above this is indistinguishable from a copy within a process.
 _FASTEST_BYTES_PER_S = 1.25e11
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """A fitted value between the 5th and the 95th percentile of fits to resampled measurements."""
+    """A fitted value with the 5th and 95th percentile of fits to resampled measurements."""
 
     low: float
     value: float
@@ -44,8 +44,8 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class LinkProbe:
-    """One direction. `planned` is the cluster file's link (None: it has none); `seconds` are medians by size in bytes,
-    the answer's way back included. A message is `gap_s` behind the one before it at least."""
+    """One direction. `planned` is the cluster file's link (None: it has none); `seconds` are median round-trip times by
+    size in bytes. Messages arrive at least `gap_s` apart."""
 
     source: str
     target: str
@@ -56,14 +56,14 @@ class LinkProbe:
     planned: Link | None
 
     def link(self) -> Link:
-        """The link as measured, with the energy that the file gives it."""
+        """The link as measured, with its energy from the file."""
         joules = self.planned.joules_per_byte if self.planned is not None else 0.0
         latency_s, speed = self.latency_s.value, self.bandwidth_bytes_per_s.value
         return Link(self.source, self.target, speed, latency_s, joules, min(self.gap_s, latency_s))
 
 
 def probe(connection: Connection, cluster: Cluster, progress: Progress | None = None) -> list[LinkProbe]:
-    """Every link of `cluster`, and each device's loopback. Raises BadDevice for a device that is not there."""
+    """Probes of every link of `cluster` and of each device's loopback. Raises BadDevice for a missing device."""
     library = ray()
     names = [device.name for device in cluster.devices]
     connection.need(names)
@@ -87,8 +87,8 @@ def probe(connection: Connection, cluster: Cluster, progress: Progress | None = 
 
 
 def _measure(source: Any, target: Any) -> dict[int, list[float]]:
-    """Seconds by size, of as many sizes and runs as the budget allows, which all sizes share: on a slow link the small
-    ones would use it up, and tell nothing of the bandwidth."""
+    """Seconds by size, for as many sizes and runs as the budget allows. All sizes share it: otherwise small ones would
+    use it up on a slow link and tell nothing about its bandwidth."""
     found: dict[int, list[float]] = {}
     each_s = min(_got(source.seconds.remote(target, SIZES[0], _WARMUP)))
     left_s = _BUDGET_S
@@ -104,7 +104,7 @@ def _measure(source: Any, target: Any) -> dict[int, list[float]]:
 
 
 def _gap_s(source: Any, target: Any) -> float:
-    """How much later each of several small tensors is there than the one sent before it."""
+    """Seconds between the arrivals of small tensors that are sent at once."""
     alone, several = (_got(source.seconds.remote(target, SIZES[0], _RUNS, each)) for each in (1, _TOGETHER))
     return float(max(median(several) - median(alone), 0.0) / (_TOGETHER - 1))
 
@@ -114,7 +114,7 @@ def _got(answer: Any) -> Any:
 
 
 def _guess(found: Mapping[int, Sequence[float]], size: int) -> float:
-    """Seconds that a larger tensor will take."""
+    """Estimated seconds for a larger tensor."""
     if len(found) < 2:
         return median(found[max(found)])
     latency_s, byte_s = _line({known: median(each) for known, each in found.items()})
@@ -128,7 +128,7 @@ def fitted(
     planned: Link | None,
     gap_s: float = 0.0,
 ) -> LinkProbe:
-    """Latency and bandwidth from seconds by size, a line through the medians."""
+    """Latency and bandwidth from seconds by size: a line fitted to the medians."""
     medians = {size: median(each) for size, each in samples.items()}
     draw = np.random.default_rng(0)
     again = [
@@ -136,15 +136,15 @@ def fitted(
         for _ in range(_RESAMPLES)
     ]
     lines = [_line(each) for each in (medians, *again)]
-    back = 1.0 if source == target else 0.5  # within one process nothing comes back over a wire
+    back = 1.0 if source == target else 0.5  # within one process there is no way back over a wire
     latencies = [back * each[0] for each in lines]
     speeds = [_speed(each[1]) for each in lines]
     return LinkProbe(source, target, _spread(latencies), _spread(speeds), gap_s, medians, planned)
 
 
 def _line(seconds: Mapping[int, float]) -> tuple[float, float]:
-    """Seconds at no bytes, and seconds a byte, neither negative: the line of least absolute relative errors, which one
-    size that was held up does not move. Such a line goes through two of the points, or through one along an axis."""
+    """Seconds at 0 bytes, and seconds per byte, neither negative: the line of least absolute relative errors, which a
+    single delayed size does not move. Such a line goes through two of the points, or through one along an axis."""
     points = sorted(seconds.items())
     lines = [(time_s, 0.0) for _, time_s in points] + [(0.0, time_s / size) for size, time_s in points]
     for (size, time_s), (larger, longer_s) in itertools.combinations(points, 2):
@@ -164,7 +164,7 @@ def _spread(values: Sequence[float]) -> Spread:
 
 
 def written(cluster: Cluster, probes: Sequence[LinkProbe]) -> str:
-    """A cluster file with the links as measured."""
+    """The text of a cluster file with the links as measured."""
     for each in probes:
         cluster = cluster.with_link(each.link())
     lines = ["# links measured by taglio cluster probe", f'start = "{cluster.start}"']

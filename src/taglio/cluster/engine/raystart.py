@@ -1,12 +1,12 @@
-"""`ray start` as a device needs it. A program of its own: python -m taglio.cluster.engine.raystart start ...
+"""`ray start` adapted for a device. A separate program: python -m taglio.cluster.engine.raystart start ...
 
-The address: Ray listens on 127.0.0.1 or on every interface. It replaces 127.0.0.1 by the machine's address in the
-network, so that other machines can join, and then listens everywhere. Here addresses stay as they were written; with
-127.0.0.1 kept, Ray listens there only, and with another it is held to it (listen.py).
+Address: Ray listens on 127.0.0.1 or on every interface. It replaces 127.0.0.1 by the machine's network address, so that
+other machines can join, and then listens everywhere. Here addresses stay as given: with 127.0.0.1 Ray listens only
+there, and any other address is enforced (listen.py).
 
-The head: where the process that knows the members ends, `ray start --block` ends the whole device, and with it every
-program on it that uses the cluster. Here that process alone is started again. It reads from its storage what it knew,
-and the others find it within what RAY_gcs_rpc_server_reconnect_timeout_s allows.
+Head: if the process that knows the members (GCS) ends, `ray start --block` ends the whole device, and with it every
+program there that uses the cluster. Here only that process is restarted. It restores its state from storage, and the
+others reconnect within RAY_gcs_rpc_server_reconnect_timeout_s.
 """
 
 import importlib
@@ -31,21 +31,20 @@ def main() -> None:
     node: Any = importlib.import_module("ray._private.node").Node
     node.dead_processes = _restarting(node.dead_processes)
     scripts: Any = importlib.import_module("ray.scripts.scripts")
-    # Nobody here speaks Ray's client protocol, whose server would listen on port 10001.
+    # Ray's client protocol, whose server would listen on port 10001, is not used.
     scripts.get_ray_client_dependency_error = lambda: "not offered"
     scripts.main()
 
 
 def _restarting(dead_processes: Any) -> Any:
-    """Ray's look at its processes, which --block takes each second, with the members' one started anew if it is all
-    that ended."""
+    """Ray's check of its processes, which --block runs every second, but restarting the GCS if only that has ended."""
 
     def look(node: Any) -> Any:
         dead = dead_processes(node)
         if [kind for kind, _ in dead] != [_MEMBERS]:
             return dead
         del node.all_processes[_MEMBERS]
-        node._gcs_address = node._gcs_client = None  # noqa: SLF001 - as Node.kill_gcs_server leaves them
+        node._gcs_address = node._gcs_client = None  # noqa: SLF001 - the state after Node.kill_gcs_server
         node.start_gcs_server()
         return []
 

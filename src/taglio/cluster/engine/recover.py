@@ -1,10 +1,10 @@
-"""What happens when a device is lost, comes back, or is not as fast as it was: another plan, and requests go on.
+"""Keep answering when a device is lost, returns or changes speed: switch to another plan.
 
-A lost device: what was on its way is sent again, through the same plan where all its devices live (a component's
-process had died), else through a plan without the device. When it is back, its plan is deployed beside the running one,
-which first answers what it holds. Drift is watched over the last answers, against the first ones of the running plan:
-a prediction that was wrong from the start is reported, not chased. A new plan is made in a process of its own and taken
-where it beats the running one by more than switching costs.
+After a loss, requests in flight are sent again, through the same plan if all its devices are alive (a component's
+process had died), otherwise through a plan without the lost device. When the device returns, its plan is deployed
+beside the running one, which first answers its requests. Drift compares the last answers with the first ones of the
+running plan: a prediction that was wrong from the start is reported, not corrected. A new plan is made in a separate
+process and used if it beats the running one by more than the switching cost.
 """
 
 import logging
@@ -30,8 +30,8 @@ from taglio.plan.result import Limits
 _ANSWER_S = 5.0
 _LOOK_S = 2.0
 _WINDOW = 15
-# A device or link has drifted when the median of the window is off by this factor, and by so many seconds and so large
-# a share of a request that another plan could pay.
+# A device or link has drifted if the median of the window is off by this factor, by this many seconds, and by this
+# share of a request, so that another plan could pay.
 _DRIFT = 1.5
 _DRIFT_S = 0.002
 _SHARE = 0.2
@@ -43,7 +43,7 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Switch:
-    """A change of plan while requests went on, why, and what each plan was predicted to take."""
+    """A change of plan during a run, its reason, and the predicted latency of both plans."""
 
     reason: str
     request: int
@@ -52,8 +52,8 @@ class Switch:
 
 
 class Recovery:
-    """Keeps a cluster answering. Other plans are made in the workspace `folder`; `lanes` says how many requests a plan
-    may hold."""
+    """Keeps a cluster answering. Other plans are made in the workspace `folder`; `lanes` gives the number of requests
+    in flight for a plan."""
 
     def __init__(self, connection: Connection, folder: Path, wanted: Planned, lanes: Callable[[Planned], int]) -> None:
         self._connection, self._folder, self._lanes = connection, folder, lanes
@@ -72,18 +72,18 @@ class Recovery:
         self._prepared: tuple[Planned, Deployment, Pipeline, str] | None = None
 
     def begin(self) -> Pipeline:
-        """The first pipeline. Raises BadDevice where the plan cannot be deployed."""
+        """The first pipeline. Raises BadDevice if the plan cannot be deployed."""
         return self._take(self._wanted)
 
     def recover(self, reason: str) -> Pipeline:
-        """A pipeline on what still lives. Raises BadDevice where nothing does, or no plan keeps the limits."""
-        if self._prepared is not None:  # made for a cluster that is no more
+        """A pipeline on the remaining devices. Raises BadDevice if there are none, or no plan keeps the limits."""
+        if self._prepared is not None:  # made for a cluster that no longer exists
             self._prepared[2].close()
             self._prepared = None
         gone = [name for name in self._devices(self.running) if not self._lives(name)]
         cluster = self.running.cluster
         if cluster.start in gone:
-            raise BadDevice(f'the start device "{cluster.start}" is gone, where inputs come from: {reason}')
+            raise BadDevice(f'the start device "{cluster.start}", where inputs come from, is lost: {reason}')
         for _ in range(len(cluster.devices) + 1):
             planned = self.running
             for name in gone:
@@ -95,9 +95,9 @@ class Recovery:
             except (Infeasible, BadOption) as error:
                 living = [each.name for each in cluster.devices]
                 raise BadDevice(lost(gone, living, self._wanted.plan.limits, error)) from None
-            except HeadLost:  # it was waited for
+            except HeadLost:  # it has been waited for
                 raise
-            except BadDevice as error:  # another one went meanwhile
+            except BadDevice as error:  # another device was lost meanwhile
                 reason = str(error)
                 gone = [each.name for each in cluster.devices if not self._connection.alive().get(each.name)]
                 if not gone or cluster.start in gone:
@@ -105,7 +105,7 @@ class Recovery:
         raise BadDevice(f"no device is left: {reason}")
 
     def watch(self, answer: Answer) -> None:
-        """Look at an answer, and now and then at the cluster; prepare another plan where that may pay."""
+        """Check an answer, and at intervals the cluster; prepare another plan if that may pay."""
         self._answers.append(answer)
         if len(self._first) < _WINDOW:
             self._first.append(answer)
@@ -130,7 +130,7 @@ class Recovery:
                 )
 
     def close(self) -> None:
-        """Give up what is being prepared."""
+        """Stop preparing another plan."""
         self._closed = True
         if self._planner is not None:
             self._planner.kill()
@@ -145,13 +145,13 @@ class Recovery:
             planner.kill()
 
     def ready(self) -> bool:
-        """Whether another plan stands ready to take over."""
+        """Whether another plan is ready to take over."""
         if self._preparing is not None and not self._preparing.is_alive():
             self._preparing = None
         return self._prepared is not None
 
     def take_over(self, request: int) -> Pipeline | None:
-        """The pipeline that stood ready, to run from `request` on; None where it has been given up since."""
+        """The prepared pipeline, to run from `request` on; None if it has been dropped since."""
         if self._prepared is None:
             return None
         planned, deployment, pipeline, reason = self._prepared
@@ -159,7 +159,7 @@ class Recovery:
         before = self.running.plan.predicted_latency_s.value
         self.switches.append(Switch(reason, request, before, planned.plan.predicted_latency_s.value))
         self.running, self.deployment = planned, deployment
-        # A plan for all devices stays; one made while a device was lost does not keep it from coming back.
+        # Only a plan for all devices becomes the wanted plan: one without a lost device must not exclude it for good.
         if len(planned.cluster.devices) >= len(self._wanted.cluster.devices):
             self._wanted = planned
         self._answers.clear()
@@ -182,7 +182,7 @@ class Recovery:
                 deployment = deploy(self._connection, planned)
                 pipeline = Pipeline(deployment, self._lanes(planned), planned.cluster.start)
                 self._prepared = planned, deployment, pipeline, reason
-            except Exception as error:  # the running plan goes on; it is looked at again
+            except Exception as error:  # the running plan continues, and this is tried again
                 _LOG.info("no other plan was prepared (%s): %s", reason, error)
 
         self._preparing = threading.Thread(target=work, daemon=True)
@@ -192,7 +192,7 @@ class Recovery:
         return list(dict.fromkeys([planned.cluster.start, *(each.device for each in planned.plan.placements)]))
 
     def _lives(self, name: str) -> bool:
-        """Whether a device's node lives, and its host answers where it has one."""
+        """Whether a device's node is alive, and its host, if it has one, answers."""
         if not self._connection.alive().get(name):
             return False
         actor = None if self.deployment is None else self.deployment.actors.get(name)
@@ -205,7 +205,7 @@ class Recovery:
         return True
 
     def _runs_tasks(self, name: str) -> bool:
-        """Whether a node whose host does not answer still lives: a dead one is known as such only after a while."""
+        """Whether a node whose host does not answer is still alive: Ray notices a dead node only after a while."""
         library = ray()
         task = library.remote(facts).options(**on(name), max_retries=0).remote()
         end = time.monotonic() + 2 * _ANSWER_S
@@ -219,7 +219,7 @@ class Recovery:
         return False
 
     def _drifted(self) -> tuple[Cluster, dict[str, float], str]:
-        """The cluster as the last answers show it, factors on devices' times, and what is said of it ("": nothing)."""
+        """The cluster as measured by the last answers, factors on devices' times, and a description ("": no drift)."""
         assert self.deployment is not None
         planned, said = self.running, []
         cluster, factors = planned.cluster, {}
@@ -243,7 +243,7 @@ class Recovery:
 
 
 def lost(gone: Sequence[str], living: Sequence[str], limits: Limits, error: TaglioError) -> str:
-    """What to say where devices are gone and the rest may not do their work: who is lost, and which pins forbid it."""
+    """The error message if devices are lost and no plan is possible without them: devices, and pins at fault."""
     names = ", ".join(f'"{name}"' for name in gone)
     off: dict[str, set[str]] = {}
     for block, device in limits.device_exclusions:
@@ -275,7 +275,7 @@ def _off(now_s: float, before_s: float, matters_s: float) -> bool:
 
 
 def _fitted(link: Link, count_bytes: int, found_s: float) -> Link:
-    """The link with the bandwidth that explains a message's time, or the latency where its bytes do not matter."""
+    """The link with the bandwidth that explains a message's time, or the latency if bytes hardly matter."""
     rest = found_s - link.latency_s
     if rest <= 0.0 or count_bytes < 1500:
         return replace(link, latency_s=found_s, gap_s=min(link.gap_s, found_s))

@@ -1,7 +1,7 @@
-"""Every device profiles the model itself, and a plan: its runtime, its threads. Sends the model once, plans nothing.
+"""Let every device profile the model, and later a plan, with its own runtime and threads. Sends the model once.
 
-The stage is the same as on one machine. A device gets the model by content hash, a few inputs, and the calibrated
-ranges; what comes back is the profile that `taglio profile` would have written there.
+The stage is the same as on one machine. A device gets the model by content hash, a few inputs and the calibrated
+ranges, and returns the profile that `taglio profile` would write there.
 """
 
 import hashlib
@@ -41,9 +41,8 @@ _EFFORT_S, _AGAIN_S, _TRIAL_S = 16.0, 6.0, 3.0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Job:
-    """What a device is to measure: the model by hash, and everything that `taglio profile` would be told; `floats` are
-    the blocks without an int8 form and why; of a plan, what is `known` and the precisions `near` which it is to be
-    known better."""
+    """What a device is to measure: the model by hash, and all options of `taglio profile`; `floats` are the blocks
+    without an int8 form, with reasons. To refine a plan: the `known` profile and the precisions `near` to measure."""
 
     sha256: str
     name: str
@@ -64,7 +63,7 @@ class Profiler(Resident):
     """The profile stage on a device. Made an actor below."""
 
     def profile(self, job: Job) -> Profile:
-        """Measure the model that was sent; what is known of it already, again in the precisions of a plan."""
+        """Profile the model that was sent; if a profile is known already, refine it at a plan's precisions."""
         with scratch() as folder:
             path = folder / job.name
             path.write_bytes(self.store.read(job.sha256))
@@ -81,8 +80,8 @@ class Profiler(Resident):
 
 
 def fastest(builder: QdqBuilder, job: Job) -> str:
-    """The runtime of this machine in which the model takes the least, float or all in int8. One that computes in
-    bfloat16 is not tried: what that changes is not known here."""
+    """The runtime of this machine in which the model is fastest, float or all-int8. Runtimes that compute in bfloat16
+    are not tried: the error that they add is not known here."""
     runtimes = [name for name in here() if name != BF16]
     if len(runtimes) == 1:
         return runtimes[0]
@@ -108,10 +107,10 @@ def profile_devices(
     effort: float = 1.0,
     progress: Progress | None = None,
 ) -> dict[str, Profile]:
-    """Profiles by device, of all whose times are not another's, scaled; in the runtime that the cluster file gives it,
-    or that the set-up of `work` does, where "auto" is the fastest that a device has.
+    """Profiles by device, of all devices without scaled times; in the runtime given by the cluster file, or else by the
+    set-up of `work`, where "auto" is the device's fastest.
 
-    Machines measure at the same time, devices of one machine in turn. Raises BadDevice for one that cannot.
+    Machines measure in parallel, devices of one machine in turn. Raises BadDevice for a device that cannot.
     """
     asked = _asked(work, scheme, effort, progress)
     runtimes = {device.name: device.runtime for device in cluster.devices if not device.assumed}
@@ -128,8 +127,8 @@ def refine_devices(
     effort: float = 1.0,
     progress: Progress | None = None,
 ) -> dict[str, Profile]:
-    """`known` with the precisions of `plan` timed on every device, at the speed that it has now: a plan is far from the
-    random mixes of a profile, and what kernels take depends on their neighbours. Raises as above."""
+    """`known` refined by timing the precisions of `plan` on every device at its current speed: a plan is far from a
+    profile's random mixes, and kernel times depend on their neighbours. Raises as above."""
     asked = replace(_asked(work, plan.scheme, effort, progress), near=plan.assignment())
     jobs = {name: _in(replace(asked, known=each), each.conditions.runtime) for name, each in known.items()}
     return _measured(connection, work, cluster, jobs, "timing the plan", progress)
@@ -143,7 +142,7 @@ def _measured(
     stage: str,
     progress: Progress | None,
 ) -> dict[str, Profile]:
-    """The profiles that were asked of devices."""
+    """The profiles that devices measured for `jobs`."""
     library = ray()
     connection.need(list(jobs))
     waiting: dict[str, deque[tuple[str, Any, Job]]] = {}  # by machine
@@ -152,7 +151,7 @@ def _measured(
         actor, machine = _profiler(device, job.options.runtime, Path(work.setup.model), job.sha256, progress)
         there = replace(job, options=replace(job.options, threads=device.threads))
         waiting.setdefault(machine, deque()).append((name, actor, there))
-    running: dict[Any, tuple[str, str, Any]] = {}  # with the actor, which ends with its handle
+    running: dict[Any, tuple[str, str, Any]] = {}  # keeps the actor, which ends with its handle
     found: dict[str, Profile] = {}
     while running or any(waiting.values()):
         for machine, queue in waiting.items():
@@ -173,7 +172,7 @@ def _measured(
 
 
 def _asked(work: Work, scheme: Scheme, effort: float, progress: Progress | None) -> Job:
-    """What every device is asked, but for its threads."""
+    """The job of every device, apart from its threads."""
     model = Path(work.setup.model)
     feeds = [dict(each) for each in work.typical[:FEEDS]]
     ranges = work.ranges(scheme, progress)
@@ -189,8 +188,8 @@ def _in(job: Job, runtime: str) -> Job:
 
 
 def _profiler(device: Device, runtime: str, model: Path, sha256: str, progress: Progress | None) -> tuple[Any, str]:
-    """A profiler on the device that has the model, and the machine that it is on. Raises BadDevice, also where the
-    device does not have `runtime`."""
+    """A profiler on the device, with the model sent, and the machine that it is on. Raises BadDevice, also if the
+    device lacks `runtime`."""
     actor = ray().remote(num_cpus=0, max_restarts=0)(Profiler).options(**on(device.name)).remote()
     try:
         told = Calls(actor).facts()

@@ -1,5 +1,5 @@
-"""A plan for what is left or has changed, with its components, quickly. Measures no error: the bound is held by the
-upper end of the predicted one, as every plan's first answer is."""
+"""Quickly make a new plan and its components for remaining or changed devices. Measures no error: the upper end of the
+predicted error keeps the bound, as in the first solution of any plan."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -27,7 +27,7 @@ _TIME_LIMIT_S = 4.0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Planned:
-    """A plan with its components in `folder`, ready to be deployed on `cluster`."""
+    """A plan with its components in `folder`, ready for deployment on `cluster`."""
 
     folder: Path
     plan: Plan
@@ -43,12 +43,12 @@ def replan(
 ) -> Planned:
     """The best plan on `cluster` under the limits of `before`, built below the workspace `out`.
 
-    `factors` say how much longer devices take than their profiles; with `switching_cost_s` a block moves only where
-    that pays. Raises Infeasible where the limits cannot be kept.
+    `factors` multiply the times of devices' profiles; with `switching_cost_s` a block moves only if that pays. Raises
+    Infeasible if the limits cannot be kept.
     """
     names = {device.name for device in cluster.devices}
     limits = _without(before.limits, names)
-    # A plan's own bound is a loss already; candidates take it in the metric's unit.
+    # A plan's bound is a loss; candidates expect it in the metric's unit.
     each = replace(reopened(out, cluster), limits=limits)
     workload = each.workload(cluster)
     if factors:
@@ -74,9 +74,9 @@ def replan_apart(
     switching_cost_s: float,
     started: Callable[[BaseProcess], None],
 ) -> Planned:
-    """The same in a process of its own, with what processor time nobody else wants; `started` is told of it, to end it.
+    """`replan` in a separate process with lower priority; `started` gets the process, so that it can be ended.
 
-    Raises MeasurementFailed where it was ended.
+    Raises MeasurementFailed if it was ended.
     """
     context = get_context("spawn")
     here, there = context.Pipe(duplex=False)
@@ -113,7 +113,7 @@ def _built(folder: Path, plan: Plan) -> bool:
 
 
 def _without(limits: Limits, names: set[str]) -> Limits:
-    """The limits, less what they say of devices that are gone."""
+    """The limits without those about lost devices."""
     return replace(
         limits,
         device_pins=tuple((block, device) for block, device in limits.device_pins if device in names),

@@ -1,4 +1,4 @@
-"""What all that we run on a device offers: what the device is, and a store to send files to by content hash."""
+"""Base of everything that runs on a device: facts about the device, and a store of files by content hash."""
 
 import os
 import resource
@@ -17,8 +17,8 @@ from taglio.runtimes.places import here
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a device says of itself. `clock` is the same where the monotonic clock is (one kernel, since it started);
-    `saturates` as sums_saturate() says."""
+    """Facts about a device. `clock` is equal on devices that share a monotonic clock (one kernel, since its boot);
+    `saturates` is the result of sums_saturate()."""
 
     device: str
     machine: Machine
@@ -32,38 +32,38 @@ class Facts:
 
 
 class Resident:
-    """What lives on a device: an actor there, or an object of ours where we are on it ourselves."""
+    """Something that runs on a device: an actor there, or a plain object if this process is on the device."""
 
     def __init__(self, device: str = "", threads: int = 0, store: Path | None = None) -> None:
-        """An actor learns who it is from its process, which the device started."""
+        """An actor takes its settings from its process, which the device started."""
         self.device = device or os.environ.get(DEVICE, "")
         self._threads = threads or int(os.environ.get(THREADS, "1"))
         self.store = Store(store or Path(os.environ[STORE]))
         keep_memory()
 
     def facts(self) -> Facts:
-        """What this device is."""
+        """Facts about this device."""
         return replace(facts(), device=self.device, threads=self._threads)
 
     def missing(self, wanted: list[str]) -> list[str]:
-        """Hashes of files that must be sent."""
+        """Those hashes of `wanted` whose files must be sent."""
         return self.store.missing(wanted)
 
     def begin(self, sha256: str, size_bytes: int) -> None:
-        """A file is about to arrive."""
+        """Expect a file of `size_bytes`."""
         self.store.begin(sha256, size_bytes)
 
     def append(self, sha256: str, chunk: bytes) -> None:
-        """Some of its bytes."""
+        """Add bytes to the file."""
         self.store.append(sha256, chunk)
 
     def finish(self, sha256: str) -> None:
-        """All have been sent."""
+        """Finish the file after its last bytes."""
         self.store.finish(sha256)
 
 
 def facts() -> Facts:
-    """What the device of this process is."""
+    """Facts about the device of this process."""
     runtimes = here()
     return Facts(
         os.environ.get(DEVICE, ""),
@@ -79,7 +79,7 @@ def facts() -> Facts:
 
 
 def clock_name() -> str:
-    """What tells this machine's monotonic clock from another's."""
+    """An identifier of this machine's monotonic clock."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -87,7 +87,7 @@ def clock_name() -> str:
 
 
 def resident_bytes() -> int:
-    """Memory that this process holds; where the system does not tell, the most that it ever held."""
+    """Resident memory of this process; its peak if the system does not report the current value."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
     except OSError:

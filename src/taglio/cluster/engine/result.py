@@ -1,4 +1,4 @@
-"""What a run on several devices is: predicted beside measured. Values only."""
+"""The result of a run on several devices: predicted beside measured. Values only."""
 
 from dataclasses import dataclass
 from statistics import median
@@ -13,7 +13,7 @@ from taglio.profile.stopwatch import WallTime
 @dataclass(frozen=True, slots=True)
 class ComponentTime:
     """Seconds of one component on its device, without waiting for its turn. `ratio` = predicted / measured in the
-    long run."""
+    steady state."""
 
     component: str
     device: str
@@ -24,8 +24,8 @@ class ComponentTime:
 
 @dataclass(frozen=True, slots=True)
 class CrossingTime:
-    """Seconds from packing a message to unpacking it at the other end, waiting for the link included; `uncertain_s` is
-    what the clocks of the two devices may differ by."""
+    """Seconds from packing a message to unpacking it at the other end, including the wait for the link; `uncertain_s`
+    is the possible difference of the two devices' clocks."""
 
     source: str
     target: str
@@ -38,9 +38,8 @@ class CrossingTime:
 
 @dataclass(frozen=True, slots=True)
 class DeviceEnergy:
-    """Joules of one request on a device: its watts times measured busy seconds, its links' joules for the bytes that it
-    sent, and what its counters said over the whole run, all processes included, divided by the requests (None: no
-    counters)."""
+    """Joules of one request on a device: its watts times measured busy seconds, its links' joules for the bytes sent,
+    and its energy counters over the whole run, including all processes, divided by the requests (None: no counters)."""
 
     device: str
     modelled_joules: float
@@ -50,9 +49,8 @@ class DeviceEnergy:
 
 @dataclass(frozen=True, slots=True)
 class DeviceSpeed:
-    """Seconds of one fixed computation on a device when it was profiled, in the median and with the bounds of the
-    middle half (None: not known), and each time that it was looked at: before the requests, now and then between them,
-    and after them."""
+    """Seconds of one fixed computation on a device: when it was profiled, as median and quartiles (None: not known),
+    and at each check: before the requests, at intervals between them, and after them."""
 
     device: str
     profiled_s: float | None
@@ -61,8 +59,8 @@ class DeviceSpeed:
 
     @property
     def slower(self) -> float | None:
-        """How many times as long as in its profile it takes. None where that is not known, or no more than what looks
-        scatter by: the middle halves overlap. On a machine with busy neighbours single looks are 20 % apart."""
+        """Its time relative to the profile. None if not known, or within the scatter of checks (interquartile ranges
+        overlap). On a machine with busy neighbours single checks differ by 20 %."""
         if self.profiled_s is None or self.profiled_half_s is None:
             return None
         low, high = middle_half(self.seen_s)
@@ -73,11 +71,10 @@ class DeviceSpeed:
 @dataclass(frozen=True, slots=True)
 class ClusterRun:
     """`requests` answered in order on several devices. The distance is the largest relative L2 from the same components
-    run in one process. `ratio` = predicted / measured in the long run. `rate_per_s` is over the whole run, and
-    predicted only where requests were streamed. `resent` requests were sent more than once; each `interruption` is a
-    loss, each `switch` a change of plan without one. With `steps` the requests were those of one session.
-    `machine_busy` is the share of the time that a machine worked which emulates all devices (None outside an
-    emulation).
+    run in one process. `ratio` = predicted / measured in the steady state. `rate_per_s` is over the whole run, and
+    predicted only if requests were streamed. `resent` requests were sent more than once; each `interruption` is a loss,
+    each `switch` a change of plan without one. With `steps` the requests were those of one session. `machine_busy` is
+    the busy share of a machine that emulates all devices (None outside an emulation).
     """
 
     requests: int

@@ -1,6 +1,6 @@
-"""Run a plan on its devices, hold every answer against the same components in one process, and say what was measured.
+"""Run a plan on its devices, compare every answer with the same components in one process, and report measurements.
 
-Plans nothing; what happens when a device is lost is in recover.py.
+Plans nothing; recover.py handles lost devices.
 """
 
 import math
@@ -42,19 +42,19 @@ from taglio.runtimes.onnxruntime import SessionOptions
 from taglio.transaction import held
 
 CLUSTER_RUN = "cluster-run"
-# Longest wait for an answer: at least this, and at least so many times what was predicted.
+# Longest wait for an answer: the larger of this and a multiple of the prediction.
 _PATIENCE_S = 15.0
 _PATIENCE = 20.0
 _WARMUP = 3
-# Other tenants of a machine come and go within seconds: between requests its speed is looked at so often and so long.
+# Interval and length of speed checks between requests: other tenants of a machine come and go within seconds.
 _LOOK_EVERY_S, _LOOK_S = 1.0, 0.2
-# Ten of the periods after which Linux's quotas begin anew, and how far off its prediction a shorter run is told of.
+# Ten periods of Linux's quotas, and the relative deviation from which a shorter run gets a note.
 _SUSTAINED_S, _OFF = 1.0, 0.1
 _CHECKED = 8
 
 
 def planned(folder: Path, cluster: Cluster) -> tuple[Work, Planned]:
-    """The workspace in `folder`, its plan and components. Raises BadArtifact where they do not belong together."""
+    """The workspace in `folder`, its plan and components. Raises BadArtifact if they do not belong together."""
     work = reopen(folder)
     plan = artifact.load(folder / f"{PLAN}.json", PLAN, Plan, model_sha256=work.model.sha256)
     manifest = read(folder / COMPONENTS, model_sha256=work.model.sha256)
@@ -79,7 +79,7 @@ def planned(folder: Path, cluster: Cluster) -> tuple[Work, Planned]:
 
 
 def lanes_for(plan: Plan) -> int:
-    """Requests on their way that keep the busiest device or link busy: latency times rate (Little), and one more."""
+    """Requests in flight that keep the busiest device or link busy: latency times rate (Little's law), plus one."""
     if plan.predicted_rate_per_s is None:
         return 2
     needed = math.ceil(plan.predicted_latency_s.value * plan.predicted_rate_per_s.value) + 1
@@ -95,8 +95,8 @@ def run_on_cluster(
     steps: bool = False,
     progress: Progress | None = None,
 ) -> ClusterRun:
-    """Answer `runs` requests on the devices of `cluster`, in turn, or with `stream` as many at once as pay; with
-    `steps` they are those of one session of a model with states."""
+    """Answer `runs` requests on the devices of `cluster`, one at a time, or with `stream` as many in flight as useful;
+    with `steps` they are the steps of one session of a model with states."""
     with held(folder):
         work, ready = planned(folder, cluster)
         return answer_requests(folder, work, ready, runs, stream=stream, steps=steps, progress=progress)
@@ -112,11 +112,10 @@ def answer_requests(
     steps: bool = False,
     progress: Progress | None = None,
 ) -> ClusterRun:
-    """The same of an opened workspace, whose artifacts are in `folder`: where a device is lost, they are planned from
-    again."""
+    """`run_on_cluster` for an opened workspace; new plans after a loss are made from the artifacts in `folder`."""
     cluster = ready.cluster
     if steps and stream:
-        raise BadOption("`steps` wait for each other's states and cannot be streamed: leave `stream` out")
+        raise BadOption("`steps` wait for each other's states and cannot be streamed: omit `stream`")
     feeds = list(_take(work.steps, runs)) if steps else work.typical[:_CHECKED]
     wanted = {ready.plan.fingerprint(): references(ready, feeds, steps=steps)}
     with connect(cluster.start) as connection:
@@ -134,7 +133,7 @@ def answer_requests(
             run = _Run(
                 ready, replace(first, actors={}, here=None), server.pipeline.lanes, feeds, wanted, steps=steps
             )  # actors end with handles
-            # Between requests nobody waits for a device; but where counters run, its joules would be the requests'.
+            # Between requests a check delays nothing; but with counters its joules would be charged to the requests.
             look = not stream and not any(before.values())
             load, begun = Load(), time.monotonic()
             for answer in server.steps(feeds, "run") if steps else server.answers(_take(feeds, runs)):
@@ -157,11 +156,9 @@ def answer_requests(
             here = connection.here.name
             notes.append(f'inputs were sent from "{here}", not from "{cluster.start}", where they start')
         if planned_for(folder, work) not in (None, cluster):
-            notes.append("the cluster file is another than the plan was made for: its prediction is of that one")
+            notes.append("the cluster file has changed since the plan was made: predictions are for the earlier one")
         if stream and result.crossings and not any(each.send_s or each.receive_s for each in cluster.devices):
-            notes.append(
-                "the predicted rate leaves out what messages take of devices: taglio cluster probe measures it"
-            )
+            notes.append("the predicted rate ignores the CPU cost per message: taglio cluster probe measures it")
         short = None if stream else too_short(runs, took - speeds.took_s, result.ratio)
         notes += [note for note in (short, crowded(busy)) if note]
         result = replace(result, notes=tuple(notes), machine_busy=busy)
@@ -170,7 +167,7 @@ def answer_requests(
 
 
 def too_short(runs: int, took_s: float, ratio: float) -> str | None:
-    """What to say of a run that is off its prediction and too short for a quota, if a device has one, to even out."""
+    """A note on a run that deviates from its prediction and is too short for CPU quotas to average out; else None."""
     if took_s >= _SUSTAINED_S or abs(ratio - 1.0) <= _OFF:
         return None
     return (
@@ -181,7 +178,7 @@ def too_short(runs: int, took_s: float, ratio: float) -> str | None:
 
 
 def planned_for(folder: Path, work: Work) -> Cluster | None:
-    """The cluster that the plan in `folder` was made for, where that was kept."""
+    """The cluster that the plan in `folder` was made for; None if it was not stored."""
     path = folder / f"{CLUSTER}.json"
     if not path.exists():
         return None
@@ -191,9 +188,9 @@ def planned_for(folder: Path, work: Work) -> Cluster | None:
 
 @dataclass(slots=True)
 class _Run:
-    """A run as it goes: answers are kept for its figures, their outputs are not.
+    """A run in progress: answers are kept for their times, without outputs.
 
-    `wanted` is what one process answers to `feeds`, by the fingerprint of the plan; `now` that of the `running` one.
+    `wanted` are one process's answers to `feeds`, by the plan's fingerprint; `now` is that of the `running` plan.
     """
 
     planned: Planned
@@ -210,8 +207,8 @@ class _Run:
     now: list[list[np.ndarray]] = field(default_factory=list)
 
     def check(self, answer: Answer, running: Planned) -> None:
-        """Hold an answer against what the running plan answers in one process. Raises MeasurementFailed where it is
-        another. A plan that took over may have other precisions, and so answers of its own."""
+        """Compare an answer with the running plan's answer in one process. Raises MeasurementFailed if they differ. A
+        plan that took over may have other precisions, and hence different answers."""
         if len(self.answers) != answer.request:
             raise MeasurementFailed(f"request {answer.request} was answered in the place of {len(self.answers)}")
         if running is not self.running:
@@ -231,7 +228,7 @@ class _Run:
 
 
 def references(ready: Planned, feeds: Sequence[Feed], *, steps: bool = False) -> list[list[np.ndarray]]:
-    """What the components answer in one process: each of `feeds` as a first step, or as the `steps` of one session."""
+    """Answers of the components in one process: each of `feeds` as a first step, or all as `steps` of one session."""
     threads = ready.cluster.device(ready.cluster.start).threads
     manifest = read(ready.folder, model_sha256=ready.plan.model_sha256)
     here, states = Executor(ready.folder, manifest, SessionOptions(threads)), None
@@ -244,7 +241,7 @@ def references(ready: Planned, feeds: Sequence[Feed], *, steps: bool = False) ->
 
 
 def apart(found: Sequence[np.ndarray], wanted: Sequence[np.ndarray]) -> float:
-    """The largest relative L2 distance of an output; 0 where all are the same bits."""
+    """The largest relative L2 distance of an output; 0 if all bits are equal."""
     largest = 0.0
     for a, b in zip(found, wanted, strict=True):
         if a.shape != b.shape or a.dtype != b.dtype:
@@ -261,7 +258,7 @@ def _take(feeds: Sequence[Feed], runs: int) -> Iterator[Feed]:
 
 
 def counted(deployment: Deployment) -> dict[str, dict[str, tuple[float, float]] | None]:
-    """What the energy counters of each device's machine show; None without counters, or where it does not answer."""
+    """Energy counters of each device's machine; None without counters, or if the device does not answer."""
     found = {}
     for name, host in deployment.hosts().items():
         try:
@@ -272,7 +269,7 @@ def counted(deployment: Deployment) -> dict[str, dict[str, tuple[float, float]] 
 
 
 class DeviceSpeeds:
-    """What the reference computation takes on each device while a run lasts; `took_s` is what looking took between
+    """Seconds of the reference computation on each device during a run; `took_s` is the time spent on checks between
     requests."""
 
     def __init__(self, cluster: Cluster) -> None:
@@ -282,22 +279,22 @@ class DeviceSpeeds:
         self.looked_s = 0.0
 
     def look(self, deployment: Deployment, least_s: float = REFERENCE_S) -> None:
-        """Time it for `least_s` on one device after another, since they may share a machine."""
+        """Time the reference for `least_s` on one device after another, since they may share a machine."""
         for name, host in deployment.hosts().items():
-            with suppress(Exception):  # a device that was lost is told of elsewhere
+            with suppress(Exception):  # a lost device is reported elsewhere
                 now_s = host.speed(self.cluster.device(name).threads, least_s)
                 self.seen.setdefault(name, []).append(now_s)
         self.looked_s = time.monotonic()
 
     def look_between(self, deployment: Deployment) -> None:
-        """The same for a short while between two requests, where the last look is old enough."""
+        """A short check between two requests, if the last one is old enough."""
         begun = time.monotonic()
         if begun - self.looked_s >= _LOOK_EVERY_S:
             self.look(deployment, _LOOK_S)
             self.took_s += self.looked_s - begun
 
     def told(self, folder: Path) -> tuple[DeviceSpeed, ...]:
-        """All that was seen, beside the profiles' own."""
+        """All checks, beside the speeds in the profiles."""
         found = []
         for name, seconds in self.seen.items():
             file, _ = source(self.cluster, self.cluster.device(name))
@@ -378,8 +375,8 @@ def _crossings(run: _Run, answers: Sequence[Answer]) -> tuple[CrossingTime, ...]
 
 
 def way_s(timeline: Sequence[Span], message: Message, link: Link | None) -> float:
-    """Seconds from the end of what writes a message to its arrival, waiting for the link included, as a plan's timeline
-    has it; where that has not all of its tensors, what the link takes for it alone."""
+    """Predicted seconds from the end of the component that writes a message to its arrival, including the wait for the
+    link, by the plan's timeline; if that lacks one of its tensors, the link's time for the message alone."""
     if link is None:
         return math.inf
     ended_s = {each.what: each.end_s for each in timeline if not each.transfer}

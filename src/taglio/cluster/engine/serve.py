@@ -1,4 +1,4 @@
-"""Answer requests in order, as many on their way as there are lanes; send again what broke. Plans nothing itself."""
+"""Answer requests in order, with one in flight per lane, and resend those that failed. Plans nothing itself."""
 
 import logging
 import time
@@ -14,15 +14,15 @@ from taglio.errors import BadDevice
 
 Feed = Mapping[str, np.ndarray]
 _ATTEMPTS = 5
-# What is kept of a session, to run it again where a device is lost with its state.
+# Most steps and bytes of inputs kept of a session, to replay it if a device is lost with its state.
 _REPLAYED, _REPLAYED_BYTES = 20_000, 100_000_000
-# A line for whoever watches; the same is in the result.
+# Progress lines; the same information is in the result.
 _LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Interruption:
-    """What broke, how many requests were sent again, and the seconds until a pipeline stood again."""
+    """A failure: its reason, the number of requests sent again, and the seconds until a new pipeline was ready."""
 
     reason: str
     request: int
@@ -39,8 +39,7 @@ class _Waiting:
 
 
 class _Session:
-    """A session under way: its name, and the inputs of the steps that were answered, as long as they are few enough to
-    be kept."""
+    """A session in progress: its name, and the inputs of its answered steps while few enough to keep."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -48,7 +47,7 @@ class _Session:
         self._steps, self._bytes = 0, 0
 
     def keep(self, feed: Feed) -> None:
-        """A step was answered."""
+        """Keep the input of an answered step."""
         self._steps += 1
         self._bytes += sum(np.asarray(value).nbytes for value in feed.values())
         if self._bytes > _REPLAYED_BYTES or self._steps > _REPLAYED:
@@ -57,11 +56,11 @@ class _Session:
             self._kept.append(feed)
 
     def replay(self, pipeline: Pipeline, patience_s: float, reason: str) -> None:
-        """Run what was answered once more. Raises Broken, and BadDevice where it is not kept."""
+        """Run the answered steps again. Raises Broken, and BadDevice if their inputs were too many to keep."""
         if self._kept is None:
             raise BadDevice(
                 f'session "{self.name}" lost its state after {self._steps} steps ({reason}): at most {_REPLAYED} steps '
-                f"or {_REPLAYED_BYTES / 1e6:.0f} MB of inputs are kept to run it again: begin it again"
+                f"or {_REPLAYED_BYTES / 1e6:.0f} MB of inputs are kept to run it again: start the session again"
             )
         for number, feed in enumerate(self._kept):
             pipeline.send(number, feed, (self.name, number))
@@ -69,8 +68,8 @@ class _Session:
 
 
 class Server:
-    """Requests through a pipeline that is replaced when it breaks. A request keeps its place until it is answered, so
-    none is lost, and only its place's answer is given, so none is answered twice."""
+    """Sends requests through a pipeline that is replaced when it breaks. A request stays queued until it is answered,
+    so none is lost, and each is answered once, in order."""
 
     def __init__(self, recovery: Recovery, patience_s: float) -> None:
         self.pipeline = recovery.begin()
@@ -80,11 +79,10 @@ class Server:
         self._session: _Session | None = None
 
     def steps(self, feeds: Iterable[Feed], session: str) -> Iterator[Answer]:
-        """An answer for each of `feeds`, the steps of a session, one after another, of a model with states: they stay
-        on their devices. A device that is lost takes them along, and what was answered is run once more through the
-        next pipeline.
+        """An answer for each of `feeds`, the steps of a session, one after another. States stay on their devices; if a
+        device is lost with them, the answered steps are run again through the next pipeline.
 
-        Raises BadDevice where nothing is left to answer with, or the session is too long to be run again.
+        Raises BadDevice if no device is left, or the session is too long to be run again.
         """
         self._session = _Session(session)
         try:
@@ -97,15 +95,15 @@ class Server:
             self._session = None
 
     def answers(self, feeds: Iterable[Feed]) -> Iterator[Answer]:
-        """An answer for each of `feeds`, in their order; a feed is taken when there is room for it.
+        """An answer for each of `feeds`, in order; the next feed is taken when a lane is free.
 
-        Raises BadDevice where nothing is left to answer with.
+        Raises BadDevice if no device is left.
         """
         waiting: deque[_Waiting] = deque()
         for request, feed in enumerate(feeds):
             while len(waiting) >= self.pipeline.lanes:
                 yield self._next(waiting)
-            if self._recovery.ready():  # what the running plan holds is answered first
+            if self._recovery.ready():  # first answer the requests in flight
                 while waiting:
                     yield self._next(waiting)
                 other = self._recovery.take_over(request)
@@ -129,7 +127,7 @@ class Server:
                 self._again(waiting, str(error))
                 continue
             waiting.popleft()
-            self._send(waiting, 0)  # what had no lane after a recovery
+            self._send(waiting, 0)  # requests without a lane after a recovery
             if self._session is None:  # another plan would not know its states
                 self._recovery.watch(answer)
             return replace(answer, sent_s=first.sent_s, attempts=first.attempts)
@@ -149,7 +147,7 @@ class Server:
                 return
 
     def _again(self, waiting: deque[_Waiting], reason: str) -> None:
-        """A new pipeline, and all that waits sent through it."""
+        """Get a new pipeline, and send all waiting requests through it."""
         if waiting[0].attempts >= _ATTEMPTS:
             raise BadDevice(f"request {waiting[0].request} failed {_ATTEMPTS} times; last error: {reason}")
         begun = time.monotonic()

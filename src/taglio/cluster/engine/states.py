@@ -1,6 +1,6 @@
-"""What the components of a device keep of each session from step to step. Runs nothing.
+"""The states that a device's components keep of each session from step to step. Runs nothing.
 
-A device that ends takes it along: who sent the steps sends them again (serve.py), or says that the session is lost.
+They are lost with the device: the sender repeats the steps (serve.py), or reports that the session is lost.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ import numpy as np
 from taglio.components.build import State
 from taglio.errors import BadDevice
 
-# Sessions that a component keeps; the one that was used longest ago goes first.
+# Most sessions that a component keeps; the least recently used is dropped first.
 _SESSIONS = 64
 
 
@@ -21,8 +21,8 @@ class States:
         self._kept: dict[tuple[str, str], tuple[int, dict[str, np.ndarray]]] = {}
 
     def before(self, component: str, states: Sequence[State], session: tuple[str, int] | None) -> dict[str, np.ndarray]:
-        """What a step of a session finds, by input; a request of no session is a first step. Raises BadDevice where the
-        step before it was not run here."""
+        """The states that a step reads, by input; a request without a session is a first step. Raises BadDevice if the
+        previous step was not run here."""
         if not states:
             return {}
         name, number = session or ("", 0)
@@ -31,8 +31,8 @@ class States:
         done, values = self._kept.get((component, name), (0, {}))
         if done != number:
             raise BadDevice(
-                f'component {component} was asked for step {number} of session "{name}" and has run {done} of its '
-                "steps: its state is lost, begin again"
+                f'component {component} was asked for step {number} of session "{name}" but has run {done} of its '
+                "steps: its state is lost, start the session again"
             )
         return values
 
@@ -43,7 +43,7 @@ class States:
         session: tuple[str, int] | None,
         written: Mapping[str, np.ndarray],
     ) -> None:
-        """Keep what a step wrote."""
+        """Keep the states that a step wrote."""
         if not states or session is None:
             return
         name, number = session

@@ -1,4 +1,4 @@
-"""Components on a device, one file by content hash. What arrives is measured and hashed before it is believed."""
+"""A device's components, one file per content hash. Checks the size and hash of everything that arrives."""
 
 import hashlib
 import logging
@@ -8,7 +8,7 @@ from pathlib import Path
 from taglio import artifact
 from taglio.errors import BadArtifact
 
-# ONNX files are protocol buffers, which end at 2 GiB.
+# ONNX files are protocol buffers, at most 2 GiB.
 LARGEST_BYTES = 2**31
 CHUNK_BYTES = 4 * 2**20
 _LOG = logging.getLogger(__name__)
@@ -22,13 +22,13 @@ class Store:
         self._arriving: dict[str, tuple[Path, int]] = {}
 
     def path(self, sha256: str) -> Path:
-        """Where the component of that hash lies. Raises BadArtifact for what is no hash."""
+        """The path of the component with that hash. Raises BadArtifact for an invalid hash."""
         if len(sha256) != 64 or set(sha256) - set("0123456789abcdef"):
             raise BadArtifact(f"{sha256[:80]!r} is not a SHA-256 hash")
         return self._folder / f"{sha256}.onnx"
 
     def missing(self, wanted: Sequence[str]) -> list[str]:
-        """Of `wanted`, what is not here; a changed file is logged, removed, and counts as missing."""
+        """Those of `wanted` that are not here; a changed file is logged, removed, and counts as missing."""
         found = []
         for sha256 in wanted:
             try:
@@ -42,7 +42,7 @@ class Store:
         return found
 
     def read(self, sha256: str) -> bytes:
-        """The component's bytes, hashed again. Raises BadArtifact for a changed file."""
+        """The component's bytes, with the hash checked again. Raises BadArtifact for a changed file."""
         path = self.path(sha256)
         data = path.read_bytes()
         actual = hashlib.sha256(data).hexdigest()
@@ -51,7 +51,7 @@ class Store:
         return data
 
     def begin(self, sha256: str, size_bytes: int) -> None:
-        """Expect a component. Raises BadArtifact for a size that no component has."""
+        """Expect a component. Raises BadArtifact for an impossible size."""
         if not 0 < size_bytes <= LARGEST_BYTES:
             raise BadArtifact(f"component {sha256[:12]} would be {size_bytes} bytes, the limit is {LARGEST_BYTES}")
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -60,7 +60,7 @@ class Store:
         self._arriving[sha256] = (part, size_bytes)
 
     def append(self, sha256: str, chunk: bytes) -> None:
-        """The next bytes. Raises BadArtifact for more than was announced."""
+        """Add the next bytes. Raises BadArtifact for more bytes than announced."""
         part, size_bytes = self._arriving[sha256]
         if part.stat().st_size + len(chunk) > size_bytes:
             part.unlink()
@@ -69,7 +69,7 @@ class Store:
             file.write(chunk)
 
     def finish(self, sha256: str) -> None:
-        """Keep what arrived. Raises BadArtifact where it is not what was announced."""
+        """Keep the component. Raises BadArtifact if its size or hash is not as announced."""
         part, _ = self._arriving.pop(sha256)
         data = part.read_bytes()
         part.unlink()

@@ -1,9 +1,9 @@
-"""Which tensors go from which component to which device, from a manifest. Sends nothing.
+"""Derive from a manifest which tensors go from which component to which device. Sends nothing.
 
-What one component sends to a device crosses the link once, however many components read it there. Tensors that the same
-components read go as one message; what only a later one of them reads has a message of its own and keeps nobody
-waiting. The caller is at the start device: it sends the model's inputs and reads its outputs. States are neither: they
-stay with the component that reads and writes them.
+A tensor crosses a link once, however many components read it on the other device. Tensors read by the same components
+form one message; a tensor read only by a later component has its own message and delays nothing. The caller is on the
+start device: it sends the model's inputs and reads its outputs. States are not sent: they stay with the component that
+reads and writes them.
 """
 
 from dataclasses import dataclass
@@ -25,33 +25,33 @@ class Message:
 
     @property
     def bytes(self) -> int:
-        """What its tensors take."""
+        """Total bytes of its tensors."""
         return sum(port.bytes for port in self.ports)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Its tensors' names."""
+        """Names of its tensors."""
         return tuple(port.name for port in self.ports)
 
 
 @dataclass(frozen=True, slots=True)
 class Wiring:
-    """Messages in the order of what sends them, and by component the indices of those it reads."""
+    """Messages in the order of their senders, and by component the indices of those it reads."""
 
     messages: tuple[Message, ...]
     reads: dict[str, tuple[int, ...]]
 
     def sends(self, component: str) -> tuple[tuple[int, Message], ...]:
-        """What a component sends, in order, each with its index."""
+        """The messages that a component sends, in order, each with its index."""
         return tuple((index, each) for index, each in enumerate(self.messages) if each.source == component)
 
     def answers(self) -> list[int]:
-        """Messages to the caller."""
+        """Indices of the messages to the caller."""
         return [index for index, each in enumerate(self.messages) if each.device == CALLER]
 
 
 def wire(manifest: Manifest) -> Wiring:
-    """The messages of `manifest`. Raises BadArtifact for a tensor that nobody writes."""
+    """The messages of `manifest`. Raises BadArtifact for a tensor that no component writes."""
     inputs, outputs = manifest.without_states()
     pasts = {each.past for each in manifest.states}
     home: dict[str, tuple[str, str]] = dict.fromkeys(inputs, (CALLER, CALLER))
@@ -62,7 +62,7 @@ def wire(manifest: Manifest) -> Wiring:
             ports[port.name] = port
         for port in piece.inputs:
             ports.setdefault(port.name, port)
-    # By tensor and device, who reads it there, in running order.
+    # Readers by tensor and device, in running order.
     readers: dict[tuple[str, str], tuple[str, ...]] = {}
     for piece in manifest.pieces:
         for port in (each for each in piece.inputs if each.name not in pasts):
