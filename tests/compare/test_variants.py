@@ -90,7 +90,7 @@ def test_a_rule_that_chooses_nothing_is_a_reason(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr("taglio.compare.variants.speedups", lambda *_: {})
     mixed = next(form for form in forms() if form.blocks == FASTER)
     written = write(source("residual", tmp_path), (Form(FLOAT, FLOAT), mixed), tmp_path / "models")
-    assert written.refusals[mixed.key] == "no block meets the rule speed-up > 1"
+    assert written.refusals[mixed.key] == "no block matches the rule speed-up > 1"
 
 
 def test_types_are_those_asked_for(pyramid: tuple[Source, Written]) -> None:

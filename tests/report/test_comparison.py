@@ -13,7 +13,7 @@ from taglio.profile.machine import Machine
 from taglio.report import comparison_page, comparison_table
 from tests.compare.made_up import measured, wanted
 
-CRASHED = Row(wanted("qdq-b"), "crashed", "its process died of SIGSEGV <here>", None, None)
+CRASHED = Row(wanted("qdq-b"), "crashed", "its process died from SIGSEGV <here>", None, None)
 LAYERS = (
     Layer("onnxruntime", "conv<1>", "Conv+Relu", 2_000_000, 4000, 1000, 2e-3, 1e-3, 0.002),
     Layer("onnxruntime", "softmax", "Softmax", 10, 400, None, 1e-4, None, None, "stays float"),

@@ -1,1 +1,1 @@
-"""Every back end's ways to run one model, measured side by side. Plans nothing."""
+"""Measure how each back end runs one model, side by side. Plans nothing."""

@@ -1,4 +1,4 @@
-"""The comparison as the library offers it: from values, or into a folder. Measures nothing itself."""
+"""The comparison as a library function, from values or paths. Measures nothing itself."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -39,11 +39,11 @@ def compare(
     row_limit_s: float = 300.0,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Comparison:
-    """Every back end's ways to run and quantise one model, measured side by side in processes of their own.
+    """Every back end's ways to run and quantise one model, measured side by side in separate processes.
 
     `model` is a path (.onnx, .keras, .h5, .tflite, .pt2), "module:function", or an `onnx.ModelProto`; `data` a path or
-    arrays by input name. Back ends that are not installed are rows that say how to install them. With `out` everything
-    is kept there, and the same call goes on after it was stopped. `rows` limits what is measured, by name.
+    arrays by input name. Rows of back ends that are not installed say how to install them. With `out` everything is
+    kept there, and after an interruption the same call continues. `rows` names the rows to measure.
 
     >>> found = taglio.compare(model.source, {"image": images}, backends=["onnxruntime"], rows=["float32"], effort=0.01)
     >>> [row.wanted.id for row in found.rows]
@@ -71,7 +71,7 @@ def compare(
             result = measure(question, progress)
             if not result.stopped:
                 artifact.save(place / f"{COMPARISON}.json", COMPARISON, result.model_sha256, result)
-                (place / FILE).unlink(missing_ok=True)  # finished: the same call measures again
+                (place / FILE).unlink(missing_ok=True)  # finished: the next such call measures anew
     return result
 
 

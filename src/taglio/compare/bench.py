@@ -1,4 +1,4 @@
-"""Measure one back end: its rows, its layers and what it supports, less what is kept of them already."""
+"""Measure one back end's rows, layers and supported operators, except those kept from earlier."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -14,13 +14,13 @@ from taglio.compare.supervise import Limits, Reference
 from taglio.compare.variants import Source, Written
 
 Tell = Callable[[str, int, int], None]
-_REFERENCE = "onnxruntime"  # its float row is the reference's own model and has a turn in each of its rounds already
+_REFERENCE = "onnxruntime"  # its float row is the reference model itself and runs in every round already
 _NOTHING = "none of its rows could be measured"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Bench:
-    """What all back ends share. `layers`: whether layers are asked for."""
+    """Settings shared by all back ends. `layers`: whether to measure layers."""
 
     request: Request
     source: Source
@@ -32,7 +32,7 @@ class Bench:
     tell: Tell | None
 
     def measure(self, backend: str, asked: Sequence[Wanted]) -> None:
-        """Finish what is not kept. Rows that cannot exist, or whose back end is not there, never reach a worker."""
+        """Measure the rows that are not kept. Impossible rows, and rows of missing back ends, never reach a worker."""
         place = environments.find(backend)
         part = self.notebook.part(backend, place.versions)
         for each in asked:
@@ -77,7 +77,7 @@ class Bench:
         part.told = told or part.told
 
     def _annotated(self, row: Row) -> Row:
-        """The row with what its ONNX form had to leave out, and the reference that is its own baseline."""
+        """The row with notes on what its ONNX form left out; ONNX Runtime's baseline is also its reference."""
         if row.wanted.backend == _REFERENCE and row.latency is not None:
             row = replace(row, latency=replace(row.latency, reference_s=row.latency.baseline_s))
         note = next(

@@ -1,7 +1,7 @@
-"""A model of another framework → ONNX, by that framework's tools in its environment, and held against the original.
+"""Convert a model of another framework to ONNX with that framework's tools, and compare it with the original.
 
-ONNX is what taglio reads. Conversions are kept in the user's cache folder by what they were made from, so that a stage
-that opens the model again does not convert it again.
+Taglio reads ONNX. Conversions are cached in the user's cache folder by a hash of their inputs, so that later stages do
+not convert again.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ _SUFFIXES = {".onnx": "onnx", ".keras": "keras", ".h5": "keras", ".tflite": "tfl
 WORKERS = {
     "keras": "keras", "savedmodel": "keras", "tflite": "keras", "torch": "pytorch", "huggingface": "huggingface",
 }  # fmt: skip
-# What a conversion may change: it is no other model. Quantised ones round otherwise here and there.
+# Largest relative change of outputs by a conversion. Quantised models may round differently in places.
 MOST_DISTANCE = 0.01
 _CHECKED = 8
 _LIMITS = Limits(600.0, sys.maxsize)
@@ -40,7 +40,7 @@ Example = tuple[tuple[int, ...], str]
 
 @dataclass(frozen=True, slots=True)
 class Converted:
-    """The ONNX form of a model: its file, what it was (`kind`), and what made it (`tool`)."""
+    """The ONNX form of a model: its file, the original's format (`kind`), and the converter (`tool`)."""
 
     path: Path
     kind: str
@@ -48,7 +48,7 @@ class Converted:
 
 
 def kind(model: Path) -> str:
-    """What a model is, of KINDS; "" for what is nothing that taglio converts or reads."""
+    """A model's format, one of KINDS; "" if taglio neither reads nor converts it."""
     if not model.exists() and ":" in model.name:
         return "torch"
     if model.is_dir():
@@ -58,17 +58,17 @@ def kind(model: Path) -> str:
 
 
 def foreign(model: Path) -> bool:
-    """Whether a model has to be converted before taglio can read it."""
+    """Whether taglio must convert a model before reading it."""
     return kind(model) not in ("", "onnx")
 
 
 def located(model: Path) -> str:
-    """A model as a worker, which runs elsewhere, finds it; `module:function` is looked for in this folder."""
+    """A model's location as valid in a worker's folder; `module:function` is resolved in the current folder."""
     return str(model.absolute()) if not model.exists() else str(model.resolve())
 
 
 def examples_of(data: Any) -> dict[str, Example]:
-    """Shape and type of one sample of each array of an .npz, an .npy or values in memory; empty for other data."""
+    """Shape and type of one sample per array in an .npz, an .npy or in memory; empty for other data."""
     if isinstance(data, (str, os.PathLike)):
         path = Path(data)
         if path.suffix.lower() not in (".npz", ".npy") or not path.is_file():
@@ -89,10 +89,10 @@ def as_onnx(
     examples: Mapping[str, Example] | None = None,
     limits: Limits = _LIMITS,
 ) -> Converted:
-    """The ONNX form of `model`, made where it is not kept. `shapes` fix inputs, `examples` are shape and type of each
-    input for a module that does not say them.
+    """The ONNX form of `model`, converted unless cached. `shapes` fix input shapes, `examples` are shape and type of
+    each input for modules that do not declare them.
 
-    Raises BadModel where the conversion fails, BadEnvironment with the command that builds what it needs.
+    Raises BadModel if the conversion fails, BadEnvironment with the command that builds a missing environment.
     """
     form = kind(model)
     if form != "torch" and not model.exists():
@@ -106,7 +106,7 @@ def as_onnx(
         given = {name: shape for name, (shape, _) in examples.items()}
         dtypes = tuple(dtype for _, dtype in examples.values())
     stem = model.name.rpartition(":")[2] if form == "torch" and not model.exists() else model.stem or "model"
-    # What a module computes with may lie anywhere, so that nothing says whether a kept conversion is still of it.
+    # A module may depend on any file, so a cached conversion of it could be stale.
     keeps = form != "torch" or model.is_file()
     folder = user_cache_path("taglio") / "converted"
     kept = folder / _digest(model, form, given, place.versions) / f"{stem}.onnx" if keeps else None
@@ -132,8 +132,8 @@ def as_onnx(
 def distance(
     model: Path, made: Converted, outputs: Sequence[str], samples: Sequence[Sample], data_sha256: str, threads: int
 ) -> float:
-    """Relative L2 of the ONNX form's outputs from the original's, of the worst output, on some of `samples`, which are
-    of one shape. Raises BadModel where it is more than MOST_DISTANCE, or the original does not run them."""
+    """Relative L2 distance between the outputs of the ONNX form and the original, for the worst output, on some of
+    `samples` (all of one shape). Raises BadModel if it exceeds MOST_DISTANCE, or if the original cannot run them."""
     told = made.path.with_suffix(".json")
     known = _read(told)
     if data_sha256 not in known:
@@ -152,15 +152,15 @@ def distance(
     found = float(known[data_sha256])
     if not found <= MOST_DISTANCE:
         raise BadModel(
-            f"{model}: its ONNX form, made by {made.tool}, differs from it by {found:.2%} on the data, more than "
-            f"{MOST_DISTANCE:.0%}: convert it by another tool and give the .onnx"
+            f"{model}: its ONNX form, made by {made.tool}, differs from it by {found:.2%} on the data (limit "
+            f"{MOST_DISTANCE:.0%}): convert it with another tool and give the .onnx"
         )
     return found
 
 
 def original_outputs(request: Request, limits: Limits) -> list[np.ndarray]:
-    """What the model of a request gives for its held-out inputs in its own framework, an array an output. Raises
-    BadModel where it does not run them."""
+    """Outputs of the request's model on its held-out inputs in its own framework, one array per output. Raises BadModel
+    if it cannot run them."""
     backend = WORKERS[request.kind]
     place = environments.find(backend)
     if place.interpreter is None:
@@ -174,7 +174,7 @@ def original_outputs(request: Request, limits: Limits) -> list[np.ndarray]:
 
 
 def distance_of(outputs: Sequence[str], reference: Sequence[np.ndarray], converted: Sequence[np.ndarray]) -> float:
-    """Relative L2, of the worst output."""
+    """Relative L2 distance of the worst output."""
     meter = Tally(tuple(outputs))
     meter.add(reference, [np.reshape(c, r.shape) for c, r in zip(converted, reference, strict=True)])
     return meter.value()

@@ -1,5 +1,5 @@
-"""A machine changes speed while it is measured. ONNX Runtime's float model has a turn between the rounds of every back
-end: rows of different back ends are compared by their ratio to it, not by their seconds. Pure."""
+"""Correct for machine drift: ONNX Runtime's float model runs between the rounds of every back end, and rows of
+different back ends are compared by their ratio to it, not by their seconds. Pure functions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from taglio.compare.row import Latency, Row
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """Seconds of the reference: its median over all groups of rows, and its fastest and slowest group."""
+    """Seconds of the reference: the median over all groups of rows, and of its fastest and slowest group."""
 
     usual_s: float
     fastest_s: float
@@ -18,13 +18,13 @@ class Drift:
 
 
 def drift(rows: Sequence[Row]) -> Drift | None:
-    """What the rows say of the machine; None where none had the reference beside it."""
+    """The machine's drift according to the rows; None if no row has reference times."""
     seconds = [row.latency.reference_s for row in rows if row.latency and row.latency.reference_s is not None]
     return Drift(median(seconds), min(seconds), max(seconds)) if seconds else None
 
 
 def even_s(latency: Latency, machine: Drift | None) -> float:
-    """Median seconds of a row as if the machine had always had its usual speed."""
+    """Median seconds of a row, corrected to the machine's usual speed."""
     if machine is None or not latency.reference_s:
         return latency.median_s
     return latency.median_s * machine.usual_s / latency.reference_s

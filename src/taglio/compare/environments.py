@@ -1,7 +1,7 @@
-"""Where each back end's interpreter is, and which versions it needs. Starts no back end and builds nothing.
+"""Find each back end's interpreter and required versions. Starts no back end and builds nothing.
 
-Back ends whose packages conflict live in environments of their own, in the user's cache folder or the one that
-TAGLIO_BACKENDS names; `taglio backends add NAME` builds them. One installed beside taglio is used there.
+Back ends with conflicting packages have separate environments, in the user's cache folder or in TAGLIO_BACKENDS;
+`taglio backends add NAME` builds them. A back end installed beside taglio is used from there.
 """
 
 import json
@@ -17,13 +17,13 @@ from platformdirs import user_cache_path
 from taglio.compare.row import Status
 
 VARIABLE = "TAGLIO_BACKENDS"
-# A file in an environment that is being built; it stays where the build fails, and says why.
+# A file in an environment that is being built; if the build fails it remains, with the reason.
 UNFINISHED = "taglio-unfinished.txt"
 
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """A distribution that a back end needs, and the versions that taglio's rows are known to work with."""
+    """A package that a back end needs, and the versions known to work with taglio."""
 
     name: str
     at_least: str
@@ -35,9 +35,9 @@ class Package:
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """An environment: what it must hold, its size on Linux, and the Python from which on something in it has no wheel.
+    """An environment: its required packages, its size on Linux, and the first Python version without wheels for all.
 
-    Everything else that it holds is pinned in `locks/NAME.txt`.
+    Everything else in it is pinned in `locks/NAME.txt`.
     """
 
     name: str
@@ -102,13 +102,13 @@ BACKENDS = {
     "qkeras": "qkeras",
     "keras": "litert",
 }
-# What is no back end but converts.
+# Environments of converters, which are not back ends.
 CONVERTERS = {"onnx2tf": "onnx2tf", "huggingface": "torch"}
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """An environment that can be used (`interpreter`), or why not (`status` and `reason`)."""
+    """A usable environment (`interpreter`), or why it is not usable (`status` and `reason`)."""
 
     name: str
     interpreter: Path | None
@@ -144,7 +144,7 @@ def find(backend: str) -> Found:
 
 
 def folder() -> Path:
-    """Where the environments are."""
+    """The folder of all environments."""
     own = os.environ.get(VARIABLE)
     return Path(own).absolute() if own else user_cache_path("taglio") / "backends"
 
@@ -155,9 +155,9 @@ def interpreter_of(place: Path) -> Path:
 
 
 def unfinished(place: Path) -> str:
-    """Why an environment's build did not finish; empty where it did, or never started."""
+    """Why an environment's build did not finish; empty if it did, or never started."""
     try:
-        return (place / UNFINISHED).read_text(encoding="utf-8").strip() or "no reason was kept"
+        return (place / UNFINISHED).read_text(encoding="utf-8").strip() or "no reason was recorded"
     except OSError:
         return ""
 
@@ -168,7 +168,7 @@ def how_to_get(environment: Environment) -> str:
 
 
 def installed(interpreter: Path, names: list[str]) -> dict[str, str | None]:
-    """Versions of distributions in another environment; None where one is absent or the interpreter does not run."""
+    """Versions of packages in another environment; None for a missing one, or if the interpreter does not run."""
     code = (
         "import json, sys\nfrom importlib.metadata import PackageNotFoundError, version\nfound = {}\n"
         "for name in sys.argv[1:]:\n    try:\n        found[name] = version(name)\n"
@@ -185,7 +185,7 @@ def installed(interpreter: Path, names: list[str]) -> dict[str, str | None]:
 
 
 def complaint(environment: Environment, versions: dict[str, str | None]) -> tuple[Status | None, str]:
-    """What keeps these versions from being used: None and nothing where they can be."""
+    """Status and reason if these versions cannot be used; None and "" if they can."""
     absent = [package.name for package in environment.packages if versions.get(package.name) is None]
     if absent:
         return "missing", f"{', '.join(absent)} not installed"

@@ -1,7 +1,7 @@
-"""Build, remove and inspect the environments of back ends. Decides no row, and runs no model.
+"""Build, remove and inspect the environments of back ends. Chooses no rows and runs no model.
 
-An environment is made from its lock file, by uv where that is installed, else by venv and pip. A build that does not
-finish leaves a file that says why; the next one starts it anew, with what was downloaded from the cache.
+An environment is built from its lock file, by uv if installed, else by venv and pip. A build that does not finish
+leaves a file with the reason; the next build starts over, using cached downloads.
 """
 
 import os
@@ -24,12 +24,12 @@ from taglio.transaction import held
 STAMP = "taglio-lock.txt"
 _SILENCE_S = 120.0
 _NETWORK_S = 60
-_OTHERS = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")  # would put another Python's packages in the build's way
+_OTHERS = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")  # would mix another Python's packages into the build
 
 Status = Literal[
     "absent",
     "ready",
-    "outdated",  # usable, but made from another lock or by another Python
+    "outdated",  # usable, but built from another lock or by another Python
     "unfinished",  # its build failed or was stopped
     "broken",
 ]
@@ -37,7 +37,7 @@ Status = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """An environment on the disk: `backends` use it, `reason` says what is wrong, `need_bytes` is what it takes."""
+    """An environment on disk: `backends` that use it, `reason` if something is wrong, `need_bytes` its size."""
 
     name: str
     backends: tuple[str, ...]
@@ -50,7 +50,7 @@ class Installed:
 
 
 def environment(name: str) -> Environment:
-    """The environment of that name, or of the back end of that name. Raises BadOption."""
+    """The environment called `name`, or of the back end `name`. Raises BadOption."""
     wanted = (BACKENDS | CONVERTERS).get(name, name)
     known = [each.name for each in ENVIRONMENTS if each.packages]
     if wanted not in known:
@@ -65,7 +65,7 @@ def lock_of(environment: Environment) -> str:
 
 
 def inspect(environment: Environment, lock: str) -> Installed:
-    """What is on the disk of an environment."""
+    """State of an environment on disk."""
     place = environments.folder() / environment.name
     status, reason, versions = _status(environment, lock, place)
     users = tuple(name for name, each in (BACKENDS | CONVERTERS).items() if each == environment.name)
@@ -86,12 +86,12 @@ def _status(environment: Environment, lock: str, place: Path) -> tuple[Status, s
     versions = {name: version for name, version in found.items() if version}
     stamp = place / STAMP
     if not stamp.exists() or stamp.read_text(encoding="utf-8") != _stamp(lock):
-        return "outdated", "made from other versions or by another Python", versions
+        return "outdated", "built from other versions or by another Python", versions
     return "ready", "", versions
 
 
 def check_room(wanted: Sequence[Environment]) -> tuple[int, int]:
-    """Bytes that these environments need, and that the disk has. Raises BadEnvironment where it has fewer."""
+    """Bytes needed by these environments, and bytes free on disk. Raises BadEnvironment if too few are free."""
     folder = environments.folder()
     there = next(each for each in (folder, *folder.parents) if each.exists())
     need, free = sum(each.disk_bytes for each in wanted), shutil.disk_usage(there).free
@@ -105,14 +105,14 @@ def check_room(wanted: Sequence[Environment]) -> tuple[int, int]:
 
 
 def tool() -> str:
-    """What builds: "uv" or "pip"."""
+    """The build tool: "uv" or "pip"."""
     return "uv" if shutil.which("uv") else "pip"
 
 
 def build(environment: Environment, lock: str, *, show: bool = False) -> Installed:
-    """Build an environment, also over one that is there; `show` lets uv or pip draw their progress on the terminal.
+    """Build an environment, replacing an existing one; with `show` uv or pip show their progress on the terminal.
 
-    Raises BadEnvironment with the reason, which the environment keeps; Busy where another process builds.
+    Raises BadEnvironment with the reason, which is kept in the environment; Busy if another process is building it.
     """
     if sys.version_info[:2] >= environment.python_below:
         below, own = ".".join(map(str, environment.python_below)), ".".join(map(str, sys.version_info[:2]))
@@ -139,7 +139,7 @@ def build(environment: Environment, lock: str, *, show: bool = False) -> Install
 
 
 def remove(environment: Environment) -> int:
-    """Remove an environment; the bytes that it took, 0 where there was none."""
+    """Remove an environment; returns the bytes freed, 0 if there was none."""
     place = environments.folder() / environment.name
     if not place.exists():
         return 0
@@ -150,7 +150,7 @@ def remove(environment: Environment) -> int:
 
 
 def diagnose(environment: Environment, lock: str, folder: Path) -> Installed:
-    """`inspect`, and where there is one, each of its back ends loaded as `compare` loads it; `folder` is scratch."""
+    """`inspect`, and if usable, load each of its back ends the way `compare` does; `folder` is scratch space."""
     found = inspect(environment, lock)
     if found.status not in ("ready", "outdated"):
         return found
@@ -195,7 +195,7 @@ def _commands(place: Path) -> list[list[str]]:
 
 
 def _run(words: list[str], show: bool) -> None:
-    """Run one step; what it prints goes to standard error, or else is kept for the reason."""
+    """Run one step; its output goes to standard error, or is kept for the error's reason."""
     variables = {name: value for name, value in os.environ.items() if name not in _OTHERS}
     if show:
         if subprocess.run(words, stdout=sys.stderr, env=variables, check=False).returncode:
@@ -209,7 +209,7 @@ def _run(words: list[str], show: bool) -> None:
 
 
 def _reason(printed: str) -> str:
-    """The last error of what uv or pip printed, on one line, from where the error starts."""
+    """The last error in the output of uv or pip, on one line."""
     lines = printed.splitlines()
     starts = [index for index, line in enumerate(lines) if line.lower().lstrip(" ×").startswith("error")]
     return one_line(" ".join(lines[starts[-1] :] if starts else lines[-3:]), 300) or "no reason was given"

@@ -1,4 +1,4 @@
-"""Rows as they are finished, in a file, so that a comparison that is stopped goes on where it was. Measures nothing."""
+"""Store finished rows in a file, so that an interrupted comparison continues where it stopped. Measures nothing."""
 
 import hashlib
 import json
@@ -12,14 +12,14 @@ from taglio.errors import BadArtifact
 
 FILE = "rows.json"
 _KIND = "unfinished comparison"
-# What another try would not change. The others may have had reasons outside of the back end.
+# Final results. Other statuses may have had causes outside the back end, so their rows are tried again.
 _LASTING = frozenset({"measured", "impossible", "failed", "crashed", "out of memory"})
 
 
 @dataclass(slots=True)
 class Part:
-    """What is finished of one back end. `versions` are of its environment when the rows were measured, `told` those
-    that the back end itself gave; `layers` and `support` are None until they were asked for and are finished."""
+    """The finished part of one back end. `versions` are those of its environment when the rows were measured, `told`
+    those reported by the back end itself; `layers` and `support` are None until requested and finished."""
 
     versions: dict[str, str]
     told: dict[str, str] = field(default_factory=dict)
@@ -38,7 +38,7 @@ class _Content:
 
 
 class Notebook:
-    """The finished rows of one question. Every change is on the disk when the call returns; see `artifact.save`."""
+    """The finished rows of one question. Every change is on disk when a call returns; see `artifact.save`."""
 
     def __init__(self, folder: Path, model_sha256: str, question: dict[str, object]) -> None:
         self._path, self._sha256 = folder / FILE, model_sha256
@@ -56,21 +56,21 @@ class Notebook:
 
     @property
     def parts(self) -> dict[str, Part]:
-        """By back end."""
+        """The finished parts by back end."""
         return self._content.parts
 
     def part(self, backend: str, versions: dict[str, str]) -> Part:
-        """What is kept of a back end; nothing where it was of other versions."""
+        """The finished part of a back end; empty if it was measured with other versions."""
         part = self._content.parts.setdefault(backend, Part(versions))
         if part.versions != versions:
             part = self._content.parts[backend] = Part(versions)
         return part
 
     def finish(self) -> None:
-        """All rows are there: the same question measures again."""
+        """Mark all rows as finished: the next time the question is measured anew."""
         self._content.finished = True
         self.save()
 
     def save(self) -> None:
-        """Write all of it. Raises BadArtifact where the disk refuses."""
+        """Write everything. Raises BadArtifact if the disk refuses."""
         artifact.save(self._path, _KIND, self._sha256, self._content)

@@ -1,4 +1,4 @@
-"""A row per block for ONNX Runtime, from what the rest of taglio measures: each block alone in time, alone in error."""
+"""Layer rows of ONNX Runtime, one per block, measured with taglio's own tools: time and error of each block alone."""
 
 import json
 import time
@@ -21,15 +21,15 @@ from taglio.runtimes.onnxruntime import SessionOptions
 
 SCHEME = Scheme(activation_symmetry="symmetric")
 _MOST_SAMPLES = 4
-# Blocks whose files alone in int8 are written for other back ends, and whose error is measured however long it takes:
-# those with most operations. The other errors get so much time.
+# The number of largest blocks (by operations) for which files with only that block in int8 are written, and whose error
+# is always measured; and the seconds for the errors of all other blocks.
 MOST_ALONE = 24
 _ERRORS_S = 120.0
 Tell = Callable[[str, int, int], None]
 
 
 def write_blocks(source: Source, path: Path, *, alone: bool) -> None:
-    """Describe every block for workers; with `alone`, write the model with each of the largest blocks alone in int8."""
+    """Describe every block for workers; with `alone`, also write models with only one of the largest blocks in int8."""
     builder = QdqBuilder(source.model, source.graph, {source.ranges.method: source.ranges})
     tensors = source.graph.tensor_map()
     computing = [block for block in source.graph.candidates() if not block.movement]
@@ -59,8 +59,8 @@ def write_blocks(source: Source, path: Path, *, alone: bool) -> None:
 
 
 def onnxruntime_layers(source: Source, tell: Tell | None = None) -> tuple[Layer, ...]:
-    """Every block: its time as a model of its own in float32 and in int8 under SCHEME, and the model's error with it
-    alone in int8, on at most four held-out samples; of a slow model that of the largest blocks alone."""
+    """Every block: its time as a separate model in float32 and in int8 under SCHEME, and the model's error with only
+    this block in int8, on at most four held-out samples; for a slow model only of the largest blocks."""
     model, graph = source.model, source.graph
     builder = QdqBuilder(model, graph, {source.ranges.method: source.ranges})
     precision, sample = int8(SCHEME), source.data.held_out.samples[0]

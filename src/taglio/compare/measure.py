@@ -1,4 +1,4 @@
-"""Compare: read the model and data, write what back ends read, run each in its own process, collect the rows."""
+"""Run a comparison: read model and data, write back ends' files, run each back end in its own process, collect rows."""
 
 import hashlib
 import os
@@ -43,7 +43,7 @@ READS_ONNX = frozenset({"onnxruntime", "openvino", "openvino-ep"})
 MOST_CALIBRATION, MOST_HELD_OUT = 64, 16
 _MODELS = "models"
 _MINIMUM_ROUNDS = 3
-# A worker times what is open when it holds this share of the memory that is free, and is stopped at the other.
+# Shares of the free memory at which a worker times its open rows, and at which it is stopped.
 _TIME_AT, _STOP_AT = 0.4, 0.85
 
 
@@ -51,7 +51,7 @@ _TIME_AT, _STOP_AT = 0.4, 0.85
 class Question:
     """What to compare. `silence_s` is the time limit of a row; `effort` scales the time given to measuring.
 
-    `rows` are the rows to measure, without their back end; empty for all. Float rows are always among them.
+    `rows` are the rows to measure, without their back end; empty for all. Float rows are always included.
     """
 
     model: Path
@@ -72,16 +72,16 @@ class Question:
 def compare(question: Question, tell: Tell | None = None) -> Comparison:
     """Measure every row. Raises BadModel, BadData or BadOption for a model or data that no back end could use.
 
-    Finished rows are on the disk at once. Ctrl-C ends the measuring, not the comparison: it comes back `stopped`, and
-    the same question goes on with what was kept, as it does after a death.
+    Finished rows are saved at once. Ctrl-C ends measuring and returns the comparison so far as `stopped`; the same
+    question then continues from the saved rows, as after a crash.
     """
     start = time.perf_counter()
     unknown = [name for name in question.backends if name not in environments.BACKENDS]
     if unknown:
         raise BadOption(f"no back end {unknown[0]}: choose among {', '.join(environments.BACKENDS)}")
     question.out.mkdir(parents=True, exist_ok=True)
-    for old in (question.out / "work").glob("*"):  # of a comparison before: its files may be of another model
-        if old.name != _MODELS:  # what these are of is written beside them
+    for old in (question.out / "work").glob("*"):  # from an earlier comparison, possibly of another model
+        if old.name != _MODELS:  # these are stored with the model that they belong to
             shutil.rmtree(old) if old.is_dir() else old.unlink()
     limits = Limits(question.silence_s, int(_STOP_AT * _free_bytes()))
     onnx_path, conversions = origin.as_onnx(question.model, question.data, question.shapes, question.threads, limits)
@@ -107,7 +107,7 @@ def compare(question: Question, tell: Tell | None = None) -> Comparison:
         notebook.finish()
     except KeyboardInterrupt:
         stopped = True
-        notebook.save()  # the last row may be in memory alone
+        notebook.save()  # the last row may be only in memory
     parts = {backend: notebook.parts[backend] for backend in question.backends if backend in notebook.parts}
     rows = tuple(_row(parts.get(each.backend), each) for backend in question.backends for each in asked[backend])
     return Comparison(
@@ -138,8 +138,8 @@ def compare(question: Question, tell: Tell | None = None) -> Comparison:
 
 
 def _opened(path: Path, question: Question) -> tuple[Model, Graph, Split]:
-    """The model, its blocks and its data, all of one shape: most back ends compile for one. Where the model leaves
-    dimensions open, it is the most frequent one of the data."""
+    """The model, its blocks and its data, all of one shape, because most back ends compile for one shape. For open
+    dimensions it is the most frequent shape in the data."""
     read: list[Dataset] = []
 
     def samples(inputs: tuple[InputSpec, ...]) -> list[Sample]:
@@ -158,7 +158,7 @@ def _opened(path: Path, question: Question) -> tuple[Model, Graph, Split]:
 def _row(known: Part | None, wanted: Wanted) -> Row:
     if known is None or wanted.id not in known.rows:
         return Row(
-            wanted, "stopped", "the comparison was stopped before this row: the same command goes on", None, None
+            wanted, "stopped", "the comparison was stopped before this row: repeat the command to continue", None, None
         )
     return known.rows[wanted.id]
 
@@ -171,7 +171,7 @@ def _asked(backend: str, written: Written, question: Question) -> tuple[Wanted, 
 
 
 def _identity(question: Question, arrays: Path) -> dict[str, object]:
-    """What kept rows hang on, beside the model and the back end's versions."""
+    """Everything that stored rows depend on besides the model and the back end's versions."""
     return {
         "machine": str(describe()),
         "samples": hashlib.sha256(arrays.read_bytes()).hexdigest(),
@@ -239,7 +239,7 @@ def _wanted(backend: str, written: Written, question: Question) -> tuple[Wanted,
 
 
 def _free_bytes() -> int:
-    """Memory that this machine could give just now."""
+    """Memory available on this machine now."""
     path = Path("/proc/meminfo")
     if path.exists():
         for line in path.read_text().splitlines():

@@ -1,6 +1,6 @@
-"""The user's model, whatever its format: as ONNX, and as the reference that every row is measured against.
+"""The user's model in any format: its ONNX form, and its outputs as the reference for every row.
 
-What is converted (convert.py) stays the reference by its own outputs on the held-out inputs.
+The reference of a converted model (convert.py) is the original's output on the held-out inputs.
 """
 
 from dataclasses import replace
@@ -19,12 +19,12 @@ from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_sessi
 
 
 def kind(model: Path) -> str:
-    """What the model is, of KINDS. Raises BadModel for anything else."""
+    """The model's format, one of KINDS. Raises BadModel for any other."""
     found = convert.kind(model)
     if not found:
         raise BadModel(
-            f"{model}: give an .onnx, .keras, .h5, .tflite or .pt2 file, the folder of a SavedModel or of a model of "
-            "Hugging Face's, or a PyTorch module:function"
+            f"{model}: give an .onnx, .keras, .h5, .tflite or .pt2 file, a SavedModel folder, a Hugging Face model "
+            "folder, or a PyTorch module:function"
         )
     return found
 
@@ -32,7 +32,7 @@ def kind(model: Path) -> str:
 def as_onnx(
     model: Path, data: Path, shapes: dict[str, tuple[int, ...]], threads: int, limits: Limits
 ) -> tuple[Path, tuple[Conversion, ...]]:
-    """The ONNX form of `model`, and how it was made. Raises BadModel or BadEnvironment where it cannot be made."""
+    """The ONNX form of `model`, and how it was made. Raises BadModel or BadEnvironment if it cannot be made."""
     form = kind(model)
     if form == "onnx":
         return model, ()
@@ -41,11 +41,11 @@ def as_onnx(
 
 
 def converted_for(request: Request, limits: Limits) -> tuple[Conversion | None, str]:
-    """What the back end of `request` needs made of the ONNX form before it starts, or why that failed."""
+    """The conversion of the ONNX form that the back end of `request` needs, if any, or why it failed."""
     if request.backend != "litert" or request.kind in ("keras", "tflite"):
         return None, ""
     place = environments.find("onnx2tf")
-    if environments.find("litert").interpreter is None:  # its rows say so themselves
+    if environments.find("litert").interpreter is None:  # its rows report this
         return None, ""
     if place.interpreter is None:
         return None, f"an ONNX model needs onnx2tf to become TensorFlow's: {place.reason}"
@@ -57,9 +57,10 @@ def converted_for(request: Request, limits: Limits) -> tuple[Conversion | None, 
 
 
 def write_arrays(request: Request, source: Source, limits: Limits) -> float | None:
-    """Write the inputs and the original's outputs; the distance of the ONNX form from them (None: it is the original).
+    """Write the inputs and the original's outputs; returns the distance of the ONNX form's outputs from them (None: the
+    ONNX form is the original).
 
-    Raises BadModel where the original cannot run them.
+    Raises BadModel if the original cannot run the inputs.
     """
     data, names = source.data, request.inputs
     arrays: dict[str, np.ndarray] = {}

@@ -1,4 +1,4 @@
-"""One sentence that says which row to use, with the figures that carry it, and the best of each back end. Pure."""
+"""Recommend a row in one sentence with its figures, and rank the best row of each back end. Pure functions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from taglio.compare.drift import Drift, drift, even_s
 from taglio.compare.row import Row
 
-_SAME = 0.05  # of a latency: what drift changes by less is not worth words
+_SAME = 0.05  # relative change of a latency by drift below which it is not mentioned
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """A back end's fastest row within the bound, if it has one, and its seconds as comparable with those of others.
-    `measured` of `total` rows were measured."""
+    """A back end's fastest row within the bound, if any, and its drift-corrected seconds. `measured` of `total` rows
+    were measured."""
 
     backend: str
     row: Row | None
@@ -22,7 +22,7 @@ class Standing:
 
 
 def standings(rows: Sequence[Row], backends: Sequence[str], max_error: float) -> tuple[Standing, ...]:
-    """One for each of `backends`, the fastest first."""
+    """One standing per back end, fastest first."""
     machine = drift(rows)
     found = []
     for backend in backends:
@@ -35,14 +35,14 @@ def standings(rows: Sequence[Row], backends: Sequence[str], max_error: float) ->
 
 
 def best(rows: Sequence[Row], max_error: float) -> Row | None:
-    """The fastest measured row whose error from the original is within `max_error`, the machine's drift taken out."""
+    """The fastest measured row, corrected for drift, whose error from the original is at most `max_error`."""
     machine = drift(rows)
     fit = [row for row in rows if row.latency is not None and within(row, max_error)]
     return min(fit, key=lambda row: seconds(row, machine), default=None)
 
 
 def recommend(rows: Sequence[Row], max_error: float) -> str:
-    """The sentence."""
+    """The recommendation as one sentence."""
     row = best(rows, max_error)
     if row is None or row.latency is None or row.checked is None:
         return f"No row was measured within an error of {max_error:.2%}: see the reasons in the table."
@@ -55,9 +55,7 @@ def recommend(rows: Sequence[Row], max_error: float) -> str:
     if shown != measured and abs(own_s / row.latency.median_s - 1) > _SAME:
         head += f" at the machine's usual speed ({measured} when it was measured)"
     checked = row.checked
-    error = (
-        f"error {checked.error_to_original or 0.0:.3%} of {max_error:.2%} allowed, {checked.size_bytes / 1e6:.2f} MB"
-    )
+    error = f"error {checked.error_to_original or 0.0:.3%} (limit {max_error:.2%}), {checked.size_bytes / 1e6:.2f} MB"
     fastest = min(floats, key=lambda each: seconds(each, machine), default=None)
     gain = ""
     if fastest is not None and fastest is not row:
@@ -68,17 +66,17 @@ def recommend(rows: Sequence[Row], max_error: float) -> str:
         for each in fit
         if each is not row and seconds(each, machine) - _deviation_s(each, machine) <= own_s + deviation_s
     ]
-    tie = f"; within the noise of it: {', '.join(close[:3])}" if close else ""
+    tie = f"; as fast within noise: {', '.join(close[:3])}" if close else ""
     return f"{head}{gain}, {error}{tie}."
 
 
 def within(row: Row, max_error: float) -> bool:
-    """Whether a row was checked and its outputs are near enough to the original's."""
+    """Whether a row was checked and its error from the original is at most `max_error`."""
     return row.checked is not None and (row.checked.error_to_original or 0.0) <= max_error
 
 
 def seconds(row: Row, machine: Drift | None) -> float:
-    """Seconds of a measured row, comparable with those of other back ends."""
+    """Drift-corrected seconds of a measured row, comparable between back ends."""
     assert row.latency is not None
     return even_s(row.latency, machine)
 
@@ -89,5 +87,5 @@ def _deviation_s(row: Row, machine: Drift | None) -> float:
 
 
 def name(row: Row) -> str:
-    """A row as a person would call it."""
+    """A readable name of a row."""
     return row.wanted.id

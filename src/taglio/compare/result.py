@@ -1,4 +1,4 @@
-"""What a comparison ends with: rows, layers, and what was said of the back ends. A value; measures nothing."""
+"""The result of a comparison: rows, layers, and the state of each back end. A value; measures nothing."""
 
 from dataclasses import dataclass
 
@@ -11,8 +11,8 @@ COMPARISON = "comparison"
 
 @dataclass(frozen=True, slots=True)
 class Conversion:
-    """One step from the user's model to a back end's: its tool, the relative L2 distance of the outputs where it
-    was measured at this step, and the file."""
+    """One conversion step from the user's model to a back end's: its tool, the relative L2 distance of the outputs if
+    measured at this step, and the file."""
 
     source: str
     target: str
@@ -23,11 +23,12 @@ class Conversion:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One model on one machine in every back end that was asked for.
+    """One model on one machine in all requested back ends.
 
-    `silence_s` is the limit of a row, `memory_limit_bytes` that of a back end's process (None: this system does not say
-    what a process holds, and nothing is limited). `versions` are by back end. `absent` holds, by back end, why it has
-    no layers. `kept` rows come from the same comparison, stopped before; `stopped` says that this one was, too.
+    `silence_s` is the timeout per row, `memory_limit_bytes` the limit of a back end's process (None: this system does
+    not report memory per process, so nothing is limited). `versions` are by back end. `absent` gives, by back end, the
+    reason why it has no layers. `kept` rows come from an earlier, interrupted run of the comparison; `stopped` means
+    that this one was interrupted, too.
     """
 
     model: str

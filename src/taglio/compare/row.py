@@ -1,25 +1,25 @@
-"""What a comparison asks for and what it gets: a row per back end and method. Standard library only, because workers in
-environments without taglio's own packages read it too."""
+"""The rows of a comparison, one per back end and method, before and after measuring. Standard library only, because
+workers in environments without taglio's packages import it too."""
 
 from dataclasses import dataclass
 from typing import Literal
 
-# How a row ended. Everything but "measured" carries a reason.
+# How a row ended. Every status except "measured" has a reason.
 Status = Literal[
     "measured",  # ran as described
-    "impossible",  # the back end does not have it: known beforehand, or the back end says so itself
+    "impossible",  # the back end does not support it: known beforehand, or reported by the back end
     "failed",  # the back end raised an error
-    "crashed",  # its process died of a signal
-    "killed",  # its process was killed from outside
+    "crashed",  # its process died from a signal
+    "killed",  # its process was killed by something else
     "out of memory",
-    "stuck",  # it said nothing for longer than the limit
+    "stuck",  # no output for longer than the timeout
     "missing",  # the back end is not installed
     "wrong version",
-    "stopped",  # the user stopped the comparison before it came to this row
+    "stopped",  # the user stopped the comparison before this row
 ]
 
 
-# Of a layer whose error alone would take too long to measure.
+# Note on a layer whose error would take too long to measure.
 NOT_ALONE = "its error alone was not measured: not among the largest"
 
 
@@ -29,8 +29,8 @@ class Wanted:
 
     `method`: float32, float16, bfloat16, dynamic, static, qat, mixed, … `format`: how the model holds int8 (qdq,
     qoperator, tflite, eager, fx, pt2e). `types`: activation and weight types, such as u8s8. `engine`: what computes it.
-    `blocks`: which part is quantised. `symmetric` and `per_channel` are None where the question does not arise.
-    `file` is the ONNX file that core wrote for it, where one did. `refusal` is the reason of a row that cannot exist.
+    `blocks`: which part is quantised. `symmetric` and `per_channel` are None if not applicable. `file` is the ONNX file
+    written for it, if any. `refusal` is the reason why an impossible row cannot exist.
     """
 
     id: str
@@ -54,7 +54,7 @@ class Wanted:
 @dataclass(frozen=True, slots=True)
 class Latency:
     """Seconds of one inference. `baseline_s` is the median of the same back end's float row, run in the same rounds;
-    `reference_s` that of ONNX Runtime's float model, which has a turn between the rounds of every back end."""
+    `reference_s` that of ONNX Runtime's float model, which runs between the rounds of every back end."""
 
     median_s: float
     deviation_s: float
@@ -65,22 +65,22 @@ class Latency:
 
     @property
     def speedup(self) -> float | None:
-        """Float seconds over these, from the same rounds."""
+        """Float seconds divided by this row's, from the same rounds."""
         return None if self.baseline_s is None or self.median_s <= 0.0 else self.baseline_s / self.median_s
 
     @property
     def against_reference(self) -> float | None:
-        """Seconds of ONNX Runtime's float model over these: what rows of different back ends are compared by."""
+        """Seconds of ONNX Runtime's float model divided by this row's: comparable between back ends."""
         return None if self.reference_s is None or self.median_s <= 0.0 else self.reference_s / self.median_s
 
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What one run of a row showed before it was timed.
+    """Results of checking a row before it is timed.
 
     Errors are relative L2 distances over held-out inputs, the largest over outputs: `error_to_float` from the float row
     of the same back end, `error_to_original` from the original model in its own framework. `operators` and
-    `int8_operators` count by type what the back end really ran (its profile or its compiled graph says, not the file).
+    `int8_operators` count by type what the back end really ran (by its profile or compiled graph, not by the file).
     """
 
     size_bytes: int
@@ -94,7 +94,7 @@ class Checked:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A finished row: `checked` and `latency` where it ran, `reason` where it did not."""
+    """A finished row: `checked` and `latency` if it ran, `reason` if not."""
 
     wanted: Wanted
     status: Status
@@ -105,8 +105,8 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One layer in one back end. Bytes are of its outputs; seconds and error are None where the back end has no way to
-    tell, and `note` says why. `error` is the model's output error when this layer alone is quantised."""
+    """One layer in one back end. Bytes are of its outputs; seconds and error are None if the back end cannot measure
+    them, with the reason in `note`. `error` is the model's output error if only this layer is quantised."""
 
     backend: str
     name: str
@@ -121,13 +121,13 @@ class Layer:
 
     @property
     def speedup(self) -> float | None:
-        """Float seconds over int8 seconds."""
+        """Float seconds divided by int8 seconds."""
         return self.float_s / self.int8_s if self.float_s is not None and self.int8_s else None
 
 
 @dataclass(frozen=True, slots=True)
 class Support:
-    """Whether one way of a back end takes one operator, found by trying. `reason` where it does not."""
+    """Whether one method of a back end quantises one operator, found by trying; `reason` if not."""
 
     backend: str
     way: str

@@ -1,6 +1,6 @@
-"""Run workers in processes of their own and survive what happens to them. Knows no back end; measures nothing itself.
+"""Run workers in separate processes and survive their failures. Independent of back ends; measures nothing itself.
 
-A worker that dies, hangs or eats the memory costs the row that it was at; it is started again for the others.
+A worker that dies, hangs or uses too much memory loses only its current row; it is restarted for the others.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ Reference = Callable[[], list[float]]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """`silence_s`: how long a worker may say nothing about the row it is at. `memory_bytes`: what it may hold."""
+    """`silence_s`: longest time without an event from a worker on a row. `memory_bytes`: its largest memory."""
 
     silence_s: float
     memory_bytes: int
@@ -40,7 +40,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a worker ended: status "" where it said that it was done."""
+    """How a worker ended: status "" if it reported that it was done."""
 
     status: Status | str
     reason: str
@@ -56,10 +56,10 @@ def measure_rows(
     keep: Keep | None = None,
     reference: Reference | None = None,
 ) -> tuple[tuple[Row, ...], dict[str, str]]:
-    """Every row of `request`, in its order, and the versions that the back end told.
+    """Every row of `request`, in its order, and the versions that the back end reported.
 
-    The worker is started anew without a row that ended it; rows that were checked by then keep what they showed.
-    `keep` gets every row as soon as it is finished; `reference` runs between the rounds and gives its seconds.
+    After a row that ended the worker, it is restarted without that row; rows checked by then keep their results. `keep`
+    gets every row as soon as it is finished; `reference` runs between the rounds and returns its seconds.
     """
     desk = _Desk(request, tell, keep, reference)
     waiting = list(request.rows)
@@ -71,7 +71,7 @@ def measure_rows(
         left = [wanted for wanted in waiting if wanted.id not in desk.refused and wanted.id not in desk.timed]
         if not ended.status or not left:
             for wanted in left:
-                desk.refused[wanted.id] = ("failed", "the worker ended without a word about it")
+                desk.refused[wanted.id] = ("failed", "the worker ended without a result for it")
             break
         index, _ = Marker(Path(request.folder) / "marker").read()
         culprit = waiting[index].id if 0 <= index < len(waiting) else desk.current
@@ -85,7 +85,7 @@ def measure_rows(
 
 
 def measure_layers(interpreter: Path, request: Request, limits: Limits) -> tuple[tuple[Layer, ...], str]:
-    """The layers that the back end can tell of, and why it stopped where it did."""
+    """The layers that the back end reported, and the reason if it stopped early."""
     layers: list[Layer] = []
     told: list[str] = []
 
@@ -101,14 +101,14 @@ def measure_layers(interpreter: Path, request: Request, limits: Limits) -> tuple
 
 
 def try_operators(interpreter: Path, request: Request, limits: Limits) -> tuple[Support, ...]:
-    """What the back end found by trying each operator in each of its ways."""
+    """Support of each operator by each method of the back end, found by trying."""
     desk = _Desk(request)
     run_worker(interpreter, request, limits, desk.hear)
     return tuple(desk.support.values())
 
 
 def convert(interpreter: Path, request: Request, limits: Limits) -> tuple[dict[str, Any], str]:
-    """What a conversion wrote, and the reason where it did not."""
+    """The result of a conversion, and the reason if it failed."""
     answer: dict[str, Any] = {}
     told: list[str] = []
 
@@ -124,7 +124,7 @@ def convert(interpreter: Path, request: Request, limits: Limits) -> tuple[dict[s
 
 
 class _Desk:
-    """What a back end's workers have said so far."""
+    """Events of a back end's workers so far."""
 
     def __init__(
         self,
@@ -143,7 +143,7 @@ class _Desk:
         self._reference_s: list[float] = []
 
     def hear(self, event: dict[str, Any]) -> None:
-        """Take one event."""
+        """Process one event."""
         kind, row = event.pop("event"), event.pop("row", "")
         if kind == "versions":
             self.versions = event["versions"]
@@ -170,7 +170,7 @@ class _Desk:
             self._tell(self._request.backend, min(done, 2 * len(self._request.rows)), 2 * len(self._request.rows))
 
     def refuse(self, row: str, status: str, reason: str) -> None:
-        """A row that will not be measured."""
+        """Record that a row will not be measured."""
         self.refused[row] = (status, reason)
         self._finished(row)
 
@@ -183,14 +183,14 @@ class _Desk:
         checked, latency = self.checked.get(wanted.id), self.timed.get(wanted.id)
         if latency is not None:
             return Row(wanted, "measured", "", checked, latency)
-        status, reason = self.refused.get(wanted.id, ("failed", "the worker said nothing of it"))
+        status, reason = self.refused.get(wanted.id, ("failed", "the worker reported nothing for it"))
         return Row(wanted, status, reason, checked, None)  # type: ignore[arg-type]
 
 
 def run_worker(
     interpreter: Path, request: Request, limits: Limits, hear: Callable[[dict[str, Any]], None], main: Path = MAIN
 ) -> Ended:
-    """Start a worker, pass its events to `hear`, and say how it ended. Its process group is gone when this returns."""
+    """Start a worker, pass its events to `hear`, and return how it ended. Its process group has ended by then."""
     folder = Path(request.folder)
     folder.mkdir(parents=True, exist_ok=True)
     Marker(folder / "marker").set(-1)
@@ -220,7 +220,7 @@ def run_worker(
 def _listen(
     process: "subprocess.Popen[str]", folder: Path, limits: Limits, hear: Callable[[dict[str, Any]], None]
 ) -> Ended | None:
-    """Hear a worker out; None where its standard output ended before it was done."""
+    """Process a worker's events until it is done; None if its standard output ended earlier."""
     assert process.stdout is not None
     lines: queue.Queue[str | None] = queue.Queue()
     threading.Thread(target=_pump, args=(process.stdout, lines), daemon=True).start()
@@ -230,7 +230,7 @@ def _listen(
         try:
             line = lines.get(timeout=_POLL_S)
         except queue.Empty:
-            # Time in which this process was itself held up is not the worker's silence.
+            # Time in which this process itself was delayed does not count as silence.
             quiet_s += min(time.monotonic() - asked, 5 * _POLL_S)
             _, count = marker.read()
             if count != seen:
@@ -240,7 +240,7 @@ def _listen(
                     "out of memory", f"held {held / 2**30:.1f} GiB, the limit is {limits.memory_bytes / 2**30:.1f}"
                 )
             if quiet_s > limits.silence_s:
-                return Ended("stuck", f"said nothing for {limits.silence_s:.0f} s and was stopped")
+                return Ended("stuck", f"no response for {limits.silence_s:.0f} s: it was stopped")
             continue
         if line is None:
             return None
@@ -248,7 +248,7 @@ def _listen(
         try:
             event = json.loads(line)
         except ValueError:
-            return Ended("failed", f"the worker wrote what is no event: {line[:80]!r}")
+            return Ended("failed", f"the worker wrote something other than an event: {line[:80]!r}")
         if event.get("event") == "done":
             return Ended("", "")
         waits = event.get("event") == "round"
@@ -266,7 +266,7 @@ def _pump(stream: Any, lines: "queue.Queue[str | None]") -> None:
 
 
 def _kill(process: "subprocess.Popen[str]") -> None:
-    """End what is left of the worker and of what it started."""
+    """Kill the worker and everything that it started."""
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(timeout=1.0)
     with contextlib.suppress(ProcessLookupError):
@@ -279,24 +279,24 @@ def _kill(process: "subprocess.Popen[str]") -> None:
 
 
 def _post_mortem(code: int, log: Path, kills_before: int) -> Ended:
-    """Why a worker ended that did not say it was done."""
+    """Why a worker ended without reporting that it was done."""
     last = next((line.strip() for line in reversed(log.read_text(errors="replace").splitlines()) if line.strip()), "")
-    said = f"; its last words: {last[:200]}" if last else ""
+    said = f"; last output: {last[:200]}" if last else ""
     if code == -signal.SIGKILL:
         if _kernel_kills() > kills_before:
-            return Ended("out of memory", f"the system ended it for want of memory{said}")
+            return Ended("out of memory", f"the system killed it because memory ran out{said}")
         return Ended("killed", f"its process was killed (signal 9){said}")
     if code < 0:
         try:
             name = signal.Signals(-code).name
         except ValueError:
             name = f"signal {-code}"
-        return Ended("crashed", f"its process died of {name}{said}")
-    return Ended("crashed", f"its process ended with code {code}{said}")
+        return Ended("crashed", f"its process died from {name}{said}")
+    return Ended("crashed", f"its process ended with exit code {code}{said}")
 
 
 def _kernel_kills() -> int:
-    """How many processes the system has ended for want of memory; 0 where it does not count."""
+    """Number of processes that the system has killed for lack of memory; 0 if it does not count them."""
     path = Path("/proc/vmstat")
     if not path.exists():
         return 0
@@ -304,7 +304,7 @@ def _kernel_kills() -> int:
 
 
 def limits_memory() -> bool:
-    """Whether this system says how much memory a process holds; where it does not, `memory_bytes` has no effect."""
+    """Whether this system reports the memory of a process; if not, `memory_bytes` has no effect."""
     return _STATM.exists()
 
 
@@ -316,7 +316,7 @@ def _resident_bytes(pid: int) -> int:
 
 
 def _variables(threads: int, folder: Path) -> dict[str, str]:
-    """The worker's environment: the same threads for every library, no other Python's packages, quiet TensorFlow."""
+    """The worker's environment: equal threads for all libraries, no other Python's packages, quiet TensorFlow."""
     dropped = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
     kept = {name: value for name, value in os.environ.items() if name not in dropped}
     count = str(threads)

@@ -1,6 +1,6 @@
-"""Which rows each back end wants: one explicit table. Pure; measures and writes nothing.
+"""The rows of each back end, as one explicit table. Measures and writes nothing.
 
-A row that cannot exist is in the table too, with its reason, so that a comparison never leaves it out in silence.
+Impossible rows are in the table too, with their reason, so that a comparison never omits one silently.
 """
 
 from dataclasses import dataclass, replace
@@ -20,7 +20,7 @@ _FORMATS: tuple[Format, ...] = ("qdq", "qoperator")
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """A way to write the model as ONNX, shared by all back ends that read ONNX: they run the same file.
+    """A form of the model as ONNX, shared by all back ends that read ONNX: they run the same file.
 
     `scheme` is None for forms that do not quantise activations statically. `blocks` is a rule of `graph.select`, or
     FASTER for the blocks that run faster alone in int8 than alone in float.
@@ -33,8 +33,8 @@ class Form:
 
 
 def static_forms() -> tuple[Form, ...]:
-    """Every static int8 form: format × types × symmetric or not × per channel or not; and u8s8 per channel with
-    weights of 7 bits, which processors without VNNI need."""
+    """Every static int8 form: format × types × symmetric or not × per channel or not; and u8s8 per channel with 7-bit
+    weights, which processors without VNNI need."""
     every = [
         Form(f"{form}-{a}{w}-{'sym' if symmetric else 'asym'}-{'pc' if channel else 'pt'}", "static", scheme)
         for form, (a, w), symmetric, channel in product(_FORMATS, _TYPES, (False, True), (True, False))
@@ -49,7 +49,7 @@ def static_forms() -> tuple[Form, ...]:
 
 
 def forms() -> tuple[Form, ...]:
-    """Every ONNX form that is compared; float32 first."""
+    """Every ONNX form, float32 first."""
     weights: tuple[tuple[ActivationType, bool], ...] = (("s8", False), ("s8", True), ("u8", False))
     dynamic = [
         Form(f"dynamic-u8{weight}-{'pc' if channel else 'pt'}", "dynamic", _scheme("qdq", "u8", weight, False, channel))
@@ -68,7 +68,7 @@ def forms() -> tuple[Form, ...]:
 
 
 def onnxruntime_rows(files: dict[str, str], refusals: dict[str, str]) -> tuple[Wanted, ...]:
-    """ONNX Runtime's CPU provider. `files` and `refusals` are by the form's key: one of them has it."""
+    """Rows of ONNX Runtime's CPU provider. Each form's key is in either `files` or `refusals`."""
     backend = "onnxruntime"
     levels = [
         Wanted(f"{backend}/float32 {level}", backend, FLOAT, "onnx", "f32", engine=f"CPU {level}", file=files[FLOAT])
@@ -89,7 +89,7 @@ def onnxruntime_rows(files: dict[str, str], refusals: dict[str, str]) -> tuple[W
 
 
 def openvino_rows(files: dict[str, str], refusals: dict[str, str]) -> tuple[Wanted, ...]:
-    """OpenVINO's own runtime on the CPU plugin."""
+    """Rows of OpenVINO's own runtime on the CPU plugin."""
     backend = "openvino"
     hints = [
         Wanted(f"{backend}/{name}", backend, name, "onnx", types, engine="CPU plugin", file=files[FLOAT])
@@ -106,7 +106,7 @@ def openvino_rows(files: dict[str, str], refusals: dict[str, str]) -> tuple[Want
 
 
 def openvino_provider_rows(files: dict[str, str], refusals: dict[str, str]) -> tuple[Wanted, ...]:
-    """OpenVINO as ONNX Runtime's provider; some forms have a file of their own for it."""
+    """Rows of OpenVINO as ONNX Runtime's provider; some forms have a separate file for it."""
     backend = "openvino-ep"
     own_files = files | {key.removesuffix(PROVIDER): path for key, path in files.items() if key.endswith(PROVIDER)}
     bf16 = Wanted(f"{backend}/bfloat16", backend, "bfloat16", "onnx", "bf16", engine="OpenVINO all", file=files[FLOAT])

@@ -1,4 +1,4 @@
-"""The rows of Keras and QKeras. Pure."""
+"""The rows of Keras and QKeras, as a table."""
 
 from taglio.compare.row import Wanted
 
@@ -7,12 +7,12 @@ _BITS = (8, 6, 4)
 
 
 def keras_rows() -> tuple[Wanted, ...]:
-    """Ways to call the float model."""
+    """Keras' rows: ways to call the float model."""
     return tuple(_row("keras", f"float32{suffix}", "float32", "keras", "f32", engine) for suffix, engine in _CALLS)
 
 
 def qkeras_rows() -> tuple[Wanted, ...]:
-    """After training and by training, in fewer and fewer bits; as TensorFlow and as TFLite."""
+    """QKeras' rows: quantised after training and by training, with fewer and fewer bits; in TensorFlow and TFLite."""
     backend = "qkeras"
     rows = [
         _row(backend, "float32", "float32", "tf_keras", "f32", "tf.function"),

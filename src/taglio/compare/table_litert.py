@@ -1,4 +1,4 @@
-"""LiteRT's rows. Pure."""
+"""The rows of LiteRT, as a table."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from taglio.compare.table import FASTER, FLOAT, TOP_FLOPS
 _BACKEND = "litert"
 _CONVERTER, _QUANTIZER = "TFLite converter", "ai-edge-quantizer"
 _ENGINES = (("", "XNNPACK"), (" built-in", "built-in kernels"), (" reference", "reference kernels"))
-# Delegates that LiteRT documents, and the library that load_delegate would need.
+# Delegates in LiteRT's documentation, and the library that load_delegate would need.
 _DELEGATES = (
     ("GPU delegate", "libtensorflowlite_gpu_delegate.so"),
     ("Hexagon", "libhexagon_delegate.so"),
@@ -23,7 +23,7 @@ _ELSEWHERE = (
 
 
 def litert_rows(threads: int) -> tuple[Wanted, ...]:
-    """Every row."""
+    """Every row of LiteRT."""
     one = [(" 1 thread", "XNNPACK, 1 thread")] if threads > 1 else []
     rows = [
         *_each(FLOAT, _CONVERTER, "f32", FLOAT, [*_ENGINES, *one]),

@@ -1,4 +1,4 @@
-"""PyTorch's rows. Pure."""
+"""The rows of PyTorch, as a table."""
 
 from itertools import product
 
@@ -9,13 +9,13 @@ ENGINES = ("x86", "onednn", "fbgemm", "qnnpack")
 _FORMS = ("eager", "fx")
 _INDUCTOR = "inductor (x86)"
 _PT2E_ONLY = (
-    "PT2E's quantizer in PyTorch and torchao is X86InductorQuantizer alone, with per-channel symmetric weights and "
+    "the only PT2E quantizer in PyTorch and torchao is X86InductorQuantizer, with per-channel symmetric weights and "
     "affine activations: other engines' quantizers come with ExecuTorch"
 )
 
 
 def torch_rows() -> tuple[Wanted, ...]:
-    """Every row: form × method × engine × per channel or not × symmetric or not, where each question arises."""
+    """Every row of PyTorch: form × method × engine × per channel or not × symmetric or not, where applicable."""
     floats = [
         _row("float32", "float32", "eager", "f32", "eager"),
         _row("float32 compiled", "float32", "eager", "f32", _INDUCTOR),

@@ -1,4 +1,4 @@
-"""Write the ONNX forms that the table asks for, once for every back end that reads ONNX. Runs no back end."""
+"""Write the ONNX forms in the table, once for all back ends that read ONNX. Runs no back end."""
 
 import hashlib
 import re
@@ -28,14 +28,14 @@ from taglio.runtimes.onnxruntime import SessionOptions, sums_saturate
 Tell = Callable[[str, int, int], None]
 _WRITTEN, _KIND = "written.json", "forms of a model"
 _SATURATES = (
-    "this processor has no VNNI: sums of u8×s8 products may saturate at 16 bits; rows that end in -rr have weights of "
-    "7 bits, whose sums fit"
+    "this processor has no VNNI: sums of u8×s8 products may saturate at 16 bits; rows that end in -rr have 7-bit "
+    "weights, whose sums fit"
 )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Source:
-    """The model as core reads it, with its data, its calibrated ranges and how its sessions run."""
+    """The model in ONNX with its data, its calibrated ranges and its session options."""
 
     model: Model
     graph: Graph
@@ -46,8 +46,8 @@ class Source:
 
 @dataclass(slots=True)
 class Written:
-    """By the form's key: the file, or why there is none. `notes` say what a form had to leave out. Where ONNX Runtime's
-    OpenVINO provider needs another file, its key ends in PROVIDER. `key` tells what they were written from."""
+    """Files, or reasons for their absence, by the form's key. `notes` tell what a form left out. If ONNX Runtime's
+    OpenVINO provider needs a different file, its key ends in PROVIDER. `key` identifies what they were written from."""
 
     key: str = ""
     files: dict[str, str] = field(default_factory=dict)
@@ -58,7 +58,7 @@ class Written:
 def write(
     source: Source, forms: tuple[Form, ...], folder: Path, identity: str = "", tell: Tell | None = None
 ) -> Written:
-    """Write every form below `folder`; what lies there already is kept if it is these, of this model and `identity`
+    """Write every form below `folder`; existing files are kept if they are these forms of this model and `identity`
     (data, machine, versions)."""
     key = hashlib.sha256(f"{identity} {forms} {folder.resolve()}".encode()).hexdigest()
     try:
@@ -94,7 +94,7 @@ def write(
 
 
 def int8(scheme: Scheme) -> Precision:
-    """Whole blocks in int8."""
+    """The precision of whole blocks in int8."""
     return Precision("int8", scheme, "whole")
 
 
@@ -109,7 +109,7 @@ def _build(source: Source, builder: QdqBuilder, form: Form) -> tuple[onnx.ModelP
         return _most(graph, lambda chosen: dynamic(model, graph, chosen, scheme), anchors)
     names = _faster(source, builder, scheme) if form.blocks == FASTER else select(graph, form.blocks)
     if not names:
-        raise CannotQuantize(f"no block meets the rule {form.blocks}")
+        raise CannotQuantize(f"no block matches the rule {form.blocks}")
     if scheme.format == "qoperator":
         return _most(graph, lambda chosen: qoperator(model, graph, chosen, scheme, source.ranges), names)
     precision = int8(scheme)
@@ -119,9 +119,9 @@ def _build(source: Source, builder: QdqBuilder, form: Form) -> tuple[onnx.ModelP
 def _most(
     graph: Graph, make: Callable[[list[str]], onnx.ModelProto], names: Sequence[str]
 ) -> tuple[onnx.ModelProto, str]:
-    """What `make` gives for as many of `names` as it takes: where it refuses a block, all of that kind are left out.
+    """The result of `make` for as many of `names` as it accepts: if it refuses a block, all of that kind are left out.
 
-    Raises CannotQuantize where that leaves less than half of them.
+    Raises CannotQuantize if less than half of them remain.
     """
     kinds = {name: graph.block(name).kind for name in names}
     left, why = list(names), ""
@@ -139,7 +139,7 @@ def _most(
 
 
 def _faster(source: Source, builder: QdqBuilder, scheme: Scheme) -> list[str]:
-    """Blocks whose int8 form runs faster alone than their float form."""
+    """Blocks whose int8 form, run alone, is faster than their float form."""
     sample = source.data.held_out.samples[0]
     times = layer_times(source.model, source.graph, builder, (FLOAT32, int8(scheme)), source.options, sample)
     moving = {block.name for block in source.graph.blocks if block.movement}

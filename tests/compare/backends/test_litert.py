@@ -34,7 +34,7 @@ def test_from_onnx(few: tuple[Path, Path], tmp_path: Path) -> None:
     told(found, RUN, DELEGATES)
     selected = found["mixed-top-10"]["checked"]
     assert sum(selected["int8_operators"].values()) == 10
-    assert "asked for 10 layers, 10 operators became int8" in selected["notes"]
+    assert "10 layers selected, 10 operators became int8" in selected["notes"]
     assert 0 < selected["error_to_float"] < 0.2
     layers = [layer for layer in result["layers"] if layer["error"] is not None]
     assert len(layers) >= 10

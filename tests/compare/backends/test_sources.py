@@ -142,7 +142,7 @@ def test_a_text_model_of_hugging_face(tmp_path: Path) -> None:
     path = written(
         tmp_path / "t.csv", "text,label\n" + "".join(f"{'a b c '[: 2 + 2 * (i % 3)]},{i % 3}\n" for i in range(8))
     )
-    found = opened(tmp_path / "bert", path, "Hugging Face's")
+    found = opened(tmp_path / "bert", path, "a Hugging Face model")
     assert [spec.name for spec in found.inputs] == ["input_ids", "attention_mask", "token_type_ids"]
     assert all(spec.shape == ("batch", "sequence") for spec in found.inputs)
     assert (found.outputs, found.data.held_out.labels is not None) == (("logits",), True)
@@ -161,11 +161,11 @@ def test_an_image_and_a_speech_model_of_hugging_face(tmp_path: Path) -> None:
         f"t.Wav2Vec2ForCTC({speech}).save_pretrained('{tmp_path}/wav')\n"
         f"t.Wav2Vec2FeatureExtractor(sampling_rate=8000, do_normalize=True).save_pretrained('{tmp_path}/wav')",
     )
-    found = opened(tmp_path / "vit", pictures(tmp_path / "p", cat=2, dog=2), "Hugging Face's")
+    found = opened(tmp_path / "vit", pictures(tmp_path / "p", cat=2, dog=2), "a Hugging Face model")
     assert (found.inputs[0].shape, found.outputs) == (("batch", 3, 8, 8), ("logits",))
     for index in range(4):
         sound(tmp_path / "w" / f"{index}.wav", np.random.default_rng(index).integers(-9000, 9000, 800 + 40 * index))
-    found = opened(tmp_path / "wav", tmp_path / "w", "Hugging Face's")
+    found = opened(tmp_path / "wav", tmp_path / "w", "a Hugging Face model")
     assert found.inputs[0].shape == ("batch", "length")
     assert any("rate=8000,normalize" in remark for remark in found.remarks)
 

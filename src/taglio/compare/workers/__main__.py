@@ -1,7 +1,7 @@
 """Run one job of one back end: `python -P .../workers/__main__.py REQUEST.json`, in that back end's environment.
 
-Shares taglio's source by path, without putting the packages beside it on the path. What libraries print goes to
-standard error; standard output carries the events alone. A line on standard input ends a wait between rounds.
+Imports taglio's source by path, without the packages installed beside it. Output of libraries goes to standard error;
+standard output carries only events. A line on standard input ends a wait between rounds.
 """
 
 import importlib
@@ -14,7 +14,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-# The back ends, and the module of this folder that runs each.
+# The module in this folder that runs each back end.
 MODULES = {
     "onnxruntime": "onnxruntime",
     "openvino": "openvino",
@@ -29,7 +29,7 @@ MODULES = {
 
 
 def main() -> int:
-    """Answer the request named on the command line."""
+    """Run the request given on the command line."""
     events = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     turns: queue.Queue[str] = queue.Queue()
@@ -67,23 +67,23 @@ def main() -> int:
                     tell("layer", **loop.as_fields(layer))
     except contract.Refused as refusal:
         tell("failed", status=refusal.status, reason=str(refusal))
-    except Exception as error:  # whatever the back end raises is its rows' reason
+    except Exception as error:  # any error of the back end becomes the reason of its rows
         importlib.import_module("traceback").print_exc()
         tell("failed", **loop.describe(error))
     tell("done")
     sys.stdout.flush()
-    os._exit(0)  # some back ends crash while they shut down, when all is said
+    os._exit(0)  # some back ends crash at shutdown, after all events are sent
 
 
 def _follow(turns: "queue.Queue[str]") -> None:
-    """Pass on the lines of standard input; its end is the end of who asked, and of this process."""
+    """Forward the lines of standard input; when it closes, the parent has ended, and this process exits."""
     for line in sys.stdin:
         turns.put(line)
     os._exit(0)
 
 
 def _volunteer() -> None:
-    """Should memory run out, let the system end this process and not the one that waits for it."""
+    """If memory runs out, let the system kill this process rather than its parent."""
     score = Path("/proc/self/oom_score_adj")
     if score.exists():
         score.write_text("1000")

@@ -1,7 +1,7 @@
-"""Which of a back end's outputs is which of the original's, and in which layout. Pure.
+"""Match a back end's outputs and their layout with the original's. Pure functions.
 
-Converters reorder outputs and move channels to the end. Nothing in the files says how, so the float row's values
-do: each output of the original is matched with the output and the order of axes that comes nearest.
+Converters reorder outputs and move channels last, without recording it in the file. So the float row's values decide:
+each output of the original is matched with the nearest output and order of axes.
 """
 
 from collections.abc import Sequence
@@ -15,18 +15,18 @@ from taglio.compare.workers.contract import Array
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """For each output of the original: the back end's output, and the order of its axes (empty: as it is)."""
+    """For each output of the original: the back end's output, and the order of its axes (empty: unchanged)."""
 
     sources: tuple[tuple[int, tuple[int, ...]], ...]
 
     def __call__(self, outputs: Sequence[Array]) -> tuple[Array, ...]:
-        """The back end's outputs as the original's."""
+        """The back end's outputs in the original's order and layout."""
         return tuple(
             np.transpose(outputs[index], axes) if axes else np.asarray(outputs[index]) for index, axes in self.sources
         )
 
     def note(self) -> str:
-        """What was moved, or nothing."""
+        """What was moved; "" if nothing."""
         if any(axes for _, axes in self.sources):
             return "outputs transposed to the original's layout"
         if [index for index, _ in self.sources] != list(range(len(self.sources))):
@@ -35,7 +35,7 @@ class Binding:
 
 
 def bind(reference: Sequence[Array], outputs: Sequence[Array]) -> Binding:
-    """Match every output of `reference`. Raises ValueError, with the shapes, for one that nothing fits."""
+    """Match every output of `reference`. Raises ValueError, with the shapes, for an output without a match."""
     free = list(range(len(outputs)))
     sources: list[tuple[int, tuple[int, ...]]] = []
     for position, wanted in enumerate(reference):
@@ -56,10 +56,10 @@ def bind(reference: Sequence[Array], outputs: Sequence[Array]) -> Binding:
 
 
 def arrange(sample: Sequence[Array], shapes: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
-    """The order of axes that brings each input to the shape that a back end takes (empty: as it is).
+    """The order of axes that brings each input to the shape that a back end takes (empty: unchanged).
 
-    Channels first and channels last are told apart by shape alone; where both fit, the input stays as it is. Raises
-    ValueError for a shape that no such move gives.
+    Only the shape distinguishes channels first from channels last; if both fit, the input stays unchanged. Raises
+    ValueError for a shape that neither gives.
     """
     moves: list[tuple[int, ...]] = []
     for array, shape in zip(sample, shapes, strict=True):

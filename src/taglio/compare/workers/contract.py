@@ -1,4 +1,4 @@
-"""What a back end's worker module offers to the loop that drives it, and the arrays that it gets."""
+"""The interface between a back end's worker module and the loop that drives it, and the request's arrays."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ Run = Callable[[Sequence[Array]], Sequence[Array]]
 
 
 class Refused(Exception):
-    """A row, or the whole back end, cannot be had; the message says why."""
+    """A row, or the whole back end, is not possible; the message says why."""
 
     def __init__(self, reason: str, status: Status = "impossible") -> None:
         super().__init__(reason)
@@ -24,8 +24,8 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Data:
-    """The request's arrays. `calibration` and `held_out` are samples, each an array an input; `reference` is an array
-    of outputs a held-out sample; `labels` one a held-out sample, or None."""
+    """The request's arrays. `calibration` and `held_out` are samples, each with one array per input; `reference` has
+    the outputs per held-out sample; `labels` one label per held-out sample, or None."""
 
     calibration: tuple[tuple[Array, ...], ...]
     held_out: tuple[tuple[Array, ...], ...]
@@ -35,9 +35,9 @@ class Data:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Opened:
-    """A row that is ready to run: `run` takes an array an input and gives an array an output, in the back end's order.
+    """A row that is ready to run: `run` takes one array per input and returns one per output, in the back end's order.
 
-    `operators` and `int8_operators` count by type what runs.
+    `operators` and `int8_operators` count what runs, by type.
     """
 
     run: Run
@@ -51,10 +51,10 @@ class Backend(Protocol):
     """One back end, made from a request. Its constructor imports, converts and may raise Refused."""
 
     def open(self, wanted: Wanted) -> Opened:
-        """Make a row ready. Raises Refused with the reason, or whatever the back end raises."""
+        """Prepare a row. Raises Refused with the reason, or any error of the back end."""
 
     def layers(self) -> Iterator[Layer]:
-        """A row per layer. Raises Refused where the back end has no way to look inside."""
+        """One `Layer` per layer. Raises Refused if the back end cannot look inside."""
 
 
 def load_data(request: Request) -> Data:

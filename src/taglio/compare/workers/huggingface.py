@@ -1,6 +1,6 @@
-"""A model folder of Hugging Face's → ONNX by PyTorch's exporter, and its own outputs.
+"""Convert a Hugging Face model folder to ONNX by PyTorch's exporter, or compute its outputs.
 
-Downloads nothing, and runs no code that lies in the folder.
+Downloads nothing, and runs no code from the folder.
 """
 
 import inspect
@@ -17,22 +17,22 @@ from taglio.compare.workers.contract import Data, Refused
 from taglio.compare.workers.torch_model import outputs_on_held_out
 
 _TEXT = ("input_ids", "attention_mask", "token_type_ids")
-# Of the example, which the exporter takes apart: both stay open.
+# Batch and length of the example input; both stay dynamic in the export.
 _BATCH, _TOKENS, _FRAMES = 2, 9, 16000
 
 
 def versions() -> dict[str, str]:
-    """Of what matters to the conversion."""
+    """Versions of the packages that affect the conversion."""
     return {"transformers": str(transformers.__version__), "torch": str(torch.__version__)}
 
 
 def make(_: Request, __: Data) -> None:
-    """A converter runs nothing."""
+    """Always raises Refused: a converter runs no rows."""
     raise Refused("Hugging Face's models are converted and run as ONNX")
 
 
 class Flat(nn.Module):
-    """The model with its inputs in an order, and its outputs as a tuple of the tensors that it names."""
+    """The model with ordered inputs, and with its named output tensors as a tuple."""
 
     def __init__(self, model: Any, names: tuple[str, ...]) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class Flat(nn.Module):
         self.outputs: tuple[str, ...] = ()
 
     def forward(self, *values: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Tensors in the order of the model's output."""
+        """Output tensors in the order of the model's output."""
         found = self.model(**dict(zip(self.names, values, strict=True)), return_dict=True)
         tensors = {name: value for name, value in found.items() if isinstance(value, torch.Tensor)}
         self.outputs = tuple(tensors)
@@ -48,7 +48,7 @@ class Flat(nn.Module):
 
 
 def convert(request: Request) -> dict[str, str]:
-    """The folder's model as ONNX, its batch and lengths open; or its outputs on the held-out inputs."""
+    """Convert the folder's model to ONNX with dynamic batch and lengths, or write its outputs on held-out inputs."""
     folder = Path(request.model)
     model = _loaded(folder)
     if request.task == "reference":
@@ -86,7 +86,7 @@ def _loaded(folder: Path) -> Any:
 
 
 def _examples(model: Any, folder: Path) -> tuple[dict[str, torch.Tensor], dict[str, dict[int, str]]]:
-    """Example inputs of a model by name, and their open dimensions. Raises Refused for inputs of other kinds."""
+    """Example inputs of a model by name, and their dynamic dimensions. Raises Refused for other kinds of input."""
     config, main = model.config, model.main_input_name
     takes = inspect.signature(model.forward).parameters
     if main == "input_ids":
@@ -103,7 +103,7 @@ def _examples(model: Any, folder: Path) -> tuple[dict[str, torch.Tensor], dict[s
         return {main: torch.rand(shape)}, {main: {0: "batch"}}
     if main == "input_values" and not hasattr(config, "num_mel_bins"):
         return {main: torch.rand(_BATCH, _FRAMES)}, {main: {0: "batch", 1: "length"}}
-    raise Refused(f"{type(model).__name__} takes {main}, and texts, images and waveforms are converted: give the .onnx")
+    raise Refused(f"{type(model).__name__} takes {main}, not texts, images or waveforms: give the .onnx")
 
 
 def _size(folder: Path) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Keras with TensorFlow: ways to call a model, operations and seconds of every layer; and Keras or TFLite → ONNX."""
+"""Keras with TensorFlow: ways to call a model, operations and seconds per layer; converts Keras or TFLite to ONNX."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -25,19 +25,19 @@ _NEEDS = "Keras rows start from a Keras model, and this is {}: give the .keras o
 
 
 def versions() -> dict[str, str]:
-    """Of what matters to the figures."""
+    """Versions of the packages that affect the figures."""
     return {"keras": str(keras.__version__), "tensorflow": str(tf.__version__)}
 
 
 def make(request: Request, data: Data) -> "Keras":
-    """The back end. Raises Refused for a model that is no Keras model."""
+    """The back end. Raises Refused if the model is not a Keras model."""
     if request.kind != "keras":
         raise Refused(_NEEDS.format(KINDS[request.kind]))
     return Keras(request, data)
 
 
 def convert(request: Request) -> dict[str, str]:
-    """A Keras, SavedModel or TFLite model as ONNX, or its outputs on the held-out inputs."""
+    """Convert a Keras, SavedModel or TFLite model to ONNX, or write its outputs on the held-out inputs."""
     folder = Path(request.folder)
     if request.task == "reference":
         return _reference(request, folder)
@@ -62,12 +62,12 @@ def convert(request: Request) -> dict[str, str]:
 
 
 def _signature(path: str) -> tuple[Any, dict[str, Any]]:
-    """What a SavedModel serves by default, and its inputs by name. Raises Refused where it serves nothing."""
+    """A SavedModel's default serving function, and its inputs by name. Raises Refused if it has none."""
     loaded = tf.saved_model.load(path)
     if "serving_default" not in loaded.signatures:
-        raise Refused(f"it has the signatures {list(loaded.signatures)}, and taglio takes serving_default: save it so")
+        raise Refused(f"it has the signatures {list(loaded.signatures)}, but not serving_default: save it with that")
     call = loaded.signatures["serving_default"]
-    call.owner = loaded  # whose variables live as long as it does
+    call.owner = loaded  # keeps its variables alive
     return call, dict(call.structured_input_signature[1])
 
 
@@ -118,7 +118,7 @@ class Keras:
         self._model = load_keras(request.model)
 
     def open(self, wanted: Wanted) -> Opened:
-        """A way to call the model."""
+        """The model, called in the row's way."""
         model, size = self._model, Path(self._request.model).stat().st_size
         calls: dict[str, Callable[[Any], Any]] = {
             "tf.function": tf.function(lambda x: model(x, training=False)),
@@ -137,8 +137,8 @@ class Keras:
         return Opened(run, size, kinds)
 
     def layers(self) -> Iterator[Layer]:
-        """Operations by TensorFlow's profiler, seconds by wrapping calls in one inference; beside them in the note the
-        layer alone as a sub-model and the block of the ONNX form that computes it."""
+        """Operations by TensorFlow's profiler, seconds by wrapping calls in one inference. The note has the seconds of
+        the layer alone as a sub-model, and the block of the ONNX form that computes it."""
         blocks = known_blocks(self._request)
         wrapped = self._wrapped()
         for layer in self._model.layers:
@@ -153,7 +153,7 @@ class Keras:
             )  # fmt: skip
 
     def _wrapped(self) -> dict[str, float]:
-        """Median seconds of each layer's call inside one inference, as the research notes take them."""
+        """Median seconds of each layer's call inside one inference, measured as in the research notes."""
         taken: dict[str, list[float]] = {}
         originals = {}
         for layer in self._model.layers:
@@ -175,7 +175,7 @@ class Keras:
         return {name: median(values[1:]) for name, values in taken.items() if len(values) > 1}
 
     def _alone(self, layer: Any) -> float:
-        """Median seconds of a layer as a model of its own, on normal inputs of its shapes."""
+        """Median seconds of a layer as a separate model, on normally distributed inputs of its shapes."""
         rng = np.random.default_rng(self._request.seed)
         inputs = [
             tf.constant(rng.standard_normal([int(size or 1) for size in each.shape]).astype(np.float32))
@@ -190,9 +190,9 @@ class Keras:
         return median(taken[1:])
 
     def _flops(self, layer: Any) -> int:
-        """Operations that TensorFlow's profiler counts in a layer: all of them summed, the batch fixed.
+        """Operations of a layer summed by TensorFlow's profiler, with a fixed batch.
 
-        The layer is traced alone: in the whole model's graph Keras numbers scopes anew, so names tell no layers.
+        The layer is traced alone: in the whole model's graph Keras renumbers scopes, so names do not identify layers.
         """
         inputs = _list(layer.input)
         signature = [tf.TensorSpec([int(size or 1) for size in each.shape], each.dtype) for each in inputs]
@@ -204,7 +204,7 @@ class Keras:
 
 
 def _function(model: Any) -> Any:
-    """The model as a TensorFlow function of its inputs, one an argument, named after them in the graph."""
+    """The model as a TensorFlow function with one argument per input, named after the inputs in the graph."""
     if len(model.inputs) == 1:
         return tf.function(lambda input: model(input, training=False))
     return tf.function(lambda *inputs: model(list(inputs), training=False))
@@ -212,12 +212,12 @@ def _function(model: Any) -> Any:
 
 @contextmanager
 def _scoped(model: Any) -> Iterator[None]:
-    """Every operator is named after its layer while this lasts: in a graph of its own Keras numbers layers anew."""
+    """Name every operator after its layer within this context: in a new graph Keras renumbers layers."""
     originals = {layer: layer.call for layer in model.layers}
     for layer, call in originals.items():
 
         def named(*args: Any, _name: str = layer.name, _call: Any = call, **kwargs: Any) -> Any:
-            with tf.name_scope(f"{_name}/"):  # the stroke at the end keeps TensorFlow from numbering the scope
+            with tf.name_scope(f"{_name}/"):  # the trailing slash keeps TensorFlow from numbering the scope
                 return _call(*args, **kwargs)
 
         layer.call = named
@@ -229,8 +229,8 @@ def _scoped(model: Any) -> Iterator[None]:
 
 
 def _block_of(layer: Any, blocks: Sequence[Known]) -> Known | None:
-    """The block that holds most operations of those with an operator or tensor of the layer; for a layer without one,
-    of the BatchNormalization behind it, whose name the converter gives to the convolution that it is folded into."""
+    """The block with the most operations among those with an operator or tensor of the layer; if there is none, of the
+    BatchNormalization after it, whose name the converter gives to the convolution that it is folded into."""
     behind = [getattr(node, "operation", None) or node.layer for node in layer._outbound_nodes]  # noqa: SLF001
     norms = [each for each in behind if type(each).__name__ == "BatchNormalization"]
     for name in (layer.name, *(each.name for each in norms)):
@@ -241,26 +241,26 @@ def _block_of(layer: Any, blocks: Sequence[Known]) -> Known | None:
 
 
 def _beside(layer: Any, own: int, block: Known | None) -> str:
-    """What the ONNX form counts for the same layer, and why that differs."""
+    """The ONNX form's count for the same layer, and why it differs."""
     kind = type(layer).__name__
     if block is None:
-        gone = "no ONNX block has its name"
+        gone = "no ONNX block has this layer's name"
         if kind == "BatchNormalization":
             return f"{gone}: it is folded into the convolution before it"
-        return f"{gone}: the operator behind it pads" if kind.startswith("ZeroPadding") else gone
+        return f"{gone}: the operator after it pads" if kind.startswith("ZeroPadding") else gone
     said = f"ONNX block {block.name} ({block.kind}): {block.flops} operations"
     convolution = kind.endswith("Conv2D")
-    if block.flops == own and not (convolution and "Relu" in block.kind):  # a ReLU may make up for a bias
+    if block.flops == own and not (convolution and "Relu" in block.kind):  # a ReLU's count may cancel out a bias's
         return said
     reasons = []
     if kind in ("ReLU", "Activation") and "Relu" in block.kind:
-        reasons.append("TensorFlow counts no operations for ReLU, taglio one an element")
+        reasons.append("TensorFlow counts no operations for ReLU, taglio one per element")
     if kind == "BatchNormalization":
         reasons.append(
             "folded into this convolution" if "Conv" in block.kind else "TensorFlow counts its preparation too"
         )
     if kind == "Dense" and "Softmax" not in block.kind and layer.activation.__name__ == "softmax":
-        reasons.append("its softmax is a block of its own")
+        reasons.append("its softmax is a separate block")
     if convolution:
         elements = prod(int(each or 1) for each in _list(layer.output)[0].shape)
         more = block.flops - own

@@ -1,4 +1,4 @@
-"""A Keras file → its model, by Keras 3 or, for files of Keras 2 that Keras 3 refuses, by tf_keras. Runs no model."""
+"""Load a Keras file with Keras 3 or, for Keras 2 files that Keras 3 refuses, with tf_keras. Runs no model."""
 
 import importlib
 from typing import Any
@@ -9,7 +9,7 @@ from taglio.compare.workers.contract import Refused
 
 
 def load_keras(path: str) -> Any:
-    """The model of a .keras or .h5 file. Raises Refused, in Keras' words, where neither reads it."""
+    """The model of a .keras or .h5 file. Raises Refused, with Keras' message, if neither can read it."""
     try:
         return keras.saving.load_model(path, compile=False)
     except (TypeError, ValueError, KeyError, AttributeError, OSError) as error:
@@ -18,4 +18,4 @@ def load_keras(path: str) -> Any:
         return importlib.import_module("tf_keras").models.load_model(path, compile=False)
     except (TypeError, ValueError, KeyError, AttributeError, OSError, ImportError):
         words = " ".join(str(first).split())[:300]
-        raise Refused(f"neither Keras {keras.__version__} nor tf_keras reads it: {words}", "failed") from first
+        raise Refused(f"neither Keras {keras.__version__} nor tf_keras can read it: {words}", "failed") from first

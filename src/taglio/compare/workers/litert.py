@@ -1,4 +1,4 @@
-"""LiteRT's interpreter: with XNNPACK, with its built-in kernels, with its reference kernels; and its CompiledModel."""
+"""LiteRT: its interpreter with XNNPACK, built-in kernels or reference kernels; and its CompiledModel."""
 
 import re
 from collections import Counter
@@ -33,7 +33,7 @@ MOST_ALONE = 24
 
 
 def versions() -> dict[str, str]:
-    """Of what matters to the figures."""
+    """Versions of the packages that affect the figures."""
     return {name: version(name) for name in ("ai-edge-litert", "tensorflow", "ai-edge-quantizer")}
 
 
@@ -43,7 +43,7 @@ def make(request: Request, data: Data) -> "LiteRt":
 
 
 class LiteRt:
-    """Interpreters of one model's forms."""
+    """Interpreters for the forms of one model."""
 
     def __init__(self, request: Request, data: Data) -> None:
         self._request, self._data = request, data
@@ -51,7 +51,7 @@ class LiteRt:
         self._fast: list[str] | None = None
 
     def open(self, wanted: Wanted) -> Opened:
-        """Make the row's file and an interpreter for it."""
+        """The row's file, opened in an interpreter."""
         kind, _, rest = wanted.engine.partition(" ")
         if kind == "delegate":
             self._try_delegate(rest)
@@ -70,12 +70,12 @@ class LiteRt:
             run = self._runner(interpreter)
         if wanted.blocks not in ("", "all"):
             asked = len(self._chosen(wanted.blocks))
-            notes.append(f"asked for {asked} layers, {sum(int8.values())} operators became int8")
+            notes.append(f"{asked} layers selected, {sum(int8.values())} operators became int8")
         return Opened(run, path.stat().st_size, dict(counts), dict(int8), tuple(notes))
 
     def layers(self) -> Iterator[Layer]:
-        """Every operator of the float file cut out as a model of its own, beside the int8 operator of the same output;
-        the error of each of the largest alone in int8 by ai-edge-quantizer."""
+        """Every operator of the float file, timed as a separate model, beside the int8 operator with the same output;
+        for the largest also the error with only that operator in int8 by ai-edge-quantizer."""
         plain = graph(self._forms.float_path)
         static = TfliteGraph(self._forms.selected("static", None))
         by_name = {each.name.removesuffix("_quantized"): each for each in static.operators() if _in_int8(each)}
@@ -140,8 +140,8 @@ class LiteRt:
         return interpreter
 
     def _runner(self, interpreter: Any) -> Run:
-        """Feed a sample, quantising what the file takes as int8 and reading back what it gives as int8: that is timed
-        too, because the caller pays for it."""
+        """A function that feeds a sample, quantising int8 inputs and dequantising int8 outputs: both are timed, because
+        the caller pays for them."""
         inputs, outputs = interpreter.get_input_details(), interpreter.get_output_details()
         moves = arrange(self._data.held_out[0], [tuple(detail["shape"]) for detail in inputs])
 
@@ -155,7 +155,7 @@ class LiteRt:
         return run
 
     def _compiled(self, path: Path, hardware: str) -> Run:
-        """LiteRT's newer interface, which has accelerators in Python."""
+        """LiteRT's newer interface, which supports accelerators in Python."""
         try:
             model = CompiledModel.from_file(str(path), hardware_accel=_ACCELERATORS[hardware])
         except RuntimeError as error:
@@ -181,7 +181,7 @@ class LiteRt:
         return run
 
     def _try_delegate(self, library: str) -> None:
-        """Raises Refused where the delegate's library cannot be loaded, which is how Python would get one."""
+        """Raise Refused if the delegate's library cannot be loaded, the only way to a delegate in Python."""
         try:
             load_delegate(library)
         except (OSError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""Drive one back end through its rows: open, check, time interleaved, tell. Knows no back end."""
+"""Run one back end's rows: open, check, time interleaved, report. Independent of back ends."""
 
 import gc
 import random
@@ -22,19 +22,19 @@ Tell = Callable[..., None]
 Wait = Callable[[bool], None]
 WARMUP = 1
 COUNTED = 2
-# A run that takes longer is alone in its turn: what others pushed out of the caches is nothing beside it.
+# A run longer than this is the only one in its turn: cache misses caused by other rows are negligible.
 LONG_S = 1.0
 MOST_ROUNDS = 60
-# Rows that are open at once, and so the most that are lost when a comparison is stopped.
+# Most rows open at once, which are lost if a comparison is stopped.
 MOST_OPEN = 16
-# What a converted float model may differ from the original by; beyond it every row of the back end says so.
+# Largest difference between a converted float model and the original; above it every row of the back end has a note.
 CONVERSION_TOLERANCE = 1e-3
 _MEMORY_WORDS = ("bad_alloc", "out of memory", "can't allocate memory", "cannot allocate memory", "failed to allocate")
 
 
 @dataclass(slots=True)
 class _State:
-    """What earlier rows leave for later ones."""
+    """State passed from earlier rows to later ones."""
 
     binding: Binding | None = None
     float_outputs: list[tuple[Array, ...]] = field(default_factory=list)
@@ -42,11 +42,11 @@ class _State:
 
 
 def rows(request: Request, data: Data, backend: Backend, tell: Tell, wait: Wait = lambda _: None) -> None:
-    """Open and check every row, then time them in rounds, the float row among them.
+    """Open and check every row, then time them in rounds together with the float row.
 
-    Rows stay open until they are timed; where they fill `request.memory_bytes`, or are MOST_OPEN, those that are open
-    are timed first, and the float row goes on to the next group. `wait` is called before each round that counts, with
-    whether it is the first of its group.
+    Rows stay open until they are timed; when they fill `request.memory_bytes` or number MOST_OPEN, the open rows are
+    timed, and only the float row stays for the next group. `wait` is called before each round that counts, with whether
+    it is the first of its group.
     """
     state, marker = _State(), Marker(Path(request.folder) / "marker")
     order = {wanted.id: index for index, wanted in enumerate(request.rows)}
@@ -61,7 +61,7 @@ def rows(request: Request, data: Data, backend: Backend, tell: Tell, wait: Wait 
         except Refused as refusal:
             tell("refused", row=wanted.id, status=refusal.status, reason=str(refusal))
             continue
-        except Exception as error:  # a back end may raise anything; it costs this row only
+        except Exception as error:  # a back end may raise any error, which fails only this row
             traceback.print_exc()
             tell("refused", row=wanted.id, **describe(error))
             continue
@@ -87,7 +87,7 @@ def describe(error: BaseException) -> dict[str, str]:
 
 
 def resident_bytes() -> int:
-    """Memory of this process; 0 where the system does not say."""
+    """Memory of this process; 0 if the system does not report it."""
     path = Path("/proc/self/statm")
     return int(path.read_text().split()[1]) * 4096 if path.exists() else 0
 
@@ -125,7 +125,7 @@ def _check(wanted: Wanted, opened: Opened, data: Data, state: _State) -> Checked
 
 
 def distance(reference: Sequence[Sequence[Array]], outputs: Sequence[Sequence[Array]]) -> float:
-    """Relative L2 pooled over samples, the largest over outputs; infinite where an output is not finite."""
+    """Relative L2 pooled over samples, the largest over outputs; infinite if an output is not finite."""
     meter = Tally([str(index) for index in range(len(reference[0]))])
     for expected, found in zip(reference, outputs, strict=True):
         meter.add(expected, found)
@@ -153,8 +153,8 @@ def _time(
     tell: Tell,
     wait: Wait,
 ) -> None:
-    """Wall seconds of rounds in which every row of `group` has a turn, in a fresh order. `again`: the baseline had its
-    own turn with a group before."""
+    """Wall seconds in rounds in which every row of `group` runs, in a new random order. `again`: the baseline was
+    already timed with an earlier group."""
     sample, shuffle = data.held_out[0], random.Random(request.seed)
     names, seconds = list(group), {name: list[float]() for name in group}
     rounds, total = WARMUP + request.minimum_rounds, 0.0
@@ -188,7 +188,7 @@ def _time(
     middle = median(seconds[baseline[0]]) if baseline and baseline[0] in seconds else None
     for name, taken_s in seconds.items():
         if baseline and name == baseline[0] and again:
-            continue  # its row is of the first group; in the others it is what their rows are compared with
+            continue  # reported with the first group; in later groups only compared with
         centre = median(taken_s)
         spread = median(abs(each - centre) for each in taken_s)
         latency = Latency(centre, spread, float(np.percentile(taken_s, 95)), len(taken_s), middle)
@@ -200,8 +200,8 @@ def _turn(opened: Opened, sample: Sequence[Array]) -> list[float]:
 
 
 def timed(run: Callable[[], object]) -> list[float]:
-    """Seconds of the runs that count: of three in a row the last two, since the first finds its weights and code pushed
-    out by the other rows, which is not what a model that is served pays; of a long run that one."""
+    """Seconds of the runs that count: the last two of three, since in the first, other rows have evicted weights and
+    code from the caches, unlike for a served model; a long run counts alone."""
     taken = []
     for _ in range(1 + COUNTED):
         start = time.perf_counter()

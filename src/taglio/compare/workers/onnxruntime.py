@@ -1,4 +1,4 @@
-"""ONNX Runtime's CPU provider: open the file that core wrote, and say which kernels ran."""
+"""ONNX Runtime's CPU provider: open the row's ONNX file, and report which kernels ran."""
 
 import json
 import tempfile
@@ -25,7 +25,7 @@ _INT8 = ("uint8", "int8")
 
 
 def versions() -> dict[str, str]:
-    """Of what matters to the figures."""
+    """Versions of the packages that affect the figures."""
     return {"onnxruntime": str(ort.__version__)}
 
 
@@ -41,7 +41,7 @@ class OnnxRuntime:
         self._request, self._data, self._providers = request, data, list(providers)
 
     def open(self, wanted: Wanted) -> Opened:
-        """A session on `wanted.file` at the optimisation level that `wanted.engine` names."""
+        """A session on `wanted.file` at the optimisation level in `wanted.engine`."""
         path = Path(wanted.file)
         level = wanted.engine.rpartition(" ")[2]
         session = self.session(path, level)
@@ -55,11 +55,11 @@ class OnnxRuntime:
         return Opened(run, path.stat().st_size, counts, int8)
 
     def layers(self) -> Iterator[Layer]:
-        """Core does them: see `compare.layers`."""
+        """None here: `compare.layers` measures them."""
         yield from ()
 
     def session(self, path: Path, level: str, profile: Path | None = None) -> ort.InferenceSession:
-        """Open `path` as every timed session is opened."""
+        """Open `path` with the options of every timed session."""
         options = ort.SessionOptions()
         options.graph_optimization_level = _LEVELS.get(level, _LEVELS["all"])
         options.intra_op_num_threads = self._request.threads
@@ -72,7 +72,7 @@ class OnnxRuntime:
         return ort.InferenceSession(str(path), options, providers=self._providers, enable_fallback=0)
 
     def _kernels(self, path: Path, level: str) -> tuple[dict[str, int], dict[str, int]]:
-        """Kernels of one profiled inference by type, and those of them that computed on int8."""
+        """Counts by type of the kernels in one profiled inference, and of those that computed on int8."""
         with tempfile.TemporaryDirectory(dir=self._request.folder) as folder:
             session = self.session(path, level, Path(folder) / "profile")
             feed = dict(zip((value.name for value in session.get_inputs()), self._data.held_out[0], strict=True))

@@ -1,4 +1,4 @@
-"""OpenVINO on the ONNX files that core wrote: what its compiled graph runs, and how long each part takes."""
+"""OpenVINO on the rows' ONNX files: what its compiled graph runs, and how long each part takes."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -27,7 +27,7 @@ _CONVERSIONS = "(between layers)"
 
 
 def versions() -> dict[str, str]:
-    """Of what matters to the figures."""
+    """Versions of the packages that affect the figures."""
     return {"openvino": str(ov.__version__).partition("-")[0]}
 
 
@@ -44,7 +44,7 @@ class OpenVino:
         self._core = ov.Core()
 
     def open(self, wanted: Wanted) -> Opened:
-        """Compile `wanted.file`; the rest of an int8 model computes in float32 unless the engine says bf16."""
+        """Compile `wanted.file`; the float parts of an int8 model compute in float32 unless the engine says bf16."""
         hint = _HINTS.get(wanted.method, "bf16" if wanted.engine.endswith("bf16") else "f32")
         try:
             compiled = self._compile(Path(wanted.file), hint)
@@ -64,11 +64,11 @@ class OpenVino:
         notes = []
         if hint != "f32" and not any(part.precision == hint for part in parts):
             ran = ", ".join(f"{count} in {each}" for each, count in Counter(part.precision for part in parts).items())
-            notes.append(f"asked for {hint}, and no part of the compiled graph is in it: {ran}")
+            notes.append(f"{hint} was requested, but no part of the compiled graph uses it: {ran}")
         return Opened(run, Path(wanted.file).stat().st_size, dict(counts), dict(int8), tuple(notes))
 
     def layers(self) -> Iterator[Layer]:
-        """The blocks of the ONNX form: the compiled parts that carry their operators' names, float and int8."""
+        """The blocks of the ONNX form, float and int8: the compiled parts that carry their operators' names."""
         float_file = next((row.file for row in self._request.rows if row.baseline), self._request.onnx)
         int8_file = next((row.file for row in self._request.rows if row.id == f"openvino/{_LAYER_FORM}"), "")
         if not int8_file:
@@ -90,7 +90,7 @@ class OpenVino:
             )  # fmt: skip
         between = (in_float.get(_CONVERSIONS), in_int8.get(_CONVERSIONS))
         yield Layer(
-            "openvino", _CONVERSIONS, "Reorder, Quantize", None, None, None, *between, None, "parts of no block's name"
+            "openvino", _CONVERSIONS, "Reorder, Quantize", None, None, None, *between, None, "parts without block names"
         )
 
     def _compile(self, path: Path, hint: str, *, counters: bool = False) -> Any:
@@ -113,7 +113,7 @@ class OpenVino:
         return outputs
 
     def _seconds(self, path: Path, blocks: Sequence[Known]) -> dict[str, float]:
-        """Median seconds of each block's compiled parts; what carries no operator's name counts as conversion."""
+        """Median seconds of each block's compiled parts; parts without an operator's name count as conversion."""
         compiled = self._compile(path, "f32", counters=True)
         owner = {operator: block.name for block in blocks for operator in block.operators}
         owner |= {tensor: block.name for block in blocks for tensor in block.outputs}

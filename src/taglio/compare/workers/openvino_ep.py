@@ -1,4 +1,4 @@
-"""ONNX Runtime with OpenVINO as its provider: how many partitions the provider took, and what was left to the CPU."""
+"""ONNX Runtime with the OpenVINO provider: how many partitions the provider took, and what was left to the CPU."""
 
 from collections.abc import Iterator
 
@@ -12,24 +12,24 @@ from taglio.compare.workers.onnxruntime import OnnxRuntime
 from taglio.compare.workers.openvino_words import complaint
 
 PROVIDER = "OpenVINOExecutionProvider"
-# bfloat16 keeps 8 bits: what differs by less than this was not computed in it.
+# bfloat16 keeps 8 bits: a smaller difference shows that it was not used.
 _LESS_THAN_BF16 = 1e-5
 
 
 def versions() -> dict[str, str]:
-    """Of what matters to the figures."""
+    """Versions of the packages that affect the figures."""
     return {"onnxruntime-openvino": str(ort.__version__)}
 
 
 def make(request: Request, data: Data) -> "OpenVinoProvider":
-    """The back end. Raises Refused where this build of ONNX Runtime has no such provider."""
+    """The back end. Raises Refused if this build of ONNX Runtime lacks the provider."""
     if PROVIDER not in ort.get_available_providers():
         raise Refused(f"this ONNX Runtime has no {PROVIDER}, only {', '.join(ort.get_available_providers())}")
     return OpenVinoProvider(request, data)
 
 
 class OpenVinoProvider:
-    """Sessions of the provider, and of the CPU provider of the same build beside it."""
+    """Sessions of the provider, and of the CPU provider of the same build."""
 
     def __init__(self, request: Request, data: Data) -> None:
         cpu = "CPUExecutionProvider"
@@ -47,18 +47,18 @@ class OpenVinoProvider:
         provider = self._by_precision["ACCURACY" if wanted.method == "bfloat16" else "FP32"]
         try:
             opened = provider.open(wanted)
-        except Exception as error:  # ONNX Runtime's own, whose words are OpenVINO's
+        except Exception as error:  # an error of ONNX Runtime with OpenVINO's message
             if said := complaint(error):
                 raise Refused(said, "failed") from error
             raise
         if wanted.method == "bfloat16":
             plain = self._by_precision["FP32"].open(wanted)
             if distance([plain.run(self._sample)], [opened.run(self._sample)]) < _LESS_THAN_BF16:
-                raise Refused("on a CPU the provider takes FP32 and ACCURACY alone, and ACCURACY gave float32's values")
+                raise Refused("on a CPU the provider takes only FP32 and ACCURACY, and ACCURACY gave float32's values")
         partitions = {name: count for name, count in opened.operators.items() if "OpenVINO" in name}
         left = {name: count for name, count in opened.operators.items() if name not in partitions}
         count = sum(partitions.values())
-        note = f"{count} partition{'s' if count != 1 else ''} by the provider, which does not tell what runs inside"
+        note = f"{count} partition{'s' if count != 1 else ''} by the provider, which does not report what runs inside"
         note += f"; left to the CPU provider: {', '.join(f'{v} {k}' for k, v in left.items())}" if left else ""
         int8 = {name: count for name, count in opened.int8_operators.items() if name in left}
         return Opened(opened.run, opened.size_bytes, left, int8, (note,))

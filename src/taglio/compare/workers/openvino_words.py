@@ -1,21 +1,21 @@
-"""What OpenVINO says of a model that it cannot read, without its source files and checks. Pure."""
+"""Shorten OpenVINO's messages about a model that it cannot read: without source files and checks. Pure functions."""
 
 import re
 
 _NODE = re.compile(r"While validating ONNX node '<Node\((?P<kind>[^)]*)\): (?P<name>[^>]*)>': ?")
-# Where one message ends and the next begins.
+# The end of one message.
 _END = re.compile(r"\n\s*\n|While validating ONNX node|\n-- |\nCheck '")
 _NOISE = re.compile(r"Check '.*?' failed at \S+?:\d+:?|FrontEnd API failed with \w+:?|Node \([^)]*\): ", re.DOTALL)
 _UNKNOWN = re.compile(r"No conversion rule found for operations: (?P<kinds>[^\n]+)")
-# A node whose input comes from a node that was refused.
+# Messages about a node whose input comes from a refused node.
 _FOLLOWS = ("must be static", "has to be known (static)", "Got A: dynamic")
 
-_AXIS = "it takes one weight scale per input channel where ONNX means one per output channel: write pt, or use qdq"
+_AXIS = "it reads weight scales as per input channel, but in ONNX they are per output channel: use pt or qdq"
 
 
 def complaint(error: Exception) -> str:
-    """What it does not know, or which node it refuses and why, leaving out nodes that only follow it; empty where
-    `error` tells neither."""
+    """The unknown operation, or the refused node and why, without nodes that fail only because of it; "" if `error` has
+    neither."""
     text = str(error)
     if unknown := _UNKNOWN.search(text):
         return f"OpenVINO has no conversion for {unknown['kinds'].strip()}"

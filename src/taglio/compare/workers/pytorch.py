@@ -1,4 +1,4 @@
-"""PyTorch: eager and compiled float, and every quantisation that it has, run as it stands on this machine."""
+"""PyTorch: eager and compiled float, and all its quantisation methods, as they run on this machine."""
 
 import inspect
 import io
@@ -26,7 +26,7 @@ MOST_ALONE = 24
 
 
 def versions() -> dict[str, str]:
-    """Of what matters to the figures."""
+    """Versions of the packages that affect the figures."""
     return {"torch": str(torch.__version__)}
 
 
@@ -36,11 +36,11 @@ def make(request: Request, data: Data) -> "PyTorch":
 
 
 def convert(request: Request) -> dict[str, str]:
-    """A PyTorch model as ONNX, or its outputs on the held-out inputs."""
+    """Convert a PyTorch model to ONNX, or write its outputs on the held-out inputs."""
     if request.task == "reference":
         return torch_model.outputs_on_held_out(torch_model.original(request.model), request)
     path = Path(request.folder) / "model.onnx"
-    if request.model.endswith(".pt2"):  # which says its own inputs
+    if request.model.endswith(".pt2"):  # an exported program declares its inputs
         program = torch.export.load(request.model)
         torch.onnx.export(program, f=str(path), dynamo=True, external_data=False)
         return {"path": str(path), "tool": f"torch.onnx {torch.__version__}"}
@@ -56,8 +56,8 @@ def convert(request: Request) -> dict[str, str]:
     }
     takes = [*inspect.signature(model.forward).parameters]
     if not takes or len(takes) < len(given):
-        raise Refused(f"its forward takes {', '.join(takes) or 'no inputs'}, and the data has {', '.join(given)}")
-    if set(given) <= set(takes):  # in the order of the module, not of the file
+        raise Refused(f"its forward takes {', '.join(takes) or 'no inputs'}, but the data has {', '.join(given)}")
+    if set(given) <= set(takes):  # in the module's order, not the file's
         given = {name: given[name] for name in takes if name in given}
     names = [name or takes[index] for index, name in enumerate(given)]
     torch.onnx.export(model, tuple(given.values()), str(path), input_names=names, dynamo=True, external_data=False)
@@ -65,7 +65,7 @@ def convert(request: Request) -> dict[str, str]:
 
 
 class PyTorch:
-    """Modules of one model."""
+    """The modules of one model's rows."""
 
     def __init__(self, request: Request, data: Data) -> None:
         self._request = request
@@ -79,7 +79,7 @@ class PyTorch:
         self._wide = not cpuinfo.exists() or "vnni" in cpuinfo.read_text() or "asimd" in cpuinfo.read_text()
 
     def open(self, wanted: Wanted) -> Opened:
-        """Make the row's module."""
+        """The row's module, ready to run."""
         device, compiled = "cpu", "inductor" in wanted.engine
         if wanted.engine.startswith("cuda"):
             device = "cuda"
@@ -102,18 +102,18 @@ class PyTorch:
         with torch.no_grad(), watch:
             module(*tensors(self._sample))
         if not watch.int8:
-            raise Refused("no operator became int8: this way takes none of the model's")
+            raise Refused("no operator became int8: this method supports none of the model's")
         return Opened(_runner(module, engine), size, dict(watch.operators), dict(watch.int8))
 
     def support(self) -> Iterator[Support]:
-        """Which way takes which operator, by trying."""
+        """Which method quantises which operator, found by trying."""
         yield from torch_support.tried(self._wide)
 
     def layers(self) -> Iterator[Layer]:
-        """Every torch.nn layer of the module, timed by hooks inside one inference, float beside FX static (x86), and
-        the output error of each of the largest alone in int8."""
+        """Every torch.nn layer of the module, timed by hooks inside one inference, float beside FX static (x86); for
+        the largest also the output error with only that layer in int8."""
         if not isinstance(self._model, torch.fx.GraphModule):
-            raise Refused("the module is not a graph: layers are told for models that come through ONNX")
+            raise Refused("the module is not a graph: layers are available only for models converted from ONNX")
         wanted = Wanted("", "pytorch", "static", "fx", "u8s8", False, True, "x86")
         quantized = quantize(self._model, wanted, self._calibration, "x86", wide=self._wide)
         leaves = {name: module for name, module in self._model.named_modules() if not list(module.children())}
@@ -170,7 +170,7 @@ class PyTorch:
         operators = [node for node in nodes if "quantize" not in str(node.target)]
         fed = [node for node in operators if any("dequantize" in str(each) for each in node.all_input_nodes)]
         if not fed:
-            raise Refused("no operator became int8: X86InductorQuantizer takes none of the model's in this way")
+            raise Refused("no operator became int8: X86InductorQuantizer supports none of the model's with this method")
         counts = {"aten": len(operators)}
         if not compiled:
             note = "run as exported: quantise, dequantise and float operators, as a reference"
@@ -185,7 +185,7 @@ class PyTorch:
         return Opened(run, size, counts, lowered, (note,))
 
     def _times(self, model: nn.Module, names: Collection[str]) -> tuple[dict[str, float], dict[str, tuple[int, ...]]]:
-        """Median seconds and output shape of the modules of these names, by hooks around their calls, as they ran."""
+        """Median seconds and output shape of the named modules, by hooks around their calls in one inference."""
         started: dict[str, float] = {}
         taken: dict[str, list[float]] = {}
         shapes: dict[str, tuple[int, ...]] = {}
@@ -232,7 +232,7 @@ def _size(module: nn.Module) -> int:
 
 
 def _flops(module: nn.Module, shape: tuple[int, ...]) -> int:
-    """As `taglio.model.flops` counts."""
+    """Operations, counted as in `taglio.model.flops`."""
     size = int(np.prod(shape))
     if isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d):
         return int(size * (2 * int(np.prod(module.weight.shape[1:])) + int(module.bias is not None)))

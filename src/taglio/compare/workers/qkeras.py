@@ -1,7 +1,7 @@
-"""QKeras: a Keras model with QKeras' layers in the place of its own, after training and by training, and its TFLite.
+"""QKeras: a Keras model with its layers replaced by QKeras', after training and by training, and its TFLite form.
 
-Its own `model_quantize` fails to read back what it writes, so layers are replaced here one by one. Runs on the older
-tf_keras, which is what QKeras knows.
+QKeras' own `model_quantize` cannot read back what it writes, so layers are replaced here one by one. Uses the older
+tf_keras, which QKeras requires.
 """
 
 from collections import Counter
@@ -27,12 +27,12 @@ EPOCHS, MOST_SAMPLES = 8, 64
 
 
 def versions() -> dict[str, str]:
-    """Of what matters to the figures."""
+    """Versions of the packages that affect the figures."""
     return {name: version(name) for name in ("qkeras", "tf-keras", "tensorflow")}
 
 
 def make(request: Request, data: Data) -> "QKeras":
-    """The back end. Raises Refused for a model that is no Keras model."""
+    """The back end. Raises Refused if the model is not a Keras model."""
     if request.kind != "keras":
         raise Refused(_NEEDS.format(KINDS[request.kind]))
     return QKeras(request, data)
@@ -52,7 +52,7 @@ class QKeras:
             raise Refused(f"tf_keras, which QKeras needs, cannot read the model: {reason}", "failed") from error
 
     def open(self, wanted: Wanted) -> Opened:
-        """Make the row's model: `types` says how many bits, `engine` what runs it."""
+        """The row's model: `types` gives the bits, `engine` what runs it."""
         notes: tuple[str, ...] = ()
         if wanted.method == "float32":
             model = self._model
@@ -61,7 +61,7 @@ class QKeras:
             model = self._quantized(bits)
             if wanted.method == "qat":
                 after = self._train(model)
-                notes = (f"trained towards the float model's own outputs; kept after {after} of {EPOCHS} epochs",)
+                notes = (f"trained to match the float model's outputs; kept after {after} of {EPOCHS} epochs",)
         counts = Counter(type(layer).__name__ for layer in model.layers)
         quantized = {name: count for name, count in counts.items() if name.startswith("Q")}
         if wanted.engine == "TFLite":
@@ -76,7 +76,7 @@ class QKeras:
             return [np.asarray(each) for each in (outputs if isinstance(outputs, list | tuple) else [outputs])]
 
         if quantized:
-            notes = (*notes, "QKeras computes on floats rounded to the grid of its bits: no int8 kernel runs")
+            notes = (*notes, "QKeras computes on floats rounded to its grid: no int8 kernel runs")
         return Opened(call, path.stat().st_size, dict(counts), {}, notes)
 
     def layers(self) -> Iterator[Layer]:
@@ -84,7 +84,7 @@ class QKeras:
         raise Refused("QKeras computes on rounded floats, so its layers have no int8 time: see litert for its TFLite")
 
     def _quantized(self, bits: int) -> Any:
-        """The model with QKeras' layers; the range of every activation is that of the calibration samples."""
+        """The model with QKeras' layers; activation ranges come from the calibration samples."""
         highest = self._highest()
 
         def replace(layer: Any) -> Any:
@@ -117,12 +117,12 @@ class QKeras:
         for source, target in zip(self._model.layers, clone.layers, strict=True):
             given = source.get_weights()
             if len(target.get_weights()) != len(given):
-                raise Refused(f"QKeras' {type(target).__name__} has other weights than layer {source.name}", "failed")
+                raise Refused(f"QKeras' {type(target).__name__} has weights unlike layer {source.name}", "failed")
             target.set_weights(given)
         return clone
 
     def _highest(self) -> dict[str, float]:
-        """The highest value that each layer gives over the calibration samples."""
+        """The highest output of each layer over the calibration samples."""
         names = [layer.name for layer in self._model.layers]
         probe = tf_keras.Model(self._model.inputs, [layer.output for layer in self._model.layers])
         highest = dict.fromkeys(names, 0.0)
@@ -132,8 +132,8 @@ class QKeras:
         return highest
 
     def _train(self, model: Any) -> int:
-        """Train towards the float model's outputs, which needs no labels, and keep the weights of the epoch with the
-        smallest loss, those before training among them; how many epochs those had."""
+        """Train to match the float model's outputs, which needs no labels, and keep the weights with the smallest loss,
+        including those before training; returns their number of epochs."""
         optimizer = tf_keras.optimizers.Adam(LEARNING_RATE)
         samples = self._data.calibration[:MOST_SAMPLES]
         targets = [self._model(_one(sample), training=False) for sample in samples]
@@ -181,14 +181,14 @@ class QKeras:
 
 
 def _integer_bits(highest: float) -> int:
-    """Bits before the point that hold `highest`."""
+    """Integer bits needed for `highest`."""
     return max(0, ceil(log2(max(highest, 2.0**-8))))
 
 
 def _known(kind: Any, config: dict[str, Any]) -> dict[str, Any]:
-    """Of a layer's configuration what QKeras' layer takes: it knows no groups."""
+    """The part of a layer's configuration that QKeras' layer accepts: it does not support groups."""
     if config.get("groups", 1) != 1:
-        raise Refused(f"{kind.__name__} has no groups, and layer {config['name']} has {config['groups']}", "failed")
+        raise Refused(f"{kind.__name__} has no groups, but layer {config['name']} has {config['groups']}", "failed")
     return {key: value for key, value in config.items() if key != "groups"}
 
 

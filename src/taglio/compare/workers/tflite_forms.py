@@ -1,5 +1,5 @@
-"""Make the .tflite file of a row: by TensorFlow's converter from Keras or a SavedModel, or by ai-edge-quantizer from
-the float file, whole or layer by layer. Runs nothing but calibration."""
+"""Make a row's .tflite file: by TensorFlow's converter from Keras or a SavedModel, or by ai-edge-quantizer from the
+float file, as a whole or for selected layers. Runs only calibration."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +23,7 @@ _OPERATIONS = qtyping.TFLOperationName
 
 
 class Forms:
-    """The files of one model, made when they are asked for and kept in the folder."""
+    """The files of one model, made on demand and kept in the folder."""
 
     def __init__(self, request: Request, data: Data) -> None:
         self._request, self._data = request, data
@@ -36,7 +36,7 @@ class Forms:
             self.float_path.write_bytes(self._converter().convert())
 
     def path(self, wanted: Wanted, layers: Callable[[str], Sequence[str]]) -> Path:
-        """The file of a row. `layers` turns the row's `blocks` rule into output tensor names."""
+        """The file of a row. `layers` maps the row's `blocks` rule to output tensor names."""
         if wanted.method == "float32":
             return self.float_path
         target = self._folder / (re.sub(r"[^\w.+-]", "_", f"{wanted.method} {wanted.format} {wanted.types} "
@@ -50,12 +50,12 @@ class Forms:
         return target
 
     def selected(self, method: str, names: Sequence[str] | None, per_channel: bool = True) -> bytes:
-        """The float file with the operators that write `names` (None: all that it can) quantised."""
+        """The float file with the operators that write `names` (None: all supported) quantised."""
         tool = quantizer.Quantizer(str(self.float_path))
         whole = qtyping.QuantGranularity.CHANNELWISE if per_channel else qtyping.QuantGranularity.TENSORWISE
         patterns = [".*"] if names is None else [re.escape(name) for name in names]
         if not patterns:
-            raise Refused("no layer meets the rule")
+            raise Refused("no layer matches the rule")
         for pattern in patterns:
             if method == "dynamic":
                 tool.add_dynamic_config(pattern, _OPERATIONS.ALL_SUPPORTED, 8, whole)
@@ -70,7 +70,7 @@ class Forms:
         return bytes(tool.quantize(calibration, enable_progress_report=False).quantized_model)
 
     def _statistics(self) -> Any:
-        """The range of every tensor over the calibration samples, the same for every choice of layers."""
+        """Range of every tensor over the calibration samples, for any choice of layers."""
         if self._calibration is None:
             tool = quantizer.Quantizer(str(self.float_path))
             tool.add_static_config(".*", _OPERATIONS.ALL_SUPPORTED, 8, 8)
@@ -94,7 +94,7 @@ class Forms:
                     tf.saved_model.save(model, str(saved), signatures=function.get_concrete_function())
             return tf.lite.TFLiteConverter.from_saved_model(str(saved))
         if request.kind == "tflite":
-            raise Refused("the converter starts from Keras or a SavedModel, and this model is a .tflite file already")
+            raise Refused("the converter needs Keras or a SavedModel, but this model is already a .tflite file")
         return tf.lite.TFLiteConverter.from_saved_model(str(Path(request.converted)))
 
     def _converted(self, wanted: Wanted) -> bytes:
@@ -145,7 +145,7 @@ def _signature(path: Path) -> str:
 
 
 def _function(model: Any) -> Callable[..., Any]:
-    """The model as a function of its inputs, one an argument."""
+    """The model as a function with one argument per input."""
     return lambda *inputs: model(inputs[0] if len(inputs) == 1 else list(inputs), training=False)
 
 

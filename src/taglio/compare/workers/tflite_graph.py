@@ -1,7 +1,7 @@
-"""Look into a .tflite file: its operators, their tensors and operations, and each of them cut out as its own model.
+"""Read a .tflite file: its operators, their tensors and operation counts; extract single operators as models.
 
-Reads and writes the flatbuffer by LiteRT's own schema. The Python package has no profile per operator, so an operator
-is timed as a model of one operator.
+Uses LiteRT's own flatbuffer schema. The Python package has no profile per operator, so an operator is timed as a model
+of one operator.
 """
 
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ _TYPES = {value: name.lower() for name, value in vars(schema.TensorType).items()
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """One operator: its output tensor's name, its inputs' types, and what it makes."""
+    """One operator: its kind, its inputs' types, and its output tensor's name, type, shape and bytes."""
 
     index: int
     name: str
@@ -40,13 +40,13 @@ class TfliteGraph:
     def __init__(self, data: bytes) -> None:
         self._model: Any = schema.ModelT.InitFromPackedBuf(data, 0)
         self._graph: Any = self._model.subgraphs[0]
-        for buffer in self._model.buffers:  # ai-edge-quantizer keeps large constants behind the flatbuffer
+        for buffer in self._model.buffers:  # ai-edge-quantizer stores large constants after the flatbuffer
             if buffer.offset > 1:
                 buffer.data = np.frombuffer(data, np.uint8, buffer.size, buffer.offset)
                 buffer.offset = buffer.size = 0
 
     def operators(self) -> list[Operator]:
-        """In execution order."""
+        """The operators in execution order."""
         found = []
         for index, operator in enumerate(self._graph.operators):
             output = self._graph.tensors[operator.outputs[0]]
@@ -67,7 +67,7 @@ class TfliteGraph:
         return found
 
     def alone(self, index: int) -> bytes:
-        """The model of operator `index` alone: its constants stay, its other inputs become the model's."""
+        """A model of operator `index` alone: its constants stay, its other inputs become the model's inputs."""
         source = self._graph.operators[index]
         model, graph = schema.ModelT(), schema.SubGraphT()
         model.version, model.description = self._model.version, "taglio"
@@ -105,7 +105,7 @@ class TfliteGraph:
         return str(_NAMES.get(max(code.builtinCode, code.deprecatedBuiltinCode), "?"))
 
     def _flops(self, operator: Any, shape: tuple[int, ...]) -> int:
-        """As `taglio.model.flops` counts: a multiply-add is two, a bias one, an elementwise operator one."""
+        """Operations, counted as in `taglio.model.flops`: two per multiply-add, one per bias or elementwise result."""
         kind, size = self._kind(operator), prod(shape)
         second = self._graph.tensors[operator.inputs[1]].shape if len(operator.inputs) > 1 else None
         weight: list[int] = [] if second is None else list(second)
@@ -128,7 +128,7 @@ class TfliteGraph:
 
 
 class _Aligned(flatbuffers.Builder):
-    """LiteRT copies constants that are not aligned, and XNNPACK then leaves the operator to slower kernels."""
+    """Aligns constants: LiteRT copies unaligned ones, and XNNPACK then leaves the operator to slower kernels."""
 
     def StartVector(self, elemSize: int, numElems: int, alignment: int) -> Any:  # noqa: N802, N803
         return super().StartVector(elemSize, numElems, max(alignment, 16))
@@ -141,7 +141,7 @@ def _shallow(value: Any) -> Any:
 
 
 def random_inputs(details: list[dict[str, Any]], seed: int) -> list[np.ndarray]:
-    """Values for a model of one operator: normal floats, or integers over the whole of an 8-bit type."""
+    """Inputs for a model of one operator: normally distributed floats, or integers over the full 8-bit range."""
     rng = np.random.default_rng(seed)
     values = []
     for detail in details:

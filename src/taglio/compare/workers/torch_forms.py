@@ -19,7 +19,7 @@ from taglio.compare.workers.torch_model import flat
 
 Tensors = tuple[torch.Tensor, ...]
 _DYNAMIC = (nn.Linear, nn.LSTM, nn.GRU, nn.LSTMCell, nn.GRUCell, nn.RNNCell, nn.Embedding, nn.EmbeddingBag)
-# What moves between float and int8, or only reads a quantised tensor's fields.
+# Operators that convert between float and int8, or only read a quantised tensor's fields.
 _CONVERSIONS = (
     "quantize_per", "dequantize", "q_scale", "q_zero_point", "int_repr", "q_per_channel", "qscheme", "clone", "detach",
     "empty", "copy_", "_prepack", "_unpack", "view", "reshape", "permute", "alias",
@@ -29,7 +29,7 @@ EPOCHS, MOST_SAMPLES = 3, 8
 
 
 def quantize(model: nn.Module, wanted: Wanted, calibration: Sequence[Tensors], engine: str, *, wide: bool) -> nn.Module:
-    """`model` as `wanted.format` and `wanted.method` say. `wide`: the processor sums u8 × s8 without saturating."""
+    """`model` quantised by `wanted.format` and `wanted.method`. `wide`: the processor sums u8 × s8 unsaturated."""
     torch.backends.quantized.engine = engine
     if wanted.format == "pt2e":
         return _pt2e(model, wanted.method, calibration, wide=wide)
@@ -43,7 +43,7 @@ def quantize(model: nn.Module, wanted: Wanted, calibration: Sequence[Tensors], e
 
 
 def alone(model: nn.Module, layer: str, calibration: Sequence[Tensors], engine: str, *, wide: bool) -> nn.Module:
-    """`model` by FX with the child `layer` alone in static int8, affine and per channel."""
+    """`model` by FX with only the child `layer` in static int8, affine and per channel."""
     torch.backends.quantized.engine = engine
     qconfig = static_qconfig(symmetric=False, per_channel=True, qat=False, wide=wide)
     mapping = ao.QConfigMapping().set_module_name(layer, qconfig)
@@ -54,7 +54,7 @@ def alone(model: nn.Module, layer: str, calibration: Sequence[Tensors], engine: 
 
 
 def static_qconfig(symmetric: bool, per_channel: bool, *, qat: bool, wide: bool) -> Any:
-    """u8 activations, affine or symmetric; s8 weights, symmetric, as every engine here wants them."""
+    """QConfig with u8 activations, affine or symmetric, and symmetric s8 weights, as all engines here require."""
     activation: dict[str, Any] = {
         "dtype": torch.quint8,
         "qscheme": torch.per_tensor_symmetric if symmetric else torch.per_tensor_affine,
@@ -74,12 +74,12 @@ def static_qconfig(symmetric: bool, per_channel: bool, *, qat: bool, wide: bool)
 
 
 def dynamic_qconfig(per_channel: bool) -> Any:
-    """Activations while running; s8 weights."""
+    """QConfig with activations quantised at run time, and s8 weights."""
     return ao.per_channel_dynamic_qconfig if per_channel else ao.default_dynamic_qconfig
 
 
 def _eager(model: nn.Module, method: str, qconfig: Any, calibration: Sequence[Tensors]) -> nn.Module:
-    """Every layer that eager mode knows stands between its own quantise and dequantise: it sees no functions."""
+    """Eager mode: every supported layer gets its own quantise and dequantise, because it cannot see functions."""
     if method == "dynamic":
         made: nn.Module = ao.quantize_dynamic(model, dict.fromkeys(_DYNAMIC, qconfig))
         return made
@@ -103,11 +103,11 @@ def _eager(model: nn.Module, method: str, qconfig: Any, calibration: Sequence[Te
 
 def _fx(model: nn.Module, method: str, qconfig: Any, calibration: Sequence[Tensors]) -> nn.Module:
     mapping, examples = ao.QConfigMapping().set_global(qconfig), calibration[0]
-    if method != "dynamic":  # Sigmoid, Tanh and Softmax are int8 only with the one scale that their kernels know
+    if method != "dynamic":  # Sigmoid, Tanh and Softmax run in int8 only with the fixed scale of their kernels
         for kind, observer in _FIXED_QPARAMS_OP_TO_OBSERVER.items():
             activation = ao.FixedQParamsFakeQuantize.with_args(observer=observer) if method == "qat" else observer
             mapping.set_object_type(kind, ao.QConfig(activation, qconfig.weight))
-    if qconfig.weight().qscheme == torch.per_channel_symmetric:  # which PyTorch refuses for these
+    if qconfig.weight().qscheme == torch.per_channel_symmetric:  # PyTorch refuses it for these
         for transposed in (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d):
             mapping.set_object_type(transposed, None)
     if method == "qat":
@@ -148,8 +148,8 @@ def _observe(model: nn.Module, calibration: Sequence[Tensors]) -> None:
 
 
 def train(model: nn.Module, plain: nn.Module, calibration: Sequence[Tensors], *, switch: bool = True) -> None:
-    """Train towards the float model's own outputs, which needs no labels, once the ranges of all samples are known; the
-    weights of the epoch with the smallest loss stay, those before training among them."""
+    """Train to match the float model's outputs, which needs no labels, after observing the ranges of all samples; keeps
+    the weights with the smallest loss, including those before training."""
     if switch:
         model.train()
     parameters = [each for each in model.parameters() if each.requires_grad]

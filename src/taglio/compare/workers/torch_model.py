@@ -1,7 +1,7 @@
-"""The PyTorch form of a model: loaded, or converted by onnx2torch and then made static so that every tool can read it.
+"""The PyTorch form of a model: loaded, or converted by onnx2torch and made static so that every tool accepts it.
 
-onnx2torch computes shapes while running, which FX, export and scripting refuse. Shapes are fixed here, so one run with
-the real sizes records what remains: torch.nn modules as they are, every other operator as a function of constants.
+onnx2torch computes shapes at run time, which FX, export and scripting refuse. Shapes are fixed here, so one run with
+the real sizes records the static graph: torch.nn modules as they are, every other operator as a function of constants.
 """
 
 import contextlib
@@ -24,19 +24,19 @@ from taglio.compare.workers.contract import Array, Refused
 
 
 def load(request: Request) -> nn.Module:
-    """The float model in evaluation mode. Raises Refused, in onnx2torch's words, where it cannot convert."""
+    """The float model in evaluation mode. Raises Refused, with onnx2torch's message, if it cannot be converted."""
     if request.kind == "torch":
         return original(request.model)
     _stand_in_for_torchvision()
     onnx2torch = importlib.import_module("onnx2torch")
     proto = onnx.load(request.onnx)
-    try:  # the conversion alone: what fails before or after it is not onnx2torch's refusal
+    try:  # only the conversion: errors before or after it are not onnx2torch's
         converted = onnx2torch.convert(proto).eval()
     except (NotImplementedError, ValueError, RuntimeError, KeyError) as error:
         raise Refused(f"onnx2torch cannot convert the model: {' '.join(str(error).split())[:300]}", "failed") from error
     examples = [torch.zeros(shape) for shape in request.shapes]
     module = static(converted, examples)
-    # A Gemm's weight comes as a transposed view, and inductor's int8 linear reads it as if it were none.
+    # A Gemm's weight is a transposed view, which inductor's int8 linear would read as if not transposed.
     for parameter in module.parameters():
         parameter.data = parameter.data.contiguous()
     return module
@@ -50,14 +50,14 @@ def original(source: str) -> nn.Module:
         return exported
     with contextlib.suppress(ValueError):
         sys.path.insert(0, str(Path(path).parent.resolve()))
-    torch.manual_seed(0)  # each process builds the module anew: weights that are drawn must be the same in all of them
+    torch.manual_seed(0)  # each process builds the module again: random weights must be equal in all of them
     module = importlib.import_module(Path(path).name.removesuffix(".py"))
     built: nn.Module = getattr(module, name)()
     return built.eval()
 
 
 def outputs_on_held_out(model: Callable[..., Any], request: Request) -> dict[str, str]:
-    """Write what a model gives for the held-out inputs of a request; the answer to its task "reference"."""
+    """Write a model's outputs on the held-out inputs of a request; returns the answer to its task "reference"."""
     with np.load(request.arrays) as arrays:
         count = len(arrays["held_out_0"])
         samples = [[arrays[f"held_out_{i}"][n] for i in range(len(request.inputs))] for n in range(count)]
@@ -91,7 +91,7 @@ def static(module: fx.GraphModule, examples: Sequence[torch.Tensor]) -> fx.Graph
 
 
 class _Recorder(fx.Interpreter):
-    """Runs a module node by node and writes a new graph of what depends on the inputs."""
+    """Runs a module node by node and records a new graph of everything that depends on the inputs."""
 
     def __init__(self, module: fx.GraphModule) -> None:
         super().__init__(module, garbage_collect_values=False)
@@ -102,13 +102,13 @@ class _Recorder(fx.Interpreter):
         self._constants: dict[int, fx.Node] = {}
 
     def placeholder(self, target: Any, args: Any, kwargs: Any) -> Any:
-        """An input."""
+        """Record an input."""
         value = super().placeholder(target, args, kwargs)
         self.track(value, self.written.placeholder(str(target)))
         return value
 
     def call_module(self, target: Any, args: Any, kwargs: Any) -> Any:
-        """A torch.nn module stays one; the others are looked into."""
+        """Record a torch.nn module as it is; run others and record the functions inside."""
         module = self.fetch_attr(target)
         known = type(module).__module__.startswith("torch.nn")
         if not known or not any(id(each) in self.nodes for each in args):
@@ -121,17 +121,17 @@ class _Recorder(fx.Interpreter):
         return value
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
-        """A function is recorded where it reads an input's descendant."""
+        """Record a function if it depends on an input."""
         with _Watch(self):
             return super().call_function(target, args, kwargs)
 
     def call_method(self, target: Any, args: Any, kwargs: Any) -> Any:
-        """So is a method."""
+        """Record a method if it depends on an input."""
         with _Watch(self):
             return super().call_method(target, args, kwargs)
 
     def track(self, value: Any, node: fx.Node) -> None:
-        """Remember which node makes a tensor, or each tensor of a tuple."""
+        """Remember which node writes a tensor, or each tensor of a tuple."""
         if isinstance(value, torch.Tensor):
             self.nodes[id(value)] = node
             self._alive.append(value)
@@ -141,7 +141,7 @@ class _Recorder(fx.Interpreter):
                     self.track(each, self.written.call_function(operator.getitem, (node, index)))
 
     def mapped(self, value: Any) -> Any:
-        """Arguments as nodes; other tensors become constants of the new module."""
+        """Arguments with tensors replaced by nodes; unknown tensors become constants of the new module."""
         if isinstance(value, torch.Tensor):
             return self.nodes.get(id(value)) or self._constant(value)
         if isinstance(value, dict):
@@ -172,7 +172,7 @@ class _Recorder(fx.Interpreter):
 
 
 class _Watch(TorchFunctionMode):
-    """Records the torch functions that read a tracked tensor and give tensors."""
+    """Records the torch functions that read a tracked tensor and return tensors."""
 
     def __init__(self, recorder: _Recorder) -> None:
         super().__init__()
@@ -183,7 +183,7 @@ class _Watch(TorchFunctionMode):
         value = func(*args, **kwargs)
         recorder = self._recorder
         if any(id(each) in recorder.nodes for each in _tensors((args, kwargs))) and list(_tensors(value)):
-            if all(id(each) in recorder.nodes for each in _tensors(value)):  # an alias of what is known
+            if all(id(each) in recorder.nodes for each in _tensors(value)):  # an alias of a known tensor
                 return value
             given, named = recorder.mapped(args), recorder.mapped(kwargs)
             method = isinstance(func, types.MethodDescriptorType) or getattr(func, "__objclass__", None) is not None
@@ -213,8 +213,8 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
 
 
 def _stand_in_for_torchvision() -> None:
-    """onnx2torch imports torchvision for NonMaxSuppression and RoiAlign alone; where it cannot be loaded beside this
-    build of PyTorch, models without those convert all the same."""
+    """Stub out torchvision if it cannot be loaded with this build of PyTorch: onnx2torch needs it only for
+    NonMaxSuppression and RoiAlign."""
     try:
         importlib.import_module("torchvision.ops")
     except (ImportError, RuntimeError):

@@ -1,4 +1,4 @@
-"""Which of PyTorch's ways to quantise takes which operator: every pair is tried on a small module. Times nothing."""
+"""Find which PyTorch method quantises which operator by trying each pair on a small module. Times nothing."""
 
 from collections.abc import Callable, Iterator
 
@@ -15,7 +15,7 @@ _METHODS = ("dynamic", "static", "qat")
 
 
 class _Function(nn.Module):
-    """A function behind a convolution, so that what it reads can be int8 and there is something to train."""
+    """A function after a convolution, so that its input can be int8 and there are weights to train."""
 
     def __init__(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class _Recurrent(nn.Module):
 
 
 _IMAGE, _VECTOR, _SEQUENCE = (1, 4, 8, 8), (2, 8), (1, 5, 8)
-# An operator: how to make it, the shape it takes, and the name under which it runs on quantised tensors.
+# Operators: how to make each, its input shape, and the name under which it runs on quantised tensors.
 _OPERATORS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], str]] = {
     "Conv1d": (lambda: nn.Conv1d(5, 4, 3), _SEQUENCE, "conv"),
     "Conv2d": (lambda: nn.Conv2d(4, 8, 3), _IMAGE, "conv"),
@@ -66,7 +66,7 @@ _OPERATORS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], str]] = {
 
 
 def tried(wide: bool) -> Iterator[Support]:
-    """Every way on every operator; the static FX way on every engine."""
+    """Every method on every operator; static FX on every engine."""
     ways = [(form, method, "x86") for form in ("eager", "fx", "pt2e") for method in _METHODS]
     ways += [("fx", "static", engine) for engine in torch.backends.quantized.supported_engines if engine != "x86"]
     for form, method, engine in ways:
@@ -78,7 +78,7 @@ def tried(wide: bool) -> Iterator[Support]:
 def _reason(
     module: nn.Module, form: str, method: str, engine: str, shape: tuple[int, ...], runs_as: str, wide: bool
 ) -> str:
-    """Why an operator does not run in int8 this way; empty where it does."""
+    """Why an operator does not run in int8 with this method; "" if it does."""
     torch.manual_seed(0)
     sample = (torch.randn(shape),)
     wanted = Wanted("", "pytorch", method, form, "u8s8", False, True, engine)
