@@ -161,7 +161,7 @@ def test_files_are_read_whole(tmp_path: Path) -> None:
         ("int8 = false", "int8 = 0", 14, "true or false"),
         ('never = ["Resize", "model.2*"]', 'never = "Resize"', 13, "write a list"),
         ('of = "camera"', 'of = "camara"', 15, 'did you mean "camera"?'),
-        ('of = "camera"', 'of = "server"', 19, "needs a profile of its own"),
+        ('of = "camera"', 'of = "server"', 19, "needs its own profile"),
         ('of = "camera", factor = 0.5', 'of = "camera"', 15, "write scale ="),
         ('of = "camera", factor = 0.5', 'of = "camera", factor = 0', 15, "above 0"),
         ('profile = "profile.json"', 'profile = "p.json"\nscale = { of = "server", factor = 2.0 }', 10, "keep one"),

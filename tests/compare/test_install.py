@@ -142,7 +142,7 @@ def test_a_back_end_names_its_environment(name: str, wanted: str) -> None:
     assert install.environment(name).name == wanted
 
 
-@pytest.mark.parametrize(("name", "words"), [("onnxruntime", "comes with taglio"), ("tvm", "tvm is no back end")])
+@pytest.mark.parametrize(("name", "words"), [("onnxruntime", "comes with taglio"), ("tvm", "tvm is not a back end")])
 def test_a_name_without_an_environment_is_refused(name: str, words: str) -> None:
     with pytest.raises(BadOption, match=words):
         install.environment(name)
@@ -169,7 +169,7 @@ def test_the_commands_say_what_is_there() -> None:
     assert [each["status"] for each in taglio("backends", "list", "--json").json()] == ["absent"] * 6
     assert "torch: was not installed" in taglio("backends", "remove", "pytorch").out
     assert "openvino: not installed" in taglio("backends", "doctor").out
-    refused(taglio("backends", "add", "tvm"), "tvm is no back end", "openvino")
+    refused(taglio("backends", "add", "tvm"), "tvm is not a back end", "openvino")
 
 
 def test_the_doctor_fails_where_something_is_broken(folder: Path) -> None:

@@ -96,7 +96,7 @@ LIES: dict[str, tuple[Callable[[Plan], Plan], str]] = {
     ),
     "a quicker link": (
         lambda p: replace(p, crossings=(replace(p.crossings[0], predicted_s=1e-9), *p.crossings[1:])),
-        "were claimed",
+        "the plan claims",
     ),
     "int8 sent as float": (
         lambda p: replace(p, crossings=(replace(p.crossings[0], precision="float32"), *p.crossings[1:])),
@@ -104,12 +104,12 @@ LIES: dict[str, tuple[Callable[[Plan], Plan], str]] = {
     ),
     "a quicker component": (
         lambda p: replace(p, pieces=(replace(p.pieces[0], predicted_s=1e-9), *p.pieces[1:])),
-        "were claimed",
+        "the plan claims",
     ),
     "a component left out": (lambda p: replace(p, pieces=p.pieces[1:]), "its placements make"),
     "an earlier end": (
         lambda p: replace(p, predicted_latency_s=replace(p.predicted_latency_s, value=1e-6)),
-        "were claimed",
+        "the plan claims",
     ),
     "a start before its input": (
         lambda p: replace(p, timeline=tuple(replace(s, start_s=0.0, end_s=s.end_s - s.start_s) for s in p.timeline)),
@@ -191,7 +191,7 @@ def test_a_lie_is_caught(change: Callable[[Plan], Plan], words: str) -> None:
         ("[device.far]", '[device.far]\nnever = ["conv*"]', "may not run it"),
         ("[device.far]", "[device.far]\nint8 = false", "may not run int8"),
         ("[device.far]", "[device.far]\nenergy_cap_joules = 0.0000001", "over its cap"),
-        ("latency_ms = 0.01", "latency_ms = 0.02", "were claimed"),
+        ("latency_ms = 0.01", "latency_ms = 0.02", "the plan claims"),
         ("[device.far]", "[device.far]\nreceive_ms = 1", "requests a second by the tables"),
         ("[device.near]", "[device.near]\nrequest_ms = 1", "a request takes 1.0000"),
         ("[device.near]", "[device.near]\nsend_ms_per_mb = 1e4", "near is busy with two things at once"),

@@ -342,7 +342,7 @@ class _Reader:
             if of not in devices:
                 raise self.fail(here, f'scale of "{of}", no such device{nearest(of, devices)}')
             if of in seen:
-                raise self.fail(here, f"{' is scaled from '.join([*seen, of])}: one of them needs a profile of its own")
+                raise self.fail(here, f"{' is scaled from '.join([*seen, of])}: one of them needs its own profile")
             seen.append(of)
 
 

@@ -54,7 +54,7 @@ def environment(name: str) -> Environment:
     wanted = (BACKENDS | CONVERTERS).get(name, name)
     known = [each.name for each in ENVIRONMENTS if each.packages]
     if wanted not in known:
-        why = "comes with taglio" if wanted == "core" else "is no back end"
+        why = "comes with taglio" if wanted == "core" else "is not a back end"
         raise BadOption(f"{name} {why}: choose among {', '.join(known)}")
     return next(each for each in ENVIRONMENTS if each.name == wanted)
 

@@ -20,7 +20,7 @@ Status = Literal[
 
 
 # Note on a layer whose error would take too long to measure.
-NOT_ALONE = "its error alone was not measured: not among the largest"
+NOT_ALONE = "its error was not measured: it is not one of the largest layers"
 
 
 @dataclass(frozen=True, slots=True)

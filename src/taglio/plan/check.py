@@ -231,21 +231,21 @@ class _Checks:
                 )
             if self.written_int8(each.tensor.name) and got != {INT8}:
                 raise PlanIsWrong(
-                    f"{each.tensor.name} is written as int8 and travels to {each.device} as {sorted(got)}"
+                    f"{each.tensor.name} is written as int8 but is sent to {each.device} as {sorted(got)}"
                 )
         for key in self.copies.keys() - needed:
-            raise PlanIsWrong(f"{key[0]} travels to {key[1]}, where nobody reads it")
+            raise PlanIsWrong(f"{key[0]} is sent to {key[1]}, where nothing reads it")
         for sent in self.plan.crossings:
             tensor = self.tensors[sent.tensor]
             link = self.cluster.link(sent.source, sent.target)
             if link is None:
-                raise PlanIsWrong(f"{sent.tensor} travels from {sent.source} to {sent.target}, which are not connected")
+                raise PlanIsWrong(f"{sent.tensor} is sent from {sent.source} to {sent.target}, which are not connected")
             size = tensor.int8_bytes if sent.precision == INT8 else tensor.float_bytes
             took = link.latency_s + size / link.bandwidth_bytes_per_s
             if sent.source != self.home(sent.tensor) or sent.bytes != size or not _close(sent.predicted_s, took):
                 raise PlanIsWrong(
                     f"{sent.tensor} from {sent.source} to {sent.target}: {size} bytes take {took * 1e3:.4f} ms, "
-                    f"{sent.bytes:.0f} in {sent.predicted_s * 1e3:.4f} ms were claimed"
+                    f"the plan claims {sent.bytes:.0f} in {sent.predicted_s * 1e3:.4f} ms"
                 )
 
     def piece_seconds(self) -> dict[str, float]:
@@ -318,7 +318,7 @@ class _Checks:
             if each.device != device[name] or not _close(each.predicted_s, seconds[name]):
                 raise PlanIsWrong(
                     f"component {name} takes {seconds[name] * 1e3:.4f} ms on {device[name]} by the tables, "
-                    f"{each.predicted_s * 1e3:.4f} ms on {each.device} were claimed"
+                    f"the plan claims {each.predicted_s * 1e3:.4f} ms on {each.device}"
                 )
 
     def timeline(self, seconds: Mapping[str, float]) -> None:
@@ -370,7 +370,7 @@ class _Checks:
         if not _close(end + request_s, claimed) or end < ready[""] - 1e-9:
             raise PlanIsWrong(
                 f"the timeline ends at {end * 1e3:.4f} ms and a request takes {request_s * 1e3:.4f}, "
-                f"{claimed * 1e3:.4f} ms were claimed"
+                f"the plan claims {claimed * 1e3:.4f} ms"
             )
 
     def receiving(self) -> dict[str, list[tuple[float, float]]]:
@@ -449,7 +449,7 @@ class _Checks:
                 busy[sent.target] = busy.get(sent.target, 0.0) + receives
         joules, claimed = sum(spent.values()), plan.predicted_joules
         if not _close(joules, claimed.value if claimed is not None else 0.0):
-            raise PlanIsWrong(f"a request takes {joules:.6g} J by the tables, the plan says {claimed}")
+            raise PlanIsWrong(f"a request takes {joules:.6g} J by the tables, the plan claims {claimed}")
         busy[plan.start] = busy.get(plan.start, 0.0) + self.cluster.device(plan.start).request_s
         for name in busy.keys() & self.profiles.keys():
             busy[name] *= self.profiles[name].sustained()
@@ -458,9 +458,7 @@ class _Checks:
         period_s, said = max(busy.values()), plan.predicted_rate_per_s
         rate = 1.0 / period_s if period_s > 0.0 else inf
         if said is not None and not _close(rate, said.value):
-            raise PlanIsWrong(
-                f"there is room for {rate:.4g} requests a second by the tables, the plan says {said.value:.4g}"
-            )
+            raise PlanIsWrong(f"the tables allow {rate:.4g} requests per second, the plan claims {said.value:.4g}")
         for what, value, most in (
             ("latency", plan.predicted_latency_s.value, limits.max_latency_s),
             ("energy", joules, limits.max_energy_joules),

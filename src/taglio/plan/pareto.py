@@ -64,8 +64,8 @@ def front(
 ) -> Front:
     """The front of one model, or of several on the same devices. `with_error` changes a workload's error bound.
 
-    The end points are the best plans by each aim alone; between them the other aim is bounded at even steps and latency
-    is minimised.
+    The end points are the best plans by each single aim; between them the other aim is bounded at even steps and
+    latency is minimised.
     """
     found: list[FrontPoint] = []
     missing = 0

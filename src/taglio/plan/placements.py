@@ -20,7 +20,7 @@ from taglio.plan.workload import Goal
 
 # Relative gain for which a component is split, and the largest cost, relative to the best placement's, at which
 # splitting is tried.
-_WORTHWHILE, _PARTED_UP_TO = 0.01, 1.3
+_WORTHWHILE, _SPLIT_UP_TO = 0.01, 1.3
 
 
 class Search:
@@ -58,9 +58,9 @@ class Search:
         """Whether a placement keeps all limits except those on latency, which apply to the simulated latency rather
         than to the sum of seconds."""
         latencies = {each.name for each in self.problem.resources if each.kind == LATENCY}
-        return latencies.issuperset(totals.broken) and self._roomy(totals)
+        return latencies.issuperset(totals.broken) and self._has_room(totals)
 
-    def _roomy(self, totals: Totals) -> bool:
+    def _has_room(self, totals: Totals) -> bool:
         """Whether there is room for the overheads of its components, or at least as much as in the first placement."""
         if not self.limited:
             return True
@@ -72,12 +72,12 @@ class Search:
     def offer(self, totals: Totals) -> None:
         """Keep a placement if it is within the limits and, once split, the best so far."""
         self.tried += 1
-        if self.kept(totals) and (value := self.worth(totals)) <= _PARTED_UP_TO * self.value:
-            totals, value = self._parted(totals, value)
+        if self.kept(totals) and (value := self.worth(totals)) <= _SPLIT_UP_TO * self.value:
+            totals, value = self._split(totals, value)
             if value < self.value:
                 self.best, self.value = totals, value
 
-    def _parted(self, totals: Totals, value: float) -> tuple[Totals, float]:
+    def _split(self, totals: Totals, value: float) -> tuple[Totals, float]:
         """The placement with components split, one at a time by largest gain, while that is worthwhile."""
         again = True
         while again:
@@ -91,7 +91,7 @@ class Search:
                     stages = np.array(totals.stages or [0] * len(totals.labels))
                     stages[list(late)] = stages.max() + 1
                     tried = replace(totals, stages=tuple(stages.tolist()))
-                    if (worth := self.worth(tried)) < found[0] and self._roomy(tried):
+                    if (worth := self.worth(tried)) < found[0] and self._has_room(tried):
                         found = worth, tried
                 if found[0] < (1.0 - _WORTHWHILE) * value:
                     (value, totals), again = found, True

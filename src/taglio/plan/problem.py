@@ -202,7 +202,7 @@ class Problem:
         late = (values.readers != CALLER) & (producer >= values.readers)
         if late.any():
             name = self.nodes[int(values.readers[np.argmax(late)])]
-            raise BadOption(f"node {name} reads a value before it is written: nodes stand in topological order")
+            raise BadOption(f"node {name} reads a value before it is written: nodes must be in topological order")
         for node in np.flatnonzero(~self.allowed.reshape(len(self.nodes), -1).any(axis=1)):
             raise BadOption(f"node {self.nodes[int(node)]} has no allowed label: loosen its pins")
 

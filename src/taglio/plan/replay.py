@@ -101,7 +101,7 @@ class Timetable:
         floats[..., BYTES] = np.where(far, values.float_bytes[value], 0.0)
         floats[..., DELAY] = np.where(far & written8, NEVER, delay)
         floats[..., AFTER] = np.where(far, np.where(read8, values.quantize_s[value][0][there], 0.0), stays)
-        first = self.overhead_s[home] if producer is None else 0.0  # an input is quantised by a component of its own
+        first = self.overhead_s[home] if producer is None else 0.0  # an input is quantised by a separate component
         last = self.overhead_s[home] if answer else 0.0
         ints[..., BEFORE] = np.where(far & ~written8, quantize + first, 0.0)
         ints[..., BUSY] = gap + byte * values.int8_bytes[value]

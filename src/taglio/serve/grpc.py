@@ -190,7 +190,7 @@ def _feed(model: ServedModel, request: Any, limit_bytes: int) -> dict[str, np.nd
             feed[each.name] = from_bytes(spec, shape, raw[index])
             continue
         if spec.datatype not in _CONTENTS:
-            raise BadRequest(f"input {each.name}: {spec.datatype} is sent in raw_input_contents alone")
+            raise BadRequest(f"input {each.name}: {spec.datatype} must be sent in raw_input_contents")
         values = list(getattr(each.contents, _CONTENTS[spec.datatype]))
         if spec.datatype == BYTES:
             values = [value.decode(errors="replace") for value in values]
