@@ -118,7 +118,7 @@ LIES: dict[str, tuple[Callable[[Plan], Plan], str]] = {
     "less energy": (lambda p: replace(p, predicted_joules=None), "takes .* J by the tables"),
     "a higher rate": (
         lambda p: replace(p, predicted_rate_per_s=replace(p.predicted_latency_s, value=1e9)),
-        "requests a second by the tables",
+        "requests per second",
     ),
     "over its latency limit": (lambda p: replace(p, limits=Limits(None, max_latency_s=1e-6)), "over its limit"),
     "over its energy limit": (lambda p: replace(p, limits=Limits(None, max_energy_joules=1e-9)), "over its limit"),
@@ -192,7 +192,7 @@ def test_a_lie_is_caught(change: Callable[[Plan], Plan], words: str) -> None:
         ("[device.far]", "[device.far]\nint8 = false", "may not run int8"),
         ("[device.far]", "[device.far]\nenergy_cap_joules = 0.0000001", "over its cap"),
         ("latency_ms = 0.01", "latency_ms = 0.02", "the plan claims"),
-        ("[device.far]", "[device.far]\nreceive_ms = 1", "requests a second by the tables"),
+        ("[device.far]", "[device.far]\nreceive_ms = 1", "requests per second"),
         ("[device.near]", "[device.near]\nrequest_ms = 1", "a request takes 1.0000"),
         ("[device.near]", "[device.near]\nsend_ms_per_mb = 1e4", "near is busy with two things at once"),
         ("[device.near]", "[device.near]\nsend_ms = 1", "near is busy with two things at once"),

@@ -58,6 +58,6 @@ def test_from_tflite_only_what_starts_from_one(keras_model: tuple[Path, Path], t
     )
     found = rows(result, "litert")
     sound(found)
-    assert "starts from Keras or a SavedModel" in found["int8"]["reason"]
+    assert "needs Keras or a SavedModel" in found["int8"]["reason"]
     assert found["int8-aeq"]["status"] == "measured", shown(found["int8-aeq"])
     assert rows(result, "onnxruntime")["float32"]["status"] == "measured"

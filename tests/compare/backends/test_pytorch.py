@@ -49,7 +49,7 @@ def test_every_way_on_every_engine(own: tuple[Any, Path]) -> None:
                 assert found[key]["checked"]["error_to_float"] < 0.1, key
     assert found["pt2e-static reference"]["status"] == "measured", shown(found["pt2e-static reference"])
     elsewhere = ("onednn", "fbgemm", "qnnpack", "per tensor", "symmetric")
-    told(found, ("bfloat16",), {f"pt2e {each}": "X86InductorQuantizer alone" for each in elsewhere})
+    told(found, ("bfloat16",), {f"pt2e {each}": "the only PT2E quantizer" for each in elsewhere})
 
 
 def test_compiled_forms_need_a_compiler(own: tuple[Any, Path]) -> None:
