@@ -296,7 +296,7 @@ def _drops(workloads: Sequence[Workload], cluster: Cluster) -> list[_Drop]:
             text = f"the energy cap of {device.energy_cap_joules:g} J on {device.name}"
             found.append((text, _of_device(device.name, energy_cap_joules=inf)))
         if device.never:
-            found.append((f"the `never` list of {device.name}", _of_device(device.name, never=())))
+            found.append((f"the never list of {device.name}", _of_device(device.name, never=())))
         if not device.int8:
             found.append((f"the ban on int8 on {device.name}", _of_device(device.name, int8=True)))
     return found

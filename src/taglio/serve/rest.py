@@ -234,7 +234,7 @@ async def _body(request: Request, limit_bytes: int, silence_s: float) -> bytes:
     sending for `silence_s`."""
     announced = request.headers.get("content-length", "0")
     if announced.isdigit() and int(announced) > limit_bytes:
-        raise TooLarge(f"the request has {int(announced):,} bytes, this server takes {limit_bytes:,} at most")
+        raise TooLarge(f"the request has {int(announced):,} bytes, the limit is {limit_bytes:,}")
     parts: list[bytes] = []
     size = 0
     stream = request.stream()
@@ -247,7 +247,7 @@ async def _body(request: Request, limit_bytes: int, silence_s: float) -> bytes:
             raise BadRequest(f"the request stopped after {size:,} bytes for {silence_s:g} s") from None
         size += len(part)
         if size > limit_bytes:
-            raise TooLarge(f"the request has more than the {limit_bytes:,} bytes that this server takes")
+            raise TooLarge(f"the request exceeds the limit of {limit_bytes:,} bytes")
         if part:
             parts.append(part)
 

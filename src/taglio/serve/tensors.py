@@ -59,7 +59,7 @@ def check_shape(spec: TensorSpec, datatype: object, shape: object, limit_bytes: 
         raise BadRequest(f"input {spec.name} has shape {list(sizes)}, the model takes {list(spec.shape)}")
     size_bytes = prod(sizes) * (1 if spec.datatype == BYTES else NUMPY[spec.datatype].itemsize)
     if size_bytes > limit_bytes:
-        raise BadRequest(f"input {spec.name}: {size_bytes:,} bytes, the server's limit is {limit_bytes:,}")
+        raise BadRequest(f"input {spec.name}: {size_bytes:,} bytes, the limit is {limit_bytes:,}")
     return sizes
 
 

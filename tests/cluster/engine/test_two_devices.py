@@ -142,7 +142,7 @@ def test_wrong_commands_are_refused_in_one_line(
     scaled = CLUSTER.replace('profile = "profile.json"', 'scale = { of = "profile.json", factor = 2.0 }')
     cluster.write_text(scaled)
     asked = ("optimize", *few_digits.arguments(), "--cluster", cluster, "--max-error", "5%", "-o", tmp_path / "out")
-    refused(running.command(*asked), "none would profile the model", "remove `scale`")
+    refused(running.command(*asked), "none would profile the model", "remove scale")
     cluster.write_text(CLUSTER.replace("server", "cloud"))
     refused(running.command("cluster", "probe", cluster), 'device "cloud" is not in the cluster', code=4)
 

@@ -74,7 +74,7 @@ def optimize_on_cluster(
     if all(device.assumed for device in cluster.devices):
         raise BadOption(
             f"{used.file}: every device has scaled times, so none would profile the model: "
-            "remove `scale` from at least one"
+            "remove scale from at least one"
         )
     with changing(folder, create=True) as staged:
         work: Work = Model(model, data, **steered(max_error, settings))
