@@ -107,7 +107,7 @@ def test_a_full_disk_is_refused_before_anything_is_made(folder: Path, lock: str)
 
 
 def test_a_python_without_wheels_is_refused(folder: Path, lock: str) -> None:
-    with pytest.raises(BadEnvironment, match=r"small needs a Python below 3\.10, and taglio runs in 3\."):
+    with pytest.raises(BadEnvironment, match=r"small needs a Python below 3\.10, but taglio runs in 3\."):
         install.build(replace(SMALL, python_below=(3, 10)), lock)
     assert not folder.exists()
 

@@ -154,7 +154,7 @@ def test_pins_exclusions_and_what_a_device_may_not_run() -> None:
         [True, False],
         [False, True],
     ]
-    with pytest.raises(BadOption, match="may run on no device"):
+    with pytest.raises(BadOption, match="cannot run on any device"):
         two(graph, profiles, cluster, Limits(None, device_pins=((names[1], "far"),)))
     no_int8 = replace(cluster, devices=tuple(replace(each, int8=False) for each in cluster.devices))
     with pytest.raises(BadOption, match="no form that its pins and devices allow"):

@@ -305,7 +305,7 @@ def test_what_a_request_takes_is_part_of_a_latency_that_is_limited(objective: Ob
         (
             Limits(None, device_pins=(("conv1", "far"),), float_blocks=("conv1",)),
             "[device.far]\nmemory_mb = 0.000003",
-            ["blocks held on a device", "MB of far"],
+            ["blocks pinned to a device", "MB of far"],
         ),
     ],
 )

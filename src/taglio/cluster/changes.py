@@ -51,7 +51,7 @@ def _link(cluster: Cluster, found: re.Match[str], text: str) -> Cluster:
     source, target = cluster.device(found[1]).name, cluster.device(found[2]).name
     link = cluster.link(source, target)
     if link is None:
-        raise BadOption(f'change "{text}": {source} and {target} are not connected that way')
+        raise BadOption(f'change "{text}": {source} and {target} are not connected in that direction')
     if found[5]:
         kept = tuple(each for each in cluster.links if (each.source, each.target) != (source, target))
         return replace(cluster, links=kept)

@@ -117,7 +117,7 @@ def build(environment: Environment, lock: str, *, show: bool = False) -> Install
     if sys.version_info[:2] >= environment.python_below:
         below, own = ".".join(map(str, environment.python_below)), ".".join(map(str, sys.version_info[:2]))
         raise BadEnvironment(
-            f"{environment.name} needs a Python below {below}, and taglio runs in {own}: install taglio in an older one"
+            f"{environment.name} needs a Python below {below}, but taglio runs in {own}: install taglio in an older one"
         )
     check_room([environment])
     place = environments.folder() / environment.name

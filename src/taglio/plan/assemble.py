@@ -102,7 +102,9 @@ class BlockTables:
                 and not never(device, block)
             ]
             if not places:
-                raise BadOption(f"block {block.name} ({block.kind}) may run on no device: loosen a pin or a never list")
+                raise BadOption(
+                    f"block {block.name} ({block.kind}) cannot run on any device: loosen a pin or a never list"
+                )
             for d, device in enumerate(self.cluster.devices):
                 for f, form in enumerate(self.forms):
                     table[b, d, f] = device in places and self._may(block, form, device)

@@ -40,12 +40,12 @@ def refuse_contradictions(graph: Graph, limits: Limits) -> None:
     """Raise BadOption for pins that contradict each other or that a block cannot keep."""
     both = set(limits.float_blocks) & set(limits.int8_blocks)
     if both:
-        raise BadOption(f"block {min(both)} is held in float and in int8: drop one of the two pins")
+        raise BadOption(f"block {min(both)} is pinned to both float and int8: remove one of the pins")
     for name in limits.int8_blocks:
         block = graph.block(name)
         if block.refusal or block.movement:
             reason = block.refusal or "a movement operator follows its producer"
-            raise BadOption(f"block {name} cannot be held in int8: {reason}")
+            raise BadOption(f"block {name} cannot be pinned to int8: {reason}")
 
 
 def noise_limits(error: ErrorModel, bound: float, slack: float) -> dict[str, float]:

@@ -278,9 +278,9 @@ def _drops(workloads: Sequence[Workload], cluster: Cluster) -> list[_Drop]:
             ("max_latency_s", f"the latency limit of {(limits.max_latency_s or 0.0) * 1e3:g} ms", None),
             ("max_energy_joules", f"the energy limit of {limits.max_energy_joules} J", None),
             ("min_rate_per_s", f"the {limits.min_rate_per_s} requests a second", None),
-            ("float_blocks", f"the {len(limits.float_blocks)} blocks held in float", ()),
-            ("int8_blocks", f"the {len(limits.int8_blocks)} blocks held in int8", ()),
-            ("device_pins", f"the {len(limits.device_pins)} blocks held on a device", ()),
+            ("float_blocks", f"the {len(limits.float_blocks)} blocks pinned to float", ()),
+            ("int8_blocks", f"the {len(limits.int8_blocks)} blocks pinned to int8", ()),
+            ("device_pins", f"the {len(limits.device_pins)} blocks pinned to a device", ()),
             ("device_exclusions", f"the {len(limits.device_exclusions)} blocks kept off a device", ()),
         ]
         for field, text, nothing in fields:

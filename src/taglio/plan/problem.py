@@ -197,7 +197,7 @@ class Problem:
                 raise BadOption(f"the problem's {name} has an entry that is not finite")
         for name, array in amounts:
             if not np.all(np.nan_to_num(array) >= 0.0):
-                raise BadOption(f"the problem's {name} has a negative entry: only seconds may be saved")
+                raise BadOption(f"the problem's {name} has a negative entry: only seconds may be negative")
         producer = values.producer[values.edge_value()]
         late = (values.readers != CALLER) & (producer >= values.readers)
         if late.any():

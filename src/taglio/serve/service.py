@@ -66,7 +66,7 @@ class Service:
             return versions[max(versions, key=int)]
         served = ", ".join(f"{queue.model.name} {queue.model.version}" for queue in self.queues)
         raise UnknownModel(
-            f"no model {name[:80]!r}{f' version {version[:20]!r}' if version else ''}: served are {served}"
+            f"no model {name[:80]!r}{f' version {version[:20]!r}' if version else ''}: available are {served}"
         )
 
     def versions(self, name: str) -> list[str]:

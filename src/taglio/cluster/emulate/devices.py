@@ -42,7 +42,7 @@ def _wait(name: str, process: "subprocess.Popen[str]") -> None:
         said = process.communicate(timeout=_PATIENCE_S)[1].strip().splitlines()
     except subprocess.TimeoutExpired:
         process.kill()
-        said = [f"not up after {_PATIENCE_S:.0f} s"]
+        said = [f"not started after {_PATIENCE_S:.0f} s"]
     if process.returncode != 0:
         why = said[-1] if said else f"exit code {process.returncode}"
         raise CannotEmulate(f"{name}: {why.removeprefix('taglio: ')} (--bare emulates only the network)")

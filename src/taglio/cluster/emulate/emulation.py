@@ -143,9 +143,7 @@ def joined(folder: str | None) -> Record:
         there = [each for each in there if each.folder == Path(folder)]
     if len(there) != 1:
         what = f"{len(there)} emulations are" if there else "no emulation is"
-        raise BadOption(
-            f"{what} running: start one with taglio emulate CLUSTER, or name one of them by {record.ENVIRONMENT}"
-        )
+        raise BadOption(f"{what} running: start one with taglio emulate CLUSTER, or select one by {record.ENVIRONMENT}")
     return there[0]
 
 

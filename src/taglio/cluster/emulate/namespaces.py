@@ -44,7 +44,7 @@ def create(name: str, index: int) -> int:
     except (OSError, CannotEmulate) as error:
         os.close(descriptor)
         if isinstance(error, OSError):
-            raise CannotEmulate(f"{TUN} gave no interface ({error.strerror}): is NET_ADMIN allowed here?") from None
+            raise CannotEmulate(f"{TUN} created no interface ({error.strerror}): is NET_ADMIN allowed here?") from None
         raise
     return descriptor
 

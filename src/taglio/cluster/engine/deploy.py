@@ -143,7 +143,7 @@ def _fits(device: Device, runtime: str, found: Facts) -> None:
     if runtime not in found.runtimes:
         raise BadDevice(
             f'device "{device.name}" has no {runtime}, only {", ".join(found.runtimes)}: install it there, or plan '
-            "with a profile that was taken in one of these"
+            "with a profile of one of these"
         )
 
 
@@ -170,7 +170,7 @@ def _hold(manifest: Manifest, loaded: list[Loaded]) -> None:
         each = opened[piece.name]
         if (each.sha256, each.device) != (piece.sha256, piece.device):
             raise BadDevice(
-                f'device "{each.device}" opened {each.sha256[:12]} as {piece.name}, planned is {piece.sha256[:12]} on '
+                f'device "{each.device}" opened {each.sha256[:12]} as {piece.name}, the plan has {piece.sha256[:12]} on '
                 f'"{piece.device}"'
             )
 

@@ -190,7 +190,7 @@ def members(address: str, lock: Lock) -> dict[str, bool]:
             "`token`"
         )
     raise BadDevice(
-        f"{address} does not answer as a head does ({_reason(said)}): it may use TLS where this device does not, or "
+        f"{address} does not answer like a head ({_reason(said)}): it may use TLS where this device does not, or "
         "the other way round (`tls`), or be something else"
     )
 

@@ -61,7 +61,9 @@ def prepare(name: str) -> Path:
     base.mkdir(parents=True, exist_ok=True, mode=0o700)
     found = base.stat()
     if found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077:
-        raise BadOption(f"{base}: others may write there: remove it, or set TAGLIO_DEVICES to a folder of your own")
+        raise BadOption(
+            f"{base}: other users can write there: remove it, or set TAGLIO_DEVICES to a folder of your own"
+        )
     folder.mkdir(exist_ok=True, mode=0o700)
     return folder
 

@@ -66,7 +66,7 @@ def _token(path: Path) -> Path:
     except OSError:
         raise BadOption(
             f"{path}: no token there: copy the file from the head, where taglio device start --head wrote it, "
-            "or name another as `token`"
+            "or give another with `token`"
         ) from None
     if len(text) < _SHORTEST:
         raise BadOption(f"{path}: a token of {len(text)} characters can be guessed: use at least {_SHORTEST}")

@@ -154,7 +154,7 @@ def answer_requests(
         notes: list[str] = []
         if connection.here.name != cluster.start:
             here = connection.here.name
-            notes.append(f'inputs were sent from "{here}", not from "{cluster.start}", where they start')
+            notes.append(f'inputs were sent from "{here}", not from the start device "{cluster.start}"')
         if planned_for(folder, work) not in (None, cluster):
             notes.append("the cluster file has changed since the plan was made: predictions are for the earlier one")
         if stream and result.crossings and not any(each.send_s or each.receive_s for each in cluster.devices):
@@ -210,7 +210,7 @@ class _Run:
         """Compare an answer with the running plan's answer in one process. Raises MeasurementFailed if they differ. A
         plan that took over may have other precisions, and hence different answers."""
         if len(self.answers) != answer.request:
-            raise MeasurementFailed(f"request {answer.request} was answered in the place of {len(self.answers)}")
+            raise MeasurementFailed(f"request {answer.request} was answered instead of {len(self.answers)}")
         if running is not self.running:
             plan = running.plan.fingerprint()
             if plan not in self.wanted:
@@ -219,8 +219,8 @@ class _Run:
         off = apart(answer.outputs, self.now[answer.request % len(self.feeds)])
         if off > TOLERANCE:
             raise MeasurementFailed(
-                f"request {answer.request} was answered {off:.2e} off what one process answers (limit {TOLERANCE:.0e}):"
-                " this is a fault of taglio, please report the model"
+                f"the answer to request {answer.request} differs by {off:.2e} from that of one process (limit "
+                f"{TOLERANCE:.0e}): this is a bug in taglio, please report the model"
             )
         self.distance, self.identical = max(self.distance, off), self.identical + (off == 0.0)
         self.resent += answer.attempts > 1

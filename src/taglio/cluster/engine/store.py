@@ -47,7 +47,7 @@ class Store:
         data = path.read_bytes()
         actual = hashlib.sha256(data).hexdigest()
         if actual != sha256:
-            raise BadArtifact(f"{path}: the component was changed ({actual[:12]}, wanted {sha256[:12]})")
+            raise BadArtifact(f"{path}: the component was changed ({actual[:12]}, expected {sha256[:12]})")
         return data
 
     def begin(self, sha256: str, size_bytes: int) -> None:

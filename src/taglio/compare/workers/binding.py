@@ -48,7 +48,7 @@ def bind(reference: Sequence[Array], outputs: Sequence[Array]) -> Binding:
         ]
         if not found:
             shapes = ", ".join(str(list(np.shape(output))) for output in outputs)
-            raise ValueError(f"no output fits output {position} of the original, {list(wanted.shape)}; it has {shapes}")
+            raise ValueError(f"no output fits output {position} of the original, {list(wanted.shape)}: found {shapes}")
         _, moved, index, axes = min(found)
         sources.append((index, axes if moved else ()))
         free.remove(index)
