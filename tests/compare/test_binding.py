@@ -37,7 +37,7 @@ def test_square_pictures_are_told_apart_by_value() -> None:
 
 
 def test_what_fits_nothing_names_the_shapes() -> None:
-    with pytest.raises(ValueError, match=r"output 0 of the original, \[1, 5\]; it has \[1, 6\]"):
+    with pytest.raises(ValueError, match=r"output 0 of the original, \[1, 5\]: found \[1, 6\]"):
         bind([SECOND], [np.zeros((1, 6))])
 
 

@@ -65,7 +65,7 @@ def test_a_state_is_kept_for_each_session(tmp_path: Path) -> None:
     assert step(5.0, None).tensors["y"].tolist() == [5.0]
     assert step(7.0, ("ours", 0)).tensors["y"].tolist() == [7.0]  # begun again
     lost = step(1.0, ("ours", 5)).error
-    assert lost is not None and 'step 5 of session "ours" and has run 1' in str(lost)
+    assert lost is not None and 'step 5 of session "ours" but has run 1' in str(lost)
 
 
 def test_the_session_used_longest_ago_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:

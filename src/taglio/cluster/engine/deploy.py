@@ -170,7 +170,7 @@ def _hold(manifest: Manifest, loaded: list[Loaded]) -> None:
         each = opened[piece.name]
         if (each.sha256, each.device) != (piece.sha256, piece.device):
             raise BadDevice(
-                f'device "{each.device}" opened {each.sha256[:12]} as {piece.name}, the plan has {piece.sha256[:12]} on '
+                f'device "{each.device}" opened {each.sha256[:12]} as {piece.name}, expected {piece.sha256[:12]} on '
                 f'"{piece.device}"'
             )
 
