@@ -92,7 +92,7 @@ LIES: dict[str, tuple[Callable[[Plan], Plan], str]] = {
     "a crossing left out": (lambda p: replace(p, crossings=p.crossings[1:]), "never reaches far"),
     "a crossing too many": (
         lambda p: replace(p, crossings=(*p.crossings, replace(p.crossings[0], tensor="conv2.0"))),
-        "nobody reads",
+        "nothing reads",
     ),
     "a quicker link": (
         lambda p: replace(p, crossings=(replace(p.crossings[0], predicted_s=1e-9), *p.crossings[1:])),
