@@ -210,7 +210,7 @@ def test_texts_without_a_tokenizer_or_for_another_model_are_refused(tmp_path: Pa
     path = written(tmp_path / "t.txt", "a\n")
     with refused(r"need tokenizer.json next to the model, but .* has none: copy it there"):
         load(path, [IDS], near=Beside((tmp_path,)))
-    with refused("and this model is in memory"):
+    with refused("but this model is in memory"):
         load(path, [IDS])
     with refused(r"the model takes 'past' float32 \[1, 2, 3\]: give an .npz"):
         load(path, [IDS, InputSpec("past", (1, 2, 3), "float32")])

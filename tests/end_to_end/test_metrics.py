@@ -118,7 +118,7 @@ def test_inputs_unlike_the_calibration_are_told_with_how_far(few_digits: Case, t
         np.savez(dark, image=arrays["image"][:12] * 0.2, label=arrays["label"][:12])
     arguments = (*few_digits.arguments(), "--scheme", SCHEME, "--runtime", "onnxruntime", "--effort", 0.01)
     same = taglio("profile", *arguments, "--calibration", few_digits.data, "-o", tmp_path / "same")
-    refused(same, "--calibration is --data")
+    refused(same, "--calibration is the same as --data")
     out = tmp_path / "out"
     taglio("profile", *arguments, "--calibration", dark, "-o", out, "--json").json()
     notes = " ".join(taglio("error", out, "--effort", 0.02, "--json").json()["notes"])

@@ -222,14 +222,16 @@ def objective(problem: Problem) -> float:
 @given(problems(limits=True), st.floats(0.1, 1.0))
 def test_a_faster_link_never_hurts(problem: Problem, factor: float) -> None:
     faster = tuple(replace(each, link=each.link * factor, byte=each.byte * factor) for each in problem.resources)
-    assert objective(replace(problem, resources=faster)) <= objective(problem) * (1.0 + CLOSE)
+    before = objective(problem)  # below 0 where quantising saves time
+    assert objective(replace(problem, resources=faster)) <= before + CLOSE * abs(before)
 
 
 @slowly
 @given(problems(limits=True), st.floats(1.0, 3.0))
 def test_a_looser_bound_never_hurts(problem: Problem, factor: float) -> None:
     looser = tuple(replace(each, upper=each.upper * factor) for each in problem.noises)
-    assert objective(replace(problem, noises=looser)) <= objective(problem) * (1.0 + CLOSE)
+    before = objective(problem)
+    assert objective(replace(problem, noises=looser)) <= before + CLOSE * abs(before)
 
 
 @slowly

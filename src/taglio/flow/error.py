@@ -162,7 +162,7 @@ def loss_limits(work: Work, limits: Limits) -> Limits:
     for each in (metric, *(bound.metric for bound in limits.also)):
         if len(held_out.samples) < fewest_samples(each):
             few = f"{len(held_out.samples)} held-out inputs are too few"
-            raise BadData(f"metric {each.name}: {few}, it takes at least {fewest_samples(each)}: add samples")
+            raise BadData(f"metric {each.name}: {few}: it needs at least {fewest_samples(each)} samples, add more")
     session = open_session(work.model.proto, work.setup.options(), label=work.model.name)
     outputs = (run_session(session, wanted, each, held_out.source) for each in held_out.samples)
     measure = anchored(measure, outputs)
