@@ -245,7 +245,9 @@ def with_rivals(options: argparse.Namespace) -> int:
 def images_of(name: str) -> Path:
     """The samples of a network whose data are photographs, as an .npz."""
     model, folder = paths(CASES[name])
-    spec = tuple(input_specs(model, onnx.load(model, load_external_data=False)))
+    proto = onnx.load(model, load_external_data=False)
+    weights = {tensor.name for tensor in proto.graph.initializer}  # which old files also declare as inputs
+    spec = tuple(each for each in input_specs(model, proto) if each.name not in weights)
     path = CACHE / "wild" / f"{name}.npz"
     path.parent.mkdir(parents=True, exist_ok=True)
     loaded = load(folder, spec, parse_preprocess(CASES[name].preprocess))
