@@ -313,6 +313,16 @@ def test_what_each_repair_brought_is_told(complete: Path) -> None:
     assert "kept" in after
 
 
+def test_a_model_without_int8_forms_is_not_compared_with_all_int8(
+    complete: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = artifact.load(complete / "outcome.json", "outcome", Outcome)
+    terminal.outcome(complete, replace(made, candidates=0))
+    told = capsys.readouterr().out
+    assert f"None of the {made.blocks} blocks can be int8 (taglio inspect says why)" in told
+    assert "as fast as all-int8" not in told
+
+
 def test_tags_close_in_order(complete: Path) -> None:
     found = read(page.write(complete).path)
     assert not found.wrong

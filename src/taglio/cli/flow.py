@@ -146,8 +146,8 @@ def _quickstart(options: argparse.Namespace) -> int:
     from taglio.embedded import digits_data, digits_model
 
     arguments = [str(digits_model()), "--data", str(digits_data()), "--max-error", str(options.max_error)]
-    # A seventh of the effort: under a minute on two cores, with installation.
-    arguments += ["--effort", "0.15", "-o", str(options.out)] + (["--json"] if options.json else [])
+    # An eighth of the effort: under a minute on two cores, with installation.
+    arguments += ["--effort", "0.12", "-o", str(options.out)] + (["--json"] if options.json else [])
     inner = argparse.ArgumentParser()
     _optimize_arguments(inner)
     return _optimize(inner.parse_args(arguments))

@@ -131,7 +131,7 @@ class _Planes:
 
 
 class SolverFailed(TaglioError):
-    """HiGHS refused to run, so that its solution would be of an earlier problem or missing."""
+    """HiGHS did not run, so its solution is missing or belongs to an earlier problem."""
 
 
 class Quiet(highspy.Highs):

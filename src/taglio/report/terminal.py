@@ -126,11 +126,18 @@ def outcome(folder: Path, result: Outcome) -> None:
     against = result.int8.latency.median_s / result.plan.latency.median_s
     held = "is within the limit" if result.int8.holds(result.max_error) else "exceeds the limit"
     beside = f" in {result.float32.runtime}" if result.places else ""
-    say(
-        f"The plan is {gain:.2f} x as fast as float{beside} and {against:.2f} x as fast as all-int8, which {held}; "
-        f"its {metric.title} is {metric.text(result.plan.error, 3)}{_interval(result.plan, metric)}, "
-        f"limit {metric.text(result.max_error, 3)} ({result.status}, gap {result.gap:.2%})."
-    )
+    if result.candidates:
+        say(
+            f"The plan is {gain:.2f} x as fast as float{beside} and {against:.2f} x as fast as all-int8, which {held}; "
+            f"its {metric.title} is {metric.text(result.plan.error, 3)}{_interval(result.plan, metric)}, "
+            f"limit {metric.text(result.max_error, 3)} ({result.status}, gap {result.gap:.2%})."
+        )
+    else:
+        say(
+            f"None of the {result.blocks} blocks can be int8 (taglio inspect says why): "
+            f"the result is the float model in {result.plan.runtime}, {gain:.2f} x as fast as float{beside}; "
+            f"its {metric.title} is {metric.text(result.plan.error, 3)}, limit {metric.text(result.max_error, 3)}."
+        )
     for bound, other in zip(result.also, result.plan.others, strict=False):
         title = bound.metric.title
         say(f"its {title} is {other.metric.text(other.loss, 3)}, limit {bound.metric.text(bound.max_error, 3)}")
@@ -148,7 +155,8 @@ def places(result: Outcome) -> None:
     if not result.places:
         return
     metric = result.metric
-    rows = [each for each in result.places if each.latency_s is not None]
+    same = () if result.candidates else ("int8",)  # the float model once more
+    rows = [each for each in result.places if each.latency_s is not None and each.name not in same]
     if len({each.runtime for each in rows}) > 1:
         table = _table("model", "runtime", "latency", metric.title, "")
         for each in rows[:_PLACES]:
