@@ -24,7 +24,7 @@ from taglio.flow.result import Result, write
 from taglio.flow.run import run as time_run
 from taglio.flow.run import run_steps as time_run_steps
 from taglio.flow.sensitivity import Sensitivity, sensitivity
-from taglio.flow.work import Model
+from taglio.flow.work import Model, Work
 from taglio.flow.workspace import (
     COMPONENTS,
     ERROR,
@@ -155,10 +155,7 @@ def build(folder: Path, progress: Progress | None = None) -> tuple[Manifest, Pro
 def run(folder: Path, runs: int, runtime: str | None = None, progress: Progress | None = None) -> RunReport:
     """Time the built components beside the float model, both in `runtime` (None: the plan's)."""
     with held(folder):
-        work, measured = reopen_profiled(folder)
-        known = read_plan(folder, work, measured)
-        built, _ = building.read(folder / COMPONENTS, model_sha256=work.model.sha256)
-        built_from(folder, built, known)
+        work, measured, known, built = _reopen_built(folder)
         result = time_run(work, measured, known, built, runs=runs, runtime=runtime, progress=progress)
         artifact.save(folder / f"{RUN}.json", RUN, work.model.sha256, result)
     return result
@@ -167,11 +164,17 @@ def run(folder: Path, runs: int, runtime: str | None = None, progress: Progress 
 def run_steps(folder: Path, steps: int, runtime: str | None = None, progress: Progress | None = None) -> StepsReport:
     """Time the steps of a session beside the float model's, both in `runtime` (None: the plan's)."""
     with held(folder):
-        work, measured = reopen_profiled(folder)
-        known = read_plan(folder, work, measured)
-        built, _ = building.read(folder / COMPONENTS, model_sha256=work.model.sha256)
-        built_from(folder, built, known)
+        work, measured, known, built = _reopen_built(folder)
         return time_run_steps(work, measured, known, built, steps=steps, runtime=runtime, progress=progress)
+
+
+def _reopen_built(folder: Path) -> tuple[Work, Profile, Plan, building.Built]:
+    """What a workspace holds after its build stage. Raises BadArtifact if the components are of another plan."""
+    work, measured = reopen_profiled(folder)
+    known = read_plan(folder, work, measured)
+    built, _ = building.read(folder / COMPONENTS, model_sha256=work.model.sha256)
+    built_from(folder, built, known)
+    return work, measured, known, built
 
 
 def quantize(
