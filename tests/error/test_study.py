@@ -196,5 +196,7 @@ def test_blocks_that_save_no_time_are_seldom_picked(network: Case, meter: ErrorM
     blocks = [block.name for block in network.graph.candidates() if not block.movement]
     slow = set(blocks[: len(blocks) // 2])
     known = measure(network.graph, CHOICES, meter, Budget(0.0, 12, 12), near=1e-3)
-    picks = picked_subsets(network.graph, known, 20, 7, {name: -1e-4 if name in slow else 1e-4 for name in blocks})
+    picks = picked_subsets(
+        network.graph, known, 20, 7, {(name, "int8"): -1e-4 if name in slow else 1e-4 for name in blocks}
+    )
     assert np.mean([name in slow for each in picks for name in each]) < 0.4

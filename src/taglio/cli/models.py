@@ -33,7 +33,7 @@ def add(commands: Any) -> None:
     calibration_argument(each)
     each.add_argument(
         "--method",
-        choices=("static", "dynamic", "float16"),
+        choices=("static", "dynamic", "float16", "int8-weights", "int4-weights"),
         default="static",
         help="quantisation method (default static)",
     )

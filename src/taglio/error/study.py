@@ -14,6 +14,8 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from taglio.data.dataset import Dataset
 from taglio.error.combine import Measured, fit_model, fit_outputs
 from taglio.error.measure import ErrorMeter, Reading
@@ -72,7 +74,7 @@ def study(
     *,
     blocks: Collection[str] | None = None,
     near: float | None = None,
-    saved_s: Mapping[str, float] | None = None,
+    saved_s: Mapping[tuple[str, str], float] | None = None,
     confidence: float = 0.9,
     seed: int = 0,
     progress: Progress | None = None,
@@ -80,7 +82,7 @@ def study(
     """The error model fitted to measurements with `meter`.
 
     A planner may choose among `blocks` (None: all candidates). The model should be accurate `near` a limit on the error
-    (None: anywhere). `saved_s` are the seconds that int8 saves by block (None: estimated by FLOPs).
+    (None: anywhere). `saved_s` are the seconds saved by (block, form) (None: estimated by FLOPs).
     """
     measured = measure(
         graph, precisions, meter, budget, blocks=blocks, near=near, saved_s=saved_s, seed=seed, progress=progress
@@ -96,7 +98,7 @@ def measure(
     *,
     blocks: Collection[str] | None = None,
     near: float | None = None,
-    saved_s: Mapping[str, float] | None = None,
+    saved_s: Mapping[tuple[str, str], float] | None = None,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Measured:
@@ -162,31 +164,41 @@ def measure(
 
 
 def picked_subsets(
-    graph: Graph, known: Measured, count: int, seed: int, saved_s: Mapping[str, float] | None = None
+    graph: Graph, known: Measured, count: int, seed: int, saved_s: Mapping[tuple[str, str], float] | None = None
 ) -> list[dict[str, Precision]]:
     """Unmeasured subsets that a planner would pick by what is `known` so far.
 
-    Each has a random limit, near `known.near` if there is one, and random savings per block, drawn around `saved_s` or
-    FLOPs. Blocks are added in order of noise per saving, least first, while the predicted error keeps the limit.
+    Each has a random limit, near `known.near` if there is one, and random savings per block and form, drawn around
+    `saved_s` or FLOPs. Forms are given to blocks in order of noise per saving, least first, while the predicted error
+    keeps the limit; a block keeps the first that it gets.
     """
     rng = random.Random(seed + 2)
-    before = {tuple(each) for each in known.subsets}
-    whole = next(each for each in known.precisions if each.form == "whole")
+    before = {_key(each) for each in known.subsets}
+    forms = {each.name: each for each in known.precisions if each.form == "whole" or each.weight_only}
+    whole = next(each for each in forms.values() if each.form == "whole")
     columns = known.columns
-    blocks = [graph.block(name) for name, form in columns.own if form == whole.name]
+    choices = [(graph.block(block), forms[form]) for block, form in columns.own if form in forms]
     outputs = list(fit_outputs(known, unseen=False).terms.values())
-    noises = [[float(columns.row({block.name: whole}) @ each.noise) for block in blocks] for each in outputs]
+    rows = np.array([columns.row({block.name: form}) for block, form in choices])
+    worst = np.max([rows @ each.noise for each in outputs], axis=0) if choices and outputs else np.zeros(0)
 
     def predicted(assignment: Assignment) -> float:
         row = columns.row(assignment)[None]
         return max(float(each.predict(row)[0]) for each in outputs)
 
-    largest = predicted(dict.fromkeys((block.name for block in blocks), whole)) if blocks and outputs else 0.0
-    worth = [block.flops + 1.0 for block in blocks]
+    def together(some: Sequence[int]) -> Assignment:
+        assignment: dict[str, Precision] = {}
+        for index in some:
+            block, form = choices[index]
+            assignment.setdefault(block.name, form)
+        return effective(graph, assignment, whole)
+
+    largest = predicted({block.name: form for block, form in choices if form is whole}) if len(worst) else 0.0
+    worth = np.array([block.flops + 1.0 for block, _ in choices])
     if saved_s is not None:
         least = max(saved_s.values(), default=0.0) * _LEAST_SAVED or 1.0
-        worth = [max(saved_s.get(block.name, 0.0), least) for block in blocks]
-    result: dict[tuple[str, ...], dict[str, Precision]] = {}
+        worth = np.array([max(saved_s.get((block.name, form.name), 0.0), least) for block, form in choices])
+    result: dict[tuple[tuple[str, str], ...], dict[str, Precision]] = {}
     for _ in range(4 * count):
         if len(result) == count or largest <= 0.0:
             break
@@ -195,17 +207,19 @@ def picked_subsets(
             low, high = known.near / _NEAR, min(high, known.near * _NEAR)
         bound = math.exp(rng.uniform(math.log(low), math.log(high)))
         saved = [rng.lognormvariate(0.0, 1.0) * each for each in worth]
-        worst = [max(each) for each in zip(*noises, strict=True)]
-        order = sorted(range(len(blocks)), key=lambda index: worst[index] / saved[index])
+        order = np.argsort(worst / saved, kind="stable").tolist()
         fits, breaks = 0, len(order) + 1
         while breaks - fits > 1:
             middle = (fits + breaks) // 2
-            chosen = effective(graph, {blocks[index].name: whole for index in order[:middle]}, whole)
-            fits, breaks = (middle, breaks) if predicted(chosen) <= bound else (fits, middle)
-        chosen = effective(graph, {blocks[index].name: whole for index in order[:fits]}, whole)
-        if chosen and tuple(chosen) not in before:
-            result.setdefault(tuple(chosen), dict(chosen))
+            fits, breaks = (middle, breaks) if predicted(together(order[:middle])) <= bound else (fits, middle)
+        chosen = together(order[:fits])
+        if chosen and _key(chosen) not in before:
+            result.setdefault(_key(chosen), dict(chosen))
     return list(result.values())
+
+
+def _key(assignment: Assignment) -> tuple[tuple[str, str], ...]:
+    return tuple((block, precision.name) for block, precision in assignment.items())
 
 
 def random_subsets(
@@ -231,7 +245,6 @@ def random_subsets(
             if current is not None:
                 assignment[block.name] = current if current.fits(block) else whole
         drawn = effective(graph, assignment, whole)
-        key = tuple((block, precision.name) for block, precision in drawn.items())
-        if key:
-            result.setdefault(key, drawn)
+        if drawn:
+            result.setdefault(_key(drawn), drawn)
     return list(result.values())

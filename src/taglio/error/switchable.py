@@ -22,6 +22,7 @@ from taglio.model.captures import node_inputs
 from taglio.model.graph import Block, Graph, flows
 from taglio.model.load import Model
 from taglio.quantize.emitter import Emitter
+from taglio.quantize.keep_float import MICROSOFT
 from taglio.quantize.precision import Assignment, Precision
 from taglio.quantize.qdq import QdqBuilder
 from taglio.quantize.scheme import Scheme
@@ -251,6 +252,8 @@ def switchable_graph(
                 target.node.append(_wire(builder, name, scheme, flag_names[index]))
                 first = len(target.node)
     target.initializer.extend(initializers[name] for name in outer if name in initializers)
+    if MICROSOFT not in {each.domain for each in out.opset_import}:  # branches may hold ONNX Runtime's own operators
+        out.opset_import.append(helper.make_opsetid(MICROSOFT, 1))
     return out
 
 

@@ -19,7 +19,7 @@ from taglio.data.dataset import Sample
 from taglio.error.loss import Metric
 from taglio.error.tally import Tally
 from taglio.errors import TaglioError, one_line
-from taglio.flow.choose_scheme import SchemeResult, choose, float_where_none_loads
+from taglio.flow.choose_scheme import SchemeResult, choose
 from taglio.flow.choose_stretches import choose_stretches
 from taglio.flow.work import Work
 from taglio.profile.stopwatch import Effort, Progress, Timed, time_models
@@ -87,25 +87,6 @@ def together(error: float, base: float) -> float:
     return sqrt(error**2 + base**2) if base else error
 
 
-def settle(
-    work: Work,
-    scheme: Scheme | None,
-    max_loss: float,
-    metric: Metric,
-    progress: Progress | None = None,
-    *,
-    effort: float = 1.0,
-) -> tuple[Work, Places]:
-    """The places to plan in and their scheme, and `work` with every block that cannot be int8 under it kept in
-    float."""
-    places = choose_places(work, max_loss, metric, scheme, progress, effort=effort)
-    work = _divided(work, places.stretches)
-    if scheme is None:
-        work = float_where_none_loads(work, places.schemes)
-        work.kept.forget("builder", but=places.scheme)  # each holds a copy of the weights
-    return work.settled(places.scheme, progress), places
-
-
 def choose_places(
     work: Work,
     max_loss: float,
@@ -122,7 +103,7 @@ def choose_places(
         )
         return only(work.setup.runtime, chosen, schemes)
     found, stretches = _float_everywhere(work, max_loss, metric, effort, progress)
-    work = _divided(work, stretches)
+    work = divided(work, stretches)
     kept = [each for each in found if not each.dropped]
     if len(kept) == 1 and scheme is not None:
         return Places((NAME,), scheme, (), tuple(replace(each, profiled=each.runtime == NAME) for each in found))
@@ -136,7 +117,8 @@ def choose_places(
     return replace(rank(found, by_place, scheme), stretches=stretches)
 
 
-def _divided(work: Work, stretches: tuple[Stretch, ...]) -> Work:
+def divided(work: Work, stretches: tuple[Stretch, ...]) -> Work:
+    """`work` with the stretches of the mixed place, if there are any."""
     return work.but(setup=replace(work.setup, stretches=stretches)) if stretches else work
 
 

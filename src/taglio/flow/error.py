@@ -94,10 +94,10 @@ def error_model(
     )
 
 
-def _saved(profile: Profile) -> Mapping[str, float]:
-    """Seconds that int8 saves by block."""
+def _saved(profile: Profile) -> Mapping[tuple[str, str], float]:
+    """Seconds that a form saves, by block and form."""
     times = profile.block_times()
-    return {block: times[block, FLOAT32.name] - seconds for (block, form), seconds in times.items() if form == "int8"}
+    return {(block, form): times[block, FLOAT32.name] - seconds for (block, form), seconds in times.items()}
 
 
 def affordable_inputs(work: Work, switchable: Switchable, budget: Budget) -> int:

@@ -13,7 +13,7 @@ from taglio.arguments import positive
 from taglio.errors import BadOption
 from taglio.flow.answers import Answers, of_answers
 from taglio.flow.build import Built, assemble
-from taglio.flow.choose_place import left_for_int8, settle
+from taglio.flow.choose_place import left_for_int8
 from taglio.flow.choose_repairs import RepairResult, choose_repairs
 from taglio.flow.choose_scheme import SchemeResult
 from taglio.flow.curve import costly, curve
@@ -23,6 +23,7 @@ from taglio.flow.outcome import Outcome, Point, Variant
 from taglio.flow.plan import Bounds, Decision, decide, limits_for, steered
 from taglio.flow.profile import AUTO, profile_as, read_scheme
 from taglio.flow.result import Result, result_of
+from taglio.flow.settle import settle
 from taglio.flow.work import Model, Work
 from taglio.profile.measure import FLOAT_RUN
 from taglio.profile.stopwatch import Progress, Timed
@@ -73,11 +74,12 @@ def optimize(
     if limits.max_error is None:
         raise BadOption("`max_error` is missing: give the worst that is allowed, such as 0.01 for 1 %")
     clock.lap("load")
-    settled, places = settle(work, wanted, limits.max_error, limits.metric, progress, effort=effort)
+    found = settle(work, wanted, limits.max_error, limits.metric, progress, effort=effort)
+    settled, places = found.work, found.places
     if places.schemes or len(places.results) > 1:
         clock.lap("scheme")
-    chosen, repairs = places.scheme, tuple[RepairResult, ...]()
-    if any(each.scheme == chosen and each.error > limits.max_error for each in places.schemes):
+    chosen, repairs = found.scheme, tuple[RepairResult, ...]()
+    if any(each.scheme == places.scheme and each.error > limits.max_error for each in places.schemes):
         chosen, repairs = choose_repairs(settled, chosen, limits.metric, progress)
         settled.kept.forget("builder", but=chosen)  # each holds a copy of the weights
         clock.lap("repair")
@@ -103,7 +105,7 @@ def optimize(
     clock.lap("build")
     notes = error.notes + of_answers(decision.answers, decision.winner, limits) + _of_stretches(built)
     outcome = _outcome(settled, places.schemes, decision, built, notes, clock)
-    outcome = replace(outcome, repairs=repairs, curve=levels, costly=costly(error))
+    outcome = replace(outcome, repairs=repairs, weights=found.weights, curve=levels, costly=costly(error))
     if work.setup.runtime == AUTO:
         rows = in_places(decision.finalists, decision.timed, decision.answers, places.results)
         outcome = replace(outcome, places=rows)

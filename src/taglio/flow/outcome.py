@@ -7,6 +7,7 @@ from taglio.error.model import Alone
 from taglio.error.tally import OtherLoss, PartLoss
 from taglio.flow.choose_repairs import RepairResult
 from taglio.flow.choose_scheme import SchemeResult
+from taglio.flow.choose_weights import WeightsResult
 from taglio.flow.curve import Level
 from taglio.profile.result import Conditions
 from taglio.profile.stopwatch import WallTime
@@ -103,6 +104,7 @@ class Outcome:
     notes: tuple[str, ...] = ()
     also: tuple[Bound, ...] = ()
     repairs: tuple[RepairResult, ...] = ()
+    weights: tuple[WeightsResult, ...] = ()
 
     @property
     def accuracy_title(self) -> str:

@@ -322,8 +322,8 @@ def _rules(
     graph: Graph, measured: Profile, model: ErrorModel, limits: Limits, meter: ErrorMeter
 ) -> dict[str, Assignment]:
     """Distinct assignments that need no solver: float, all int8, only blocks with weights in int8; the latter two with
-    the most damaging blocks excluded until the limit holds; and the blocks with the most FLOPs, as many as the limit
-    allows."""
+    the most damaging blocks excluded until the limit holds; the blocks with the most FLOPs, as many as the limit
+    allows; and weight-only forms likewise."""
     whole = next(each for each in measured.precisions if each.form == "whole")
     everything = pure_assignments(graph, measured.precisions)["int8"]
     pinned = {name: precision for name, precision in everything.items() if name not in limits.float_blocks}
@@ -339,11 +339,15 @@ def _rules(
     def holding(order: Sequence[str], start: Assignment) -> dict[str, Precision]:
         return exclude(order, limits, start, lambda each: meter.error(effective(graph, each, whole)))
 
-    choices: dict[str, Assignment] = {"int8": pinned, "weights": weighted}
+    choices: dict[str, Mapping[str, Precision]] = {"int8": pinned, "weights": weighted}
     for name, start in (("int8", pinned), ("weights", weighted)):
         choices[f"{name}, worst excluded"] = holding(damage_first(model, start), start)
     few_flops_first = sorted((block for block in graph.candidates() if block.name in weighted), key=lambda b: b.flops)
     choices["most FLOPs"] = holding([block.name for block in few_flops_first], weighted)
+    for form in (each for each in measured.precisions if each.weight_only and not limits.int8_blocks):
+        fitting = dict.fromkeys([name for name in weighted if form.fits(graph.block(name))], form)
+        choices[form.name] = fitting
+        choices[f"{form.name}, worst excluded"] = holding(damage_first(model, fitting), fitting)
     for rule, blocks in choices.items():
         assignment = effective(graph, blocks, whole)
         if all(key_of(assignment) != key_of(other) for other in result.values()):

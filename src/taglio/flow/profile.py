@@ -3,7 +3,7 @@
 from taglio.arguments import number, positive
 from taglio.error.loss import RELATIVE
 from taglio.errors import BadOption
-from taglio.flow.choose_place import settle
+from taglio.flow.settle import settle
 from taglio.flow.work import Work
 from taglio.profile.layerwise import Cut, LayerTimes, layer_times
 from taglio.profile.measure import profile as measure
@@ -38,8 +38,8 @@ def profile(
     """
     wanted, bound = read_scheme(scheme), number("max_error", max_error)
     positive("effort", effort)
-    settled, places = settle(work, wanted, RELATIVE.bound(bound), RELATIVE, progress, effort=effort)
-    return profile_as(settled.in_place(places.planned[0]), places.scheme, effort, progress)
+    found = settle(work, wanted, RELATIVE.bound(bound), RELATIVE, progress, effort=effort)
+    return profile_as(found.work.in_place(found.places.planned[0]), found.scheme, effort, progress)
 
 
 def profile_as(work: Work, scheme: Scheme, effort: float = 1.0, progress: Progress | None = None) -> Profile:

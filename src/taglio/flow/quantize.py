@@ -13,13 +13,14 @@ from taglio.flow.work import Work, covering
 from taglio.model.graph import match, select
 from taglio.profile.stopwatch import Progress
 from taglio.quantize.library import DYNAMIC, dynamic, float16, qoperator
-from taglio.quantize.precision import Precision
+from taglio.quantize.precision import WEIGHT_ONLY, Precision
 from taglio.quantize.qdq import QdqBuilder
 from taglio.quantize.ranges import Ranges
 from taglio.quantize.scheme import Scheme, parse_scheme, with_repairs
 from taglio.runtimes.onnxruntime import SessionOptions, open_session, run_session, sums_saturate
 
-METHODS = ("static", "dynamic", "float16")
+_WEIGHT_ONLY = {form.name: form for form in WEIGHT_ONLY.values()}
+METHODS = ("static", "dynamic", "float16", *_WEIGHT_ONLY)
 _MEASURED = 16
 
 
@@ -35,9 +36,10 @@ def quantize(
 ) -> tuple[onnx.ModelProto, Quantized]:
     """The model with the chosen blocks quantised, and its error measured on held-out inputs.
 
-    `method` is "static", "dynamic" or "float16"; `blocks` is "all", "top-flops:K", "top-bytes:K" or name patterns.
-    `also` gives other blocks another scheme, as SCHEME=PATTERN; later ones win. `repair` names repairs, which lower the
-    error of int8 at the same speed: "ranges", "rounding", "bias". Raises BadOption.
+    `method` is "static", "dynamic", "float16", "int8-weights" or "int4-weights"; `blocks` is "all", "top-flops:K",
+    "top-bytes:K" or name patterns. `also` gives other blocks another scheme, as SCHEME=PATTERN; later ones win.
+    `repair` names repairs, which lower the error of int8 at the same speed: "ranges", "rounding", "bias". Raises
+    BadOption.
     """
     if method not in METHODS:
         raise BadOption(f"`method` is {method}: use {' or '.join(METHODS)}")
@@ -50,13 +52,18 @@ def quantize(
     names = select(work.graph, blocks)
     if not names:
         raise BadOption(f'`blocks` "{blocks}" matches no block of {work.model.name}')
-    used = [] if method == "float16" else [form]
+    used = [form] if method in ("static", "dynamic") else []
     if method == "float16":
         proto = float16(work.model, work.graph, names)
     elif method == "dynamic":
         if ":" in blocks or blocks == "all":  # a rule, not names: take those of its blocks that have such a form
             names = tuple(name for name in names if work.graph.block(name).kind.split("+")[0] in DYNAMIC)
         proto = dynamic(work.model, work.graph, names, form)
+    elif method in _WEIGHT_ONLY:
+        chosen = _WEIGHT_ONLY[method]
+        if ":" in blocks or blocks == "all":
+            names = tuple(name for name in names if chosen.fits(work.graph.block(name)))
+        proto = QdqBuilder(work.model, work.graph, {}).build(dict.fromkeys(names, chosen))
     else:
         assignment = {name: Precision("int8", form, "whole") for name in names}
         for text in also:

@@ -295,8 +295,8 @@ class Work:
 
     def settled(self, scheme: Scheme, progress: Progress | None = None) -> "Work":
         """A copy in which every block that failed its int8 trial under `scheme` stays float (quantize/trial.py).
-        Repairs change no kernels, so they do not change this."""
-        scheme = replace(scheme, repairs=())
+        Neither repairs, which change no kernels, nor weight-only forms change this."""
+        scheme = replace(scheme, repairs=(), weight_only=())
         reasons = self.kept.once(("floats", scheme), lambda: self.unusable(scheme, progress))
         return self.but(graph=self.graph.without_int8(reasons))
 

@@ -1,7 +1,7 @@
 """The blocks of a model and the tensors between them: what a plan may place. Knows no costs."""
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from math import prod
@@ -38,6 +38,8 @@ ACTIVATIONS = frozenset(
 # y = x · gate(x): the two consumers of the anchor's output are the gate and the product.
 GATES = frozenset({"Sigmoid", "HardSigmoid"})
 _FLOAT = onnx.TensorProto.FLOAT
+# Rows or columns that blockwise kernels need to be worth it: the size of one block of weights.
+_LEAST_MATRIX = 32
 _KEEPS = "it keeps a state from step to step"
 
 
@@ -79,7 +81,8 @@ class Block:
     `operators` are ONNX node names in execution order; `inputs` and `outputs` are activation tensors; `weights`
     are float initialisers. `refusal` says why the block has no int8 form ("" when it has one). `soft_tail` marks an
     anchor followed by an activation that is not free in int8, such as x·sigmoid(x): such a block also has the form
-    `int8-anchor`. `state_bytes` is the size of the state that it keeps between steps.
+    `int8-anchor`. `matrix` marks a product with a constant matrix, which has weight-only forms. `state_bytes` is the
+    size of the state that it keeps between steps.
     """
 
     name: str
@@ -94,6 +97,7 @@ class Block:
     movement: bool
     soft_tail: bool
     state_bytes: int = 0
+    matrix: bool = False
 
     @property
     def quantizable(self) -> bool:
@@ -109,6 +113,10 @@ class Block:
     def weight_int8_bytes(self) -> int:
         """Bytes of the weights in int8 (scales not counted)."""
         return self.weight_elements
+
+    def weight_bytes(self, bits: int) -> int:
+        """Bytes of the weights at `bits` each (scales not counted)."""
+        return self.weight_elements * bits // 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -455,4 +463,17 @@ def _block(
         refusal=why,
         movement=moves(first),
         soft_tail=len(group) > 1 and group[-1].op_type not in ("Add", "Relu", "Clip"),
+        matrix=_multiplies(first, weights, shapes),
     )
+
+
+def _multiplies(node: onnx.NodeProto, weights: Collection[str], shapes: Mapping[str, tuple[int, ...]]) -> bool:
+    """Whether `node` is x·W, or x·W + c, with a constant float matrix W that is large enough for a blockwise kernel."""
+    if node.op_type not in ("MatMul", "Gemm") or node.input[1] not in weights:
+        return False
+    plain = all(
+        each.f == 1.0 if each.name in ("alpha", "beta") else each.name != "transA" or not each.i
+        for each in node.attribute
+    )
+    matrix = shapes[node.input[1]]
+    return plain and len(matrix) == 2 and min(matrix) >= _LEAST_MATRIX

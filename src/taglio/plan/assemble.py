@@ -124,15 +124,15 @@ class BlockTables:
             return precision.form == "float"
         return block.name not in self.limits.int8_blocks or precision.scheme is not None
 
+    def _bits(self, form: Form) -> int:
+        """Bits per weight; movement behind an anchor has no weights."""
+        return self.precision[form.name].weight_bits if form.name in self.precision else 8
+
     def weights(self) -> np.ndarray:
         """Bytes of weights and states (block, form)."""
         return np.array(
             [
-                [
-                    float(block.weight_int8_bytes if form.reads == Kind.INT8 else block.weight_float_bytes)
-                    + block.state_bytes
-                    for form in self.forms
-                ]
+                [float(block.weight_bytes(self._bits(form))) + block.state_bytes for form in self.forms]
                 for block in self.blocks
             ]
         )
@@ -308,7 +308,13 @@ def _links(cluster: Cluster) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.nda
     return delay, per_byte, joules, gap
 
 
-_KINDS = {"float": (Kind.FLOAT, Kind.FLOAT), "whole": (Kind.INT8, Kind.INT8), "anchor": (Kind.INT8, Kind.ANCHOR)}
+_KINDS = {
+    "float": (Kind.FLOAT, Kind.FLOAT),
+    "whole": (Kind.INT8, Kind.INT8),
+    "anchor": (Kind.INT8, Kind.ANCHOR),
+    "weights8": (Kind.FLOAT, Kind.FLOAT),
+    "weights4": (Kind.FLOAT, Kind.FLOAT),
+}
 # Movement behind an int8 anchor keeps the anchor's layout; for every other purpose it is float.
 CARRY_ANCHOR = "float32, behind an anchor"
 # A noise that exceeds every bound, for choices whose noise was never measured.

@@ -76,6 +76,8 @@ class _Checks:
         self.place = {each.block: each.device for each in plan.placements}
         self.stage = {each.block: each.stage for each in plan.placements}
         self.form = {each.block: each.precision for each in plan.placements}
+        named = {each.name: each for each in plan.precisions}
+        self.precision = {block: named[form] for block, form in self.form.items() if form in named}
         self.copies: dict[tuple[str, str], set[str]] = {}
         for each in plan.crossings:
             if each.source != each.target:
@@ -94,6 +96,11 @@ class _Checks:
         producer = self.tensors[tensor].producer
         return producer is not None and self.form[producer] == INT8
 
+    def takes_int8(self, block: str) -> bool:
+        """Whether a block reads int8."""
+        precision = self.precision.get(block)
+        return precision is not None and precision.scheme is not None
+
     def home(self, tensor: str) -> str:
         """The device that writes a tensor; the start device for an input."""
         producer = self.tensors[tensor].producer
@@ -102,7 +109,7 @@ class _Checks:
     def _readings(self) -> Iterable[Reading]:
         for tensor in self.graph.tensors:
             for reader in tensor.consumers:
-                yield Reading(tensor, reader, self.place[reader], self.form[reader] != FLOAT)
+                yield Reading(tensor, reader, self.place[reader], self.takes_int8(reader))
             if tensor.name in self.graph.outputs and tensor.producer is not None:
                 yield Reading(tensor, "", self.plan.start, int8=False)
 
@@ -151,7 +158,7 @@ class _Checks:
     def anchored(self, tensor: str) -> bool:
         """Whether a tensor's values were first written in float behind an int8 anchor."""
         producer = self.tensors[self.flow(tensor)].producer
-        return producer is not None and self.form[producer] not in (FLOAT, INT8)
+        return producer is not None and self.takes_int8(producer) and self.form[producer] != INT8
 
     def groups(self) -> dict[str, dict[str, list[Reading]]]:
         """Readers of each tensor, by component ("" for the caller)."""
@@ -206,7 +213,9 @@ class _Checks:
             if pins.get(block.name, where) != where or (block.name, where) in off:
                 raise PlanIsWrong(f"block {block.name} is placed on {where} against a pin")
             if how not in forms or not forms[how].fits(block):
-                raise PlanIsWrong(f"block {block.name} has no {how} form: {block.refusal or 'no soft tail'}")
+                raise PlanIsWrong(
+                    f"block {block.name} has no {how} form: {forms[how].misfit(block) if how in forms else 'unknown'}"
+                )
             if how != FLOAT and not device.int8:
                 raise PlanIsWrong(f"block {block.name} is {how} on {where}, which may not run int8")
             if how != FLOAT and block.name in limits.float_blocks and not block.movement:
@@ -482,8 +491,7 @@ class _Checks:
             held = 0.0
             for block in self.graph.blocks:
                 if self.place[block.name] in places:
-                    in_int8 = self.form[block.name] != FLOAT
-                    held += block.weight_int8_bytes if in_int8 else block.weight_float_bytes
+                    held += block.weight_bytes(self.precision[block.name].weight_bits)
                     held += block.state_bytes
             live = [0.0] * (last + 1)
             for tensor, place in product(self.graph.tensors, places):
@@ -528,7 +536,7 @@ class _Checks:
         }
         total = sum(each.own for each in model.blocks if self.form[each.block] == each.precision)
         for edge in model.edges:
-            takes = self.form[edge.reader] != FLOAT or (edge.flow, edge.reader) in wired
+            takes = self.takes_int8(edge.reader) or (edge.flow, edge.reader) in wired
             total += edge.noise if takes and not self.written_int8(edge.flow) else 0.0
         return total
 

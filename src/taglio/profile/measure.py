@@ -231,13 +231,17 @@ def _assemble(
 
 
 def pure_assignments(graph: Graph, choices: Sequence[Precision]) -> dict[str, Assignment]:
-    """Assignments with every candidate in int8, and, if any has that form, with anchors alone in int8."""
+    """Assignments with every candidate in int8 and, if any has that form, with anchors alone in int8; and one for each
+    weight-only form, with the other blocks in float."""
     whole = next(choice for choice in choices if choice.form == "whole")
     anchor = next((choice for choice in choices if choice.form == "anchor"), None)
     candidates = graph.candidates()
     result: dict[str, Assignment] = {"int8": {block.name: whole for block in candidates}}
     if anchor is not None and any(anchor.fits(block) for block in candidates):
         result["int8-anchor"] = {block.name: anchor if anchor.fits(block) else whole for block in candidates}
+    for form in choices:
+        if form.weight_only:
+            result[form.name] = {block.name: form for block in candidates if form.fits(block)}
     return {name: effective(graph, assignment, whole) for name, assignment in result.items()}
 
 

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from taglio.model.graph import Block
-from taglio.quantize.scheme import Scheme
+from taglio.quantize.scheme import Scheme, WeightBits
 
-Form = Literal["float", "whole", "anchor", "half"]
+Form = Literal["float", "whole", "anchor", "half", "weights8", "weights4"]
+_WEIGHT_BITS: Mapping[Form, int] = {"float": 32, "half": 16, "whole": 8, "anchor": 8, "weights8": 8, "weights4": 4}
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +16,8 @@ class Precision:
     """How a block computes.
 
     `whole`: all operators and the output in int8. `anchor`: the Conv, MatMul or Gemm in int8 and the activation after
-    it in float, so the output is float. `half`: float16, with inputs and outputs rounded to it.
+    it in float, so the output is float. `half`: float16, with inputs and outputs rounded to it. `weights8`, `weights4`:
+    the matrix of a MatMul or Gemm in 8 or 4 bits, with a scale per 32 weights; inputs and output are float.
     """
 
     name: str
@@ -27,17 +29,40 @@ class Precision:
         """Whether the block's outputs leave it as int8."""
         return self.form == "whole"
 
+    @property
+    def weight_bits(self) -> int:
+        """Bits per weight."""
+        return _WEIGHT_BITS[self.form]
+
+    @property
+    def weight_only(self) -> bool:
+        """Whether only the weights have few bits; the runtime quantises what it multiplies them by while it runs."""
+        return self.form in ("weights8", "weights4")
+
     def fits(self, block: Block) -> bool:
         """Whether `block` has this form."""
         if self.form == "float":
             return True
         if self.form == "half":
             return block.quantizable and not block.movement
+        if self.weight_only:
+            return block.quantizable and block.matrix
         return block.quantizable and (self.form == "whole" or block.soft_tail)
+
+    def misfit(self, block: Block) -> str:
+        """Why `block` does not have this form; "" if it has."""
+        if self.fits(block):
+            return ""
+        return block.refusal or ("no matrix of constants, 32 by 32 or larger" if self.weight_only else "no soft tail")
 
 
 FLOAT32 = Precision("float32", None, "float")
 FLOAT16 = Precision("float16", None, "half")
+# By bits.
+WEIGHT_ONLY: Mapping[WeightBits, Precision] = {
+    8: Precision("int8-weights", None, "weights8"),
+    4: Precision("int4-weights", None, "weights4"),
+}
 
 # Block name -> precision; a block that is not named computes in float32.
 Assignment = Mapping[str, Precision]
@@ -45,4 +70,5 @@ Assignment = Mapping[str, Precision]
 
 def precisions(scheme: Scheme) -> tuple[Precision, ...]:
     """The precisions that a plan under `scheme` chooses from."""
-    return (FLOAT32, Precision("int8", scheme, "whole"), Precision("int8-anchor", scheme, "anchor"))
+    static = (FLOAT32, Precision("int8", scheme, "whole"), Precision("int8-anchor", scheme, "anchor"))
+    return static + tuple(WEIGHT_ONLY[bits] for bits in scheme.weight_only)

@@ -34,6 +34,7 @@ from taglio.quantize.precision import Assignment, Precision
 from taglio.quantize.ranges import Ranges
 from taglio.quantize.same_range import range_roots, share_ranges
 from taglio.quantize.scheme import Scheme
+from taglio.quantize.weight_only import emit_product, quantize_blocks, transposed
 
 # Activations that are free in int8 when the zero point is the type's minimum.
 _FREE_TAILS = frozenset({"Relu", "Clip"})
@@ -91,13 +92,16 @@ class QdqBuilder:
     def emit(self, emitter: Emitter, block: Block, precision: Precision | None) -> None:
         """Append one block in `precision` (None: float). Raises CannotQuantize if the block does not have that form."""
         scheme = precision.scheme if precision else None
-        if scheme is not None and precision is not None and not precision.fits(block):
-            raise CannotQuantize(f"block {block.name} has no {precision.name} form: {block.refusal or 'no soft tail'}")
+        if precision is not None and not precision.fits(block):
+            raise CannotQuantize(f"block {block.name} has no {precision.name} form: {precision.misfit(block)}")
         if precision is not None and precision.form == "half":
             reads = {
                 name: self.read_float(emitter, name, emitter.wire.get((name, block.name))) for name in block.inputs
             }
             emit_float16(emitter, block, reads, self._nodes, self._initializers)
+            return
+        if precision is not None and precision.weight_only:
+            self._emit_weight_only(emitter, block, precision.weight_bits)
             return
         for position, name in enumerate(block.operators):
             source = self._nodes[name]
@@ -119,6 +123,21 @@ class QdqBuilder:
             for tensor in source.output:
                 if tensor:
                     emitter.written[tensor] = scheme
+
+    def _emit_weight_only(self, emitter: Emitter, block: Block, bits: int) -> None:
+        for position, name in enumerate(block.operators):
+            node = onnx.NodeProto()
+            node.CopyFrom(self._nodes[name])
+            matrix = node.input[1] if position == 0 else ""
+            self._read_float_inputs(emitter, node, block.name)
+            if not matrix:
+                emitter.nodes.append(node)
+                continue
+            values = self._array(matrix).T if transposed(node) else self._array(matrix)
+            key = (matrix, transposed(node), bits)
+            if key not in self._weights:
+                self._weights[key] = self._kept(quantize_blocks(values, bits))
+            emit_product(emitter, node, matrix, len(values), self._weights[key], bits)
 
     def parameters(self, tensor: str, scheme: Scheme) -> TensorParameters:
         """Scale and zero point of an activation under `scheme`; the source model's if it already quantises the tensor.
@@ -373,5 +392,4 @@ def channel_axis(node: onnx.NodeProto, weight: onnx.TensorProto) -> int | None:
         return 1
     if node.op_type == "MatMul":
         return 1 if len(weight.dims) == 2 else None
-    transposed = next((attribute.i for attribute in node.attribute if attribute.name == "transB"), 0)
-    return 0 if transposed else 1
+    return 0 if transposed(node) else 1

@@ -12,6 +12,7 @@ ActivationType = Literal["u8", "s8"]
 Symmetry = Literal["asymmetric", "symmetric", "restricted"]
 Calibration = Literal["minmax", "entropy", "percentile"]
 Repair = Literal["ranges", "rounding", "bias"]
+WeightBits = Literal[8, 4]
 
 # In the order in which they are applied: each starts from the results of those before it (quantize/repair).
 REPAIRS: tuple[Repair, ...] = ("ranges", "rounding", "bias")
@@ -26,6 +27,8 @@ class Scheme:
 
     `reduced_range` gives weights 7 bits, for processors without VNNI: their 16-bit sums of u8×s8 products saturate, and
     so do those of s8×s8, which ONNX Runtime computes as u8×s8.
+
+    `weight_only` are the bits of the weight-only forms (quantize/weight_only.py) that plans may use beside static int8.
     """
 
     format: Format = "qdq"
@@ -37,6 +40,7 @@ class Scheme:
     reduced_range: bool = False
     calibration: Calibration = "minmax"
     repairs: tuple[Repair, ...] = ()
+    weight_only: tuple[WeightBits, ...] = ()
 
     def __post_init__(self) -> None:
         if self.activation == "s8" and self.weight == "u8":
@@ -49,6 +53,7 @@ class Scheme:
         parts += ["rr"] if self.reduced_range else []
         parts += [] if self.calibration == "minmax" else [self.calibration]
         parts += self.repairs
+        parts += [f"w{bits}" for bits in self.weight_only]
         return "-".join(parts)
 
     @property
@@ -59,7 +64,7 @@ class Scheme:
     @property
     def calibrated(self) -> str:
         """The key of its calibration: the whole scheme if it has repairs, which depend on it; else the method."""
-        return str(self) if self.repairs else self.calibration
+        return str(replace(self, weight_only=())) if self.repairs else self.calibration
 
     @property
     def activation_key(self) -> tuple[ActivationType, Symmetry, str]:
@@ -93,7 +98,7 @@ def with_repairs(scheme: Scheme, names: Collection[str]) -> Scheme:
 def parse_scheme(text: str) -> Scheme:
     """Parse what `str(scheme)` writes, in any order, such as `qdq-u8s8-sym-pc-rr-entropy`. Raises BadOption."""
     fields: dict[str, object] = {}
-    repairs = set[str]()
+    repairs, bits = set[str](), set[int]()
     for token in re.split(r"[-:,]", text.strip().lower()):
         match token:
             case "qdq" | "qoperator":
@@ -112,9 +117,12 @@ def parse_scheme(text: str) -> Scheme:
                 fields["calibration"] = token
             case "ranges" | "rounding" | "bias":
                 repairs.add(token)
+            case "w8" | "w4":
+                bits.add(int(token[1:]))
             case _:
                 raise BadOption(
                     f'scheme "{text}": "{token}" is not one of qdq, qoperator, u8s8, u8u8, s8s8, asym, sym, restr, '
-                    f"wsym, wasym, pc, pt, rr, minmax, entropy, percentile, {', '.join(REPAIRS)}"
+                    f"wsym, wasym, pc, pt, rr, minmax, entropy, percentile, {', '.join(REPAIRS)}, w8, w4"
                 )
+    fields["weight_only"] = tuple(sorted(bits, reverse=True))
     return with_repairs(Scheme(**fields), repairs)  # type: ignore[arg-type]

@@ -55,7 +55,7 @@ def unusable(
         return reasons
     builder = builder or QdqBuilder(model, graph, {scheme.calibrated: ranges})
     exact = thorough and not (sums_saturate() and scheme.may_saturate)
-    _, whole, anchor = precisions(scheme)
+    _, whole, anchor, *_ = precisions(scheme)
     trial = _Trial(model, builder, whole, feed, options, compare=exact)
     reasons |= culprits(candidates, trial.failure)
     soft = [block for block in candidates if block.name not in reasons and block.soft_tail]

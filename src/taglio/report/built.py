@@ -85,6 +85,19 @@ def configuration(material: Material) -> list[Part]:
         ]
         head = ["repair", "all int8 before", "with it", "subsets", ""]
         parts.append(Table(head, words, "Repairs tried: error before and after"))
+    if outcome is not None and outcome.weights:
+        tried = [
+            [f"{each.precision}, {each.runtime}", f"dropped: {each.dropped}", "", ""]
+            if each.dropped
+            else [
+                f"{each.precision}, {each.runtime}",
+                ms(each.latency_s),
+                shown(basis, each.error),
+                "planned with" if each.kept else "left out",
+            ]
+            for each in outcome.weights
+        ]
+        parts.append(Table(["form", "all blocks that have it", basis.title, ""], tried, "Weight-only forms tried"))
     return [Columns([[Table([], _settings(material), "Settings", "words")], parts], "print")]
 
 

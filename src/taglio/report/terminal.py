@@ -69,6 +69,7 @@ def summary(folder: Path, outcome: Outcome) -> dict[str, Any]:
         "doubt": outcome.doubt,
         "scheme": outcome.scheme,
         "repairs": outcome.repairs,
+        "weights": outcome.weights,
         "places": outcome.places,
         "curve": outcome.curve,
         "notes": outcome.notes,
@@ -96,6 +97,14 @@ def outcome(folder: Path, result: Outcome) -> None:
         before, after = (result.metric.basis.text(error, 3) for error in (repair.before, repair.error))
         told = f"all-int8 error {before} -> {after}, over subsets x {repair.factor:.2f}"
         say(f"repair {repair.repair}: {told}: {'kept' if repair.kept else 'left out'}")
+    for form in result.weights:
+        alone = f"{form.blocks} blocks in {form.precision}, {form.runtime}"
+        if form.dropped:
+            say(f"{alone}: {form.dropped}")
+            continue
+        error = result.metric.basis.text(form.error, 3)
+        verdict = "planned with" if form.kept else "left out"
+        say(f"{alone}: {form.float_s * 1e3:.2f} -> {form.latency_s * 1e3:.2f} ms, error {error}: {verdict}")
     if result.conditions.shapes:
         say(measured_at(result.conditions.shapes))
     metric = result.metric

@@ -1,0 +1,88 @@
+"""Which weight-only forms `optimize` plans with, and that plans use them where static int8 costs too much."""
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import taglio
+from taglio.cli import main
+from taglio.error.loss import Metric
+from taglio.flow.choose_place import only
+from taglio.flow.choose_weights import choose_weights
+from taglio.flow.error import error_model
+from taglio.flow.profile import profile_as
+from taglio.flow.work import Model
+from taglio.quantize.precision import WEIGHT_ONLY
+from taglio.quantize.scheme import parse_scheme
+from tests.models import Sketch, exact, saved
+
+WIDTH = 512
+
+
+def products(folder: Path, layers: int = 3) -> tuple[Path, Path]:
+    """Products of large matrices with Relu between them."""
+    g = Sketch(6)
+    x = g.input("x", 1, WIDTH)
+    for layer in range(layers):
+        x = g.op("Relu", x) if layer else x
+        x = g.op("MatMul", x, g.constant(g.rng.normal(0, (2.0 / WIDTH) ** 0.5, (WIDTH, WIDTH))))
+    model = saved(g.model(g.rename(x, "y")), folder)
+    values = g.rng.normal(0, 1, (32, WIDTH)).astype(np.float32)
+    np.savez(folder / "data.npz", x=values)
+    return model, folder / "data.npz"
+
+
+def test_a_form_is_kept_only_if_it_promises_a_gain(tmp_path: Path) -> None:
+    model, data = products(tmp_path)
+    work = Model(model, data, threads=1, runtime="onnxruntime").settled(exact())
+    scheme, tried = choose_weights(work, only("onnxruntime", exact(), ()), 0.05, Metric(), effort=0.05)
+    assert [(each.precision, each.blocks) for each in tried] == [("int8-weights", 3), ("int4-weights", 3)]
+    assert tried[0].error < 0.03 < tried[1].error
+    for each in tried:
+        saved_s = (each.float_s - each.latency_s) * min(1.0, 0.05 / each.error)
+        assert each.kept == (each.float_s - saved_s <= 0.98 * each.float_s)
+    assert scheme.weight_only == tuple(bits for bits, each in zip((8, 4), tried, strict=True) if each.kept)
+
+
+def test_a_model_without_constant_matrices_tries_none(tmp_path: Path) -> None:
+    g = Sketch(1)
+    model = saved(g.model(g.conv(g.input("x", 1, 3, 8, 8), 3, 4)), tmp_path)
+    np.savez(tmp_path / "data.npz", x=np.random.default_rng(0).random((8, 3, 8, 8), np.float32))
+    work = Model(model, tmp_path / "data.npz", threads=1, runtime="onnxruntime").settled(exact())
+    assert choose_weights(work, only("onnxruntime", exact(), ()), 0.01, Metric(), effort=0.01) == (exact(), ())
+
+
+def test_profile_and_error_model_know_the_form(tmp_path: Path) -> None:
+    data = products(tmp_path)[1]
+    work = Model(tmp_path / "tiny.onnx", data, threads=1, runtime="onnxruntime").settled(exact())
+    scheme = parse_scheme(f"{exact()}-w8")
+    known = profile_as(work, scheme, effort=0.02)
+    times = known.block_times()
+    assert all((block.name, "int8-weights") in times for block in work.graph.blocks)
+    everything = {block.name: WEIGHT_ONLY[8] for block in work.graph.blocks}
+    measured = work.meter(work.switchable(scheme), 8).error(everything)  # the inputs of the study
+    assert error_model(work, known, effort=1.0).predict(work.graph, everything) == pytest.approx(measured, rel=0.25)
+
+
+def test_a_plan_of_such_blocks_is_built_and_keeps_the_limit(tmp_path: Path) -> None:
+    model, data = products(tmp_path)
+    result = taglio.optimize(
+        model, data, max_error=0.03, scheme=f"{exact()}-w8", effort=0.02, threads=1, runtime="onnxruntime"
+    )
+    assert result.table.plan.holds(0.03)
+    forms = Counter(each.precision for each in result.plan.placements)
+    products_in_file = sum(node.op_type == "MatMulNBits" for node in result.model.graph.node)
+    assert forms["int8-weights"] == products_in_file
+
+
+@pytest.mark.parametrize(("method", "most"), [("int8-weights", 0.03), ("int4-weights", 0.3)])
+def test_quantize_writes_a_form_by_name(
+    method: str, most: float, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, data = products(tmp_path)
+    out = tmp_path / "out.onnx"
+    assert main(["quantize", str(model), "--data", str(data), "--method", method, "-o", str(out), "--json"]) == 0
+    assert 1e-4 < float(capsys.readouterr().out.split('"error":')[1].split(",")[0]) < most
+    assert out.stat().st_size < 0.35 * model.stat().st_size

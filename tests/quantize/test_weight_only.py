@@ -1,0 +1,114 @@
+"""Weight-only forms: what is stored, what both runtimes make of it, and which blocks have them."""
+
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from taglio.error.switchable import Switchable
+from taglio.errors import CannotQuantize
+from taglio.model import graph as graphs
+from taglio.model.graph import Graph
+from taglio.model.load import Model
+from taglio.quantize.precision import WEIGHT_ONLY, Precision
+from taglio.quantize.qdq import QdqBuilder
+from taglio.quantize.ranges import calibrate
+from taglio.quantize.scheme import Scheme, parse_scheme
+from taglio.quantize.weight_only import BLOCK, quantize_blocks
+from taglio.runtimes.onnxruntime import SessionOptions, open_session
+from taglio.runtimes.session import opener
+from tests.models import Sketch, feeds, loaded
+
+ONE_THREAD = SessionOptions(threads=1)
+SCHEME = Scheme()
+
+
+def mixed() -> onnx.ModelProto:
+    """MatMul with an activation, a Gemm of either orientation, and matrices that are too small or computed."""
+    g = Sketch(11)
+    x = g.input("x", 1, 5, 70)
+    x = g.op("Relu", g.op("MatMul", x, g.weight(70, 64)))
+    x = g.op("Reshape", x, g.constant(np.array([5, 64])))
+    x = g.op("Gemm", x, g.weight(48, 64), g.constant(g.rng.normal(0, 0.2, 48)), transB=1)
+    x = g.op("Gemm", x, g.weight(48, 96))
+    x = g.op("MatMul", g.op("MatMul", x, g.op("Transpose", x)), x)
+    x = g.op("Gemm", x, g.weight(96, 40), alpha=0.5)
+    return g.model(g.rename(g.op("MatMul", x, g.weight(40, 8)), "y"))
+
+
+@pytest.fixture(scope="module")
+def network(tmp_path_factory: pytest.TempPathFactory) -> tuple[Model, Graph, QdqBuilder, dict[str, np.ndarray]]:
+    model = loaded(mixed(), tmp_path_factory.mktemp("mixed"))
+    seen = feeds(model, 3)
+    graph = graphs.build(model)
+    builder = QdqBuilder(model, graph, {SCHEME.calibrated: calibrate(model, seen, "minmax")})
+    return model, graph, builder, dict(seen.samples[0])
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+def test_weights_are_stored_within_half_a_step(bits: int) -> None:
+    matrix = np.random.default_rng(0).normal(size=(70, 33)).astype(np.float32)
+    matrix[:, 3] = 0.0
+    weight = quantize_blocks(matrix, bits)
+    values = weight.values
+    if bits == 4:
+        values = np.stack([values & 15, values >> 4], axis=-1).reshape(*values.shape[:2], BLOCK)
+    scale = weight.scale.reshape(33, 3, 1)
+    restored = ((values.astype(np.float32) - 2 ** (bits - 1)) * scale).reshape(33, 96)[:, :70].T
+    step = np.abs(scale).repeat(BLOCK, axis=2).reshape(33, 96)[:, :70].T
+    # At 4 bits the end opposite to the largest value has 7 of its 8 steps.
+    allowed = 0.5 * step if bits == 8 else np.where(np.abs(matrix) > 7.4 * step, step, 0.5 * step)
+    assert np.all(np.abs(restored - matrix) <= allowed * 1.001)
+    assert not restored[:, 3].any()
+
+
+def test_blocks_with_a_constant_matrix_have_the_form(
+    network: tuple[Model, Graph, QdqBuilder, dict[str, np.ndarray]],
+) -> None:
+    _, graph, builder, _ = network
+    fitting = [block.kind for block in graph.blocks if WEIGHT_ONLY[8].fits(block)]
+    assert fitting == ["MatMul+Relu", "Gemm", "Gemm"]
+    small = graph.blocks[-1].name
+    with pytest.raises(CannotQuantize, match="no int8-weights form: no matrix of constants"):
+        builder.build({small: WEIGHT_ONLY[8]})
+
+
+@pytest.mark.parametrize(("bits", "most"), [(8, 0.025), (4, 0.4)])
+def test_both_runtimes_answer_like_float(
+    network: tuple[Model, Graph, QdqBuilder, dict[str, np.ndarray]], bits: int, most: float, tmp_path: Path
+) -> None:
+    model, graph, builder, feed = network
+    form = WEIGHT_ONLY[bits]  # type: ignore[index]
+    built = builder.build({block.name: form for block in graph.blocks if form.fits(block)})
+    onnx.checker.check_model(built)
+    assert [node.op_type for node in built.graph.node].count("MatMulNBits") == 3
+    assert built.ByteSize() < 0.6 * model.proto.ByteSize()
+    path = tmp_path / "built.onnx"
+    onnx.save(built, path)
+    (wanted,) = open_session(model.proto, ONE_THREAD).run(None, feed)
+    for place in ("onnxruntime", "openvino"):
+        (found,) = opener(place)(path, SessionOptions(1, runtime=place)).run(["y"], feed)
+        assert 1e-4 < np.linalg.norm(found - wanted) / np.linalg.norm(wanted) < most, place
+
+
+def test_the_switchable_graph_is_every_built_mix(
+    network: tuple[Model, Graph, QdqBuilder, dict[str, np.ndarray]],
+) -> None:
+    model, graph, builder, feed = network
+    forms = (Precision("int8", SCHEME, "whole"), *WEIGHT_ONLY.values())
+    switchable = Switchable(model, graph, builder, forms, ONE_THREAD)
+    blocks = [block for block in graph.blocks if WEIGHT_ONLY[8].fits(block)]
+    for chosen in product((None, *forms), repeat=len(blocks)):
+        mix = {block.name: form for block, form in zip(blocks, chosen, strict=True) if form is not None}
+        (built,) = open_session(builder.build(mix), ONE_THREAD).run(None, feed)
+        (switched,) = switchable.run(mix, feed)
+        np.testing.assert_allclose(switched, built, rtol=1e-5, atol=1e-5 * float(np.abs(built).max()))
+
+
+def test_a_scheme_names_its_weight_only_forms() -> None:
+    scheme = parse_scheme("qdq-u8s8-asym-pc-w4-w8")
+    assert scheme.weight_only == (8, 4)
+    assert parse_scheme(str(scheme)) == scheme
+    assert scheme.calibrated == Scheme().calibrated
