@@ -83,6 +83,7 @@ def test_one_run_makes_everything_once(counted: tuple[Result, Counts]) -> None:
 def test_a_result_holds_the_plan_the_table_and_the_model(result: Result) -> None:
     assert result.plan.measured_error is not None and result.plan.measured_error <= BOUND
     assert result.table is not None and result.table.plan.holds(BOUND)
+    assert repr(result).endswith(str(result.table)) and len(repr(result)) < 500
     onnx.checker.check_model(result.model)
     assert [value.name for value in result.model.graph.output] == ["y"]
     shown = str(result.table).splitlines()
@@ -127,6 +128,7 @@ def test_what_is_missing_is_named_without_flags(tmp_path: Path) -> None:
 def test_a_stage_at_a_time_gives_what_the_whole_flow_gives(samples: np.ndarray) -> None:
     told: list[str] = []
     model = taglio.Model(pyramid(), samples, threads=1, runtime="onnxruntime")
+    assert repr(model) == "Model: tiny, 11 blocks, 11 can be int8, 10 samples"
     profile = taglio.profile(model, progress=lambda stage, *_: told.append(stage), **QUICK)
     error = taglio.error_model(model, profile, effort=0.01)
     plan = taglio.plan(model, profile, error, max_error=BOUND, effort=0.01, force_int8=["conv0"])

@@ -2,16 +2,19 @@
 
 from dataclasses import replace
 
+import onnx
 import pytest
 
 from taglio.embedded import digits_data, digits_model
 from taglio.error.loss import Metric
-from taglio.flow import choose_place
+from taglio.errors import MeasurementFailed
+from taglio.flow import choose_place, profile
 from taglio.flow.choose_place import PlaceResult, choose_places, left_for_int8, rank, together
 from taglio.flow.choose_scheme import SchemeResult
-from taglio.flow.work import Model
+from taglio.flow.work import Model, Work
+from taglio.profile.stopwatch import Timed, WallTime
 from taglio.quantize.scheme import AUTO_SCHEMES, Scheme
-from taglio.runtimes.openvino import BF16, NAME
+from taglio.runtimes.openvino import BF16, MIXED, NAME
 
 ORT = "onnxruntime"
 CHANNEL, _, RESTRICTED, _, SYMMETRIC, _ = AUTO_SCHEMES
@@ -57,6 +60,28 @@ def test_a_place_where_no_int8_loads_comes_last() -> None:
     assert (places.planned[0], places.scheme) == (ORT, CHANNEL)
 
 
+def test_a_place_where_the_scheme_does_not_run_is_not_planned_in() -> None:
+    found = [place(ORT, 10.0), place(NAME, 5.9)]
+    places = rank(found, {ORT: tried(6.0), NAME: tried(0.0, dropped="no kernel")}, None)
+    assert places.planned == (ORT,)
+    assert set(places.usable) == {ORT, NAME}
+
+
+def test_a_place_that_fails_while_it_is_profiled_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    work = Model(digits_model(), digits_data())
+
+    def fail_in_openvino(work: Work, *_: object) -> str:
+        if work.setup.runtime == NAME:
+            raise MeasurementFailed("mix3: failed while being timed: no kernel")
+        return f"profile of {work.setup.runtime}"
+
+    monkeypatch.setattr(profile, "profile_as", fail_in_openvino)
+    assert profile.profiles(work, (NAME, BF16), CHANNEL) == {BF16: f"profile of {BF16}"}
+    assert profile.profiles(work, (NAME,), CHANNEL) == {ORT: f"profile of {ORT}"}
+    with pytest.raises(MeasurementFailed):
+        profile.profiles(work.in_place(NAME), (NAME,), CHANNEL)
+
+
 def test_a_place_that_is_out_is_not_usable() -> None:
     found = [place(ORT, 10.0), place(BF16, 4.0, 0.05, "the float model alone has error 5.00% there")]
     places = rank(found, {ORT: tried(6.0)}, None)
@@ -76,3 +101,18 @@ def test_with_one_runtime_nothing_is_timed(monkeypatch: pytest.MonkeyPatch) -> N
     assert {each.runtime: each.dropped for each in places.results if each.dropped} == dict.fromkeys(
         (NAME, BF16), "it is not installed here"
     )
+
+
+def test_a_model_that_openvino_cannot_divide_is_planned_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("no such port")
+
+    timed = Timed(onnx.ModelProto(), WallTime(*[0.001] * 4, 1, 0.001), {})
+    monkeypatch.setattr(choose_place, "refusal", lambda _: "")
+    monkeypatch.setattr(choose_place, "time_models", lambda models, *_, **__: dict.fromkeys(models, timed))
+    monkeypatch.setattr(choose_place, "base_errors", lambda *_: ({NAME: 0.0, BF16: 0.5}, {}))
+    monkeypatch.setattr(choose_place, "choose_stretches", fail)
+    found, stretches = choose_place._float_everywhere(Model(digits_model(), digits_data()), 0.01, Metric(), 1.0, None)
+    assert stretches == ()
+    assert [each.dropped for each in found if each.runtime == MIXED] == ["no such port"]
+    assert {each.runtime for each in found if not each.dropped} == {ORT, NAME}

@@ -19,6 +19,7 @@ from taglio.runtimes.onnxruntime import SessionOptions, Stretch, open_session
 from taglio.runtimes.openvino import MIXED
 from taglio.runtimes.places import refusal
 from taglio.runtimes.session import opener
+from tests.models import Sketch, saved
 
 pytest.importorskip("openvino", reason="needs openvino, which `make test` installs")
 
@@ -79,6 +80,19 @@ def test_the_stretches_of_a_model_compute_what_the_whole_does(digits: Model) -> 
     before = found.copy()
     session.run(None, dict(digits.data.held_out.samples[1]))
     assert np.array_equal(found, before)
+
+
+def test_an_output_that_the_next_stretch_reads(tmp_path: Path) -> None:
+    g = Sketch(3)
+    best = g.op("TopK", g.input("x", 1, 8), g.constant(np.array([3])), outputs=2)
+    y = g.op("Sigmoid", best)
+    path = saved(g.model(best, y), tmp_path)
+    sample = {"x": np.arange(8, dtype=np.float32)[None] / 8}
+    wanted = open_session(path, SessionOptions(1)).run(None, sample)
+    for ends in [[(best,), (y,)], [(best, y)]]:
+        stretches = tuple(Stretch("f32", outputs) for outputs in ends)
+        found = opener(MIXED)(path, SessionOptions(1, stretches=stretches)).run([best, y], sample)
+        assert all(np.allclose(one, other, atol=1e-6) for one, other in zip(found, wanted, strict=True))
 
 
 def test_a_mixed_model_is_deployed_as_it_was_chosen(digits: Model, tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ def between_pairs(*middle: onnx.NodeProto, written: str) -> list[onnx.NodeProto]
 )
 def test_a_float_conv_between_pairs_of_ours_is_no_conv_to_quantise(nodes: list[onnx.NodeProto]) -> None:
     whole = between_pairs(*nodes, written="y")
-    keep_float(whole, {}, {}, {node.name for node in nodes})
+    keep_float(whole, {}, {}, {node.name for node in nodes}, ())
     assert next(node for node in whole if node.name == "conv").op_type == "FusedConv"
 
 
@@ -58,10 +58,10 @@ def test_a_conv_that_is_int8_or_between_the_models_own_pairs_stays() -> None:
     ours = helper.make_node("DequantizeLinear", ["v", "s", "z"], ["w"], name="w/dequantize")
     conv = helper.make_node("Conv", ["x", "w"], ["y"], name="conv")
     nodes = between_pairs(ours, conv, written="y")
-    keep_float(nodes, {}, {}, {"conv"})
+    keep_float(nodes, {}, {}, {"conv"}, ())
     assert [node.op_type for node in nodes] == ["DequantizeLinear", "DequantizeLinear", "Conv", "QuantizeLinear"]
     nodes = between_pairs(conv, written="y")
-    keep_float(nodes, {}, {}, {node.name for node in nodes})
+    keep_float(nodes, {}, {}, {node.name for node in nodes}, ())
     assert [node.op_type for node in nodes] == ["DequantizeLinear", "Conv", "QuantizeLinear"]
 
 
@@ -70,12 +70,26 @@ def test_a_float_product_and_its_bias_make_no_gemm_to_quantise() -> None:
     product = helper.make_node("MatMul", ["x", "w"], ["m"], name="product")
     bias = helper.make_node("Add", ["m", "b"], ["y"], name="bias")
     nodes = between_pairs(product, bias, written="y")
-    keep_float(nodes, {}, {}, {"product", "bias"})
+    keep_float(nodes, {}, {}, {"product", "bias"}, ())
     assert [node.op_type for node in nodes] == ["DequantizeLinear", "MatMul", "Add", "Max", "QuantizeLinear"]
     two = helper.make_node("MatMul", ["x", "x"], ["m"], name="product")
     nodes = between_pairs(two, bias, written="y")
-    keep_float(nodes, {}, {}, {"product", "bias"})
+    keep_float(nodes, {}, {}, {"product", "bias"}, ())
     assert "Max" not in [node.op_type for node in nodes]
+
+
+def test_an_output_in_front_of_a_moved_pair_stays_float(tmp_path: Path) -> None:
+    """Keys are an output, and transposed for an int8 MatMul: ONNX Runtime would quantise them too."""
+    g = Sketch(75)
+    x = g.input("x", 1, 4, 8)
+    keys = g.op("Exp", x)
+    g.op("Shape", keys)  # folded: no reader
+    y = g.op("MatMul", x, g.op("Transpose", keys, perm=[0, 2, 1]))
+    case = bench(loaded(g.model(y, keys), tmp_path))
+    product = next(block.name for block in case.graph.blocks if "MatMul" in block.kind)
+    built = agrees(case, product)
+    assert distance(case.float_outputs[1:], built[1:]) == 0.0
+    assert distance(case.float_outputs[:1], built[:1]) > 1e-4
 
 
 def agrees(case: Bench, *names: str, text: str = "u8s8-asym-pc") -> list[np.ndarray]:

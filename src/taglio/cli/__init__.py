@@ -4,9 +4,10 @@ import argparse
 import errno
 import logging
 import os
+import re
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from taglio.cli import backends, clusters, compare, emulate, engine, flow, models, serve
 from taglio.cli.options import INTERRUPTED
@@ -69,6 +70,11 @@ def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
 
 class _Parser(argparse.ArgumentParser):
     """Reports a wrong command line like any other error: in one line, with the fix."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        # -1% and -1GB are values too, which their options refuse.
+        self._negative_number_matcher = re.compile(r"-\.?\d")
 
     def error(self, message: str) -> NoReturn:
         raise BadOption(f"{message}: see {self.prog} --help")

@@ -257,7 +257,7 @@ def json_argument(each: argparse.ArgumentParser) -> None:
 
 def positive(text: str) -> int:
     """Parse an integer of at least 1."""
-    value = int(text)
+    value = _whole(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"{text} must be at least 1")
     return value
@@ -265,10 +265,25 @@ def positive(text: str) -> int:
 
 def natural(text: str) -> int:
     """Parse an integer of at least 0."""
-    value = int(text)
+    value = _whole(text)
     if value < 0:
         raise argparse.ArgumentTypeError(f"{text} must be at least 0")
     return value
+
+
+def _whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text} must be a whole number") from None
+
+
+def _number(text: str) -> float:
+    """NaN where `text` is no number: all limits refuse it."""
+    try:
+        return float(text)
+    except ValueError:
+        return float("nan")
 
 
 def thread_count(text: str) -> int:
@@ -282,9 +297,9 @@ def thread_count(text: str) -> int:
 
 def positive_float(text: str) -> float:
     """Parse a finite number above 0."""
-    value = float(text)
+    value = _number(text)
     if not 0.0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} must be above 0")
+        raise argparse.ArgumentTypeError(f"{text} must be a number above 0")
     return value
 
 
@@ -301,12 +316,9 @@ def memory_size(text: str) -> int:
 
 def fraction(text: str) -> float:
     """Parse a number such as 0.01, or a percentage such as 1%."""
-    try:
-        value = float(text[:-1]) / 100.0 if text.endswith("%") else float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text} is not a number: give 0.01 or 1%") from None
+    value = _number(text.removesuffix("%")) / (100.0 if text.endswith("%") else 1.0)
     if not 0.0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is below 0: give 0.01 or 1%")
+        raise argparse.ArgumentTypeError(f"{text} must be a number of at least 0, such as 0.01 or 1%")
     return value
 
 

@@ -119,7 +119,7 @@ def cut(
             continue
         # A tensor may have fewer readers in a component than in the whole model; ONNX Runtime might then fuse more.
         own = {each: initializers[each] for each in read if each in initializers}
-        keep_float(nodes, own, shapes, floats)
+        keep_float(nodes, own, shapes, floats, outputs)
         proto = _proto(quantized, name, nodes, own)
         proto.graph.input.extend(info[each] for each in inputs)
         proto.graph.output.extend(info[each] for each in outputs)

@@ -146,8 +146,10 @@ def rank(
     reachable = [best]
     for place in order[1:]:
         # There the scheme may have been tried with other ranges in the same kernels.
-        alike = [each.scheme for each in by_place[place][1] if without(each.scheme) == without(scheme)]
-        near = min((score(place, each) for each in alike), default=floats[place])
+        alike = [each for each in by_place[place][1] if without(each.scheme) == without(scheme)]
+        if any(each.dropped for each in alike):
+            continue
+        near = min((score(place, each.scheme) for each in alike), default=floats[place])
         if near <= _REACH * score(best, scheme):
             reachable.append(place)
     planned = tuple(reachable[:_PROFILED])
@@ -195,13 +197,18 @@ def _float_everywhere(
             dropped[name] = f"the float model alone has {metric.title} {metric.text(error, 2)} there"
     mix = None
     if BF16 in errors and BF16 in dropped and OPENVINO in errors and OPENVINO not in dropped:
-        mix = choose_stretches(work, samples, wanted, max_loss, metric, float_s[OPENVINO], progress)
+        try:
+            mix = choose_stretches(work, samples, wanted, max_loss, metric, float_s[OPENVINO], progress)
+        except Exception as error:  # as in base_errors
+            dropped[MIXED] = one_line(error, 200)
     results = [
         PlaceResult(
             name, float_s.get(name, 0.0), errors.get(name, 0.0), float_s.get(name, 0.0), False, dropped.get(name, "")
         )
         for name in everywhere
     ]
+    if MIXED in dropped:
+        results.append(PlaceResult(MIXED, 0.0, 0.0, 0.0, False, dropped[MIXED]))
     if mix is None:
         return results, ()
     return [*results, PlaceResult(MIXED, mix.seconds, mix.error, mix.seconds, False)], mix.stretches

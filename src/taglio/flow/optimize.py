@@ -21,7 +21,7 @@ from taglio.flow.error import error_model
 from taglio.flow.finalists import in_places, same_assignment
 from taglio.flow.outcome import Outcome, Point, Variant
 from taglio.flow.plan import Bounds, Decision, decide, limits_for, steered
-from taglio.flow.profile import AUTO, profile_as, read_scheme
+from taglio.flow.profile import AUTO, profiles, read_scheme
 from taglio.flow.result import Result, result_of
 from taglio.flow.settle import settle
 from taglio.flow.work import Model, Work
@@ -85,10 +85,10 @@ def optimize(
         clock.lap("repair")
     settled.builder(chosen, progress)
     clock.lap("calibrate")
-    measured = {place: profile_as(settled.in_place(place), chosen, effort, progress) for place in places.planned}
+    measured = profiles(settled, places.planned, chosen, effort, progress)
     clock.lap("profile")
-    home = measured[places.planned[0]]
-    inner = left_for_int8(limits.max_error, places.usable.get(places.planned[0], 0.0))
+    best, home = next(iter(measured.items()))
+    inner = left_for_int8(limits.max_error, places.usable.get(best, 0.0))
     error = error_model(settled, home, near=inner, confidence=confidence, effort=effort, progress=progress)
     clock.lap("error")
     decision = decide(settled, measured, error, limits, bases=places.usable, effort=effort, progress=progress)

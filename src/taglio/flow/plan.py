@@ -12,7 +12,7 @@ from taglio.error.judge import fewest_samples
 from taglio.error.loss import Bound, parse_metric
 from taglio.error.measure import ErrorMeter
 from taglio.error.model import ErrorModel
-from taglio.errors import BadOption, Infeasible
+from taglio.errors import BadModel, BadOption, Infeasible, MeasurementFailed, TaglioError
 from taglio.flow.answers import Answers
 from taglio.flow.by_hand import place_by_hand
 from taglio.flow.choose_place import left_for_int8, together
@@ -176,14 +176,14 @@ def decide(
     build = work.builder(first.scheme, progress).build
     meter, full = meters(work, first, limits, progress)
     found: dict[str, Explored] = {}
-    refusals: list[Infeasible] = []
+    refusals: list[TaglioError] = []
     for place, profile in measured.items():
         there = work.in_place(place)
         try:
             found[place] = _explored(
                 there, build, profile, model, limits, (meter, full), base=bases[place], effort=effort, progress=progress
             )
-        except Infeasible as error:
+        except (Infeasible, BadModel, MeasurementFailed) as error:
             refusals.append(error)
     if not found:
         raise refusals[0]

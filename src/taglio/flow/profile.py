@@ -1,8 +1,10 @@
 """The profile stage: choose a scheme, then measure seconds by block and form. Times nothing itself."""
 
+from collections.abc import Sequence
+
 from taglio.arguments import number, positive
 from taglio.error.loss import RELATIVE
-from taglio.errors import BadOption
+from taglio.errors import BadModel, BadOption, MeasurementFailed
 from taglio.flow.settle import settle
 from taglio.flow.work import Work
 from taglio.profile.layerwise import Cut, LayerTimes, layer_times
@@ -39,7 +41,22 @@ def profile(
     wanted, bound = read_scheme(scheme), number("max_error", max_error)
     positive("effort", effort)
     found = settle(work, wanted, RELATIVE.bound(bound), RELATIVE, progress, effort=effort)
-    return profile_as(found.work.in_place(found.places.planned[0]), found.scheme, effort, progress)
+    return next(iter(profiles(found.work, found.places.planned[:1], found.scheme, effort, progress).values()))
+
+
+def profiles(
+    work: Work, planned: Sequence[str], scheme: Scheme, effort: float = 1.0, progress: Progress | None = None
+) -> dict[str, Profile]:
+    """The profile in each place that is planned in. OpenVINO may fail on a mix though it runs float and all-int8: then
+    the other places are planned in, or ONNX Runtime, where every block was tried."""
+    found: dict[str, Profile] = {}
+    for place in planned:
+        try:
+            found[place] = profile_as(work.in_place(place), scheme, effort, progress)
+        except (BadModel, MeasurementFailed):
+            if place == NAME or work.setup.runtime != AUTO:
+                raise
+    return found or {NAME: profile_as(work.in_place(NAME), scheme, effort, progress)}
 
 
 def profile_as(work: Work, scheme: Scheme, effort: float = 1.0, progress: Progress | None = None) -> Profile:

@@ -54,6 +54,11 @@ class Result:
     table: Outcome | None
     found: Found
 
+    def __repr__(self) -> str:
+        """The table: all fields together are megabytes."""
+        told = f"Result: {len(self.plan.assignment())} of {len(self.graph.blocks)} blocks quantised"
+        return told if self.table is None else f"{told}\n{self.table}"
+
     @property
     def model(self) -> onnx.ModelProto:
         """The model to deploy: plain ONNX for any ONNX Runtime with default options."""

@@ -169,6 +169,12 @@ class Work:
     memory_bytes: int | None = None
     kept: Kept = field(default_factory=Kept)
 
+    def __repr__(self) -> str:
+        """Its size: all fields together are megabytes."""
+        blocks, able = len(self.graph.blocks), len(self.graph.candidates())
+        samples = len(self.data.calibration.samples) + len(self.data.held_out.samples)
+        return f"{type(self).__name__}: {self.name}, {blocks} blocks, {able} can be int8, {samples} samples"
+
     @property
     def name(self) -> str:
         """The model's name."""

@@ -2,7 +2,8 @@
 
 ONNX Runtime quantises a float Conv, ConvTranspose or Gemm by itself, per tensor, between a DequantizeLinear and a
 QuantizeLinear (its WeightBiasQuantization pass), and turns a Softmax there into QLinearSoftmax, which is wrong for some
-scales. Both change the error, so these patterns are broken up in the file, for all later users of it:
+scales. It also moves a pair back past movement operators, and then the output of the model in front of them is written
+by the pair. All change the error, so these patterns are broken up in the file, for all later users of it:
 
 1. A Conv becomes ONNX Runtime's own FusedConv, without an activation: it runs the same kernels, and the pass ignores
    it. OpenVINO reads it too, but not the version in ONNX Runtime's OpenVINO provider: see `with_activation`.
@@ -11,6 +12,8 @@ scales. Both change the error, so these patterns are broken up in the file, for 
 3. Softmax, MatMul with the Add of its bias (which ONNX Runtime turns into a Gemm first), a single channel, or a
    movement operator between (pairs are moved past Reshape, Transpose and the like): a one-input Max, which only copies,
    is inserted behind the operator.
+4. An output of the model in float, of which a pair is behind a movement operator (a cache of keys, transposed for an
+   int8 MatMul): such a Max is inserted in front of the movement.
 """
 
 from collections.abc import Collection, Mapping
@@ -29,6 +32,8 @@ _WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm"})
 _CLIPS = frozenset({"Relu", "Clip"})
 # ONNX Runtime moves pairs past movement operators, and drops operators that change nothing before it matches.
 _CARRIERS = MOVEMENT | {"Cast", "Dropout"}
+# Readers that it folds before it matches, where shapes are fixed.
+_FOLDED = frozenset({"Shape", "Size"})
 
 
 def keep_float(
@@ -36,14 +41,16 @@ def keep_float(
     initializers: dict[str, onnx.TensorProto],
     shapes: Mapping[str, tuple[int, ...]],
     own: Collection[str],
+    outputs: Collection[str],
 ) -> None:
     """Rewrite the patterns in place. `shapes` are the static shapes of the float model's tensors, `own` the names of
-    its operators: what stands between two of the model's own pairs is left alone."""
+    its operators: what stands between two of the model's own pairs is left alone. `outputs` are the file's."""
     producer = {name: node for node in nodes for name in node.output}
     consumers: dict[str, list[onnx.NodeProto]] = {}
     for node in nodes:
-        for name in node_inputs(node):
-            consumers.setdefault(name, []).append(node)
+        if node.op_type not in _FOLDED:
+            for name in node_inputs(node):
+                consumers.setdefault(name, []).append(node)
     before: dict[str, list[onnx.NodeProto]] = {}
     behind: dict[str, list[onnx.NodeProto]] = {}
     spread: dict[str, onnx.NodeProto | None] = {}
@@ -58,7 +65,7 @@ def keep_float(
         if not (weighted or node.op_type == "Softmax" or end is not node):
             continue
         source = _dequantize_ahead(node, producer)
-        user = _user_before_quantize(end, consumers)
+        user = _user_before_quantize(end.output[0], consumers)
         if source is None or user is None or source.name.endswith(_EACH):
             continue
         if source.name in own and _quantize_behind(user, consumers).name in own:
@@ -75,10 +82,13 @@ def keep_float(
             if twin is not None:
                 node.input[0] = twin.output[0]
                 continue
-        tensor = user.input[0]
-        copy = helper.make_node("Max", [tensor], [f"{tensor}/kept"], name=f"{tensor}/keep")
-        user.input[0] = copy.output[0]
-        before.setdefault(user.name, []).append(copy)
+        before.setdefault(user.name, []).append(_copy_ahead(user))
+    for name in outputs:
+        user, written = _user_before_quantize(name, consumers), producer.get(name)
+        if user is None or written is None or written.op_type == "DequantizeLinear":
+            continue
+        if user.op_type != "QuantizeLinear" and user.input[0] == name:
+            before.setdefault(user.name, []).append(_copy_ahead(user))
     nodes[:] = [each for node in nodes for each in (*before.get(node.name, ()), node, *behind.get(node.name, ()))]
 
 
@@ -131,12 +141,13 @@ def _quantize_behind(user: onnx.NodeProto, consumers: Mapping[str, list[onnx.Nod
     return user
 
 
-def _user_before_quantize(node: onnx.NodeProto, consumers: Mapping[str, list[onnx.NodeProto]]) -> onnx.NodeProto | None:
-    """The first node behind `node` and its Relu or Clip, if an unbranched path leads from there to a QuantizeLinear."""
+def _user_before_quantize(tensor: str, consumers: Mapping[str, list[onnx.NodeProto]]) -> onnx.NodeProto | None:
+    """The first node behind `tensor` and its Relu or Clip, if an unbranched path leads from there to a
+    QuantizeLinear."""
     first: onnx.NodeProto | None = None
     while True:
-        users = consumers.get(node.output[0], [])
-        if len(users) != 1 or len(node.output) != 1:
+        users = consumers.get(tensor, [])
+        if len(users) != 1 or len(users[0].output) != 1:
             return None
         user = users[0]
         if user.op_type not in _CLIPS:
@@ -145,7 +156,15 @@ def _user_before_quantize(node: onnx.NodeProto, consumers: Mapping[str, list[onn
             return first
         if user.op_type not in _CLIPS and user.op_type not in _CARRIERS:
             return None
-        node = user
+        tensor = user.output[0]
+
+
+def _copy_ahead(user: onnx.NodeProto) -> onnx.NodeProto:
+    """A Max that copies what `user` reads first, which reads the copy from now on."""
+    tensor = user.input[0]
+    copy = helper.make_node("Max", [tensor], [f"{tensor}/kept"], name=f"{tensor}/keep")
+    user.input[0] = copy.output[0]
+    return copy
 
 
 def _spread(

@@ -327,7 +327,7 @@ def _check_qoperator(
 def _keep_float(made: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]], own: Collection[str]) -> None:
     nodes = list(made.graph.node)
     initializers = {tensor.name: tensor for tensor in made.graph.initializer}
-    keep_float(nodes, initializers, shapes, own)
+    keep_float(nodes, initializers, shapes, own, [each.name for each in made.graph.output])
     copies = [copy_of(node) for node in nodes]
     del made.graph.node[:]
     made.graph.node.extend(copies)

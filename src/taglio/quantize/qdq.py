@@ -82,7 +82,7 @@ class QdqBuilder:
             scheme = emitter.written.get(name) or emitter.wire.get((name, ""))
             if scheme is not None:
                 self._restore_output(emitter, name, scheme)
-        keep_float(emitter.nodes, emitter.initializers, self._shapes, self._nodes.keys())
+        keep_float(emitter.nodes, emitter.initializers, self._shapes, self._nodes.keys(), self._model.outputs)
         return self._assemble(emitter)
 
     def emitter(self, wire: Mapping[tuple[str, str], Scheme] | None = None) -> Emitter:

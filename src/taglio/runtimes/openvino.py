@@ -140,7 +140,8 @@ def divided(model: Any, stretches: Sequence[Stretch]) -> list[Any]:
     pieces, crossing = list[Any](), list[str]()
     for stretch in stretches:
         piece = model.clone()
-        ports = {name: port for node in piece.get_ops() for port in node.outputs() for name in port.get_names()}
+        nodes = [node for node in piece.get_ops() if node.get_type_name() != "Result"]  # they have names of ports too
+        ports = {name: port for node in nodes for port in node.outputs() for name in port.get_names()}
         entries = []
         for name in crossing:
             port = ports[name]

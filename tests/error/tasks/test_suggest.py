@@ -41,6 +41,8 @@ def tensors(*shapes: tuple[int, ...], dtype: str = "float32", names: tuple[str, 
         (tensors((1, 8)), tensors((1, 1)), "r2"),
         (tensors((1, 8)), tensors((1,), dtype="int64"), None),
         (tensors(IMAGE), tensors((1, 64, 20, 20)), None),
+        (tensors(IMAGE), tensors((7, 4), (7,)), None),  # the boxes that were kept
+        (tensors((1, 8, 0, 64)), tensors((1, 8, 0, 64)), None),  # the keys of a past
     ],
 )
 def test_shapes_tell_the_task(inputs: list[Tensor], outputs: list[Tensor], task: str | None) -> None:

@@ -1,6 +1,6 @@
 """Suggest the task of a model from the shapes and names of its inputs and outputs and its metadata. Runs no model."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx
@@ -103,9 +103,10 @@ def suggest(
     if names := metadata.get(CHARACTERS):
         return Suggestion("ctc", f"the metadata names {len(names.splitlines())} characters")
     floats = [each for each in outputs if each.is_float]
-    image = next((height_and_width(each.shape) for each in inputs if len(each.shape) == 4), None)
+    rows = {each.shape[0] for each in inputs if each.shape}
+    image = next((height_and_width(each.shape) for each in inputs if _is_image(each)), None)
     if image is not None:
-        return _of_image(image, floats, outputs) or _of_vector(floats, pooled)
+        return _of_image(image, floats, outputs) or _of_vector(floats, pooled, rows)
     tokens = any(not each.is_float and len(each.shape) == 2 for each in inputs)
     for each in floats:
         if len(each.shape) == 3 and tokens:
@@ -113,7 +114,12 @@ def suggest(
             if classes in vocabularies or 1 < classes <= _MOST_LABELS or "logits" in each.name.lower():
                 what = "as many classes as there are tokens" if classes in vocabularies else "classes for each token"
                 return Suggestion("tokens", f"output {each} has {what}")
-    return _of_vector(floats, pooled)
+    return _of_vector(floats, pooled, rows)
+
+
+def _is_image(each: Tensor) -> bool:
+    """Whether an input has the channels of an image; keys and values of a past have four dimensions too."""
+    return len(each.shape) == 4 and not {1, 3, 4}.isdisjoint((each.shape[1], each.shape[3]))
 
 
 def _of_image(image: tuple[int, int], floats: Sequence[Tensor], outputs: Sequence[Tensor]) -> Suggestion | None:
@@ -143,14 +149,15 @@ def _of_image(image: tuple[int, int], floats: Sequence[Tensor], outputs: Sequenc
     return None
 
 
-def _of_vector(floats: Sequence[Tensor], pooled: Sequence[str]) -> Suggestion | None:
+def _of_vector(floats: Sequence[Tensor], pooled: Sequence[str], rows: Collection[int]) -> Suggestion | None:
+    """The suggestion for one vector for each of as many inputs as `rows` has."""
     if not floats:
         return None
     first = floats[0]
     for each in floats:
         if _is_vector(each) and (each.name in pooled or _called_embedding(each.name)):
             return Suggestion("similarity", f"output {each} is one vector for each input")
-    if len(first.shape) == 2 and first.shape[1] > 1:
+    if len(first.shape) == 2 and first.shape[1] > 1 and first.shape[0] in {0, 1, *rows}:
         return Suggestion("top1", f"output {first} may be scores of classes")
     if first.shape and max(first.shape) == 1:
         return Suggestion("r2", f"output {first} is one number")
