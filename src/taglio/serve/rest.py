@@ -185,9 +185,9 @@ async def _status(service: Service, _: Request) -> Response:
                 "version": queue.model.version,
                 "components": [
                     {"name": piece.name, "device": piece.device, "bytes": piece.size_bytes, "blocks": len(piece.blocks)}
-                    for piece in queue.model.executor.pieces()
+                    for piece in queue.model.executor.manifest.pieces
                 ],
-                "runtime": queue.model.executor.runtime,
+                "runtime": queue.model.executor.manifest.pieces[0].runtime,
                 "predicted_s": queue.model.predicted_s,
                 "measured_s": median(recent) if recent else None,
                 "p95_s": recent[int(0.95 * (len(recent) - 1))] if recent else None,
