@@ -88,9 +88,12 @@ clean: ## remove .venv, caches and built packages; results in out/ stay
 
 core: ; @$(call install,core,.[openvino])
 
-EXTRAS := .[dev,cluster,serve,openvino,text,datasets,tracing]
-dev: ; @$(call install,dev,$(EXTRAS))
-full: ; @$(call install,full dev,.[dev,cluster,serve,text,datasets,tracing,docs,release])
+# Variables, because $(call) would split its arguments at the commas. `full` is also taken for `dev`, so it holds all of it.
+EXTRAS := dev,cluster,serve,openvino,text,datasets,tracing
+DEV := .[$(EXTRAS)]
+FULL := .[$(EXTRAS),docs,release]
+dev: ; @$(call install,dev,$(DEV))
+full: ; @$(call install,full dev,$(FULL))
 
 # $(call install,STAMPS,WHAT): the first stamp is what is asked for. A leftover .venv that cannot run pip is made again, as is one of another interpreter than the
 # PYTHON asked for. The stamp holds what was installed and where, so a copied or moved repository does not go on running the

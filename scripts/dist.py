@@ -1,7 +1,8 @@
 """Build the wheel and the sdist in dist/, and check them as a user would meet them: no checkout, a fresh environment.
 
-The wheel is built from the sdist. It is installed in a temporary environment with the versions of constraints.txt; from
-an empty folder, `taglio quickstart` must end well and a program that uses the public names must pass `mypy --strict`.
+A linter reads the Dockerfile. The wheel is built from the sdist and installed in a temporary environment with the
+versions of constraints.txt; from an empty folder, `taglio quickstart` must end well and a program that uses the public
+names must pass `mypy --strict`.
 """
 
 import json
@@ -28,6 +29,7 @@ def run(*words: object, cwd: Path = ROOT) -> str:
 
 def main() -> int:
     version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    run(Path(sys.executable).with_name("hadolint"), ROOT / "Dockerfile")
     shutil.rmtree(ROOT / "dist", ignore_errors=True)
     run(sys.executable, "-m", "build")
     wheel, sdist = next(ROOT.glob("dist/*.whl")), next(ROOT.glob("dist/*.tar.gz"))

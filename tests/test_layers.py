@@ -29,7 +29,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("compare",),
     ("flow",),
     ("report",),
-    ("cluster.engine", "serve"),
+    ("cluster.engine",),
+    ("serve",),
     ("cli",),
     ("__main__",),
 )

@@ -1,5 +1,7 @@
 """Models of other frameworks: what they are, when they are converted, and when a conversion is refused."""
 
+import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +87,20 @@ def test_a_conversion_is_made_once_told_and_held_against_the_original(tmp_path: 
     foreign(tmp_path, content=b"y")  # another model
     Model(model, {"image": images}, threads=1)
     assert [job.task for job in made[2:]] == ["convert", "reference"]
+
+
+@pytest.mark.usefixtures("made")
+def test_conversions_used_longest_ago_make_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(convert, "CACHE_BYTES", int(2.5 * digits_model().stat().st_size))
+    models = [foreign(tmp_path, f"{name}.tflite", name.encode()) for name in "abc"]
+    first, second = (convert.as_onnx(model, {}, 1).path for model in models[:2])
+    for age_s, path in ((200, first), (100, second)):
+        os.utime(path.parent, (time.time() - age_s,) * 2)
+    assert convert.as_onnx(models[0], {}, 1).path == first  # used again
+    third = convert.as_onnx(models[2], {}, 1).path
+    assert (first.exists(), second.exists(), third.exists()) == (True, False, True)
+    assert convert.as_onnx(models[1], {}, 1).path == second
+    assert second.exists() and not first.exists()
 
 
 def test_a_module_is_converted_anew_since_nothing_says_what_it_reads(tmp_path: Path, made: list[Request]) -> None:

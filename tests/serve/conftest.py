@@ -58,7 +58,7 @@ class Server:
     process: subprocess.Popen[str]
 
 
-def start(*arguments: str) -> Server:
+def start(*arguments: str, environment: dict[str, str] | None = None) -> Server:
     """`taglio serve` on free ports of loopback."""
     command = [
         sys.executable,
@@ -72,7 +72,7 @@ def start(*arguments: str) -> Server:
         "0",
         "--json",
     ]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
     assert process.stdout is not None
     line = process.stdout.readline()
     if not line:

@@ -225,6 +225,8 @@ def test_what_cannot_be_served_is_refused_in_one_line(tmp_path: Path, server: Se
         ([str(tmp_path / "nothing")], "holds no built model"),
         ([str(folder), str(folder)], "a second model"),
         ([str(folder), "--http-port", port], "cannot listen on 127.0.0.1"),
+        ([str(folder), "--http-port", "0", "--grpc-port", port], "already in use"),
+        ([str(folder), "--http-port", "65536"], "must be at most 65535"),
         ([str(folder), "--host", "0.0.0.0"], "give a token"),
         ([str(folder), "--tls", str(tmp_path / "c"), str(tmp_path / "k")], "no such file"),
         ([str(folder), "--token-file", str(tmp_path / "t")], "cannot be read"),

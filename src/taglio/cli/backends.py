@@ -24,12 +24,12 @@ def add(commands: Any) -> None:
 
 
 def _list(options: argparse.Namespace) -> int:
-    from taglio.compare import install
+    from taglio.compare import convert, install
     from taglio.compare.environments import ENVIRONMENTS
     from taglio.report import terminal_backends
 
     found = [install.inspect(each, install.lock_of(each)) for each in ENVIRONMENTS if each.packages]
-    return emit(found) if options.json else terminal_backends.listed(found)
+    return emit(found) if options.json else terminal_backends.listed(found, convert.cache(), convert.CACHE_BYTES)
 
 
 def _add(options: argparse.Namespace) -> int:

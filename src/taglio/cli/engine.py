@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from taglio.cli.clusters import cluster_argument, objective_argument
-from taglio.cli.options import command, emit, given, group_of, json_argument, positive, remark, thread_count
+from taglio.cli.options import command, emit, given, group_of, json_argument, port, positive, remark, thread_count
 
 _NAME = "name of the device in the cluster file"
 _CLUSTER = "cluster file (TOML)"
@@ -21,7 +21,7 @@ def add(commands: Any) -> None:
     each.add_argument("--head", action="store_true", help="start the cluster; other devices join this one")
     each.add_argument("--address", metavar="HOST:PORT", help="address of the head to join")
     each.add_argument("--host", help="address to listen on (default 127.0.0.1: this machine only)")
-    each.add_argument("--port", type=positive, default=6379, help="port of the head (default 6379)")
+    each.add_argument("--port", type=port, default=6379, help="port of the head (default 6379)")
     each.add_argument("--threads", type=thread_count, help="threads per session (default: all cores)")
     each.add_argument(
         "--memory-mb",

@@ -295,6 +295,19 @@ def thread_count(text: str) -> int:
     return value
 
 
+def port(text: str) -> int:
+    """Parse a port number."""
+    value = positive(text)
+    if value > 65535:
+        raise argparse.ArgumentTypeError(f"{text} must be at most 65535")
+    return value
+
+
+def any_port(text: str) -> int:
+    """Parse a port number, or 0 for any free one."""
+    return 0 if text == "0" else port(text)
+
+
 def positive_float(text: str) -> float:
     """Parse a finite number above 0."""
     value = _number(text)

@@ -1,7 +1,7 @@
 """Convert a model of another framework to ONNX with that framework's tools, and compare it with the original.
 
 Taglio reads ONNX. Conversions are cached in the user's cache folder by a hash of their inputs, so that later stages do
-not convert again.
+not convert again; those used longest ago make room for new ones.
 """
 
 import hashlib
@@ -10,6 +10,7 @@ import os
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ WORKERS = {
 # Largest relative change of outputs by a conversion. Quantised models may round differently in places.
 MOST_DISTANCE = 0.01
 _CHECKED = 8
+CACHE_BYTES = 5 * 10**9
 _LIMITS = Limits(600.0, sys.maxsize)
 Example = tuple[tuple[int, ...], str]
 
@@ -108,9 +110,10 @@ def as_onnx(
     stem = model.name.rpartition(":")[2] if form == "torch" and not model.exists() else model.stem or "model"
     # A module may depend on any file, so a cached conversion of it could be stale.
     keeps = form != "torch" or model.is_file()
-    folder = user_cache_path("taglio") / "converted"
+    folder = cache()
     kept = folder / _digest(model, form, given, place.versions) / f"{stem}.onnx" if keeps else None
     if kept is not None and (known := _read(kept.with_suffix(".json"))).get("tool") and kept.is_file():
+        kept.parent.touch()  # used now, for `_prune`
         return Converted(kept, form, str(known["tool"]))
     with scratch() as work:
         request = replace(EMPTY, folder=str(work), backend=WORKERS[form], model=located(model), kind=form)
@@ -126,7 +129,23 @@ def as_onnx(
         shutil.copyfile(made, temporary)
         temporary.replace(kept)
     _write(kept.with_suffix(".json"), {"tool": answer["tool"]})
+    _prune(folder, kept.parent)
     return Converted(kept, form, answer["tool"])
+
+
+def cache() -> Path:
+    """The folder of all conversions, each in a subfolder."""
+    return user_cache_path("taglio") / "converted"
+
+
+def _prune(folder: Path, newest: Path) -> None:
+    """Remove the conversions used longest ago that exceed CACHE_BYTES together with later ones, but not `newest`."""
+    total = 0
+    with suppress(OSError):  # another process removes as well
+        for each in sorted(folder.iterdir(), key=lambda each: (each == newest, each.stat().st_mtime), reverse=True):
+            total += environments.bytes_below(each)
+            if total > CACHE_BYTES and each != newest:
+                shutil.rmtree(each)
 
 
 def distance(

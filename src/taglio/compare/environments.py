@@ -78,7 +78,7 @@ ENVIRONMENTS = (
             Package("transformers", "5", "6"),
             _ONNX,
         ),
-        4_756 * _MB,
+        5_020 * _MB,
     ),
     Environment(
         "qkeras",
@@ -147,6 +147,11 @@ def folder() -> Path:
     """The folder of all environments."""
     own = os.environ.get(VARIABLE)
     return Path(own).absolute() if own else user_cache_path("taglio") / "backends"
+
+
+def bytes_below(folder: Path) -> int:
+    """Bytes of all files below a folder; 0 if there is none."""
+    return sum(each.lstat().st_size for each in folder.rglob("*") if not each.is_dir())
 
 
 def interpreter_of(place: Path) -> Path:

@@ -70,7 +70,14 @@ def inspect(environment: Environment, lock: str) -> Installed:
     status, reason, versions = _status(environment, lock, place)
     users = tuple(name for name, each in (BACKENDS | CONVERTERS).items() if each == environment.name)
     return Installed(
-        environment.name, users, str(place), status, reason, versions, _bytes_below(place), environment.disk_bytes
+        environment.name,
+        users,
+        str(place),
+        status,
+        reason,
+        versions,
+        environments.bytes_below(place),
+        environment.disk_bytes,
     )
 
 
@@ -144,7 +151,7 @@ def remove(environment: Environment) -> int:
     if not place.exists():
         return 0
     with held(place.parent):
-        size = _bytes_below(place)
+        size = environments.bytes_below(place)
         shutil.rmtree(place)
     return size
 
@@ -213,7 +220,3 @@ def _reason(printed: str) -> str:
     lines = printed.splitlines()
     starts = [index for index, line in enumerate(lines) if line.lower().lstrip(" ×").startswith("error")]
     return one_line(" ".join(lines[starts[-1] :] if starts else lines[-3:]), 300) or "no reason was given"
-
-
-def _bytes_below(place: Path) -> int:
-    return sum(each.lstat().st_size for each in place.rglob("*") if not each.is_dir())

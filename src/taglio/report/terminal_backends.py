@@ -1,6 +1,7 @@
 """The environments of back ends as terminal tables."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
@@ -12,8 +13,9 @@ from taglio.compare.install import Installed
 from taglio.report.units import size
 
 
-def listed(found: Sequence[Installed]) -> int:
-    """Print each environment: its status, contents, and the disk space that it uses or would need."""
+def listed(found: Sequence[Installed], converted: Path, most_bytes: int) -> int:
+    """Print each environment: its status, contents, and the disk space that it uses or would need; and the space of
+    converted models."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("name", "rows of compare", "status", "disk", "versions"):
         table.add_column(name, justify="right" if name == "disk" else "left", overflow="fold")
@@ -23,6 +25,7 @@ def listed(found: Sequence[Installed]) -> int:
         table.add_row(each.name, ", ".join(each.backends), each.status, disk, escape(each.reason or versions))
     Console(highlight=False).print(table)
     _say(f"in {environments.folder()}; install one with: taglio backends add NAME")
+    _say(f"converted models: {size(environments.bytes_below(converted))} in {converted}, at most {size(most_bytes)}")
     return 0
 
 

@@ -1,4 +1,7 @@
-"""A bounded queue of requests per model, which runs one batch at a time. Independent of protocols."""
+"""A bounded queue of requests per model, which runs one batch at a time, or as many as a cluster has lanes.
+
+Independent of protocols.
+"""
 
 import threading
 import time
@@ -72,7 +75,7 @@ class _Waiting:
 
 
 class ModelQueue:
-    """A model, its queue, and one thread that runs it; the runtime computes with its own threads."""
+    """A model, its queue, and one thread per lane that runs it; the runtime computes with its own threads."""
 
     def __init__(self, model: ServedModel, limits: Limits, told: Callable[[Ran], None] | None = None) -> None:
         """`told` is called after every batch."""
@@ -82,8 +85,12 @@ class ModelQueue:
         self._waiting: deque[_Waiting] = deque()
         self._changed = threading.Condition()
         self._closed = False
-        self._thread = threading.Thread(target=self._work, name=f"{model.name} {model.version}", daemon=True)
-        self._thread.start()
+        self._threads = [
+            threading.Thread(target=self._work, name=f"{model.name} {model.version}", daemon=True)
+            for _ in range(model.lanes)
+        ]
+        for thread in self._threads:
+            thread.start()
 
     def __len__(self) -> int:
         """Number of waiting requests."""
@@ -108,8 +115,10 @@ class ModelQueue:
         """Accept no more requests, and wait for the accepted ones. Returns how many were not answered in time."""
         with self._changed:
             self._closed = True
-            self._changed.notify()
-        self._thread.join(patience_s)
+            self._changed.notify_all()
+        until = time.monotonic() + patience_s
+        for thread in self._threads:
+            thread.join(max(0.0, until - time.monotonic()))
         return len(self._waiting)
 
     def _work(self) -> None:

@@ -43,6 +43,8 @@ _STATUS: dict[type[TaglioError], int] = {
     InferenceFailed: 400,
     BadRequest: 400,
 }
+# A client that leaves within this time is noticed when the answer is sent: to watch for it costs more than it saves.
+_SOON_S = 0.02
 Handler = Callable[[Request], Awaitable[Response]]
 
 
@@ -55,6 +57,8 @@ def application(service: Service) -> Starlette:
     model = "/v2/models/{name}"
     version = "/versions/{version}"
     table: list[tuple[str, str, Callable[[Service, Request], Awaitable[Response]], bool]] = [
+        ("POST", f"{model}/infer", _infer, True),  # first, because the first match answers
+        ("POST", f"{model}{version}/infer", _infer, True),
         ("GET", "/v2/health/live", _live, False),
         ("GET", "/v2/health/ready", _ready, False),
         ("GET", "/v2", _server, True),
@@ -69,7 +73,6 @@ def application(service: Service) -> Starlette:
             ("GET", path, _model, True),
             ("GET", f"{path}/ready", _model_ready, False),
             ("GET", f"{path}/stats", _statistics, True),
-            ("POST", f"{path}/infer", _infer, True),
         ]
     routes = [
         Route(path, _guarded(service, handler, guarded), methods=[verb]) for verb, path, handler, guarded in table
@@ -185,9 +188,9 @@ async def _status(service: Service, _: Request) -> Response:
                 "version": queue.model.version,
                 "components": [
                     {"name": piece.name, "device": piece.device, "bytes": piece.size_bytes, "blocks": len(piece.blocks)}
-                    for piece in queue.model.executor.pieces()
+                    for piece in queue.model.executor.manifest.pieces
                 ],
-                "runtime": queue.model.executor.runtime,
+                "runtime": queue.model.executor.manifest.pieces[0].runtime,
                 "predicted_s": queue.model.predicted_s,
                 "measured_s": median(recent) if recent else None,
                 "p95_s": recent[int(0.95 * (len(recent) - 1))] if recent else None,
@@ -214,9 +217,11 @@ async def _infer(service: Service, request: Request) -> Response:
     told, caller = _parameters(header), request.headers.get("traceparent", "")
     step = step_of(told.get("sequence_id"), told.get("sequence_start", False), told.get("sequence_end", False))
     answer = asyncio.ensure_future(service.infer(queue, feed, list(wanted), _timeout_s(header), caller, step=step))
-    gone = asyncio.ensure_future(_gone(request))
-    await asyncio.wait({answer, gone}, return_when=asyncio.FIRST_COMPLETED)
-    gone.cancel()
+    await asyncio.wait({answer}, timeout=_SOON_S)
+    if not answer.done():
+        gone = asyncio.ensure_future(_gone(request))
+        await asyncio.wait({answer, gone}, return_when=asyncio.FIRST_COMPLETED)
+        gone.cancel()
     if not answer.done():
         answer.cancel()
         raise ClientDisconnect
@@ -237,19 +242,19 @@ async def _body(request: Request, limit_bytes: int, silence_s: float) -> bytes:
         raise TooLarge(f"the request has {int(announced):,} bytes, the limit is {limit_bytes:,}")
     parts: list[bytes] = []
     size = 0
-    stream = request.stream()
-    while True:
-        try:
-            part = await asyncio.wait_for(anext(stream), silence_s)
-        except StopAsyncIteration:
-            return parts[0] if len(parts) == 1 else b"".join(parts)
-        except TimeoutError:
-            raise BadRequest(f"the request stopped after {size:,} bytes for {silence_s:g} s") from None
-        size += len(part)
-        if size > limit_bytes:
-            raise TooLarge(f"the request exceeds the limit of {limit_bytes:,} bytes")
-        if part:
-            parts.append(part)
+    clock = asyncio.get_running_loop().time
+    try:
+        async with asyncio.timeout(silence_s) as patience:
+            async for part in request.stream():
+                size += len(part)
+                if size > limit_bytes:
+                    raise TooLarge(f"the request exceeds the limit of {limit_bytes:,} bytes")
+                if part:
+                    parts.append(part)
+                patience.reschedule(clock() + silence_s)
+    except TimeoutError:
+        raise BadRequest(f"the request stopped after {size:,} bytes for {silence_s:g} s") from None
+    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def _header(headers: Mapping[str, str], body: bytes) -> tuple[dict[str, Any], memoryview]:

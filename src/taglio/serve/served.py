@@ -1,6 +1,7 @@
 """One built model, opened from its workspace directory and ready to answer. Independent of protocols and queues."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -8,6 +9,8 @@ import numpy as np
 import onnx
 
 from taglio import artifact
+from taglio.cluster.devices import Cluster
+from taglio.cluster.engine.session import Session, sessions
 from taglio.components.build import MANIFEST, Manifest, read
 from taglio.errors import BadArtifact, BadModel, BadOption
 from taglio.flow.outcome import Outcome
@@ -41,7 +44,7 @@ class ServedModel:
     folder: Path
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
-    executor: Executor
+    executor: Executor | Session
     predicted_s: float | None
     batches: bool
     states: dict[int | str, dict[str, np.ndarray]] = field(default_factory=dict)
@@ -57,6 +60,11 @@ class ServedModel:
         return list(given), list(answered)
 
     @property
+    def lanes(self) -> int:
+        """How many requests or batches may run at once: several on a cluster, where each device has its own part."""
+        return self.executor.lanes if isinstance(self.executor, Session) else 1
+
+    @property
     def platform(self) -> str:
         """The protocol's platform name."""
         return "onnx_onnxv1"
@@ -69,6 +77,7 @@ class ServedModel:
             return dict(zip(names, map(np.asarray, self.executor.run(feed)), strict=True))
         if not step.start and step.sequence not in self.states:
             raise BadRequest(f"sequence {step.sequence!r} has not been started: begin it with sequence_start")
+        assert isinstance(self.executor, Executor)  # a cluster serves no models with states
         before = None if step.start else self.states[step.sequence]
         values, after = self.executor.step(feed, before)
         self.states.pop(step.sequence, None)
@@ -79,25 +88,32 @@ class ServedModel:
         return dict(zip(names, map(np.asarray, values), strict=True))
 
 
-def open_all(places: Sequence[str], threads: int | None = None) -> list[ServedModel]:
+@contextmanager
+def opened(
+    places: Sequence[str], threads: int | None = None, cluster: Cluster | None = None
+) -> Iterator[list[ServedModel]]:
     """The models of workspace directories, each OUT or NAME=OUT, or of a directory of workspaces: NAME/ or
-    NAME/VERSION/.
+    NAME/VERSION/. With `cluster`, they answer on its devices, as planned.
 
     Raises BadOption for a directory without a built model and for a name and version given twice.
     """
-    found: list[ServedModel] = []
+    found: list[tuple[str, str, Path]] = []
     for text in places:
         name, _, rest = text.rpartition("=")
-        for label, version, folder in _workspaces(Path(rest), name):
-            found.append(open_model(folder, label, version, threads))
+        found += [(name or _name(folder), version, folder) for name, version, folder in _workspaces(Path(rest), name)]
     seen: set[tuple[str, str]] = set()
-    for model in found:
-        if (model.name, model.version) in seen:
-            raise BadOption(
-                f"{model.folder}: a second model {model.name} version {model.version}: give NAME={model.folder}"
-            )
-        seen.add((model.name, model.version))
-    return found
+    for name, version, folder in found:
+        if (name, version) in seen:
+            raise BadOption(f"{folder}: a second model {name} version {version}: give NAME={folder}")
+        seen.add((name, version))
+    if cluster is None:
+        yield [open_model(folder, name, version, threads) for name, version, folder in found]
+        return
+    with sessions([folder for _, _, folder in found], cluster) as running:
+        yield [
+            _ready(folder, name, version, session, session.predicted_s)
+            for (name, version, folder), session in zip(found, running, strict=True)
+        ]
 
 
 def open_model(folder: Path, name: str, version: str, threads: int | None = None) -> ServedModel:
@@ -107,16 +123,29 @@ def open_model(folder: Path, name: str, version: str, threads: int | None = None
     manifest = read(folder / COMPONENTS)
     options = replace(setup, threads=threads or setup.threads).options()
     executor = Executor(folder / COMPONENTS, manifest, options)
-    inputs, outputs = _interface(folder / COMPONENTS, manifest)
+    outcome = _outcome(folder, manifest.model_sha256)
+    return _ready(folder, name, version, executor, outcome.plan.predicted_latency_s if outcome else None)
+
+
+def _ready(
+    folder: Path, name: str, version: str, executor: Executor | Session, predicted_s: float | None
+) -> ServedModel:
+    inputs, outputs = _interface(folder / COMPONENTS, executor.manifest)
+    model = ServedModel(name, version, folder, inputs, outputs, executor, predicted_s, False)
+    return replace(model, batches=_warm_up(model))
+
+
+def _name(folder: Path) -> str:
+    """The model's own name; of a workspace that was built a stage at a time, the directory's."""
+    outcome = _outcome(folder, None)
+    return outcome.model if outcome else folder.resolve().name
+
+
+def _outcome(folder: Path, model_sha256: str | None) -> Outcome | None:
     try:
-        outcome = artifact.load(folder / f"{OUTCOME}.json", OUTCOME, Outcome, model_sha256=manifest.model_sha256)
-    except BadArtifact:  # built a stage at a time: nothing was timed beside float
-        outcome = None
-    predicted_s = outcome.plan.predicted_latency_s if outcome is not None else None
-    label = name or (outcome.model if outcome is not None else folder.name)
-    model = ServedModel(label, version, folder, inputs, outputs, executor, predicted_s, False)
-    batches = _warm_up(model)
-    return ServedModel(label, version, folder, inputs, outputs, executor, predicted_s, batches)
+        return artifact.load(folder / f"{OUTCOME}.json", OUTCOME, Outcome, model_sha256=model_sha256)
+    except BadArtifact:  # built a stage at a time, or for a cluster: nothing was timed beside float
+        return None
 
 
 def _workspaces(folder: Path, name: str) -> list[tuple[str, str, Path]]:

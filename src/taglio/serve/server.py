@@ -131,6 +131,7 @@ def _socket(host: str, port: int) -> socket.socket:
 
 def _add_port(rpc: "grpc.aio.Server", listen: Listen) -> int:
     address = f"[{listen.host}]:{listen.grpc_port}" if ":" in listen.host else f"{listen.host}:{listen.grpc_port}"
+    _socket(listen.host, listen.grpc_port).close()  # gRPC would write its own lines about a port in use
     try:
         if listen.certificate and listen.key:
             pair = (listen.key.read_bytes(), listen.certificate.read_bytes())

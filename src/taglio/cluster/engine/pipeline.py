@@ -6,7 +6,7 @@ messages, because no device can call it. The end of a device is detected by a ca
 
 import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, InvalidStateError, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any
@@ -78,6 +78,8 @@ class Pipeline:
         self._flights: dict[int, _Flight] = {}
         self._asked: dict[int, list[Future[Parcel]]] = {}
         self._gone: Future[str] = Future()
+        # Called, in any thread, when an answer has arrived or a device has ended.
+        self.changed: Callable[[], None] = lambda: None
         for name, actor in actors.items():
             self._watch(name, actor)
 
@@ -106,6 +108,12 @@ class Pipeline:
         except Exception as error:
             raise Broken(_line(error)) from None
         self._flights[request] = _Flight(answers, sent)
+        for each in answers:
+            each.add_done_callback(lambda _: self.changed())
+
+    def settled(self, request: int) -> bool:
+        """Whether `wait` for a request in flight would return or raise at once."""
+        return self._gone.done() or all(each.done() for each in self._flights[request].answers)
 
     def wait(self, request: int, patience_s: float) -> Answer:
         """The answer to a request that was sent. Raises Broken if there is none within `patience_s`, and the error of a
@@ -182,6 +190,7 @@ class Pipeline:
         def ended(_: object) -> None:
             with contextlib.suppress(InvalidStateError):  # another host ended first
                 self._gone.set_result(name)
+                self.changed()
 
         actor.stay.options(concurrency_group=WATCH).remote().future().add_done_callback(ended)
 

@@ -86,6 +86,11 @@ def lanes_for(plan: Plan) -> int:
     return max(2, min(LANES, needed))
 
 
+def patience_s(plan: Plan) -> float:
+    """How long to wait for an answer before its pipeline counts as broken."""
+    return max(_PATIENCE_S, _PATIENCE * plan.predicted_latency_s.value)
+
+
 def run_on_cluster(
     folder: Path,
     cluster: Cluster,
@@ -120,7 +125,7 @@ def answer_requests(
     wanted = {ready.plan.fingerprint(): references(ready, feeds, steps=steps)}
     with connect(cluster.start) as connection:
         recovery = Recovery(connection, folder, ready, lambda each: lanes_for(each.plan) if stream else 1)
-        server = Server(recovery, max(_PATIENCE_S, _PATIENCE * ready.plan.predicted_latency_s.value))
+        server = Server(recovery, patience_s(ready.plan))
         try:
             first_ones = [feeds[0]] * (_WARMUP * server.pipeline.lanes)
             for _ in server.steps(feeds[:_WARMUP], "warm-up") if steps else server.answers(first_ones):

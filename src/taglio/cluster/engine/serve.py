@@ -3,8 +3,9 @@
 import logging
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import count
 
 import numpy as np
 
@@ -69,14 +70,18 @@ class _Session:
 
 class Server:
     """Sends requests through a pipeline that is replaced when it breaks. A request stays queued until it is answered,
-    so none is lost, and each is answered once, in order."""
+    so none is lost, and each is answered once, in order. `changed` is called, in any thread, when an answer has arrived
+    or a device has ended."""
 
-    def __init__(self, recovery: Recovery, patience_s: float) -> None:
-        self.pipeline = recovery.begin()
+    def __init__(self, recovery: Recovery, patience_s: float, changed: Callable[[], None] = lambda: None) -> None:
         self.interruptions: list[Interruption] = []
         self._recovery = recovery
         self._patience_s = patience_s
+        self._changed = changed
         self._session: _Session | None = None
+        self._waiting: deque[_Waiting] = deque()
+        self._requests = count()
+        self._use(recovery.begin())
 
     def steps(self, feeds: Iterable[Feed], session: str) -> Iterator[Answer]:
         """An answer for each of `feeds`, the steps of a session, one after another. States stay on their devices; if a
@@ -85,55 +90,80 @@ class Server:
         Raises BadDevice if no device is left, or the session is too long to be run again.
         """
         self._session = _Session(session)
+        self._requests = count()  # a session's requests are numbered by its steps
         try:
-            for number, feed in enumerate(feeds):
-                waiting = deque([_Waiting(number, feed, time.monotonic(), 0)])
-                self._send(waiting, 0)
-                yield self._next(waiting)
+            for feed in feeds:
+                self.send(feed)
+                yield self.next()
                 self._session.keep(feed)
         finally:
             self._session = None
+            self._requests = count()
 
     def answers(self, feeds: Iterable[Feed]) -> Iterator[Answer]:
         """An answer for each of `feeds`, in order; the next feed is taken when a lane is free.
 
         Raises BadDevice if no device is left.
         """
-        waiting: deque[_Waiting] = deque()
-        for request, feed in enumerate(feeds):
-            while len(waiting) >= self.pipeline.lanes:
-                yield self._next(waiting)
-            if self._recovery.ready():  # first answer the requests in flight
-                while waiting:
-                    yield self._next(waiting)
-                other = self._recovery.take_over(request)
-                if other is not None:
-                    self.pipeline.close()
-                    self.pipeline = other
-                    _LOG.warning(
-                        "request %d: another plan from here on: %s", request, self._recovery.switches[-1].reason
-                    )
-            waiting.append(_Waiting(request, feed, time.monotonic(), 0))
-            self._send(waiting, len(waiting) - 1)
-        while waiting:
-            yield self._next(waiting)
+        self._requests = count()
+        for feed in feeds:
+            while self.full():
+                yield self.next()
+            self.send(feed)
+        while self._waiting:
+            yield self.next()
 
-    def _next(self, waiting: deque[_Waiting]) -> Answer:
+    def full(self) -> bool:
+        """Whether `next` must be called before another request can be sent: no lane is free, or another plan waits for
+        the requests in flight to be answered."""
+        return len(self._waiting) >= self.pipeline.lanes or (bool(self._waiting) and self._recovery.ready())
+
+    def send(self, feed: Feed) -> None:
+        """Send a request while `full` is false. Raises BadDevice if no device is left."""
+        request = next(self._requests)
+        if self._session is None and not self._waiting and self._recovery.ready():
+            other = self._recovery.take_over(request)
+            if other is not None:
+                self.pipeline.close()
+                self._use(other)
+                _LOG.warning("request %d: another plan from here on: %s", request, self._recovery.switches[-1].reason)
+        self._waiting.append(_Waiting(request, feed, time.monotonic(), 0))
+        self._send(len(self._waiting) - 1)
+
+    def settled(self) -> bool:
+        """Whether `next` would not wait: the oldest request is answered, overdue, or lost with a device."""
+        first = self._waiting[0]
+        overdue = time.monotonic() - first.sent_s > self._patience_s
+        return overdue or not self.pipeline.holds(first.request) or self.pipeline.settled(first.request)
+
+    def next(self) -> Answer:
+        """The answer to the oldest request. Raises the error of a component that failed on it, and BadDevice if no
+        device is left; either costs no other request its answer."""
+        first = self._waiting[0]
+        try:
+            answer = self._answer(first)
+        finally:
+            self._waiting.popleft()
+        self._send(0)  # requests without a lane after a recovery
+        if self._session is None:  # another plan would not know its states
+            self._recovery.watch(answer)
+        return replace(answer, sent_s=first.sent_s, attempts=first.attempts)
+
+    def _answer(self, first: _Waiting) -> Answer:
         while True:
-            first = waiting[0]
             try:
-                answer = self.pipeline.wait(first.request, self._patience_s)
+                if not self.pipeline.holds(first.request):  # it has had no lane, or no device was left
+                    self._send(0)
+                return self.pipeline.wait(first.request, self._patience_s)
             except Broken as error:
-                self._again(waiting, str(error))
-                continue
-            waiting.popleft()
-            self._send(waiting, 0)  # requests without a lane after a recovery
-            if self._session is None:  # another plan would not know its states
-                self._recovery.watch(answer)
-            return replace(answer, sent_s=first.sent_s, attempts=first.attempts)
+                self._again(str(error))
 
-    def _send(self, waiting: deque[_Waiting], first: int) -> None:
-        for each in list(waiting)[first:]:
+    def _use(self, pipeline: Pipeline) -> None:
+        self.pipeline = pipeline
+        pipeline.changed = self._changed
+
+    def _send(self, first: int) -> None:
+        for each in list(self._waiting)[first:]:
             if self.pipeline.holds(each.request):
                 continue
             if not self.pipeline.room():
@@ -143,26 +173,27 @@ class Server:
                 session = None if self._session is None else (self._session.name, each.request)
                 self.pipeline.send(each.request, each.feed, session)
             except Broken as error:
-                self._again(waiting, str(error))
+                self._again(str(error))
                 return
 
-    def _again(self, waiting: deque[_Waiting], reason: str) -> None:
+    def _again(self, reason: str) -> None:
         """Get a new pipeline, and send all waiting requests through it."""
-        if waiting[0].attempts >= _ATTEMPTS:
-            raise BadDevice(f"request {waiting[0].request} failed {_ATTEMPTS} times; last error: {reason}")
+        first = self._waiting[0]
+        if first.attempts >= _ATTEMPTS:
+            raise BadDevice(f"request {first.request} failed {_ATTEMPTS} times; last error: {reason}")
         begun = time.monotonic()
         self.pipeline.close()
-        self.pipeline = self._recovery.recover(reason)
+        self._use(self._recovery.recover(reason))
         if self._session is not None:
             try:
                 self._session.replay(self.pipeline, self._patience_s, reason)
             except Broken as error:
-                waiting[0].attempts += 1
-                self._again(waiting, str(error))
+                first.attempts += 1
+                self._again(str(error))
                 return
-        found = Interruption(reason, waiting[0].request, len(waiting), time.monotonic() - begun)
+        found = Interruption(reason, first.request, len(self._waiting), time.monotonic() - begun)
         self.interruptions.append(found)
         _LOG.warning(
             "request %d: %s; %d sent again after %.1f s", found.request, reason, found.resent, found.recovery_s
         )
-        self._send(waiting, 0)
+        self._send(0)
