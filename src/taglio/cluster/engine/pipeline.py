@@ -130,7 +130,7 @@ class Pipeline:
             outputs.update(parcel.tensors)
             steps.update((each.component, each) for each in parcel.steps)
             hops.update(((each.message, each.target), each) for each in parcel.hops)
-        ordered = [np.array(outputs[name]) for name in self._deployment.manifest.without_states()[1]]
+        ordered = [_own(outputs[name]) for name in self._deployment.manifest.without_states()[1]]
         return Answer(
             request, ordered, flight.sent_s, answered,
             tuple(self._step(each) for each in steps.values()), tuple(self._hop(each) for each in hops.values()),
@@ -203,6 +203,11 @@ class Pipeline:
         sent = hop.sent_s - (clocks[hop.source].offset_s if hop.source else 0.0)
         read = hop.read_s - (clocks[hop.target].offset_s if hop.target else 0.0)
         return Hop(hop.message, hop.source or self._start, hop.target or self._start, sent, read)
+
+
+def _own(value: Any) -> Any:
+    """A copy of an output (a tensor or a sequence of them), which may be a view of the engine's memory."""
+    return [_own(each) for each in value] if isinstance(value, list) else np.array(value)
 
 
 def _line(error: Exception) -> str:
