@@ -92,7 +92,8 @@ class PlannedPiece:
 @dataclass(frozen=True, slots=True)
 class DeviceUse:
     """Use of a device by one request: busy seconds, joules, bytes of weights, peak bytes with live activations, and the
-    device's memory (None: not given). `assumed` times are another device's, scaled; `runtime` runs the model there."""
+    device's memory (None: not given). `assumed` times are another device's, scaled; `runtime` runs the model there.
+    `replicas` are the devices that take turns at its requests, each used so; empty: itself alone."""
 
     device: str
     predicted_busy_s: float
@@ -102,6 +103,12 @@ class DeviceUse:
     memory_bytes: float | None
     assumed: bool
     runtime: str = NAME
+    replicas: tuple[str, ...] = ()
+
+    @property
+    def machines(self) -> tuple[str, ...]:
+        """The devices that run its components."""
+        return self.replicas or (self.device,)
 
 
 @dataclass(frozen=True, slots=True)
