@@ -1,8 +1,8 @@
 """A plan and the limits it must keep, as values. Solves nothing."""
 
 import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from taglio.artifact import require
@@ -200,6 +200,22 @@ class Plan:
     def devices(self) -> dict[str, str]:
         """Device by block."""
         return {each.block: each.device for each in self.placements}
+
+    def machines(self) -> dict[str, tuple[str, ...]]:
+        """The devices that run each device's components: itself, or several that take turns."""
+        return {each.device: each.machines for each in self.usage}
+
+    def without(self, gone: Collection[str]) -> "Plan | None":
+        """The same components on the replicas that are left when some devices are gone, at no less than the predicted
+        rate; None if a device that the plan needs has none left."""
+        left = {name: tuple(each for each in known if each not in gone) for name, known in self.machines().items()}
+        if not all(left.values()):
+            return None
+        usage = tuple(replace(use, replicas=left[use.device]) if use.replicas else use for use in self.usage)
+        rate, share = self.predicted_rate_per_s, min(len(left[each.device]) / len(each.machines) for each in self.usage)
+        if rate is not None:
+            rate = Interval(rate.low * share, rate.value * share, rate.high * share, rate.coverage)
+        return replace(self, usage=usage, predicted_rate_per_s=rate)
 
     def stages(self) -> dict[str, int]:
         """Stage by block, without the blocks in the first stage."""

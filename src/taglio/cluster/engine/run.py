@@ -82,7 +82,7 @@ def lanes_for(plan: Plan) -> int:
     if plan.predicted_rate_per_s is None:
         return 2
     needed = math.ceil(plan.predicted_latency_s.value * plan.predicted_rate_per_s.value) + 1
-    return max(2, min(LANES, needed))
+    return max(2, min(LANES * max(len(each.machines) for each in plan.usage), needed))
 
 
 def run_on_cluster(
@@ -390,7 +390,7 @@ def _energy(
             link = cluster.link(message.source_device or cluster.start, message.device or cluster.start)
             if (message.source_device or cluster.start) == name and link is not None:
                 sent += message.bytes * link.joules_per_byte
-        seen = joules.get(name)
-        share = None if seen is None else seen / requests
+        seen = [joules.get(each) for each in run.planned.plan.machines()[name]]
+        share = None if None in seen else sum(each or 0.0 for each in seen) / requests
         found.append(DeviceEnergy(name, busy * cluster.device(name).active_watts, sent, share))
     return tuple(found)
