@@ -20,11 +20,12 @@ import numpy as np
 from taglio import artifact
 from taglio.cluster.engine import counters
 from taglio.cluster.engine.parcel import Hop, Joint, Parcel, Step
-from taglio.cluster.engine.resident import Resident, resident_bytes
+from taglio.cluster.engine.resident import Resident
 from taglio.cluster.engine.states import States
 from taglio.cluster.engine.wiring import Message
 from taglio.components.build import Piece, State
 from taglio.errors import BadDevice, TaglioError
+from taglio.memory import peak_bytes, used_bytes
 from taglio.profile.speed import reference_seconds
 from taglio.runtimes.onnxruntime import SessionOptions
 from taglio.runtimes.session import Session, opener, package
@@ -36,7 +37,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A component that a device has opened: the hash is of the bytes that its session was created from."""
+    """A component that a device has opened: the hash is of the bytes that its session was created from. `peak_bytes` is
+    the most memory that its process had by then, `before_bytes` what it had without components."""
 
     device: str
     component: str
@@ -45,7 +47,8 @@ class Loaded:
     version: str
     threads: int
     load_s: float
-    memory_bytes: int
+    peak_bytes: int
+    before_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,22 +127,21 @@ class Host(Resident):
 
         Raises BadModel if the runtime refuses a component, BadArtifact if its file was changed.
         """
-        found = []
+        found, before = [], used_bytes()
         for job in jobs:
             piece, begun = job.piece, time.monotonic()
-            data = self.store.read(piece.sha256)
-            # A session opened by path reads the file again: make sure that it read the hashed bytes.
-            path = self.store.path(piece.sha256)
+            path = self.store.verified(piece.sha256)
             session = opener(piece.runtime)(path, SessionOptions(threads))
             zeros = {port.name: np.zeros(port.shape, port.dtype) for port in piece.inputs}
             session.run([port.name for port in piece.outputs], zeros)
-            if self.store.read(piece.sha256) != data:
-                raise BadDevice(f"{path}: changed while it was opened")
+            self.store.verified(piece.sha256)  # the session read the file again: it read the hashed bytes
             self._sessions[piece.name], self._jobs[piece.name] = session, job
             took = time.monotonic() - begun
             version = artifact.version_of(package(piece.runtime))
             found.append(
-                Loaded(self.device, piece.name, piece.sha256, piece.runtime, version, threads, took, resident_bytes())
+                Loaded(
+                    self.device, piece.name, piece.sha256, piece.runtime, version, threads, took, peak_bytes(), before
+                )
             )
         self._peers = {name: [post(host) for host in hosts] for name, hosts in peers.items()}
         self._role = jobs[0].piece.device
