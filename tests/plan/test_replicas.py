@@ -1,7 +1,6 @@
 """Devices that take turns: when the planner lets them, how many, and that a simulated stream keeps the rate."""
 
 from dataclasses import replace
-from math import prod
 
 import pytest
 from hypothesis import given, settings
@@ -12,10 +11,8 @@ from taglio.errors import Infeasible
 from taglio.plan import place as single
 from taglio.plan.check import PlanIsWrong, check_turns
 from taglio.plan.place import Answer
-from taglio.plan.replicas import alike, place
+from taglio.plan.replicas import alike, place, simulated_rate
 from taglio.plan.result import Limits, Plan
-from taglio.plan.schedule import Scheduler
-from taglio.plan.simulate import Pipeline, Request, simulate
 from taglio.plan.workload import Workload, parse_objective
 from tests.plan import made_up
 from tests.plan.made_up import Problem
@@ -49,24 +46,8 @@ def rate(plan: Plan) -> float:
     return plan.predicted_rate_per_s.value
 
 
-def simulated_rate(answer: Answer, requests: int = 200) -> float:
-    """Requests per second in the steady state, when each has its turn on the replicas."""
-    totals, plan = answer.totals, answer.plans[0]
-    one = Scheduler(answer.assembled, 0).schedule(totals.labels, totals.wires, totals.stages)
-    machines = {use.device: use.machines for use in plan.usage}
-    turns = prod(map(len, machines.values()))
-
-    def at_turn(turn: int) -> Pipeline:
-        names = {device: each[turn % len(each)] for device, each in machines.items()}
-        tasks = tuple(replace(each, device=names.get(each.device, each.device)) for each in one.tasks)
-        moved = (tuple(names.get(end, end) for end in each.link) for each in one.transfers)
-        transfers = tuple(replace(each, link=link) for each, link in zip(one.transfers, moved, strict=True))  # type: ignore[arg-type]
-        return replace(one, tasks=tasks, transfers=transfers)
-
-    ends = sorted(
-        simulate([at_turn(turn) for turn in range(turns)], [Request(i % turns) for i in range(requests)]).ends_s
-    )
-    return (requests // 2) / (ends[-1] - ends[requests // 2 - 1])
+def simulated(answer: Answer) -> float:
+    return simulated_rate(answer, answer.plans[0].machines())
 
 
 @pytest.mark.parametrize("count", [2, 3])
@@ -75,7 +56,7 @@ def test_a_stream_over_devices_that_are_alike_is_as_many_times_as_fast(count: in
     assert far(together) == NAMES[:count]
     # What the start device and links do limits the rest.
     assert rate(together.plans[0]) >= min(count, 1.9) * rate(alone.plans[0])
-    assert simulated_rate(together) == pytest.approx(rate(together.plans[0]), rel=0.02)
+    assert simulated(together) == pytest.approx(rate(together.plans[0]), rel=0.02)
 
 
 def test_no_more_devices_take_turns_than_the_period_needs() -> None:
@@ -93,7 +74,7 @@ def test_taking_turns_is_never_slower_than_a_device_for_each_component(problem: 
     bare = Workload("m", problem.graph, profiles, problem.error, Limits(None))
     apart, turns = (solve([bare], cluster, STREAM, gap=1e-3) for solve in (single.place, place))
     assert turns.value <= apart.value * (1.0 + 2e-3) + 1e-9
-    assert simulated_rate(turns) >= 0.9 * rate(turns.plans[0])
+    assert simulated(turns) >= 0.9 * rate(turns.plans[0])
 
 
 def test_devices_without_memory_for_all_of_it_have_a_part_each() -> None:

@@ -7,9 +7,9 @@ more is memory; where that is limited, plans without replicas are made as well. 
 as the period needs.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from math import isfinite
+from math import isfinite, lcm
 
 from taglio.cluster.devices import Cluster, Device
 from taglio.errors import Infeasible
@@ -18,6 +18,8 @@ from taglio.plan.assemble import request_shares
 from taglio.plan.check import check_turns
 from taglio.plan.describe import describe, loads
 from taglio.plan.place import GAP, Answer, Running
+from taglio.plan.schedule import Scheduler
+from taglio.plan.simulate import Pipeline, Request, simulate
 from taglio.plan.workload import Objective, Workload
 
 _ROUNDING = 1.0 + 1e-9
@@ -65,6 +67,27 @@ def place(
         return found
     best = min(found, other, key=lambda each: each.value)
     return replace(best, bound=min(found.bound, other.bound))
+
+
+def simulated_rate(answer: Answer, machines: Mapping[str, Sequence[str]], requests: int = 200) -> float:
+    """Requests per second of a stream of the first model in the steady state, by simulation: all `requests` wait from
+    the beginning, and `machines` of a device, such as `Plan.machines()`, take turns."""
+    totals = answer.totals
+    one = Scheduler(answer.assembled, 0).schedule(totals.labels, totals.wires, totals.stages)
+
+    def at_turn(turn: int) -> Pipeline:
+        def machine(device: str) -> str:
+            return machines[device][turn % len(machines[device])] if device in machines else device
+
+        tasks = tuple(replace(each, device=machine(each.device)) for each in one.tasks)
+        sent = tuple(replace(each, link=(machine(each.link[0]), machine(each.link[1]))) for each in one.transfers)
+        return Pipeline(tasks, sent, one.processors)
+
+    turns = min(requests, lcm(*map(len, machines.values())))
+    waiting = [Request(number % turns) for number in range(requests)]
+    ends_s = sorted(simulate([at_turn(turn) for turn in range(turns)], waiting).ends_s)
+    half = requests // 2
+    return half / (ends_s[-1] - ends_s[-1 - half])
 
 
 def alike(workloads: Sequence[Workload], cluster: Cluster) -> tuple[tuple[str, ...], ...]:
