@@ -2,10 +2,13 @@
 
 * camera: a camera of a tenth of a core and a server of half a core: the least latency;
 * energy: the same within a limit on joules per request, between those of the fastest plan and of the most sparing one;
-* rate: a camera of half a core and three equal servers of 0.15: requests a second, of which more are asked for than two
-  devices have room for;
-* memory: a transformer with random weights and four devices, each with less than half of what the whole of it needs in
-  int8 (weights and live activations, as the planner counts them).
+* rate: a camera and three equal servers, each of a fifth of a core: requests a second, of which more are asked for than
+  two devices have room for;
+* memory: four devices, each with less than half of what the whole network needs in int8 (weights and live activations,
+  as the planner counts them).
+
+The network is yolo11n-seg in the first two cases, then transformers with random weights, of 50 and 340 MB. The
+camera's times are assumed: the server's by the ratio of their shares of a core.
 
 The ways: the best single device; Neurosurgeon's (float, one cut in the order of blocks between the start and another
 device, the best of ten); the best float placement; taglio's plan within 5 % of error. Devices are emulated. Of the
@@ -48,16 +51,18 @@ from taglio.flow.workspace import COMPONENTS, GRAPH
 from taglio.model.graph import Graph
 from taglio.plan.result import Plan
 
-BOUND, CUTS, LIMIT_S = 0.05, 10, 6.0
+BOUND, CUTS, LIMIT_S = 0.05, 10, 4.0
 # Of what the whole model needs, what each device has.
 SHARE = 0.45
-FACES, ENCODER, TOKENS = "ultraface-rfb-320", "encoder", 16
-STREAM = "throughput"
+YOLO, TOKENS, STREAM = "yolo11n-seg", 16, "throughput"
+# Layers and width of the transformers.
+SMALLER, LARGER = (4, 512), (12, 768)
 TWO = """start = "camera"
 [device.camera]
 cpus = 0.1
 threads = 1
 active_watts = 1
+scale = { of = "server", factor = 5 }
 [device.server]
 cpus = 0.5
 threads = 1
@@ -65,10 +70,11 @@ active_watts = 60
 """
 FOUR = """start = "camera"
 [device.camera]
-cpus = 0.5
+cpus = 0.2
 threads = 1
+scale = { of = "server", factor = 1 }
 [device.server]
-cpus = 0.15
+cpus = 0.2
 threads = 1
 [device.second]
 like = "server"
@@ -170,11 +176,11 @@ def memory(setting: Setting) -> Asked:
 
 
 # Devices, links between all of them (Mbit/s, ms), network, and what is asked.
-SETTINGS: dict[str, tuple[str, tuple[int, float], str, Callable[[Setting], Asked]]] = {
-    "camera": (TWO, (100, 5.0), FACES, camera),
-    "energy": (TWO, (100, 5.0), FACES, energy),
-    "rate": (FOUR, (1000, 1.0), FACES, rate),
-    "memory": (SMALL, (100, 1.0), ENCODER, memory),
+SETTINGS: dict[str, tuple[str, tuple[int, float], str | tuple[int, int], Callable[[Setting], Asked]]] = {
+    "camera": (TWO, (100, 5.0), YOLO, camera),
+    "energy": (TWO, (100, 5.0), YOLO, energy),
+    "rate": (FOUR, (100, 1.0), SMALLER, rate),
+    "memory": (SMALL, (100, 1.0), LARGER, memory),
 }
 
 
@@ -183,21 +189,21 @@ def cluster_of(case: str) -> Path:
     devices, link, network, _ = SETTINGS[case]
     names = [each.name for each in cluster_file.parse(devices).devices if not each.like]
     text = devices + "".join(study.LINK.format("", *pair, *link) for pair in combinations(names, 2))
-    folder = CACHE / "cluster-needed" / f"{network}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+    folder = CACHE / "cluster-needed" / hashlib.sha256(f"{network}{text}".encode()).hexdigest()[:16]
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "cluster.toml").write_text(text)
     return folder / "cluster.toml"
 
 
-def prepared(made: Emulation, folder: Path, network: str, options: argparse.Namespace) -> Path:
+def prepared(made: Emulation, folder: Path, network: str | tuple[int, int], effort: float) -> Path:
     """The workspace of a network: profiled on each device, or once beside them; errors studied beside them."""
     work = folder / "work"
     if (work / "error.json").exists():
         return work
-    if network == ENCODER:
+    if not isinstance(network, str):
         model, data = folder / "encoder.onnx", folder / "x.npy"
-        onnx.save(encoder(options.layers, options.wide, TOKENS), model)
-        np.save(data, np.random.default_rng(1).standard_normal((24, 1, TOKENS, options.wide), np.float32))
+        onnx.save(encoder(*network, TOKENS), model)
+        np.save(data, np.random.default_rng(1).standard_normal((24, 1, TOKENS, network[1]), np.float32))
         given: list[object] = []
     else:
         (model, data), given = paths(CASES[network]), ["--preprocess", CASES[network].preprocess]
@@ -205,13 +211,13 @@ def prepared(made: Emulation, folder: Path, network: str, options: argparse.Name
     own = [each.name for each in made.cluster.devices if each.profile == f"profiles/{each.name}.json"]
     outs = {name: folder / (name or "work") for name in own or [""]}
     for name, out in outs.items():
-        study.run(made if name else None, name, "profile", model, *given, "--effort", options.effort, "-o", out)
+        study.run(made if name else None, name, "profile", model, *given, "--effort", effort, "-o", out)
     if own:
         shutil.copytree(outs[own[-1]], work, dirs_exist_ok=True)
         (work / "profiles").mkdir()
         for name, out in outs.items():
             shutil.copy(out / "profile.json", work / "profiles" / f"{name}.json")
-    study.run(None, "", "error", work, "--effort", options.effort)
+    study.run(None, "", "error", work, "--effort", effort)
     return work
 
 
@@ -220,7 +226,7 @@ def rows_of(case: str, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     file = cluster_of(case)
     with Emulation(file) as made:
         start_devices(made)
-        work = prepared(made, file.parent, SETTINGS[case][2], options)
+        work = prepared(made, file.parent, SETTINGS[case][2], options.effort)
         setting = Setting(made, work, study.probed(made, file, "lan"))
         asked, told = SETTINGS[case][3](setting)
         stream = "objective" in asked
@@ -282,8 +288,6 @@ def main() -> int:
     parser.add_argument("--cases", default=",".join(SETTINGS))
     parser.add_argument("--runs", type=int, default=15)
     parser.add_argument("--effort", type=float, default=0.2)
-    parser.add_argument("--layers", type=int, default=12, help="of the transformer")
-    parser.add_argument("--wide", type=int, default=768)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     end_once()
