@@ -1,4 +1,4 @@
-"""A decoder with random weights, its key/value caches as states. Runs and writes nothing."""
+"""Transformers with random weights: a decoder with key/value caches as states, and an encoder. Writes nothing."""
 
 from typing import Any
 
@@ -33,6 +33,10 @@ class _Writer:
         ones = self.constant(np.ones(wide, np.float32))
         return self.op("LayerNormalization", source, ones, axis=-1)
 
+    def feed_forward(self, x: str, wide: int) -> str:
+        inner = self.op("Relu", self.op("MatMul", self.norm(x, wide), self.matrix(wide, 4 * wide)))
+        return self.op("Add", x, self.op("MatMul", inner, self.matrix(4 * wide, wide)))
+
 
 def states(layers: int) -> list[tuple[str, str]]:
     """(output, input) of every cache."""
@@ -65,8 +69,7 @@ def decoder(layers: int = 12, wide: int = 256, heads: int = 4, seed: int = 0) ->
         mixed = w.op("MatMul", w.op("Softmax", scores, axis=-1), value)
         joined = w.op("Reshape", w.op("Transpose", mixed, perm=[0, 2, 1, 3]), whole)
         x = w.op("Add", x, w.op("MatMul", joined, w.matrix(wide, wide)))
-        inner = w.op("Relu", w.op("MatMul", w.norm(x, wide), w.matrix(wide, 4 * wide)))
-        x = w.op("Add", x, w.op("MatMul", inner, w.matrix(4 * wide, wide)))
+        x = w.feed_forward(x, wide)
     w.op("MatMul", w.norm(x, wide), w.matrix(wide, VOCABULARY), to="logits")
 
     def cache(name: str, tokens: str) -> onnx.ValueInfoProto:
@@ -78,4 +81,28 @@ def decoder(layers: int = 12, wide: int = 256, heads: int = 4, seed: int = 0) ->
     inputs += [cache(past, "past") for _, past in pairs]
     outputs += [cache(present, "tokens") for present, _ in pairs]
     graph = helper.make_graph(w.nodes, "decoder", inputs, outputs, w.weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
+def encoder(layers: int = 12, wide: int = 768, tokens: int = 16, heads: int = 12, seed: int = 0) -> onnx.ModelProto:
+    """x [1, tokens, wide] -> y of the same shape."""
+    w, size = _Writer(seed), wide // heads
+    apart = w.constant(np.array([1, tokens, heads, size], np.int64))
+    whole = w.constant(np.array([1, tokens, wide], np.int64))
+    scale = w.constant(np.asarray(1.0 / np.sqrt(size), np.float32))
+    x = "x"
+    for _ in range(layers):
+        normed = w.norm(x, wide)
+        query, key, value = (
+            w.op("Transpose", w.op("Reshape", w.op("MatMul", normed, w.matrix(wide, wide)), apart), perm=[0, 2, 1, 3])
+            for _ in range(3)
+        )
+        scores = w.op("Mul", w.op("MatMul", query, w.op("Transpose", key, perm=[0, 1, 3, 2])), scale)
+        mixed = w.op("MatMul", w.op("Softmax", scores, axis=-1), value)
+        joined = w.op("Reshape", w.op("Transpose", mixed, perm=[0, 2, 1, 3]), whole)
+        x = w.feed_forward(w.op("Add", x, w.op("MatMul", joined, w.matrix(wide, wide))), wide)
+    ones = w.constant(np.ones(wide, np.float32))
+    w.op("LayerNormalization", x, ones, to="y", axis=-1)
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, tokens, wide]) for name in ("x", "y")]
+    graph = helper.make_graph(w.nodes, "encoder", ends[:1], ends[1:], w.weights)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)

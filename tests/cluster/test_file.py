@@ -209,3 +209,47 @@ def test_names_that_are_not_there_name_the_nearest() -> None:
         parse(FILE, scenario="conjested")
     with pytest.raises(BadOption, match="start device"):
         cluster.without("camera")
+
+
+LIKE = (
+    FILE
+    + """
+[device.second]
+like = "server"
+[device.third]
+like = "server"
+"""
+)
+
+
+def test_a_device_that_is_like_another_has_its_figures_and_its_links() -> None:
+    cluster = parse(LIKE)
+    server, second = cluster.device("server"), cluster.device("second")
+    assert replace(second, name="server", scale_of="gateway", scale_factor=0.2, like="") == server
+    assert (second.scale_of, second.scale_factor, second.like, second.assumed) == ("server", 1.0, "server", True)
+    for name in ("second", "third"):
+        assert cluster.link("camera", name) == replace(link(cluster), target=name)
+        assert cluster.link(name, "camera") is not None and cluster.link("gateway", name) is None
+    congested = parse(LIKE, scenario="congested")
+    assert congested.link("camera", "second") == replace(link(congested), target="second")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "words"),
+    [
+        ('like = "server"', 'like = "sever"', 'did you mean "server"'),
+        ('third]\nlike = "server"', 'third]\nlike = "second"', 'which is like "server"'),
+        ('third]\nlike = "server"', 'third]\nthreads = 2\nlike = "server"', 'unknown key "threads"'),
+    ],
+)
+def test_what_is_wrong_with_a_device_like_another_is_said(before: str, after: str, words: str) -> None:
+    assert before in LIKE
+    with pytest.raises(BadCluster, match=words):
+        parse(LIKE.replace(before, after))
+
+
+def link(cluster: Cluster) -> Link:
+    """From the camera to the server."""
+    found = cluster.link("camera", "server")
+    assert found is not None
+    return found

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 from taglio.components.build import Manifest, Port, write
 from taglio.components.cut import Component, cut, devices_after
@@ -123,6 +123,19 @@ def test_components_of_the_embedded_model_equal_the_whole(
     assert proof.identical == (proof.distance == 0.0) and proof.distance <= TOLERANCE
     for part, sent in zip(parts, crossing(network, parts)):
         assert_int8_where_possible(network, part, parts, chosen, sent)
+
+
+def test_an_output_may_be_a_sequence(tmp_path: Path) -> None:
+    sketch = Sketch(5)
+    stem = sketch.op("Relu", sketch.conv(sketch.input("x", 1, 3, 8, 8), 3, 4))
+    head = sketch.conv(stem, 4, 4)
+    sketch.nodes.append(helper.make_node("SequenceConstruct", [stem, head], ["s"], name="pack"))
+    proto = sketch.model("s", head)
+    proto.graph.output[0].CopyFrom(helper.make_tensor_sequence_value_info("s", TensorProto.FLOAT, None))
+    case = tiny(proto, tmp_path)
+    parts = cut(case.model, case.graph, case.builder.build({}), at(0.5)(case.graph))
+    assert len(parts) == 2
+    assert prove(tmp_path, written(case, parts, tmp_path), case.builder.build({}), case.held_out.samples[:2]).identical
 
 
 @pytest.mark.parametrize("name", TINY)

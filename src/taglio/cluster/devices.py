@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from math import inf
+from math import inf, lcm
 
 from taglio.errors import BadOption
 
@@ -21,7 +21,9 @@ class Device:
     `send_byte_s` per byte on the sender, `receive_s` plus `receive_byte_s` per byte on the receiver (LogP's o);
     `request_s` per request on the start device. `never` lists patterns of operator types and block names that it may
     not run. `processor` names the device whose processor and memory it shares, if it is another runtime there (a
-    place): the two run one at a time and exchange tensors by a copy, over their link.
+    place): the two run one at a time and exchange tensors by a copy, over their link. `like` names the device that it
+    was declared to equal. `replicas` are devices that take
+    turns at its requests, itself among them (plan/replicas.py); empty: itself alone.
     """
 
     name: str
@@ -43,6 +45,8 @@ class Device:
     send_byte_s: float = 0.0
     receive_byte_s: float = 0.0
     processor: str = ""
+    like: str = ""
+    replicas: tuple[str, ...] = ()
 
     def sending_s(self, count_bytes: float) -> float:
         """Seconds of this device for sending a message of `count_bytes`."""
@@ -94,6 +98,10 @@ class Cluster:
     def processor(self, name: str) -> str:
         """The device whose processor and memory `name` uses: its own or another device's."""
         return self.device(name).processor or name
+
+    def turns(self, *names: str) -> int:
+        """Requests until the same replicas of these devices have their turn together again."""
+        return lcm(*(max(1, len(self.device(name).replicas)) for name in names))
 
     def link(self, source: str, target: str) -> Link | None:
         """The link from `source` to `target`; None if they are not connected. A loopback missing from the file costs

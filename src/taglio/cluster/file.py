@@ -19,6 +19,9 @@
     [device.server]
     scale = { of = "camera", factor = 0.1 } # assumed: 0.1 x the camera's times
 
+    [device.second]
+    like = "server"                        # the same again, with the same links: such devices can take turns
+
     [[link]]
     from = "camera"
     to = "server"
@@ -208,6 +211,7 @@ class _Reader:
             first = next(iter(devices))
             raise self.fail((), f'has no start device, where inputs come from: write start = "{first}" at the top')
         self.links_of((), tables, devices, links)
+        self.copies((), devices, links)
         return self.finished((), self.text(("start",), tables["start"]), devices, links)
 
     def scenario(self, name: str, changes: Any, tables: Mapping[str, Any]) -> Cluster:
@@ -218,6 +222,7 @@ class _Reader:
         links = {(each.source, each.target): each for each in base.links}
         self.devices(path, changes, devices, links)
         self.links_of(path, changes, devices, links)
+        self.copies(path, devices, links)
         for key in self.texts((*path, "cut"), changes.get("cut", [])):
             ends = tuple(part.strip() for part in key.split("->"))
             if len(ends) != 2 or (ends[0], ends[1]) not in links:
@@ -244,6 +249,10 @@ class _Reader:
             here: _Path = (*path, "device", name)
             if not _NAME.fullmatch(name):
                 raise self.fail(here, f'device "{name}": write a name of letters, digits, "-", "_" and "."')
+            if isinstance(value, Mapping) and "like" in value:
+                self.table(here, value, ("like",))  # it has nothing of its own
+                into[name] = Device(name, like=self.text((*here, "like"), value["like"]))
+                continue
             self.table(here, value, _DEVICE_KEYS)
             device = replace(into.get(name, Device(name)), **self.numbers(here, value, _DEVICE_NUMBERS))  # type: ignore[arg-type]
             if "runtime" in value:
@@ -265,6 +274,29 @@ class _Reader:
             into[name] = self.times(here, value, device)
             if "loopback" in value:
                 links[name, name] = self.link((*here, "loopback"), value["loopback"], Link(name, name, 0.0), ())
+
+    def copies(self, path: _Path, devices: dict[str, Device], links: dict[tuple[str, str], Link]) -> None:
+        """Make the devices that are declared to be `like` another equal to it, with the same links."""
+        for name, known in devices.items():
+            if not known.like:
+                continue
+            here: _Path = (*path, "device", name, "like")
+            if known.like not in devices:
+                raise self.fail(
+                    here, f'device "{name}" is like "{known.like}", no such device{nearest(known.like, devices)}'
+                )
+            first = devices[known.like]
+            if first.like:
+                raise self.fail(
+                    here, f'device "{name}" is like "{first.name}", which is like "{first.like}": name that'
+                )
+            devices[name] = replace(
+                first, name=name, profile=None, scale_of=first.name, scale_factor=1.0, like=first.name
+            )
+            for (source, target), link in list(links.items()):
+                ends = tuple(name if end == first.name else end for end in (source, target))
+                if first.name in (source, target) and (source == target or name not in (source, target)):
+                    links[ends[0], ends[1]] = replace(link, source=ends[0], target=ends[1])
 
     def times(self, here: _Path, value: Mapping[str, Any], device: Device) -> Device:
         """The device with the source of its times."""

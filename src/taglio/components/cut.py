@@ -130,11 +130,11 @@ def cut(
 
 
 def _values(quantized: onnx.ModelProto, graph: Graph) -> dict[str, onnx.ValueInfoProto]:
-    """Type and dimensions of every tensor that may cross: as inferred, or, behind operators unknown to ONNX, the
+    """Type and dimensions of every value that may cross: as inferred, or, behind operators unknown to ONNX, the
     observed type with open dimensions."""
     typed = shape_inference.infer_shapes(quantized).graph
     info = {value.name: value for value in [*typed.value_info, *typed.input, *typed.output]}
-    known = {name for name, value in info.items() if value.type.tensor_type.elem_type}
+    known = {name for name, value in info.items() if _typed(value.type)}
     tensors = graph.tensor_map()
     for tensor in graph.tensors:
         if tensor.name not in known:
@@ -147,6 +147,11 @@ def _values(quantized: onnx.ModelProto, graph: Graph) -> dict[str, onnx.ValueInf
         if base is not None and len(node.input) > 2 and node.input[2] in zero_points:
             info[name] = _open(name, zero_points[node.input[2]], tensors[base].shape)
     return info
+
+
+def _typed(kind: onnx.TypeProto) -> bool:
+    """Whether a type is known; sequences, maps and optionals are outputs of the model."""
+    return bool(kind.tensor_type.elem_type) or kind.WhichOneof("value") not in (None, "tensor_type")
 
 
 def _open(name: str, kind: int, shape: tuple[int, ...] | None) -> onnx.ValueInfoProto:

@@ -54,11 +54,11 @@ def prove(
             values = session.run(names, {port.name: tensors[port.name] for port in piece.inputs})
             tensors.update(zip(names, values, strict=True))
         found = [tensors[name] for name in wanted]
-        largest = max(largest, *map(_distance, answer, found))
+        largest = max(largest, *map(distance, answer, found))
         identical = identical and all(map(_same, answer, found))
     limit = TOLERANCE
     if largest > limit:
-        apart = (_distance(*pair) for other in _otherwise(whole, wanted, samples) for pair in _pairs(answers, other))
+        apart = (distance(*pair) for other in _otherwise(whole, wanted, samples) for pair in _pairs(answers, other))
         limit = max(limit, min(_MOST, _TIMES * max(apart, default=0.0)))
     if largest > limit:
         raise MeasurementFailed(
@@ -97,12 +97,12 @@ def _same(one: object, other: object) -> bool:
     return a.shape == b.shape and np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
 
 
-def _distance(one: object, other: object) -> float:
+def distance(one: object, other: object) -> float:
     """Relative L2; a NaN or infinity in only one of them counts as 1."""
     if _same(one, other):
         return 0.0
     if isinstance(one, list) and isinstance(other, list):
-        return max(map(_distance, one, other), default=0.0) if len(one) == len(other) else 1.0
+        return max(map(distance, one, other), default=0.0) if len(one) == len(other) else 1.0
     a, b = np.asarray(one), np.asarray(other)
     if a.shape != b.shape or a.dtype.kind not in "fiub":
         return 1.0

@@ -21,7 +21,7 @@ from taglio.model.graph import Graph
 from taglio.plan.one_machine import noise_limits
 from taglio.plan.pareto import Axis, Front, front
 from taglio.plan.place import GAP, Answer, Running
-from taglio.plan.place import place as solve
+from taglio.plan.replicas import place as solve
 from taglio.plan.result import Limits, Plan
 from taglio.plan.search import search_by
 from taglio.plan.workload import Objective, Workload, parse_objective

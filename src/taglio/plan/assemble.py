@@ -250,7 +250,8 @@ def resources(workloads: Sequence[Workload], cluster: Cluster, goal: Goal) -> tu
 def busy_times(
     workloads: Sequence[Workload], cluster: Cluster, models: np.ndarray, upper: float, what: str = "time"
 ) -> tuple[Resource, ...]:
-    """Mean busy seconds of each device and link, the requests of each model weighted by `models`.
+    """Mean busy seconds of each device and link, the requests of each model weighted by `models`; of devices that take
+    turns, those of each.
 
     Handling messages keeps a device as busy as running components does, even if another of its cores could do it.
     """
@@ -269,16 +270,16 @@ def busy_times(
             for d, each in zip(here, places, strict=True)
         )
         slower = [max(each.profiles[place.name].sustained() for place in places) for each in workloads]
+        of_each = models * slower / cluster.turns(device.name)
         name = f"{what} of {device.name}"
-        found.append(
-            Resource(name, own[here].sum(axis=0), sends * apart, per_byte_s * apart, models * slower, 0.0, upper)
-        )
+        found.append(Resource(name, own[here].sum(axis=0), sends * apart, per_byte_s * apart, of_each, 0.0, upper))
     for a, source in enumerate(cluster.devices):
         for b, target in enumerate(cluster.devices):
             if delay[a, b] < inf and per_byte[a, b] + gap[a, b] > 0.0:
                 only = own[a][:, None] * own[b]
                 name = f"{what} of {source.name} -> {target.name}"
-                found.append(Resource(name, none, only * gap, only * per_byte[a, b], models, 0.0, upper))
+                of_each = models / cluster.turns(source.name, target.name)
+                found.append(Resource(name, none, only * gap, only * per_byte[a, b], of_each, 0.0, upper))
     return tuple(found)
 
 

@@ -5,11 +5,12 @@ wait for, what it costs and what each device holds. The timeline is verified rat
 link does two things at once, nothing starts before its inputs have arrived, and every duration matches the tables.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from itertools import pairwise, product
-from math import inf, isclose
+from math import inf, isclose, prod
 
 from taglio.cluster.devices import Cluster
 from taglio.error.model import ErrorModel
@@ -54,6 +55,34 @@ def check(
         total = facts.noise(error, output)
         if total > bound * (1.0 + _CLOSE):
             raise PlanIsWrong(f"output {output}: the plan's noise {total:.4g} is over its bound {bound:.4g}")
+
+
+def check_turns(
+    graph: Graph, profiles: Mapping[str, Profile], error: ErrorModel | None, cluster: Cluster, plan: Plan
+) -> None:
+    """Raise PlanIsWrong unless the plan is right with each replica in the place of the device that it stands for:
+    `check` it at every turn. `cluster` and `profiles` are of all replicas."""
+    for request in range(max(len(use.machines) for use in plan.usage)):
+        stands_for = {use.machines[request % len(use.machines)]: use.device for use in plan.usage}
+        away = {name for use in plan.usage for name in use.machines} - set(stands_for)
+        names = {each.name: stands_for.get(each.name, each.name) for each in cluster.devices if each.name not in away}
+        devices = (replace(cluster.device(name), name=role) for name, role in names.items())
+        links = (
+            replace(each, source=names[each.source], target=names[each.target])
+            for each in cluster.links
+            if each.source in names and each.target in names
+        )
+        pins, off = (
+            tuple((block, names[name]) for block, name in pairs if name in names)
+            for pairs in (plan.limits.device_pins, plan.limits.device_exclusions)
+        )
+        check(
+            graph,
+            {role: profiles[name] for name, role in names.items()},
+            error,
+            replace(cluster, devices=tuple(devices), links=tuple(links)),
+            replace(plan, limits=replace(plan.limits, device_pins=pins, device_exclusions=off)),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -464,7 +493,8 @@ class _Checks:
             busy[name] *= self.profiles[name].sustained()
         for name, shared in [(each.name, each.processor) for each in self.cluster.devices if each.processor]:
             busy[shared] = busy.get(shared, 0.0) + busy.pop(name, 0.0)
-        period_s, said = max(busy.values()), plan.predicted_rate_per_s
+        period_s = max(each * self.share_of_requests(*name.split(" -> ")) for name, each in busy.items())
+        said = plan.predicted_rate_per_s
         rate = 1.0 / period_s if period_s > 0.0 else inf
         if said is not None and not _close(rate, said.value):
             raise PlanIsWrong(f"the tables allow {rate:.4g} requests per second, the plan claims {said.value:.4g}")
@@ -478,6 +508,12 @@ class _Checks:
         for each in self.cluster.devices:
             if spent.get(each.name, 0.0) > each.energy_cap_joules * (1.0 + _CLOSE):
                 raise PlanIsWrong(f"a request takes {spent[each.name]:.6g} J of {each.name}, over its cap")
+
+    def share_of_requests(self, *names: str) -> float:
+        """The largest share of the requests that has one replica of each of these devices, which take turns."""
+        counts = [len(each.machines) for name in names for each in self.plan.usage if each.device == name]
+        turns = Counter(tuple(request % count for count in counts) for request in range(prod(counts)))
+        return max(turns.values()) / turns.total()
 
     def memory(self) -> None:
         """Weights and live activations of every device, operator by operator."""

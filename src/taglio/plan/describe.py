@@ -14,7 +14,7 @@ from taglio.plan.assemble import Assembled, behind_tensor, placements_of
 from taglio.plan.problem import Totals
 from taglio.plan.result import Crossing, DeviceUse, Interval, Plan, PlannedPiece, Status
 from taglio.plan.schedule import Scheduler
-from taglio.plan.simulate import Pipeline, Timeline, simulate
+from taglio.plan.simulate import Pipeline, Timeline, link_name, simulate
 from taglio.plan.workload import Workload
 from taglio.profile.fit import COVERAGE
 from taglio.profile.result import predict
@@ -130,8 +130,10 @@ def predicted_error(work: Workload, plan: Plan) -> float:
 
 
 def _busy(assembled: Assembled, model: int, pipeline: Pipeline, timeline: Timeline) -> dict[str, float]:
-    """Busy seconds per streamed request of each link and each device, including its request and message handling."""
+    """Busy seconds per streamed request of each link and each device, including its request and message handling; of
+    devices that take turns, those of each."""
     profiles, busy, cluster = assembled.workloads[model].profiles, dict(timeline.busy_s), assembled.cluster
+    links = {link_name(each.link): each.link for each in pipeline.transfers}
     busy[cluster.start] = busy.get(cluster.start, 0.0) + cluster.device(cluster.start).request_s
     for each in pipeline.transfers:
         source, target = (cluster.device(end) for end in each.link)
@@ -141,7 +143,8 @@ def _busy(assembled: Assembled, model: int, pipeline: Pipeline, timeline: Timeli
     found: dict[str, float] = {}
     for on, seconds in busy.items():
         where = cluster.processor(on) if on in profiles else on
-        found[where] = found.get(where, 0.0) + seconds * (profiles[on].sustained() if on in profiles else 1.0)
+        slower = profiles[on].sustained() if on in profiles else 1.0
+        found[where] = found.get(where, 0.0) + seconds * slower / cluster.turns(*links.get(on, (on,)))
     return found
 
 
@@ -209,6 +212,7 @@ def _usage(
                 has if isfinite(has) else None,
                 device.assumed,
                 work.profiles[device.name].conditions.runtime,
+                device.replicas,
             )
         )
     return tuple(found)

@@ -1,8 +1,8 @@
 """A plan and the limits it must keep, as values. Solves nothing."""
 
 import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from taglio.artifact import require
@@ -92,7 +92,8 @@ class PlannedPiece:
 @dataclass(frozen=True, slots=True)
 class DeviceUse:
     """Use of a device by one request: busy seconds, joules, bytes of weights, peak bytes with live activations, and the
-    device's memory (None: not given). `assumed` times are another device's, scaled; `runtime` runs the model there."""
+    device's memory (None: not given). `assumed` times are another device's, scaled; `runtime` runs the model there.
+    `replicas` are the devices that take turns at its requests, each used so; empty: itself alone."""
 
     device: str
     predicted_busy_s: float
@@ -102,6 +103,12 @@ class DeviceUse:
     memory_bytes: float | None
     assumed: bool
     runtime: str = NAME
+    replicas: tuple[str, ...] = ()
+
+    @property
+    def machines(self) -> tuple[str, ...]:
+        """The devices that run its components."""
+        return self.replicas or (self.device,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +200,22 @@ class Plan:
     def devices(self) -> dict[str, str]:
         """Device by block."""
         return {each.block: each.device for each in self.placements}
+
+    def machines(self) -> dict[str, tuple[str, ...]]:
+        """The devices that run each device's components: itself, or several that take turns."""
+        return {each.device: each.machines for each in self.usage}
+
+    def without(self, gone: Collection[str]) -> "Plan | None":
+        """The same components on the replicas that are left when some devices are gone, at no less than the predicted
+        rate; None if a device that the plan needs has none left."""
+        left = {name: tuple(each for each in known if each not in gone) for name, known in self.machines().items()}
+        if not all(left.values()):
+            return None
+        usage = tuple(replace(use, replicas=left[use.device]) if use.replicas else use for use in self.usage)
+        rate, share = self.predicted_rate_per_s, min(len(left[each.device]) / len(each.machines) for each in self.usage)
+        if rate is not None:
+            rate = Interval(rate.low * share, rate.value * share, rate.high * share, rate.coverage)
+        return replace(self, usage=usage, predicted_rate_per_s=rate)
 
     def stages(self) -> dict[str, int]:
         """Stage by block, without the blocks in the first stage."""

@@ -28,7 +28,7 @@ def _devices(plan: Plan) -> list[Part]:
         blocks = [each.block for each in plan.placements if each.device == use.device]
         rows.append(
             [
-                use.device,
+                ", ".join(use.machines),
                 len(blocks),
                 sum(name in int8 for name in blocks),
                 ms(use.predicted_busy_s),
@@ -42,6 +42,8 @@ def _devices(plan: Plan) -> list[Part]:
     lede = (
         f"Predicted for one request, from {plan.start} and back; {plan.objective}, {plan.status}, gap {plan.gap:.2%}."
     )
+    if any(use.replicas for use in plan.usage):
+        lede += " Devices in one row take turns, a request each."
     notes = [("", each) for each in (*plan.binding, *plan.notes)]
     return [Text(lede), Table(head, rows, words=frozenset({7})), *([Items(notes)] if notes else [])]
 

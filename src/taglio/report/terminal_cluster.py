@@ -71,7 +71,7 @@ def _devices(plan: Plan) -> None:
     for use in plan.usage:
         blocks = [each.block for each in plan.placements if each.device == use.device]
         table.add_row(
-            use.device,
+            ", ".join(use.machines),
             str(len(blocks)),
             str(sum(name in int8 for name in blocks)),
             _ms(use.predicted_busy_s),

@@ -24,6 +24,11 @@ def test_a_small_message_goes_as_it_is() -> None:
     assert whole.steps == sent.steps and [hop.message for hop in whole.hops] == [1]
 
 
+def test_a_sequence_of_tensors_goes_as_it_is() -> None:
+    (got,) = carried(Parcel(3, 1, "camera", {"pieces": [LARGE, LARGE[0]], "x": np.ones(4, np.float32)}))
+    assert list(map(np.array_equal, got.tensors["pieces"], (LARGE, LARGE[0]))) == [True, True]
+
+
 @pytest.mark.parametrize("turned", [False, True])
 @pytest.mark.parametrize(
     "large", [LARGE, LARGE.T, LARGE.repeat(3) > 0, (LARGE * 9).astype(np.int8).repeat(3), np.zeros(500_000, np.uint8)]

@@ -12,8 +12,10 @@ from taglio.cluster.engine.recover import Recovery
 from taglio.cluster.engine.replan import Planned
 from taglio.cluster.file import parse
 from taglio.errors import BadDevice, BadOption, Infeasible, TaglioError
-from taglio.plan.result import Limits
+from taglio.plan.replicas import place
+from taglio.plan.result import Limits, Plan
 from tests.plan.test_check import THREE
+from tests.plan.test_replicas import STREAM, rate, several, work
 
 TWO = parse('start = "near"\n[device.near]\n[device.far]\n[[link]]\nfrom = "near"\nto = "far"\nbandwidth_mbit_s = 8\n')
 
@@ -56,9 +58,46 @@ def test_a_lost_device_is_named_where_pins_or_limits_forbid_the_others(
         raise error
 
     monkeypatch.setattr(recover, "replan", refuse)
-    plan = SimpleNamespace(limits=limits, placements=[SimpleNamespace(device="near"), SimpleNamespace(device="far")])
+    machines = {"near": ("near",), "far": ("far",)}
+    plan = SimpleNamespace(limits=limits, machines=lambda: machines, without=lambda _: None)
     connection = SimpleNamespace(alive=lambda: {"near": True, "far": False})
     running = Planned(Path(), cast(Any, plan), TWO)
     with pytest.raises(BadDevice) as raised:
         Recovery(cast(Any, connection), Path(), running, lambda _: 1).recover("it does not answer")
     assert all(word in str(raised.value) for word in words), str(raised.value)
+
+
+def test_of_devices_that_take_turns_the_rest_goes_on_with_the_same_components(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = several(3)
+    (plan,) = place([work(cluster)], cluster, STREAM).plans
+    alive = dict.fromkeys(("near", "far", "further", "furthest"), True)
+    taken: list[Planned] = []
+
+    def deployed(_: object, planned: Planned) -> Any:
+        if gone := [name for each in planned.plan.machines().values() for name in each if not alive[name]]:
+            raise BadDevice(f"{gone[0]} is lost")
+        taken.append(planned)
+        return SimpleNamespace(actors={})
+
+    def replanned(_: object, _before: Plan, rest: Cluster) -> Planned:
+        assert [each.name for each in rest.devices] == ["near"]
+        return planned(rest, 9.0)
+
+    monkeypatch.setattr(recover, "deploy", deployed)
+    monkeypatch.setattr(recover, "Pipeline", lambda *_: None)
+    monkeypatch.setattr(recover, "replan", replanned)
+    connection = SimpleNamespace(alive=lambda: alive)
+    recovery = Recovery(cast(Any, connection), Path(), Planned(Path(), plan, cluster), lambda _: 1)
+    recovery.begin()
+    alive["far"] = False
+    recovery.recover("far is lost")
+    assert recovery.running.plan.machines()["far"] == ("further", "furthest")
+    assert recovery.running.plan.fingerprint() == plan.fingerprint()
+    assert rate(recovery.running.plan) == pytest.approx(rate(plan) * 2 / 3)
+    alive["further"] = False
+    recovery.recover("further is lost")
+    assert recovery.running.plan.machines()["far"] == ("furthest",)
+    alive["furthest"] = False
+    monkeypatch.setattr(recover, "deploy", lambda _, planned: taken.append(planned) or SimpleNamespace(actors={}))
+    recovery.recover("furthest is lost")
+    assert recovery.running.cluster.start == "near" and len(taken) == 4

@@ -1,8 +1,10 @@
 """In which runtime a device profiles: the fastest that it has, where none is asked for."""
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from taglio.cluster.engine import remote_profile
@@ -31,3 +33,18 @@ def test_the_runtime_of_the_fastest_form_is_taken(monkeypatch: pytest.MonkeyPatc
     assert fastest(builder, job) == chosen
     monkeypatch.setattr(remote_profile, "here", lambda: ("onnxruntime", "openvino-bf16"))
     assert fastest(builder, job) == "onnxruntime"
+
+
+def test_a_device_times_inputs_of_every_shape_and_not_only_of_the_most_frequent(tmp_path: Path) -> None:
+    """As `taglio profile` does: `typical` inputs are of one shape, `timed` ones of shapes as they occur."""
+    (tmp_path / "m.onnx").write_bytes(b"")
+    setup = SimpleNamespace(
+        model=tmp_path / "m.onnx", options=lambda: SessionOptions(1), runtime="onnxruntime", shapes={}, seed=0,
+        requantize=False,
+    )  # fmt: skip
+    timed = [{"x": np.zeros((1, size), np.float32)} for size in (4, 8)]
+    work: Any = SimpleNamespace(
+        setup=setup, typical=timed[:1], timed=timed, graph=GRAPH, ranges=lambda *_: None, memory_bytes=None
+    )
+    job = remote_profile._asked(work, parse_scheme(SCHEME), 1.0, None)
+    assert [each["x"].shape for each in job.feeds] == [(1, 4), (1, 8)]

@@ -4,12 +4,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
+import pytest
+
 from taglio.cluster.devices import Link
+from taglio.cluster.engine.pipeline import Answer
 from taglio.cluster.engine.result import DeviceSpeed
-from taglio.cluster.engine.run import DeviceSpeeds, too_short, way_s
+from taglio.cluster.engine.run import DeviceSpeeds, _Run, too_short, way_s
 from taglio.cluster.engine.wiring import Message
 from taglio.cluster.file import load
 from taglio.components.build import Port
+from taglio.errors import MeasurementFailed
 from taglio.plan.simulate import Span
 
 CLUSTER = """start = "camera"
@@ -81,6 +86,21 @@ def test_what_waits_for_its_link_is_predicted_to_take_as_long_as_in_the_plan() -
     assert way_s(timeline, Message("", "", "server", (a,)), link) == 3.5  # an input leaves at once
     other = Port("c", "float32", (1,), 1_000_000)
     assert way_s(timeline, Message("0-camera", "camera", "server", (other,)), link) == 1.5
+
+
+def answered(outputs: list[object]) -> Answer:
+    return Answer(0, outputs, 0.0, 1.0, (), ())  # type: ignore[arg-type]
+
+
+def test_an_answer_is_compared_with_one_process_also_where_an_output_is_a_sequence() -> None:
+    wanted = [[np.ones(3), np.ones(2)], np.ones(4)]
+    running = SimpleNamespace(plan=SimpleNamespace(fingerprint=lambda: "plan"))
+    run = _Run(running, None, 1, [{}], {"plan": [wanted]})  # type: ignore[arg-type, list-item]
+    run.check(answered([[np.ones(3), np.ones(2)], np.ones(4)]), running)  # type: ignore[arg-type]
+    assert (run.identical, run.distance) == (1, 0.0)
+    run.answers.clear()
+    with pytest.raises(MeasurementFailed, match="differs"):
+        run.check(answered([[np.ones(3), np.zeros(2)], np.ones(4)]), running)  # type: ignore[arg-type]
 
 
 def test_a_run_that_no_quota_met_says_how_many_requests_would_tell_what_devices_sustain() -> None:

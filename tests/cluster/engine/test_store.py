@@ -24,7 +24,7 @@ def test_what_arrives_whole_is_kept(tmp_path: Path) -> None:
     store = Store(tmp_path)
     assert store.missing([SHA]) == [SHA]
     sent(store, SHA, DATA, len(DATA))
-    assert store.missing([SHA]) == [] and store.read(SHA) == DATA
+    assert store.missing([SHA]) == [] and store.verified(SHA).read_bytes() == DATA
     assert [path.name for path in tmp_path.iterdir()] == [f"{SHA}.onnx"]
 
 
@@ -51,7 +51,7 @@ def test_a_file_that_was_changed_is_refused_logged_and_removed(
     sent(store, SHA, DATA, len(DATA))
     store.path(SHA).write_bytes(DATA + b"x")
     with pytest.raises(BadArtifact, match="was changed"):
-        store.read(SHA)
+        store.verified(SHA)
     with caplog.at_level(logging.WARNING):
         assert store.missing([SHA]) == [SHA]
     assert "refused" in caplog.text and not store.path(SHA).exists()

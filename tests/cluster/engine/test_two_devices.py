@@ -175,6 +175,36 @@ def test_a_killed_device_comes_back(running: Bench, out: Path, cluster: Path) ->
         reader.join(10.0)
 
 
+def test_two_that_are_alike_take_turns_and_one_goes_on_alone_until_the_other_is_back(
+    running: Bench, out: Path, tmp_path: Path
+) -> None:
+    """The camera is said to be slow, so that both servers have all of the model."""
+    cluster = tmp_path / "cluster.toml"
+    slow = CLUSTER.replace('profile = "profile.json"', 'scale = { of = "profile.json", factor = 50.0 }', 1)
+    cluster.write_text(f'{slow}[device.second]\nlike = "server"\n')
+    asked = ("--cluster", cluster, "--max-error", "5%", "--time-limit", 1, "--objective", "throughput")
+    (plan,) = taglio("plan", out, *asked, "--json").json()["plans"]
+    replicas = {each["device"]: each["replicas"] for each in plan["usage"]}
+    assert replicas["server"] == ["server", "second"]
+    assert "server, second" in taglio("plan", out, *asked).out
+    taglio("build", out, "--json").json()
+    assert running.start("second").json()["name"] == "second"
+    try:
+        stream = ("run", out, "--cluster", cluster, "--stream", "--json", "--runs")
+        ran = running.command(*stream, 60).json()
+        assert (ran["requests"], ran["identical"], ran["resent"]) == (60, 60, 0)
+        assert {each["device"] for each in ran["loaded"]} >= {"server", "second"}
+        with _killed(running, *stream, 4000) as process:
+            said, error = process.communicate(timeout=240.0)
+        assert process.returncode == 0, error
+        ran = last_json(said)
+        assert (ran["requests"], ran["identical"]) == (4000, 4000) and ran["resent"] >= 1
+        assert ran["plan_sha256"] and len(ran["interruptions"]) == 1
+        assert running.start("server").json()["name"] == "server"
+    finally:
+        running.command("device", "stop", "--name", "second")
+
+
 def test_a_device_that_slows_down_loses_its_blocks_for_good(running: Bench, out: Path, tmp_path: Path) -> None:
     """Blocks are on the server because the camera is said to be four times as slow; then the server is slower still."""
     cluster = tmp_path / "cluster.toml"

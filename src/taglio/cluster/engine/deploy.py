@@ -41,6 +41,7 @@ class Deployment:
     """Components that are ready to run: the hosts by device, what each opened, and the bytes sent.
 
     `actors` are the hosts in other processes; `here` is the host in this process, if this is the start device.
+    `places` are the devices that take turns, by the device whose components they run.
     """
 
     manifest: Manifest
@@ -50,6 +51,7 @@ class Deployment:
     loaded: tuple[Loaded, ...]
     clocks: Mapping[str, Clock]
     sent_bytes: int
+    places: Mapping[str, tuple[str, ...]]
 
     def hosts(self) -> dict[str, Any]:
         """All hosts by device, with calls that wait for the result."""
@@ -71,13 +73,20 @@ class Calls:
 def deploy(connection: Connection, planned: Planned, progress: Progress | None = None) -> Deployment:
     """Send and open the components of a plan. Raises BadDevice for a device that cannot run its components."""
     manifest = read(planned.folder, model_sha256=planned.plan.model_sha256)
-    return open_components(connection, manifest, planned.folder, planned.cluster, progress)
+    machines = planned.plan.machines()
+    return open_components(connection, manifest, planned.folder, planned.cluster, progress, machines)
 
 
 def open_components(
-    connection: Connection, manifest: Manifest, folder: Path, cluster: Cluster, progress: Progress | None = None
+    connection: Connection,
+    manifest: Manifest,
+    folder: Path,
+    cluster: Cluster,
+    progress: Progress | None = None,
+    machines: Mapping[str, tuple[str, ...]] | None = None,
 ) -> Deployment:
-    """Send and open the components in `folder`. Raises BadDevice.
+    """Send and open the components in `folder`; `machines` are the devices that run a device's components in turn
+    (default: itself). Raises BadDevice.
 
     On the start device, its components are opened in this process: inputs and outputs are here.
     """
@@ -89,7 +98,9 @@ def open_components(
                 "cut the model into smaller components, or run it on this machine"
             )
     wiring = wire(manifest)
-    names = list(dict.fromkeys(piece.device for piece in manifest.pieces))
+    places = {piece.device: (machines or {}).get(piece.device, (piece.device,)) for piece in manifest.pieces}
+    stands_for = {name: device for device, each in places.items() for name in each}
+    names = list(stands_for)
     connection.need(names)
     own = connection.here
     here = Host(own.name, own.threads, own.folder / "components") if own.name == cluster.start else None
@@ -104,7 +115,7 @@ def open_components(
     opening = {}
     with ThreadPoolExecutor(len(hosts)) as pool:
         for done, (name, host) in enumerate(hosts.items()):
-            pieces = [piece for piece in manifest.pieces if piece.device == name]
+            pieces = [piece for piece in manifest.pieces if piece.device == stands_for[name]]
             device = cluster.device(name)
             try:
                 _fits(device, pieces[0].runtime, host.facts())
@@ -117,7 +128,8 @@ def open_components(
                 Job(piece, wiring.reads[piece.name], wiring.sends(piece.name), manifest.kept_by(piece))
                 for piece in pieces
             ]
-            peers = {other: each for other, each in actors.items() if other != name}
+            others = {role: each for role, each in places.items() if role != stands_for[name] and each[0] in actors}
+            peers = {role: [actors[other] for other in each] for role, each in others.items()}
             opening[name] = pool.submit(host.load, jobs, device.threads, peers)
             if progress:
                 progress("deploying", done + 1, 2 * len(names))
@@ -128,8 +140,8 @@ def open_components(
                 raise refusal(name, error) from None
             if progress:
                 progress("deploying", len(names) + done + 1, 2 * len(names))
-    _hold(manifest, loaded)
-    return Deployment(manifest, wiring, actors, here, tuple(loaded), clocks, sent)
+    _hold(manifest, places, loaded)
+    return Deployment(manifest, wiring, actors, here, tuple(loaded), clocks, sent, places)
 
 
 def _fits(device: Device, runtime: str, found: Facts) -> None:
@@ -163,16 +175,16 @@ def send(host: Any, files: Mapping[str, tuple[Path, int]], progress: Progress | 
     return total
 
 
-def _hold(manifest: Manifest, loaded: list[Loaded]) -> None:
+def _hold(manifest: Manifest, places: Mapping[str, tuple[str, ...]], loaded: list[Loaded]) -> None:
     """Raise BadDevice if a device opened something other than planned."""
-    opened = {each.component: each for each in loaded}
+    opened = {(each.device, each.component): each.sha256 for each in loaded}
     for piece in manifest.pieces:
-        each = opened[piece.name]
-        if (each.sha256, each.device) != (piece.sha256, piece.device):
-            raise BadDevice(
-                f'device "{each.device}" opened {each.sha256[:12]} as {piece.name}, expected {piece.sha256[:12]} on '
-                f'"{piece.device}"'
-            )
+        for name in places[piece.device]:
+            found = opened.get((name, piece.name), "nothing")
+            if found != piece.sha256:
+                raise BadDevice(
+                    f'device "{name}" opened {found[:12]} as {piece.name}, expected {piece.sha256[:12]}: deploy again'
+                )
 
 
 def _clock(host: Any) -> Clock:

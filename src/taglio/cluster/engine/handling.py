@@ -53,8 +53,8 @@ class Handling:
 
 
 def handling(connection: Connection, cluster: Cluster, progress: Progress | None = None) -> dict[str, Handling]:
-    """Handling by device: the start device and every device linked with it both ways. Raises BadDevice if one stops
-    answering."""
+    """Handling by device: the start device and every device linked with it both ways, but those declared to be like
+    another. Raises BadDevice if one stops answering."""
     try:
         return _measured(connection, cluster, progress)
     except Broken as error:
@@ -63,7 +63,7 @@ def handling(connection: Connection, cluster: Cluster, progress: Progress | None
 
 def _measured(connection: Connection, cluster: Cluster, progress: Progress | None) -> dict[str, Handling]:
     start = cluster.start
-    others = [each.name for each in cluster.devices if each.name != start]
+    others = [each.name for each in cluster.devices if each.name != start and not each.like]
     others = [name for name in others if cluster.link(start, name) and cluster.link(name, start)]
     found: dict[str, Handling] = {}
     ours: list[tuple[float, float, float, float]] = []

@@ -8,34 +8,37 @@ the oldest request's first, as the planner assumes.
 import heapq
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from taglio import artifact
 from taglio.cluster.engine import counters
 from taglio.cluster.engine.parcel import Hop, Joint, Parcel, Step
-from taglio.cluster.engine.resident import Resident, resident_bytes
+from taglio.cluster.engine.resident import Resident
 from taglio.cluster.engine.states import States
 from taglio.cluster.engine.wiring import Message
 from taglio.components.build import Piece, State
 from taglio.errors import BadDevice, TaglioError
+from taglio.memory import peak_bytes, used_bytes
 from taglio.profile.speed import reference_seconds
 from taglio.runtimes.onnxruntime import SessionOptions
 from taglio.runtimes.session import Session, opener, package
 
 # Threads of an actor: for arriving messages, for fetched messages, and one that waits for its end.
 MESSAGES, FETCHES, WATCH = "messages", "fetches", "watch"
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A component that a device has opened: the hash is of the bytes that its session was created from."""
+    """A component that a device has opened: the hash is of the bytes that its session was created from. `peak_bytes` is
+    the most memory that its process had by then, `before_bytes` what it had without components."""
 
     device: str
     component: str
@@ -44,7 +47,8 @@ class Loaded:
     version: str
     threads: int
     load_s: float
-    memory_bytes: int
+    peak_bytes: int
+    before_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +89,8 @@ class Host(Resident):
         super().__init__(device, threads, store)
         self._jobs: dict[str, Job] = {}
         self._sessions: dict[str, Session] = {}
-        self._peers: dict[str, Callable[[Parcel], None]] = {}
+        self._peers: dict[str, list[Callable[[Parcel], None]]] = {}
+        self._role = self.device
         self._turn = _Turn()
         self._joint = Joint()
         self._lock = threading.Lock()
@@ -116,30 +121,30 @@ class Host(Resident):
         """This device's monotonic clock."""
         return time.monotonic()
 
-    def load(self, jobs: list[Job], threads: int, peers: dict[str, Any]) -> list[Loaded]:
+    def load(self, jobs: list[Job], threads: int, peers: dict[str, list[Any]]) -> list[Loaded]:
         """Open the components of `jobs`, each in its runtime, and run each once on zeros; `peers` are the hosts that
-        messages are sent to.
+        messages are sent to, by device; several take turns, as this one may for the device that `jobs` name.
 
         Raises BadModel if the runtime refuses a component, BadArtifact if its file was changed.
         """
-        found = []
+        found, before = [], used_bytes()
         for job in jobs:
             piece, begun = job.piece, time.monotonic()
-            data = self.store.read(piece.sha256)
-            # A session opened by path reads the file again: make sure that it read the hashed bytes.
-            path = self.store.path(piece.sha256)
+            path = self.store.verified(piece.sha256)
             session = opener(piece.runtime)(path, SessionOptions(threads))
             zeros = {port.name: np.zeros(port.shape, port.dtype) for port in piece.inputs}
             session.run([port.name for port in piece.outputs], zeros)
-            if self.store.read(piece.sha256) != data:
-                raise BadDevice(f"{path}: changed while it was opened")
+            self.store.verified(piece.sha256)  # the session read the file again: it read the hashed bytes
             self._sessions[piece.name], self._jobs[piece.name] = session, job
             took = time.monotonic() - begun
             version = artifact.version_of(package(piece.runtime))
             found.append(
-                Loaded(self.device, piece.name, piece.sha256, piece.runtime, version, threads, took, resident_bytes())
+                Loaded(
+                    self.device, piece.name, piece.sha256, piece.runtime, version, threads, took, peak_bytes(), before
+                )
             )
-        self._peers = {name: post(host) for name, host in peers.items()}
+        self._peers = {name: [post(host) for host in hosts] for name, hosts in peers.items()}
+        self._role = jobs[0].piece.device
         return found
 
     def take(self, parcel: Parcel) -> None:
@@ -191,10 +196,10 @@ class Host(Resident):
             tensors = {name: made.tensors[name] for name in message.names} if made.error is None else {}
             told = (made.steps, made.hops, made.error)
             parcel = Parcel(work.request, index, self.device, tensors, *told, session=work.session)
-            if message.device == self.device:
+            if message.device == self._role:
                 here.append(parcel)
             elif message.device in self._peers:
-                self._peers[message.device](parcel)
+                at_turn(self._peers[message.device], work.request)(parcel)
             else:
                 self.promise(work.request, index).set_result(parcel)
         return here
@@ -239,6 +244,11 @@ class Made:
     steps: tuple[Step, ...]
     hops: tuple[Hop, ...]
     error: TaglioError | None
+
+
+def at_turn(replicas: Sequence[T], request: int) -> T:
+    """The one of several replicas that has a request."""
+    return replicas[request % len(replicas)]
 
 
 def post(host: Any) -> Callable[[Parcel], None]:

@@ -57,8 +57,8 @@ class Cut(NamedTuple):
 
 
 class Parcel:
-    """One message: tensors by name, or the error that prevented them, and the steps and hops before it. `session` is
-    the request's session and its step number in it.
+    """One message: tensors by name (a list for a sequence), or the error that prevented them, and the steps and hops
+    before it. `session` is the request's session and its step number in it.
 
     Time-stamped when sent and when read. With `cut` it is one of two parts and holds bytes of that tensor.
     """
@@ -70,7 +70,7 @@ class Parcel:
         request: int,
         message: int,
         source: str,
-        tensors: dict[str, np.ndarray],
+        tensors: dict[str, Any],
         steps: tuple[Step, ...] = (),
         hops: tuple[Hop, ...] = (),
         error: TaglioError | None = None,
@@ -83,8 +83,9 @@ class Parcel:
 
     def parts(self) -> "tuple[Parcel, ...]":
         """The parcels to send, in order: itself, or two parts if a tensor is large."""
-        name = max(self.tensors, key=lambda each: self.tensors[each].nbytes, default="")
-        if not name or self.tensors[name].nbytes < _LARGE:
+        sizes = {name: each.nbytes for name, each in self.tensors.items() if isinstance(each, np.ndarray)}
+        name = max(sizes, key=sizes.__getitem__, default="")
+        if sizes.get(name, 0) < _LARGE:  # sequences are sent whole
             return (self,)
         tensor = np.ascontiguousarray(self.tensors[name])
         data = tensor.reshape(-1).view(np.uint8)

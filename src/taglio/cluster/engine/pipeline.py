@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from taglio.cluster.engine.deploy import Deployment
-from taglio.cluster.engine.host import FETCHES, WATCH, post
+from taglio.cluster.engine.host import FETCHES, WATCH, at_turn, post
 from taglio.cluster.engine.library import ray
 from taglio.cluster.engine.parcel import Hop, Parcel, Step
 from taglio.cluster.engine.wiring import CALLER
@@ -63,18 +63,22 @@ class Pipeline:
         actors, here, messages = deployment.actors, deployment.here, deployment.wiring.messages
         self._here = here
         self._pool = ThreadPoolExecutor(2 * lanes)  # a local component waits for its turn in a thread
-        to = {name: post(actor) for name, actor in actors.items()}
+        # Elsewhere: the hosts of each device, which take turns.
+        away = {
+            device: [actors[name] for name in each] for device, each in deployment.places.items() if each[0] in actors
+        }
+        to = {device: [post(actor) for actor in hosts] for device, hosts in away.items()}
         self._inputs = [
             (index, each, to.get(each.device)) for index, each in enumerate(messages) if each.source == CALLER
         ]
         ours = {CALLER} if here is None else {CALLER, here.device}
         # Messages from other devices to this process, and from the local host to the caller.
         self._fetched = [
-            (index, each.device == CALLER, actors[each.source_device].give.options(concurrency_group=FETCHES))
+            (index, each.device == CALLER, [host.give.options(concurrency_group=FETCHES) for host in away[source]])
             for index, each in enumerate(messages)
-            if each.device in ours and each.source_device in actors
+            if each.device in ours and (source := each.source_device) in away
         ]
-        self._own = [i for i, each in enumerate(messages) if each.device == CALLER and each.source_device not in actors]
+        self._own = [i for i, each in enumerate(messages) if each.device == CALLER and each.source_device not in away]
         self._flights: dict[int, _Flight] = {}
         self._asked: dict[int, list[Future[Parcel]]] = {}
         self._gone: Future[str] = Future()
@@ -98,7 +102,7 @@ class Pipeline:
             for index, message, to in self._inputs:
                 parcel = Parcel(request, index, "", {name: feed[name] for name in message.names}, session=session)
                 if to is not None:
-                    to(parcel)
+                    at_turn(to, request)(parcel)
                 else:
                     self._take(parcel)
             self._ask(request)
@@ -138,7 +142,7 @@ class Pipeline:
             outputs.update(parcel.tensors)
             steps.update((each.component, each) for each in parcel.steps)
             hops.update(((each.message, each.target), each) for each in parcel.hops)
-        ordered = [np.array(outputs[name]) for name in self._deployment.manifest.without_states()[1]]
+        ordered = [_own(outputs[name]) for name in self._deployment.manifest.without_states()[1]]
         return Answer(
             request, ordered, flight.sent_s, answered,
             tuple(self._step(each) for each in steps.values()), tuple(self._hop(each) for each in hops.values()),
@@ -150,8 +154,8 @@ class Pipeline:
         if request in self._asked:
             return
         answers = []
-        for index, last, give in self._fetched:
-            coming = give.remote(request, index).future()
+        for index, last, gives in self._fetched:
+            coming = at_turn(gives, request).remote(request, index).future()
             if last:
                 answers.append(coming)
             else:
@@ -212,6 +216,11 @@ class Pipeline:
         sent = hop.sent_s - (clocks[hop.source].offset_s if hop.source else 0.0)
         read = hop.read_s - (clocks[hop.target].offset_s if hop.target else 0.0)
         return Hop(hop.message, hop.source or self._start, hop.target or self._start, sent, read)
+
+
+def _own(value: Any) -> Any:
+    """A copy of an output (a tensor or a sequence of them), which may be a view of the engine's memory."""
+    return [_own(each) for each in value] if isinstance(value, list) else np.array(value)
 
 
 def _line(error: Exception) -> str:

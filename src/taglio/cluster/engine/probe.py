@@ -63,9 +63,10 @@ class LinkProbe:
 
 
 def probe(connection: Connection, cluster: Cluster, progress: Progress | None = None) -> list[LinkProbe]:
-    """Probes of every link of `cluster` and of each device's loopback. Raises BadDevice for a missing device."""
+    """Probes of every link of `cluster` and of each device's loopback; not of devices that are declared to be like
+    another. Raises BadDevice for a missing device."""
     library = ray()
-    names = [device.name for device in cluster.devices]
+    names = [device.name for device in cluster.devices if not device.like]
     connection.need(names)
     pairs = [(a, b) for a, b in itertools.product(names, names) if a == b or cluster.link(a, b) is not None]
     actor = library.remote(num_cpus=0, max_restarts=0)(Echo)
@@ -168,8 +169,13 @@ def written(cluster: Cluster, probes: Sequence[LinkProbe]) -> str:
     for each in probes:
         cluster = cluster.with_link(each.link())
     lines = ["# links measured by taglio cluster probe", f'start = "{cluster.start}"']
+    copies = {device.name for device in cluster.devices if device.like}
     for device in cluster.devices:
-        lines += ["", f'[device."{device.name}"]', f"threads = {device.threads}"]
+        lines += ["", f'[device."{device.name}"]']
+        if device.like:
+            lines.append(f'like = "{device.like}"')
+            continue
+        lines.append(f"threads = {device.threads}")
         lines += [f'runtime = "{device.runtime}"'] if device.runtime else []
         if device.memory_bytes < inf:
             lines.append(f"memory_mb = {device.memory_bytes / 1e6:.9g}")
@@ -193,7 +199,7 @@ def written(cluster: Cluster, probes: Sequence[LinkProbe]) -> str:
         if own is not None:
             lines.append(f"loopback = {{ {', '.join(_numbers(own))} }}")
     for link in cluster.links:
-        if link.source != link.target:
+        if link.source != link.target and not copies & {link.source, link.target}:
             lines += ["", "[[link]]", f'from = "{link.source}"', f'to = "{link.target}"', *_numbers(link)]
     return "\n".join(lines) + "\n"
 

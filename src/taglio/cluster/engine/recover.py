@@ -1,17 +1,17 @@
 """Keep answering when a device is lost, returns or changes speed: switch to another plan.
 
 After a loss, requests in flight are sent again, through the same plan if all its devices are alive (a component's
-process had died), otherwise through a plan without the lost device. When the device returns, its plan is deployed
-beside the running one, which first answers its requests. Drift compares the last answers with the first ones of the
-running plan: a prediction that was wrong from the start is reported, not corrected. A new plan is made in a separate
-process and used if it beats the running one by more than the switching cost.
+process had died) or the lost one has replicas, otherwise through a plan without the lost device. When the device
+returns, its plan is deployed beside the running one, which first answers its requests. Drift compares the last answers
+with the first ones of the running plan: a prediction that was wrong from the start is reported, not corrected. A new
+plan is made in a separate process and used if it beats the running one by more than the switching cost.
 """
 
 import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, replace
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -85,13 +85,16 @@ class Recovery:
         if cluster.start in gone:
             raise BadDevice(f'the start device "{cluster.start}", where inputs come from, is lost: {reason}')
         for _ in range(len(cluster.devices) + 1):
-            planned = self.running
-            for name in gone:
-                cluster = cluster.without(name)
+            same = self.running.plan.without(gone)
+            if same is None:
+                alive = self._connection.alive()
+                gone += [each.name for each in cluster.devices if not alive.get(each.name) and each.name not in gone]
+                for name in gone:
+                    cluster = cluster.without(name)
             try:
-                if gone:
-                    planned = replan(self._folder, self._wanted.plan, cluster)
-                return self._take(planned)
+                if same is None:
+                    return self._take(replan(self._folder, self._wanted.plan, cluster))
+                return self._take(replace(self.running, plan=same) if gone else self.running)
             except (Infeasible, BadOption) as error:
                 living = [each.name for each in cluster.devices]
                 raise BadDevice(lost(gone, living, self._wanted.plan.limits, error)) from None
@@ -177,7 +180,9 @@ class Recovery:
         def work() -> None:
             try:
                 planned = make()
-                if self._closed or planned.plan.fingerprint() == self.running.plan.fingerprint():
+                now, then = (each.plan for each in (self.running, planned))
+                same = now.fingerprint() == then.fingerprint() and now.machines() == then.machines()
+                if self._closed or same:
                     return
                 deployment = deploy(self._connection, planned)
                 pipeline = Pipeline(deployment, self._lanes(planned), planned.cluster.start)
@@ -189,7 +194,8 @@ class Recovery:
         self._preparing.start()
 
     def _devices(self, planned: Planned) -> list[str]:
-        return list(dict.fromkeys([planned.cluster.start, *(each.device for each in planned.plan.placements)]))
+        machines = planned.plan.machines().values()
+        return list(dict.fromkeys([planned.cluster.start, *(name for each in machines for name in each)]))
 
     def _lives(self, name: str) -> bool:
         """Whether a device's node is alive, and its host, if it has one, answers."""
@@ -222,13 +228,15 @@ class Recovery:
         """The cluster as measured by the last answers, factors on devices' times, and a description ("": no drift)."""
         assert self.deployment is not None
         planned, said = self.running, []
-        cluster, factors = planned.cluster, {}
+        cluster = planned.cluster
+        factors: dict[str, float] = {}
         matters_s = max(_DRIFT_S, _SHARE * median(each.latency_s for each in self._first))
-        for name in self._devices(planned):
-            planned_s = sum(each.predicted_s for each in planned.plan.pieces if each.device == name)
-            before, now = (median(_busy_s(each, name) for each in window) for window in (self._first, self._answers))
+        for name, machines in planned.plan.machines().items():
+            pieces = {each.component: each.predicted_s for each in planned.plan.pieces if each.device == name}
+            planned_s = sum(pieces.values())
+            before, now = (median(_busy_s(each, pieces) for each in window) for window in (self._first, self._answers))
             if planned_s > 0.0 and _off(now, before, matters_s):
-                factors[name] = now / planned_s
+                factors |= dict.fromkeys(machines, now / planned_s)
                 said.append(f"{name} takes {now / before:.2f} times as long as at first")
         for index, message in enumerate(self.deployment.wiring.messages):
             ends = (message.source_device or cluster.start, message.device or cluster.start)
@@ -261,8 +269,8 @@ def lost(gone: Sequence[str], living: Sequence[str], limits: Limits, error: Tagl
     )
 
 
-def _busy_s(answer: Answer, device: str) -> float:
-    return sum(step.end_s - step.start_s for step in answer.steps if step.device == device)
+def _busy_s(answer: Answer, components: Container[str]) -> float:
+    return sum(step.end_s - step.start_s for step in answer.steps if step.component in components)
 
 
 def _hop_s(answer: Answer, message: int) -> float:

@@ -26,7 +26,7 @@ from taglio.model.load import load
 from taglio.plan.result import Plan
 from taglio.profile.measure import FLOAT_RUN, profile, pure_assignments, refine_near
 from taglio.profile.result import Profile
-from taglio.profile.stopwatch import FEEDS, Effort, Progress, time_models
+from taglio.profile.stopwatch import Effort, Progress, time_models
 from taglio.quantize.precision import Assignment, Precision, precisions
 from taglio.quantize.qdq import QdqBuilder
 from taglio.quantize.ranges import Ranges
@@ -66,7 +66,7 @@ class Profiler(Resident):
         """Profile the model that was sent; if a profile is known already, refine it at a plan's precisions."""
         with scratch() as folder:
             path = folder / job.name
-            path.write_bytes(self.store.read(job.sha256))
+            path.symlink_to(self.store.verified(job.sha256))
             model = load(path, job.shapes, requantize=job.requantize)
         graph, options = job.graph, job.options
         builder = QdqBuilder(model, graph, {job.scheme.calibrated: job.ranges})
@@ -174,7 +174,7 @@ def _measured(
 def _asked(work: Work, scheme: Scheme, effort: float, progress: Progress | None) -> Job:
     """The job of every device, apart from its threads."""
     model = Path(work.setup.model)
-    feeds = [dict(each) for each in work.typical[:FEEDS]]
+    feeds = [dict(each) for each in work.timed]
     ranges = work.ranges(scheme, progress)
     options = replace(work.setup.options(), threads=1, runtime=work.setup.runtime)
     sha256 = hashlib.sha256(model.read_bytes()).hexdigest()

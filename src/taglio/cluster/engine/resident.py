@@ -1,7 +1,6 @@
 """Base of everything that runs on a device: facts about the device, and a store of files by content hash."""
 
 import os
-import resource
 import uuid
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,6 +9,7 @@ from taglio import artifact
 from taglio.cluster.engine.device import DEVICE, STORE, THREADS
 from taglio.cluster.engine.parcel import keep_memory
 from taglio.cluster.engine.store import Store
+from taglio.memory import used_bytes
 from taglio.profile.machine import Machine, describe
 from taglio.runtimes.onnxruntime import sums_saturate
 from taglio.runtimes.places import here
@@ -72,7 +72,7 @@ def facts() -> Facts:
         runtimes,
         int(os.environ.get(THREADS, "1")),
         os.getpid(),
-        resident_bytes(),
+        used_bytes(),
         clock_name(),
         sums_saturate(),
     )
@@ -84,12 +84,3 @@ def clock_name() -> str:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
         return f"{uuid.getnode():x}"
-
-
-def resident_bytes() -> int:
-    """Resident memory of this process; its peak if the system does not report the current value."""
-    try:
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
-    except OSError:
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return pages * resource.getpagesize()

@@ -26,7 +26,7 @@ from taglio.cluster.engine.serve import Feed, Server
 from taglio.cluster.engine.wiring import Message
 from taglio.cluster.file import parse
 from taglio.components.build import read
-from taglio.components.prove import TOLERANCE
+from taglio.components.prove import TOLERANCE, distance
 from taglio.errors import BadArtifact, BadOption, MeasurementFailed
 from taglio.flow.place import source
 from taglio.flow.placing import CLUSTER, ClusterFile
@@ -50,7 +50,6 @@ _WARMUP = 3
 _LOOK_EVERY_S, _LOOK_S = 1.0, 0.2
 # Ten periods of Linux's quotas, and the relative deviation from which a shorter run gets a note.
 _SUSTAINED_S, _OFF = 1.0, 0.1
-_CHECKED = 8
 
 
 def planned(folder: Path, cluster: Cluster) -> tuple[Work, Planned]:
@@ -83,7 +82,7 @@ def lanes_for(plan: Plan) -> int:
     if plan.predicted_rate_per_s is None:
         return 2
     needed = math.ceil(plan.predicted_latency_s.value * plan.predicted_rate_per_s.value) + 1
-    return max(2, min(LANES, needed))
+    return max(2, min(LANES * max(len(each.machines) for each in plan.usage), needed))
 
 
 def patience_s(plan: Plan) -> float:
@@ -121,7 +120,7 @@ def answer_requests(
     cluster = ready.cluster
     if steps and stream:
         raise BadOption("`steps` wait for each other's states and cannot be streamed: omit `stream`")
-    feeds = list(_take(work.steps, runs)) if steps else work.typical[:_CHECKED]
+    feeds = list(_take(work.steps, runs)) if steps else work.timed
     wanted = {ready.plan.fingerprint(): references(ready, feeds, steps=steps)}
     with connect(cluster.start) as connection:
         recovery = Recovery(connection, folder, ready, lambda each: lanes_for(each.plan) if stream else 1)
@@ -221,7 +220,8 @@ class _Run:
             if plan not in self.wanted:
                 self.wanted[plan] = references(running, self.feeds, steps=self.steps)
             self.running, self.now = running, self.wanted[plan]
-        off = apart(answer.outputs, self.now[answer.request % len(self.feeds)])
+        wanted = self.now[answer.request % len(self.feeds)]
+        off = max(map(distance, wanted, answer.outputs), default=0.0)
         if off > TOLERANCE:
             raise MeasurementFailed(
                 f"the answer to request {answer.request} differs by {off:.2e} from that of one process (limit "
@@ -241,20 +241,8 @@ def references(ready: Planned, feeds: Sequence[Feed], *, steps: bool = False) ->
     for feed in feeds:
         values, after = here.step(feed, states)
         states = after if steps else None
-        found.append([np.array(each) for each in values])
+        found.append(values)
     return found
-
-
-def apart(found: Sequence[np.ndarray], wanted: Sequence[np.ndarray]) -> float:
-    """The largest relative L2 distance of an output; 0 if all bits are equal."""
-    largest = 0.0
-    for a, b in zip(found, wanted, strict=True):
-        if a.shape != b.shape or a.dtype != b.dtype:
-            return math.inf
-        if not np.array_equal(a, b):
-            x, y = np.asarray(a, np.float64), np.asarray(b, np.float64)
-            largest = max(largest, float(np.linalg.norm(x - y) / max(float(np.linalg.norm(y)), 1e-30)))
-    return largest
 
 
 def _take(feeds: Sequence[Feed], runs: int) -> Iterator[Feed]:
@@ -407,7 +395,7 @@ def _energy(
             link = cluster.link(message.source_device or cluster.start, message.device or cluster.start)
             if (message.source_device or cluster.start) == name and link is not None:
                 sent += message.bytes * link.joules_per_byte
-        seen = joules.get(name)
-        share = None if seen is None else seen / requests
+        seen = [joules.get(each) for each in run.planned.plan.machines()[name]]
+        share = None if None in seen else sum(each or 0.0 for each in seen) / requests
         found.append(DeviceEnergy(name, busy * cluster.device(name).active_watts, sent, share))
     return tuple(found)

@@ -1,11 +1,11 @@
-"""A device's components, one file per content hash. Checks the size and hash of everything that arrives."""
+"""A device's components, one file per content hash. Checks the size and hash of everything that arrives; never holds a
+whole file in memory."""
 
-import hashlib
 import logging
 from collections.abc import Sequence
 from pathlib import Path
 
-from taglio import artifact
+from taglio import weights
 from taglio.errors import BadArtifact
 
 # ONNX files are protocol buffers, at most 2 GiB.
@@ -32,7 +32,7 @@ class Store:
         found = []
         for sha256 in wanted:
             try:
-                self.read(sha256)
+                self.verified(sha256)
             except FileNotFoundError:
                 found.append(sha256)
             except BadArtifact as error:
@@ -41,14 +41,13 @@ class Store:
                 found.append(sha256)
         return found
 
-    def read(self, sha256: str) -> bytes:
-        """The component's bytes, with the hash checked again. Raises BadArtifact for a changed file."""
+    def verified(self, sha256: str) -> Path:
+        """The component's path, with the hash of its bytes checked again. Raises BadArtifact for a changed file."""
         path = self.path(sha256)
-        data = path.read_bytes()
-        actual = hashlib.sha256(data).hexdigest()
+        actual = weights.sha256(path)
         if actual != sha256:
             raise BadArtifact(f"{path}: the component was changed ({actual[:12]}, expected {sha256[:12]})")
-        return data
+        return path
 
     def begin(self, sha256: str, size_bytes: int) -> None:
         """Expect a component. Raises BadArtifact for an impossible size."""
@@ -71,10 +70,9 @@ class Store:
     def finish(self, sha256: str) -> None:
         """Keep the component. Raises BadArtifact if its size or hash is not as announced."""
         part, _ = self._arriving.pop(sha256)
-        data = part.read_bytes()
-        part.unlink()
-        actual = hashlib.sha256(data).hexdigest()
+        actual = weights.sha256(part)
         if actual != sha256:
+            part.unlink()
             _LOG.warning("refused: a component arrived as %s, announced as %s", actual[:12], sha256[:12])
             raise BadArtifact(f"a component arrived as {actual[:12]}, announced as {sha256[:12]}")
-        artifact.write_bytes(self.path(sha256), data)
+        part.replace(self.path(sha256))

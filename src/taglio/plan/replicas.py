@@ -1,0 +1,167 @@
+"""Devices that take turns: for a rate of requests, devices that are alike may all run the same components.
+
+A group of k such devices is planned as one that is busy for 1/k of the time, as are its links. No plan with other
+components on each device of a group has a shorter period: with all of them on every device, a request each in turn,
+each would be busy for the mean of what the devices were, and tensors between them would not be sent. What a group needs
+more is memory; where that is limited, plans without replicas are made as well. Of a group, as many devices take turns
+as the period needs.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from math import isfinite, lcm
+
+from taglio.cluster.devices import Cluster, Device
+from taglio.errors import Infeasible
+from taglio.plan import place as single
+from taglio.plan.assemble import request_shares
+from taglio.plan.check import check_turns
+from taglio.plan.describe import describe, loads
+from taglio.plan.place import GAP, Answer, Running
+from taglio.plan.schedule import Scheduler
+from taglio.plan.simulate import Pipeline, Request, simulate
+from taglio.plan.workload import Objective, Workload
+
+_ROUNDING = 1.0 + 1e-9
+
+
+def place(
+    workloads: Sequence[Workload],
+    cluster: Cluster,
+    objective: Objective,
+    *,
+    running: Running | None = None,
+    gap: float = GAP,
+    time_limit_s: float = 20.0,
+) -> Answer:
+    """The answer of plan/place.py, with replicas if throughput is the objective, or a rate is asked for that it cannot
+    reach without. Raises Infeasible."""
+    streamed = objective.kind == "throughput"
+    groups = alike(workloads, cluster) if streamed or any(_rates(workloads)) else ()
+    limited = any(isfinite(cluster.device(name).memory_bytes) for group in groups for name in group)
+    share_s = time_limit_s / 2 if groups and (limited or not streamed) else time_limit_s
+
+    def without() -> Answer:
+        return single.place(workloads, cluster, objective, running=running, gap=gap, time_limit_s=share_s)
+
+    def with_replicas() -> Answer:
+        shared = cluster
+        for first, *others in groups:
+            shared = _taking_turns(shared, first, (first, *others))
+            for name in others:
+                shared = shared.without(name)
+        found = single.place(workloads, shared, objective, running=running, gap=gap, time_limit_s=share_s)
+        return _fewest(found, workloads, cluster, streamed=streamed)
+
+    if not groups:
+        return without()
+    try:
+        found = with_replicas() if streamed else without()
+    except Infeasible:
+        return without() if streamed else with_replicas()
+    if not (streamed and limited):
+        return found
+    try:
+        other = without()
+    except Infeasible:
+        return found
+    best = min(found, other, key=lambda each: each.value)
+    return replace(best, bound=min(found.bound, other.bound))
+
+
+def simulated_rate(answer: Answer, machines: Mapping[str, Sequence[str]], requests: int = 200) -> float:
+    """Requests per second of a stream of the first model in the steady state, by simulation: all `requests` wait from
+    the beginning, and `machines` of a device, such as `Plan.machines()`, take turns."""
+    totals = answer.totals
+    one = Scheduler(answer.assembled, 0).schedule(totals.labels, totals.wires, totals.stages)
+
+    def at_turn(turn: int) -> Pipeline:
+        def machine(device: str) -> str:
+            return machines[device][turn % len(machines[device])] if device in machines else device
+
+        tasks = tuple(replace(each, device=machine(each.device)) for each in one.tasks)
+        sent = tuple(replace(each, link=(machine(each.link[0]), machine(each.link[1]))) for each in one.transfers)
+        return Pipeline(tasks, sent, one.processors)
+
+    turns = min(requests, lcm(*map(len, machines.values())))
+    waiting = [Request(number % turns) for number in range(requests)]
+    ends_s = sorted(simulate([at_turn(turn) for turn in range(turns)], waiting).ends_s)
+    half = requests // 2
+    return half / (ends_s[-1] - ends_s[-1 - half])
+
+
+def alike(workloads: Sequence[Workload], cluster: Cluster) -> tuple[tuple[str, ...], ...]:
+    """Groups of devices that can stand for each other: with the same times, limits and links, in file order. Not the
+    start device, nor devices that share a processor; none for a model with states, which stay on one device."""
+    if any(block.state_bytes for each in workloads for block in each.graph.blocks):
+        return ()
+    shared = {name for each in cluster.devices if each.processor for name in (each.name, each.processor)}
+    groups: list[list[str]] = []
+    for device in cluster.devices:
+        if device.name == cluster.start or device.name in shared:
+            continue
+        group = next((each for each in groups if _same(workloads, cluster, each[0], device.name)), None)
+        if group is None:
+            groups.append([device.name])
+        else:
+            group.append(device.name)
+    return tuple(tuple(each) for each in groups if len(each) > 1)
+
+
+def _same(workloads: Sequence[Workload], cluster: Cluster, one: str, other: str) -> bool:
+    def device(name: str) -> Device:
+        return replace(cluster.device(name), name="", profile=None, scale_of=None, scale_factor=1.0, like="")
+
+    def links(name: str) -> list[object]:
+        rest = [each.name for each in cluster.devices if each.name not in (one, other)]
+        found = [link for each in rest for link in (cluster.link(name, each), cluster.link(each, name))]
+        return [None if link is None else replace(link, source="", target="") for link in found]
+
+    def limits(name: str, work: Workload) -> list[list[str]]:
+        pairs = (work.limits.device_pins, work.limits.device_exclusions)
+        return [sorted(block for block, where in each if where == name) for each in pairs]
+
+    return (
+        device(one) == device(other)
+        and links(one) == links(other)
+        and all(
+            work.profiles[one] == work.profiles[other]
+            and limits(one, work) == limits(other, work)
+            and not limits(one, work)[0]
+            for work in workloads
+        )
+    )
+
+
+def _fewest(answer: Answer, workloads: Sequence[Workload], cluster: Cluster, *, streamed: bool) -> Answer:
+    """The answer with the fewest replicas that keep its period, or the rates asked for if it is not `streamed`;
+    described and checked as such. `cluster` is of all devices."""
+    assembled, totals = answer.assembled, answer.totals
+    rates = list(request_shares(workloads)) if streamed else _rates(workloads)
+
+    def busiest(shared: Cluster) -> float:
+        return max(loads(replace(assembled, cluster=shared), totals, rates).values(), default=0.0)
+
+    used = {name for plan in answer.plans for name in plan.devices().values()}
+    shared = assembled.cluster
+    most = _ROUNDING * (busiest(shared) if streamed else 1.0)
+    for device in assembled.cluster.devices:
+        counts = range(len(device.replicas)) if device.name in used else (0,)
+        fewer = (_taking_turns(shared, device.name, device.replicas[: count + 1]) for count in counts)
+        shared = next((each for each in fewer if busiest(each) <= most), shared)
+    assembled, first = replace(assembled, cluster=shared), answer.plans[0]
+    plans = describe(assembled, totals, status=first.status, gap=first.gap, objective=first.objective)
+    for workload, plan in zip(workloads, plans, strict=True):
+        check_turns(workload.graph, workload.profiles, workload.error, cluster, plan)
+    return replace(answer, plans=plans, assembled=assembled)
+
+
+def _taking_turns(cluster: Cluster, name: str, replicas: tuple[str, ...]) -> Cluster:
+    """`cluster` with `replicas` in the place of a device."""
+    device = replace(cluster.device(name), replicas=replicas if len(replicas) > 1 else ())
+    return replace(cluster, devices=tuple(device if each.name == name else each for each in cluster.devices))
+
+
+def _rates(workloads: Sequence[Workload]) -> list[float]:
+    """Requests per second that are asked for, by model; 0: none."""
+    return [max(each.rate_per_s or 0.0, each.limits.min_rate_per_s or 0.0) for each in workloads]
