@@ -8,6 +8,7 @@ bound (Lagrange).
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -212,6 +213,29 @@ class Costs:
         allowed = self.problem.allowed.reshape(self.nodes, -1)
         result: np.ndarray = allowed & ~self._alone(self.limited.unary)
         return result
+
+    def most(self) -> np.ndarray:
+        """More than any labelling's sums, by sum (the objective first)."""
+        tables = self.sums
+        allowed = self.problem.allowed.reshape(self.nodes, -1, 1)
+        total: np.ndarray = np.where(allowed, tables.unary, 0.0).max(axis=1).sum(axis=0)
+        for each in (tables.send_float, tables.send_int8, tables.quantize):
+            total += self.devices * each.max(axis=(1, 2), initial=0.0).sum(axis=0)
+        total += (self.fan_out[:, None] * tables.dequantize.max(axis=1, initial=0.0)).sum(axis=0)
+        total += np.maximum(tables.edge, tables.wire).sum(axis=0)
+        total[0] += self.problem.constant
+        return total
+
+    @cached_property
+    def near(self) -> list[np.ndarray]:
+        """The nodes that share a value with each node, itself among them."""
+        values = self.problem.values
+        found: list[set[int]] = [{node} for node in range(self.nodes)]
+        for producer, first, last in zip(values.producer, values.start, values.start[1:], strict=False):
+            ends = {node for node in (producer, *values.readers[first:last]) if node >= 0}
+            for node in ends:
+                found[node] |= ends
+        return [np.fromiter(each, dtype=np.intp) for each in found]
 
     def _touches(self) -> tuple[np.ndarray, np.ndarray]:
         """Values that each node writes or reads, concatenated, and the offset of each node."""

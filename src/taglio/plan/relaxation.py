@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from taglio.plan.costs import BIG, KINDS, Costs, Priced, ramp, ways
+from taglio.plan.costs import BIG, KINDS, Account, Costs, Priced, ramp, ways
+from taglio.plan.cutting_planes import Answer
 from taglio.plan.elimination import LARGEST_TABLE, TooWide, schedule
 from taglio.plan.problem import Kind
 
@@ -215,6 +216,14 @@ class Relaxation:
         base += priced.unary[still, self.fixed[still]].sum() + self.costs.least(priced, labels, self.settled)
         self.base, self.total = float(base), total
         return total + self.base, labels
+
+    def answer(self, prices: np.ndarray, alive: np.ndarray | None = None) -> tuple[Answer, Account]:
+        """The bound at these prices and its slope; and the labels that attain it, with their cheapest copies."""
+        priced = self.costs.price(prices)
+        value, labels = self.run(priced, alive)
+        account = self.costs.account(priced, labels)
+        slope = account.rows - self.costs.uppers
+        return Answer(value, value - float(prices @ slope), slope), account
 
     def marginals(self) -> np.ndarray:
         """After `run`: a lower bound on the priced cost under each label (nodes, labels); infinite for labels that a
