@@ -97,15 +97,12 @@ def figures(placed: Placed, problem: Problem, total_s: float) -> dict[str, Any]:
         totals = evaluate(problem, placed.labels, placed.wires)
         broken, objective = totals.broken, totals.objective
     return {
-        "build_s": placed.build_s,
-        "solve_s": placed.solve_s,
         "total_s": total_s,
         "gap": placed.gap if placed.labels else None,
         "status": placed.status,
         "objective": objective,
         "bound": placed.bound,
         "broken": list(broken),
-        "how": placed.how,
         "binding": {name: each for name, each in placed.multipliers.items() if each > 1e-6},
     }
 

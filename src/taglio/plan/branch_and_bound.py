@@ -2,7 +2,7 @@
 
 If a few large groups of blocks fill a limit, the answers at the best prices place whole groups differently. Fixing one
 node splits such a group, which raises the bound of both halves. A half whose bound reaches the cutoff holds no better
-plan; the half with the lowest bound is explored next. Chooses no plan: the caller is shown every answer.
+plan; the half with the lowest bound is explored next. Answers near a plan become plans by local search.
 """
 
 import time
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from taglio.plan.costs import Account, Costs
+from taglio.plan.costs import Account, Costs, Priced
 from taglio.plan.cutting_planes import Answer, maximise
 from taglio.plan.problem import surrounded
 from taglio.plan.relaxation import Relaxation, tightest
@@ -21,6 +21,8 @@ _KNOWN = 16
 # A half that keeps more than this share of the labels uses its parent's tables, unless its own tables would save this
 # many entries per node: building tables takes as long as tens of runs.
 _SAME_TABLES, _MANY_ENTRIES = 0.5, 500.0
+# Rounds of local search.
+_ROUNDS = 12
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -86,21 +88,15 @@ class Branching:
     def _look(
         self, alive: np.ndarray, multipliers: np.ndarray, known: list[Account], relaxation: Relaxation
     ) -> list[Half]:
-        """The bound of these labels and where to branch; None if no plan is below the cutoff. `known` are the parent's
-        answers that use these labels only, `relaxation` is the parent's."""
+        """These labels with their bound and where to branch; empty if no plan is below the cutoff. `known` are the
+        parent's answers that use these labels only, `relaxation` is the parent's."""
         costs, cutoff = self.costs, self.cutoff
         pool = list(known)
-        last = multipliers
 
         def oracle(point: np.ndarray) -> Answer:
-            nonlocal last
-            last = point
-            priced = costs.price(point)
-            value, labels = relaxation.run(priced, alive)
-            account = costs.account(priced, labels)
+            answer, account = relaxation.answer(point, alive)
             pool.append(account)
-            slope = account.rows - costs.uppers
-            return Answer(value, value - float(point @ slope), slope)
+            return answer
 
         found = maximise(
             oracle,
@@ -115,11 +111,11 @@ class Branching:
         bound = found.bound
         if bound >= cutoff():
             return []
-        if last is not found.multipliers:
-            relaxation.run(costs.price(found.multipliers), alive)
+        relaxation.run(costs.price(found.multipliers), alive)
         marginals = relaxation.marginals()
-        nearest = min(pool, key=lambda each: each.objective + abs(bound) * _over(costs, each))
-        self.show(nearest, found.multipliers, marginals)
+        over = [float(np.maximum(0.0, each.rows - costs.uppers).sum()) for each in pool]
+        nearest = min(range(len(pool)), key=lambda index: pool[index].objective + abs(bound) * over[index])
+        self.show(pool[nearest], found.multipliers, marginals)
         kept = alive & (marginals < cutoff())
         counts = kept.sum(axis=1)
         if not counts.all() or ((counts == 1).all() and self.close(kept)):
@@ -130,16 +126,11 @@ class Branching:
         return [Half(bound, relaxation, kept, found.multipliers, node, sides, pool)]
 
 
-def _over(costs: Costs, account: Account) -> float:
-    return float(np.maximum(0.0, account.rows - costs.uppers).sum())
-
-
 def _where(
     costs: Costs, alive: np.ndarray, pool: list[Account], shares: np.ndarray
 ) -> tuple[int, tuple[np.ndarray, np.ndarray]]:
     """The most expensive node on whose device, or else label, the answers disagree most; −1 if none is open."""
     rows, every = np.arange(costs.nodes), np.arange(costs.labels)
-    broken = {node for account in pool for node in surrounded(costs.problem, account.labels)}
     fractions = np.zeros((costs.nodes, costs.labels))
     for share, account in zip(shares, pool, strict=False):
         fractions[rows, account.labels] += share
@@ -147,20 +138,69 @@ def _where(
     by_device = fractions.reshape(costs.nodes, costs.devices, costs.forms).sum(axis=2)
     work = costs.problem.seconds.max(axis=(1, 2))
     work = work / max(1e-12, work.max(initial=0.0))
-    for scores, part in ((by_device, True), (fractions, False)):
+
+    def split(node: int, one: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+        sides = alive[node] & one, alive[node] & ~one
+        return sides if sides[0].any() and sides[1].any() else None
+
+    for scores, parts in ((by_device, costs.label_device), (fractions, every)):
         open_ = np.minimum(scores, 1.0 - scores) * (0.2 + work)[:, None]
         for flat in [each for each in np.argsort(-open_, axis=None)[:50].tolist() if open_.flat[each] > 0.0]:
             node, index = divmod(flat, scores.shape[1])
-            one = costs.label_device == index if part else every == index
-            sides = alive[node] & one, alive[node] & ~one
-            if sides[0].any() and sides[1].any():
+            if sides := split(node, parts == index):
                 return node, sides
+    broken = {node for account in pool for node in surrounded(costs.problem, account.labels)}
     for each in costs.problem.implications:  # not part of the priced problem
         if each.node in broken:
             for node, mask in ((each.node, each.labels), *each.neighbours):
-                if (sides := (alive[node] & mask, alive[node] & ~mask))[0].any() and sides[1].any():
+                if sides := split(node, mask):
                     return node, sides
     node = int((alive.sum(axis=1) > 1).argmax())
     one = every == alive[node].argmax()
     sides = alive[node] & one, alive[node] & ~one
     return (node if sides[1].any() else -1), sides
+
+
+def improve(
+    costs: Costs, priced: Priced, multipliers: np.ndarray, labels: np.ndarray, offered: np.ndarray, good_enough: float
+) -> tuple[float, np.ndarray]:
+    """Local search by single moves over the labels `offered`, a mask (nodes, labels): at good prices the Lagrangian's
+    labelling is nearly optimal, but breaks a limit or leaves part of one unused. Returns the objective (infinite if a
+    limit stays broken) and the labels. Moves that share no value are additive, so each round takes many."""
+    labels = labels.copy()
+    total, use = costs.by_move(priced, labels)
+    uppers = costs.uppers
+    penalty, step = 4.0 * multipliers + 0.2 * abs(total[0]), 0.05 * abs(total[0])
+    nodes, to = np.nonzero(offered)
+    first = np.searchsorted(nodes, np.arange(costs.nodes + 1))
+    change = costs.changes(priced, labels, use, nodes, to)
+
+    def merit(sums: np.ndarray) -> np.ndarray:
+        over = np.maximum(0.0, sums[..., 1:] - uppers)
+        # The fixed penalty makes breaking a limit, however slightly, cost more than it could gain.
+        result: np.ndarray = sums[..., 0] + over @ penalty + step * (over > 1e-9).any(axis=-1)
+        return result
+
+    def feasible() -> bool:
+        return bool((total[1:] <= uppers + 1e-9).all()) and total[0] < 1e8
+
+    for _ in range(_ROUNDS):
+        stale, open_ = np.zeros(costs.nodes, dtype=bool), np.ones(len(nodes), dtype=bool)
+        while len(nodes):
+            now, after = float(merit(total)), np.where(open_, merit(total + change), np.inf)
+            best = int(after.argmin())
+            if after[best] >= now - 1e-9 * abs(now):
+                break
+            total = total + change[best]
+            labels[nodes[best]] = to[best]
+            near = costs.near[nodes[best]]
+            stale[near] = True
+            for other in near.tolist():
+                open_[first[other] : first[other + 1]] = False
+        if not stale.any() or (feasible() and total[0] <= good_enough):
+            break
+        total, use = costs.by_move(priced, labels)
+        again = np.flatnonzero(stale[nodes])
+        change[again] = costs.changes(priced, labels, use, nodes[again], to[again])
+    total, _ = costs.by_move(priced, labels)
+    return (float(total[0]) if feasible() else np.inf), labels

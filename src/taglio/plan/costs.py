@@ -8,6 +8,8 @@ bound (Lagrange).
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,6 +18,7 @@ from taglio.plan.problem import CALLER, SOURCE, Copies, Kind, Problem, Totals, W
 # "Forbidden" in tables: far above any sum of costs, yet small enough that differences keep their digits.
 BIG = 1e9
 KINDS = 3
+BOTH = Copies.FLOAT | Copies.INT8
 # Rounding tolerance of a limit.
 TOLERANCE = 1e-6
 
@@ -211,6 +214,29 @@ class Costs:
         result: np.ndarray = allowed & ~self._alone(self.limited.unary)
         return result
 
+    def most(self) -> np.ndarray:
+        """More than any labelling's sums, by sum (the objective first)."""
+        tables = self.sums
+        allowed = self.problem.allowed.reshape(self.nodes, -1, 1)
+        total: np.ndarray = np.where(allowed, tables.unary, 0.0).max(axis=1).sum(axis=0)
+        for each in (tables.send_float, tables.send_int8, tables.quantize):
+            total += self.devices * each.max(axis=(1, 2), initial=0.0).sum(axis=0)
+        total += (self.fan_out[:, None] * tables.dequantize.max(axis=1, initial=0.0)).sum(axis=0)
+        total += np.maximum(tables.edge, tables.wire).sum(axis=0)
+        total[0] += self.problem.constant
+        return total
+
+    @cached_property
+    def near(self) -> list[np.ndarray]:
+        """The nodes that share a value with each node, itself among them."""
+        values = self.problem.values
+        found: list[set[int]] = [{node} for node in range(self.nodes)]
+        for producer, first, last in zip(values.producer, values.start, values.start[1:], strict=False):
+            ends = {node for node in (producer, *values.readers[first:last]) if node >= 0}
+            for node in ends:
+                found[node] |= ends
+        return [np.fromiter(each, dtype=np.intp) for each in found]
+
     def _touches(self) -> tuple[np.ndarray, np.ndarray]:
         """Values that each node writes or reads, concatenated, and the offset of each node."""
         values = self.problem.values
@@ -244,7 +270,7 @@ class Costs:
         values = self.problem.values
         counts = self.fan_out[value]
         owner = np.repeat(np.arange(len(value)), counts)
-        edge = np.repeat(values.start[value], counts) + _ramp(counts)
+        edge = np.repeat(values.start[value], counts) + ramp(counts)
         producer, reader, home = values.producer[value], values.readers[edge], values.home[value]
         written = label(np.arange(len(value)), np.maximum(producer, 0))
         read = label(owner, np.maximum(reader, 0))
@@ -272,18 +298,20 @@ class Costs:
         # Most values never leave the device that writes them.
         sent = np.flatnonzero(there.any(axis=1))
         v, at, open_ = ends.value[sent], ends.place[sent], there[sent]
-        flat = (ends.owner * self.devices + ends.to)[~ends.int8]
-        wired = np.bincount(flat, priced.wire[ends.edge[~ends.int8]], count * self.devices)
         by_float, by_int8, by_both = ways(
             priced.send_float[v, at],
             priced.send_int8[v, at],
             priced.quantize[v, 0],
-            ints[sent] > 0,
-            floats[sent] > 0,
-            floats[sent] * priced.dequantize[v] + wired.reshape(count, self.devices)[sent]
-            if self.problem.wire_only
-            else BIG,
+            priced.dequantize[v],
+            ints[sent],
+            floats[sent],
         )
+        if self.problem.wire_only:
+            flat = (ends.owner * self.devices + ends.to)[~ends.int8]
+            wired = np.bincount(flat, priced.wire[ends.edge[~ends.int8]], count * self.devices)
+            by_int8 += wired.reshape(count, self.devices)[sent]
+        else:
+            by_int8 += BIG * (floats[sent] > 0)
         # Saving of an int8 copy on each device; quantising is paid once, and may itself save time.
         saved = np.where(open_, by_float - np.minimum(by_int8, by_both), -np.inf)
         taken = saved > 0.0
@@ -301,17 +329,17 @@ class Costs:
         return self._served(ends, copies, ints, floats)
 
     def _served(self, ends: Ends, copies: np.ndarray, ints: np.ndarray, floats: np.ndarray) -> Served:
-        rows, from_int8 = np.arange(len(ends.value)), ends.kind == Kind.INT8
-        dequantized = np.where(copies == 2, floats, 0)
-        dequantized[rows, ends.place] = np.where(from_int8, floats[rows, ends.place], 0)
-        noisy = ~from_int8[ends.owner]
+        rows, whole, hand = np.arange(len(ends.value)), ends.kind == Kind.INT8, copies.copy()
+        hand[rows, ends.place] = at_home(whole, ints[rows, ends.place])
+        changes = serve(whole[:, None], hand, ints, floats)
+        noisy, only_int8 = ~whole[ends.owner], np.equal(hand[ends.owner, ends.to], Copies.INT8)
         return Served(
             copies,
-            ((ints[rows, ends.place] > 0) | (copies >= 2).any(axis=1)) & ~from_int8,
-            (copies == 1) & (ints > 0),
-            dequantized,
+            np.asarray(changes.made.any(axis=1)),
+            changes.again,
+            changes.restored,
             noisy & ends.int8,
-            noisy & ~ends.int8 & (copies[ends.owner, ends.to] == 2),
+            noisy & ~ends.int8 & only_int8,
         )
 
     def by_value(self, tables: Tables, ends: Ends, served: Served) -> np.ndarray:
@@ -360,7 +388,7 @@ class Costs:
     ) -> np.ndarray:
         """Change of every sum if only node nodes[m] takes the label to[m]; `use` is by value, from `by_move`."""
         counts = self.touches[nodes + 1] - self.touches[nodes]
-        value = self.touched[np.repeat(self.touches[nodes], counts) + _ramp(counts)]
+        value = self.touched[np.repeat(self.touches[nodes], counts) + ramp(counts)]
         move = np.repeat(np.arange(len(nodes)), counts)
 
         def label(number: np.ndarray, node: np.ndarray) -> np.ndarray:
@@ -453,19 +481,45 @@ class Costs:
         return result
 
 
+class Changes(NamedTuple):
+    """What readers of one value in one place cause: whether it is quantised where it was written (once for all places),
+    whether their place quantises its float copy (once for all of them), and how many of them dequantise."""
+
+    made: np.ndarray
+    again: np.ndarray
+    restored: np.ndarray
+
+
+def serve(whole: np.ndarray | bool, copies: np.ndarray | int, ints: np.ndarray, floats: np.ndarray) -> Changes:
+    """The rule: `whole` values are written in int8, others in float; `copies` (`Copies` numbers) are at hand for so
+    many readers in int8 and in float. Arrays broadcast."""
+    copies = np.asarray(copies)
+    made = np.logical_not(whole) & (copies >= Copies.INT8)
+    return Changes(made, (ints > 0) & (copies == Copies.FLOAT), np.where(copies == Copies.INT8, floats, 0))
+
+
+def at_home(whole: np.ndarray, ints: np.ndarray) -> np.ndarray:
+    """The copies at hand where a value is written: an int8 copy of a float value, if any int8 reader is there."""
+    result: np.ndarray = np.where(whole, int(Copies.INT8), np.where(ints > 0, int(BOTH), int(Copies.FLOAT)))
+    return result
+
+
 def ways(
     send_float: np.ndarray,
     send_int8: np.ndarray,
-    again: np.ndarray,
+    quantize: np.ndarray,
+    dequantize: np.ndarray,
     ints: np.ndarray,
     floats: np.ndarray,
-    restored: np.ndarray | float,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Cost of serving a device by a float copy, an int8 copy, or both, without making the int8 copy: `again` is the
-    cost of quantising there, `restored` that of float readers if only an int8 copy arrives."""
-    by_float = send_float + np.where(ints, again, 0.0)
-    by_int8 = send_int8 + np.where(floats, restored, 0.0)
-    return by_float, by_int8, np.where(ints & floats, send_float + send_int8, BIG)
+    """Cost of serving another place by a float copy, an int8 copy, or both (BIG unless there are readers of both
+    kinds), without making the int8 copy and without noise."""
+    found = []
+    for copies, sent in ((Copies.FLOAT, send_float), (Copies.INT8, send_int8), (BOTH, send_float + send_int8)):
+        changes = serve(False, copies, ints, floats)
+        found.append(sent + changes.again * quantize + changes.restored * dequantize)
+    by_float, by_int8, by_both = found
+    return by_float, by_int8, np.where((ints > 0) & (floats > 0), by_both, BIG)
 
 
 def evaluate(problem: Problem, labels: Sequence[int], wires: Wires | None = None) -> Totals:
@@ -487,7 +541,7 @@ def over(amount: float, upper: float) -> bool:
     return bool(amount > upper + TOLERANCE * max(1e-3, abs(upper)))
 
 
-def _ramp(counts: np.ndarray) -> np.ndarray:
+def ramp(counts: np.ndarray) -> np.ndarray:
     """0, 1, … within each of `counts`."""
     result: np.ndarray = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
     return result

@@ -1,15 +1,16 @@
 """The least period as a program for OR-Tools CP-SAT. Offers no labels and no limits of its own.
 
 x says which label a node has; all else is a literal, some of its labels: whether it is on a device, reads int8, writes
-float there. Of a value that node p writes, F and I say that a float or int8 copy goes from a to d, Q that d quantises
-its float copy, Z that a quantises for others and itself, O that a float reader dequantises an int8 copy. A reader on d
+float there. Of a value, an option (a, d, copies) says which copies go from a to d: one where d has readers and is not
+where the value is written, none elsewhere. What copies cause at their readers is costs.py's rule (`serve`):
 
-    in float needs  on(p, d) ∨ ⋁ F(a, d) ∨ O,  O → ⋁ I(a, d);     in int8  on(p, d) ∨ ⋁ I(a, d) ∨ Q,  Q → ⋁ F(a, d)
+    d quantises once                 any reader in int8 there ∧ a float copy only
+    a float reader dequantises       the reader ∧ an int8 copy only
+    the writer's place quantises     written in float there ∧ (a reader in int8 there ∨ an int8 copy goes out)
 
-and F(a, d) → p writes float on a, I(a, d) → p is on a. Costs are whole numbers of units. What makes the period is
-rounded down, so that the bound holds for the real costs; the limits' units are so small that rounding breaks none.
-
-Live activations are limited where a solution breaks their limit, and then it is looked for again.
+Costs are whole numbers of units. What makes the period is rounded down, so that the bound holds for the real costs; the
+limits' units are so small that rounding breaks none. Live activations are limited where a solution breaks their limit,
+and then it is looked for again.
 
 Components: no device has fewer of a model than lie on one path through it, each parted from the next by a block
 elsewhere. e(n) ≥ e(p) + on(n, d) − on(p, d) for node n behind node p counts them. One more on the start device
@@ -25,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from taglio.errors import BadOption
-from taglio.plan.costs import Costs, wires_of
+from taglio.plan.costs import BOTH, Costs, serve, wires_of
 from taglio.plan.problem import CALLER, SOURCE, Copies, Kind, Wires
 
 # Units in a whole limit, and in the greatest period.
@@ -34,6 +35,7 @@ _LIMIT_UNITS, _PERIOD_UNITS = 10**9, 10**7
 _COUNTED = 1e-3
 # CP-SAT's own searches complement each other: with fewer of them than this it lacks some, whatever the cores are.
 _WORKERS = 8
+_FLOATS = (Kind.FLOAT, Kind.ANCHOR)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,8 +74,8 @@ class PeriodProgram:
         self.literals: list[Any] = []
         self.amounts: list[np.ndarray] = []
         self.known: dict[tuple[int, bytes], Any] = {}
-        self.copies: dict[tuple[int, int, int, Copies], Any] = {}
-        # Int8 copies that are made on a device, by value.
+        self.options: dict[tuple[int, int, int, Copies], Any] = {}
+        # Literals that imply an int8 copy of a float value on a device, by value.
         self.made: dict[tuple[int, int], list[Any]] = {}
         # Whether a model has a component of no blocks on a device: False quantises inputs, True dequantises outputs.
         self.bare: dict[tuple[int, int, bool], Any] = {}
@@ -106,13 +108,7 @@ class PeriodProgram:
         key = node, mask.tobytes()
         if key not in self.known:
             columns = [column for column, label in zip(self.x[node], self.labels[node], strict=True) if mask[label]]
-            if not columns or len(columns) == len(self.x[node]):
-                self.known[key] = self.true if columns else self.false
-            elif len(columns) == 1:
-                self.known[key] = columns[0]
-            else:
-                self.known[key] = self._new()
-                self.model.add(sum(columns) == self.known[key])
+            self.known[key] = self.true if len(columns) == len(self.x[node]) else self._any(columns, exclusive=True)
         return self.known[key]
 
     def _writes(self, value: int, device: int | None, kinds: Sequence[Kind]) -> Any:
@@ -131,114 +127,118 @@ class PeriodProgram:
         mask = (self.costs.label_reads == Kind.INT8) == int8
         return self._some(reader, mask if device is None else mask & (self.costs.label_device == device))
 
-    def _both(self, one: Any, other: Any, amounts: np.ndarray) -> Any:
-        """Pay where two literals hold."""
-        if one is self.false or other is self.false or not amounts[1:].any():
+    def _any(self, literals: Sequence[Any], *, exclusive: bool = False) -> Any:
+        """A literal for the disjunction; `exclusive`: at most one of them holds anyway."""
+        open_ = [each for each in literals if each is not self.false]
+        if len(open_) < 2 or self.true in open_:
+            return self.true if self.true in open_ else open_[0] if open_ else self.false
+        result = self._new()
+        if exclusive:
+            self.model.add(sum(open_) == result)
+        else:
+            self.model.add_max_equality(result, open_)
+        return result
+
+    def _both(self, one: Any, other: Any, amounts: np.ndarray, *, needed: bool = False) -> Any:
+        """A literal for the conjunction, paid for; it may hold without both only where that saves nothing. False where
+        it costs nothing, unless it is `needed`."""
+        if one is self.false or other is self.false or not (needed or amounts[1:].any()):
             return self.false
         if one is self.true or other is self.true:
             both = other if one is self.true else one
         else:
             both = self._new()
             self.model.add_bool_or([~one, ~other, both])
-            if (amounts < 0.0).any():  # what saves time does not come by itself
+            if (amounts < 0.0).any():
                 self.model.add_implication(both, one)
                 self.model.add_implication(both, other)
         self._pay(both, amounts)
         return both
 
     def _value(self, value: int) -> None:
-        costs, tables, model = self.costs, self.tables, self.model
+        costs, tables = self.costs, self.tables
         values, devices = costs.problem.values, range(costs.devices)
         edges = range(int(values.start[value]), int(values.start[value + 1]))
-        floats, every = (Kind.FLOAT, Kind.ANCHOR), tuple(Kind)
-        at = [self._writes(value, d, every) for d in devices]
-        in_float = [self._writes(value, d, floats) for d in devices]
-        in_int8 = [self._writes(value, d, (Kind.INT8,)) for d in devices]
-        float_anywhere = self._writes(value, None, floats)
-        wants_float = {(e, d): self._reads(e, d, int8=False) for e in edges for d in devices}
-        wants_int8 = {(e, d): self._reads(e, d, int8=True) for e in edges for d in devices}
         uses: list[list[Any]] = [[] for _ in devices]  # of an int8 copy, by where it is made
         for d in devices:
-            ints = [wants_int8[e, d] for e in edges if wants_int8[e, d] is not self.false]
-            reads = [(e, wants_float[e, d]) for e in edges if wants_float[e, d] is not self.false]
+            ints = [each for e in edges if (each := self._reads(e, d, int8=True)) is not self.false]
+            floats = [(e, each) for e in edges if (each := self._reads(e, d, int8=False)) is not self.false]
             uses[d] += ints
-            if ints or reads:
-                self._deliver((value, d), ints, reads, (at, in_float, in_int8), uses)
+            if ints or floats:
+                self._deliver(value, d, ints, floats, uses)
+            whole = self._writes(value, d, (Kind.INT8,))
+            for _, each in floats:
+                self._both(whole, each, tables.dequantize[value, d])
         for d in devices:
-            for kind in floats:
-                made = self._quantize(self._writes(value, d, (kind,)), uses[d], tables.quantize[value, int(kind), d])
-                self.made.setdefault((value, d), []).append(made)
+            used = self._any(uses[d])
+            for kind in _FLOATS:
+                written = self._writes(value, d, (kind,))
+                self._both(written, used, tables.quantize[value, int(kind), d])
+            self.made.setdefault((value, d), []).extend(uses[d])
         for e in edges:
-            for d in devices:
-                self._both(in_int8[d], wants_float[e, d], tables.dequantize[value, d])
-            self._both(float_anywhere, self._reads(e, None, int8=True), tables.edge[e])
+            self._both(self._writes(value, None, _FLOATS), self._reads(e, None, int8=True), tables.edge[e])
             if values.strict[e]:
-                reader = int(costs.readers[e])
-                for kind in every:
-                    written = self._writes(value, None, (kind,))
-                    model.add(written == self._some(reader, costs.label_reads == int(kind)))
+                for kind in Kind:
+                    read = self._some(int(costs.readers[e]), costs.label_reads == int(kind))
+                    self.model.add(self._writes(value, None, (kind,)) == read)
 
     def _deliver(
-        self,
-        to: tuple[int, int],
-        ints: Sequence[Any],
-        reads: Sequence[tuple[int, Any]],
-        written: tuple[Sequence[Any], Sequence[Any], Sequence[Any]],
-        uses: Sequence[list[Any]],
+        self, value: int, d: int, ints: Sequence[Any], floats: Sequence[tuple[int, Any]], uses: Sequence[list[Any]]
     ) -> None:
-        """What a device gets of a value that is written elsewhere, `to` (value, device), for readers there in int8 and
-        in float; `written` says by device whether it is written there, in float, in int8."""
-        value, d = to
-        at, in_float, in_int8 = written
+        """What device d gets of a value that is written elsewhere, for its readers in int8 and in float."""
         costs, tables, model = self.costs, self.tables, self.model
-        whole, narrow = [], []
-        saves = bool((tables.quantize[value] < 0.0).any())
-        for a in range(costs.devices):
-            if a == d or at[a] is self.false:
-                continue
-            if in_float[a] is not self.false and not costs.barred[Copies.FLOAT][value, a, d]:
-                column = self.copies[value, a, d, Copies.FLOAT] = self._new()
-                whole.append(column)
-                model.add_implication(column, in_float[a])
-                self._pay(column, tables.send_float[value, a, d])
-            useful = ints or costs.problem.wire_only or in_int8[a] is not self.false
-            if useful and not costs.barred[Copies.INT8][value, a, d]:
-                column = self.copies[value, a, d, Copies.INT8] = self._new()
-                narrow.append(column)
-                model.add_implication(column, at[a])
-                uses[a].append(column)
-                self._pay(column, tables.send_int8[value, a, d])
-                if costs.producer[value] == SOURCE:
-                    model.add_implication(column, self._bare(value, outputs=False))
-                if saves:  # somebody reads it, or it would be sent only to quantise
-                    model.add_bool_or([*ints, *(each for _, each in reads), ~column])
-                    model.add_bool_or([*ints, ~self.copies.get((value, a, d, Copies.FLOAT), self.false), ~column])
-        if ints:
-            again = self._new() if whole else self.false
-            if whole:
-                model.add_bool_or([*whole, ~again])
+        readers = [*ints, *(each for _, each in floats)]
+        by_copies: dict[Copies, list[Any]] = {Copies.FLOAT: [], Copies.INT8: [], BOTH: []}
+        for a in (each for each in range(costs.devices) if each != d):
+            for copies, options in by_copies.items():
+                kinds = _FLOATS if copies & Copies.FLOAT else tuple(Kind)
+                written = self._writes(value, a, kinds)
+                barred = any(costs.barred[each][value, a, d] for each in (Copies.FLOAT, Copies.INT8) if each & copies)
+                if written is self.false or barred or (copies == BOTH and not (ints and floats)):
+                    continue
+                options.append(self._new())
+                self.options[value, a, d, copies] = options[-1]
+                model.add_implication(options[-1], written)
+                for each, sent in ((Copies.FLOAT, tables.send_float), (Copies.INT8, tables.send_int8)):
+                    if each & copies:
+                        self._pay(options[-1], sent[value, a, d])
+                if copies & Copies.INT8:
+                    uses[a].append(options[-1])
+                    if costs.producer[value] == SOURCE:
+                        model.add_implication(options[-1], self._bare(value, outputs=False))
+        every = [each for options in by_copies.values() for each in options]
+        here = self._writes(value, d, tuple(Kind))
+        model.add_at_most_one(every)
+        for each in readers:
+            model.add_bool_or([here, *every, ~each])
+        for each in every:
+            model.add_bool_or([*readers, ~each])
+        float_written = self._writes(value, None, _FLOATS)
+        one, none = np.ones(1), np.zeros(1)
+        for copies, options in by_copies.items():
+            taken = self._any(options, exclusive=True)
+            if copies == BOTH and taken is not self.false:
+                model.add_bool_or([*ints, ~taken])
+                model.add_bool_or([*(each for _, each in floats), ~taken])
+            if serve(False, int(copies), one, none).again.any() and ints and options:
+                again = self._both(self._any(ints), taken, tables.quantize[value, 0, d], needed=True)
                 self.made.setdefault((value, d), []).append(again)
-                self._pay(again, tables.quantize[value, 0, d])
-                if (tables.quantize[value, 0, d] < 0.0).any():
-                    model.add_bool_or([*ints, ~again])
-                    model.add_at_most_one([*narrow, again])
-            for each in ints:
-                model.add_bool_or([at[d], *narrow, again, ~each])
-        for edge, each in reads:
-            restored = self._new() if narrow else self.false
-            if narrow:
-                model.add_bool_or([*narrow, ~restored])
-                model.add_implication(restored, each)
-                if costs.readers[edge] == CALLER:
-                    model.add_implication(restored, self._bare(value, outputs=True))
-                self._pay(restored, tables.dequantize[value, d])
-                float_written = self._writes(value, None, (Kind.FLOAT, Kind.ANCHOR))
-                if not costs.problem.wire_only:
-                    model.add_implication(restored, ~float_written)
-                self._both(restored, float_written, tables.wire[edge])
-                if (tables.dequantize[value, d] < 0.0).any():
-                    model.add_at_most_one([*whole, restored])
-            model.add_bool_or([at[d], *whole, restored, ~each])
+            if serve(False, int(copies), none, one).restored.any() and options:
+                for edge, each in floats:
+                    self._restore(value, d, edge, (each, taken, float_written))
+
+    def _restore(self, value: int, d: int, edge: int, literals: tuple[Any, Any, Any]) -> None:
+        """A float reader that gets an int8 copy only dequantises it, which adds noise to a value written in float."""
+        reader, taken, float_written = literals
+        self._both(reader, taken, self.tables.dequantize[value, d])
+        if not self.costs.problem.wire_only:
+            self.model.add_bool_or([~reader, ~taken, ~float_written])
+        elif self.tables.wire[edge][1:].any():
+            restored = self._new()
+            self.model.add_bool_or([~reader, ~taken, restored])
+            self._both(restored, float_written, self.tables.wire[edge])
+        if self.costs.readers[edge] == CALLER:
+            self.model.add_bool_or([~reader, ~taken, self._bare(value, outputs=True)])
 
     def _bare(self, value: int, *, outputs: bool) -> Any:
         values = self.costs.problem.values
@@ -246,19 +246,6 @@ class PeriodProgram:
         if key not in self.bare:
             self.bare[key] = self._new()
         return self.bare[key]
-
-    def _quantize(self, written: Any, uses: Sequence[Any], amounts: np.ndarray) -> Any:
-        """An int8 copy where a value is written, made and paid for if anybody uses it."""
-        if written is self.false or not uses:
-            return self.false
-        made = self._new()
-        for each in uses:
-            self.model.add_bool_or([~each, ~written, made])
-        if (amounts < 0.0).any():
-            self.model.add_implication(made, written)
-            self.model.add_bool_or([*uses, ~made])
-        self._pay(made, amounts)
-        return made
 
     def _rows(self, periods: np.ndarray, overhead_s: np.ndarray) -> None:
         table = np.array(self.amounts).reshape(len(self.literals), len(self.costs.rows))
@@ -270,7 +257,7 @@ class PeriodProgram:
                 total = self.cp.LinearExpr.weighted_sum(literals, amounts.tolist())
                 self.model.add(total + self._components(row.column - 1, overhead_s) <= self.period)
             else:
-                # What breaks the limit whatever is saved elsewhere.
+                # Amounts are cut where they break the limit whatever is saved elsewhere.
                 most = row.upper + float(self.costs.saved[index]) + 1.0
                 amounts = np.rint(np.minimum(table[used, index], most) * _LIMIT_UNITS).astype(np.int64)
                 total = self.cp.LinearExpr.weighted_sum(literals, amounts.tolist())
@@ -317,9 +304,8 @@ class PeriodProgram:
                 if column is not self.true:
                     self.model.add_hint(column, int(label == given[node]))
         place = self.costs.ends(given).place
-        for (value, source, target, copy), column in self.copies.items():
-            got = wires[value].get(target, Copies(0)) if place[value] == source else Copies(0)
-            self.model.add_hint(column, int(bool(got & copy)))
+        for (value, source, target, copies), column in self.options.items():
+            self.model.add_hint(column, int(place[value] == source and wires[value].get(target) == copies))
 
     def solve(self, *, gap: float, time_limit_s: float) -> Stream:
         """The placement of least period found."""
@@ -346,29 +332,19 @@ class PeriodProgram:
                 self._limit_live(device, node)
 
     def _read(self, solver: Any) -> tuple[np.ndarray, Wires]:
-        labels = np.array(
-            [
-                alive[[bool(solver.value(column)) for column in columns].index(True)]
-                for alive, columns in zip(self.labels, self.x, strict=True)
-            ],
-            dtype=np.intp,
-        )
-        ends = self.costs.ends(labels)
-        ints, floats, there = self.costs.readers_on(ends)
-        copies = np.zeros(there.shape, dtype=np.intp)
-        for (value, source, target, copy), column in self.copies.items():
-            if ends.place[value] == source and solver.value(column):
-                copies[value, target] |= int(copy)
-        # Both copies go only where a device has readers of both kinds, and none where nobody reads.
-        both = copies == Copies.FLOAT | Copies.INT8
-        copies = np.where(both & (floats == 0), 2, np.where(both & (ints == 0), 1, copies)) * there
+        chosen = [[bool(solver.value(column)) for column in columns].index(True) for columns in self.x]
+        labels = np.array([alive[index] for alive, index in zip(self.labels, chosen, strict=True)], dtype=np.intp)
+        copies = np.zeros((len(self.costs.problem.values), self.costs.devices), dtype=np.intp)
+        for (value, _, target, sent), column in self.options.items():
+            if solver.value(column):
+                copies[value, target] = int(sent)
         return labels, wires_of(copies)
 
     def _limit_live(self, device: int, node: int) -> None:
         """Hold a device's weights and what is live there while `node` runs to its memory."""
         memory, values = self.costs.problem.memory, self.costs.problem.values
         assert memory is not None
-        unit, terms = float(memory.capacity[device]) / _LIMIT_UNITS, []
+        terms: list[tuple[Any, float]] = []
         places = np.flatnonzero(memory.used()[:, device]).tolist()
         for each, (labels, columns) in enumerate(zip(self.labels, self.x, strict=True)):
             for label, column in zip(labels, columns, strict=True):
@@ -377,30 +353,32 @@ class PeriodProgram:
                     terms.append((column, float(memory.weights[each, form])))
         for value in np.flatnonzero(values.producer <= node).tolist():
             for place in places:
-                for literal, size in self._live(value, place, node):
-                    terms.append((literal, size))
+                terms += self._live(value, place, node)
+        unit = float(memory.capacity[device]) / _LIMIT_UNITS
         amounts = [int(min(size / unit, 2.0 * _LIMIT_UNITS)) for _, size in terms]
         total = self.cp.LinearExpr.weighted_sum([literal for literal, _ in terms], amounts)
         self.model.add(total <= _LIMIT_UNITS)
 
     def _live(self, value: int, place: int, node: int) -> list[tuple[Any, float]]:
         """Whether a value's float and int8 copies are live on a device while `node` runs, and their bytes."""
-        values, read = self.costs.problem.values, self._new()
-        for edge in range(int(values.start[value]), int(values.start[value + 1])):
-            if self.costs.readers[edge] == CALLER or self.costs.readers[edge] >= node:
-                for int8 in (False, True):
-                    self.model.add_implication(self._reads(edge, place, int8=int8), read)
-        written = max(0, int(values.producer[value])) == node
+        values = self.costs.problem.values
+        later = [
+            self._reads(edge, place, int8=int8)
+            for edge in range(int(values.start[value]), int(values.start[value + 1]))
+            if self.costs.readers[edge] == CALLER or self.costs.readers[edge] >= node
+            for int8 in (False, True)
+        ]
+        read = self.true if max(0, int(values.producer[value])) == node else self._any(later)
+        got = [(copies, each) for (v, _, d, copies), each in self.options.items() if (v, d) == (value, place)]
         found = []
-        for copy, kinds, size in (
-            (Copies.FLOAT, (Kind.FLOAT, Kind.ANCHOR), values.float_bytes[value]),
-            (Copies.INT8, (Kind.INT8,), values.int8_bytes[value]),
+        for copy, kinds, size, made in (
+            (Copies.FLOAT, _FLOATS, values.float_bytes[value], []),
+            (Copies.INT8, (Kind.INT8,), values.int8_bytes[value], self.made.get((value, place), [])),
         ):
-            held = [self._writes(value, place, kinds)]
-            held += [each for (v, _, d, c), each in self.copies.items() if (v, d, c) == (value, place, copy)]
-            held += self.made.get((value, place), []) if copy == Copies.INT8 else []
+            held = self._any(
+                [self._writes(value, place, kinds), *(each for copies, each in got if copies & copy), *made]
+            )
             live = self._new()
-            for each in held:
-                self.model.add_bool_or([~each, live] if written else [~each, ~read, live])
+            self.model.add_bool_or([~held, ~read, live])
             found.append((live, float(size)))
         return found

@@ -1,8 +1,11 @@
 """The critical path: the best placement found by simulated latency, and a proven lower bound on the latency of any.
 
-Placements come from the plan with the least sum, the plans on one device, and an evolutionary search (evolution.py).
-The components of a good placement are split into stages if some of their outputs could leave before the rest has run,
-or the rest could run before some input arrives.
+Placements come from the plan with the least sum, the plans on one device, and an evolutionary search: successive pools,
+improved by many small changes. A change gives another device or precision to all ancestors or all descendants of a
+block, a branch, a run of blocks, or one block; copies such a part from another placement of the pool; or keeps a
+component whole where it could be split; and the ancestors of a block may run earlier. All changed placements are
+replayed block by block (replay.py), the best of them are simulated, and the best of those stay, no two with nearly
+the same value. Each component and crossing must gain a minimum: smaller gains are below the accuracy of predictions.
 
 The bound: a request takes at least as long as any path of blocks and transfers, whatever else happens. With the noise
 limits priced at λ ≥ 0, the length of a path is its seconds plus λ times its noise; the longest path under its best
@@ -11,23 +14,41 @@ that a device runs one component at a time, so it is tight for chains and loose 
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import inf
 
 import numpy as np
 
-from taglio.plan.assemble import Assembled
-from taglio.plan.evolution import evolve
-from taglio.plan.placements import Search
-from taglio.plan.problem import Totals
-from taglio.plan.replay import BYTES, DELAY, NEVER, Timetable, Way
+from taglio.plan.assemble import Assembled, request_shares
+from taglio.plan.costs import Costs
+from taglio.plan.describe import beyond_blocks
+from taglio.plan.problem import ENERGY, LATENCY, Copies, Totals, Wires
+from taglio.plan.replay import BYTES, DELAY, NEVER, Played, Replay, Timetable, Way
+from taglio.plan.schedule import Scheduler
+from taglio.plan.simulate import simulate
 from taglio.plan.workload import Goal
 
-# Share of the time for the evolutionary search; the rest is for splitting components.
-_EVOLVING = 0.95
+# Placements kept in the pool, the least relative difference between two of them, and the batch size: per block, and
+# at most.
+POOL, _APART, _EACH, _BATCH = 30, 2e-3, 20, 400
+# Share of the request's cost that each component and each copy sent must gain.
+_WORTH = 3e-4
+# Probability that a batch uses a new block order, and that the order is entirely new, not only changed for one block.
+_NEW_ORDER, _ALL_NEW = 0.5, 0.3
+# Placements of a batch that are simulated.
+_SIMULATED = 8
+# Mean number of blocks in a run of blocks; most changes to one placement.
+_RUN, _CHANGES = 8.0, 3
+# Rounds without improvement before a pool is replaced, pools without improvement before the search ends, and placements
+# of each pool that are offered.
+_PATIENCE, _FRUITLESS, _OFFERED = 60, 4, 4
+
+
 # Most pairs of labels at the two ends of an edge, summed over edges: more take too much memory (0.2 kB each).
 _MOST_PAIRS = 3_000_000
-# Prices tried for a limit, as shares of the request's cost, and the number of refinements around the best.
-_PRICES, _NEARER = (0.0, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0), 3
+# Prices tried for a limit, as shares of the request's cost.
+_PRICES = (0.0, 0.03, 0.06, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0)
 
 
 def shorten(
@@ -35,37 +56,334 @@ def shorten(
 ) -> tuple[Totals, float, float]:
     """The best placement found from `start` (placements within the limits), its value, and a lower bound on any value,
     once the gap is proven or time is up. `goal` weighs the critical path and the joules."""
-    begun = time.perf_counter()
-    search = Search(assembled, goal, begun + time_limit_s)
+    deadline, search, bound = time.perf_counter() + time_limit_s, Search(assembled, goal), 0.0
     for totals in start:
         search.offer(totals)
-    bound = 0.0
     if len(assembled.problem.values.readers) * assembled.problem.labels**2 <= _MOST_PAIRS:
         tables = [Timetable(assembled, model) for model in range(len(assembled.workloads))]
         bound = goal.latency * float(search.shares @ [path_bound(each) for each in tables])
-        evolve(search, tables, begun + _EVOLVING * time_limit_s, good_enough=bound / (1.0 - gap))
+        evolve(search, tables, deadline, good_enough=bound / (1.0 - gap))
     assert search.best is not None, "give at least one placement"
     return search.best, search.value, min(bound, search.value)
 
 
+class Search:
+    """Keeps the best placement by simulation, as weighed by a goal."""
+
+    def __init__(self, assembled: Assembled, goal: Goal) -> None:
+        self.assembled, self.goal = assembled, goal
+        problem = self.problem = assembled.problem
+        self.costs = Costs(problem)
+        self.shares = request_shares(assembled.workloads)
+        self.schedulers = [Scheduler(assembled, model) for model in range(len(assembled.workloads))]
+        self.energy = [i for i, r in enumerate(problem.resources) if r.kind == ENERGY]
+        # Allowed usage of the limits that component overheads count towards: more if the first placement exceeds it.
+        self.limited = [i for i, r in enumerate(problem.resources) if r.upper < inf and r.kind != LATENCY]
+        self.uppers = np.array([problem.resources[i].upper for i in self.limited])
+        self.best: Totals | None = None
+        self.value = inf
+
+    def worth(self, totals: Totals) -> float:
+        """Cost of a simulated placement as weighed by the goal: latency, joules, and changes to a running plan."""
+        value = self.goal.latency * float(self.shares @ self.simulated(totals.labels, totals.wires, totals.stages))
+        value += sum(self.problem.resources[i].weight * float(totals.resources[i]) for i in self.energy)
+        if self.problem.extra is not None:
+            nodes = np.arange(len(self.problem.nodes))
+            value += float(self.problem.extra.reshape(len(nodes), -1)[nodes, list(totals.labels)].sum())
+        return value
+
+    def simulated(
+        self, labels: Sequence[int] | np.ndarray, wires: Wires | np.ndarray, stages: Sequence[int] | np.ndarray = ()
+    ) -> np.ndarray:
+        """Simulated seconds of a single request of each model."""
+        return np.array([simulate([each.schedule(labels, wires, stages)]).end_s for each in self.schedulers])
+
+    def kept(self, totals: Totals) -> bool:
+        """Whether a placement keeps all limits except those on latency, which apply to the simulated latency rather
+        than to the sum of seconds."""
+        latencies = {each.name for each in self.problem.resources if each.kind == LATENCY}
+        return latencies.issuperset(totals.broken) and self._has_room(totals)
+
+    def _has_room(self, totals: Totals) -> bool:
+        """Whether there is room for the overheads of its components, or at least as much as in the first placement."""
+        if not self.limited:
+            return True
+        amounts = (totals.resources + beyond_blocks(self.assembled, totals, self.schedulers))[self.limited]
+        if self.best is None:
+            self.uppers = np.maximum(self.uppers, amounts)
+        return bool((amounts <= self.uppers * (1.0 + 1e-9)).all())
+
+    def offer(self, totals: Totals) -> None:
+        """Keep a placement if it is within the limits and the best so far."""
+        if self.kept(totals) and (value := self.worth(totals)) < self.value:
+            self.best, self.value = totals, value
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Tried:
+    """By placement: cost as weighed by the goal, infinite beyond a limit; the latency included in it; stages of all
+    nodes; and the number of components and copies."""
+
+    values: np.ndarray
+    latency_s: np.ndarray
+    stages: np.ndarray
+    handled: np.ndarray
+
+
+class Pool:
+    """The best placements so far of all models together, by simulation."""
+
+    def __init__(self, search: Search, tables: Sequence[Timetable], *, price: float, seed: int = 0) -> None:
+        """`tables` are those of the models. Tensors are sent as int8 if that saves `price` seconds per whole error
+        bound used."""
+        self.search, self.goal = search, search.goal
+        problem = self.problem = search.assembled.problem
+        self.shares = search.shares
+        self.forms = len(problem.forms)
+        self.models = [each.nodes for each in tables]
+        self.replays = [Replay(each, price) for each in tables]
+        self.allowed = problem.allowed.reshape(len(problem.nodes), -1)
+        self.random = np.random.default_rng(seed)
+        self.groups = np.concatenate([groups(each) for each in tables])
+        self.labels = np.zeros((0, len(problem.nodes)), dtype=np.intp)
+        self.held = np.zeros((0, len(problem.nodes)), dtype=bool)
+        self.stages = self.labels
+        # Block orders, by model; and the order of each placement.
+        self.known = [[list(range(len(nodes))) for nodes in self.models]]
+        self.orders = np.zeros(0, dtype=np.intp)
+        self.values = self.ranks = np.zeros(0)
+
+    def add(self, labels: np.ndarray, held: np.ndarray | None = None, order: int = 0, most: int = _SIMULATED) -> None:
+        """Add placements (the first axis) to the pool if they are among its best."""
+        held = np.zeros(labels.shape, dtype=bool) if held is None else held
+        tried = self._tried(labels, held, order)
+        values, ranks = tried.values, tried.values * (1.0 + _WORTH * tried.handled)
+        worst = self.ranks[-1] if len(self.ranks) == POOL else inf
+        seen = {self._level(rank) for rank in self.ranks}
+        entering: list[int] = []
+        for index in np.argsort(ranks, kind="stable").tolist():
+            if len(entering) == most or ranks[index] >= worst or not np.isfinite(ranks[index]):
+                break
+            if self._level(ranks[index]) not in seen:
+                seen.add(self._level(ranks[index]))
+                taken = float(self.shares @ self._simulated(labels[index], tried.stages[index]))
+                values[index] += self.goal.latency * (taken - tried.latency_s[index])
+                entering.append(index)
+        ranks = values * (1.0 + _WORTH * tried.handled)
+        ranks = np.concatenate([self.ranks, ranks[entering]])
+        kept: list[int] = []
+        seen = set()
+        for index in np.argsort(ranks, kind="stable").tolist():
+            if len(kept) < POOL and self._level(ranks[index]) not in seen:
+                seen.add(self._level(ranks[index]))
+                kept.append(index)
+        self.ranks = ranks[kept]
+        self.values = np.concatenate([self.values, values[entering]])[kept]
+        self.labels = np.concatenate([self.labels, labels[entering]])[kept]
+        self.held = np.concatenate([self.held, held[entering]])[kept]
+        self.stages = np.concatenate([self.stages, tried.stages[entering]])[kept]
+        self.orders = np.concatenate([self.orders, np.full(len(entering), order)])[kept]
+
+    def _level(self, value: float) -> int:
+        return round(float(np.log(max(value, 1e-12))) / _APART)
+
+    def run(self, deadline: float, patience: int, *, good_enough: float) -> None:
+        """Evolve until the deadline, until the best is good enough, or until `patience` rounds bring no improvement."""
+        stalled = 0
+        while len(self.values) and time.perf_counter() < deadline and self.values.min() > good_enough:
+            if stalled == patience:
+                return
+            best = self.ranks[0]
+            if self.random.random() < _NEW_ORDER:
+                self.known.append(self._new_order())
+                order = len(self.known) - 1
+            else:
+                order = int(self.orders[self._better(1)[0]])
+            self.add(*self._changed(self.known[order]), order)
+            stalled = 0 if self.ranks[0] < best * (1.0 - 1e-6) else stalled + 1
+
+    def _new_order(self) -> list[list[int]]:
+        if self.random.random() < _ALL_NEW:
+            return [replay.order(self.random) for replay in self.replays]
+        before = self.known[self.orders[self._better(1)[0]]]
+        return [replay.hastened(each, self.random) for replay, each in zip(self.replays, before, strict=True)]
+
+    def _tried(self, labels: np.ndarray, held: np.ndarray, order: int) -> _Tried:
+        problem = self.problem
+        played = self._play(labels, held, order)
+        latency = np.stack([each.latency_s for each in played], axis=1) @ self.shares
+        value: np.ndarray = self.goal.latency * latency
+        broken = sum(each.noise for each in played) > np.array([each.upper for each in problem.noises]) * (1 + 1e-9)
+        over: np.ndarray = broken.any(axis=1) | (value >= NEVER * 1e-3)
+        uppers = dict(zip(self.search.limited, self.search.uppers.tolist(), strict=True))
+        for index in {*uppers, *self.search.energy}:
+            resource = problem.resources[index]
+            amount = np.zeros(len(labels))
+            for model, each in enumerate(played):
+                sent = each.copies @ resource.link.ravel() + each.sent @ resource.byte.ravel()
+                amount += resource.models[model] * (each.busy_s @ resource.device + sent)
+            if index in self.search.energy:
+                value = value + resource.weight * amount
+            for model, each in enumerate(played):
+                amount += resource.models[model] * (each.overhead_s @ resource.device)
+            over |= amount > uppers.get(index, inf) * (1.0 + 1e-9)
+        if problem.extra is not None:
+            value = value + problem.extra.reshape(len(problem.nodes), -1)[np.arange(labels.shape[1]), labels].sum(
+                axis=1
+            )
+        if problem.memory is not None:
+            weights = problem.memory.weights[np.arange(labels.shape[1]), labels % self.forms]
+            for device, capacity in enumerate(problem.memory.capacity):
+                over |= (weights * (labels // self.forms == device)).sum(axis=1) > capacity
+        for implication in problem.implications:
+            met = implication.labels[labels[:, implication.node]]
+            for node, mask in implication.neighbours:
+                met = met & mask[labels[:, node]]
+            over |= met
+        stages = np.concatenate([each.component for each in played], axis=1)
+        handled = np.sum([each.copies.sum(axis=1) + each.component.max(axis=1) for each in played], axis=0)
+        return _Tried(np.where(over, inf, value), latency, stages, handled)
+
+    def plans(self) -> Iterator[tuple[list[int], Wires, tuple[int, ...]]]:
+        """Labels, copies and stages of the placements, best first. Peak memory is not checked."""
+        for labels, stages in zip(self.labels, self.stages, strict=True):
+            yield labels.tolist(), self._wires(labels), tuple(stages.tolist())
+
+    def _simulated(self, labels: np.ndarray, stages: np.ndarray) -> np.ndarray:
+        return self.search.simulated(labels, self._wires(labels), stages)
+
+    def _wires(self, labels: np.ndarray) -> Wires:
+        wires: list[dict[int, Copies]] = [{} for _ in range(len(self.problem.values))]
+        for replay, nodes in zip(self.replays, self.models, strict=True):
+            for value, copies in replay.wires(labels[nodes.start : nodes.stop].tolist()).items():
+                wires[value] = copies
+        return tuple(wires)
+
+    def _play(self, labels: np.ndarray, held: np.ndarray, order: int) -> list[Played]:
+        return [
+            replay.play(labels[:, nodes.start : nodes.stop], held[:, nodes.start : nodes.stop], own)
+            for replay, nodes, own in zip(self.replays, self.models, self.known[order], strict=True)
+        ]
+
+    def _changed(self, order: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
+        """Changed copies of placements in the pool, better ones more often."""
+        random, size = self.random, len(self.values)
+        parents = self._better(min(_BATCH, _EACH * self.labels.shape[1]))
+        labels, held = self.labels[parents], self.held[parents]
+        for row, hold in zip(labels, held, strict=True):
+            for _ in range(1 + int(random.integers(_CHANGES) * random.random())):
+                nodes = self._part(order)
+                what = random.random()
+                if what < 0.55:  # to another device
+                    to = random.integers(len(self.problem.devices)) * self.forms + row[nodes] % self.forms
+                elif what < 0.65:  # in another precision
+                    to = row[nodes] // self.forms * self.forms + random.integers(self.forms)
+                elif what < 0.85:  # copied from another placement
+                    other = random.integers(size)
+                    to, hold[nodes] = self.labels[other, nodes], self.held[other, nodes]
+                else:
+                    hold[nodes] = random.random() < 0.7
+                    continue
+                may = self.allowed[nodes, to]
+                row[nodes[may]] = to[may]
+        return labels, held
+
+    def _better(self, count: int) -> np.ndarray:
+        """A random sample of the pool, better placements more often."""
+        odds = np.exp(-np.arange(len(self.values)) / (POOL / 3))
+        result: np.ndarray = self.random.choice(len(odds), count, p=odds / odds.sum())
+        return result
+
+    def _part(self, order: Sequence[Sequence[int]]) -> np.ndarray:
+        random = self.random
+        what = random.random()
+        if what < 0.5:
+            result: np.ndarray = np.flatnonzero(self.groups[int(random.integers(len(self.groups)))])
+            return result
+        model = int(random.integers(len(order)))
+        first, own = int(random.integers(len(order[model]))), order[model]
+        size = 1 + (int(random.exponential(_RUN)) if what < 0.8 else 0)
+        return self.models[model].start + np.array(own[first : first + size])
+
+
+def evolve(search: Search, tables: Sequence[Timetable], deadline: float, *, good_enough: float) -> None:
+    """Evolve the search's best placement and the placements on one device, and offer it the results. Pools run in turn,
+    each until it stops improving, because their results differ by several percent."""
+    seed = fruitless = 0
+    while search.value > good_enough and fruitless < _FRUITLESS and time.perf_counter() < deadline:
+        pool, before, offered = _begun(search, tables, seed), search.value, 0
+        pool.run(deadline, _PATIENCE, good_enough=good_enough)
+        for labels, wires, stages in pool.plans():
+            totals = replace(search.costs.totals(labels, wires), stages=stages)
+            if offered < _OFFERED and search.kept(totals):
+                search.offer(totals)
+                offered += 1
+        seed, fruitless = seed + 1, fruitless + 1 if search.value == before else 0
+
+
+def _begun(search: Search, tables: Sequence[Timetable], seed: int) -> Pool:
+    problem = search.problem
+    assert search.best is not None, "give the search at least one placement"
+    pool = Pool(search, tables, price=search.value, seed=seed)
+    starts = [list(search.best.labels)]
+    for device in range(len(problem.devices)):
+        here = search.costs.label_device == device
+        # In the first form allowed there; on another device if there is none.
+        starts.append(np.where(pool.allowed & here, 2, pool.allowed).argmax(axis=1).tolist())
+    labels = np.unique(np.array(starts), axis=0)
+    held = np.arange(2 * len(labels)) < len(labels)
+    pool.add(np.tile(labels, (2, 1)), np.repeat(held[:, None], len(problem.nodes), axis=1), most=POOL)
+    return pool
+
+
+def groups(table: Timetable) -> np.ndarray:
+    """Groups of nodes that may move together, for every node of a model: itself with all its ancestors, all its
+    descendants, the descendants reached only through it, or the ancestors that lead only to it. Distinct masks over the
+    problem's nodes, small ones first."""
+    before = [[way.producer for way in ways] for ways in table.reads]
+    masks = together(before, [bool(ways) for ways in table.answers])
+    masks = masks[np.unique(np.packbits(masks[:, ::-1], axis=1), axis=0, return_index=True)[1]]
+    masks = masks[np.argsort(masks.sum(axis=1), kind="stable")]
+    result = np.zeros((len(masks), len(table.problem.nodes)), dtype=bool)
+    result[:, table.nodes.start : table.nodes.stop] = masks
+    return result
+
+
+def together(before: Sequence[Sequence[int | None]], ends: Sequence[bool]) -> np.ndarray:
+    """The groups of a graph: `before` are the nodes that each node reads from, None for an input; `ends` marks nodes
+    that the caller reads."""
+    after: list[list[int | None]] = [[None] if end else [] for end in ends]
+    leads, comes_alone, leads_alone = (np.eye(len(before), dtype=bool) for _ in range(3))
+    for node, sources in enumerate(before):
+        for source in sources:
+            if source is not None:
+                leads[node] |= leads[source]
+                after[source].append(node)
+    # Dominators: a node's are those shared by all its predecessors, and itself.
+    for table, order, next_to in (
+        (comes_alone, range(len(before)), before),
+        (leads_alone, reversed(range(len(before))), after),
+    ):
+        for node in order:
+            near = [each for each in next_to[node] if each is not None]
+            if near and len(near) == len(next_to[node]):
+                table[node] |= np.logical_and.reduce(table[near])
+    return np.concatenate([leads, leads.T, comes_alone.T, leads_alone.T])
+
+
 def path_bound(table: Timetable) -> float:
     """Lower bound on the seconds of any placement of a model."""
-    paths = _Paths(table)
-    uppers = np.array([each.upper for each in table.problem.noises])
+    paths, uppers = _Paths(table), np.array([each.upper for each in table.problem.noises])
     bounded = np.flatnonzero(np.isfinite(uppers))
     prices = np.zeros(len(uppers))
     best = unpriced = paths.longest(prices)
     for index in bounded.tolist():
-        tries = sorted({unpriced * each / max(uppers[index], 1e-9) for each in _PRICES})
-        for _ in range(_NEARER):
-            found = []
-            for price in tries:
-                prices[index] = price
-                found.append(paths.longest(prices) - float(prices[bounded] @ uppers[bounded]))
-            at = int(np.argmax(found))
-            prices[index], best = tries[at], max(best, found[at])
-            low, high = tries[max(at - 1, 0)], tries[min(at + 1, len(tries) - 1)]
-            tries = np.linspace(low, high, 5).tolist()
+        found = []
+        for each in _PRICES:
+            prices[index] = each * unpriced / max(uppers[index], 1e-9)
+            found.append((paths.longest(prices) - float(prices[bounded] @ uppers[bounded]), prices[index]))
+        highest, prices[index] = max(found)
+        best = max(best, highest)
     return best
 
 

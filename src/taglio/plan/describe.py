@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import hypot, inf, isfinite
 
+import numpy as np
+
 from taglio.cluster.devices import Cluster
 from taglio.model.graph import flows
 from taglio.plan.assemble import Assembled, behind_tensor, placements_of
@@ -60,6 +62,18 @@ def loads(assembled: Assembled, totals: Totals, rates: Sequence[float]) -> dict[
         for on, seconds in _busy(assembled, model, pipeline, simulate([pipeline])).items():
             found[on] = found.get(on, 0.0) + rate_per_s * seconds
     return {on: share for on, share in found.items() if share > 0.0}
+
+
+def beyond_blocks(assembled: Assembled, totals: Totals, schedulers: Sequence[Scheduler] = ()) -> np.ndarray:
+    """Overhead of a placement's components, by resource of the problem."""
+    devices, result = assembled.problem.devices, np.zeros(len(assembled.problem.resources))
+    for model in range(len(assembled.workloads)):
+        scheduler, busy = schedulers[model] if schedulers else Scheduler(assembled, model), np.zeros(len(devices))
+        for task in scheduler.schedule(totals.labels, totals.wires, totals.stages).tasks:
+            device = devices.index(task.device)
+            busy[device] += assembled.overhead_s[model, device]
+        result += [float(each.models[model] * (each.device @ busy)) for each in assembled.problem.resources]
+    return result
 
 
 def _plan(

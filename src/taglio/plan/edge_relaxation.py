@@ -32,7 +32,7 @@ class EdgeRelaxation:
         self.writes = costs.label_writes * devices + costs.label_device
         self.reads = costs.label_device * 2 + (costs.label_reads == Kind.INT8)
         kind, source, target, int8, part = np.indices((KINDS, devices, devices, 2, len(chosen))).reshape(5, -1)
-        self.tables = Tables(costs, parts, chosen, States(part, kind, source, target[None], int8[None] == 1))
+        self.tables = Tables(costs, parts.take(chosen), States(part, kind, source, target[None], int8[None] == 1))
         self.prices = np.zeros((len(chosen), 2 * devices))
         # States that no label has are left out: their sums and prices mean nothing.
         self.possible = np.zeros_like(self.prices, dtype=bool)

@@ -14,8 +14,7 @@ from taglio.plan.assemble import Assembled, assemble, busy_times, labels_of, req
 from taglio.plan.check import check
 from taglio.plan.costs import evaluate
 from taglio.plan.critical_path import shorten
-from taglio.plan.describe import describe, latencies, loads
-from taglio.plan.placements import beyond_blocks
+from taglio.plan.describe import beyond_blocks, describe, latencies, loads
 from taglio.plan.problem import ENERGY, LATENCY, Totals, switching
 from taglio.plan.result import Plan, Status
 from taglio.plan.solve import solve
@@ -32,7 +31,6 @@ _TOO_CLOSE = (
 )
 # Share of the time for a critical path that is spent on the plan with the least sum, where the search starts.
 _STARTING_SHARE = 0.15
-# Usage of a limit that still counts as kept, because of rounding.
 # Usage of a limit that still counts as kept, because of rounding.
 _FULL = 1.0 + 1e-6
 

@@ -3,54 +3,57 @@
 Its least sum is a lower bound at any prices; if no value had to be split, it is the least priced cost itself.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import NamedTuple
 
 import numpy as np
 
-from taglio.plan.costs import BIG, KINDS, Costs, Priced, ways
+from taglio.plan.costs import BIG, KINDS, Account, Costs, Priced, ramp, ways
+from taglio.plan.cutting_planes import Answer
 from taglio.plan.elimination import LARGEST_TABLE, TooWide, schedule
-from taglio.plan.problem import CALLER, SOURCE, Kind
+from taglio.plan.problem import Kind
+
+# Larger tables are not built if a looser bound or another method is available.
+WIDEST = 3e6
+# A value with up to five readers is kept in one table of at most this many entries; up to three readers always are.
+_ONE_TABLE, _MOST_READERS = 1e6, 5
+# Axis sizes: few choices for small tables, where the number of distinct shapes costs time; many for large tables.
+_SIZES = np.array([1, 3, 6, 8, 9, 10, 12, 14, 16, 18, 20, 24, 30, 36, 42, 48, 64, 96, 128, 256, 512, 1024])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Parts:
-    """Values split into parts: `value` and `share` by part, `edges` (part, slot), −1 in unused slots."""
+    """Values split into parts: by part its value, its edges (part, slot; −1 in unused slots), their number, and their
+    share of the value's edges."""
 
     value: np.ndarray
     edges: np.ndarray
     count: np.ndarray
     share: np.ndarray
 
-    @property
-    def exact(self) -> bool:
-        """Whether no value had to be split."""
-        return bool((self.share == 1.0).all())
+    def take(self, kept: np.ndarray) -> "Parts":
+        """Some of the parts."""
+        return Parts(self.value[kept], self.edges[kept], self.count[kept], self.share[kept])
 
 
 def split(costs: Costs, arity: int, chosen: np.ndarray) -> Parts:
-    """Split the `chosen` values into parts of at most `arity` edges."""
-    start = costs.problem.values.start
-    fan_out = np.diff(start)
-    pieces = np.zeros(len(fan_out), dtype=np.intp)
-    pieces[chosen] = -(-fan_out[chosen] // arity)
-    value = np.repeat(np.arange(len(fan_out)), pieces)
-    nth = np.arange(len(value)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
-    # Parts of a value are as even as possible: six edges become 3 + 3, four become 2 + 2.
-    size = -(-fan_out[value] // pieces[value])
+    """Split the `chosen` values into parts of at most `arity` edges, as even as possible: six edges become 3 + 3."""
+    start, fan_out = costs.problem.values.start, costs.fan_out
+    pieces = -(-fan_out[chosen] // arity)
+    value, nth = np.repeat(chosen, pieces), ramp(pieces)
+    size = -(-fan_out[value] // np.repeat(pieces, pieces))
     first = start[value] + nth * size
     count = np.minimum(size, start[value + 1] - first)
-    slots = np.arange(arity)[None, :]
+    slots = np.arange(arity)
     edges = np.where(slots < count[:, None], first[:, None] + slots, -1)
-    keep = count > 0
-    share = np.maximum(count, 0) / np.maximum(1, fan_out[value])
-    return Parts(value[keep], edges[keep], count[keep], share[keep])
+    return Parts(value, edges, count, count / np.maximum(1, fan_out[value])).take(np.flatnonzero(count > 0))
 
 
 class States(NamedTuple):
-    """The meaning of each cell: its part's index in the tables, the kind that the part's producer writes, its device,
-    and by slot (arity, cells) the readers' devices and whether they read int8."""
+    """The meaning of each cell: its part, the kind that the part's producer writes, its device, and by slot
+    (arity, cells) the readers' devices and whether they read int8."""
 
     part: np.ndarray
     kind: np.ndarray
@@ -60,29 +63,30 @@ class States(NamedTuple):
 
 
 class Tables:
-    """Costs of cells of the `chosen` parts, all with the same number of edges; cells of int8 values are last.
+    """Costs of the cells of `parts`, all with the same number of edges.
 
-    Readers on one device are served together: their cost depends on their device, the producer's and which of them read
-    int8, and many cells share such a group. Prices of noise change from call to call, those of resources rarely:
-    results that depend only on the latter are cached.
+    Readers on one device are served together: their cost depends on their device, the producer's and kind, and which of
+    them read int8, and many cells share such a group. Prices of noise change from call to call, those of resources
+    rarely: results that depend only on the latter are cached.
     """
 
-    def __init__(self, costs: Costs, parts: Parts, chosen: np.ndarray, states: States) -> None:
-        self.costs, self.states = costs, states
-        self.value, self.share = parts.value[chosen], parts.share[chosen]
-        self.floats = int((states.kind != Kind.INT8).sum())
-        self._group(parts.edges[chosen, : len(states.target)].T)
+    def __init__(self, costs: Costs, parts: Parts, states: States) -> None:
+        self.costs, self.value, self.share = costs, parts.value, parts.share
+        self._group(parts.edges.T, states)
+        # The producer's int8 copy is paid once a part: by part, kind and device, and whether a reader may take it.
+        used = states.int8.any(axis=0) & (states.kind != Kind.INT8)
+        if costs.problem.wire_only:
+            used |= (states.target != states.source).any(axis=0)
+        self.made = np.stack([states.part, np.minimum(states.kind, 1), states.source, used, states.kind != Kind.INT8])
         self.settled_at: np.ndarray | None = None
 
-    def _group(self, edges: np.ndarray) -> None:
-        """Number the groups of readers that occur, by part, devices and members: `groups` (arity, cells) holds a
-        group's number at its first slot, and the last number, that of the empty group, at other slots."""
-        states, devices = self.states, self.costs.devices
-        arity, count = states.target.shape
+    def _group(self, edges: np.ndarray, states: States) -> None:
+        """Number the groups of readers that occur: `groups` (arity, cells) holds a group's number at its first slot,
+        and the last number, that of the empty group, at other slots."""
+        devices, (arity, count) = self.costs.devices, states.target.shape
         patterns, none = 3**arity, len(self.costs.readers)
-        keys = np.zeros((arity, count), dtype=np.intp)
-        first = np.ones((arity, count), dtype=bool)
-        place = (states.part * devices + states.source) * devices
+        keys, first = np.zeros((arity, count), dtype=np.intp), np.ones((arity, count), dtype=bool)
+        place = ((states.part * 2 + (states.kind == Kind.INT8)) * devices + states.source) * devices
         for slot in range(arity):
             for other in range(arity):
                 together = states.target[slot] == states.target[other]
@@ -90,17 +94,19 @@ class Tables:
                 if other < slot:
                     first[slot] &= ~together
             keys[slot] += (place + states.target[slot]) * patterns
-        met = np.zeros(len(self.value) * devices * devices * patterns, dtype=bool)
+        met = np.zeros(len(self.value) * 2 * devices * devices * patterns, dtype=bool)
         met[keys[first]] = True
         found = np.flatnonzero(met)
         self.groups = np.where(first, (np.cumsum(met) - 1)[keys], len(found))
         where, pattern = np.divmod(found, patterns)
         member = pattern // 3 ** np.arange(arity)[:, None] % 3
-        self.part, there = np.divmod(where, devices * devices)
-        self.source, self.target = np.divmod(there, devices)
-        self.some, self.reading = (member == 2).any(axis=0), (member == 1).sum(axis=0)
-        self.wired = np.where(member == 1, edges[:, self.part], none)
-        self.noisy = np.where(member == 2, edges[:, self.part], none)
+        where, self.target = np.divmod(where, devices)
+        where, self.source = np.divmod(where, devices)
+        self.part, whole = np.divmod(where, 2)
+        self.whole = whole == 1
+        self.ints, self.floats = (member == 2).sum(axis=0), (member == 1).sum(axis=0)
+        self.wired = np.where((member == 1) & ~self.whole, edges[:, self.part], none)
+        self.noisy = np.where((member == 2) & ~self.whole, edges[:, self.part], none)
 
     def at(self, priced: Priced) -> np.ndarray:
         """Costs by cell at these prices."""
@@ -109,67 +115,37 @@ class Tables:
         if self.costs.problem.wire_only:
             wired = np.append(priced.wire, 0.0).take(self.wired).sum(axis=0)
         else:
-            wired = BIG * self.reading
-        # Costs of int8 readers on any device, in every float state of the producer.
+            wired = BIG * (self.floats * ~self.whole)
         noise = np.append(priced.edge, 0.0).take(self.noisy).sum(axis=0)
         # Without an int8 copy made on the producer's device, and with one, where each other device takes its cheapest
         # option: both are summed over the groups at once, as the two parts of complex numbers.
         self.ways.real[:-1] = self.alone + noise
         self.ways.imag[:-1] = np.minimum(self.both, self.by_int8 + wired) + noise
-        total, more = self.totals
-        np.take(self.ways, self.groups[0, : self.floats], out=total, mode="clip")
-        for groups in self.groups[1:, : self.floats]:
-            np.add(total, np.take(self.ways, groups, out=more, mode="clip"), out=total)
-        np.minimum(total.real, total.imag + self.paid, out=self.table[: self.floats])
-        return self.table
+        total = self.ways.take(self.groups[0], mode="clip")
+        for groups in self.groups[1:]:
+            total += self.ways.take(groups, mode="clip")
+        result: np.ndarray = np.minimum(total.real, total.imag + self.paid)
+        return result
 
     def _settle(self, priced: Priced) -> None:
         """Compute everything that depends only on the prices of resources."""
         value, share, source, target = self.value[self.part], self.share[self.part], self.source, self.target
-        send_float = priced.send_float[value, source, target] * share
-        send_int8 = priced.send_int8[value, source, target] * share
+        home, whole = source == target, self.whole
+        sent = [each[value, source, target] * share for each in (priced.send_float, priced.send_int8)]
         again = priced.quantize[value, 0, target]
         again = np.where(again > 0.0, again * share, again)
-        home = source == target
-        # Without an int8 copy: other devices quantise again, and int8 readers on the producer's device are not served.
-        restored = self.reading * priced.dequantize[value, target]
-        # If the producer wrote int8, other devices get the int8 copy, and float readers dequantise.
-        by_float, self.from_int8, by_both = ways(send_float, send_int8, again, self.some, self.reading > 0, restored)
-        self.alone = np.where(home, np.where(self.some, BIG, 0.0), by_float)
-        self.both = np.where(home, 0.0, np.minimum(by_float, by_both))
-        self.by_int8 = np.where(home, 0.0, self.from_int8)
-        states, floats = self.states, self.floats
-        part, kind, place = states.part[:floats], states.kind[:floats], states.source[:floats]
-        paid = priced.quantize[self.value[part], kind, place]
+        restored = priced.dequantize[value, target]
+        by_float, by_int8, by_both = ways(sent[0], sent[1], again, restored, self.ints, self.floats)
+        # Where it was written, a float value serves all but int8 readers, and these once it is quantised.
+        self.by_int8 = np.where(home & ~whole, 0.0, by_int8)
+        self.alone = np.where(whole, by_int8, np.where(home, np.where(self.ints > 0, BIG, 0.0), by_float))
+        self.both = np.where(whole, by_int8, np.where(home, 0.0, np.minimum(by_float, by_both)))
+        part, kind, place, used, written_float = self.made
+        paid = priced.quantize[self.value[part], kind, place] * written_float
         # Time saved by quantising counts fully in every part, but not if no reader can use an int8 copy.
-        used = states.int8[:, :floats].any(axis=0)
-        if self.costs.problem.wire_only:
-            used |= (states.target[:, :floats] != place).any(axis=0)
-        self.paid = np.where(paid > 0.0, paid * self.share[part], np.where(used, paid, 0.0))
+        self.paid = np.where(paid > 0.0, paid * self.share[part], paid * used)
         self.ways = np.zeros(len(value) + 1, dtype=complex)
-        self.totals = np.empty((2, floats), dtype=complex)
-        self.table = np.zeros(len(states.kind))
-        self.table[floats:] = np.append(self.from_int8, 0.0)[self.groups[:, floats:]].sum(axis=0)
         self.settled_at = priced.send_float
-
-
-# Larger tables are not built if a looser bound or another method is available.
-WIDEST = 3e6
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Layout:
-    """Parts of one arity whose ends can be on the same number of devices: the cells of their states are numbered from
-    `begin` on, by the producer's state (of `sizes`), each reader's and the part."""
-
-    arity: int
-    chosen: np.ndarray
-    sizes: tuple[int, ...]
-    begin: int
-
-    @property
-    def end(self) -> int:
-        return self.begin + prod(self.sizes) * len(self.chosen)
 
 
 class Relaxation:
@@ -187,55 +163,67 @@ class Relaxation:
     ) -> None:
         """Raises TooWide if a table would have more than `limit` entries. With an arity of 1, edges may be left out
         (`without`, a mask): the caller bounds their cost."""
-        self.costs, self.arity, self.without = costs, arity, without
+        self.costs, values = costs, costs.problem.values
         counts = alive.sum(axis=1)
         self.given = int(counts.sum())
-        self.free = np.flatnonzero(counts > 1)
-        self.fixed = alive.argmax(axis=1)
-        self.index = np.full(costs.nodes + 1, -1, dtype=np.intp)
-        self.index[self.free] = np.arange(len(self.free))
-        self.settled, self.parts = self._split()
-        own = counts[self.free]
-        sizes = [_rounded(count) for count in own.tolist()]
+        self.free, self.fixed = np.flatnonzero(counts > 1), alive.argmax(axis=1)
+        index = np.full(costs.nodes + 1, -1, dtype=np.intp)
+        index[self.free] = np.arange(len(self.free))
+        # Values between fixed nodes only are settled; the others are split into parts.
+        open_ = index[values.producer] >= 0
+        np.logical_or.at(open_, costs.edge_value, index[values.readers] >= 0)
+        self.settled = np.flatnonzero(~open_)
+        self.parts = split(costs, arity, np.flatnonzero(open_))
+        if without is not None:
+            self.parts = self.parts.take(~without[self.parts.edges[:, 0]])
         # Sizes are rounded up by repeating the last label: that changes no minimum and gives fewer distinct shapes.
+        own = counts[self.free]
+        sizes = _SIZES[np.searchsorted(_SIZES, own)]
         ordered = np.argsort(~alive[self.free], axis=1, kind="stable")
-        place = np.minimum(np.arange(max(sizes, default=1)), own[:, None] - 1)
+        place = np.minimum(np.arange(sizes.max(initial=1)), own[:, None] - 1)
         self.labels = np.take_along_axis(ordered, place, axis=1)
-        self.ends = self._ends()
-        axes = self.index[np.where(self.ends >= 0, self.ends, costs.nodes)]
-        scopes: list[tuple[int, ...]] = [(node,) for node in range(len(sizes))]
-        self.factors: list[int] = []
-        constant: list[int] = []
-        for part, row in enumerate(axes.tolist()):
-            scope = tuple(dict.fromkeys(node for node in row if node >= 0))
-            if scope:
-                scopes.append(scope)
-                self.factors.append(part)
-            else:
-                constant.append(part)
-        self.elimination = schedule(sizes, scopes, limit)
-        self._lay_out(axes, constant)
+        # Producer and readers of every part: −1 for ends that are not nodes and for unused slots.
+        readers = np.where(self.parts.edges >= 0, values.readers[self.parts.edges], -1)
+        self.ends = np.column_stack([values.producer[self.parts.value], readers])
+        scopes = [tuple(dict.fromkeys(node for node in row if node >= 0)) for row in index[self.ends].tolist()]
+        factors: list[tuple[int, ...]] = [(node,) for node in range(len(sizes))]
+        self.elimination = schedule(sizes.tolist(), [*factors, *(scope for scope in scopes if scope)], limit)
+        self._lay_out(index)
 
     @property
     def exact(self) -> bool:
         """Whether the bound is the least priced cost: no value is split, and no int8 copy without readers is made
         because making it saves time."""
         sparing = self.costs.devices > 1 and bool((self.costs.problem.values.quantize_s < 0.0).any())
-        return self.parts.exact and not sparing
+        return bool((self.parts.share == 1.0).all()) and not sparing
 
     def run(self, priced: Priced, alive: np.ndarray | None = None) -> tuple[float, np.ndarray]:
         """A lower bound on the priced cost of every labelling, and the labels that attain it (exactly, if `exact`);
         `alive` (nodes, labels) restricts the labels further."""
-        self._fill(priced, alive)
+        own = priced.unary if alive is None else np.where(alive, priced.unary, BIG)
+        factors = self.elimination.factors
+        factors[self.own_positions] = own[self.own_cells]
+        base = priced.constant
+        for tables, positions in zip(self.tables, self.positions, strict=True):
+            costs = tables.at(priced)
+            factors[positions] = costs[: len(positions)]
+            base += costs[len(positions) :].sum()
+        factors[self.forbidden] = BIG
         total, chosen = self.elimination.run()
         labels = self.fixed.copy()
         labels[self.free] = self.labels[np.arange(len(self.free)), chosen]
-        base = priced.constant + self.flat[self.constant_cells].sum()
-        free = np.ones(self.costs.nodes, dtype=bool)
-        free[self.free] = False
-        base += priced.unary[free, self.fixed[free]].sum() + self.costs.least(priced, labels, self.settled)
+        still = np.setdiff1d(np.arange(self.costs.nodes), self.free)
+        base += priced.unary[still, self.fixed[still]].sum() + self.costs.least(priced, labels, self.settled)
         self.base, self.total = float(base), total
         return total + self.base, labels
+
+    def answer(self, prices: np.ndarray, alive: np.ndarray | None = None) -> tuple[Answer, Account]:
+        """The bound at these prices and its slope; and the labels that attain it, with their cheapest copies."""
+        priced = self.costs.price(prices)
+        value, labels = self.run(priced, alive)
+        account = self.costs.account(priced, labels)
+        slope = account.rows - self.costs.uppers
+        return Answer(value, value - float(prices @ slope), slope), account
 
     def marginals(self) -> np.ndarray:
         """After `run`: a lower bound on the priced cost under each label (nodes, labels); infinite for labels that a
@@ -247,217 +235,76 @@ class Relaxation:
         result[self.free[rows], self.labels[rows, columns]] = found[rows, columns]
         return result
 
-    def _split(self) -> tuple[np.ndarray, Parts]:
-        """Values between fixed nodes only, and the parts of all other values."""
-        values, free = self.costs.problem.values, self.index >= 0
-        open_ = (values.producer >= 0) & free[values.producer]
-        edges = (values.readers >= 0) & free[values.readers]
-        open_ |= np.bincount(self.costs.edge_value[edges], minlength=len(open_)) > 0
-        parts = split(self.costs, self.arity, np.flatnonzero(open_))
-        if self.without is not None:
-            kept = ~self.without[parts.edges[:, 0]]
-            parts = Parts(parts.value[kept], parts.edges[kept], parts.count[kept], parts.share[kept])
-        return np.flatnonzero(~open_), parts
-
-    def _ends(self) -> np.ndarray:
-        """Producer and readers of every part, −1 for unused slots and for ends that are not nodes."""
-        values = self.costs.problem.values
-        producer = values.producer[self.parts.value]
-        readers = np.where(self.parts.edges >= 0, values.readers[self.parts.edges], CALLER)
-        return np.column_stack([np.where(producer == SOURCE, -1, producer), np.where(readers == CALLER, -1, readers)])
-
-    def _lay_out(self, axes: np.ndarray, constant: list[int]) -> None:
-        """Find the position of each factor's cells in the costs of the parts' states."""
-        costs, parts = self.costs, self.parts
-        values = costs.problem.values
-        count = len(parts.value)
-        strides = np.zeros((count, 1 + self.arity), dtype=np.intp)
-        base = np.zeros(count, dtype=np.intp)
-        self.local, self.width = self._places()
-        layouts: list[_Layout] = []
-        # First the cells of the parts' states, then one for "forbidden", then every label's own cost.
-        self.cells = 0
-        for arity in range(1, self.arity + 1):
-            for places in np.unique(self.width[parts.count == arity]).tolist():
-                chosen = np.flatnonzero((parts.count == arity) & (self.width == places))
-                sizes = (KINDS * places, *(2 * places,) * arity)
-                base[chosen] = self.cells + np.arange(len(chosen))
-                strides[chosen, : 1 + arity] = len(chosen) * np.cumprod((1, *sizes[:0:-1]))[::-1]
-                layouts.append(_Layout(arity, chosen, sizes, self.cells))
-                self.cells = layouts[-1].end
-        # States of every label as a producer and as a reader; ends that are not nodes are on the value's home device.
-        home = self.local[np.arange(count), values.home[parts.value]]
-        strict = np.zeros((count, self.arity), dtype=bool)
-        used = parts.edges >= 0
-        strict[used] = values.strict[parts.edges[used]]
-        every = np.arange(count)
-        for slot in range(1 + self.arity):
-            node = self.ends[:, slot]
-            fixed = (axes[:, slot] < 0) & (node >= 0)
-            states = self._states(every, self.fixed[np.maximum(node, 0)][:, None], slot)[:, 0]
-            base += strides[:, slot] * np.where(fixed, states, 0)
-            base += strides[:, slot] * np.where(node < 0, home if slot == 0 else 2 * home, 0)
-        self.constant_cells = base[constant]
-        plan = self.elimination
-        self.positions = np.empty(plan.factors.size, dtype=np.intp)
-        shapes: dict[tuple[int, ...], list[int]] = {}
-        for factor, scope in enumerate(plan.scopes[len(self.free) :], len(self.free)):
-            shapes.setdefault(tuple(plan.sizes[node] for node in scope), []).append(factor)
-        for shape, members in shapes.items():
-            chosen = np.array([self.factors[factor - len(self.free)] for factor in members])
-            scopes = np.array([plan.scopes[factor] for factor in members]).reshape(len(members), len(shape))
-            laid = self._cells(shape, chosen, scopes, axes, base, strides, strict).reshape(len(members), -1)
-            self.positions[plan.starts[members][:, None] + np.arange(laid.shape[1])] = laid
-        for wide in set(plan.sizes):
-            nodes = np.flatnonzero(np.array(plan.sizes) == wide)
-            laid = self.cells + 1 + self.free[nodes][:, None] * costs.labels + self.labels[nodes, :wide]
-            self.positions[plan.starts[nodes][:, None] + np.arange(wide)] = laid
-        self._keep(layouts)
-
-    def _keep(self, layouts: "list[_Layout]") -> None:
-        """Renumber the cells that are read, and build tables of only those: many states belong to no label."""
-        costs = self.costs
-        number = np.zeros(self.cells + 1 + costs.nodes * costs.labels, dtype=np.intp)
-        number[self.positions] = number[self.constant_cells] = 1
-        self.tables, count = [], 0
-        for arity in sorted({each.arity for each in layouts}):
-            alike = [each for each in layouts if each.arity == arity]
-            cells: tuple[list[np.ndarray], list[np.ndarray]] = [], []
-            states: tuple[list[States], list[States]] = [], []
-            begin = 0
-            for each in alike:
-                met = np.flatnonzero(number[each.begin : each.end])
-                found, kinds = each.begin + met, self._stands_for(each, met, begin)
-                # Cells of values written in int8 come last, here and overall.
-                end = int(np.searchsorted(kinds.kind, Kind.INT8))
-                for which, part in enumerate((slice(end), slice(end, None))):
-                    cells[which].append(found[part])
-                    states[which].append(States(*(one[..., part] for one in kinds)))
-                begin += len(each.chosen)
-            taken = np.concatenate([*cells[0], *cells[1]])
-            number[taken] = count + np.arange(len(taken))
-            count += len(taken)
-            together = States(*(np.concatenate(one, axis=-1) for one in zip(*states[0], *states[1], strict=True)))
-            self.tables.append(Tables(costs, self.parts, np.concatenate([each.chosen for each in alike]), together))
-        number[self.cells :] = count + np.arange(len(number) - self.cells)
-        self.positions, self.constant_cells = number[self.positions], number[self.constant_cells]
-        self.flat, self.cells = np.full(count + len(number) - self.cells, BIG), count
-
-    def _stands_for(self, layout: "_Layout", cells: np.ndarray, begin: int) -> States:
-        """The meaning of a layout's cells; its parts are numbered from `begin` on."""
-        ends: list[np.ndarray] = []
-        for size in (len(layout.chosen), *layout.sizes[:0:-1], layout.sizes[0] // KINDS):
-            # Division by one number at a time is many times faster than np.unravel_index.
-            rest = cells // size
-            ends.append(cells - rest * size)
-            cells = rest
-        part, *readers, place = ends
-        local = self.local[layout.chosen]
-        back = np.argsort(np.where(local < 0, self.costs.devices, local), axis=1)
-        reads = np.array(readers[::-1])
-        return States(begin + part, cells, back[part, place], back[part, reads >> 1], reads & 1 == 1)
-
-    def _places(self) -> tuple[np.ndarray, np.ndarray]:
-        """By part, each device's index among those that its ends can be on (−1 for others), and how many there are."""
-        costs, parts = self.costs, self.parts
-        values = costs.problem.values
-        on = np.zeros((costs.nodes + 1, costs.devices), dtype=bool)
-        on[np.arange(costs.nodes), costs.label_device[self.fixed]] = True
-        on[np.repeat(self.free, self.labels.shape[1]), costs.label_device[self.labels].ravel()] = True
-        met = np.asarray(on[np.where(self.ends >= 0, self.ends, costs.nodes)].any(axis=1))
-        called = ((parts.edges >= 0) & (values.readers[parts.edges] < 0)).any(axis=1)
-        outside = (values.producer[parts.value] < 0) | called
-        rows = np.flatnonzero(outside)
-        met[rows, values.home[parts.value[rows]]] = True
-        return np.where(met, np.cumsum(met, axis=1) - 1, -1), met.sum(axis=1)
-
-    def _states(self, chosen: np.ndarray, labels: np.ndarray, slot: int) -> np.ndarray:
-        """States of labels (part, label) as a part's producer (slot 0) or reader."""
-        costs = self.costs
-        place: np.ndarray = self.local[chosen[:, None], costs.label_device[labels]]
-        if slot == 0:
-            place = costs.label_writes[labels] * self.width[chosen][:, None] + place
-        else:
-            place = place * 2 + (costs.label_reads[labels] == Kind.INT8)
-        return place
+    def _lay_out(self, index: np.ndarray) -> None:
+        """Build tables of every cell of the factors, and find the cells' positions among them."""
+        plan, axes = self.elimination, index[self.ends]
+        wide = np.array(plan.sizes, dtype=np.intp)
+        node, place = np.repeat(np.arange(len(wide)), wide), ramp(wide)
+        self.own_positions, self.own_cells = plan.starts[node] + place, (self.free[node], self.labels[node, place])
+        # Parts are laid out together if their factors have one shape, and their ends are on the same axes of it.
+        alike: dict[tuple[int, tuple[int, ...], tuple[int, ...]], list[tuple[int, int]]] = {}
+        factor = len(wide)
+        for part, (row, count) in enumerate(zip(axes.tolist(), self.parts.count.tolist(), strict=True)):
+            scope: tuple[int, ...] = ()
+            if any(each >= 0 for each in row):
+                scope, factor = plan.scopes[factor], factor + 1
+            at = tuple(scope.index(each) if each >= 0 else -1 for each in row[: 1 + count])
+            alike.setdefault((count, tuple(plan.sizes[each] for each in scope), at), []).append((part, factor - 1))
+        self.tables: list[Tables] = []
+        self.positions: list[np.ndarray] = []
+        forbidden = [np.zeros(0, dtype=np.intp)]
+        for arity in np.unique(self.parts.count).tolist():
+            states, positions, parts = [], [np.zeros(0, dtype=np.intp)], [np.zeros(0, dtype=np.intp)]
+            # Parts between fixed ends come last: they are in no factor, but in the constant.
+            for count, shape, at in sorted(alike, key=lambda key: -len(key[1])):
+                if count == arity:
+                    chosen, factors = np.array(alike[count, shape, at]).T
+                    found, wrong = self._cells(chosen, shape, at, axes)
+                    states.append(found._replace(part=found.part + sum(map(len, parts))))
+                    parts.append(chosen)
+                    if shape:
+                        positions.append((plan.starts[factors][:, None] + np.arange(prod(shape))).ravel())
+                        forbidden.append(positions[-1][wrong])
+            taken = self.parts.take(np.concatenate(parts))
+            taken = Parts(taken.value, taken.edges[:, :arity], taken.count, taken.share)
+            cells = States(*(np.concatenate(each, axis=-1) for each in zip(*states, strict=True)))
+            self.tables.append(Tables(self.costs, taken, cells))
+            self.positions.append(np.concatenate(positions))
+        self.forbidden = np.concatenate(forbidden)
 
     def _cells(
-        self,
-        shape: tuple[int, ...],
-        chosen: np.ndarray,
-        scope: np.ndarray,
-        axes: np.ndarray,
-        base: np.ndarray,
-        strides: np.ndarray,
-        strict: np.ndarray,
-    ) -> np.ndarray:
-        """Position in the state costs of every cell of the factors of one shape."""
-        costs, count = self.costs, len(chosen)
-        cells = base[chosen].reshape(count, *(1,) * len(shape))
-        laid: list[np.ndarray] = []
-        for axis, size in enumerate(shape):
-            layout = (count, *(size if each == axis else 1 for each in range(len(shape))))
-            labels = self.labels[scope[:, axis], :size]
-            laid.append(labels.reshape(layout))
-            step = np.zeros((count, size), dtype=np.intp)
-            for slot in range(1 + self.arity):
-                here = axes[chosen, slot] == scope[:, axis]
-                if here.any():
-                    states = self._states(chosen, labels, slot)
-                    step += np.where(here[:, None], strides[chosen, slot][:, None] * states, 0)
-            cells = cells + step.reshape(layout)
-        flat = (count, *(1,) * len(shape))
-        for slot in range(self.arity):
-            on = strict[chosen, slot]
-            if on.any():
-                wrong = self._kinds(chosen, 0, scope, axes, laid, costs.label_writes) != self._kinds(
-                    chosen, slot + 1, scope, axes, laid, costs.label_reads
-                )
-                cells = np.where(on.reshape(flat) & wrong, self.cells, cells)
-        return np.ascontiguousarray(np.broadcast_to(cells, (count, *shape)))
+        self, chosen: np.ndarray, shape: tuple[int, ...], at: tuple[int, ...], axes: np.ndarray
+    ) -> tuple[States, np.ndarray]:
+        """What the cells of parts with factors of one shape stand for, whose ends are on the axes `at` (−1: fixed); and
+        which of them strict readers forbid."""
+        costs, values, count = self.costs, self.costs.problem.values, len(chosen)
+        places, kinds = [], []
+        for slot, axis in enumerate(at):
+            node = self.ends[chosen, slot][:, None]
+            labels = self.fixed[node] if axis < 0 else self.labels[axes[chosen, slot], : shape[axis]]
+            home = values.home[self.parts.value[chosen]][:, None]
+            layout = (count, *(size if each == axis else 1 for each, size in enumerate(shape)))
+            kind = (costs.label_reads if slot else costs.label_writes)[labels]
+            places.append(np.where(node < 0, home, costs.label_device[labels]).reshape(layout))
+            kinds.append(np.where(node < 0, int(Kind.FLOAT), kind).reshape(layout))
+        whole = (count, *shape)
+        wrong = np.zeros(whole, dtype=bool)
+        for slot in range(1, len(at)):
+            strict = values.strict[self.parts.edges[chosen, slot - 1]].reshape(count, *(1,) * len(shape))
+            wrong |= strict & (kinds[0] != kinds[slot])
 
-    def _kinds(
-        self,
-        chosen: np.ndarray,
-        slot: int,
-        scope: np.ndarray,
-        axes: np.ndarray,
-        laid: list[np.ndarray],
-        kinds: np.ndarray,
-    ) -> np.ndarray:
-        """The kind written (slot 0) or read at a slot, by cell of the factors of one shape."""
-        node = self.ends[chosen, slot]
-        still = np.where(node >= 0, kinds[self.fixed[np.maximum(node, 0)]], int(Kind.FLOAT))
-        flat = (len(chosen), *(1,) * len(laid))
-        result = still.reshape(flat)
-        for axis, labels in enumerate(laid):
-            here = (axes[chosen, slot] == scope[:, axis]).reshape(flat)
-            result = np.where(here, kinds[labels], result)
-        return result
+        def flat(tables: Sequence[np.ndarray]) -> np.ndarray:
+            return np.stack([np.broadcast_to(each, whole).ravel() for each in tables])
 
-    def _fill(self, priced: Priced, alive: np.ndarray | None) -> None:
-        """Write every factor's table at these prices, forbidding labels that are not `alive`."""
-        begin = 0
-        for each in self.tables:
-            costs = each.at(priced)
-            self.flat[begin : begin + len(costs)] = costs
-            begin += len(costs)
-        own = self.flat[self.cells + 1 :]
-        own[:] = priced.unary.ravel()
-        if alive is not None:
-            own[np.flatnonzero(~alive)] = BIG
-        np.take(self.flat, self.positions, out=self.elimination.factors, mode="clip")
-
-
-# A value with up to five readers is kept in one table of at most this many entries; up to three readers always are.
-_ONE_TABLE, _MOST_READERS = 1e6, 5
+        part = np.arange(count).reshape(count, *(1,) * len(shape))
+        part, kind, source = flat([part, kinds[0], places[0]])
+        return States(part, kind, source, flat(places[1:]), flat(kinds[1:]) == Kind.INT8), wrong.ravel()
 
 
 def tightest(costs: Costs, alive: np.ndarray) -> Relaxation:
     """The relaxation that splits the fewest values while tables have at most WIDEST entries; tables of pairs may have
     more. Raises TooWide if even those are too large for elimination."""
-    most, devices = 3, costs.devices
-    fan_out = int(np.diff(costs.problem.values.start).max(initial=0))
+    most, devices, fan_out = 3, costs.devices, int(costs.fan_out.max(initial=0))
     while most < min(_MOST_READERS, fan_out) and KINDS * devices * (2 * devices) ** (most + 1) <= _ONE_TABLE:
         most += 1
     for arity in sorted({most, 3}, reverse=True):
@@ -466,12 +313,3 @@ def tightest(costs: Costs, alive: np.ndarray) -> Relaxation:
         except TooWide:
             pass
     return Relaxation(costs, alive, arity=1, limit=np.inf)
-
-
-# Axis sizes: few choices for small tables, where the number of distinct shapes costs time; many for large tables.
-_SIZES = (1, 3, 6, 8, 9, 10, 12, 14, 16, 18, 20, 24, 30, 36, 42, 48, 64, 96, 128, 256, 512, 1024)
-
-
-def _rounded(count: int) -> int:
-    """The next larger size in _SIZES."""
-    return next(size for size in _SIZES if size >= count)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from taglio.plan.assemble import Assembled
+from taglio.plan.costs import at_home, serve
 from taglio.plan.problem import CALLER, SOURCE, Copies, Kind
 
 NEVER = 1e9
@@ -93,23 +94,27 @@ class Timetable:
         forbidden = values.strict[edge] & (kind != wanted)
         delay = np.where(forbidden, NEVER, np.where(far, self.delay_s[here, there], 0.0))
         byte, gap = np.where(far, self._byte[here, there], 0.0), np.where(far, self._gap[here, there], 0.0)
-        floats, ints = np.zeros((*far.shape, len(PARTS))), np.zeros((*far.shape, len(PARTS)))
         # Within a component the value is quantised in the layout written, between components of one device from float.
         nearer = np.minimum(quantize, values.quantize_s[value][0][here])
-        stays = np.where(written8, np.where(read8, 0.0, dequantize), np.where(read8, nearer, 0.0))
-        floats[..., BUSY] = gap + byte * values.float_bytes[value]
-        floats[..., BYTES] = np.where(far, values.float_bytes[value], 0.0)
-        floats[..., DELAY] = np.where(far & written8, NEVER, delay)
-        floats[..., AFTER] = np.where(far, np.where(read8, values.quantize_s[value][0][there], 0.0), stays)
         first = self.overhead_s[home] if producer is None else 0.0  # an input is quantised by a separate component
         last = self.overhead_s[home] if answer else 0.0
-        ints[..., BEFORE] = np.where(far & ~written8, quantize + first, 0.0)
-        ints[..., BUSY] = gap + byte * values.int8_bytes[value]
-        ints[..., BYTES] = np.where(far, values.int8_bytes[value], 0.0)
         restores = far & ~written8 & ~read8
         unwanted = restores & (not problem.wire_only or bool((wire > 1.0).any()))
-        ints[..., DELAY] = np.where(unwanted, NEVER, delay)
-        ints[..., AFTER] = np.where(far, np.where(read8, 0.0, dequantize + last), stays)
+
+        def sent(copies: Copies, size: float, refused: np.ndarray) -> np.ndarray:
+            numbers = np.zeros((*far.shape, len(PARTS)))
+            hand = np.where(far, int(copies), at_home(written8, read8))
+            changes = serve(written8, hand, read8, ~read8)
+            numbers[..., BEFORE] = np.where(far & changes.made, quantize + first, 0.0)
+            numbers[..., BUSY], numbers[..., BYTES] = gap + byte * size, np.where(far, size, 0.0)
+            numbers[..., DELAY] = np.where(refused, NEVER, delay)
+            again = changes.again * values.quantize_s[value][0][there]
+            here_s = np.where(changes.made, nearer, changes.restored * dequantize)
+            numbers[..., AFTER] = np.where(far, again + changes.restored * (dequantize + last), here_s)
+            return numbers
+
+        floats = sent(Copies.FLOAT, values.float_bytes[value], far & written8)
+        ints = sent(Copies.INT8, values.int8_bytes[value], unwanted)
         change = np.array([bound.edge[edge] for bound in problem.noises])
         noise = np.where((read8 & ~written8)[..., None], change, 0.0)
         return Way(value, producer, far, floats, ints, noise, restores, wire)

@@ -19,7 +19,7 @@ import numpy as np
 
 from taglio.model.graph import Graph
 from taglio.plan.assemble import Assembled
-from taglio.plan.costs import copies_of
+from taglio.plan.costs import at_home, copies_of, serve
 from taglio.plan.problem import CALLER, SOURCE, Copies, Kind, Wires
 from taglio.plan.simulate import Pipeline, Task, Transfer
 
@@ -110,26 +110,22 @@ class Scheduler:
         target = np.where(self.called, last, piece[self.reader])
         int8 = ~self.called & (self.reads[form[self.reader]] == Kind.INT8)
         inside = (at[target] == home[owner]) & (self.called | (self.written[owner] & (target == source[owner])))
-        restored = owner[inside & ~int8 & whole[owner]]
-        np.add.at(seconds, source[restored], values.dequantize_s[value[restored], home[restored]])
-        quantised = np.zeros(len(value), dtype=bool)
-        quantised[owner[inside & int8]] = True
-        # Readers of a value in another component are served together.
-        groups, member = np.unique((owner * (last + 1) + target)[~inside], return_inverse=True)
+        # Readers of a value in one component are served together, those in the writer's own by what is at hand there.
+        groups, member = np.unique(owner * (last + 1) + np.where(inside, source[owner], target), return_inverse=True)
         v, to = np.divmod(groups, last + 1)
-        ints = np.bincount(member[int8[~inside]], minlength=len(groups))
+        ints = np.bincount(member[int8], minlength=len(groups))
         floats = np.bincount(member, minlength=len(groups)) - ints
-        near, there = at[to] == home[v], at[to]
+        own, near, there = to == source[v], at[to] == home[v], at[to]
         stays = np.where(self.written[v] & (whole[v] | (floats == 0)), int(Copies.INT8), int(Copies.FLOAT))
-        got = np.where(near, stays, copies[value[v], there])
-        as_float, as_int8 = (got & int(Copies.FLOAT)) > 0, (got & int(Copies.INT8)) > 0
-        restores, again = np.where(as_float, 0, floats), (ints > 0) & ~as_int8
-        np.add.at(seconds, to, restores * values.dequantize_s[value[v], there])
-        np.add.at(seconds, to, again * values.quantize_s[value[v], 0, there])
-        sent_int8 = as_int8 & ((ints > 0) | (restores > 0))
-        sent_float = as_float & ((floats > 0) | again) & ~(near & ~self.written[v])
-        quantised[v[sent_int8]] = True
-        here = np.flatnonzero(quantised & ~whole)
+        got = np.where(own, at_home(whole[v], ints), np.where(near, stays, copies[value[v], there]))
+        changes = serve(whole[v], got, ints, floats)
+        np.add.at(seconds, to, changes.restored * values.dequantize_s[value[v], there])
+        np.add.at(seconds, to, changes.again * values.quantize_s[value[v], 0, there])
+        sent_int8 = ~own & (got >= Copies.INT8) & ((ints > 0) | (changes.restored > 0))
+        sent_float = ~own & (got & int(Copies.FLOAT) > 0) & ((floats > 0) | changes.again) & ~(near & ~self.written[v])
+        quantised = np.zeros(len(value), dtype=bool)
+        quantised[v[changes.made]] = True
+        here = np.flatnonzero(quantised)
         np.add.at(seconds, source[here], values.quantize_s[value[here], np.minimum(kind[here], 1), home[here]])
         used = np.ones(last + 1, dtype=bool)
         used[0], used[last] = bool((~self.written[here]).any()), bool(sent_int8[to == last].any())

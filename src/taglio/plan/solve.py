@@ -4,10 +4,10 @@
    (relaxation.py); first with every value split into two-ended parts, then exactly over the labels that a better plan
    can still use: those whose min-marginal is below a cost known to be attainable.
 2. Branch and bound (branch_and_bound.py) searches for plans just above the bound, then further up, and proves where
-   there are none; its near-feasible answers are improved by single moves and pairs (descent.py).
+   there are none; its near-feasible answers are improved by local search.
 3. Once every label is fixed, HiGHS chooses the copies (copies.py).
 
-If the graph is too wide to eliminate, edges are relaxed and priced like limits (edge_relaxation.py).
+If the graph is too wide to eliminate, edges are relaxed and priced like limits (`EdgeRelaxation`).
 """
 
 import time
@@ -17,14 +17,13 @@ from typing import Literal
 
 import numpy as np
 
-from taglio.plan.branch_and_bound import Branching
+from taglio.plan.branch_and_bound import Branching, improve
 from taglio.plan.copies import cheapest_copies
 from taglio.plan.costs import BIG, Account, Costs, wires_of
-from taglio.plan.cutting_planes import Answer, Prices, maximise
-from taglio.plan.descent import Descent
+from taglio.plan.cutting_planes import Answer, maximise
 from taglio.plan.edge_relaxation import EdgeRelaxation
 from taglio.plan.elimination import TooWide
-from taglio.plan.problem import Copies, Kind, Problem, surrounded
+from taglio.plan.problem import Kind, Problem, Wires, surrounded
 from taglio.plan.relaxation import WIDEST, Relaxation, tightest
 
 Outcome = Literal["optimal", "time limit", "infeasible"]
@@ -33,8 +32,6 @@ GAP = 5e-3
 _ROUGH, _FINE = 3.0, 0.15
 # Relative distance above the bound of split tables within which labels are kept for exact tables.
 _SLACKS = (0.015, 0.06, 0.25, np.inf)
-# A given plan within this many gaps of the bound is likely the best (bounds can be that loose): prove it in one pass.
-_GIVEN = 100.0
 # In a graph too wide to eliminate, one answer in this many is improved.
 _EVERY = 20
 # Share of branching time that may go to improving its answers.
@@ -52,11 +49,8 @@ class Placed:
     objective: float
     bound: float
     labels: tuple[int, ...]
-    wires: tuple[dict[int, Copies], ...]
+    wires: Wires
     multipliers: dict[str, float]
-    build_s: float
-    solve_s: float
-    how: str
 
     @property
     def gap(self) -> float:
@@ -79,7 +73,8 @@ def solve(
     `incumbent` and `multipliers` (from an earlier `Placed`) start the search near a running plan. The bound is valid
     for every plan, whatever the status. Raises BadOption for an inconsistent problem.
     """
-    return _Search(problem, gap, time.perf_counter() + time_limit_s, incumbent, multipliers).run()
+    problem.check()
+    return _Search(problem, gap, time.perf_counter() + time_limit_s, incumbent, multipliers or {}).run()
 
 
 class _Search:
@@ -95,46 +90,57 @@ class _Search:
         gap: float,
         deadline: float,
         incumbent: Sequence[int] | None,
-        multipliers: Mapping[str, float] | None,
+        multipliers: Mapping[str, float],
     ) -> None:
-        self.started = self.built = time.perf_counter()
-        problem.check()
         self.problem, self.gap, self.deadline = problem, gap, deadline
-        self.alive = self.alive_at_first = problem.allowed.reshape(len(problem.nodes), -1)
+        self.allowed = self.alive = problem.allowed.reshape(len(problem.nodes), -1)
         self.costs = Costs(problem)
         self.objective, self.bound = np.inf, -np.inf
-        self.labels: np.ndarray | None = None
-        self.wires: tuple[dict[int, Copies], ...] = ()
-        self.floor, self.most = np.inf, self._most()
+        self.labels, self.wires = np.zeros(0, dtype=np.intp), Wires(())
+        self.floor, self.most = np.inf, float(self.costs.most()[0]) * (1.0 + 1e-9) + 1e-9
         self.given = None if incumbent is None else np.array(incumbent, dtype=np.intp)
-        self.multipliers = np.array([float((multipliers or {}).get(row.name, 0.0)) for row in self.costs.rows])
-        self.how = ""
+        self.multipliers = np.array([float(multipliers.get(row.name, 0.0)) for row in self.costs.rows])
 
     def run(self) -> Placed:
         """Run all steps and return the answer."""
-        self._offer_given()
-        self.how = "prices"
+        if self.given is not None and self.allowed[np.arange(len(self.given)), self.given].all():
+            self._offer(self.given)
         try:
             rough = Relaxation(self.costs, self.alive, arity=1, limit=WIDEST)
         except TooWide:
             self._by_edge_relaxation()
         else:
-            self.built = time.perf_counter()
-            if self._by_prices(rough):
-                return self._placed("infeasible")
-        if self.labels is None:
+            self._by_prices(rough)
+        if not len(self.labels):
             self._offer_simple()
-        return self._placed("optimal" if self.done() else "time limit")
+        infeasible = self.bound > self.most
+        labels = () if infeasible else tuple(self.labels.tolist())
+        return Placed(
+            "infeasible" if infeasible else "optimal" if self._done() else "time limit",
+            float(self.objective),
+            float(min(self.bound, self.objective)),
+            labels,
+            self.wires if labels else (),
+            dict(zip((row.name for row in self.costs.rows), self.multipliers.tolist(), strict=True)),
+        )
 
-    def done(self) -> bool:
+    def _done(self) -> bool:
         """Whether the gap is small enough."""
         return bool(np.isfinite(self.objective)) and self.objective - self.bound <= self.gap * abs(self.objective)
 
-    def cutoff(self) -> float:
+    def _over(self) -> bool:
+        """Whether all is proven, or time is up."""
+        return self._done() or self.bound > self.most or time.perf_counter() > self.deadline
+
+    def _cutoff(self) -> float:
         """Cost above which plans are ignored: they would improve on the best by less than the gap."""
         return self.objective - 0.9 * self.gap * abs(self.objective) if np.isfinite(self.objective) else np.inf
 
-    def offer(self, account: Account) -> None:
+    def _offer(self, labels: np.ndarray) -> None:
+        """Offer labels with the copies that are cheapest at the prices."""
+        self._keep(self.costs.account(self.costs.price(self.multipliers), labels))
+
+    def _keep(self, account: Account) -> None:
         """Keep a labelling if it is the best plan, after repairing broken implications."""
         if account.objective < self.objective and surrounded(self.problem, account.labels):
             account = self._mended(account)
@@ -147,42 +153,21 @@ class _Search:
         priced = costs.price(self.multipliers)
         forbidden = {each.node: each.labels for each in self.problem.implications}
         for _ in range(len(forbidden)):
-            found = surrounded(self.problem, labels)
-            for node in found:
+            for node in surrounded(self.problem, labels):
                 here = costs.label_device == costs.label_device[labels[node]]
-                open_ = np.flatnonzero(self.alive_at_first[node] & here & ~forbidden[node])
+                open_ = np.flatnonzero(self.allowed[node] & here & ~forbidden[node])
                 if not len(open_):
                     return account
                 labels[node] = open_[priced.unary[node, open_].argmin()]
-            if not found:
-                break
         return costs.account(priced, labels)
 
-    def _take(self, labels: np.ndarray, wires: tuple[dict[int, Copies], ...], objective: float) -> None:
+    def _take(self, labels: np.ndarray, wires: Wires, objective: float) -> None:
         memory = self.problem.memory
         looked_at = bool(self.problem.implications) or (memory is not None and memory.peak)
         if looked_at and self.costs.totals(labels, wires).broken:
             return
-        if objective < BIG / 10:
+        if objective < min(self.objective, BIG / 10):
             self.objective, self.labels, self.wires = objective, labels, wires
-
-    def _worth(self, account: Account) -> float:
-        """The objective plus a penalty for broken limits."""
-        over = float(np.maximum(0.0, account.rows - self.costs.uppers).sum())
-        return account.objective + abs(self.bound) * over
-
-    def _keep(self, marginals: np.ndarray, threshold: float) -> None:
-        """Drop labels that no plan up to `threshold` uses, by lower bounds (nodes, labels)."""
-        kept = self.alive & (marginals <= threshold)
-        if not kept.any(axis=1).all():
-            # No plan is as cheap as the threshold, which is therefore a bound.
-            self.bound = max(self.bound, min(threshold, self.floor))
-            return
-        self.alive, self.floor = kept, min(self.floor, threshold)
-
-    def _offer_given(self) -> None:
-        if self.given is not None and self.alive[np.arange(len(self.given)), self.given].all():
-            self.offer(self.costs.account(self.costs.price(self.multipliers), self.given))
 
     def _offer_simple(self) -> None:
         """Offer everything in float on one device, or as close as allowed: a fallback if the search found no plan."""
@@ -191,177 +176,125 @@ class _Search:
         for device in range(self.costs.devices):
             off = 2.0 * (np.arange(self.costs.devices) != device)[:, None] + ~np.array(floats)
             cost = np.where(allowed, seconds / max(1e-12, float(seconds.max())) + 2.0 * off, np.inf)
-            labels = cost.reshape(len(allowed), -1).argmin(axis=1)
-            self.offer(self.costs.account(self.costs.price(self.multipliers), labels))
+            self._offer(cost.reshape(len(allowed), -1).argmin(axis=1))
 
-    def _by_prices(self, rough: Relaxation) -> bool:
-        """Find bound and plans by prices; True if the limits are proven to contradict each other."""
+    def _by_prices(self, rough: Relaxation) -> None:
+        """Find bound and plans by prices."""
         everything = self.alive
-        prices = self._price(rough, 1.0 if rough.exact else _ROUGH)
+        self._price(rough, 1.0 if rough.exact else _ROUGH)
         for slack in _SLACKS:
-            if self._given_beyond(slack):
+            # A given plan beyond this slack but near: the labels that it needs are kept right away.
+            above = self.objective * (1.0 - self.gap) - self.bound
+            if self.given is not None and slack * abs(self.bound) < above < _SLACKS[2] * abs(self.bound):
                 continue
-            if self.bound > self.most or self.done() or time.perf_counter() > self.deadline:
-                break
+            if self._over():
+                return
             threshold = min(self.bound + slack * abs(self.bound), self.objective)
-            rough.run(self.costs.price(prices.multipliers))
-            self._keep(rough.marginals(), threshold)
+            rough.run(self.costs.price(self.multipliers))
+            self._drop(rough.marginals(), threshold)
             relaxation = rough
             if not rough.exact:
                 relaxation = tightest(self.costs, self.alive)
-                prices = self._price(relaxation, _FINE)
-            if self.done() or self.bound > self.most:
-                break
-            if self.bound < threshold * (1.0 - 1e-6) or slack == _SLACKS[-1]:
-                self._find(relaxation, prices)
+                self._price(relaxation, _FINE)
+            if not self._over() and (self.bound < threshold * (1.0 - 1e-6) or slack == _SLACKS[-1]):
+                self._find(relaxation)
             # The labels kept contain a plan cheaper than the threshold, and hence every better one.
-            if self.done() or self.objective * (1.0 - self.gap) <= threshold:
-                break
+            if self._done() or self.objective * (1.0 - self.gap) <= threshold:
+                return
             self.alive, self.floor = everything, np.inf
-        return self.bound > self.most
 
-    def _given_beyond(self, slack: float) -> bool:
-        """Whether a given plan is beyond this slack but near: then the labels that it needs are kept right away."""
-        above = self.objective * (1.0 - self.gap) - self.bound
-        return self.given is not None and slack * abs(self.bound) < above < _SLACKS[2] * abs(self.bound)
+    def _drop(self, marginals: np.ndarray, threshold: float) -> None:
+        """Drop labels that no plan up to `threshold` uses, by lower bounds (nodes, labels)."""
+        kept = self.alive & (marginals <= threshold)
+        if kept.any(axis=1).all():
+            self.alive, self.floor = kept, min(self.floor, threshold)
+        else:  # No plan is as cheap as the threshold, which is therefore a bound.
+            self.bound = max(self.bound, min(threshold, self.floor))
 
     def _by_edge_relaxation(self) -> None:
         """Find bound and plans for a graph too wide to eliminate."""
-        self.how, costs = "prices, edges relaxed", self.costs
-        relaxed, descent = EdgeRelaxation(costs, self.alive), Descent(costs)
+        costs, relaxed = self.costs, EdgeRelaxation(self.costs, self.alive)
         self._offer_simple()
-        while not self.done() and time.perf_counter() < self.deadline:
+        while not self._over():
             priced, value, labels = relaxed.run(self.multipliers)
             self.bound = max(self.bound, value)
             account = costs.account(priced, labels)
-            self.offer(account)
+            self._keep(account)
             if relaxed.calls % _EVERY == 1:
-                for start in [labels] if self.labels is None else [labels, self.labels]:
-                    self._descend(descent, start, self.multipliers, self.alive)
+                for start in [labels, self.labels] if len(self.labels) else [labels]:
+                    self._improve(start, self.multipliers, self.alive)
             goal = self.objective if np.isfinite(self.objective) else value + 0.1 * abs(value)
             self.multipliers = relaxed.step(self.multipliers, account.rows - costs.uppers, goal - value)
         self.multipliers = relaxed.best
 
-    def _price(self, relaxation: Relaxation, tolerance: float) -> Prices:
+    def _price(self, relaxation: Relaxation, tolerance: float) -> None:
         """Raise the bound until the possible gain is below `tolerance` gaps."""
-        costs = self.costs
 
         def oracle(point: np.ndarray) -> Answer:
-            priced = costs.price(point)
-            value, labels = relaxation.run(priced)
-            account = costs.account(priced, labels)
-            self.bound = max(self.bound, min(value, self.floor))
-            self.offer(account)
-            slope = account.rows - costs.uppers
-            return Answer(value, value - float(point @ slope), slope)
-
-        def stop(bound: float) -> bool:
-            return bound > self.most or self.done() or time.perf_counter() > self.deadline
+            answer, account = relaxation.answer(point)
+            self.bound = max(self.bound, min(answer.bound, self.floor))
+            self._keep(account)
+            return answer
 
         reach = 0.25 if not self.multipliers.any() else 0.03
-        prices = maximise(oracle, self.multipliers, tolerance=tolerance * self.gap, calls=80, reach=reach, stop=stop)
-        self.multipliers = prices.multipliers
-        return prices
+        self.multipliers = maximise(
+            oracle,
+            self.multipliers,
+            tolerance=tolerance * self.gap,
+            calls=80,
+            reach=reach,
+            stop=lambda _: self._over(),
+        ).multipliers
 
-    def _find(self, relaxation: Relaxation, prices: Prices) -> None:
-        """Find plans within the limits, starting from the answers near the best prices."""
-        costs = self.costs
-        relaxation.run(costs.price(prices.multipliers))
-        marginals = relaxation.marginals()
-        descent = Descent(costs)
-        # A running plan near the bound is likely the best: prove it in one pass.
-        near = self.objective - self.bound <= _GIVEN * self.gap * abs(self.bound)
-        aim = np.inf if self.given is not None and near else _AIM
-        while not self._ended():
-            upto = self.bound + aim * self.gap * abs(self.bound)
-            if not self._branch(relaxation, descent, marginals, prices.multipliers, upto):
-                break
+    def _find(self, relaxation: Relaxation) -> None:
+        """Find plans within the limits: branch for plans just above the bound, then further up."""
+        relaxation.run(self.costs.price(self.multipliers))
+        marginals, aim = relaxation.marginals(), _AIM
+        while not self._over() and self.bound < self.floor:
+            if not self._branch(relaxation, marginals, self.bound + aim * self.gap * abs(self.bound)):
+                return
             aim *= _FURTHER
 
-    def _offered(self, marginals: np.ndarray) -> np.ndarray:
-        """Labels to try in plans: those with a bound near the least one, and the best of every node."""
-        least = float(marginals.min())
-        near = least + 3.0 * self.gap * abs(least)
-        kept: np.ndarray = marginals <= np.maximum(near, marginals.min(axis=1))[:, None]
-        return kept
-
-    def _ended(self) -> bool:
-        """Whether the gap is small enough, no labels are left, or time is up."""
-        proven = self.done() or self.bound >= self.floor or self.bound > self.most
-        return proven or time.perf_counter() > self.deadline
-
-    def _descend(self, descent: Descent, labels: np.ndarray, multipliers: np.ndarray, offered: np.ndarray) -> None:
+    def _improve(self, labels: np.ndarray, multipliers: np.ndarray, offered: np.ndarray) -> None:
         good = self.bound / (1.0 - self.gap) if self.bound > 0 else self.bound
         priced = self.costs.price(multipliers)
-        objective, labels = descent.improve(priced, multipliers, labels, offered, good_enough=good)
+        objective, labels = improve(self.costs, priced, multipliers, labels, offered, good)
         if objective < self.objective:
-            self.offer(self.costs.account(priced, labels))
+            self._keep(self.costs.account(priced, labels))
 
-    def _branch(
-        self, relaxation: Relaxation, descent: Descent, marginals: np.ndarray, multipliers: np.ndarray, aim: float
-    ) -> bool:
+    def _branch(self, relaxation: Relaxation, marginals: np.ndarray, aim: float) -> bool:
         """Search for plans up to `aim` by branching; if there is none, `aim` is a bound. False if undecided."""
         aim = min(aim, self.floor)
-        upto = min(aim, self.cutoff())
-        alive = self.alive & (marginals <= upto)
+        alive = self.alive & (marginals <= min(aim, self._cutoff()))
         if not alive.any(axis=1).all():
-            self.bound = max(self.bound, upto)
+            self.bound = max(self.bound, min(aim, self._cutoff()))
             return True
-        costs, begun, spent = self.costs, time.perf_counter(), 0.0
-        worths: list[float] = []
+        begun, spent = time.perf_counter(), 0.0
 
         def show(account: Account, multipliers: np.ndarray, marginals: np.ndarray) -> None:
             nonlocal spent
-            self.offer(account)
+            self._keep(account)
             now = time.perf_counter()
-            worths.append(self._worth(account))
-            # Spend time only on answers nearer to a plan than most.
-            if spent <= _IMPROVING_SHARE * (now - begun) and worths[-1] <= np.median(worths):
-                self._descend(descent, account.labels, multipliers, self._offered(marginals))
+            if spent <= _IMPROVING_SHARE * (now - begun):
+                # By labels with a bound near the least one, and the best of every node.
+                least = float(marginals.min())
+                near = np.maximum(least + 3.0 * self.gap * abs(least), marginals.min(axis=1))
+                self._improve(account.labels, multipliers, marginals <= near[:, None])
                 spent += time.perf_counter() - now
 
         def close(left: np.ndarray) -> bool:
             labels = left.argmax(axis=1)
             if surrounded(self.problem, labels):
                 return True
-            cutoff = min(aim, self.cutoff())
             copies, bound = cheapest_copies(
-                costs, labels, cutoff=cutoff, time_limit_s=self.deadline - time.perf_counter()
+                self.costs, labels, cutoff=min(aim, self._cutoff()), time_limit_s=self.deadline - time.perf_counter()
             )
             if copies is not None:
                 wires = wires_of(copies)
-                objective = costs.totals(labels, wires).objective
-                if objective < self.objective:
-                    self._take(labels, wires, objective)
-            return bound >= min(aim, self.cutoff())
+                self._take(labels, wires, self.costs.totals(labels, wires).objective)
+            return bound >= min(aim, self._cutoff())
 
-        branching = Branching(costs, lambda: min(aim, self.cutoff()), show, close, self.deadline)
-        bound = branching.run(alive, multipliers, relaxation)
+        branching = Branching(self.costs, lambda: min(aim, self._cutoff()), show, close, self.deadline)
+        bound = branching.run(alive, self.multipliers, relaxation)
         self.bound = max(self.bound, bound)
-        return bound >= min(aim, self.cutoff())
-
-    def _most(self) -> float:
-        """An upper bound on the cost of any labelling: a lower bound above it proves that none keeps the limits."""
-        tables = self.costs.limited.columns(np.array([0]), np.ones(1))
-        total = np.where(self.alive, tables.unary[..., 0], 0.0).max(axis=1).sum()
-        by_value = tables.send_float.max(axis=(1, 2, 3)) + tables.send_int8.max(axis=(1, 2, 3))
-        by_value += tables.quantize.max(axis=(1, 2, 3), initial=0.0)
-        total += self.costs.devices * by_value.sum()
-        total += (self.costs.fan_out * tables.dequantize.max(axis=(1, 2), initial=0.0)).sum()
-        return float(total + self.problem.constant) * (1.0 + 1e-9) + 1e-9
-
-    def _placed(self, status: Outcome) -> Placed:
-        now = time.perf_counter()
-        names = [row.name for row in self.costs.rows]
-        labels = () if self.labels is None or status == "infeasible" else tuple(self.labels.tolist())
-        return Placed(
-            status,
-            float(self.objective),
-            float(min(self.bound, self.objective)),
-            labels,
-            self.wires if labels else (),
-            dict(zip(names, self.multipliers.tolist(), strict=False)),
-            self.built - self.started,
-            now - self.built,
-            self.how,
-        )
+        return bound >= min(aim, self._cutoff())

@@ -4,7 +4,7 @@
    min (Σ λ load + min(0, (1 − Σ λ) · aim)) among all plans of a period up to `aim`. That is eliminated as in solve.py.
    Copies and labels that alone take longer than `aim` are left out, so a nearer aim gives a higher bound, and labels
    whose min-marginal lies above the aim are in no such plan.
-2. Answers at prices near the best, improved by single moves and pairs (descent.py), give plans, and CP-SAT
+2. Answers at prices near the best, improved by local search, give plans, and CP-SAT
    (cp_sat.py) the best of all that use the labels of these.
 3. The aim begins little above the bound. CP-SAT looks for the best plan of the labels that are left: few,
    which makes it fast. Where there is none, the aim is a bound, and the next is further up.
@@ -21,10 +21,10 @@ from math import inf
 import numpy as np
 
 from taglio.plan.assemble import NOT_CONNECTED, Assembled, busy_times, request_shares
+from taglio.plan.branch_and_bound import improve
 from taglio.plan.costs import Costs, evaluate
 from taglio.plan.cp_sat import PeriodProgram, Stream
 from taglio.plan.cutting_planes import Answer, maximise
-from taglio.plan.descent import Descent
 from taglio.plan.describe import loads
 from taglio.plan.elimination import TooWide
 from taglio.plan.problem import Problem, Resource, Totals
@@ -145,14 +145,8 @@ class _Search:
     def _highest(self) -> float:
         """More than any plan's period."""
         costs = Costs(replace(self.assembled.problem, resources=self._periods(inf)))
-        amounts = costs.sums
-        total = np.abs(amounts.unary).max(axis=1).sum(axis=0)
-        for table in (amounts.send_float, amounts.send_int8, amounts.quantize):
-            total += costs.devices * np.abs(table).reshape(len(table), -1, table.shape[-1]).max(axis=1).sum(axis=0)
-        total += (costs.fan_out[:, None] * np.abs(amounts.dequantize).max(axis=1)).sum(axis=0)
-        count = len(costs.problem.resources)
         overhead_s = len(costs.problem.nodes) * float(self.assembled.overhead_s.sum())
-        return float(total[1 : 1 + count].max()) + overhead_s
+        return float(costs.most()[1 : 1 + len(costs.problem.resources)].max()) + overhead_s
 
     def _periods(self, upper: float) -> tuple[Resource, ...]:
         return busy_times(self.assembled.workloads, self.assembled.cluster, self.shares, upper, _PERIOD)
@@ -231,13 +225,12 @@ class _Search:
         if core.prices is None or core.relaxation is None:
             return []
         costs, rng, found = core.costs, np.random.default_rng(0), []
-        descent = Descent(costs)
         for _ in range(_ANSWERS):
             priced = costs.price((core.prices + 0.01) * rng.lognormal(0.0, _STRAYING, len(core.prices)))
             _, labels = core.relaxation.run(priced)
             dear = core.prices + 0.02
             for _ in range(_DEARER):
-                _, labels = descent.improve(priced, dear, labels, core.alive, good_enough=inf)
+                _, labels = improve(costs, priced, dear, labels, core.alive, inf)
                 account = costs.account(priced, labels)
                 if (account.rows[~core.periods] <= 1.0 + 1e-9).all():
                     totals = evaluate(self.assembled.problem, labels.tolist(), account.wires())
