@@ -28,15 +28,17 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def lock(tmp_path: Path) -> str:
-    """A lock file of one package that needs no index."""
+def lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The lock file of SMALL, of one package that needs no index."""
     path = tmp_path / "small-1.5-py3-none-any.whl"
     with zipfile.ZipFile(path, "w") as wheel:
         wheel.writestr("small.py", "")
         wheel.writestr("small-1.5.dist-info/METADATA", "Metadata-Version: 2.1\nName: small\nVersion: 1.5\n")
         wheel.writestr("small-1.5.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         wheel.writestr("small-1.5.dist-info/RECORD", "")
-    return f"small @ {path.as_uri()}\n"
+    text = f"small @ {path.as_uri()}\n"
+    monkeypatch.setattr(install, "lock_of", lambda _: text)
+    return text
 
 
 @pytest.fixture(params=["pip", "uv"])
@@ -50,13 +52,15 @@ def tool(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
 
 @pytest.mark.whole
 @pytest.mark.usefixtures("tool")
-def test_an_environment_is_built_once_and_removed(folder: Path, lock: str) -> None:
-    assert install.inspect(SMALL, lock).status == "absent"
-    built = install.build(SMALL, lock)
+def test_an_environment_is_built_once_and_removed(folder: Path, lock: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert install.inspect(SMALL).status == "absent"
+    install.build(SMALL)
+    built = install.inspect(SMALL)
     assert (built.status, built.versions, built.reason) == ("ready", {"small": "1.5"}, "")
     assert built.bytes > 0
     assert environments.installed(folder / "small" / "bin" / "python", ["small"]) == {"small": "1.5"}
-    assert install.inspect(SMALL, lock + "# newer\n").status == "outdated"
+    monkeypatch.setattr(install, "lock_of", lambda _: lock + "# newer\n")
+    assert install.inspect(SMALL).status == "outdated"
     assert install.remove(SMALL) == built.bytes
     assert not (folder / "small").exists()
     assert install.remove(SMALL) == 0
@@ -64,19 +68,24 @@ def test_an_environment_is_built_once_and_removed(folder: Path, lock: str) -> No
 
 @pytest.mark.whole
 @pytest.mark.usefixtures("tool")
-def test_a_build_that_fails_is_said_kept_and_made_again(folder: Path, lock: str) -> None:
+def test_a_build_that_fails_is_said_kept_and_made_again(
+    folder: Path, lock: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(install, "lock_of", lambda _: "small @ file:///nowhere/small-1.5-py3-none-any.whl\n")
     with pytest.raises(BadEnvironment, match=r"small could not be built: .*nowhere") as caught:
-        install.build(SMALL, "small @ file:///nowhere/small-1.5-py3-none-any.whl\n")
+        install.build(SMALL)
     assert "\n" not in str(caught.value)
-    found = install.inspect(SMALL, lock)
+    found = install.inspect(SMALL)
     assert (found.status, "nowhere" in found.reason) == ("unfinished", True)
     assert (folder / "small").is_dir()
-    assert install.build(SMALL, lock).status == "ready"
+    monkeypatch.setattr(install, "lock_of", lambda _: lock)
+    install.build(SMALL)
+    assert install.inspect(SMALL).status == "ready"
 
 
 def test_a_build_that_was_killed_is_not_used(folder: Path, lock: str, monkeypatch: pytest.MonkeyPatch) -> None:
     code = "from taglio.compare import install; from tests.compare.test_install import SMALL; "
-    code += f"install.build(SMALL, {lock!r})"
+    code += f"install.lock_of = lambda _: {lock!r}; install.build(SMALL)"
     running = subprocess.Popen(
         [sys.executable, "-c", code], env={**ENVIRONMENT, environments.VARIABLE: str(folder)}, cwd=ROOT
     )
@@ -85,7 +94,7 @@ def test_a_build_that_was_killed_is_not_used(folder: Path, lock: str, monkeypatc
         time.sleep(0.005)
     running.send_signal(signal.SIGKILL)
     running.wait()
-    assert install.inspect(SMALL, lock).status == "unfinished"
+    assert install.inspect(SMALL).status == "unfinished"
     monkeypatch.setattr(environments, "ENVIRONMENTS", (SMALL,))
     monkeypatch.setattr(environments, "BACKENDS", {"small": "small"})
     found = environments.find("small")
@@ -93,31 +102,31 @@ def test_a_build_that_was_killed_is_not_used(folder: Path, lock: str, monkeypatc
     assert found.reason == "its build did not finish (stopped before the end): run taglio backends add small"
 
 
-def test_only_one_process_builds(folder: Path, lock: str) -> None:
+def test_only_one_process_builds(folder: Path) -> None:
     with held(folder, create=True), pytest.raises(Busy, match="is in use by process"):
-        install.build(SMALL, lock)
+        install.build(SMALL)
 
 
-def test_a_full_disk_is_refused_before_anything_is_made(folder: Path, lock: str) -> None:
+def test_a_full_disk_is_refused_before_anything_is_made(folder: Path) -> None:
     with pytest.raises(
         BadEnvironment, match=r"small: needs 1000000000\.0 GB, and .* has .* GB free: free some, or set"
     ):
-        install.build(replace(SMALL, disk_bytes=10**18), lock)
+        install.build(replace(SMALL, disk_bytes=10**18))
     assert not folder.exists()
 
 
-def test_a_python_without_wheels_is_refused(folder: Path, lock: str) -> None:
+def test_a_python_without_wheels_is_refused(folder: Path) -> None:
     with pytest.raises(BadEnvironment, match=r"small needs a Python below 3\.10, but taglio runs in 3\."):
-        install.build(replace(SMALL, python_below=(3, 10)), lock)
+        install.build(replace(SMALL, python_below=(3, 10)))
     assert not folder.exists()
 
 
-def test_an_environment_with_another_version_is_broken(folder: Path, lock: str) -> None:
+def test_an_environment_with_another_version_is_broken(folder: Path) -> None:
     python = folder / "small" / "bin" / "python"
     python.parent.mkdir(parents=True)
     python.write_text('#!/bin/sh\necho \'{"small": "2.1"}\'\n')
     python.chmod(0o755)
-    found = install.inspect(SMALL, lock)
+    found = install.inspect(SMALL)
     assert (found.status, found.reason) == ("broken", "small 2.1, needs 1 or newer, below 2")
 
 
@@ -129,9 +138,8 @@ def test_the_doctor_loads_what_compare_loads(folder: Path, tmp_path: Path) -> No
     info = packages / "openvino-2026.4.1.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: openvino\nVersion: 2026.4.1\n")
-    lock = install.lock_of(openvino)
-    assert install.inspect(openvino, lock).status == "outdated"
-    found = install.diagnose(openvino, lock, tmp_path / "scratch")
+    assert install.inspect(openvino).status == "outdated"
+    found = install.diagnose(openvino, tmp_path / "scratch")
     assert found.status == "broken"
     assert found.reason.startswith("openvino does not load: ")
     assert found.reason.endswith("ModuleNotFoundError: No module named 'numpy'")

@@ -150,4 +150,4 @@ def test_a_bound_in_another_unit_holds_on_a_cluster_too(out: Path, cluster: Path
     assert plan["measured_error"] <= plan["limits"]["max_error"]
     ran = taglio("plan", out, *bound, "--explain")
     assert ran.code == 0, ran.err
-    assert "limit 36.00 dB" in ran.out
+    assert "limit 36.00\u00a0dB" in ran.out

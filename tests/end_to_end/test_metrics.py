@@ -29,7 +29,7 @@ def test_a_bound_in_decibel_is_kept(workspace: Path) -> None:
     assert model["metric"]["name"] == "sqnr"
     ran = taglio("plan", workspace, "--max-error", 30, "--effort", 0.01)
     assert ran.code == 0, ran.err
-    assert "limit 30.00 dB" in ran.out and "%" not in ran.out.rpartition("sqnr predicted")[2]
+    assert "limit 30.00\u00a0dB" in ran.out and "%" not in ran.out.rpartition("sqnr: predicted")[2]
     plan = taglio("plan", workspace, "--max-error", 30, "--effort", 0.01, "--json").json()
     assert plan["limits"]["metric"]["name"] == "sqnr"
     assert plan["measured_error"] <= plan["limits"]["max_error"] == pytest.approx(10 ** (-30 / 20))
@@ -39,7 +39,7 @@ def test_a_bound_in_decibel_is_kept(workspace: Path) -> None:
     assert told["predicted"] is None or told["at_worst"] <= told["predicted"]
     damage = taglio("sensitivity", workspace, "--json").json()
     assert damage["metric"] == "sqnr" and all(row["value"] > 20 for row in damage["sensitivity"])
-    assert " dB" in taglio("sensitivity", workspace).out
+    assert "\u00a0dB" in taglio("sensitivity", workspace).out
 
 
 def test_a_users_function_bounds_the_plan(profiled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,8 +98,8 @@ def test_a_plan_is_bounded_and_told_in_the_users_metric(
     ran = quick(few_digits, out, "--metric", "own_metric:right", "--max-error", 90)
     assert ran.code == 0, ran.err
     assert ran.out.count(f"own_metric:right was imported from {tmp_path / 'own_metric.py'}") == 1
-    assert re.search(r"its own_metric:right is \d+(\.\d+)?, limit 90", ran.out)
-    told = terminal.summary(out, artifact.load(out / "outcome.json", "outcome", Outcome))  # what --json prints
+    assert re.search(r"own_metric:right \d+(\.\d+)? \(limit 90\)", ran.out)
+    told = terminal.outcome_object(out, artifact.load(out / "outcome.json", "outcome", Outcome))  # what --json prints
     assert told["metric"] == {"name": "own_metric:right", "bound": 90.0}
     assert told["float32"]["value"] >= told["plan"]["value"] >= 90.0
     page = (out / "report.html").read_text()

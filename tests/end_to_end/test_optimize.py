@@ -131,7 +131,7 @@ def test_tables_instead_of_json(tiny: Case, tmp_path: Path) -> None:
     ran = quick(tiny, tmp_path / "out", "--max-error", 0.05)
     assert ran.code == 0
     assert ran.err == ""
-    for word in ("float32", "int8", "plan", "latency", "error", "5 samples for calibration", "held out", "report.html"):
+    for word in ("float", "all int8", "plan", "latency", "error", "5 for calibration", "held out", "report.html"):
         assert word in ran.out
 
 

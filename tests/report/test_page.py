@@ -282,11 +282,12 @@ def test_further_bounds_and_values_on_labels_have_their_rows(
     header = read(folder / "report.html").sections["header"]
     assert "ctc loss 0.80% (limit 1.00%), tokens 98.50%\u00a0agree (limit 98.00%\u00a0agree)" in header
     assert re.search(r"ctc on labels\s*95.00%\s*92.70%\s*94.20%", header)
-    terminal.outcome(folder, outcome)
+    terminal.outcome(folder, gather(folder))
     out = " ".join(capsys.readouterr().out.split())
-    assert "ctc loss" in out and "95.00% 100.00% agree" in out and "94.20% 98.50% agree" in out
-    assert "its tokens is 98.50% agree, limit 98.00% agree" in out
-    told = terminal.summary(folder, outcome)
+    assert "ctc on labels 95.00% 92.70% 94.20%" in out
+    assert "tokens measured (limit 98.00% agree) 100.00% agree 97.00% agree 98.50% agree" in out
+    assert "ctc loss 0.80% (limit 1.00%), tokens 98.50% agree (limit 98.00% agree)" in out
+    told = terminal.outcome_object(folder, outcome)
     assert told["also"] == [{"name": "tokens", "bound": 0.98, "max_error": 0.02}]
     assert told["plan"]["also"] == {"tokens": {"value": 0.985, "error": 0.015}} and told["plan"]["accuracy"] == 0.942
 
@@ -317,7 +318,7 @@ def test_a_model_without_int8_forms_is_not_compared_with_all_int8(
     complete: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made = artifact.load(complete / "outcome.json", "outcome", Outcome)
-    terminal.outcome(complete, replace(made, candidates=0))
+    terminal.outcome(complete, replace(gather(complete), outcome=replace(made, candidates=0)))
     told = capsys.readouterr().out
     assert f"None of the {made.blocks} blocks can be int8 (taglio inspect says why)" in told
     assert "as fast as all-int8" not in told

@@ -4,15 +4,14 @@ import argparse
 import errno
 import logging
 import os
-import re
 import sys
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import NoReturn
 
-from taglio.cli import backends, clusters, compare, emulate, engine, flow, models, serve
-from taglio.cli.options import INTERRUPTED
+from taglio.cli.output import INTERRUPTED
+from taglio.cli.parser import build_parser, run
 from taglio.cli.words import as_flags
-from taglio.errors import BadOption, TaglioError
+from taglio.errors import TaglioError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -25,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         own, after = _split(list(sys.argv[1:] if arguments is None else arguments))
         options = build_parser().parse_args(own, argparse.Namespace(after=after))
         log.setLevel(logging.WARNING if getattr(options, "json", False) else logging.INFO)
-        code = options.command(options)
+        code = run(options)
     except TaglioError as error:
         sys.stderr.write(f"taglio: {type(error).__name__}: {as_flags(str(error))}\n")
         return error.exit_code
@@ -66,37 +65,3 @@ def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
         return arguments, []
     at = arguments.index("--")
     return arguments[:at], arguments[at + 1 :]
-
-
-class _Parser(argparse.ArgumentParser):
-    """Reports a wrong command line like any other error: in one line, with the fix."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        # -1% and -1GB are values too, which their options refuse.
-        self._negative_number_matcher = re.compile(r"-\.?\d")
-
-    def error(self, message: str) -> NoReturn:
-        raise BadOption(f"{message}: see {self.prog} --help")
-
-
-def build_parser() -> argparse.ArgumentParser:
-    """The parser of all commands; docs/cli.md is generated from it."""
-    parser = _Parser(
-        prog="taglio",
-        description="Find the fastest mixed-precision form of a neural network that keeps its answers, and prove it.",
-    )
-    parser.add_argument("--version", action="version", version=f"taglio {_version()}")
-    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for group in (models, flow, clusters, engine, emulate, serve, compare, backends):
-        group.add(commands)
-    return parser
-
-
-def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("taglio")
-    except PackageNotFoundError:
-        return "(not installed)"

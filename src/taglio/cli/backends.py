@@ -2,67 +2,80 @@
 
 import argparse
 import sys
-from typing import Any
+from collections.abc import Mapping
 
-from taglio.cli.options import command, emit, group_of, json_argument
-
-
-def add(commands: Any) -> None:
-    """Add the commands of this file to the parser."""
-    inner = group_of(commands, "backends", "list, install, remove and check the other back ends of compare")
-    each = command(inner, "list", "list the back ends, installed or not, with their disk space", _list)
-    json_argument(each)
-    each = command(inner, "add", "install back ends, in environments with pinned versions", _add)
-    each.add_argument("names", nargs="+", metavar="NAME", help="as listed, such as openvino or torch")
-    json_argument(each)
-    each = command(inner, "remove", "remove installed back ends", _remove)
-    each.add_argument("names", nargs="+", metavar="NAME", help="as listed, such as openvino or torch")
-    json_argument(each)
-    each = command(inner, "doctor", "load every installed back end; report what is broken and how to fix it", _doctor)
-    each.add_argument("names", nargs="*", metavar="NAME", help="as listed (default: all)")
-    json_argument(each)
+from taglio.cli.output import emit
+from taglio.compare import convert, environments, install
+from taglio.compare.environments import ENVIRONMENTS
+from taglio.report.console import say
+from taglio.report.console import show as show_parts
+from taglio.report.parts import Table
+from taglio.report.units import size
+from taglio.scratch import scratch
 
 
-def _list(options: argparse.Namespace) -> int:
-    from taglio.compare import convert, install
-    from taglio.compare.environments import ENVIRONMENTS
-    from taglio.report import terminal_backends
+def show(options: argparse.Namespace) -> int:
+    """Run `taglio backends list`: status, contents, and the disk space that each uses or would need."""
+    found = [install.inspect(each) for each in ENVIRONMENTS if each.packages]
+    if options.json:
+        return emit(found)
+    rows = []
+    for each in found:
+        disk = size(each.bytes) if each.bytes else f"needs {size(each.need_bytes)}"
+        rows.append([each.name, ", ".join(each.backends), each.status, disk, each.reason or _told(each.versions)])
+    head = ["name", "rows of compare", "status", "disk", "versions"]
+    show_parts([Table(head, rows, words=frozenset({1, 2, 4}))])
+    say(f"in {environments.folder()}; install one with: taglio backends add NAME")
+    used, most = size(environments.bytes_below(convert.cache())), size(convert.CACHE_BYTES)
+    say(f"converted models: {used} in {convert.cache()}, at most {most}")
+    return 0
 
-    found = [install.inspect(each, install.lock_of(each)) for each in ENVIRONMENTS if each.packages]
-    return emit(found) if options.json else terminal_backends.listed(found, convert.cache(), convert.CACHE_BYTES)
 
-
-def _add(options: argparse.Namespace) -> int:
-    from taglio.compare import install
-    from taglio.report import terminal_backends
-
+def add(options: argparse.Namespace) -> int:
+    """Run `taglio backends add`."""
     wanted = list(dict.fromkeys(map(install.environment, options.names)))
-    before = [install.inspect(each, install.lock_of(each)) for each in wanted]
-    missing = [each for each, found in zip(wanted, before, strict=True) if found.status != "ready"]
+    missing = [each for each in wanted if install.inspect(each).status != "ready"]
     if missing and not options.json:
-        terminal_backends.needs(missing, install.check_room(missing), install.tool())
-    watched = sys.stderr.isatty() and not options.json
-    built = [install.build(each, install.lock_of(each), show=watched) for each in missing]
-    found = [install.inspect(each, install.lock_of(each)) for each in wanted]
-    return emit(found) if options.json else terminal_backends.added(found, {each.name for each in built})
+        need, free = install.check_room(missing)
+        names = ", ".join(each.name for each in missing)
+        room = f"needs about {size(need)} of disk space, {size(free)} free"
+        say(f"building {names} in {environments.folder()} with {install.tool()}: {room}")
+    for each in missing:
+        install.build(each, show=sys.stderr.isatty() and not options.json)
+    found = [install.inspect(each) for each in wanted]
+    if options.json:
+        return emit(found)
+    built = {each.name for each in missing}
+    for made in found:
+        how = "built" if made.name in built else "already there"
+        say(f"{made.name}: {how}: {_told(made.versions)} ({size(made.bytes)})")
+    return 0
 
 
-def _remove(options: argparse.Namespace) -> int:
-    from taglio.compare import install
-    from taglio.report import terminal_backends
-
+def remove(options: argparse.Namespace) -> int:
+    """Run `taglio backends remove`."""
     freed = {each.name: install.remove(each) for each in dict.fromkeys(map(install.environment, options.names))}
-    return emit(freed) if options.json else terminal_backends.removed(freed)
+    if options.json:
+        return emit(freed)
+    for name, count in freed.items():
+        say(f"{name}: removed, {size(count)} freed" if count else f"{name}: was not installed")
+    return 0
 
 
-def _doctor(options: argparse.Namespace) -> int:
-    from taglio.compare import install
-    from taglio.compare.environments import ENVIRONMENTS
-    from taglio.report import terminal_backends
-    from taglio.scratch import scratch
-
+def doctor(options: argparse.Namespace) -> int:
+    """Run `taglio backends doctor`: each environment's problem and the command that fixes it."""
     wanted = [install.environment(name) for name in options.names] or [each for each in ENVIRONMENTS if each.packages]
     with scratch() as folder:
-        found = [install.diagnose(each, install.lock_of(each), folder / each.name) for each in wanted]
-    (emit if options.json else terminal_backends.diagnosed)(found)
+        found = [install.diagnose(each, folder / each.name) for each in wanted]
+    if options.json:
+        emit(found)
+    else:
+        words = {"ready": "ok", "absent": "not installed"}
+        for each in found:
+            wrong = f"{each.status}: {each.reason}: run taglio backends add {each.name}"
+            say(f"{each.name}: {words.get(each.status, wrong)}")
     return int(any(each.status in ("unfinished", "broken") for each in found))
+
+
+def _told(versions: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} {version}" for name, version in versions.items())

@@ -1,182 +1,68 @@
-"""Commands for several machines: pareto, and plan with --cluster."""
+"""Commands for several machines: plans and fronts, running devices, and runs on them."""
 
 import argparse
 from pathlib import Path
 from typing import Any
 
-from taglio.cli.options import (
-    WITH,
-    Some,
-    bound_argument,
-    command,
-    emit,
-    folder_argument,
-    fraction,
-    given,
-    json_argument,
-    pin_arguments,
-    positive,
-    positive_float,
-    remark,
-)
+from taglio import artifact
+from taglio.cli import cluster_tables
+from taglio.cli.options import fraction, positive_float
+from taglio.cli.output import emit, remark
+from taglio.cli.parser import arguments
+from taglio.cluster import file as cluster_file
+from taglio.cluster.engine import device, local
+from taglio.cluster.engine.connect import connect, gather
+from taglio.cluster.engine.handling import handling, with_handling
+from taglio.cluster.engine.lock import Lock, default_token
+from taglio.cluster.engine.optimize import optimize_on_cluster
+from taglio.cluster.engine.probe import measured
+from taglio.cluster.engine.probe import probe as probe_links
+from taglio.cluster.engine.run import run_on_cluster
 from taglio.errors import BadOption
-
-_CLUSTER = "cluster file (TOML): devices to plan for or to run on"
-
-
-def add(commands: Any) -> None:
-    """Add the commands of this file to the parser."""
-    each = command(
-        commands, "pareto", "show the trade-off between latency and error, energy or throughput on a cluster", _pareto
-    )
-    folder_argument(each)
-    each.add_argument("--cluster", type=Path, required=True, help=_CLUSTER)
-    each.add_argument("--scenario", help="named scenario of the cluster file")
-    each.add_argument(
-        "--axes",
-        default="latency,error",
-        help="what to trade: latency,error (default), latency,energy or latency,throughput",
-    )
-    each.add_argument("--points", type=positive, default=8, help="number of plans on the front (default 8)")
-    _time_limit(each)
-    bound_argument(each, None)
-    pin_arguments(each)
-    limit_arguments(each)
-    models_arguments(each)
-    json_argument(each)
+from taglio.flow import placing
+from taglio.profile.machine import available_cores
+from taglio.report import page, placement, terminal
+from taglio.report.console import say, show
+from taglio.report.progress import bar
+from taglio.report.written import offer
 
 
-def cluster_argument(each: argparse.ArgumentParser) -> Some:
-    """Add --cluster and --scenario; returns the group for options that need --cluster."""
-    each.add_argument("--cluster", type=Path, help=_CLUSTER)
-    many = Some(each, WITH)
-    many.add_argument("--scenario", help="named scenario of the cluster file")
-    return many
-
-
-def objective_argument(each: Some) -> None:
-    """Add --objective."""
-    each.add_argument(
-        "--objective",
-        default="latency",
-        metavar="AIM",
-        help="what to optimise: latency (default), throughput, energy, sum (total compute seconds), weights such as "
-        "latency=1,energy=0.5, or an order such as throughput,energy",
-    )
-
-
-def cluster_arguments(each: argparse.ArgumentParser) -> None:
-    """Add the options of `taglio plan` for several machines."""
-    many = cluster_argument(each)
-    objective_argument(many)
-    limit_arguments(many)
-    models_arguments(many)
-    many.add_argument(
-        "--what-if",
-        action="append",
-        default=[],
-        metavar="CHANGE",
-        help='also plan for a change: "link A->B bandwidth x2", "link A->B cut", "device A x2", "without A", "no int8"',
-    )
-    many.add_argument("--explain", action="store_true", help="also show what each limit costs and the runner-up plan")
-    many.add_argument(
-        "--from", dest="running", metavar="PLAN", help="deployed plan.json; move blocks only if that pays"
-    )
-    many.add_argument(
-        "--switching-cost-ms",
-        type=positive_float,
-        default=1.0,
-        help="cost of moving one block, with --from; energy: at the largest device power (default 1)",
-    )
-    _time_limit(many)
-
-
-def models_arguments(each: argparse.ArgumentParser | Some) -> None:
-    """Add --rate and --with-model."""
-    each.add_argument("--rate", type=positive_float, metavar="PER_S", help="request rate of this model, per second")
-    each.add_argument(
-        "--with-model",
-        action="append",
-        default=[],
-        metavar="OUT,rate=5,max-error=1%",
-        help="place another model on the same devices (repeatable)",
-    )
-
-
-def limit_arguments(each: argparse.ArgumentParser | Some) -> None:
-    """Add limits on a request's latency, energy and rate, and devices to keep blocks off."""
-    each.add_argument("--max-latency-ms", type=positive_float, help="limit on predicted latency")
-    each.add_argument("--max-energy-j", type=positive_float, help="limit on energy per request, in joules")
-    each.add_argument(
-        "--min-rate",
-        type=positive_float,
-        metavar="PER_S",
-        help="lowest request rate that the plan must sustain, per second",
-    )
-    each.add_argument(
-        "--max-steps",
-        type=positive,
-        default=1,
-        metavar="N",
-        help="for a model with --state: longest session that devices must have memory for, in steps (default 1)",
-    )
-    each.add_argument(
-        "--keep-off",
-        action="append",
-        default=[],
-        metavar="DEVICE=PATTERN",
-        help="never place these blocks on DEVICE (repeatable)",
-    )
-
-
-def _time_limit(each: argparse.ArgumentParser | Some) -> None:
-    each.add_argument(
-        "--time-limit",
-        type=positive_float,
-        metavar="S",
-        help="time limit per solve, in seconds; one plan takes up to five solves (default 20; 4 per point of a front)",
-    )
-    each.add_argument(
-        "--gap",
-        type=fraction,
-        metavar="SHARE",
-        help="stop once the plan is proven this close to the optimum (default 0.5%%)",
-    )
-
-
-def plan_on_cluster(options: argparse.Namespace) -> int:
+def plan(options: argparse.Namespace) -> int:
     """Run `taglio plan OUT --cluster FILE`."""
-    from taglio.flow.placing import Wanted, place
-    from taglio.report import page, terminal_cluster
-    from taglio.report.progress import bar
-    from taglio.report.written import offer
-
-    others = [Wanted(*_also(text, options.max_error)) for text in options.with_model]
+    others = _others(options)
     with bar(options.json) as progress:
-        found = place(
-            options.folder, options.cluster, others=others, progress=progress, **given(options, "cut", "effort")
-        )
+        asked = arguments(options, ("with_model", "cuts", "devices", "effort"))
+        found = placing.place(options.folder, options.cluster, others=others, progress=progress, **asked)
     answer = found.answer
     remark(offer(lambda: page.write(options.folder)))
     if options.json:
-        return emit(
-            {
-                "objective": str(found.objective),
-                "value": answer.value,
-                "bound": answer.bound,
-                "gap": answer.gap,
-                "moves": answer.moves(),
-                "plans": answer.plans,
-                "loads": answer.loads(),
-                "alternatives": found.told,
-            }
-        )
-    terminal_cluster.plans(answer, found.names, found.objective, found.told)
+        told = {"value": answer.value, "bound": answer.bound, "gap": answer.gap, "plans": answer.plans}
+        more = {"moves": answer.moves(), "loads": answer.loads(), "alternatives": found.told}
+        return emit({"objective": str(found.objective), **told, **more})
+    terminal.plans(answer, found.names, found.objective, found.told)
     return 0
 
 
-def _also(text: str, max_error: Any) -> tuple[Path, float, float | None]:
-    """Folder, error limit and rate of --with-model."""
+def pareto(options: argparse.Namespace) -> int:
+    """Run `taglio pareto`."""
+    path, others = options.folder / "pareto.html", _others(options)
+    with bar(options.json) as progress:
+        asked = arguments(options, ("with_model",))
+        name, front = placing.pareto(options.folder, options.cluster, others=others, progress=progress, **asked)
+    remark(offer(lambda: placement.write(path, name, front)))
+    if options.json:
+        return emit(front)
+    show(placement.points(front))
+    say(f"wrote {path}")
+    return 0
+
+
+def _others(options: argparse.Namespace) -> list[placing.Wanted]:
+    return [_other(text, options.max_error) for text in options.with_model]
+
+
+def _other(text: str, max_error: Any) -> placing.Wanted:
+    """Another model from the text of --with-model."""
     folder, *words = text.split(",")
     rate, bound = None, max_error
     for word in words:
@@ -192,22 +78,86 @@ def _also(text: str, max_error: Any) -> tuple[Path, float, float | None]:
             raise BadOption(f'--with-model "{text}": write OUT,rate=5,max-error=1%') from None
     if not isinstance(bound, float):
         raise BadOption(f'--with-model "{text}" has no error limit: write OUT,max-error=1%')
-    return Path(folder), bound, rate
+    return placing.Wanted(Path(folder), bound, rate)
 
 
-def _pareto(options: argparse.Namespace) -> int:
-    from taglio.flow.placing import Wanted, pareto
-    from taglio.report import placement, terminal_cluster
-    from taglio.report.progress import bar
-    from taglio.report.written import offer
-
-    path = options.folder / "pareto.html"
-    others = [Wanted(*_also(text, options.max_error)) for text in options.with_model]
+def start(options: argparse.Namespace) -> int:
+    """Run `taglio device start`."""
+    asked = {name: getattr(options, name) for name in ("head", "address", "port", "memory_mb")}
+    lock, threads = Lock(options.token or default_token(), options.tls), options.threads or available_cores()
+    host = options.host or device.LOOPBACK
     with bar(options.json) as progress:
-        asked = {"axes": options.axes, "points": options.points, **given(options)}
-        name, result = pareto(options.folder, options.cluster, others=others, progress=progress, **asked)
-    remark(offer(lambda: placement.write(path, name, result)))
+        started = device.start(options.name, host=host, threads=threads, lock=lock, progress=progress, **asked)
+    if options.json:
+        return emit(started)
+    say(f'device "{started.name}" joined the cluster at {started.address} with {started.threads} threads')
+    if started.head:
+        loopback = started.host == device.LOOPBACK
+        only = "; this device listens on this machine only: start it with --host to change that" if loopback else ""
+        say(f"to join from another machine: taglio device start --name NAME --address {started.address}{only}")
+        say(f"other machines need the secret in {started.token}: copy the file to the same path there")
+    return 0
+
+
+def stop(options: argparse.Namespace) -> int:
+    """Run `taglio device stop`."""
+    devices = [local.one(options.name)] if options.name else local.known()
+    for each in devices:
+        local.stop(each)
+    if options.json:
+        return emit({"stopped": [each.name for each in devices]})
+    names = ", ".join(each.name for each in devices)
+    say(f"stopped {names}" if names else "no device runs on this machine")
+    return 0
+
+
+def status(options: argparse.Namespace) -> int:
+    """Run `taglio cluster status`."""
+    with connect() as connection:
+        alive, found = connection.alive(), gather(connection)
+    if options.json:
+        return emit({"address": connection.here.address, "alive": alive, "devices": found})
+    show(cluster_tables.status(connection.here.address, alive, found))
+    return 0
+
+
+def probe(options: argparse.Namespace) -> int:
+    """Run `taglio cluster probe`."""
+    cluster = cluster_file.load(options.file, options.scenario)
+    with bar(options.json) as progress, connect(cluster.start) as connection:
+        found = probe_links(connection, cluster, progress)
+        handled = handling(connection, cluster, progress)
+    text = cluster_file.written(measured(with_handling(cluster, handled), found))
+    cluster_file.parse(text)
+    if options.write is not None:
+        artifact.write_bytes(options.write, text.encode())
+    if options.json:
+        return emit({"links": found, "devices": handled, "cluster": text})
+    show(cluster_tables.links(found, handled))
+    if options.write is not None:
+        say(f"wrote {options.write}")
+    return 0
+
+
+def optimize(options: argparse.Namespace) -> int:
+    """Run `taglio optimize MODEL --cluster FILE`."""
+    with bar(options.json) as progress:
+        given = (options.out, options.model, options.data, options.cluster)
+        outcome = optimize_on_cluster(*given, progress=progress, **arguments(options))
+    remark(offer(lambda: page.write(options.out)))
+    if options.json:
+        return emit(outcome)
+    show(cluster_tables.outcome(outcome))
+    return 0
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run `taglio run OUT --cluster FILE`."""
+    cluster = cluster_file.load(options.cluster, options.scenario)
+    count, steps = options.steps or options.runs, options.steps is not None
+    with bar(options.json) as progress:
+        result = run_on_cluster(options.folder, cluster, count, stream=options.stream, steps=steps, progress=progress)
     if options.json:
         return emit(result)
-    terminal_cluster.front(result, path)
+    show(cluster_tables.run(result))
     return 0

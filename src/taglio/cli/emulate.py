@@ -6,43 +6,15 @@ import signal
 import sys
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn
+from typing import NoReturn
 
-from taglio.cli.options import command
+from taglio.cluster.emulate import devices, emulation, record
 from taglio.errors import BadOption
+from taglio.report.progress import bar
 
 
-def add(commands: Any) -> None:
-    """Add the command to the parser."""
-    each = command(
-        commands,
-        "emulate",
-        "run a command on a cluster emulated on this Linux machine (as root): each device is a network namespace with "
-        "a CPU quota (cpus in the cluster file) and a running taglio device; links have their bandwidth and latency",
-        _emulate,
-    )
-    each.add_argument("cluster", nargs="?", metavar="CLUSTER", help="cluster file (TOML)")
-    each.epilog = "Write the command after --. Without one, the emulation runs until Ctrl-C."
-    each.add_argument("--scenario", help="named scenario of the cluster file")
-    each.add_argument("--bare", action="store_true", help="set up network and CPU quotas only; start no device")
-    each.add_argument(
-        "--on",
-        metavar="DEVICE",
-        help="run the command on this device instead of the start device; without CLUSTER: in the running emulation",
-    )
-    each.add_argument(
-        "--set",
-        dest="change",
-        metavar="CHANGE",
-        help='change the running emulation: "link A->B bandwidth x0.1", "link A->B cut", "device A x10" (slower), '
-        '"without A"; separate several with ";"; "" restores the cluster file',
-    )
-
-
-def _emulate(options: argparse.Namespace) -> int:
-    from taglio.cluster.emulate import devices, emulation, record
-    from taglio.report.progress import bar
-
+def emulate(options: argparse.Namespace) -> int:
+    """Run `taglio emulate`."""
     here = os.environ.get(record.ENVIRONMENT)
     if options.change is not None:
         if options.cluster or options.after or options.on or options.scenario:

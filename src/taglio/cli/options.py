@@ -1,258 +1,16 @@
-"""Arguments shared by several commands, and parsing of their text. Runs no command."""
+"""Every option of the command line, and how its text is parsed. Runs no command.
+
+An option is stored under the name of the library's argument, so that a command passes on what it was given.
+"""
 
 import argparse
 import os
 import re
-import sys
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
-from taglio.errors import BadOption
-
 _MOST_THREADS = 64
-MODELS = (
-    "an .onnx, .keras, .h5, .tflite or .pt2 file, the directory of a SavedModel or of a Hugging Face model, or a "
-    "PyTorch module:function"
-)
-INTERRUPTED = 130  # the exit code after Ctrl-C
-
-
-def command(commands: Any, name: str, help_text: str, function: Any) -> argparse.ArgumentParser:
-    """Add a command called `name` that runs `function`; returns its parser."""
-    each: argparse.ArgumentParser = commands.add_parser(
-        name, help=help_text, description=help_text[0].upper() + help_text[1:] + "."
-    )
-    each.set_defaults(command=function)
-    return each
-
-
-def group_of(commands: Any, name: str, help_text: str) -> Any:
-    """Add a command with subcommands; returns the object to add them to."""
-    each = commands.add_parser(name, help=help_text, description=help_text[0].upper() + help_text[1:] + ".")
-    return each.add_subparsers(title="commands", required=True, metavar="COMMAND")
-
-
-class Some:
-    """Options of a command that are valid only with --cluster, or only without it."""
-
-    def __init__(self, each: argparse.ArgumentParser, which: str) -> None:
-        self._parser, self._actions = each, list[argparse.Action]()
-        each.set_defaults(**{which: self._actions})
-
-    def add_argument(self, *names: str, **how: Any) -> None:
-        """Like `ArgumentParser.add_argument`."""
-        self._actions.append(self._parser.add_argument(*names, **how))
-
-
-WITH, WITHOUT = "with_cluster", "without_cluster"
-
-
-def refuse_others(options: argparse.Namespace) -> None:
-    """Raise BadOption for options that need --cluster but did not get it, or the reverse."""
-    which, fix = (WITH, "add --cluster FILE") if options.cluster is None else (WITHOUT, "leave --cluster out")
-    for action in getattr(options, which, ()):
-        if getattr(options, action.dest) != action.default:
-            others = "several machines" if options.cluster is None else "one machine"
-            raise BadOption(f"{action.option_strings[0]} is for {others}: {fix}")
-
-
-def model_argument(each: argparse.ArgumentParser) -> None:
-    """Add MODEL and --shape."""
-    each.add_argument("model", type=Path, metavar="MODEL", help=MODELS)
-    each.add_argument(
-        "--shape",
-        action="append",
-        default=[],
-        metavar="INPUT=1x3x224x224",
-        help="shape of an input (repeatable; default: from the data)",
-    )
-
-
-def requantize_argument(each: argparse.ArgumentParser) -> None:
-    """Add --requantize."""
-    each.add_argument(
-        "--requantize",
-        action="store_true",
-        help="convert weights and operators that are already quantised back to float first (default: keep them)",
-    )
-
-
-def state_argument(each: argparse.ArgumentParser) -> None:
-    """Add --state."""
-    each.add_argument(
-        "--state",
-        action="append",
-        default=[],
-        metavar="OUTPUT=INPUT",
-        help="output that is an input of the next step (repeatable; taglio inspect suggests them); --data then holds "
-        "the other inputs of consecutive steps",
-    )
-
-
-def data_arguments(each: argparse.ArgumentParser) -> None:
-    """Add --data, --preprocess, --seed."""
-    each.add_argument(
-        "--data",
-        type=Path,
-        required=True,
-        help="inputs: a directory of images or wav files (optionally a subdirectory per class) or of .npz; an .npz or "
-        ".npy file; texts, one per line (.txt) or in a column (.csv); a dataset saved by Hugging Face datasets",
-    )
-    each.add_argument(
-        "--preprocess",
-        default="",
-        metavar="SPEC",
-        help="for images: rgb|bgr|gray, mean=M, scale=S, nchw|nhwc, stretch|letterbox|crop|crop=SHORT_SIDE, size=HxW, "
-        "bilinear|bicubic|lanczos|nearest; value = (pixel - mean) x scale; for sounds: rate=HZ, normalize (default: as "
-        "preprocessor_config.json beside MODEL says)",
-    )
-    each.add_argument("--seed", type=natural, default=0, help="random seed")
-
-
-def labels_argument(each: argparse.ArgumentParser) -> None:
-    """Add --labels."""
-    each.add_argument(
-        "--labels",
-        type=Path,
-        metavar="FILE",
-        help="one label per sample, if --data has none: .txt (one per line), .json (a list, or an object by "
-        "file name, of texts, numbers, or boxes as x1, y1, x2, y2, class), .csv (label, or file name and label), .npy "
-        "or .npz (default: the .txt beside DATA with the same name)",
-    )
-
-
-def calibration_argument(each: argparse.ArgumentParser) -> None:
-    """Add --calibration."""
-    each.add_argument(
-        "--calibration",
-        type=Path,
-        metavar="DATA",
-        help="separate calibration data; all of --data is then held out (default: a part of --data)",
-    )
-
-
-def bound_argument(each: argparse.ArgumentParser, default: float | None) -> None:
-    """Add --max-error; with a `default` it is one number, on relative L2; without, it is required and repeatable."""
-    if default is not None:
-        text = "largest relative L2 change of any output, such as 0.01 or 1%%"
-        each.add_argument("--max-error", type=fraction, default=default, help=text)
-        return
-    each.add_argument(
-        "--max-error",
-        action=_Bounds,
-        required=True,
-        metavar="[METRIC=]LIMIT",
-        help="limit on the relative L2 error of any output, such as 0.01 or 1%%; on sqnr, cosine or a function: the "
-        "worst value; on a task (top1, ctc, ...): how much worse than float, such as 1%%, or the worst value, such as "
-        "99%%; METRIC= limits another metric too, such as ctc=1%% (repeatable)",
-    )
-
-
-class _Bounds(argparse.Action):
-    """Keeps LIMIT as a number; with METRIC=LIMIT a dict of all limits by metric, "" for the unnamed one."""
-
-    def __call__(self, _parser: Any, options: Any, values: Any, _option: str | None = None) -> None:
-        name, _, text = str(values).rpartition("=")
-        try:
-            limit = fraction(text)
-        except argparse.ArgumentTypeError as error:
-            raise argparse.ArgumentError(self, str(error)) from None
-        known = options.max_error
-        limits = dict(known) if isinstance(known, dict) else {} if known is None else {"": known}
-        if name in limits:
-            hint = "" if name else ": name the metric of the other, such as ctc=1%"
-            raise argparse.ArgumentError(self, f"is given twice{f' for {name}' if name else ''}{hint}")
-        limits[name] = limit
-        options.max_error = limit if [*limits] == [""] else limits
-
-
-def metric_argument(each: argparse.ArgumentParser) -> None:
-    """Add --metric."""
-    each.add_argument(
-        "--metric",
-        metavar="NAME",
-        help="error metric: relative-l2 (default), l2-per-size, sqnr (dB), cosine; a task (top1, tokens, detection, "
-        "segmentation, ctc, similarity, recall, perplexity, r2), scored against labels if there are any, else against "
-        "the float model's answers, with parameters such as detection:iou=0.5,score=0.25, ctc:blank=0 or recall:k=10; "
-        "or module:function (also from the current directory; called with the outputs by name and the labels; returns "
-        "a number, larger is better unless the function has an attribute smaller_is_better)",
-    )
-
-
-def provider_argument(each: argparse.ArgumentParser) -> None:
-    """Add --provider."""
-    each.add_argument(
-        "--provider",
-        choices=("cpu", "cuda", "auto"),
-        default="cpu",
-        help="execution provider for measuring the error; auto uses a GPU if ONNX Runtime supports it (default cpu: "
-        "the int8 kernels that a plan runs)",
-    )
-
-
-def pin_arguments(each: argparse.ArgumentParser) -> None:
-    """Add --keep-float and --force-int8."""
-    each.add_argument(
-        "--keep-float", action="append", default=[], metavar="PATTERN", help="keep these blocks in float (repeatable)"
-    )
-    each.add_argument(
-        "--force-int8", action="append", default=[], metavar="PATTERN", help="force these blocks to int8 (repeatable)"
-    )
-
-
-def measuring_arguments(each: argparse.ArgumentParser) -> None:
-    """Add the options of how sessions run and how long is measured."""
-    each.add_argument(
-        "--scheme",
-        default="auto",
-        help="int8 scheme such as qdq-u8s8-asym-pc, or auto: measure several for --max-error",
-    )
-    each.add_argument("--threads", type=thread_count, default=None, help="threads per session (default: all cores)")
-    each.add_argument("--spinning", action="store_true", help="let ONNX Runtime threads spin (dedicated machine)")
-    each.add_argument(
-        "--optimization",
-        choices=("basic", "extended", "all"),
-        default="all",
-        help="ONNX Runtime graph optimisation level (default all)",
-    )
-    runtime_argument(each, "auto")
-    effort_argument(each)
-    each.add_argument(
-        "--memory-limit",
-        type=memory_size,
-        metavar="SIZE",
-        help="memory that this process may use, such as 8GB (default: half of the free memory)",
-    )
-
-
-def runtime_argument(each: argparse.ArgumentParser | Some, default: str | None) -> None:
-    """Add --runtime; `default` None means the runtime that the components were built for."""
-    places = ("onnxruntime", "openvino", "openvino-bf16")
-    told = "default auto: time all installed ones and pick the fastest" if default else "default: as built"
-    each.add_argument(
-        "--runtime",
-        default=default,
-        choices=("auto", *places) if default else places,
-        help=f"runtime that runs the model; openvino-bf16 computes float parts in bfloat16 ({told})",
-    )
-
-
-def effort_argument(each: argparse.ArgumentParser | Some) -> None:
-    """Add --effort."""
-    each.add_argument("--effort", type=positive_float, default=1.0, help="scale the time spent measuring (default 1)")
-
-
-def folder_argument(each: argparse.ArgumentParser) -> None:
-    """Add OUT, a workspace directory."""
-    each.add_argument("folder", type=Path, metavar="OUT", help="workspace directory")
-
-
-def json_argument(each: argparse.ArgumentParser) -> None:
-    """Add --json."""
-    each.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
 
 
 def positive(text: str) -> int:
@@ -316,6 +74,11 @@ def positive_float(text: str) -> float:
     return value
 
 
+def milliseconds(text: str) -> float:
+    """Parse milliseconds above 0; returns seconds."""
+    return positive_float(text) / 1e3
+
+
 def memory_size(text: str) -> int:
     """Parse a size such as 8GB, 500MB or 1.5GiB; returns bytes."""
     match = re.fullmatch(r"(\d+(?:\.\d*)?) *([kmgt]?)(i?)b?", text.strip().lower())
@@ -335,70 +98,210 @@ def fraction(text: str) -> float:
     return value
 
 
-def shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """Shapes by input from INPUT=1x3x224x224. Raises BadOption."""
-    shapes = {}
-    for text in texts:
-        name, _, sizes = text.rpartition("=")
+def names(text: str) -> list[str]:
+    """Parse names separated by commas."""
+    return [name for name in text.split(",") if name]
+
+
+class _Shape(argparse.Action):
+    """Collects INPUT=1x3x224x224 as a dict of shapes by input."""
+
+    def __call__(self, _parser: Any, options: Any, values: Any, _option: str | None = None) -> None:
+        name, _, sizes = str(values).rpartition("=")
         try:
-            shapes[name] = tuple(int(size) for size in sizes.lower().split("x"))
+            shape = tuple(int(size) for size in sizes.lower().split("x"))
         except ValueError:
-            shapes[name] = ()
-        if not name or not shapes[name] or min(shapes[name]) < 0:
-            raise BadOption(f'--shape "{text}": write INPUT=1x3x224x224 with sizes of 0 or more')
-    return shapes
+            shape = ()
+        if not name or not shape or min(shape) < 0:
+            raise argparse.ArgumentError(self, f'"{values}": write INPUT=1x3x224x224 with sizes of 0 or more')
+        options.shapes = {**options.shapes, name: shape}
 
 
-# Options named like the library's arguments; for others, the argument's name.
-_SAME = (
-    *(
-        "calibration",
-        "labels",
-        "preprocess",
-        "metric",
-        "seed",
-        "threads",
-        "spinning",
-        "optimization",
-        "runtime",
-        "requantize",
+class _Bounds(argparse.Action):
+    """Keeps LIMIT as a number; with METRIC=LIMIT a dict of all limits by metric, "" for the unnamed one."""
+
+    def __call__(self, _parser: Any, options: Any, values: Any, _option: str | None = None) -> None:
+        name, _, text = str(values).rpartition("=")
+        try:
+            limit = fraction(text)
+        except argparse.ArgumentTypeError as error:
+            raise argparse.ArgumentError(self, str(error)) from None
+        known = options.max_error
+        limits = dict(known) if isinstance(known, dict) else {} if known is None else {"": known}
+        if name in limits:
+            hint = "" if name else ": name the metric of the other, such as ctc=1%"
+            raise argparse.ArgumentError(self, f"is given twice{f' for {name}' if name else ''}{hint}")
+        limits[name] = limit
+        options.max_error = limit if [*limits] == [""] else limits
+
+
+Facts = Mapping[str, Any]  # what argparse's add_argument takes
+
+
+def option(text: str, **how: Any) -> Facts:
+    """An option that is explained by `text`."""
+    return {"help": text, **how}
+
+
+_FLAG = {"action": "store_true"}
+_LIST: Facts = {"action": "append", "default": []}
+_PLACES = ("onnxruntime", "openvino", "openvino-bf16")
+_RUNTIME = "runtime that runs the model; openvino-bf16 computes float parts in bfloat16 (default {})"
+
+# The variants of an option that has another meaning in some commands are in parser.py, with the command.
+OPTIONS: dict[str, Facts] = {
+    "model": option(
+        "an .onnx, .keras, .h5, .tflite or .pt2 file, the directory of a SavedModel or of a Hugging Face model, "
+        "or a PyTorch module:function",
+        type=Path,
+        metavar="MODEL",
     ),
-    *("scheme", "max_error", "keep_float", "force_int8", "keep_off", "max_energy_j", "effort", "scenario", "objective"),
-    *("explain", "gap", "running", "memory_limit", "state", "max_steps"),
-)
-_RENAMED = {
-    "pin": "pins",
-    "cut": "cuts",
-    "rate": "rate_per_s",
-    "min_rate": "min_rate_per_s",
-    "time_limit": "time_limit_s",
-    "what_if": "changes",
+    "folder": option("workspace directory", type=Path, metavar="OUT"),
+    "--out": option("workspace directory", type=Path, required=True),
+    "--json": option("print one JSON object instead of tables", **_FLAG),
+    "--shape": option(
+        "shape of an input (repeatable; default: from the data)",
+        action=_Shape,
+        dest="shapes",
+        default={},
+        metavar="INPUT=1x3x224x224",
+    ),
+    "--requantize": option(
+        "convert weights and operators that are already quantised back to float first (default: keep them)", **_FLAG
+    ),
+    "--state": option(
+        "output that is an input of the next step (repeatable; taglio inspect suggests them); --data then holds "
+        "the other inputs of consecutive steps",
+        **_LIST,
+        metavar="OUTPUT=INPUT",
+    ),
+    "--data": option(
+        "inputs: a directory of images or wav files (optionally a subdirectory per class) or of .npz; an .npz or "
+        ".npy file; texts, one per line (.txt) or in a column (.csv); a dataset saved by Hugging Face datasets",
+        type=Path,
+        required=True,
+    ),
+    "--preprocess": option(
+        "for images: rgb|bgr|gray, mean=M, scale=S, nchw|nhwc, stretch|letterbox|crop|crop=SHORT_SIDE, size=HxW, "
+        "bilinear|bicubic|lanczos|nearest; value = (pixel - mean) x scale; for sounds: rate=HZ, normalize "
+        "(default: as preprocessor_config.json beside MODEL says)",
+        default="",
+        metavar="SPEC",
+    ),
+    "--seed": option("random seed", type=natural, default=0),
+    "--labels": option(
+        "one label per sample, if --data has none: .txt (one per line), .json (a list, or an object by file name,"
+        " of texts, numbers, or boxes as x1, y1, x2, y2, class), .csv (label, or file name and label), .npy or "
+        ".npz (default: the .txt beside DATA with the same name)",
+        type=Path,
+        metavar="FILE",
+    ),
+    "--calibration": option(
+        "separate calibration data; all of --data is then held out (default: a part of --data)",
+        type=Path,
+        metavar="DATA",
+    ),
+    "--max-error": option(
+        "limit on the relative L2 error of any output, such as 0.01 or 1%%; on sqnr, cosine or a function: the "
+        "worst value; on a task (top1, ctc, ...): how much worse than float, such as 1%%, or the worst value, "
+        "such as 99%%; METRIC= limits another metric too, such as ctc=1%% (repeatable)",
+        action=_Bounds,
+        required=True,
+        metavar="[METRIC=]LIMIT",
+    ),
+    "--metric": option(
+        "error metric: relative-l2 (default), l2-per-size, sqnr (dB), cosine; a task (top1, tokens, detection, "
+        "segmentation, ctc, similarity, recall, perplexity, r2), scored against labels if there are any, else "
+        "against the float model's answers, with parameters such as detection:iou=0.5,score=0.25, ctc:blank=0 or "
+        "recall:k=10; or module:function (also from the current directory; called with the outputs by name and "
+        "the labels; returns a number, larger is better unless the function has an attribute smaller_is_better)",
+        metavar="NAME",
+    ),
+    "--provider": option(
+        "execution provider for measuring the error; auto uses a GPU if ONNX Runtime supports it (default cpu: "
+        "the int8 kernels that a plan runs)",
+        choices=("cpu", "cuda", "auto"),
+        default="cpu",
+    ),
+    "--keep-float": option("keep these blocks in float (repeatable)", **_LIST, metavar="PATTERN"),
+    "--force-int8": option("force these blocks to int8 (repeatable)", **_LIST, metavar="PATTERN"),
+    "--scheme": option(
+        "int8 scheme such as qdq-u8s8-asym-pc, or auto: measure several for --max-error", default="auto"
+    ),
+    "--threads": option("threads per session (default: all cores)", type=thread_count),
+    "--spinning": option("let ONNX Runtime threads spin (dedicated machine)", **_FLAG),
+    "--optimization": option(
+        "ONNX Runtime graph optimisation level (default all)", choices=("basic", "extended", "all"), default="all"
+    ),
+    "--runtime": option(
+        _RUNTIME.format("auto: time all installed ones and pick the fastest"),
+        default="auto",
+        choices=("auto", *_PLACES),
+    ),
+    "--runtime of components": option(_RUNTIME.format("as built"), choices=_PLACES),
+    "--effort": option("scale the time spent measuring (default 1)", type=positive_float, default=1.0),
+    "--memory-limit": option(
+        "memory that this process may use, such as 8GB (default: half of the free memory)",
+        type=memory_size,
+        metavar="SIZE",
+    ),
+    "--pin": option("place these blocks on DEVICE (repeatable)", **_LIST, dest="pins", metavar="DEVICE=PATTERN"),
+    "--cut": option(
+        "cut after TENSOR; the next device starts there (repeatable)", **_LIST, dest="cuts", metavar="TENSOR"
+    ),
+    "--devices": option("devices in order, as separated by --cut", type=names, default=[], metavar="A,B,..."),
+    "--cluster": option("cluster file (TOML): devices to plan for or to run on", type=Path),
+    "--scenario": option("named scenario of the cluster file"),
+    "--objective": option(
+        "what to optimise: latency (default), throughput, energy, sum (total compute seconds), weights such as "
+        "latency=1,energy=0.5, or an order such as throughput,energy",
+        default="latency",
+        metavar="AIM",
+    ),
+    "--rate": option("request rate of this model, per second", type=positive_float, dest="rate_per_s", metavar="PER_S"),
+    "--with-model": option(
+        "place another model on the same devices (repeatable)", **_LIST, metavar="OUT,rate=5,max-error=1%"
+    ),
+    "--max-latency-ms": option("limit on predicted latency", type=milliseconds, dest="max_latency_s", metavar="MS"),
+    "--max-energy-j": option("limit on energy per request, in joules", type=positive_float, metavar="J"),
+    "--min-rate": option(
+        "lowest request rate that the plan must sustain, per second",
+        type=positive_float,
+        dest="min_rate_per_s",
+        metavar="PER_S",
+    ),
+    "--max-steps": option(
+        "for a model with --state: longest session that devices must have memory for, in steps (default 1)",
+        type=positive,
+        default=1,
+        metavar="N",
+    ),
+    "--keep-off": option("never place these blocks on DEVICE (repeatable)", **_LIST, metavar="DEVICE=PATTERN"),
+    "--what-if": option(
+        'also plan for a change: "link A->B bandwidth x2", "link A->B cut", "device A x2", "without A", "no int8"',
+        **_LIST,
+        dest="changes",
+        metavar="CHANGE",
+    ),
+    "--explain": option("also show what each limit costs and the runner-up plan", **_FLAG),
+    "--from": option("deployed plan.json; move blocks only if that pays", dest="running", metavar="PLAN"),
+    "--switching-cost-ms": option(
+        "cost of moving one block, with --from; energy: at the largest device power (default 1)",
+        type=milliseconds,
+        dest="switching_cost_s",
+        default=0.001,
+        metavar="MS",
+    ),
+    "--time-limit": option(
+        "time limit per solve, in seconds; one plan takes up to five solves (default 20; 4 per point of a front)",
+        type=positive_float,
+        dest="time_limit_s",
+        metavar="S",
+    ),
+    "--gap": option(
+        "stop once the plan is proven this close to the optimum (default 0.5%%)", type=fraction, metavar="SHARE"
+    ),
+    "--runs": option("number of timed runs (default 100)", type=positive, default=100),
+    "--steps": option("for a model with --state: time N steps of one session instead", type=positive, metavar="N"),
+    "--stream": option("with --cluster: keep several requests in flight to measure throughput", **_FLAG),
 }
-
-
-def given(options: argparse.Namespace, *without: str) -> dict[str, Any]:
-    """The library's arguments from the command-line options; `without` are options for another function."""
-    found = {name: name for name in _SAME} | _RENAMED
-    result = {
-        argument: getattr(options, name)
-        for name, argument in found.items()
-        if name not in without and getattr(options, name, None) is not None
-    }
-    if "shape" in options:
-        result["shapes"] = shapes(options.shape)
-    for name in ("max_latency", "switching_cost"):
-        if getattr(options, f"{name}_ms", None) is not None and name not in without:
-            result[f"{name}_s"] = getattr(options, f"{name}_ms") / 1e3
-    return result
-
-
-def remark(text: str) -> None:
-    """Print a line on standard error, beside the result; nothing if `text` is empty."""
-    if text:
-        sys.stderr.write(f"taglio: {text}\n")
-
-
-def emit(value: Any) -> int:
-    """Print one JSON object; returns the exit code."""
-    sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
-    return 0

@@ -4,66 +4,24 @@ import argparse
 import os
 import sys
 from pathlib import Path
-from typing import Any
 
-from taglio.cli.clusters import cluster_argument
-from taglio.cli.options import WITHOUT, Some, any_port, command, json_argument, positive, positive_float, refuse_others
+from taglio.cli.output import emit
+from taglio.cluster import file as cluster_file
 from taglio.errors import BadOption
 
 VARIABLE = "TAGLIO_SERVE_TOKEN"
 
 
-def add(commands: Any) -> None:
-    """Add the command to the parser."""
-    each = command(commands, "serve", "serve built models by the Open Inference Protocol v2 (REST and gRPC)", _serve)
-    each.add_argument(
-        "models",
-        nargs="+",
-        metavar="OUT",
-        help="workspace directory, NAME=OUT, or a directory of them (NAME/ or NAME/VERSION/)",
-    )
-    cluster_argument(each)
-    each.add_argument("--host", default="127.0.0.1", help="address to listen on; all but loopback need a token or TLS")
-    each.add_argument(
-        "--http-port", type=any_port, default=8000, help="REST, metrics and status page (default 8000; 0: any)"
-    )
-    each.add_argument("--grpc-port", type=any_port, default=8001, help="gRPC (default 8001; 0: any)")
-    each.add_argument(
-        "--token-file", type=Path, help=f"file with the token that clients must send (default: ${VARIABLE}, else none)"
-    )
-    each.add_argument("--tls", nargs=2, type=Path, metavar=("CERT", "KEY"), help="PEM files; encrypts both listeners")
-    alone = Some(each, WITHOUT)
-    alone.add_argument("--threads", type=positive, help="threads per session (default: the plan's)")
-    each.add_argument("--queue", type=positive, default=64, help="queue length per model (default 64)")
-    each.add_argument(
-        "--batch",
-        type=positive,
-        default=8,
-        help="largest batch, for models with a dynamic batch dimension (default 8)",
-    )
-    each.add_argument("--batch-wait-ms", type=float, default=2.0, help="longest wait for a batch to fill (default 2)")
-    each.add_argument("--max-request-mb", type=positive_float, default=64.0, help="limit on request size (default 64)")
-    each.add_argument(
-        "--drain-s", type=positive_float, default=30.0, help="grace period for running requests at SIGTERM (default 30)"
-    )
-    each.add_argument(
-        "--traces", default="", metavar="URL", help="send OpenTelemetry traces to this OTLP collector (default: none)"
-    )
-    json_argument(each)
-
-
-def _serve(options: argparse.Namespace) -> int:
-    refuse_others(options)
+def serve(options: argparse.Namespace) -> int:
+    """Run `taglio serve`."""
     try:
-        from taglio.serve.server import Listen, Started, serve
+        from taglio.serve.queue import Limits
+        from taglio.serve.served import opened
+        from taglio.serve.server import Listen, Started
+        from taglio.serve.server import serve as answer
+        from taglio.serve.service import Settings
     except ImportError as error:
         raise BadOption(f"serving needs {error.name}: pip install 'taglio[serve]'") from None
-    from taglio.cli.options import emit
-    from taglio.cluster import file as cluster_file
-    from taglio.serve.queue import Limits
-    from taglio.serve.served import opened
-    from taglio.serve.service import Settings
-
     certificate, key = options.tls or (None, None)
     for path in filter(None, (certificate, key)):
         if not path.is_file():
@@ -87,7 +45,7 @@ def _serve(options: argparse.Namespace) -> int:
                 sys.stdout.write(f"REST and status page on {started.http}, gRPC on {started.grpc}; Ctrl-C ends\n")
             sys.stdout.flush()
 
-        left = serve(models, settings, listen, told)
+        left = answer(models, settings, listen, told)
     if left:
         sys.stderr.write(f"taglio: {left} requests were not answered within {options.drain_s:g} s\n")
     return int(left > 0)

@@ -3,19 +3,8 @@ message."""
 
 import re
 
-# Flags that differ from the argument's name with dashes.
-_FLAGS = {
-    "model": "MODEL",
-    "shapes": "--shape",
-    "pins": "--pin",
-    "cuts": "--cut",
-    "running": "--from",
-    "changes": "--what-if",
-    "rate_per_s": "--rate",
-    "min_rate_per_s": "--min-rate",
-    "max_latency_s": "--max-latency-ms",
-    "time_limit_s": "--time-limit",
-}
+from taglio.cli.parser import flags
+
 _COMMANDS = {
     "profile": "taglio profile MODEL --data DATA -o OUT",
     "error": "taglio error OUT",
@@ -28,8 +17,9 @@ _COMMANDS = {
 def as_flags(message: str) -> str:
     """`max_error` → --max-error, `taglio plan` → the command with its arguments."""
     message = re.sub(r"`taglio (\w+)`", lambda found: _COMMANDS.get(found[1], f"taglio {found[1]}"), message)
-    return re.sub(r"`([a-z][a-z0-9_]*)`", lambda found: _flag(found[1]), message)
+    known = {"model": "MODEL", **flags()}
 
+    def flag(found: re.Match[str]) -> str:
+        return known.get(found[1], f"--{found[1].replace('_', '-')}")
 
-def _flag(argument: str) -> str:
-    return _FLAGS.get(argument, f"--{argument.replace('_', '-')}")
+    return re.sub(r"`([a-z][a-z0-9_]*)`", flag, message)

@@ -378,5 +378,44 @@ class _Reader:
             seen.append(of)
 
 
+def written(cluster: Cluster) -> str:
+    """The text of a file that describes `cluster`."""
+    lines = ["# links measured by taglio cluster probe", f'start = "{cluster.start}"']
+    copies = {device.name for device in cluster.devices if device.like}
+    for device in cluster.devices:
+        lines += ["", f'[device."{device.name}"]']
+        if device.like:
+            lines.append(f'like = "{device.like}"')
+            continue
+        lines.append(f"threads = {device.threads}")
+        lines += [f'runtime = "{device.runtime}"'] if device.runtime else []
+        lines += _numbers(device, _DEVICE_NUMBERS, Device(""))
+        if device.never:
+            lines.append(f"never = [{', '.join(map(repr, device.never))}]")
+        if not device.int8:
+            lines.append("int8 = false")
+        if device.scale_of is not None:
+            lines.append(f'scale = {{ of = "{device.scale_of}", factor = {device.scale_factor:.9g} }}')
+        elif device.profile is not None:
+            lines.append(f'profile = "{device.profile}"')
+        loopbacks = [each for each in cluster.links if each.source == each.target == device.name]
+        for own in loopbacks:
+            lines.append(f"loopback = {{ {', '.join(_numbers(own, _LINK_NUMBERS, Link('', '', 0.0)))} }}")
+    for link in cluster.links:
+        if link.source != link.target and not copies & {link.source, link.target}:
+            numbers = _numbers(link, _LINK_NUMBERS, Link("", "", 0.0))
+            lines += ["", "[[link]]", f'from = "{link.source}"', f'to = "{link.target}"', *numbers]
+    return "\n".join(lines) + "\n"
+
+
+def _numbers(value: Device | Link, kinds: Mapping[str, _Number], default: Device | Link) -> list[str]:
+    """A line per number that is not the default, in the units of the keys."""
+    return [
+        f"{key} = {getattr(value, kind.field) / kind.factor:.9g}"
+        for key, kind in kinds.items()
+        if getattr(value, kind.field) != getattr(default, kind.field)
+    ]
+
+
 def _dotted(path: _Path) -> str:
     return ".".join(str(part + 1) if isinstance(part, int) else part for part in path) or "the file"

@@ -64,24 +64,16 @@ def lock_of(environment: Environment) -> str:
     return (files(__package__) / "locks" / f"{environment.name}.txt").read_text(encoding="utf-8")
 
 
-def inspect(environment: Environment, lock: str) -> Installed:
+def inspect(environment: Environment) -> Installed:
     """State of an environment on disk."""
     place = environments.folder() / environment.name
-    status, reason, versions = _status(environment, lock, place)
+    status, reason, versions = _status(environment, place)
     users = tuple(name for name, each in (BACKENDS | CONVERTERS).items() if each == environment.name)
-    return Installed(
-        environment.name,
-        users,
-        str(place),
-        status,
-        reason,
-        versions,
-        environments.bytes_below(place),
-        environment.disk_bytes,
-    )
+    size, need = environments.bytes_below(place), environment.disk_bytes
+    return Installed(environment.name, users, str(place), status, reason, versions, size, need)
 
 
-def _status(environment: Environment, lock: str, place: Path) -> tuple[Status, str, dict[str, str]]:
+def _status(environment: Environment, place: Path) -> tuple[Status, str, dict[str, str]]:
     if not place.exists():
         return "absent", "", {}
     if why := environments.unfinished(place):
@@ -92,7 +84,7 @@ def _status(environment: Environment, lock: str, place: Path) -> tuple[Status, s
         return "broken", complaint, {}
     versions = {name: version for name, version in found.items() if version}
     stamp = place / STAMP
-    if not stamp.exists() or stamp.read_text(encoding="utf-8") != _stamp(lock):
+    if not stamp.exists() or stamp.read_text(encoding="utf-8") != _stamp(environment):
         return "outdated", "built from other versions or by another Python", versions
     return "ready", "", versions
 
@@ -116,7 +108,7 @@ def tool() -> str:
     return "uv" if shutil.which("uv") else "pip"
 
 
-def build(environment: Environment, lock: str, *, show: bool = False) -> Installed:
+def build(environment: Environment, *, show: bool = False) -> None:
     """Build an environment, replacing an existing one; with `show` uv or pip show their progress on the terminal.
 
     Raises BadEnvironment with the reason, which is kept in the environment; Busy if another process is building it.
@@ -134,7 +126,7 @@ def build(environment: Environment, lock: str, *, show: bool = False) -> Install
             shutil.rmtree(place, ignore_errors=True)
             place.mkdir(parents=True)
             marker.write_text("stopped before the end\n", encoding="utf-8")
-            (place / STAMP).write_text(_stamp(lock), encoding="utf-8")
+            (place / STAMP).write_text(_stamp(environment), encoding="utf-8")
             for words in _commands(place):
                 _run(words, show)
         except (BadEnvironment, OSError) as error:
@@ -142,7 +134,6 @@ def build(environment: Environment, lock: str, *, show: bool = False) -> Install
                 marker.write_text(f"{error}\n", encoding="utf-8")
             raise BadEnvironment(f"{environment.name} could not be built: {error}") from None
         marker.unlink()
-    return inspect(environment, lock)
 
 
 def remove(environment: Environment) -> int:
@@ -156,9 +147,9 @@ def remove(environment: Environment) -> int:
     return size
 
 
-def diagnose(environment: Environment, lock: str, folder: Path) -> Installed:
+def diagnose(environment: Environment, folder: Path) -> Installed:
     """`inspect`, and if usable, load each of its back ends the way `compare` does; `folder` is scratch space."""
-    found = inspect(environment, lock)
+    found = inspect(environment)
     if found.status not in ("ready", "outdated"):
         return found
     for backend in found.backends:
@@ -182,9 +173,9 @@ def _failures(told: list[str]) -> Callable[[dict[str, object]], None]:
     return hear
 
 
-def _stamp(lock: str) -> str:
+def _stamp(environment: Environment) -> str:
     version = ".".join(map(str, sys.version_info[:3]))
-    return f"{lock}# Python {version} {sys.base_prefix}\n"
+    return f"{lock_of(environment)}# Python {version} {sys.base_prefix}\n"
 
 
 def _commands(place: Path) -> list[list[str]]:

@@ -68,8 +68,8 @@ class _Row:
         return None if self.saved_s is None or not self.error else self.saved_s / self.error
 
 
-def sensitivity(material: Material) -> list[Part]:
-    """Blocks ranked by their error alone in int8."""
+def ranked(material: Material) -> list[Part]:
+    """Every block with its error alone in int8 and its times, the most damaging (or slowest) first."""
     rows = sorted(
         _rows(material), key=lambda row: (-1.0 if row.error is None else row.error, row.float_s or 0.0), reverse=True
     )
@@ -78,8 +78,13 @@ def sensitivity(material: Material) -> list[Part]:
     decimals = ms_decimals(max((row.float_s or 0.0 for row in rows), default=0.0)) + 1
     body = [_written(material, row, decimals, worst, most) for row in rows]
     measured = sum(row.error is not None for row in rows)
-    table = Table(_HEAD, body, look="blocks", words=frozenset({6}), first=_FIRST, sorted_by="error alone")
-    return [Text(_lede(material, measured)), table]
+    kept = [index for index in range(len(_HEAD)) if not body or any(row[index].text != MISSING for row in body)]
+    head, cells = [_HEAD[index] for index in kept], [[row[index] for index in kept] for row in body]
+    words, key = frozenset({head.index("chosen")} if "chosen" in head else ()), "error alone" if measured else "float"
+    return [
+        Text(_lede(material, measured)),
+        Table(head, cells, look="blocks", words=words, first=_FIRST, sorted_by=key),
+    ]
 
 
 def _rows(material: Material) -> list[_Row]:

@@ -1,57 +1,77 @@
 """What was built and run, with all settings."""
 
+from collections.abc import Mapping
 from dataclasses import fields
 
 from taglio.components.build import Manifest, Port
-from taglio.error.loss import RELATIVE
+from taglio.flow.outcome import Outcome
+from taglio.profile.stopwatch import WallTime
 from taglio.report.material import Absent, Material
 from taglio.report.parts import Columns, Part, Table, Text
 from taglio.report.units import MISSING, allowed, ms, percent, plural, shown, size
+from taglio.run.in_process import RunReport
 
 
-def components(material: Material) -> list[Part]:
+def components(manifest: Manifest) -> list[Part]:
     """The component files and the tensors between them."""
-    manifest = material.manifest
-    assert manifest is not None
-    rows = [
-        [
-            piece.name,
-            piece.device,
-            f"{piece.runtime} {piece.runtime_version}".strip(),
-            piece.file,
-            size(piece.size_bytes),
-            len(piece.blocks),
-            piece.sha256[:16],
-        ]
-        for piece in manifest.pieces
-    ]
-    head = ["tensor", "from", "to", "type", "shape", "per inference"]
+    rows: list[list[object]] = []
+    for piece in manifest.pieces:
+        runtime = f"{piece.runtime} {piece.runtime_version}".strip()
+        contents = [size(piece.size_bytes), len(piece.blocks), piece.sha256[:16]]
+        rows.append([piece.name, piece.device, runtime, piece.file, *contents])
+    head = ["component", "device", "runtime", "file", "size", "blocks", "SHA-256"]
+    between = ["tensor", "from", "to", "type", "shape", "per inference"]
+    caption = "Inputs, outputs and tensors between components"
     total = sum(piece.size_bytes for piece in manifest.pieces)
     order = ", run in this order" if len(manifest.pieces) > 1 else ""
     return [
         Text(f"{plural(len(manifest.pieces), 'component')}, {size(total)}{order}."),
-        Table(
-            ["component", "device", "runtime", "file", "size", "blocks", "SHA-256"], rows, words=frozenset({1, 2, 3})
-        ),
-        Table(
-            head, _crossings(manifest), "Inputs, outputs and tensors between components", words=frozenset({1, 2, 3, 4})
-        ),
+        Table(head, rows, words=frozenset({1, 2, 3})),
+        Table(between, _crossings(manifest), caption, words=frozenset({1, 2, 3, 4})),
     ]
 
 
-def run_report(material: Material) -> list[Part]:
+def run_report(run: RunReport) -> list[Part]:
     """The components timed beside float."""
-    run = material.run
-    assert run is not None
-    walls = [("float", run.float32), ("plan", run.plan)]
-    walls += [(f"component {each.component}", each.wall) for each in run.components]
-    rows = [[name, ms(wall.median_s), ms(wall.mean_s), ms(wall.p95_s), wall.runs] for name, wall in walls]
+    walls = {"float": run.float32, "plan": run.plan}
+    walls |= {f"component {each.component}": each.wall for each in run.components}
+    elsewhere = "" if run.runtime == run.profiled_in else f" for {run.profiled_in}, run by {run.runtime}"
+    if run.here:
+        elsewhere = " for one process on this machine, without the cluster's devices and links"
     drift = f"{(run.drift - 1.0) * 100:+.1f}\u00a0%".replace("-", "−")
     text = (
-        f"Predicted {ms(run.predicted_s)}, measured {ms(run.plan.steady_s)}, ratio {run.ratio:.3f}; "
+        f"Predicted {ms(run.predicted_s)}{elsewhere}, measured {ms(run.plan.steady_s)}, ratio {run.ratio:.3f}; "
         f"{run.steady_ratio:.3f} corrected for the machine's drift of {drift} since profiling."
     )
-    return [Table(["", "median", "mean", "p95", "runs"], rows, "Timed runs"), Text(text, "small")]
+    return [timed(walls, "Timed runs"), Text(text, "small")]
+
+
+def timed(walls: Mapping[str, WallTime], caption: str = "") -> Table:
+    """Timed runs by name."""
+    rows = [[name, ms(wall.median_s), ms(wall.mean_s), ms(wall.p95_s), wall.runs] for name, wall in walls.items()]
+    return Table(["", "median", "mean", "p95", "runs"], rows, caption)
+
+
+def repairs(outcome: Outcome) -> list[Part]:
+    """What each repair of int8 brought; empty if none was tried."""
+    basis = outcome.metric.basis
+    rows = []
+    for each in outcome.repairs:
+        errors = [shown(basis, each.before), shown(basis, each.error), f"{each.factor:.2f}"]
+        rows.append([each.repair, *errors, "kept" if each.kept else "left out"])
+    head = ["repair", "all int8 before", "with it", "subsets", ""]
+    return [Table(head, rows, "Repairs tried: error before and after")] if rows else []
+
+
+def weights(outcome: Outcome) -> list[Part]:
+    """The weight-only forms that were tried; empty if there were none."""
+    rows = []
+    for each in outcome.weights:
+        found = [ms(each.latency_s), shown(outcome.metric.basis, each.error), "planned with" if each.kept else "left out"]
+        dropped = [f"dropped: {each.dropped}", "", ""]
+        rows.append([f"{each.precision}, {each.runtime}", *(dropped if each.dropped else found)])
+    head = ["form", "all blocks that have it", outcome.metric.basis.title, ""]
+    return [Table(head, rows, "Weight-only forms tried")] if rows else []
 
 
 def configuration(material: Material) -> list[Part]:
@@ -63,8 +83,8 @@ def configuration(material: Material) -> list[Part]:
         total = sum(outcome.stage_seconds.values())
         seconds.append(["all", f"{total:.1f}\u00a0s, peak memory {size(outcome.peak_memory_bytes)}"])
         parts.append(Table([], seconds, "Time by stage", "words"))
-    basis = outcome.metric.basis if outcome is not None else RELATIVE
     if outcome is not None and outcome.schemes:
+        basis = outcome.metric.basis
         rows = [
             [str(each.scheme), f"dropped: {each.dropped}", "", ""]
             if each.dropped
@@ -72,32 +92,8 @@ def configuration(material: Material) -> list[Part]:
             for each in outcome.schemes
         ]
         parts.append(Table(["scheme", "all int8", basis.title, "score"], rows, "Schemes tried"))
-    if outcome is not None and outcome.repairs:
-        words = [
-            [
-                each.repair,
-                shown(basis, each.before),
-                shown(basis, each.error),
-                f"{each.factor:.2f}",
-                "kept" if each.kept else "left out",
-            ]
-            for each in outcome.repairs
-        ]
-        head = ["repair", "all int8 before", "with it", "subsets", ""]
-        parts.append(Table(head, words, "Repairs tried: error before and after"))
-    if outcome is not None and outcome.weights:
-        tried = [
-            [f"{each.precision}, {each.runtime}", f"dropped: {each.dropped}", "", ""]
-            if each.dropped
-            else [
-                f"{each.precision}, {each.runtime}",
-                ms(each.latency_s),
-                shown(basis, each.error),
-                "planned with" if each.kept else "left out",
-            ]
-            for each in outcome.weights
-        ]
-        parts.append(Table(["form", "all blocks that have it", basis.title, ""], tried, "Weight-only forms tried"))
+    if outcome is not None:
+        parts += [*repairs(outcome), *weights(outcome)]
     return [Columns([[Table([], _settings(material), "Settings", "words")], parts], "print")]
 
 
@@ -110,14 +106,14 @@ def _crossings(manifest: Manifest) -> list[list[object]]:
     source = {port.name: piece.name for piece in manifest.pieces for port in piece.outputs}
     rows: list[list[object]] = []
     for piece in manifest.pieces:
-        rows += [[*_port(port, source.get(port.name, "caller"), piece.name)] for port in piece.inputs]
+        rows += [_port(port, source.get(port.name, "caller"), piece.name) for port in piece.inputs]
     for piece in manifest.pieces:
-        rows += [[*_port(port, piece.name, "caller")] for port in piece.outputs if port.name in manifest.outputs]
+        rows += [_port(port, piece.name, "caller") for port in piece.outputs if port.name in manifest.outputs]
     return rows
 
 
-def _port(port: Port, source: str, target: str) -> tuple[str, ...]:
-    return (port.name, source, target, port.dtype, " × ".join(map(str, port.shape)), size(port.bytes))
+def _port(port: Port, source: str, target: str) -> list[object]:
+    return [port.name, source, target, port.dtype, " × ".join(map(str, port.shape)), size(port.bytes)]
 
 
 def _settings(material: Material) -> list[tuple[str, object]]:

@@ -2,7 +2,7 @@
 
 import shlex
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -27,6 +27,12 @@ from taglio.run.in_process import RunReport
 T = TypeVar("T")
 
 
+def present(value: T | None) -> T:
+    """A part that is known to be there."""
+    assert value is not None
+    return value
+
+
 @dataclass(frozen=True, slots=True)
 class Absent:
     """Why a part of the page is missing, and the command that makes it."""
@@ -40,19 +46,18 @@ class Material:
     """The data that the page is drawn from. `absent` gives the reason for each part that is None, by its name here;
     `tools` are the versions that measured the profile."""
 
-    folder: str
     model: str
     profile: Profile
-    setup: Setup | None
-    graph: Graph | None
-    error: ErrorModel | None
-    plan: Plan | None
-    outcome: Outcome | None
-    manifest: Manifest | None
-    run: RunReport | None
-    absent: dict[str, Absent]
-    tools: dict[str, str]
+    setup: Setup | None = None
+    graph: Graph | None = None
+    error: ErrorModel | None = None
+    plan: Plan | None = None
+    outcome: Outcome | None = None
+    manifest: Manifest | None = None
+    run: RunReport | None = None
     pareto: Front | None = None
+    absent: dict[str, Absent] = field(default_factory=dict)
+    tools: dict[str, str] = field(default_factory=dict)
 
     @property
     def metric(self) -> Metric:
@@ -94,40 +99,20 @@ def gather(folder: Path) -> Material:
         for kind, value in ((workspace.PROFILE, profile), (workspace.ERROR, error), (workspace.PLAN, plan)):
             if value is not None:
                 fits(folder / f"{kind}.json", value, graph, kind)
-    return Material(
-        str(folder),
-        outcome.model if outcome is not None else Path(setup.model).stem if setup is not None else folder.name,
-        profile,
-        setup,
-        graph,
-        error,
-        plan,
-        outcome,
-        reader.take("manifest", lambda: _manifest(folder, profile.model_sha256), "build"),
-        reader.artifact(workspace.RUN, RunReport, "run", current),
-        reader.absent,
-        _tools(profile_path),
-        reader.artifact("pareto", Front, "pareto --cluster FILE --max-error E"),
-    )
+    name = outcome.model if outcome is not None else Path(setup.model).stem if setup is not None else folder.name
+    manifest = reader.take("manifest", lambda: _manifest(folder, profile.model_sha256), "build")
+    run = reader.artifact(workspace.RUN, RunReport, "run", current)
+    front = reader.artifact("pareto", Front, "pareto --cluster FILE --max-error E")
+    tools = _tools(profile_path)
+    return Material(name, profile, setup, graph, error, plan, outcome, manifest, run, front, reader.absent, tools)
 
 
 def of_result(folder: Path, result: Result, manifest: Manifest) -> Material:
     """The material of a result whose artifacts were just written to `folder`."""
     absent = {workspace.RUN: _absent(folder, f"{workspace.RUN}.json is not in this folder.", "run")}
-    return Material(
-        str(folder),
-        result.table.model if result.table is not None else folder.name,
-        result.profile,
-        result.setup,
-        result.graph,
-        result.error,
-        result.plan,
-        result.table,
-        manifest,
-        None,
-        absent,
-        artifact.tools(),
-    )
+    name = result.table.model if result.table is not None else folder.name
+    made = Material(name, result.profile, result.setup, result.graph, result.error, result.plan, result.table, manifest)
+    return replace(made, absent=absent, tools=artifact.tools())
 
 
 class _OtherPlanError(Exception):

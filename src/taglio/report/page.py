@@ -6,7 +6,7 @@ from pathlib import Path
 from taglio.flow import workspace
 from taglio.flow.workspace import OUTCOME
 from taglio.report import blocks, built, network, placement, predicted_error, predicted_time, summary, written
-from taglio.report.material import Material, gather
+from taglio.report.material import Material, gather, present
 from taglio.report.parts import Part
 from taglio.report.written import Section, Written
 from taglio.transaction import held
@@ -22,7 +22,7 @@ _SECTIONS: tuple[tuple[str, str, tuple[tuple[_Draw, tuple[str, ...]], ...]], ...
     (
         "blocks",
         "Block by block",
-        ((blocks.damage_and_gain, ("graph", workspace.ERROR)), (blocks.sensitivity, ())),
+        ((blocks.damage_and_gain, ("graph", workspace.ERROR)), (blocks.ranked, ())),
     ),
     (
         "components",
@@ -30,17 +30,12 @@ _SECTIONS: tuple[tuple[str, str, tuple[tuple[_Draw, tuple[str, ...]], ...]], ...
         (
             (placement.placement, ()),
             (placement.pareto, ()),
-            (built.components, ("manifest",)),
-            (built.run_report, (workspace.RUN,)),
+            (lambda material: built.components(present(material.manifest)), ("manifest",)),
+            (lambda material: built.run_report(present(material.run)), (workspace.RUN,)),
         ),
     ),
     ("configuration", "Configuration", ((built.configuration, ()),)),
 )
-
-
-def _outcome_missing(_: Material) -> list[Part]:
-    """Draws nothing; it is placed where the command that makes the outcome is to be named."""
-    return []
 
 
 _SUMMARY: tuple[tuple[_Draw, tuple[str, ...]], ...] = (
@@ -50,7 +45,7 @@ _SUMMARY: tuple[tuple[_Draw, tuple[str, ...]], ...] = (
     (summary.side_by_side, ()),
     (summary.parts, ()),
     (summary.places, ()),
-    (_outcome_missing, (OUTCOME,)),
+    (lambda _: [], (OUTCOME,)),  # where the command that makes the outcome is named
     (summary.conditions, ()),
 )
 

@@ -1,4 +1,4 @@
-"""The parts of a page as values: text, tables, bars, charts. `templates/parts.html.j2` draws each kind."""
+"""What is shown, as values: text, tables, bars, charts. `templates/parts.html.j2` draws and console.py prints them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -39,14 +39,16 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows whose first cell names them. `words` are the columns aligned left; only the first `first` rows are shown
-    until the reader expands the table (0: all), which then sorts by `sorted_by`."""
+    """Rows whose first cell names them. `words` are the columns aligned left, `details` those that only the page shows;
+    only the first `first` rows are shown until the reader expands the table (0: all), which then sorts by
+    `sorted_by`."""
 
     head: Sequence[str]
     rows: Sequence[Sequence[object]]
     caption: str = ""
     look: str = ""
     words: frozenset[int] = frozenset()
+    details: frozenset[int] = frozenset()
     first: int = 0
     sorted_by: str = ""
 

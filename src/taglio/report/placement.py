@@ -1,13 +1,15 @@
-"""Plans on several devices: what runs where and when, and Pareto fronts. Simulates and plans nothing."""
+"""Plans: what runs where, in which form and when, and Pareto fronts. Simulates and plans nothing."""
 
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from taglio.plan.pareto import Front, FrontPoint
 from taglio.plan.result import Plan
 from taglio.report import written
 from taglio.report.material import Material
-from taglio.report.parts import Axis, Bar, Bars, Chart, Heading, Items, Mark, Part, Table, Text
-from taglio.report.units import MISSING, ms, plural, shown, size
+from taglio.report.parts import Axis, Bar, Bars, Chart, Facts, Heading, Items, Mark, Part, Table, Text
+from taglio.report.units import MISSING, allowed, ms, plural, shown, size
 from taglio.report.written import Section, Written
 
 _TITLES = {"energy": "energy, J", "throughput": "requests/s"}
@@ -18,10 +20,22 @@ def placement(material: Material) -> list[Part]:
     plan = material.plan
     if plan is None or not plan.usage or (len(plan.usage) == 1 and not plan.crossings):
         return []
-    return [Heading("Devices"), *_devices(plan), _crossings(plan), Heading("One request"), _timeline(plan)]
+    return [Heading("Devices"), *decisions(plan), Heading("One request"), _timeline(plan)]
 
 
-def _devices(plan: Plan) -> list[Part]:
+def decisions(plan: Plan, *, shared: bool = False) -> list[Part]:
+    """What runs where, what is sent, and what is predicted; `shared` if other models run on the same devices."""
+    if not plan.usage:
+        counts = sorted(Counter((each.device, each.precision) for each in plan.placements).items())
+        table = Table(["device", "form", "blocks"], [[*what, count] for what, count in counts], words=frozenset({1}))
+        return [table, _totals(plan)]
+    turns = ["Devices in one row take turns, a request each."] if any(use.replicas for use in plan.usage) else []
+    notes = [("", each) for each in (*turns, *plan.binding, *plan.notes)]
+    parts: list[Part] = [_devices(plan), _crossings(plan), _totals(plan, shared=shared)]
+    return parts + ([Items(notes)] if notes else [])
+
+
+def _devices(plan: Plan) -> Table:
     int8 = set(plan.assignment())
     rows: list[list[object]] = []
     for use in plan.usage:
@@ -38,14 +52,7 @@ def _devices(plan: Plan) -> list[Part]:
                 "assumed" if use.assumed else "measured",
             ]
         )
-    head = ["device", "blocks", "in int8", "busy", "energy", "memory", "of", "times"]
-    lede = (
-        f"Predicted for one request, from {plan.start} and back; {plan.objective}, {plan.status}, gap {plan.gap:.2%}."
-    )
-    if any(use.replicas for use in plan.usage):
-        lede += " Devices in one row take turns, a request each."
-    notes = [("", each) for each in (*plan.binding, *plan.notes)]
-    return [Text(lede), Table(head, rows, words=frozenset({7})), *([Items(notes)] if notes else [])]
+    return Table(["device", "blocks", "in int8", "busy", "energy", "memory", "of", "times"], rows, words=frozenset({7}))
 
 
 def _crossings(plan: Plan) -> Table:
@@ -55,6 +62,40 @@ def _crossings(plan: Plan) -> Table:
     ]
     head = ["tensor", "from", "to", "form", "size", "time"]
     return Table(head, rows, f"{plural(len(rows), 'tensor')} between devices", words=frozenset({1, 2, 3}))
+
+
+def _totals(plan: Plan, *, shared: bool = False) -> Facts:
+    """What is predicted for one request, and how sure it is."""
+    latency, metric, limits = plan.predicted_latency_s, plan.limits.metric, plan.limits
+    summed = "" if plan.summed_s is None else f"; sum of all parts {ms(plan.summed_s)}"
+    facts = [("status", f"{plan.status}, gap {plan.gap:.2%}")]
+    if plan.usage:
+        facts.insert(0, ("planned for", f"{plan.objective}, from {plan.start} and back"))
+    if plan.shapes:
+        facts.append(("shapes", measured_at(plan.shapes)))
+    facts.append(("latency", f"{ms(latency.value)} ({ms(latency.low)} … {ms(latency.high)}){summed}"))
+    if plan.predicted_rate_per_s is not None:
+        alone = " if alone on its devices" if shared else ""
+        facts.append(("capacity", f"{plan.predicted_rate_per_s.value:.4g} requests/s{alone}"))
+    if plan.predicted_joules is not None:
+        facts.append(("energy", f"{plan.predicted_joules.value:.4g} J per request"))
+    guess = plan.predicted_error
+    error = f"predicted {shown(metric, guess.value)} (upper end {shown(metric, guess.high)})"
+    error += "" if plan.measured_error is None else f", measured {shown(metric, plan.measured_error)}"
+    error += "" if limits.max_error is None else f", {allowed(metric, limits.max_error)}"
+    also = [(each.metric.title, allowed(each.metric, each.max_error)) for each in limits.also]
+    return Facts([*facts, (metric.title, error), *also])
+
+
+def measured_at(shapes: Sequence[Mapping[str, Sequence[int]]]) -> str:
+    """The shapes of the timings of a model with dynamic dimensions."""
+    told = Counter(
+        ", ".join(f"{name} {'x'.join(map(str, shape)) or 'scalar'}" for name, shape in each.items()) for each in shapes
+    )
+    if len(told) == 1:
+        return f"times are for {next(iter(told))}; dimensions stay dynamic in the built model"
+    each = "; ".join(f"{count} of {len(shapes)}: {text}" for text, count in told.items())
+    return f"times are means over shapes as they occur ({each}); dimensions stay dynamic in the built model"
 
 
 def _timeline(plan: Plan) -> Bars:
@@ -78,7 +119,7 @@ def _timeline(plan: Plan) -> Bars:
 def pareto(material: Material) -> list[Part]:
     """The workspace's front; empty if it has none."""
     front = material.pareto
-    return [Heading(f"Plans by latency and {front.axis}"), *_front(front)] if front is not None else []
+    return [Heading(f"Plans by latency and {front.axis}"), *points(front)] if front is not None else []
 
 
 def write(path: Path, model: str, front: Front) -> Written:
@@ -86,12 +127,12 @@ def write(path: Path, model: str, front: Front) -> Written:
     lacks: list[str] = []
     title = f"{model}: latency and {front.axis}"
     top = written.drawn("Summary", [lambda: [Heading(title, 1)]], lacks)
-    section = Section("front", "Plans", written.drawn("Plans", [lambda: _front(front)], lacks))
+    section = Section("front", "Plans", written.drawn("Plans", [lambda: points(front)], lacks))
     return written.write(path, written.render(f"{title} – taglio", model, top, [section]), lacks)
 
 
-def _front(front: Front) -> list[Part]:
-    """The chart and the table of all points."""
+def points(front: Front) -> list[Part]:
+    """The chart and the table of a front's plans."""
     if not front.points:
         return [Text(f"No plan meets any of the {front.infeasible} limits tried.")]
     metric = front.points[0].plan.limits.metric
@@ -109,7 +150,8 @@ def _front(front: Front) -> list[Part]:
         for each in front.points
     ]
     head = ["latency", title.split(",")[0], "gap", "int8 blocks", "devices"]
-    lede = f"{plural(front.tried, 'plan')} made, {len(front.points)} on the front: none is better in both."
+    without = f" No plan under {front.infeasible} of the limits tried." if front.infeasible else ""
+    lede = f"{plural(front.tried, 'plan')} made, {len(front.points)} on the front: none is better in both.{without}"
     chart = Chart(f"latency and {front.axis}", Axis("predicted latency, ms"), Axis(title), marks)
     return [Text(lede), chart, Table(head, rows, words=frozenset({4}))]
 

@@ -5,6 +5,7 @@ from math import exp, isfinite
 
 from taglio.error.loss import Metric
 from taglio.error.model import ErrorModel
+from taglio.error.tally import PartLoss
 from taglio.flow.outcome import Outcome, Point
 from taglio.report.material import Material
 from taglio.report.parts import Axis, Cell, Chart, Columns, Facts, Mark, Part, Table, Text, curve
@@ -54,8 +55,8 @@ def predicted_error(material: Material) -> list[Part]:
             curve("upper", xs, lambda x: known.upper(x / scale) * scale, log=True),
         ],
     )
-    notes = [Text(f"Note: {note}.", "note") for note in known.notes]
-    return [Text(_error_lede(known, len(drawn))), *notes, Columns([[chart], _error_facts(known)])]
+    lede, *notes = said(known)
+    return [lede, *notes, Columns([[chart], [worst_alone(known), facts(known)]])]
 
 
 def trade_off(material: Material) -> list[Part]:
@@ -69,18 +70,12 @@ def trade_off(material: Material) -> list[Part]:
         "Each mark: predicted latency, and error on held-out inputs; a stroke leads to the measured latency"
         f"{corrected}. Hollow: beyond the limit."
     )
-    charts: list[list[Part]] = [
-        [
-            _scatter(
-                outcome, outcome.points, chosen, drift, _error_axis(outcome), caption, "error and latency of all plans"
-            )
-        ]
-    ]
+    every = "error and latency of all plans"
+    charts = [_scatter(outcome, outcome.points, chosen, drift, _error_axis(outcome), caption, every)]
     if len(plans) > 1:
         near = "The same without float and all int8: plans near the limit."
-        charts.append(
-            [_scatter(outcome, plans, chosen, drift, Axis(outcome.metric.axis[0]), near, "plans near the limit")]
-        )
+        axis = Axis(outcome.metric.axis[0])
+        charts.append(_scatter(outcome, plans, chosen, drift, axis, near, "plans near the limit"))
     decimals = ms_decimals(max((point.predicted_s for point in outcome.points), default=0.0))
     rows: list[list[object]] = [
         [
@@ -98,7 +93,7 @@ def trade_off(material: Material) -> list[Part]:
         f"{plural(len(outcome.points), 'plan')} tried, {held} within the {outcome.metric.title} "
         f"{allowed(outcome.metric, outcome.max_error)}. The fastest of these when timed was chosen."
     )
-    return [Text(lede), Columns(charts), Table(head, rows, look="dense")]
+    return [Text(lede), Columns([[chart] for chart in charts]), Table(head, rows, look="dense")]
 
 
 def _scatter(
@@ -129,12 +124,9 @@ def _error_axis(outcome: Outcome) -> Axis:
 
 def _chosen(outcome: Outcome) -> Point | None:
     """The point that was chosen as the plan."""
-    same = [
-        point
-        for point in outcome.points
-        if point.measured_s == outcome.plan.latency.median_s and point.predicted_s == outcome.plan.predicted_latency_s
-    ]
-    return same[0] if same else None
+    plan = outcome.plan
+    found = (plan.latency.median_s, plan.predicted_latency_s)
+    return next((point for point in outcome.points if (point.measured_s, point.predicted_s) == found), None)
 
 
 def _describe(metric: Metric, point: Point) -> str:
@@ -146,17 +138,21 @@ def _describe(metric: Metric, point: Point) -> str:
     )
 
 
-def _error_lede(known: ErrorModel, drawn: int) -> str:
+def said(known: ErrorModel) -> list[Part]:
+    """How well subsets were predicted, and notes."""
+    drawn = sum(each.error > 0.0 and each.predicted > 0.0 for each in known.subsets)
     under = sum(each.error <= known.upper(each.predicted) for each in known.subsets)
     left = len(known.subsets) - drawn
     text = f"{plural(len(known.subsets), 'subset')} of blocks in int8, each predicted by a fit without it"
     miss = percent(known.typical_miss()) if known.metric.smooth else known.metric.difference(known.typical_miss())
     text += f": median prediction error {miss}" if drawn else ""
-    text += f"; {under} of {len(known.subsets)} lie below the dashed line." if known.subsets else "."
-    return text + (f" {plural(left, 'subset')} without error cannot be drawn on a logarithmic axis." if left else "")
+    text += f"; {under} of {len(known.subsets)} lie below the upper limit." if known.subsets else "."
+    text += f" {plural(left, 'subset')} without error cannot be drawn on a logarithmic axis." if left else ""
+    return [Text(text), *(Text(f"Note: {note}.", "note") for note in known.notes)]
 
 
-def _error_facts(known: ErrorModel) -> list[Part]:
+def facts(known: ErrorModel) -> Facts:
+    """The metric, how it was measured, and what was fitted."""
     facts: list[tuple[str, str]] = [
         ("metric", known.metric.name + (", the largest over outputs" if known.metric.smooth else "")),
         ("evaluations", f"{known.evaluations} on {plural(known.samples, 'sample')}"),
@@ -166,11 +162,24 @@ def _error_facts(known: ErrorModel) -> list[Part]:
         terms = f"{len(output.blocks)} block terms, {len(output.edges)} edge terms"
         link = f"{exp(output.level):.3f} · s^({output.exponent:.3f} / 2), s a sum of {terms}"
         facts.append((f"output {output.output}", link))
-    worst = sorted((each for each in known.alone if each.precision == "int8"), key=lambda each: -each.error)[:8]
+    if (len(known.parts) > 1 and known.metric.smooth) or any(each.lost for each in known.parts):
+        facts.append(("all in int8, by part", by_part(known.parts, known.metric)))
+    return Facts(facts)
+
+
+def by_part(parts: Sequence[PartLoss], metric: Metric) -> str:
+    """The error of every part of the outputs, worst first."""
+    ordered = sorted(parts, key=lambda each: -each.loss)
+    return ", ".join(f"{each.name} {shown(metric, each.loss)}{each.lost and f' ({each.lost})'}" for each in ordered)
+
+
+def worst_alone(known: ErrorModel, most: int = 8) -> Table:
+    """The blocks with the largest error alone in int8."""
+    worst = sorted((each for each in known.alone if each.precision == "int8"), key=lambda each: -each.error)[:most]
     basis = known.metric.basis
     rows: list[list[object]] = [[each.block, shown(basis, each.error)] for each in worst]
     title = "error" if basis is known.metric else basis.name
-    return [Table(["largest errors, one block in int8", title], rows, look="dense"), Facts(facts)]
+    return Table(["largest errors, one block in int8", title], rows, look="dense")
 
 
 def _upper_end(known: ErrorModel) -> str:

@@ -6,7 +6,7 @@ from statistics import median
 
 from taglio.model.graph import flows
 from taglio.profile.measure import FLOAT_RUN
-from taglio.profile.result import Breakdown, changes, flow_seconds, predict, writes
+from taglio.profile.result import Breakdown, Profile, changes, flow_seconds, predict, writes
 from taglio.quantize.precision import Assignment
 from taglio.report.material import Material
 from taglio.report.network import short_name
@@ -15,6 +15,8 @@ from taglio.report.summary import STEADY
 from taglio.report.units import MISSING, ms, ms_decimals, percent, plural, signed_ms
 
 _BIGGEST = 10
+_UNSEEN = "Cross-validated runs"
+_Run = tuple[str, float, float]  # name, predicted and measured seconds
 _PURE = {FLOAT_RUN: ("square", "float", "float"), "int8": ("diamond", "int8", "all int8")}
 
 
@@ -38,7 +40,7 @@ def where_it_goes(material: Material) -> list[Part]:
 def predicted_and_measured(material: Material) -> list[Part]:
     """Whole-model runs: predicted by a fit without them, against measured."""
     profile, outcome, drift = material.profile, material.outcome, material.drift()
-    unseen = [(run.name, run.predicted_s, run.wall.median_s) for run in profile.runs if run.mixed]
+    unseen = _unseen(profile)
     timed = outcome.points if outcome is not None else ()
     finals = [(each.name, each.predicted_s, each.measured_s / drift) for each in timed if each.measured_s]
     points = [*unseen, *finals]
@@ -59,11 +61,22 @@ def predicted_and_measured(material: Material) -> list[Part]:
         curves=[curve("identity", axis, lambda x: x)],
         band=[(x, x / (1.0 + width), x * (1.0 + width)) for x in spread(axis)] if width < 10.0 else [],
     )
-    tables: list[Part] = [_numbers("Cross-validated runs", unseen, 1.0)] if unseen else []
+    tables: list[Part] = [_numbers(_UNSEEN, unseen, 1.0)] if unseen else []
     if finals:
         raw = [(name, predicted, measured * drift) for name, predicted, measured in finals]
         tables.append(_numbers("Finalists, timed at the end", raw, drift))
     return [Text(_time_lede(unseen, finals, drift)), Columns([[chart], tables])]
+
+
+def unseen_runs(profile: Profile) -> list[Part]:
+    """Whole-model runs: predicted by a fit without them, and measured."""
+    unseen = _unseen(profile)
+    table: list[Part] = [_numbers(_UNSEEN, unseen, 1.0)] if unseen else []
+    return [*table, Text(_time_lede(unseen, [], 1.0))]
+
+
+def _unseen(profile: Profile) -> list[_Run]:
+    return [(run.name, run.predicted_s, run.wall.median_s) for run in profile.runs if run.mixed]
 
 
 def _mark(
@@ -74,7 +87,7 @@ def _mark(
     return Mark(predicted * 1e3, measured * 1e3, look, text, label, symbol, ring=ring)
 
 
-def _numbers(caption: str, runs: Sequence[tuple[str, float, float]], drift: float) -> Table:
+def _numbers(caption: str, runs: Sequence[_Run], drift: float) -> Table:
     """A table of predicted and measured times by run, with the ratio, and the ratio corrected for drift if there was
     any."""
     steady = abs(drift - 1.0) <= STEADY
@@ -88,7 +101,7 @@ def _numbers(caption: str, runs: Sequence[tuple[str, float, float]], drift: floa
     return Table(head if steady else [*head, "drift corrected"], rows, caption, "dense")
 
 
-def _time_lede(unseen: list[tuple[str, float, float]], finals: list[tuple[str, float, float]], drift: float) -> str:
+def _time_lede(unseen: Sequence[_Run], finals: Sequence[_Run], drift: float) -> str:
     text = []
     errors = [abs(predicted / measured - 1.0) for _, predicted, measured in unseen if measured]
     if errors:
@@ -112,18 +125,15 @@ def _parts(material: Material, assignment: Assignment, chosen: Breakdown) -> lis
     spent = [item for item in ordered if item[1] > 0.0]
     shown, rest = spent[:_BIGGEST], spent[_BIGGEST:]
     changing = _changing(material, assignment)
-    steps = [("overhead per run", chosen.overhead_s, "rest")]
+    steps: list[tuple[str, float, str]] = [("overhead per run", chosen.overhead_s, "rest")]
     steps += [(name, seconds, _bar_class(assignment, name)) for name, seconds in shown]
     if rest:
         steps.append((plural(len(rest), "other block"), sum(seconds for _, seconds in rest), "rest"))
     steps.append(("conversions", changing, "glue"))
     steps.append(("moves, layout changes", sum(chosen.flows.values()) - changing, "glue"))
     decimals = ms_decimals(chosen.total_s)
-    bars, at = [], 0.0
-    for label, seconds, class_ in steps:
-        bars.append(Bar(_label(material, label), at, at + seconds, ms(seconds, decimals), class_, label))
-        at += seconds
-    return [*bars, Bar("plan", 0.0, chosen.total_s, ms(chosen.total_s, decimals), "total")]
+    total = Bar("plan", 0.0, chosen.total_s, ms(chosen.total_s, decimals), "total")
+    return [*_waterfall(material, 0.0, [(*step, ms(step[1], decimals)) for step in steps]), total]
 
 
 def _moves(material: Material, assignment: Assignment, base: Breakdown, chosen: Breakdown) -> list[Bar]:
@@ -137,12 +147,22 @@ def _moves(material: Material, assignment: Assignment, base: Breakdown, chosen: 
     moved = sum(chosen.flows.values()) - changing - (sum(base.flows.values()) - _changing(material, {}))
     steps += [("conversions", changing - _changing(material, {})), ("moves, layout changes", moved)]
     decimals = ms_decimals(base.total_s)
-    bars, at = [Bar("float", 0.0, base.total_s, ms(base.total_s, decimals), "total from")], base.total_s
-    for label, by in steps:
-        class_ = "up" if by > 0.0 else "down"
-        bars.append(Bar(_label(material, label), at, at + by, signed_ms(by, decimals), class_, label))
-        at += by
-    return [*bars, Bar("plan", 0.0, chosen.total_s, ms(chosen.total_s, decimals), "total")]
+    first = Bar("float", 0.0, base.total_s, ms(base.total_s, decimals), "total from")
+    last = Bar("plan", 0.0, chosen.total_s, ms(chosen.total_s, decimals), "total")
+    told = [(label, by, "up" if by > 0.0 else "down", signed_ms(by, decimals)) for label, by in steps]
+    return [first, *_waterfall(material, base.total_s, told), last]
+
+
+def _waterfall(material: Material, at: float, steps: Sequence[tuple[str, float, str, str]]) -> list[Bar]:
+    """Bars that each begin where the one before ends; of label, seconds, class and value."""
+    assert material.graph is not None
+    kinds = {block.name: block.kind for block in material.graph.blocks}
+    bars = []
+    for label, seconds, class_, value in steps:
+        short = short_name(label, kinds[label], 24) if label in kinds else label
+        bars.append(Bar(short, at, at + seconds, value, class_, label))
+        at += seconds
+    return bars
 
 
 def _changing(material: Material, assignment: Assignment) -> float:
@@ -165,10 +185,3 @@ def _change_count(material: Material, assignment: Assignment) -> int:
 def _bar_class(assignment: Mapping[str, object], name: str) -> str:
     precision = getattr(assignment.get(name), "name", "float32")
     return {"float32": "float", "int8-anchor": "anchor"}.get(precision, "int8")
-
-
-def _label(material: Material, label: str) -> str:
-    """A block's short name; other texts unchanged."""
-    assert material.graph is not None
-    kinds = {block.name: block.kind for block in material.graph.blocks}
-    return short_name(label, kinds[label], 24) if label in kinds else label

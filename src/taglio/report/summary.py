@@ -2,17 +2,19 @@
 
 from dataclasses import dataclass
 
-from taglio.error.loss import Metric
-from taglio.error.tally import OtherLoss
-from taglio.flow.outcome import Outcome
+from taglio.flow.outcome import Outcome, Variant
 from taglio.profile.measure import FLOAT_RUN
 from taglio.profile.result import predict
+from taglio.profile.stopwatch import WallTime
 from taglio.report.material import Material
-from taglio.report.parts import Cell, Facts, Heading, Part, Table, Text, Tiles
+from taglio.report.parts import Cell, Facts, Heading, Items, Part, Table, Text, Tiles
+from taglio.report.placement import measured_at
 from taglio.report.units import MISSING, allowed, ms, ms_decimals, percent, shown, size, times
 
 # A smaller drift counts as none.
 STEADY = 0.03
+# If the plan has less than this share of the candidates in int8, the costliest blocks are named.
+_FEW = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,16 +22,15 @@ class _Column:
     """One form of the model; None for what was not measured."""
 
     name: str
-    measured_s: float | None = None
-    p95_s: float | None = None
+    latency: WallTime | None = None
     predicted_s: float | None = None
     error: float | None = None
     predicted_error: float | None = None
-    accuracy: float | None = None
-    size_bytes: int | None = None
     int8_blocks: int | None = None
-    interval: tuple[float, float] | None = None
-    others: tuple[OtherLoss, ...] = ()
+
+    @property
+    def measured_s(self) -> float | None:
+        return None if self.latency is None else self.latency.median_s
 
 
 def headline(material: Material) -> list[Part]:
@@ -77,10 +78,15 @@ def lede(material: Material) -> list[Part]:
         f"{metric.title} {shown(metric, outcome.int8.error)}, {verdict} the limit. The plan has "
         f"{outcome.plan.int8_blocks} of {outcome.blocks} blocks in int8; {_status(outcome.status, outcome.gap)}."
     )
+    if not outcome.candidates:
+        text = f"None of the {outcome.blocks} blocks can be int8 (taglio inspect says why)."
     if outcome.curve:
         told = ", ".join(f"{times(each.speed_up)} at {shown(metric, each.max_error)}" for each in outcome.curve)
         text += f" A larger limit is predicted to give {told}."
-    return [Text(text, "lede"), *(Text(note, "note") for note in material.notes())]
+    if outcome.costly and outcome.plan.int8_blocks < _FEW * outcome.candidates:
+        told = ", ".join(f"{each.block} {shown(metric.basis, each.error)}" for each in outcome.costly)
+        text += f" Most error comes from {told} (each alone in int8)."
+    return [Text(text, "lede"), *(Text(f"Note: {note}", "note") for note in material.notes())]
 
 
 def tiles(material: Material) -> list[Part]:
@@ -127,13 +133,11 @@ def side_by_side(material: Material) -> list[Part]:
     if abs(drift - 1.0) > STEADY:
         rows.append(["… corrected for drift", *(ratio(column, drift) for column in columns)])
     rows += [
-        ["p95 measured", *(seconds(column.p95_s) for column in columns)],
+        ["p95 measured", *(seconds(None if column.latency is None else column.latency.p95_s) for column in columns)],
         [f"{metric.title} measured", *(error(column.error) for column in columns)],
-        [f"{metric.title}, 90\u00a0% interval", *(_interval(metric, column.interval) for column in columns)],
+        *([] if outcome is None else [_intervals(outcome)]),
         [f"{metric.title} predicted", *(shown(metric, column.predicted_error) for column in columns)],
-        *_accuracies(outcome, columns),
-        *_others(outcome, columns),
-        ["size", *(MISSING if column.size_bytes is None else size(column.size_bytes) for column in columns)],
+        *([] if outcome is None else _scores(outcome)),
         ["int8 blocks", *(MISSING if column.int8_blocks is None else column.int8_blocks for column in columns)],
     ]
     rows = [row for row in rows if any(cell != MISSING for cell in row[1:])]
@@ -145,7 +149,7 @@ def parts(material: Material) -> list[Part]:
     outcome, metric = material.outcome, material.metric
     if outcome is None:
         return []
-    variants = (outcome.float32, outcome.int8, outcome.plan)
+    variants = _variants(outcome).values()
     names = list(dict.fromkeys(each.name for variant in variants for each in variant.parts))
     if (len(names) < 2 or not metric.smooth) and not any(variant.lost for variant in variants):
         return []
@@ -160,24 +164,32 @@ def parts(material: Material) -> list[Part]:
             bad = part.loss > outcome.max_error or bool(part.lost)
             cells.append(Cell(shown(metric, part.loss), "bad" if bad else "", part.lost))
         rows.append([name, *cells])
-    return [Table(["", "float", "all int8", "plan"], rows, f"{metric.title} by part of the outputs", "compare")]
+    return [Table(["", *_variants(outcome)], rows, f"{metric.title} by part of the outputs", "compare")]
 
 
-def places(material: Material) -> list[Part]:
-    """The timings in each place of this machine, and which places are out."""
+def places(material: Material, most: int | None = None) -> list[Part]:
+    """The timings in each place of this machine (at most `most`), fastest first, and why other places are out."""
     outcome, metric = material.outcome, material.metric
     if outcome is None or not outcome.places:
         return []
     rows: list[list[object]] = []
+    out: dict[str, list[str]] = {}
     for each in outcome.places:
-        error = MISSING if each.error is None else shown(metric, each.error)
-        broken = each.error is not None and each.error > outcome.max_error
-        latency = MISSING if each.latency_s is None else ms(each.latency_s)
-        verdict = each.reason or ("" if each.holds else "exceeds the limit")
-        how = "measured" if each.judged else "expected" if each.error is not None else ""
-        rows.append([each.name, each.runtime, latency, Cell(error, "bad") if broken else error, how, verdict])
+        if each.latency_s is None:
+            out.setdefault(each.reason, []).append(
+                each.runtime if each.name == FLOAT_RUN else f"{each.name} in {each.runtime}"
+            )
+        elif outcome.candidates or each.name != "int8":  # without candidates the float model once more
+            error = MISSING if each.error is None else shown(metric, each.error)
+            broken = each.error is not None and each.error > outcome.max_error
+            verdict = each.reason or ("" if each.holds else "exceeds the limit")
+            how = "measured" if each.judged else "expected" if each.error is not None else ""
+            cell = Cell(error, "bad") if broken else error
+            rows.append([each.name, each.runtime, ms(each.latency_s), cell, how, verdict])
     head = ["model", "runtime", "latency", metric.title, "", ""]
-    return [Table(head, rows, "Places of this machine, timed side by side", words=frozenset({1, 4, 5}))]
+    table = Table(head, rows[:most], "Places of this machine, timed side by side", words=frozenset({1, 4, 5}))
+    several = len({row[1] for row in rows}) > 1
+    return [*([table] if several else []), Items([(", ".join(names), reason) for reason, names in out.items()])]
 
 
 def conditions(material: Material) -> list[Part]:
@@ -190,6 +202,7 @@ def conditions(material: Material) -> list[Part]:
         ("runtime", f"{known.runtime} {known.runtime_version}, optimisation {known.optimization}"),
         *([("the plan runs in", outcome.plan.runtime)] if outcome and outcome.plan.runtime != known.runtime else []),
         ("scheme", str(material.profile.scheme)),
+        *([("shapes", measured_at(known.shapes))] if known.shapes else []),
     ]
     if outcome is not None:
         held_out = f"{outcome.held_out_samples} held out to measure error and accuracy"
@@ -201,18 +214,26 @@ def _accuracy_title(outcome: Outcome) -> str:
     return f"{outcome.metric.name} on labels" if outcome.metric.labelled else "top-1 accuracy"
 
 
-def _accuracies(outcome: Outcome | None, columns: list[_Column]) -> list[list[object]]:
-    if outcome is None:
-        return []
-    texts = [MISSING if each.accuracy is None else outcome.accuracy_text(each.accuracy) for each in columns]
-    return [[_accuracy_title(outcome), *texts]]
+def _variants(outcome: Outcome) -> dict[str, Variant]:
+    return {"float": outcome.float32, "all int8": outcome.int8, "plan": outcome.plan}
 
 
-def _others(outcome: Outcome | None, columns: list[_Column]) -> list[list[object]]:
-    """A row for each other limited metric, and one for its value against labels."""
-    rows: list[list[object]] = []
-    for index, bound in enumerate(outcome.also if outcome is not None else ()):
-        found = [column.others[index] if index < len(column.others) else None for column in columns]
+def _intervals(outcome: Outcome) -> list[object]:
+    metric = outcome.metric
+    texts = [
+        MISSING if each.interval is None else " … ".join(shown(metric, end) for end in each.interval)
+        for each in _variants(outcome).values()
+    ]
+    return [f"{metric.title}, 90\u00a0% interval", *texts]
+
+
+def _scores(outcome: Outcome) -> list[list[object]]:
+    """Accuracy, other limited metrics (their values against labels, too) and size."""
+    variants = _variants(outcome).values()
+    accuracies = [MISSING if each.accuracy is None else outcome.accuracy_text(each.accuracy) for each in variants]
+    rows: list[list[object]] = [[_accuracy_title(outcome), *accuracies]]
+    for index, bound in enumerate(outcome.also):
+        found = [each.others[index] if index < len(each.others) else None for each in variants]
         cells: list[object] = []
         for other in found:
             text = MISSING if other is None else shown(bound.metric, other.loss)
@@ -221,41 +242,21 @@ def _others(outcome: Outcome | None, columns: list[_Column]) -> list[list[object
         if bound.metric.labelled:
             values = [MISSING if other is None else bound.metric.told(other.value) for other in found]
             rows.append([f"{bound.metric.name} on labels", *values])
-    return rows
+    return [*rows, ["size", *(size(each.size_bytes) for each in variants)]]
 
 
 def _columns(material: Material) -> list[_Column]:
-    outcome = material.outcome
+    outcome, plan = material.outcome, material.plan
     if outcome is not None:
-        variants = (("float", outcome.float32), ("all int8", outcome.int8), ("plan", outcome.plan))
-        return [
-            _Column(
-                name,
-                each.latency.median_s,
-                each.latency.p95_s,
-                each.predicted_latency_s if outcome.predicted(each) else None,
-                each.error,
-                each.predicted_error,
-                each.accuracy,
-                each.size_bytes,
-                each.int8_blocks,
-                each.interval,
-                each.others,
-            )
-            for name, each in variants
-        ]
+        columns = []
+        for name, each in _variants(outcome).items():
+            predicted_s = each.predicted_latency_s if outcome.predicted(each) else None
+            columns.append(_Column(name, each.latency, predicted_s, each.error, each.predicted_error, each.int8_blocks))
+        return columns
     columns = [_profiled(material, "float", FLOAT_RUN), _profiled(material, "all int8", "int8")]
-    plan = material.plan
     if plan is not None:
-        columns.append(
-            _Column(
-                "plan",
-                predicted_s=plan.predicted_latency_s.value,
-                error=plan.measured_error,
-                predicted_error=plan.predicted_error.value,
-                int8_blocks=len(plan.assignment()),
-            )
-        )
+        latency_s, error, count = plan.predicted_latency_s.value, plan.predicted_error.value, len(plan.assignment())
+        columns.append(_Column("plan", None, latency_s, plan.measured_error, error, count))
     return columns
 
 
@@ -268,17 +269,13 @@ def _profiled(material: Material, label: str, name: str) -> _Column:
     if material.graph is not None:
         assignment = {block: material.profile.precision(each) for block, each in run.assignment.items()}
         predicted = predict(material.profile, material.graph, assignment).total_s
-    return _Column(label, run.wall.median_s, run.wall.p95_s, predicted, int8_blocks=len(run.assignment))
+    return _Column(label, run.wall, predicted, int8_blocks=len(run.assignment))
 
 
 def _bound(material: Material) -> float | None:
     if material.outcome is not None:
         return material.outcome.max_error
     return material.plan.limits.max_error if material.plan is not None else None
-
-
-def _interval(metric: Metric, interval: tuple[float, float] | None) -> str:
-    return MISSING if interval is None else f"{shown(metric, interval[0])} … {shown(metric, interval[1])}"
 
 
 def _status(status: str, gap: float) -> str:

@@ -164,53 +164,7 @@ def _spread(values: Sequence[float]) -> Spread:
     return Spread(float(low), values[0], float(high))
 
 
-def written(cluster: Cluster, probes: Sequence[LinkProbe]) -> str:
-    """The text of a cluster file with the links as measured."""
+def measured(cluster: Cluster, probes: Sequence[LinkProbe]) -> Cluster:
+    """The cluster with the links as measured."""
     for each in probes:
         cluster = cluster.with_link(each.link())
-    lines = ["# links measured by taglio cluster probe", f'start = "{cluster.start}"']
-    copies = {device.name for device in cluster.devices if device.like}
-    for device in cluster.devices:
-        lines += ["", f'[device."{device.name}"]']
-        if device.like:
-            lines.append(f'like = "{device.like}"')
-            continue
-        lines.append(f"threads = {device.threads}")
-        lines += [f'runtime = "{device.runtime}"'] if device.runtime else []
-        if device.memory_bytes < inf:
-            lines.append(f"memory_mb = {device.memory_bytes / 1e6:.9g}")
-        lines += [f"idle_watts = {device.idle_watts:.9g}", f"active_watts = {device.active_watts:.9g}"]
-        if device.energy_cap_joules < inf:
-            lines.append(f"energy_cap_joules = {device.energy_cap_joules:.9g}")
-        if device.cpus < inf:
-            lines.append(f"cpus = {device.cpus:.9g}")
-        taken = {"send_ms": device.send_s, "receive_ms": device.receive_s, "request_ms": device.request_s}
-        taken |= {"send_ms_per_mb": device.send_byte_s * 1e6, "receive_ms_per_mb": device.receive_byte_s * 1e6}
-        lines += [f"{key} = {value * 1e3:.6g}" for key, value in taken.items() if value]
-        if device.never:
-            lines.append(f"never = [{', '.join(repr(each) for each in device.never)}]")
-        if not device.int8:
-            lines.append("int8 = false")
-        if device.scale_of is not None:
-            lines.append(f'scale = {{ of = "{device.scale_of}", factor = {device.scale_factor:.9g} }}')
-        elif device.profile is not None:
-            lines.append(f'profile = "{device.profile}"')
-        own = next((each for each in cluster.links if each.source == each.target == device.name), None)
-        if own is not None:
-            lines.append(f"loopback = {{ {', '.join(_numbers(own))} }}")
-    for link in cluster.links:
-        if link.source != link.target and not copies & {link.source, link.target}:
-            lines += ["", "[[link]]", f'from = "{link.source}"', f'to = "{link.target}"', *_numbers(link)]
-    return "\n".join(lines) + "\n"
-
-
-def _numbers(link: Link) -> list[str]:
-    found = [
-        f"bandwidth_mbit_s = {link.bandwidth_bytes_per_s * 8e-6:.6g}",
-        f"latency_ms = {link.latency_s * 1e3:.6g}",
-    ]
-    more = {
-        "joules_per_mb": link.joules_per_byte * 1e6,
-        "gap_ms": link.gap_s * 1e3,
-    }
-    return found + [f"{key} = {value:.6g}" for key, value in more.items() if value]

@@ -1,4 +1,4 @@
-"""A comparison as one self-contained HTML page: recommendation, plots, every row and layer. Measures nothing."""
+"""A comparison as one self-contained HTML page, and on the terminal. Measures nothing."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -8,22 +8,8 @@ from taglio.compare.drift import even_s
 from taglio.compare.recommend import best, standings
 from taglio.compare.result import COMPARISON, Comparison
 from taglio.compare.row import Layer, Row
-from taglio.report import written
-from taglio.report.comparison_table import conditions
-from taglio.report.parts import (
-    Axis,
-    Bar,
-    Bars,
-    Chart,
-    Columns,
-    Heading,
-    Items,
-    Legend,
-    Mark,
-    Part,
-    Table,
-    Text,
-)
+from taglio.report import console, written
+from taglio.report.parts import Axis, Bar, Bars, Chart, Columns, Heading, Items, Legend, Mark, Part, Table, Text
 from taglio.report.units import MISSING, ms, percent, plural, size, times
 from taglio.report.written import Section, Written
 
@@ -31,6 +17,7 @@ _SYMBOLS = ("circle", "square", "diamond")
 _COLORS = 7  # for back ends in the style sheet
 _BARS = 30
 _NOTHING = 1e-3  # per cent: smaller errors are float rounding, and drawn as 0
+_LAYERS, _NAMES = 15, 4  # on the terminal: layers, and rows named in a note
 FILE = f"{COMPARISON}.html"
 
 
@@ -43,10 +30,9 @@ def write(folder: Path, result: Comparison) -> Written:
 def render(result: Comparison) -> tuple[str, list[str]]:
     """The page as text, and a list of what it lacks: a section that fails is replaced by a sentence."""
     lacks: list[str] = []
-    fastest = f"Fastest row of each back end (error limit {percent(result.max_error)})"
     named: list[tuple[str, str, Callable[[], list[Part]]]] = [
         ("plots", "Error against latency and size", lambda: _plots(result)),
-        ("standings", fastest, lambda: _standings(result)),
+        ("standings", _fastest(result), lambda: _standings(result)),
         *((backend, backend, partial(_backend, result, backend)) for backend in result.backends),
     ]
     top = written.drawn("Summary", [lambda: _summary(result)], lacks)
@@ -54,21 +40,47 @@ def render(result: Comparison) -> tuple[str, list[str]]:
     return written.render(f"{result.model} compared – taglio", result.model, top, sections), lacks
 
 
+def show(result: Comparison, page: Path | None) -> None:
+    """Print the conditions, the rows and layers of every back end, and the recommendation."""
+    console.say(f"{result.model} ({result.kind})")
+    console.show([_conditions(result)])
+    for backend in result.backends:
+        console.show([Heading(backend), *_backend(result, backend, brief=True)])
+    if len(result.backends) > 1:
+        console.show([Heading(_fastest(result)), *_standings(result)])
+    console.say(f"\n{result.recommendation}")
+    wrote = f"; wrote {page} and {page.with_suffix('.json')}" if page else ""
+    console.say(f"took {result.wall_s:.0f} s{wrote}")
+
+
 def _summary(result: Comparison) -> list[Part]:
-    steps = [
-        f"{step.source} → {step.target} by {step.tool}: outputs differ by {percent(step.distance)}"
-        for step in result.conversions
-    ]
+    return [Heading("Every back end, measured", 1), Text(result.recommendation, "lede"), _conditions(result)]
+
+
+def _conditions(result: Comparison) -> Items:
+    """Where and how rows were measured, their limits, and how steady the machine was."""
+    memory = "no memory limit: this system does not report the memory of a process"
+    if result.memory_limit_bytes is not None:
+        memory = f"memory limit {result.memory_limit_bytes / 2**30:.1f} GiB"
     samples = f"{result.calibration_samples} samples for calibration, {result.held_out_samples} held out"
     lines = [
         str(result.machine),
         f"{plural(result.threads, 'thread')}; rows of one back end ran in turns after a warm-up; medians",
-        *conditions(result),
+        f"timeout per row {result.silence_s:.0f} s; {memory}",
         f"{result.data}: {samples}",
-        *steps,
     ]
-    told: list[Part] = [Heading("Every back end, measured", 1), Text(result.recommendation, "lede")]
-    return [*told, Items([("", line) for line in lines])]
+    if result.kept:
+        lines.append(f"{result.kept} rows come from an earlier, interrupted run")
+    if result.drift is not None:
+        lines.append(
+            f"ONNX Runtime's float model, timed beside every back end, took {ms(result.drift.fastest_s)} to "
+            f"{ms(result.drift.slowest_s)}: compare back ends by × ORT, which is independent of drift"
+        )
+    lines += [
+        f"{step.source} → {step.target} by {step.tool}: outputs differ by {percent(step.distance)}"
+        for step in result.conversions
+    ]
+    return Items([("", line) for line in lines])
 
 
 def _plots(result: Comparison) -> list[Part]:
@@ -110,43 +122,41 @@ def _plots(result: Comparison) -> list[Part]:
     return [Legend(legend), note, Columns([[latency], [disk]])]
 
 
+def _fastest(result: Comparison) -> str:
+    return f"Fastest row of each back end (error limit {percent(result.max_error)})"
+
+
 def _standings(result: Comparison) -> list[Part]:
     head = ("back end", "row", "latency", "× float", "× ORT", "error against the original", "size", "rows measured")
     rows: list[Sequence[object]] = []
     for each in standings(result.rows, result.backends, result.max_error):
-        counted = f"{each.measured} of {each.total}"
-        if each.row is None or each.row.latency is None or each.row.checked is None:
-            rows.append((each.backend, "none", *[MISSING] * 5, counted))
-            continue
-        latency, checked = each.row.latency, each.row.checked
-        rows.append(
-            (
-                each.backend,
-                each.row.wanted.id.partition("/")[2],
-                ms(each.seconds),
-                _ratio(latency.speedup),
-                _ratio(latency.against_reference),
-                percent(checked.error_to_original),
-                size(checked.size_bytes),
-                counted,
-            )
-        )
+        cells: tuple[object, ...] = ("none", *[MISSING] * 5)
+        if each.row is not None and each.row.latency is not None and each.row.checked is not None:
+            latency, checked = each.row.latency, each.row.checked
+            speeds = (ms(each.seconds), _ratio(latency.speedup), _ratio(latency.against_reference))
+            cells = (_short(each.row), *speeds, percent(checked.error_to_original), size(checked.size_bytes))
+        rows.append((each.backend, *cells, f"{each.measured} of {each.total}"))
     text = "Latency corrected for drift; × ORT is the speed relative to ONNX Runtime's float model in the same rounds."
     return [Text(text, "small"), Table(head, rows, words=frozenset({1}))]
 
 
-def _backend(result: Comparison, backend: str) -> list[Part]:
+def _backend(result: Comparison, backend: str, *, brief: bool = False) -> list[Part]:
+    """The rows and layers of a back end; `brief` for the terminal."""
     rows = [row for row in result.rows if row.wanted.backend == backend]
     layers = [layer for layer in result.layers if layer.backend == backend]
     versions = ", ".join(f"{name} {version}" for name, version in result.versions.get(backend, {}).items())
     support = [each for each in result.support if each.backend == backend]
-    parts: list[Part] = [Text(versions, "small"), _rows(rows), *_reasons(rows)]
-    if support:
+    parts: list[Part] = [Text(versions, "small")] if versions or not brief else []
+    if not brief or any(row.status == "measured" for row in rows):
+        parts.append(_rows(rows))
+    parts += _reasons(rows, brief=brief)
+    if support and not brief:
         cells = [(each.way, each.operator, "yes" if each.works else "no", each.reason) for each in support]
         head = ("way", "operator", "works", "why not")
         parts.append(Table(head, cells, "Operators, found by trying", words=frozenset({1, 2, 3})))
     if layers:
-        parts += [_speedups(layers), _layers(layers)]
+        slowest = sorted(layers, key=lambda each: -(each.float_s or 0.0))
+        parts += [_layers(slowest, _LAYERS)] if brief else [_speedups(slowest), _layers(layers)]
     if backend in result.absent:
         parts.append(Text(f"Layers: {result.absent[backend]}", "absent"))
     return parts
@@ -157,43 +167,43 @@ def _rows(rows: Sequence[Row]) -> Table:
     head += ["size", "in int8", "types", "symmetric", "per channel", "engine", "operators in int8"]
     labelled = any(row.checked is not None and row.checked.accuracy is not None for row in rows)
     kept = [index for index, name in enumerate(head) if labelled or name != "top-1"]
-    cells = [_cells(row) for row in rows]
-    words = frozenset(range(len(kept) - 5, len(kept)))
-    return Table([head[index] for index in kept], [[each[index] for index in kept] for each in cells], words=words)
+    words = range(len(kept) - 5, len(kept))
+    details = frozenset({words[1], words[2], words[4]})
+    cells = [[each[index] for index in kept] for each in map(_cells, rows)]
+    return Table([head[index] for index in kept], cells, words=frozenset(words), details=details)
 
 
 def _cells(row: Row) -> tuple[object, ...]:
     wanted, checked, latency = row.wanted, row.checked, row.latency
     facts = (wanted.types, _yes(wanted.symmetric), _yes(wanted.per_channel), wanted.engine)
-    name = wanted.id.partition("/")[2]
     if latency is None or checked is None:
-        return (name, row.status, *[MISSING] * 8, *facts, "")
-    int8 = ", ".join(f"{count} {kind}" for kind, count in checked.int8_operators.items())
-    return (
-        name,
-        ms(latency.median_s),
-        ms(latency.deviation_s),
-        _ratio(latency.speedup),
-        _ratio(latency.against_reference),
-        percent(checked.error_to_float),
-        percent(checked.error_to_original),
-        percent(checked.accuracy),
-        size(checked.size_bytes),
-        f"{sum(checked.int8_operators.values())} of {sum(checked.operators.values())}",
-        *facts,
-        int8,
-    )
+        return (_short(row), row.status, *[MISSING] * 8, *facts, "")
+    int8 = checked.int8_operators
+    seconds = (ms(latency.median_s), ms(latency.deviation_s))
+    speeds = (_ratio(latency.speedup), _ratio(latency.against_reference))
+    scores = map(percent, (checked.error_to_float, checked.error_to_original, checked.accuracy))
+    in_int8 = f"{sum(int8.values())} of {sum(checked.operators.values())}"
+    kinds = ", ".join(f"{count} {kind}" for kind, count in int8.items())
+    return (_short(row), *seconds, *speeds, *scores, size(checked.size_bytes), in_int8, *facts, kinds)
 
 
-def _reasons(rows: Sequence[Row]) -> list[Part]:
+def _reasons(rows: Sequence[Row], *, brief: bool) -> list[Part]:
     """Why rows were not measured, and notes on measured ones: each once, with its rows."""
     found: dict[str, list[str]] = {}
     for row in rows:
         said = (f"{row.status}: {row.reason}",) if row.reason else row.checked.notes if row.checked else ()
         for each in said:
-            found.setdefault(each, []).append(row.wanted.id.partition("/")[2])
-    items = [("all rows" if len(names) == len(rows) else ", ".join(names), text) for text, names in found.items()]
+            found.setdefault(each, []).append(_short(row))
+    items = []
+    for text, names in found.items():
+        more = len(names) - _NAMES if brief else 0
+        named = f"{', '.join(names[:_NAMES])} and {more} more" if more > 0 else ", ".join(names)
+        items.append((f"all {len(rows)} rows" if len(names) == len(rows) > 1 else named, text))
     return [Items(items)] if items else []
+
+
+def _short(row: Row) -> str:
+    return row.wanted.id.partition("/")[2]
 
 
 def _ratio(value: float | None) -> str:
@@ -204,30 +214,20 @@ def _yes(value: bool | None) -> str:
     return MISSING if value is None else "yes" if value else "no"
 
 
-def _speedups(layers: Sequence[Layer]) -> Part:
-    known = sorted((each for each in layers if each.speedup), key=lambda each: -(each.float_s or 0.0))[:_BARS]
-    if not known:
+def _speedups(slowest: Sequence[Layer]) -> Part:
+    ratios = [(each.name, each.speedup) for each in slowest if each.speedup][:_BARS]
+    if not ratios:
         return Text("No layer has both times.", "absent")
-    ratios = [(each.name, each.speedup or 1.0) for each in known]
     bars = [Bar(name, 1.0, ratio, times(ratio), "int8" if ratio >= 1.0 else "float") for name, ratio in ratios]
-    return Bars(bars, f"Speed-up of the {plural(len(known), 'slowest layer')} (left of 1: int8 is slower)")
+    return Bars(bars, f"Speed-up of the {plural(len(ratios), 'slowest layer')} (left of 1: int8 is slower)")
 
 
-def _layers(layers: Sequence[Layer]) -> Table:
+def _layers(layers: Sequence[Layer], first: int = 0) -> Table:
     head = ("layer", "kind", "MFLOPs", "output", "in int8", "float", "int8", "speed-up", "error alone", "note")
-    rows = [
-        (
-            each.name,
-            each.kind,
-            MISSING if each.flops is None else f"{each.flops / 1e6:.2f}",
-            MISSING if each.float_bytes is None else size(each.float_bytes),
-            MISSING if each.int8_bytes is None else size(each.int8_bytes),
-            ms(each.float_s),
-            ms(each.int8_s),
-            _ratio(each.speedup),
-            percent(each.error),
-            each.note,
-        )
-        for each in layers
-    ]
-    return Table(head, rows, "Layer by layer", words=frozenset({1, 9}))
+    rows = []
+    for each in layers:
+        flops = MISSING if each.flops is None else f"{each.flops / 1e6:.2f}"
+        sizes = [MISSING if count is None else size(count) for count in (each.float_bytes, each.int8_bytes)]
+        times = (ms(each.float_s), ms(each.int8_s), _ratio(each.speedup))
+        rows.append((each.name, each.kind, flops, *sizes, *times, percent(each.error), each.note))
+    return Table(head, rows, "Layer by layer", words=frozenset({1, 9}), details=frozenset({9}), first=first)

@@ -1,0 +1,129 @@
+"""What commands for running devices print. Arranges; computes nothing."""
+
+from collections.abc import Mapping, Sequence
+
+from taglio.cluster.engine.handling import Handling
+from taglio.cluster.engine.optimize import ClusterOutcome
+from taglio.cluster.engine.probe import LinkProbe
+from taglio.cluster.engine.resident import Facts
+from taglio.cluster.engine.result import ClusterRun
+from taglio.report.parts import Part, Table, Text
+from taglio.report.placement import decisions
+from taglio.report.units import MISSING, ms
+from taglio.runtimes.session import package
+
+_MBIT = 8e-6
+# A larger change of a machine's speed is reported.
+_OTHER_SPEED = 0.1
+
+
+def status(address: str, alive: Mapping[str, bool], found: Mapping[str, Facts]) -> list[Part]:
+    """One row per device."""
+    rows = []
+    for name, up in alive.items():
+        if name in found:
+            each = found[name]
+            runtimes = ", ".join(f"{runtime} {each.versions[package(runtime)]}" for runtime in each.runtimes)
+            versions = (each.versions["taglio"], each.versions["ray"])
+            rows.append([name, "alive", each.threads, *versions, runtimes, each.machine])
+        else:
+            rows.append([name, "alive" if up else "gone", *[MISSING] * 5])
+    head = ["device", "state", "threads", "taglio", "ray", "runtimes", "machine"]
+    text = f"the cluster at {address}: {sum(alive.values())} of {len(alive)} devices alive"
+    return [Table(head, rows, words=frozenset({1, 3, 4, 5, 6})), Text(text)]
+
+
+def links(found: Sequence[LinkProbe], handled: Mapping[str, Handling]) -> list[Part]:
+    """The measured links, with the cluster file's values in brackets, and the CPU cost per message."""
+    rows = []
+    for each in found:
+        latency, speed, known = each.latency_s, each.bandwidth_bytes_per_s, each.planned
+        planned_s = "" if known is None else f" ({known.latency_s * 1e3:.3g})"
+        planned_speed = "" if known is None else f" ({known.bandwidth_bytes_per_s * _MBIT:.3g})"
+        cells = [f"{latency.value * 1e3:.3g}{planned_s}", f"{latency.low * 1e3:.3g} … {latency.high * 1e3:.3g}"]
+        cells += [f"{speed.value * _MBIT:.3g}{planned_speed}", f"{speed.low * _MBIT:.3g} … {speed.high * _MBIT:.3g}"]
+        rows.append([each.source, each.target, *cells, f"{each.gap_s * 1e3:.2f}" if each.gap_s else ""])
+    head = ["from", "to", "latency\nms (file)", "5 … 95 %", "bandwidth\nMbit/s (file)", "5 … 95 %", "gap\nms"]
+    costs = []
+    for name, taken in handled.items():
+        ends = ((taken.send_s, taken.send_byte_s), (taken.receive_s, taken.receive_byte_s))
+        texts = [f"{ms(each)}, {ms(byte_s * 1e6)} a megabyte" if each or byte_s else "" for each, byte_s in ends]
+        costs.append([name, *texts, ms(taken.request_s) if taken.request_s else ""])
+    heading = ["of a device's time", "sending a message", "receiving one", "starting a request"]
+    return [Table(head, rows, words=frozenset({1})), Table(heading, costs)]
+
+
+def outcome(result: ClusterOutcome) -> list[Part]:
+    """The plan, the proof and the run."""
+    same = "bit for bit" if result.proof.identical else f"within {result.proof.distance:.1e}"
+    texts = [
+        f"scheme {result.scheme} for all devices, chosen on {result.scheme_from} (a plan has one scheme)",
+        f"in one process the components equal the whole quantised model {same}; on the cluster:",
+    ]
+    return [*decisions(result.plan), *map(Text, texts), *run(result.run)]
+
+
+def run(result: ClusterRun) -> list[Part]:
+    """Predicted beside measured: components, crossings, request, energy; and what was proven."""
+    rows = []
+    for each in result.components:
+        wall = each.measured
+        seconds = (ms(each.predicted_s), ms(wall.steady_s), ms(wall.deviation_s))
+        rows.append([each.component, each.device, *seconds, f"{each.ratio:.3f}"])
+    hops = []
+    for hop in result.crossings:
+        names = ", ".join(hop.tensors[:2]) + (f" and {len(hop.tensors) - 2} more" if len(hop.tensors) > 2 else "")
+        seconds = (ms(hop.predicted_s), ms(hop.measured.median_s), ms(hop.measured.deviation_s + hop.uncertain_s))
+        hops.append([hop.source, hop.target, hop.bytes, *seconds, names])
+    head = ["component", "device", "predicted", "measured", "±", "predicted / measured"]
+    between = ["from", "to", "bytes", "predicted", "measured", "±", "tensors"]
+    tables = [Table(head, rows, words=frozenset({1})), Table(between, hops, words=frozenset({1, 6}))]
+    return [*tables, *map(Text, [*_latency(result), *_conditions(result), *_proof(result), *result.notes])]
+
+
+def _latency(run: ClusterRun) -> list[str]:
+    lines = []
+    if run.steps:
+        predicted = f"predicted {1.0 / run.predicted_s:.4g}"
+        lines.append(f"{run.requests} steps of one session: {run.rate_per_s:.4g} per second, {predicted}")
+    if run.streamed:
+        wanted = "" if run.predicted_rate_per_s is None else f", predicted {run.predicted_rate_per_s:.4g}"
+        lines.append(f"{run.requests} requests, {run.lanes} in flight: {run.rate_per_s:.4g} per second{wanted}")
+    latency, predicted = run.latency, ms(run.predicted_s)
+    spread = f"{ms(latency.steady_s)} (median {ms(latency.median_s)}, 95 % within {ms(latency.p95_s)})"
+    if run.streamed:  # requests wait for each other, which the prediction for a single one does not include
+        lines.append(f"latency: {spread} with others in flight; predicted for a single request {predicted}")
+    else:
+        lines.append(f"latency: predicted {predicted}, measured {spread}, predicted / measured {run.ratio:.3f}")
+    return lines
+
+
+def _conditions(run: ClusterRun) -> list[str]:
+    lines = [
+        f"{now.device} takes {now.slower:.2f} x as long for a fixed computation as when it was profiled, "
+        "which is more than noise: its predictions may be off by as much"
+        for now in run.speeds
+        if now.slower is not None and abs(now.slower - 1.0) > _OTHER_SPEED
+    ]
+    for use in run.energy:
+        counted = "no energy counters" if use.counted_joules is None else f"counted {use.counted_joules:.3g} J"
+        modelled = f"{use.modelled_joules:.3g} J computing, {use.sent_joules:.3g} J sending"
+        lines.append(f"energy of {use.device}: {modelled}, from its watts in the cluster file ({counted})")
+    return lines
+
+
+def _proof(run: ClusterRun) -> list[str]:
+    lines = [
+        f"{opened.device} ran {opened.component} {opened.sha256[:12]}, as planned, in {opened.runtime} "
+        f"{opened.version} with {opened.threads} threads"
+        for opened in run.loaded
+    ]
+    same = "bit for bit" if run.identical == run.requests else f"within {run.distance:.1e} (relative L2)"
+    lines.append(f"{run.requests} answers in order, each equal to the single-process answer {same}")
+    for broke in run.interruptions:
+        resent = f"{broke.resent} sent again after {broke.recovery_s:.2f} s"
+        lines.append(f"request {broke.request} failed ({broke.reason}): {resent}")
+    for switch in run.switches:
+        predicted = f"predicted {ms(switch.before_s)} before, {ms(switch.after_s)} after"
+        lines.append(f"another plan from request {switch.request} on ({switch.reason}): {predicted}")
+    return lines

@@ -1,0 +1,387 @@
+"""The commands with their options, as one table. Imports nothing that a command needs to run, and runs none."""
+
+import argparse
+import importlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, NoReturn
+
+from taglio.cli.options import OPTIONS, Facts, any_port, fraction, names, option, port, positive, positive_float
+from taglio.errors import BadOption
+
+_ERROR = option("largest relative L2 change of any output, such as 0.01 or 1%%", type=fraction, default=0.01)
+_METHODS = ("static", "dynamic", "float16", "int8-weights", "int4-weights")
+_BLOCKS = "{}: all, top-flops:K, top-bytes:K, or name patterns"
+_NAMES = option("as listed, such as openvino or torch", nargs="+", metavar="NAME")
+_DEVICE = option("name of the device in the cluster file")
+_BACKENDS = "onnxruntime,openvino,openvino-ep,litert,pytorch,qkeras,keras"
+_MODEL = "model --shape --requantize"
+_DATA = "--data --preprocess --seed"
+_LIMITS = "--max-latency-ms --max-energy-j --min-rate --max-steps --keep-off --rate --with-model"
+_SOLVING = "--time-limit --gap"
+_MEASURING = "--scheme --threads --spinning --optimization --runtime --effort --memory-limit"
+_OPTIMIZE = (
+    f"{_MODEL} --state {_DATA} --labels --calibration --max-error --metric --keep-float --force-int8 {_MEASURING}"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command by its words: `run` is a function of a module of taglio.cli, `options` are names in OPTIONS, `own`
+    those that are for this command alone or mean something else in it. `several` need --cluster, `one` exclude it."""
+
+    words: str
+    run: str
+    about: str
+    options: str = ""
+    own: Mapping[str, Facts] = field(default_factory=dict)
+    several: str = ""
+    one: str = ""
+    epilog: str | None = None
+    json: bool = True
+
+
+GROUPS = {
+    "device": "start or stop a device of a cluster on this machine",
+    "cluster": "inspect and probe a running cluster",
+    "backends": "list, install, remove and check the other back ends of compare",
+}
+COMMANDS = (
+    Command(
+        "inspect",
+        "models:inspect",
+        "list blocks with FLOPs and sizes, and which can be int8",
+        f"{_MODEL} --blocks",
+        {"--blocks": option(_BLOCKS.format("blocks to show"), default="all")},
+    ),
+    Command(
+        "quantize",
+        "models:quantize",
+        "quantise chosen blocks, without a plan",
+        f"{_MODEL} {_DATA} --calibration --method --scheme --repair --blocks --also --out",
+        {
+            "--method": option(
+                "quantisation method (default static)", choices=_METHODS, default="static"
+            ),
+            "--scheme": option("int8 scheme (default qdq-u8s8-asym-pc; for dynamic qdq-u8s8-asym-pt)"),
+            "--repair": option(
+                "lower the error of int8 at the same speed: ranges (per tensor, by their effect on the outputs), "
+                "rounding (round weights so that products change least), bias (correct what int8 adds to the mean of "
+                "each channel)",
+                type=names,
+                default=[],
+                metavar="NAME[,NAME]",
+            ),
+            "--blocks": option(_BLOCKS.format("blocks to quantise"), default="all"),
+            "--also": option(
+                "quantise these blocks under another scheme (repeatable)",
+                action="append",
+                default=[],
+                metavar="SCHEME=PATTERN",
+            ),
+            "--out": option("ONNX file to write", type=Path, required=True),
+        },
+    ),
+    Command(
+        "quickstart",
+        "flow:quickstart",
+        "optimise the embedded digits model and show the result",
+        "--out --max-error",
+        {"--out": option("workspace directory", type=Path, default=Path("out/quickstart")), "--max-error": _ERROR},
+    ),
+    Command(
+        "optimize",
+        "flow:optimize",
+        "find the fastest form within an error limit: profile, plan, build, time, report",
+        f"{_OPTIMIZE} --cluster --out",
+        several="--scenario --objective",
+    ),
+    Command(
+        "profile",
+        "flow:profile",
+        "time every block in every form, inside whole-model runs",
+        f"{_MODEL} --state {_DATA} --labels --calibration {_MEASURING} --max-error --layers --out",
+        {
+            "--max-error": _ERROR,
+            "--layers": option(
+                "also time each layer on its own, cut before (upstream) or after (downstream) its input's "
+                "QuantizeLinear",
+                choices=("upstream", "downstream"),
+            ),
+        },
+    ),
+    Command(
+        "error",
+        "flow:error",
+        "measure how int8 blocks change the output",
+        "folder --metric --provider --effort",
+    ),
+    Command(
+        "sensitivity",
+        "flow:sensitivity",
+        "rank blocks by the error they cause and the time they save in int8",
+        "folder --by",
+        {"--by": option("sort order (default damage)", choices=("damage", "saved", "worth"), default="damage")},
+    ),
+    Command(
+        "plan",
+        "flow:plan",
+        "choose the fastest forms within an error limit and time the finalists, as optimize does; with --cluster: "
+        "place blocks on several machines, using their profiles",
+        "folder --max-error --keep-float --force-int8 --pin --cluster",
+        several=f"--scenario --objective {_LIMITS} --what-if --explain --from --switching-cost-ms {_SOLVING}",
+        one="--cut --devices --effort",
+    ),
+    Command("build", "flow:build", "write the plan's components and prove that they equal the whole model", "folder"),
+    Command(
+        "run",
+        "flow:run",
+        "time the built components and compare with the prediction",
+        "folder --runs --steps --cluster",
+        {"--runtime": OPTIONS["--runtime of components"]},
+        several="--scenario --stream",
+        one="--runtime",
+    ),
+    Command("report", "flow:report", "write the HTML report and print its tables", "folder"),
+    Command(
+        "pareto",
+        "clusters:pareto",
+        "show the trade-off between latency and error, energy or throughput on a cluster",
+        f"folder --cluster --scenario --axes --points {_SOLVING} --max-error --keep-float --force-int8 {_LIMITS}",
+        {
+            "--cluster": {**OPTIONS["--cluster"], "required": True},
+            "--axes": option(
+                "what to trade: latency,error (default), latency,energy or latency,throughput", default="latency,error"
+            ),
+            "--points": option("number of plans on the front (default 8)", type=positive, default=8),
+        },
+    ),
+    Command(
+        "device start",
+        "clusters:start",
+        "start a device here (the first with --head) and wait until it has joined the cluster",
+        "--name --head --address --host --port --threads --memory-mb --token --tls",
+        {
+            "--name": {**_DEVICE, "required": True},
+            "--head": option("start the cluster; other devices join this one", action="store_true"),
+            "--address": option("address of the head to join", metavar="HOST:PORT"),
+            "--host": option("address to listen on (default 127.0.0.1: this machine only)"),
+            "--port": option("port of the head (default 6379)", type=port, default=6379),
+            "--memory-mb": option(
+                "memory for tensors in transit, in MB, at least 80 (default 200)", type=positive, default=200
+            ),
+            "--token": option(
+                "file with the secret shared by all devices (default ~/.ray/auth_token; the head creates it)",
+                type=Path,
+                metavar="FILE",
+            ),
+            "--tls": option(
+                "encrypt all traffic, with tls.crt, tls.key and ca.crt in FOLDER", type=Path, metavar="FOLDER"
+            ),
+        },
+    ),
+    Command(
+        "device stop",
+        "clusters:stop",
+        "stop the devices running here, or one of them",
+        "--name",
+        {"--name": _DEVICE},
+    ),
+    Command(
+        "cluster status",
+        "clusters:status",
+        "list the devices of the running cluster: alive or not, versions, runtimes, threads",
+    ),
+    Command(
+        "cluster probe",
+        "clusters:probe",
+        "measure every link and the CPU cost per message",
+        "file --scenario --write",
+        {
+            "file": option("cluster file (TOML)", type=Path, metavar="CLUSTER"),
+            "--write": option("write a cluster file with the measured links", type=Path, metavar="FILE"),
+        },
+    ),
+    Command(
+        "emulate",
+        "emulate:emulate",
+        "run a command on a cluster emulated on this Linux machine (as root): each device is a network namespace with "
+        "a CPU quota (cpus in the cluster file) and a running taglio device; links have their bandwidth and latency",
+        "cluster --scenario --bare --on --set",
+        {
+            "cluster": option("cluster file (TOML)", nargs="?", metavar="CLUSTER"),
+            "--bare": option("set up network and CPU quotas only; start no device", action="store_true"),
+            "--on": option(
+                "run the command on this device instead of the start device; without CLUSTER: in the running emulation",
+                metavar="DEVICE",
+            ),
+            "--set": option(
+                'change the running emulation: "link A->B bandwidth x0.1", "link A->B cut", "device A x10" (slower), '
+                '"without A"; separate several with ";"; "" restores the cluster file',
+                dest="change",
+                metavar="CHANGE",
+            ),
+        },
+        epilog="Write the command after --. Without one, the emulation runs until Ctrl-C.",
+        json=False,
+    ),
+    Command(
+        "serve",
+        "serve:serve",
+        "serve built models by the Open Inference Protocol v2 (REST and gRPC)",
+        "models --cluster --host --http-port --grpc-port --token-file --tls --queue --batch --batch-wait-ms "
+        "--max-request-mb --drain-s --traces",
+        {
+            "models": option(
+                "workspace directory, NAME=OUT, or a directory of them (NAME/ or NAME/VERSION/)",
+                nargs="+",
+                metavar="OUT",
+            ),
+            "--host": option("address to listen on; all but loopback need a token or TLS", default="127.0.0.1"),
+            "--http-port": option("REST, metrics and status page (default 8000; 0: any)", type=any_port, default=8000),
+            "--grpc-port": option("gRPC (default 8001; 0: any)", type=any_port, default=8001),
+            "--token-file": option(
+                "file with the token that clients must send (default: $TAGLIO_SERVE_TOKEN, else none)", type=Path
+            ),
+            "--tls": option("PEM files; encrypts both listeners", nargs=2, type=Path, metavar=("CERT", "KEY")),
+            "--threads": option("threads per session (default: the plan's)", type=positive),
+            "--queue": option("queue length per model (default 64)", type=positive, default=64),
+            "--batch": option(
+                "largest batch, for models with a dynamic batch dimension (default 8)", type=positive, default=8
+            ),
+            "--batch-wait-ms": option("longest wait for a batch to fill (default 2)", type=float, default=2.0),
+            "--max-request-mb": option("limit on request size (default 64)", type=positive_float, default=64.0),
+            "--drain-s": option(
+                "grace period for running requests at SIGTERM (default 30)", type=positive_float, default=30.0
+            ),
+            "--traces": option(
+                "send OpenTelemetry traces to this OTLP collector (default: none)", default="", metavar="URL"
+            ),
+        },
+        several="--scenario",
+        one="--threads",
+    ),
+    Command(
+        "compare",
+        "compare:compare",
+        "run and quantise one model with every back end, measured side by side",
+        f"model --shape {_DATA} --backends --layers --max-error --threads --row-limit --effort --out",
+        {
+            "--backends": option(
+                "back ends to measure, in this order", type=names, default=_BACKENDS, metavar="A,B,..."
+            ),
+            "--layers": option("also time each layer, in back ends that can", action="store_true"),
+            "--max-error": _ERROR,
+            "--row-limit": option(
+                "timeout per row, in seconds without output (default 300)",
+                type=positive_float,
+                dest="row_limit_s",
+                default=300.0,
+                metavar="S",
+            ),
+            "--out": option("output directory", type=Path, required=True),
+        },
+    ),
+    Command("backends list", "backends:show", "list the back ends, installed or not, with their disk space"),
+    Command(
+        "backends add",
+        "backends:add",
+        "install back ends, in environments with pinned versions",
+        "names",
+        {"names": _NAMES},
+    ),
+    Command("backends remove", "backends:remove", "remove installed back ends", "names", {"names": _NAMES}),
+    Command(
+        "backends doctor",
+        "backends:doctor",
+        "load every installed back end; report what is broken and how to fix it",
+        "names",
+        {"names": option("as listed (default: all)", nargs="*", metavar="NAME")},
+    ),
+)
+
+
+class _Parser(argparse.ArgumentParser):
+    """Reports a wrong command line like any other error: in one line, with the fix."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        # -1% and -1GB are values too, which their options refuse.
+        self._negative_number_matcher = re.compile(r"-\.?\d")
+
+    def error(self, message: str) -> NoReturn:
+        raise BadOption(f"{message}: see {self.prog} --help")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of all commands; docs/cli.md is generated from it."""
+    parser = _Parser(
+        prog="taglio",
+        description="Find the fastest mixed-precision form of a neural network that keeps its answers, and prove it.",
+    )
+    try:
+        own = version("taglio")
+    except PackageNotFoundError:
+        own = "(not installed)"
+    parser.add_argument("--version", action="version", version=f"taglio {own}")
+    commands: dict[str, Any] = {"": _commands(parser)}
+    for each in COMMANDS:
+        group, _, name = each.words.rpartition(" ")
+        if group not in commands:
+            commands[group] = _commands(_parser(commands[""], group, GROUPS[group]))
+        _add_options(_parser(commands[group], name, each.about, each.epilog), each)
+    return parser
+
+
+def _commands(parser: argparse.ArgumentParser) -> Any:
+    return parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+
+
+def _parser(commands: Any, name: str, about: str, epilog: str | None = None) -> argparse.ArgumentParser:
+    description = f"{about[0].upper()}{about[1:]}."
+    found: argparse.ArgumentParser = commands.add_parser(name, help=about, description=description, epilog=epilog)
+    return found
+
+
+def _add_options(parser: argparse.ArgumentParser, command: Command) -> None:
+    def add(options: str) -> list[argparse.Action]:
+        return [
+            parser.add_argument(*(["-o"] if name == "--out" else []), name, **(command.own.get(name) or OPTIONS[name]))
+            for name in options.split()
+        ]
+
+    add(command.options)
+    parser.set_defaults(command=command, one=add(command.one), several=add(command.several))
+    add("--json" if command.json else "")
+
+
+def run(options: argparse.Namespace) -> int | None:
+    """Run the command that was parsed; returns its exit code. Raises BadOption for options that need --cluster but did
+    not get it, or the reverse."""
+    alone = getattr(options, "cluster", None) is None
+    for action in options.several if alone else options.one:
+        if getattr(options, action.dest) != action.default:
+            others, fix = (
+                ("several machines", "add --cluster FILE") if alone else ("one machine", "leave --cluster out")
+            )
+            raise BadOption(f"{action.option_strings[0]} is for {others}: {fix}")
+    module, _, function = options.command.run.partition(":")
+    code: int | None = getattr(importlib.import_module(f"taglio.cli.{module}"), function)(options)
+    return code
+
+
+def flags() -> dict[str, str]:
+    """The flag of every argument of the library that is called differently on the command line."""
+    own = [each.own for each in COMMANDS]
+    return {
+        how["dest"]: name for options in (OPTIONS, *own) for name, how in options.items() if how.get("dest") is not None
+    }
+
+
+def arguments(options: argparse.Namespace, without: Sequence[str] = ()) -> dict[str, Any]:
+    """The library's arguments among parsed `options`, except those named in `without` and those not given."""
+    ours = {"command", "after", "one", "several", "json", "model", "data", "out", "folder", "cluster", *without}
+    return {name: value for name, value in vars(options).items() if name not in ours and value is not None}

@@ -1,0 +1,66 @@
+"""Print parts on the terminal. Charts and pictures are for the page alone."""
+
+from collections.abc import Iterable
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table as Grid
+
+from taglio.report.parts import Cell, Columns, Facts, Heading, Items, Part, Table, Text
+
+_LONGEST = 60  # letters of a row's name: TFLite's converter joins the names of all layers that it fused
+_PIPED = 170  # columns of output that is no terminal
+
+
+def say(text: str) -> None:
+    """Print one line without formatting."""
+    Console(highlight=False, soft_wrap=True).print(escape(text))
+
+
+def show(parts: Iterable[Part]) -> None:
+    """Print the texts, lists and tables among `parts`."""
+    for part in parts:
+        match part:
+            case Text():
+                say(f"{part.text} {part.code}".rstrip())
+            case Heading():
+                say(f"\n{part.text}")
+            case Facts() | Items():
+                for name, text in part.items:
+                    say(f"{_short(name)}: {text}" if name else text)
+            case Table():
+                _show_table(part)
+            case Columns():
+                for group in part.groups:
+                    show(group)
+
+
+def _show_table(table: Table) -> None:
+    shown = [index for index in range(len(table.head)) if index not in table.details]
+    if not shown or not table.rows:
+        return
+    if table.caption:
+        say(table.caption)
+    grid = Grid(box=None, pad_edge=False, header_style="bold")
+    for index in shown:
+        left = index == 0 or index in table.words
+        grid.add_column(escape(table.head[index]), justify="left" if left else "right", overflow="fold")
+    rows = table.rows[: table.first or None]
+    for row in rows:
+        cells = [_text(cell) for cell in row]
+        cells[0] = _short(cells[0])
+        grid.add_row(*(escape(cells[index]) for index in shown))
+    console = Console(highlight=False)
+    (console if console.is_terminal else Console(highlight=False, width=max(console.width, _PIPED))).print(grid)
+    if len(rows) < len(table.rows):
+        say(f"the first {len(rows):,} of {len(table.rows):,} rows; all are in the page and in --json")
+
+
+def _text(cell: object) -> str:
+    if isinstance(cell, Cell):
+        return f"{cell.text} ({cell.note})" if cell.note else cell.text
+    return str(cell)
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}…"
