@@ -15,7 +15,7 @@ FOLDER = Path(__file__).parents[1] / "src" / "taglio" / "compare" / "locks"
 
 def lock(environment: Environment, folder: Path) -> str:
     below = ".".join(map(str, environment.python_below))
-    packages = ", ".join(f'"{package}"' for package in environment.packages)
+    packages = ", ".join(f'"{name}{versions}"' for name, versions in environment.packages.items())
     (folder / "pyproject.toml").write_text(
         f'[project]\nname = "lock"\nversion = "0"\nrequires-python = ">=3.11,<{below}"\ndependencies = [{packages}]\n'
     )

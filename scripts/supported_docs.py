@@ -45,9 +45,7 @@ def render() -> str:
     lines.append(BACKENDS)
     for each in ENVIRONMENTS:
         if each.packages:
-            packages = ", ".join(
-                f"{package.name} {_spoken(package.at_least, package.below)}" for package in each.packages
-            )
+            packages = ", ".join(" ".join(_split(f"{name}{versions}")) for name, versions in each.packages.items())
             below = ".".join(map(str, each.python_below))
             lines.append(f"| {each.name} | {packages} | 3.11 to below {below} | {each.disk_bytes / 1e9:.1f} GB |\n")
     return "".join(lines)
@@ -66,10 +64,6 @@ def _split(requirement: str) -> tuple[str, str]:
     found = re.match(r"[\w.-]+", text)
     assert found is not None
     return found.group(), text[found.end() :].replace(">=", "≥ ").replace(",<", ", < ").replace("~=", "~ ")
-
-
-def _spoken(at_least: str, below: str) -> str:
-    return f"≥ {at_least}, < {below}"
 
 
 def main() -> int:

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from taglio.compare import environments, install
-from taglio.compare.environments import ENVIRONMENTS, UNFINISHED, Environment, Package
+from taglio.compare.environments import ENVIRONMENTS, UNFINISHED, Environment
 from taglio.errors import BadEnvironment, BadOption, Busy
 from taglio.transaction import held
 from tests.end_to_end.command import ENVIRONMENT, ROOT, refused, taglio
 
-SMALL = Environment("small", (Package("small", "1", "2"),), 10**6)
+SMALL = Environment("small", {"small": ">=1,<2"}, 10**6)
 
 
 @pytest.fixture
@@ -127,7 +127,7 @@ def test_an_environment_with_another_version_is_broken(folder: Path) -> None:
     python.write_text('#!/bin/sh\necho \'{"small": "2.1"}\'\n')
     python.chmod(0o755)
     found = install.inspect(SMALL)
-    assert (found.status, found.reason) == ("broken", "small 2.1, needs 1 or newer, below 2")
+    assert (found.status, found.reason) == ("broken", "small 2.1, needs >=1,<2")
 
 
 def test_the_doctor_loads_what_compare_loads(folder: Path, tmp_path: Path) -> None:

@@ -4,23 +4,13 @@ from collections import Counter
 
 import pytest
 
+from taglio.compare.environments import BACKENDS
 from taglio.compare.row import Wanted
-from taglio.compare.table import FLOAT, forms, onnxruntime_rows, openvino_provider_rows, openvino_rows, static_forms
-from taglio.compare.table_keras import keras_rows, qkeras_rows
-from taglio.compare.table_litert import litert_rows
-from taglio.compare.table_torch import ENGINES, torch_rows
+from taglio.compare.table import ENGINES, FLOAT, forms, rows_of, static_forms
 
 FILES = {form.key: f"/{form.key}.onnx" for form in forms() if form.key != "float16"}
 REFUSALS = {"float16": "a weight is too large"}
-TABLES = {
-    "onnxruntime": onnxruntime_rows(FILES, REFUSALS),
-    "openvino": openvino_rows(FILES, REFUSALS),
-    "openvino-ep": openvino_provider_rows(FILES, REFUSALS),
-    "litert": litert_rows(2),
-    "pytorch": torch_rows(),
-    "keras": keras_rows(),
-    "qkeras": qkeras_rows(),
-}
+TABLES = {backend: rows_of(backend, FILES, REFUSALS, 2) for backend in BACKENDS}
 
 
 @pytest.mark.parametrize("backend", TABLES)
@@ -81,5 +71,5 @@ def test_litert_has_delegates_with_reasons_and_selected_layers() -> None:
 
 
 def test_one_thread_is_asked_for_only_beside_more() -> None:
-    assert [row for row in litert_rows(1) if "thread" in row.engine] == []
-    assert len([row for row in litert_rows(2) if "thread" in row.engine]) == 2
+    assert [row for row in rows_of("litert", {}, {}, 1) if "thread" in row.engine] == []
+    assert len([row for row in TABLES["litert"] if "thread" in row.engine]) == 2

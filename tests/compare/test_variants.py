@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import pytest
 
-from taglio.compare.table import FASTER, FLOAT, PROVIDER, Form, forms, onnxruntime_rows, openvino_provider_rows
+from taglio.compare.table import FASTER, FLOAT, PROVIDER, Form, forms, rows_of
 from taglio.compare.variants import Source, Written, write
 from taglio.data.dataset import split
 from taglio.model.graph import build
@@ -61,8 +61,8 @@ def test_the_provider_reads_files_in_which_every_fused_convolution_has_an_activa
     pyramid: tuple[Source, Written],
 ) -> None:
     made, written = pyramid
-    own = {row.id.partition("/")[2]: row.file for row in openvino_provider_rows(written.files, written.refusals)}
-    plain = {row.id.partition("/")[2]: row.file for row in onnxruntime_rows(written.files, written.refusals)}
+    own = {row.id.partition("/")[2]: row.file for row in rows_of("openvino-ep", written.files, written.refusals, 1)}
+    plain = {row.id.partition("/")[2]: row.file for row in rows_of("onnxruntime", written.files, written.refusals, 1)}
     other = [key for key in own if own[key] != plain.get(key, own[key])]
     assert other
     feed = made.data.held_out.samples[0]

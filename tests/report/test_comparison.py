@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from taglio import artifact
-from taglio.compare.drift import Drift
+from taglio.compare.recommend import Drift
 from taglio.compare.result import COMPARISON, Comparison, Conversion
 from taglio.compare.row import Layer, Row, Support
 from taglio.profile.machine import Machine

@@ -9,7 +9,7 @@ from taglio.compare.environments import Found
 from taglio.compare.kept import Notebook, Part
 from taglio.compare.layers import onnxruntime_layers
 from taglio.compare.request import Request
-from taglio.compare.row import Layer, Row, Wanted
+from taglio.compare.row import Layer, Row, Support, Wanted
 from taglio.compare.supervise import Limits, Reference
 from taglio.compare.variants import Source, Written
 
@@ -80,9 +80,8 @@ class Bench:
         """The row with notes on what its ONNX form left out; ONNX Runtime's baseline is also its reference."""
         if row.wanted.backend == _REFERENCE and row.latency is not None:
             row = replace(row, latency=replace(row.latency, reference_s=row.latency.baseline_s))
-        note = next(
-            (text for key, text in self.written.notes.items() if self.written.files[key] == row.wanted.file), ""
-        )
+        notes, files = self.written.notes, self.written.files
+        note = next((text for key, text in notes.items() if files[key] == row.wanted.file), "")
         if not note or row.checked is None or note in row.checked.notes:
             return row
         return replace(row, checked=replace(row.checked, notes=(*row.checked.notes, note)))
@@ -95,7 +94,8 @@ class Bench:
         if part.layers is None:
             part.layers, part.absent = self._measure_layers(place.interpreter, job)
         if job.backend == "pytorch" and part.support is None:
-            part.support = supervise.try_operators(place.interpreter, replace(job, task="support"), self.limits)
+            found, _ = supervise.collect(place.interpreter, replace(job, task="support"), self.limits, "support")
+            part.support = tuple(Support(**each) for each in found)
 
     def _measure_layers(self, interpreter: Path, job: Request) -> tuple[tuple[Layer, ...], str]:
         if job.backend == "onnxruntime":
@@ -103,7 +103,7 @@ class Bench:
         what = f"layers of {job.backend}"
         if self.tell:
             self.tell(what, 0, 1)
-        found = supervise.measure_layers(interpreter, replace(job, task="layers"), self.limits)
+        found, reason = supervise.collect(interpreter, replace(job, task="layers"), self.limits, "layer")
         if self.tell:
             self.tell(what, 1, 1)
-        return found
+        return tuple(Layer(**each) for each in found), reason

@@ -6,12 +6,13 @@ Back ends with conflicting packages have separate environments, in the user's ca
 
 import json
 import os
-import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from packaging.specifiers import SpecifierSet
 from platformdirs import user_cache_path
 
 from taglio.compare.row import Status
@@ -21,76 +22,34 @@ VARIABLE = "TAGLIO_BACKENDS"
 UNFINISHED = "taglio-unfinished.txt"
 
 
-@dataclass(frozen=True, slots=True)
-class Package:
-    """A package that a back end needs, and the versions known to work with taglio."""
-
-    name: str
-    at_least: str
-    below: str
-
-    def __str__(self) -> str:
-        return f"{self.name}>={self.at_least},<{self.below}"
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Environment:
-    """An environment: its required packages, its size on Linux, and the first Python version without wheels for all.
+    """An environment: its required packages, with the versions known to work with taglio, its size on Linux, and the
+    first Python version without wheels for all.
 
     Everything else in it is pinned in `locks/NAME.txt`.
     """
 
     name: str
-    packages: tuple[Package, ...]
+    packages: Mapping[str, str]
     disk_bytes: int = 0
     python_below: tuple[int, int] = (3, 15)
 
 
-CORE = Environment("core", ())
-_TENSORFLOW = Package("tensorflow", "2.21", "2.22")
 _MB = 10**6
-_ONNX = Package("onnx", "1.19", "2")
+_ONNX, _TENSORFLOW, _TF_KERAS = {"onnx": ">=1.19,<2"}, {"tensorflow": ">=2.21,<2.22"}, {"tf-keras": ">=2.21,<2.22"}
+_LITERT = {"ai-edge-litert": ">=2.3,<3", "ai-edge-quantizer": ">=0.10,<0.11", "tf2onnx": ">=1.17,<2"}
+_TORCH = {"torch": ">=2.13,<2.14", "torchao": ">=0.18,<0.19", "onnx2torch": ">=1.5.15,<1.6"}
+_EXPORT = {"onnxscript": ">=0.7,<0.8", "transformers": ">=5,<6"}
+_QKERAS = {"qkeras": ">=0.9,<0.10", "pyparsing": ">=3.1,<3.2"}
 ENVIRONMENTS = (
-    CORE,
-    Environment("openvino", (Package("openvino", "2026.4", "2027"),), 278 * _MB),
-    Environment("openvino-ep", (Package("onnxruntime-openvino", "1.24", "2"),), 443 * _MB, (3, 14)),
-    Environment(
-        "litert",
-        (
-            _TENSORFLOW,
-            Package("ai-edge-litert", "2.3", "3"),
-            Package("ai-edge-quantizer", "0.10", "0.11"),
-            Package("tf2onnx", "1.17", "2"),
-            Package("tf-keras", "2.21", "2.22"),
-            _ONNX,
-        ),
-        2_247 * _MB,
-        (3, 14),
-    ),
-    Environment("onnx2tf", (Package("onnx2tf", "1.29", "2"),), 2_398 * _MB, (3, 13)),
-    Environment(
-        "torch",
-        (
-            Package("torch", "2.13", "2.14"),
-            Package("torchao", "0.18", "0.19"),
-            Package("onnx2torch", "1.5.15", "1.6"),
-            Package("onnxscript", "0.7", "0.8"),
-            Package("transformers", "5", "6"),
-            _ONNX,
-        ),
-        5_020 * _MB,
-    ),
-    Environment(
-        "qkeras",
-        (
-            _TENSORFLOW,
-            Package("tf-keras", "2.21", "2.22"),
-            Package("qkeras", "0.9", "0.10"),
-            Package("pyparsing", "3.1", "3.2"),
-        ),
-        2_213 * _MB,
-        (3, 14),
-    ),
+    Environment("core", {}),
+    Environment("openvino", {"openvino": ">=2026.4,<2027"}, 278 * _MB),
+    Environment("openvino-ep", {"onnxruntime-openvino": ">=1.24,<2"}, 443 * _MB, (3, 14)),
+    Environment("litert", {**_TENSORFLOW, **_LITERT, **_TF_KERAS, **_ONNX}, 2_247 * _MB, (3, 14)),
+    Environment("onnx2tf", {"onnx2tf": ">=1.29,<2"}, 2_398 * _MB, (3, 13)),
+    Environment("torch", {**_TORCH, **_EXPORT, **_ONNX}, 5_020 * _MB),
+    Environment("qkeras", {**_TENSORFLOW, **_TF_KERAS, **_QKERAS}, 2_213 * _MB, (3, 14)),
 )
 # The environment of every back end, in the order of the table.
 BACKENDS = {
@@ -128,17 +87,14 @@ def find(backend: str) -> Found:
         return Found(environment.name, None, "missing", reason, {})
     own = interpreter_of(place)
     candidates = [own, Path(sys.executable)] if own.exists() else [Path(sys.executable)]
-    wrong: tuple[Status | None, str] = ("missing", "")
     for interpreter in candidates:
-        versions = installed(interpreter, [package.name for package in environment.packages])
-        wrong = complaint(environment, versions)
-        if wrong[0] is None:
-            return Found(
-                environment.name, interpreter, "measured", "", {k: v for k, v in versions.items() if v is not None}
-            )
-        if wrong[0] == "wrong version" or interpreter == own:
+        versions = installed(interpreter, [*environment.packages])
+        status, what = complaint(environment, versions)
+        if status is None:
+            known = {name: version for name, version in versions.items() if version is not None}
+            return Found(environment.name, interpreter, "measured", "", known)
+        if status == "wrong version" or interpreter == own:
             break
-    status, what = wrong
     assert status is not None
     return Found(environment.name, None, status, f"{what}: {how_to_get(environment)}", {})
 
@@ -191,18 +147,11 @@ def installed(interpreter: Path, names: list[str]) -> dict[str, str | None]:
 
 def complaint(environment: Environment, versions: dict[str, str | None]) -> tuple[Status | None, str]:
     """Status and reason if these versions cannot be used; None and "" if they can."""
-    absent = [package.name for package in environment.packages if versions.get(package.name) is None]
+    absent = [name for name in environment.packages if versions.get(name) is None]
     if absent:
         return "missing", f"{', '.join(absent)} not installed"
-    for package in environment.packages:
-        version = versions[package.name] or ""
-        if not _numbers(package.at_least) <= _numbers(version) < _numbers(package.below):
-            return (
-                "wrong version",
-                f"{package.name} {version}, needs {package.at_least} or newer, below {package.below}",
-            )
+    for name, wanted in environment.packages.items():
+        version = versions[name] or ""
+        if not SpecifierSet(wanted).contains(version, prereleases=True):
+            return "wrong version", f"{name} {version}, needs {wanted}"
     return None, ""
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", version.partition("+")[0])[:3])

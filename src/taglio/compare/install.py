@@ -8,7 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
@@ -78,8 +78,7 @@ def _status(environment: Environment, place: Path) -> tuple[Status, str, dict[st
         return "absent", "", {}
     if why := environments.unfinished(place):
         return "unfinished", why, {}
-    names = [package.name for package in environment.packages]
-    found = environments.installed(environments.interpreter_of(place), names)
+    found = environments.installed(environments.interpreter_of(place), [*environment.packages])
     if complaint := environments.complaint(environment, found)[1]:
         return "broken", complaint, {}
     versions = {name: version for name, version in found.items() if version}
@@ -152,25 +151,13 @@ def diagnose(environment: Environment, folder: Path) -> Installed:
     found = inspect(environment)
     if found.status not in ("ready", "outdated"):
         return found
+    interpreter, limits = environments.interpreter_of(Path(found.place)), Limits(_SILENCE_S, sys.maxsize)
     for backend in found.backends:
         job = replace(EMPTY, backend=backend, task="versions", folder=str(folder / backend))
-        told: list[str] = []
-        ended = supervise.run_worker(
-            environments.interpreter_of(Path(found.place)), job, Limits(_SILENCE_S, sys.maxsize), _failures(told)
-        )
-        if ended.status:
-            told.append(f"{ended.status}: {ended.reason}")
-        if told:
-            return replace(found, status="broken", reason=f"{backend} does not load: {one_line(told[0])}")
+        _, reason = supervise.collect(interpreter, job, limits, "versions")
+        if reason:
+            return replace(found, status="broken", reason=f"{backend} does not load: {one_line(reason)}")
     return found
-
-
-def _failures(told: list[str]) -> Callable[[dict[str, object]], None]:
-    def hear(event: dict[str, object]) -> None:
-        if event["event"] == "failed":
-            told.append(str(event["reason"]))
-
-    return hear
 
 
 def _stamp(environment: Environment) -> str:
@@ -185,25 +172,20 @@ def _commands(place: Path) -> list[list[str]]:
             ["uv", "venv", "--no-python-downloads", "--allow-existing", "--python", sys.executable, str(place)],
             ["uv", "pip", "install", "--compile-bytecode", "--python", python, "-r", lock],
         ]
-    pip = [python, "-m", "pip", "--disable-pip-version-check", "install"]
+    patience = ["--retries", "2", "--timeout", str(_NETWORK_S)]
     return [
         [sys.executable, "-m", "venv", str(place)],
-        [*pip, "--retries", "2", "--timeout", str(_NETWORK_S), "-r", lock],
+        [python, "-m", "pip", "--disable-pip-version-check", "install", *patience, "-r", lock],
     ]
 
 
 def _run(words: list[str], show: bool) -> None:
     """Run one step; its output goes to standard error, or is kept for the error's reason."""
     variables = {name: value for name, value in os.environ.items() if name not in _OTHERS}
-    if show:
-        if subprocess.run(words, stdout=sys.stderr, env=variables, check=False).returncode:
-            raise BadEnvironment(f"{Path(words[0]).name} failed, see above")
-        return
-    done = subprocess.run(
-        words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=variables, text=True, check=False
-    )
+    out, err = (sys.stderr, None) if show else (subprocess.PIPE, subprocess.STDOUT)
+    done = subprocess.run(words, stdout=out, stderr=err, env=variables, text=True, check=False)
     if done.returncode:
-        raise BadEnvironment(_reason(done.stdout))
+        raise BadEnvironment(f"{Path(words[0]).name} failed, see above" if show else _reason(done.stdout))
 
 
 def _reason(printed: str) -> str:

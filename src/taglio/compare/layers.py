@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from taglio.compare.row import NOT_ALONE, Layer
 from taglio.compare.variants import Source, int8
 from taglio.error.measure import ErrorMeter
 from taglio.error.switchable import Switchable
+from taglio.model.graph import Block, Tensor
 from taglio.profile.layerwise import layer_times
 from taglio.quantize.precision import FLOAT32
 from taglio.quantize.qdq import QdqBuilder
@@ -38,24 +39,20 @@ def write_blocks(source: Source, path: Path, *, alone: bool) -> None:
     folder.mkdir(exist_ok=True)
     known = []
     for index, block in enumerate(source.graph.blocks):
-        outputs = [tensors[name] for name in block.outputs]
-        file = folder / f"{index}.onnx"
-        if block.name in largest:
+        file = folder / f"{index}.onnx" if block.name in largest else ""
+        if file:
             onnx.save(builder.build({block.name: int8(SCHEME)}), file)
-        known.append(
-            Known(
-                block.name,
-                block.kind,
-                block.operators,
-                block.outputs,
-                block.flops,
-                sum(tensor.float_bytes for tensor in outputs),
-                sum(tensor.int8_bytes for tensor in outputs) if block.quantizable else None,
-                block.refusal,
-                str(file) if block.name in largest else "",
-            )
-        )
+        sizes = (block.flops, *_bytes(block, tensors))
+        names = (block.name, block.kind, block.operators, block.outputs)
+        known.append(Known(*names, *sizes, block.refusal, str(file)))
     path.write_text(json.dumps([asdict(each) for each in known]))
+
+
+def _bytes(block: Block, tensors: Mapping[str, Tensor]) -> tuple[int, int | None]:
+    """Bytes of a block's outputs in float, and in int8 if it has that form."""
+    outputs = [tensors[name] for name in block.outputs]
+    int8_bytes = sum(tensor.int8_bytes for tensor in outputs) if block.quantizable else None
+    return sum(tensor.float_bytes for tensor in outputs), int8_bytes
 
 
 def onnxruntime_layers(source: Source, tell: Tell | None = None) -> tuple[Layer, ...]:
@@ -79,19 +76,8 @@ def onnxruntime_layers(source: Source, tell: Tell | None = None) -> tuple[Layer,
     tensors = graph.tensor_map()
     layers = []
     for block in graph.blocks:
-        outputs = [tensors[name] for name in block.outputs]
-        layers.append(
-            Layer(
-                "onnxruntime",
-                block.name,
-                block.kind,
-                block.flops,
-                sum(tensor.float_bytes for tensor in outputs),
-                sum(tensor.int8_bytes for tensor in outputs) if block.quantizable else None,
-                times.get((block.name, FLOAT32.name)),
-                times.get((block.name, precision.name)),
-                errors.get(block.name),
-                block.refusal or ("" if block.name in errors else NOT_ALONE),
-            )
-        )
+        float_s, int8_s = (times.get((block.name, form)) for form in (FLOAT32.name, precision.name))
+        note = block.refusal or ("" if block.name in errors else NOT_ALONE)
+        what = ("onnxruntime", block.name, block.kind, block.flops, *_bytes(block, tensors))
+        layers.append(Layer(*what, float_s, int8_s, errors.get(block.name), note))
     return tuple(layers)

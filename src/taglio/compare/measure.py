@@ -11,19 +11,15 @@ from pathlib import Path
 from taglio import artifact
 from taglio.compare import convert, environments, origin, supervise, table, variants
 from taglio.compare.bench import Bench
-from taglio.compare.drift import drift
 from taglio.compare.kept import Notebook, Part
 from taglio.compare.layers import write_blocks
-from taglio.compare.recommend import recommend
-from taglio.compare.reference import Reference
+from taglio.compare.recommend import drift, recommend
 from taglio.compare.request import Request
 from taglio.compare.result import Comparison
 from taglio.compare.row import Row, Wanted
 from taglio.compare.supervise import Limits
-from taglio.compare.table_keras import keras_rows, qkeras_rows
-from taglio.compare.table_litert import litert_rows
-from taglio.compare.table_torch import torch_rows
 from taglio.compare.variants import Source, Written
+from taglio.compare.workers.loop import timed
 from taglio.data.dataset import Dataset, Sample, Split, part, shapes_of, split, typical
 from taglio.data.files import load
 from taglio.data.preprocess import parse_preprocess
@@ -36,7 +32,7 @@ from taglio.model.load import load as load_model
 from taglio.model.observe import observe
 from taglio.profile.machine import describe
 from taglio.quantize.ranges import calibrate
-from taglio.runtimes.onnxruntime import SessionOptions, version
+from taglio.runtimes.onnxruntime import SessionOptions, open_session, version
 
 Tell = Callable[[str, int, int], None]
 READS_ONNX = frozenset({"onnxruntime", "openvino", "openvino-ep"})
@@ -99,7 +95,7 @@ def compare(question: Question, tell: Tell | None = None) -> Comparison:
     written = _write(question, source, identity, tell)
     asked = {backend: _asked(backend, written, question) for backend in question.backends}
     notebook = Notebook(question.out, model.sha256, identity)
-    bench = Bench(request, source, written, limits, notebook, Reference(source), question.layers, tell)
+    bench = Bench(request, source, written, limits, notebook, _reference(source), question.layers, tell)
     stopped = False
     try:
         for backend in question.backends:
@@ -137,6 +133,13 @@ def compare(question: Question, tell: Tell | None = None) -> Comparison:
     )
 
 
+def _reference(source: Source) -> Callable[[], list[float]]:
+    """Runs and times the float model in this process like a row, between the rounds of every back end."""
+    session = open_session(source.model.proto, source.options, label="the reference")
+    names, feed = list(source.model.outputs), dict(source.data.held_out.samples[0])
+    return lambda: timed(lambda: session.run(names, feed))
+
+
 def _opened(path: Path, question: Question) -> tuple[Model, Graph, Split]:
     """The model, its blocks and its data, all of one shape, because most back ends compile for one shape. For open
     dimensions it is the most frequent shape in the data."""
@@ -156,18 +159,15 @@ def _opened(path: Path, question: Question) -> tuple[Model, Graph, Split]:
 
 
 def _row(known: Part | None, wanted: Wanted) -> Row:
-    if known is None or wanted.id not in known.rows:
-        return Row(
-            wanted, "stopped", "the comparison was stopped before this row: repeat the command to continue", None, None
-        )
-    return known.rows[wanted.id]
+    why = "the comparison was stopped before this row: repeat the command to continue"
+    stopped = Row(wanted, "stopped", why, None, None)
+    return stopped if known is None else known.rows.get(wanted.id, stopped)
 
 
 def _asked(backend: str, written: Written, question: Question) -> tuple[Wanted, ...]:
-    every = _wanted(backend, written, question)
-    return tuple(
-        each for each in every if not question.rows or each.baseline or each.id.partition("/")[2] in question.rows
-    )
+    every = table.rows_of(backend, written.files, written.refusals, question.threads)
+    chosen = question.rows
+    return tuple(each for each in every if not chosen or each.baseline or each.id.partition("/")[2] in chosen)
 
 
 def _identity(question: Question, arrays: Path) -> dict[str, object]:
@@ -216,26 +216,6 @@ def _write(question: Question, source: Source, identity: dict[str, object], tell
     keys = {name.partition(" ")[0] for name in question.rows}
     forms = tuple(each for each in table.forms() if not keys or each.key in keys or each.key == table.FLOAT)
     return variants.write(source, forms, question.out / "work" / _MODELS, str(identity), tell)
-
-
-def _wanted(backend: str, written: Written, question: Question) -> tuple[Wanted, ...]:
-    match backend:
-        case "onnxruntime":
-            return table.onnxruntime_rows(written.files, written.refusals)
-        case "openvino":
-            return table.openvino_rows(written.files, written.refusals)
-        case "openvino-ep":
-            return table.openvino_provider_rows(written.files, written.refusals)
-        case "litert":
-            return litert_rows(question.threads)
-        case "pytorch":
-            return torch_rows()
-        case "keras":
-            return keras_rows()
-        case "qkeras":
-            return qkeras_rows()
-        case other:
-            raise BadOption(f"no rows for {other}")
 
 
 def _free_bytes() -> int:

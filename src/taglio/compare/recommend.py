@@ -1,12 +1,37 @@
-"""Recommend a row in one sentence with its figures, and rank the best row of each back end. Pure functions."""
+"""Recommend a row in one sentence with its figures, and rank the best row of each back end. Pure functions.
+
+Rows of different back ends are compared at the machine's usual speed: ONNX Runtime's float model runs between the
+rounds of every back end, and tells how fast the machine was."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 
-from taglio.compare.drift import Drift, drift, even_s
-from taglio.compare.row import Row
+from taglio.compare.row import Latency, Row
 
 _SAME = 0.05  # relative change of a latency by drift below which it is not mentioned
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """Seconds of the reference: the median over all groups of rows, and of its fastest and slowest group."""
+
+    usual_s: float
+    fastest_s: float
+    slowest_s: float
+
+
+def drift(rows: Sequence[Row]) -> Drift | None:
+    """The machine's drift according to the rows; None if no row has reference times."""
+    seconds = [row.latency.reference_s for row in rows if row.latency and row.latency.reference_s is not None]
+    return Drift(median(seconds), min(seconds), max(seconds)) if seconds else None
+
+
+def even_s(latency: Latency, machine: Drift | None) -> float:
+    """Median seconds of a row, corrected to the machine's usual speed."""
+    if machine is None or not latency.reference_s:
+        return latency.median_s
+    return latency.median_s * machine.usual_s / latency.reference_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +52,7 @@ def standings(rows: Sequence[Row], backends: Sequence[str], max_error: float) ->
     found = []
     for backend in backends:
         own = [row for row in rows if row.wanted.backend == backend]
-        fit = [row for row in own if row.latency is not None and within(row, max_error)]
-        row = min(fit, key=lambda each: seconds(each, machine), default=None)
+        row = _fastest(own, max_error, machine)
         value = None if row is None else seconds(row, machine)
         found.append(Standing(backend, row, value, sum(each.latency is not None for each in own), len(own)))
     return tuple(sorted(found, key=lambda each: float("inf") if each.seconds is None else each.seconds))
@@ -36,7 +60,10 @@ def standings(rows: Sequence[Row], backends: Sequence[str], max_error: float) ->
 
 def best(rows: Sequence[Row], max_error: float) -> Row | None:
     """The fastest measured row, corrected for drift, whose error from the original is at most `max_error`."""
-    machine = drift(rows)
+    return _fastest(rows, max_error, drift(rows))
+
+
+def _fastest(rows: Sequence[Row], max_error: float, machine: Drift | None) -> Row | None:
     fit = [row for row in rows if row.latency is not None and within(row, max_error)]
     return min(fit, key=lambda row: seconds(row, machine), default=None)
 
@@ -51,7 +78,7 @@ def recommend(rows: Sequence[Row], max_error: float) -> str:
     floats = [each for each in fit if each.wanted.method == "float32"]
     own_s, deviation_s = seconds(row, machine), _deviation_s(row, machine)
     shown, measured = f"{own_s * 1e3:.2f} ms", f"{row.latency.median_s * 1e3:.2f} ms"
-    head = f"Use {name(row)}: {shown} (± {deviation_s * 1e3:.2f})"
+    head = f"Use {row.wanted.id}: {shown} (± {deviation_s * 1e3:.2f})"
     if shown != measured and abs(own_s / row.latency.median_s - 1) > _SAME:
         head += f" at the machine's usual speed ({measured} when it was measured)"
     checked = row.checked
@@ -60,9 +87,9 @@ def recommend(rows: Sequence[Row], max_error: float) -> str:
     gain = ""
     if fastest is not None and fastest is not row:
         float_s = seconds(fastest, machine)
-        gain = f", {float_s / own_s:.2f} x as fast as the fastest float32 ({name(fastest)}, {float_s * 1e3:.2f} ms)"
+        gain = f", {float_s / own_s:.2f} x as fast as the fastest float32 ({fastest.wanted.id}, {float_s * 1e3:.2f} ms)"
     close = [
-        name(each)
+        each.wanted.id
         for each in fit
         if each is not row and seconds(each, machine) - _deviation_s(each, machine) <= own_s + deviation_s
     ]
@@ -84,8 +111,3 @@ def seconds(row: Row, machine: Drift | None) -> float:
 def _deviation_s(row: Row, machine: Drift | None) -> float:
     assert row.latency is not None
     return row.latency.deviation_s * even_s(row.latency, machine) / row.latency.median_s
-
-
-def name(row: Row) -> str:
-    """A readable name of a row."""
-    return row.wanted.id

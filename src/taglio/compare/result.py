@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from taglio.compare.drift import Drift
+from taglio.compare.recommend import Drift
 from taglio.compare.row import Layer, Row, Support
 from taglio.profile.machine import Machine
 

@@ -19,7 +19,7 @@ from statistics import median
 from typing import Any
 
 from taglio.compare.request import Request
-from taglio.compare.row import Checked, Latency, Layer, Row, Status, Support, Wanted
+from taglio.compare.row import Checked, Latency, Row, Status, Wanted
 from taglio.compare.workers.marker import Marker
 
 MAIN = Path(__file__).parent / "workers" / "__main__.py"
@@ -84,60 +84,38 @@ def measure_rows(
     return tuple(desk.row(wanted) for wanted in request.rows), desk.versions
 
 
-def measure_layers(interpreter: Path, request: Request, limits: Limits) -> tuple[tuple[Layer, ...], str]:
-    """The layers that the back end reported, and the reason if it stopped early."""
-    layers: list[Layer] = []
+def collect(
+    interpreter: Path, request: Request, limits: Limits, kind: str, main: Path = MAIN
+) -> tuple[list[dict[str, Any]], str]:
+    """The events of a `kind` that a worker reported, and the reason if it stopped early."""
+    found: list[dict[str, Any]] = []
     told: list[str] = []
 
     def hear(event: dict[str, Any]) -> None:
-        kind = event.pop("event")
-        if kind == "layer":
-            layers.append(Layer(**event))
-        elif kind == "failed":
+        name = event.pop("event")
+        if name == kind:
+            found.append(event)
+        elif name == "failed":
             told.append(event["reason"])
 
-    ended = run_worker(interpreter, request, limits, hear)
-    return tuple(layers), "; ".join([*told, *([f"{ended.status}: {ended.reason}"] if ended.status else [])])
-
-
-def try_operators(interpreter: Path, request: Request, limits: Limits) -> tuple[Support, ...]:
-    """Support of each operator by each method of the back end, found by trying."""
-    desk = _Desk(request)
-    run_worker(interpreter, request, limits, desk.hear)
-    return tuple(desk.support.values())
+    ended = run_worker(interpreter, request, limits, hear, main)
+    return found, "; ".join([*told, *([f"{ended.status}: {ended.reason}"] if ended.status else [])])
 
 
 def convert(interpreter: Path, request: Request, limits: Limits) -> tuple[dict[str, Any], str]:
     """The result of a conversion, and the reason if it failed."""
-    answer: dict[str, Any] = {}
-    told: list[str] = []
-
-    def hear(event: dict[str, Any]) -> None:
-        kind = event.pop("event")
-        if kind == "written":
-            answer.update(event)
-        elif kind == "failed":
-            told.append(event["reason"])
-
-    ended = run_worker(interpreter, request, limits, hear)
-    return answer, "; ".join([*told, *([f"{ended.status}: {ended.reason}"] if ended.status else [])])
+    answers, reason = collect(interpreter, request, limits, "written")
+    return answers[0] if answers else {}, reason
 
 
 class _Desk:
     """Events of a back end's workers so far."""
 
-    def __init__(
-        self,
-        request: Request,
-        tell: Tell | None = None,
-        keep: Keep | None = None,
-        reference: Reference | None = None,
-    ) -> None:
+    def __init__(self, request: Request, tell: Tell | None, keep: Keep | None, reference: Reference | None) -> None:
         self.checked: dict[str, Checked] = {}
         self.timed: dict[str, Latency] = {}
         self.refused: dict[str, tuple[str, str]] = {}
         self.versions: dict[str, str] = {}
-        self.support: dict[tuple[str, str], Support] = {}
         self.current = ""
         self._request, self._tell, self._keep, self._reference = request, tell, keep, reference
         self._reference_s: list[float] = []
@@ -147,8 +125,6 @@ class _Desk:
         kind, row = event.pop("event"), event.pop("row", "")
         if kind == "versions":
             self.versions = event["versions"]
-        elif kind == "support":
-            self.support[event["way"], event["operator"]] = Support(**event)
         elif kind in ("start", "run"):
             self.current = row
         elif kind == "checked":

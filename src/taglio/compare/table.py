@@ -3,19 +3,47 @@
 Impossible rows are in the table too, with their reason, so that a comparison never omits one silently.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
+from typing import Any
 
 from taglio.compare.row import Wanted
-from taglio.quantize.scheme import ActivationType, Format, Scheme
+from taglio.quantize.scheme import ActivationType, Format, Scheme, Symmetry
 
 FLOAT = "float32"
-TOP_FLOPS = (10, 20)
 FASTER = "speed-up > 1"
 PROVIDER = " for the provider"
+_TOP_FLOPS = (10, 20)
 _S8U8 = "ONNX Runtime has no kernel for s8 activations with u8 weights: use s8s8"
 _TYPES: tuple[tuple[ActivationType, ActivationType], ...] = (("u8", "u8"), ("u8", "s8"), ("s8", "s8"))
 _FORMATS: tuple[Format, ...] = ("qdq", "qoperator")
+_BOTH = (False, True)
+
+# ---- LiteRT
+_CONVERTER, _QUANTIZER = "TFLite converter", "ai-edge-quantizer"
+_KERNELS = {"": "XNNPACK", " built-in": "built-in kernels", " reference": "reference kernels"}
+# Delegates in LiteRT's documentation, and the library that load_delegate would need.
+_DELEGATES = {
+    "GPU delegate": "libtensorflowlite_gpu_delegate.so",
+    "Hexagon": "libhexagon_delegate.so",
+    "Edge TPU": "libedgetpu.so.1",
+    "Flex": "libtensorflowlite_flex.so",
+}
+_ELSEWHERE = {
+    "NNAPI": "Android only: it has no library on this system and no Python interface",
+    "Core ML": "Apple systems only: it has no library on this system and no Python interface",
+    "stable delegates": "the interface exists for C, C++ and Java, not for Python",
+}
+
+# ---- PyTorch
+ENGINES = ("x86", "onednn", "fbgemm", "qnnpack")
+_INDUCTOR = "inductor (x86)"
+_PT2E_ONLY = (
+    "the only PT2E quantizer in PyTorch and torchao is X86InductorQuantizer, with per-channel symmetric weights and "
+    "affine activations: other engines' quantizers come with ExecuTorch"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +64,8 @@ def static_forms() -> tuple[Form, ...]:
     """Every static int8 form: format × types × symmetric or not × per channel or not; and u8s8 per channel with 7-bit
     weights, which processors without VNNI need."""
     every = [
-        Form(f"{form}-{a}{w}-{'sym' if symmetric else 'asym'}-{'pc' if channel else 'pt'}", "static", scheme)
-        for form, (a, w), symmetric, channel in product(_FORMATS, _TYPES, (False, True), (True, False))
-        for scheme in (_scheme(form, a, w, symmetric, channel),)
+        Form(f"{form}-{a}{w}-{_sym(symmetric)}-{_pc(channel)}", "static", _scheme(form, a, w, symmetric, channel))
+        for form, (a, w), symmetric, channel in product(_FORMATS, _TYPES, _BOTH, (True, False))
     ]
     narrow = [
         replace(each, key=f"{each.key}-rr", scheme=replace(each.scheme, reduced_range=True))
@@ -52,98 +79,221 @@ def forms() -> tuple[Form, ...]:
     """Every ONNX form, float32 first."""
     weights: tuple[tuple[ActivationType, bool], ...] = (("s8", False), ("s8", True), ("u8", False))
     dynamic = [
-        Form(f"dynamic-u8{weight}-{'pc' if channel else 'pt'}", "dynamic", _scheme("qdq", "u8", weight, False, channel))
+        Form(f"dynamic-u8{weight}-{_pc(channel)}", "dynamic", _scheme("qdq", "u8", weight, False, channel))
         for weight, channel in weights
     ]
-    rules: list[tuple[str, str]] = [(f"top-{count}", f"top-flops:{count}") for count in TOP_FLOPS] + [
-        ("faster", FASTER)
-    ]
+    rules = {**{f"top-{count}": f"top-flops:{count}" for count in _TOP_FLOPS}, "faster": FASTER}
     mixed = [
-        Form(
-            f"mixed-{'sym' if symmetric else 'asym'}-{name}", "mixed", _scheme("qdq", "u8", "s8", symmetric, True), rule
-        )
-        for symmetric, (name, rule) in product((False, True), rules)
+        Form(f"mixed-{_sym(symmetric)}-{name}", "mixed", _scheme("qdq", "u8", "s8", symmetric, True), rule)
+        for symmetric, (name, rule) in product(_BOTH, rules.items())
     ]
     return (Form(FLOAT, FLOAT), Form("float16", "float16"), *dynamic, *static_forms(), *mixed)
 
 
-def onnxruntime_rows(files: dict[str, str], refusals: dict[str, str]) -> tuple[Wanted, ...]:
-    """Rows of ONNX Runtime's CPU provider. Each form's key is in either `files` or `refusals`."""
-    backend = "onnxruntime"
-    levels = [
-        Wanted(f"{backend}/float32 {level}", backend, FLOAT, "onnx", "f32", engine=f"CPU {level}", file=files[FLOAT])
-        for level in ("none", "basic", "extended")
-    ]
-    rows = [_onnx_row(backend, form, files, refusals, "CPU all") for form in forms()]
+def _scheme(form: Format, activation: ActivationType, weight: ActivationType, symmetric: bool, channel: bool) -> Scheme:
+    symmetry: Symmetry = "symmetric" if symmetric else "asymmetric"
+    whole = symmetric or weight == "s8"
+    return Scheme(form, activation, weight, symmetry, weight_symmetric=whole, per_channel=channel)
+
+
+def rows_of(backend: str, files: Mapping[str, str], refusals: Mapping[str, str], threads: int) -> tuple[Wanted, ...]:
+    """The rows of a back end. Each ONNX form's key is in either `files` or `refusals`, for back ends that read them."""
+    match backend:
+        case "onnxruntime":
+            return _onnxruntime(files, refusals)
+        case "openvino":
+            return _openvino(files, refusals)
+        case "openvino-ep":
+            return _openvino_provider(files, refusals)
+        case "litert":
+            return _litert(threads)
+        case "pytorch":
+            return _pytorch()
+        case "qkeras":
+            return _qkeras()
+    calls = {"": "tf.function", " XLA": "XLA", " call": "call", " predict": "predict"}
+    return tuple(_row(backend, f"float32{key}", FLOAT, "keras", "f32", engine) for key, engine in calls.items())
+
+
+def _row(
+    backend: str,
+    key: str,
+    method: str,
+    form: str,
+    types: str,
+    engine: str,
+    *,
+    symmetric: bool | None = None,
+    per_channel: bool | None = None,
+    blocks: str = "",
+    file: str = "",
+    refusal: str = "",
+) -> Wanted:
+    own = f"{backend}/{key}"
+    return Wanted(own, backend, method, form, types, symmetric, per_channel, engine, blocks, file, refusal)
+
+
+def _onnxruntime(files: Mapping[str, str], refusals: Mapping[str, str]) -> tuple[Wanted, ...]:
+    """ONNX Runtime's CPU provider."""
+    row = partial(_onnx_row, "onnxruntime", files=files, refusals=refusals)
+    plain = partial(_row, "onnxruntime", form="onnx", types="f32", file=files[FLOAT])
+    first, *others = [row(form, "CPU all") for form in forms()]
+    levels = [plain(f"float32 {level}", FLOAT, engine=f"CPU {level}") for level in ("none", "basic", "extended")]
     impossible = [
-        Wanted(f"{backend}/{form}-s8u8", backend, "static", form, "s8u8", engine="CPU all", refusal=_S8U8)
-        for form in _FORMATS
+        _row("onnxruntime", f"{form}-s8u8", "static", form, "s8u8", "CPU all", refusal=_S8U8) for form in _FORMATS
     ]
     at = [
-        _onnx_row(backend, form, files, refusals, f"CPU {level}", f" {level}")
+        row(form, f"CPU {level}", f" {level}")
         for form in static_forms()
         if form.key in ("qdq-u8s8-sym-pc", "qoperator-u8s8-sym-pc")
         for level in ("basic", "extended")
     ]
-    return (rows[0], *levels, *rows[1:], *at, *impossible)
+    return (first, *levels, *others, *at, *impossible)
 
 
-def openvino_rows(files: dict[str, str], refusals: dict[str, str]) -> tuple[Wanted, ...]:
-    """Rows of OpenVINO's own runtime on the CPU plugin."""
-    backend = "openvino"
+def _openvino(files: Mapping[str, str], refusals: Mapping[str, str]) -> tuple[Wanted, ...]:
+    """OpenVINO's own runtime on the CPU plugin."""
+    row = partial(_onnx_row, "openvino", files=files, refusals=refusals)
     hints = [
-        Wanted(f"{backend}/{name}", backend, name, "onnx", types, engine="CPU plugin", file=files[FLOAT])
+        _row("openvino", name, name, "onnx", types, "CPU plugin", file=files[FLOAT])
         for name, types in (("bfloat16", "bf16"), ("float16", "f16"))
     ]
-    quantized = [form for form in forms() if form.method not in (FLOAT, "float16")]
-    rows = [_onnx_row(backend, form, files, refusals, "CPU plugin") for form in quantized]
+    rows = [row(form, "CPU plugin") for form in forms() if form.method not in (FLOAT, "float16")]
     beside = [
-        _onnx_row(backend, form, files, refusals, "CPU plugin, bf16", " + bf16")
+        row(form, "CPU plugin, bf16", " + bf16")
         for form in static_forms()
         if form.key in ("qdq-u8s8-sym-pc", "qdq-s8s8-sym-pc", "qdq-u8s8-asym-pc")
     ]
-    return (_onnx_row(backend, forms()[0], files, refusals, "CPU plugin"), *hints, *rows, *beside)
+    return (row(forms()[0], "CPU plugin"), *hints, *rows, *beside)
 
 
-def openvino_provider_rows(files: dict[str, str], refusals: dict[str, str]) -> tuple[Wanted, ...]:
-    """Rows of OpenVINO as ONNX Runtime's provider; some forms have a separate file for it."""
-    backend = "openvino-ep"
-    own_files = files | {key.removesuffix(PROVIDER): path for key, path in files.items() if key.endswith(PROVIDER)}
-    bf16 = Wanted(f"{backend}/bfloat16", backend, "bfloat16", "onnx", "bf16", engine="OpenVINO all", file=files[FLOAT])
-    own = Wanted(f"{backend}/float32 CPU provider", backend, FLOAT, "onnx", "f32", engine="CPU all", file=files[FLOAT])
+def _openvino_provider(files: Mapping[str, str], refusals: Mapping[str, str]) -> tuple[Wanted, ...]:
+    """OpenVINO as ONNX Runtime's provider; some forms have a separate file for it."""
+    own = {**files, **{key.removesuffix(PROVIDER): path for key, path in files.items() if key.endswith(PROVIDER)}}
+    row = partial(_onnx_row, "openvino-ep", refusals=refusals)
+    plain = partial(_row, "openvino-ep", form="onnx", file=files[FLOAT])
+    others = [
+        plain("float32 CPU provider", FLOAT, types="f32", engine="CPU all"),
+        plain("bfloat16", "bfloat16", types="bf16", engine="OpenVINO all"),
+    ]
     quantized = [form for form in forms() if form.method in ("dynamic", "static", "mixed")]
-    rows = [_onnx_row(backend, form, own_files, refusals, "OpenVINO all") for form in quantized]
-    return (_onnx_row(backend, forms()[0], files, refusals, "OpenVINO all"), own, bf16, *rows)
+    rows = [row(form, "OpenVINO all", files=own) for form in quantized]
+    return (row(forms()[0], "OpenVINO all", files=files), *others, *rows)
 
 
 def _onnx_row(
-    backend: str, form: Form, files: dict[str, str], refusals: dict[str, str], engine: str, suffix: str = ""
+    backend: str, form: Form, engine: str, suffix: str = "", *, files: Mapping[str, str], refusals: Mapping[str, str]
 ) -> Wanted:
     scheme = form.scheme
-    static = scheme is not None and form.method in ("static", "mixed")
-    return Wanted(
-        f"{backend}/{form.key}{suffix}",
-        backend,
-        form.method,
-        scheme.format if static and scheme else "onnx",
-        f"{scheme.activation}{scheme.weight}" if scheme else {"float16": "f16"}.get(form.method, "f32"),
-        scheme.activation_symmetry == "symmetric" if scheme else None,
-        scheme.per_channel if scheme else None,
-        engine,
-        form.blocks if scheme else "",
-        files.get(form.key, ""),
-        refusals.get(form.key, ""),
+    row = partial(_row, backend, f"{form.key}{suffix}", form.method, engine=engine)
+    found: dict[str, Any] = {"file": files.get(form.key, ""), "refusal": refusals.get(form.key, "")}
+    if scheme is None:
+        return row("onnx", "f16" if form.method == "float16" else "f32", **found)
+    return row(
+        "onnx" if form.method == "dynamic" else scheme.format,
+        f"{scheme.activation}{scheme.weight}",
+        symmetric=scheme.activation_symmetry == "symmetric",
+        per_channel=scheme.per_channel,
+        blocks=form.blocks,
+        **found,
     )
 
 
-def _scheme(
-    form: Format, activation: ActivationType, weight: ActivationType, symmetric: bool, per_channel: bool
-) -> Scheme:
-    return Scheme(
-        form,
-        activation,
-        weight,
-        "symmetric" if symmetric else "asymmetric",
-        weight_symmetric=symmetric or weight == "s8",
-        per_channel=per_channel,
+def _litert(threads: int) -> tuple[Wanted, ...]:
+    row = partial(_row, "litert")
+    fast: dict[str, Any] = {"symmetric": True, "per_channel": True}
+
+    def each(key: str, method: str, types: str, count: int, **how: Any) -> list[Wanted]:
+        kernels = [*_KERNELS.items()][:count]
+        kernels += [(" 1 thread", "XNNPACK, 1 thread")] if count == len(_KERNELS) and threads > 1 else []
+        return [row(f"{key}{suffix}", method, _CONVERTER, types, engine, **how) for suffix, engine in kernels]
+
+    def static(key: str, form: str, *, per_channel: bool = True, blocks: str = "") -> Wanted:
+        return row(key, "static", form, "s8s8", "XNNPACK", symmetric=False, per_channel=per_channel, blocks=blocks)
+
+    def quantizer(key: str, method: str, types: str) -> Wanted:
+        return row(f"{key}-aeq", method, _QUANTIZER, types, "XNNPACK", blocks="all", **fast)
+
+    def plain(name: str, engine: str, refusal: str = "") -> Wanted:
+        return row(f"float32 {name}", FLOAT, _CONVERTER, "f32", engine, refusal=refusal)
+
+    return (
+        *each(FLOAT, FLOAT, "f32", 3),
+        plain("CompiledModel", "CompiledModel CPU"),
+        *each("float16", "float16", "f16", 2),
+        *each("dynamic", "dynamic", "f32s8", 2, **fast),
+        *each("int8", "static", "s8s8", 3, symmetric=False, per_channel=True),
+        static("int8-pt", _CONVERTER, per_channel=False),
+        static("int8-io", f"{_CONVERTER}, int8 in and out"),
+        *each("int16x8", "int16x8", "s16s8", 2, **fast),
+        static("int8-aeq", _QUANTIZER, blocks="all"),
+        static("int8-aeq-pt", _QUANTIZER, per_channel=False, blocks="all"),
+        quantizer("dynamic", "dynamic", "f32s8"),
+        quantizer("weights", "weights only", "f32s8"),
+        quantizer("int16x8", "int16x8", "s16s8"),
+        *(static(f"mixed-top-{count}", _QUANTIZER, blocks=f"top-flops:{count}") for count in _TOP_FLOPS),
+        static("mixed-faster", _QUANTIZER, blocks=FASTER),
+        *(plain(name, f"CompiledModel {name}") for name in ("GPU", "NPU")),
+        *(plain(name, f"delegate {library}") for name, library in _DELEGATES.items()),
+        *(plain(name, "delegate", why) for name, why in _ELSEWHERE.items()),
     )
+
+
+def _pytorch() -> tuple[Wanted, ...]:
+    """Form × method × engine × per channel or not × symmetric or not, where applicable."""
+    row = partial(_row, "pytorch")
+    eager = [
+        row("float32", FLOAT, "eager", "f32", "eager"),
+        row("bfloat16", "bfloat16", "autocast", "bf16", "eager"),
+        row("float32 cuda", FLOAT, "eager", "f32", "cuda"),
+        row("float16 cuda", "float16", "autocast", "f16", "cuda"),
+    ]
+    compiled = [
+        row("float32 compiled", FLOAT, "eager", "f32", _INDUCTOR),
+        row("bfloat16 compiled", "bfloat16", "autocast", "bf16", _INDUCTOR),
+        row("float32 cuda compiled", FLOAT, "eager", "f32", "cuda inductor"),
+    ]
+    dynamic = [
+        row(f"{form}-dynamic-{_pc(channel)} {engine}", "dynamic", form, "u8s8", engine, per_channel=channel)
+        for form, engine, channel in product(("eager", "fx"), ENGINES, (True, False))
+    ]
+    trained = []
+    for method, form, engine, symmetric, channel in product(
+        ("static", "qat"), ("eager", "fx"), ENGINES, _BOTH, (True, False)
+    ):
+        if method == "static" or engine == "x86" or (channel and not symmetric):
+            key = f"{form}-{method}-{_sym(symmetric)}-{_pc(channel)} {engine}"
+            trained.append(row(key, method, form, "u8s8", engine, symmetric=symmetric, per_channel=channel))
+    affine = partial(row, form="pt2e", types="u8s8", symmetric=False, per_channel=True)
+    reference = affine("pt2e-static reference", "static", engine="x86 eager")
+    exported = [affine(f"pt2e-{each}-asym-pc", each, engine=_INDUCTOR) for each in ("static", "dynamic", "qat")]
+    refused = partial(affine, method="static", refusal=_PT2E_ONLY)
+    others = [
+        *(refused(f"pt2e {engine}", engine=engine) for engine in ENGINES[1:]),
+        refused("pt2e per tensor", engine=_INDUCTOR, per_channel=False),
+        refused("pt2e symmetric", engine=_INDUCTOR, symmetric=True),
+    ]
+    return (*eager, *dynamic, *trained, reference, *compiled, *exported, *others)
+
+
+def _qkeras() -> tuple[Wanted, ...]:
+    """Quantised after training and by training, with fewer and fewer bits; in TensorFlow and TFLite."""
+    row = partial(_row, "qkeras")
+    quantized = partial(row, symmetric=True, per_channel=True)
+    rows = [
+        row("float32", FLOAT, "tf_keras", "f32", "tf.function"),
+        row("float32 TFLite", FLOAT, "tflite", "f32", "TFLite"),
+    ]
+    for method, key in (("static", "ptq"), ("qat", "qat")):
+        rows += [quantized(f"{key}-{n}", method, "qkeras", f"u{n}s{n}", "tf.function") for n in (8, 6, 4)]
+        rows.append(quantized(f"{key}-8 TFLite", method, "tflite", "u8s8", "TFLite"))
+        rows.append(quantized(f"{key}-8 TFLite int8", method, "tflite int8", "u8s8", "TFLite"))
+    return tuple(rows)
+
+
+def _pc(per_channel: bool) -> str:
+    return "pc" if per_channel else "pt"
+
+
+def _sym(symmetric: bool) -> str:
+    return "sym" if symmetric else "asym"

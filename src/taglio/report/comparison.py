@@ -4,8 +4,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from taglio.compare.drift import even_s
-from taglio.compare.recommend import best, standings
+from taglio.compare.recommend import best, even_s, standings
 from taglio.compare.result import COMPARISON, Comparison
 from taglio.compare.row import Layer, Row
 from taglio.report import console, written
