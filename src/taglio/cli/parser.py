@@ -63,9 +63,7 @@ COMMANDS = (
         "quantise chosen blocks, without a plan",
         f"{_MODEL} {_DATA} --calibration --method --scheme --repair --blocks --also --out",
         {
-            "--method": option(
-                "quantisation method (default static)", choices=_METHODS, default="static"
-            ),
+            "--method": option("quantisation method (default static)", choices=_METHODS, default="static"),
             "--scheme": option("int8 scheme (default qdq-u8s8-asym-pc; for dynamic qdq-u8s8-asym-pt)"),
             "--repair": option(
                 "lower the error of int8 at the same speed: ranges (per tensor, by their effect on the outputs), "

@@ -67,7 +67,11 @@ def weights(outcome: Outcome) -> list[Part]:
     """The weight-only forms that were tried; empty if there were none."""
     rows = []
     for each in outcome.weights:
-        found = [ms(each.latency_s), shown(outcome.metric.basis, each.error), "planned with" if each.kept else "left out"]
+        found = [
+            ms(each.latency_s),
+            shown(outcome.metric.basis, each.error),
+            "planned with" if each.kept else "left out",
+        ]
         dropped = [f"dropped: {each.dropped}", "", ""]
         rows.append([f"{each.precision}, {each.runtime}", *(dropped if each.dropped else found)])
     head = ["form", "all blocks that have it", outcome.metric.basis.title, ""]

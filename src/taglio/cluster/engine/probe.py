@@ -168,3 +168,4 @@ def measured(cluster: Cluster, probes: Sequence[LinkProbe]) -> Cluster:
     """The cluster with the links as measured."""
     for each in probes:
         cluster = cluster.with_link(each.link())
+    return cluster
