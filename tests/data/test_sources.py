@@ -197,7 +197,7 @@ def test_a_table_of_texts_has_its_labels(tmp_path: Path) -> None:
     ("text", "match"),
     [
         ("a\n\nb\n", "text 1 is empty: remove it, with its label"),
-        ("", "0 texts; the model's batch is 1: add lines"),
+        ("", "0 texts; the model's batch is 1: add some"),
     ],
 )
 def test_texts_that_are_none_are_refused(tmp_path: Path, text: str, match: str) -> None:

@@ -78,7 +78,7 @@ def test_pairs_are_suggested_by_name_and_shape() -> None:
     [
         ("h=h0", "the outputs are y, hn"),
         ("hn", "write OUTPUT=INPUT"),
-        ("y=h0", r"the output is float32 \[1, 4\]"),
+        ("y=h0", r"the output is 'y' float32 \[1, 4\]"),
         (("hn=h0", "hn=h0"), "already in another pair"),
     ],
 )

@@ -15,8 +15,9 @@ from onnx import TensorProto, helper
 
 from taglio.embedded import digits_model
 from taglio.model.flops import operator_flops
-from taglio.model.graph import ANCHORS, Block, build, tensor_shapes
+from taglio.model.graph import ANCHORS, Block, build
 from taglio.model.load import Model, load
+from taglio.model.observe import tensor_shapes
 from taglio.runtimes.onnxruntime import SessionOptions, open_session
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "models"

@@ -14,8 +14,9 @@ from onnx import helper, shape_inference
 from taglio.data.spec import dtype_of
 from taglio.errors import BadOption
 from taglio.model.captures import node_inputs
-from taglio.model.graph import Graph, tensor_shapes
+from taglio.model.graph import Graph
 from taglio.model.load import Model
+from taglio.model.observe import tensor_shapes
 from taglio.plan.schedule import components
 from taglio.profile.attribution import base_name
 from taglio.quantize.keep_float import import_domains, keep_float

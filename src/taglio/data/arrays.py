@@ -6,6 +6,7 @@ Only the entries that are used are read, one by one: a file may be larger than m
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
 from math import prod
@@ -14,7 +15,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from taglio.data.dataset import LABEL_KEYS, Dataset, Samples, assemble, checked_labels, evenly, span
+from taglio.data.dataset import LABEL_KEYS, Dataset, Samples, assemble, evenly, grouped, span
 from taglio.data.spec import TEXT, Array, InputSpec, batch_symbol, matches, missing_batch, shown
 from taglio.errors import BadData, one_line
 
@@ -102,19 +103,22 @@ def read_columns(path: Path) -> dict[str, Column]:
         return {name.removesuffix(".npy"): Stored(path, name) for name in members}
 
 
-class reading:  # noqa: N801 - used as a statement
-    """Context manager that turns any failure to read an array file into a BadData of one line."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        broken = (OSError, ValueError, EOFError, KeyError, RuntimeError, NotImplementedError, zipfile.BadZipFile)
-        if isinstance(error, (*broken, zlib.error, MemoryError)):
-            raise BadData(f"{self._path} cannot be read ({one_line(error)}): use numpy.save or numpy.savez") from error
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turn any failure to read an array file into a BadData of one line."""
+    try:
+        yield
+    except (
+        OSError,
+        ValueError,
+        EOFError,
+        KeyError,
+        RuntimeError,
+        zipfile.BadZipFile,
+        zlib.error,
+        MemoryError,
+    ) as error:
+        raise BadData(f"{path} cannot be read ({one_line(error)}): use numpy.save or numpy.savez") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,25 +178,13 @@ def from_columns(
     if count == 0:
         raise BadData(f"{source} has {rows} samples; the batch of input {first!r} is {batch}: add samples")
     keep = evenly(count, limit)
-    labels = None if named.labels is None else checked_labels(source, named.labels.whole(), rows)
-    if labels is not None:
-        lead = (count, batch) if batch > 1 else (count,)
-        labels = labels[: count * batch].reshape(*lead, *labels.shape[1:])[keep]
+    labels = None if named.labels is None else grouped(source, named.labels.whole(), rows, batch, keep)
     names = [span(str(i * batch), str((i + 1) * batch - 1)) for i in keep]
     samples = Samples([spec.name for spec in inputs], room_bytes)
-    entries = {
-        spec.name: named.arrays[spec.name].entries(
-            index * rows_each + row for index in keep for row in range(rows_each)
-        )
-        for spec in inputs
-        for rows_each in [fits[spec.name].rows]
-    }
-    for name in names:
-        sample = {}
-        for spec in inputs:
-            several = [next(entries[spec.name]) for _ in range(fits[spec.name].rows)]
-            sample[spec.name] = cast(f"{source}: sample {name}", spec, fits[spec.name].join(several))
-        samples.append(sample)
+    made = [fits[spec.name].samples(named.arrays[spec.name], keep) for spec in inputs]
+    for name, *arrays in zip(names, *made, strict=True):
+        where = f"{source}: sample {name}"
+        samples.append({spec.name: cast(where, spec, each) for spec, each in zip(inputs, arrays, strict=True)})
     return assemble(source, samples, names, labels, rows - batch * len(keep), named.remarks)
 
 
@@ -203,9 +195,12 @@ class Fit:
     rows: int
     axis: int | None
 
-    def join(self, entries: Sequence[Array]) -> Array:
-        """One sample from `rows` entries."""
-        return entries[0] if self.axis is None else np.stack(entries, axis=self.axis)
+    def samples(self, column: Column, keep: Sequence[int]) -> Iterator[Array]:
+        """The samples at `keep`, one by one."""
+        entries = column.entries(index * self.rows + row for index in keep for row in range(self.rows))
+        for _ in keep:
+            several = [next(entries) for _ in range(self.rows)]
+            yield several[0] if self.axis is None else np.stack(several, axis=self.axis)
 
 
 def fit(where: str, spec: InputSpec, shape: tuple[int, ...], symbol: str | None) -> Fit:

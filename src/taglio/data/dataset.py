@@ -170,6 +170,13 @@ def checked_labels(where: str, labels: Array, count: int) -> Array:
     return labels
 
 
+def grouped(where: str, labels: Array, rows: int, batch: int, keep: Sequence[int]) -> Array:
+    """The labels of the samples at `keep`, of `batch` rows each, from one label for each of `rows`."""
+    labels, count = checked_labels(where, labels, rows), rows // batch
+    lead = (count, batch) if batch > 1 else (count,)
+    return labels[: count * batch].reshape(*lead, *labels.shape[1:])[np.asarray(keep, np.intp)]
+
+
 def one_array(labels: Sequence[Array]) -> Array:
     """Labels as one array if they share a shape; otherwise, as for boxes, an array of arrays."""
     if len({label.shape for label in labels}) == 1:

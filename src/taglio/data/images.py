@@ -38,10 +38,6 @@ def from_images(
     """
     how, spec = _fitting_preprocess(items.source, inputs, how), inputs[0]
     batch = spec.sizes()[0]
-    if len(items.values) < batch:
-        kinds = "/".join(suffix[1:] for suffix in IMAGE_SUFFIXES)
-        found = f"{items.source} has {len(items.values)} images; the model's batch is {batch}"
-        raise BadData(f"{found}: add {kinds} files")
 
     def make(names: Sequence[str], values: Sequence[Path | bytes]) -> Sample:
         images = [_image(name, value, spec, how) for name, value in zip(names, values, strict=True)]
@@ -52,7 +48,7 @@ def from_images(
             )
         return {spec.name: np.stack(images)}
 
-    return from_items(items, inputs, batch, make, limit, room_bytes)
+    return from_items(items, "images", inputs, batch, make, limit, room_bytes)
 
 
 def _fitting_preprocess(source: str, inputs: Sequence[InputSpec], how: Preprocess | None) -> Preprocess:

@@ -4,10 +4,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from taglio.data.dataset import Dataset, Sample, Samples, assemble, checked_labels, evenly, span
+from taglio.data.dataset import Dataset, Sample, Samples, assemble, evenly, grouped, span
 from taglio.data.spec import Array, InputSpec
+from taglio.errors import BadData
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -23,25 +22,24 @@ class Items:
 
 def from_items(
     items: Items,
+    what: str,
     inputs: Sequence[InputSpec],
     batch: int,
     make: Callable[[Sequence[str], Sequence[Any]], Sample],
     limit: int,
     room_bytes: float | None,
 ) -> Dataset:
-    """At most `limit` samples, evenly spaced; `make` builds each from the names and values of `batch` items."""
-    count = len(items.values) // batch
-    keep = evenly(count, limit)
+    """At most `limit` samples, evenly spaced; `make` builds each from the names and values of `batch` items, which are
+    images or whatever `what` calls them. Raises BadData for fewer items than a batch."""
+    if len(items.values) < batch:
+        raise BadData(f"{items.source} has {len(items.values)} {what}; the model's batch is {batch}: add some")
+    keep = evenly(len(items.values) // batch, limit)
     samples, names = Samples([spec.name for spec in inputs], room_bytes), []
     for group in keep:
         rows = range(group * batch, (group + 1) * batch)
         members = [items.names[row] for row in rows]
         names.append(span(members[0], members[-1]))
         samples.append(make(members, [items.values[row] for row in rows]))
-    labels = items.labels
-    if labels is not None:
-        labels = checked_labels(items.source, labels, len(items.values))
-        lead = (count, batch) if batch > 1 else (count,)
-        labels = labels[: count * batch].reshape(*lead, *labels.shape[1:])[np.asarray(keep, np.intp)]
-    dropped = len(items.values) - batch * len(keep)
-    return assemble(items.source, samples, names, labels, dropped, items.remarks)
+    total = len(items.values)
+    labels = None if items.labels is None else grouped(items.source, items.labels, total, batch, keep)
+    return assemble(items.source, samples, names, labels, total - batch * len(keep), items.remarks)

@@ -38,8 +38,6 @@ def from_sounds(
     if how is not None and not how.of_sounds():
         raise BadOption(f"preprocess {as_text(how)} is for images, but {items.source} has sounds: use rate=16000")
     batch, length = spec.sizes()[0], dims[-1] if isinstance(dims[-1], int) else None
-    if len(items.values) < batch:
-        raise BadData(f"{items.source} has {len(items.values)} sounds; the model's batch is {batch}: add wav files")
     rate, changed = how.rate if how else None, [0, 0]
 
     def make(names: Sequence[str], values: Sequence[Path | bytes]) -> Sample:
@@ -63,7 +61,7 @@ def from_sounds(
         whole = np.stack(several) if len(dims) == 3 else np.concatenate(several)
         return {spec.name: np.ascontiguousarray(whole, spec.numpy_dtype())}
 
-    dataset = from_items(items, inputs, batch, make, limit, room_bytes)
+    dataset = from_items(items, "sounds", inputs, batch, make, limit, room_bytes)
     told = [] if how is not None and how.rate else [f"sounds have {rate} samples per second; no rate to check against"]
     if any(changed):
         told.append(f"{changed[0]} sounds were padded with zeros and {changed[1]} cut to the length of the input")

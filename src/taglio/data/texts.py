@@ -77,8 +77,6 @@ def from_texts(
         )
     shape = inputs[0].shape or ()
     batch, length = inputs[0].sizes()[0], shape[1] if isinstance(shape[1], int) else None
-    if len(items.values) < batch:
-        raise BadData(f"{items.source} has {len(items.values)} texts; the model's batch is {batch}: add lines")
     tokenizer = _tokenizer(items.source, near, length)
     cut = 0
 
@@ -91,7 +89,7 @@ def from_texts(
         cut += sum(bool(each.overflowing) for each in found)
         return {spec.name: _array(spec, found) for spec in inputs}
 
-    dataset = from_items(items, inputs, batch, make, limit, room_bytes)
+    dataset = from_items(items, "texts", inputs, batch, make, limit, room_bytes)
     told = f"texts were tokenized by {TOKENIZER} next to the model"
     if cut:
         told += f"; {cut} of {len(dataset.samples) * batch} were cut to {tokenizer.truncation['max_length']} tokens"

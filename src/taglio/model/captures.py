@@ -12,7 +12,7 @@ import onnx
 def node_inputs(node: onnx.NodeProto) -> list[str]:
     """Names that a node reads, including those that its subgraphs read from outside."""
     names = [name for name in node.input if name]
-    for graph in _bodies(node):
+    for graph in bodies(node):
         own = _defined(graph)
         reads = [name for sub in graph.node for name in node_inputs(sub)] + [value.name for value in graph.output]
         names += [name for name in reads if name not in own]
@@ -23,7 +23,7 @@ def rename_inputs(node: onnx.NodeProto, names: Mapping[str, str]) -> None:
     """Rename, in place, what `node` and its subgraphs at any depth read: old name -> new name."""
     for index, name in enumerate(node.input):
         node.input[index] = names.get(name, name)
-    for graph in _bodies(node):
+    for graph in bodies(node):
         own = _defined(graph)
         outer = {old: new for old, new in names.items() if old not in own}
         if not outer:
@@ -42,7 +42,7 @@ def separate(graph: onnx.GraphProto, outer: Collection[str] = ()) -> bool:
     around = {*outer, *_defined(graph)}
     found = False
     for node in graph.node:
-        for index, body in enumerate(_bodies(node)):
+        for index, body in enumerate(bodies(node)):
             own = _defined(body) & around
             names = {name: f"{name}/in/{node.name}/{index}" for name in own if name}
             for inner in body.node:
@@ -55,7 +55,8 @@ def separate(graph: onnx.GraphProto, outer: Collection[str] = ()) -> bool:
     return found
 
 
-def _bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+def bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    """The subgraphs of a node."""
     for attribute in node.attribute:
         if attribute.type == onnx.AttributeProto.GRAPH:
             yield attribute.g

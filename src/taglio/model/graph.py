@@ -1,9 +1,9 @@
 """The blocks of a model and the tensors between them: what a plan may place. Knows no costs."""
 
-from collections import deque
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from graphlib import CycleError, TopologicalSorter
 from math import prod
 
 import onnx
@@ -13,28 +13,16 @@ from taglio.errors import BadModel, BadOption
 from taglio.model.captures import node_inputs
 from taglio.model.flops import operator_flops
 from taglio.model.load import Model
-from taglio.model.observe import Observed, tensor_types
+from taglio.model.observe import Observed, tensor_shapes, tensor_types
 from taglio.model.operators import moves, quantized_already, refusal
 from taglio.model.quantized import why_float
 from taglio.model.sequences import joined, not_tensors
 
 ANCHORS = frozenset({"Conv", "ConvTranspose", "MatMul", "Gemm"})
 ACTIVATIONS = frozenset(
-    {
-        "Relu",
-        "Clip",
-        "LeakyRelu",
-        "PRelu",
-        "Sigmoid",
-        "Tanh",
-        "HardSigmoid",
-        "HardSwish",
-        "Elu",
-        "Selu",
-        "Softplus",
-        "Gelu",
-    }
-)
+    {"Relu", "Clip", "LeakyRelu", "PRelu", "Sigmoid", "Tanh", "HardSigmoid", "HardSwish", "Elu", "Selu", "Softplus",
+     "Gelu"}
+)  # fmt: skip
 # y = x · gate(x): the two consumers of the anchor's output are the gate and the product.
 GATES = frozenset({"Sigmoid", "HardSigmoid"})
 _FLOAT = onnx.TensorProto.FLOAT
@@ -330,21 +318,6 @@ def match(graph: Graph, patterns: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(chosen))
 
 
-def tensor_shapes(proto: onnx.ModelProto, dynamic: int | None = None) -> dict[str, tuple[int, ...]]:
-    """Static shapes of inputs, outputs, intermediate tensors and initialisers, by name.
-
-    `dynamic` is the size taken for a dynamic dimension; None leaves out tensors that have one.
-    """
-    shapes = {tensor.name: tuple(tensor.dims) for tensor in proto.graph.initializer}
-    for value in [*proto.graph.input, *proto.graph.value_info, *proto.graph.output]:
-        dims = value.type.tensor_type.shape.dim
-        sizes = [dim.dim_value if dim.HasField("dim_value") else dynamic for dim in dims]
-        known = [size for size in sizes if size is not None and size >= 0]
-        if value.type.tensor_type.HasField("shape") and len(known) == len(sizes):
-            shapes[value.name] = tuple(known)
-    return shapes
-
-
 def _group(
     nodes: Iterable[onnx.NodeProto],
     consumers: Mapping[str, list[onnx.NodeProto]],
@@ -404,26 +377,15 @@ def _gate(
 def _in_order(groups: list[list[onnx.NodeProto]]) -> list[list[onnx.NodeProto]]:
     """The groups sorted topologically: a group may contain operators that stood on both sides of another's."""
     producer = {name: index for index, group in enumerate(groups) for node in group for name in node.output}
-    waiting = []
+    sorter = TopologicalSorter[int](dict.fromkeys(range(len(groups)), ()))
     for index, group in enumerate(groups):
         needs = {producer[name] for node in group for name in node_inputs(node) if name in producer}
-        waiting.append(needs - {index})
-    users: list[list[int]] = [[] for _ in groups]
-    for index, needs in enumerate(waiting):
-        for need in needs:
-            users[need].append(index)
-    ready = deque(index for index, needs in enumerate(waiting) if not needs)
-    order: list[int] = []
-    while ready:
-        index = ready.popleft()
-        order.append(index)
-        for user in users[index]:
-            waiting[user].discard(index)
-            if not waiting[user]:
-                ready.append(user)
-    if len(order) != len(groups):
-        raise BadModel(f"{len(groups) - len(order)} blocks of the model form a cycle: its graph is damaged")
-    return [groups[index] for index in order]
+        sorter.add(index, *sorted(needs - {index}))
+    try:
+        return [groups[index] for index in sorter.static_order()]
+    except CycleError as error:
+        names = ", ".join(groups[index][0].name for index in error.args[1][1:4])
+        raise BadModel(f"blocks of the model form a cycle ({names}): its graph is damaged") from None
 
 
 def _block(

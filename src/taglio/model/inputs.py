@@ -42,12 +42,14 @@ def fix_shapes(path: Path, proto: onnx.ModelProto, shapes: Mapping[str, tuple[in
 
 def input_specs(path: Path, proto: onnx.ModelProto) -> tuple[InputSpec, ...]:
     """The inputs of a graph. Raises BadModel for an input that is not a tensor."""
-    return tuple(_spec(path, value) for value in proto.graph.input)
+    for value in proto.graph.input:
+        if not value.type.HasField("tensor_type"):
+            raise BadModel(f"{path}: input {value.name} is not a tensor: taglio plans tensor models only")
+    return tuple(map(spec_of, proto.graph.input))
 
 
-def _spec(path: Path, value: onnx.ValueInfoProto) -> InputSpec:
-    if not value.type.HasField("tensor_type"):
-        raise BadModel(f"{path}: input {value.name} is not a tensor: taglio plans tensor models only")
+def spec_of(value: onnx.ValueInfoProto) -> InputSpec:
+    """A tensor's name, shape and type as the file declares them; the type is "" if it does not."""
     tensor = value.type.tensor_type
     dims: tuple[Dim, ...] | None = None
     if tensor.HasField("shape"):
@@ -56,7 +58,8 @@ def _spec(path: Path, value: onnx.ValueInfoProto) -> InputSpec:
         )
     if tensor.elem_type == onnx.TensorProto.STRING:
         return InputSpec(value.name, dims, TEXT)
-    return InputSpec(value.name, dims, onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type).name)
+    known = tensor.elem_type != onnx.TensorProto.UNDEFINED
+    return InputSpec(value.name, dims, onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type).name if known else "")
 
 
 def keep_interface(original: onnx.ModelProto, made: onnx.ModelProto) -> None:

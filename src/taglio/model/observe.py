@@ -41,7 +41,7 @@ def observe(model: Model, feed: Feed, label: str) -> dict[str, Seen]:
     """
     written = [name for node in model.proto.graph.node for name in node.output if name]
     types = tensor_types(model.proto)
-    inferred = _static_shapes(model.proto) if len(written) > _ALL_OBSERVED else {}
+    inferred = tensor_shapes(model.proto) if len(written) > _ALL_OBSERVED else {}
     typed = [name for name in written if name in types and name not in inferred and _has_shape(types[name])]
     open_ = [name for name in written if name not in types]  # only ONNX Runtime knows whether these are tensors
     wanted = [*(_PREFIX + name for name in typed), *open_]
@@ -100,13 +100,19 @@ def tensor_types(proto: onnx.ModelProto) -> dict[str, int]:
     return types
 
 
-def _static_shapes(proto: onnx.ModelProto) -> dict[str, Shape]:
-    found: dict[str, Shape] = {}
-    for value in (*proto.graph.value_info, *proto.graph.output):
-        tensor = value.type.tensor_type
-        if tensor.HasField("shape") and all(dim.HasField("dim_value") for dim in tensor.shape.dim):
-            found[value.name] = tuple(dim.dim_value for dim in tensor.shape.dim)
-    return found
+def tensor_shapes(proto: onnx.ModelProto, dynamic: int | None = None) -> dict[str, tuple[int, ...]]:
+    """Static shapes of inputs, outputs, intermediate tensors and initialisers, by name.
+
+    `dynamic` is the size taken for a dynamic dimension; None leaves out tensors that have one.
+    """
+    shapes = {tensor.name: tuple(tensor.dims) for tensor in proto.graph.initializer}
+    for value in (*proto.graph.input, *proto.graph.value_info, *proto.graph.output):
+        dims = value.type.tensor_type.shape.dim
+        sizes = [dim.dim_value if dim.HasField("dim_value") else dynamic for dim in dims]
+        known = [size for size in sizes if size is not None and size >= 0]
+        if value.type.tensor_type.HasField("shape") and len(known) == len(sizes):
+            shapes[value.name] = tuple(known)
+    return shapes
 
 
 def _with_shapes(model: onnx.ModelProto, typed: list[str], open_: list[str]) -> onnx.ModelProto:

@@ -9,6 +9,7 @@ from onnx import TensorProto, helper
 
 from taglio import weights
 from taglio.errors import BadModel
+from taglio.model.captures import bodies
 from taglio.runtimes.onnxruntime import SessionOptions, open_session, version
 from taglio.scratch import scratch
 
@@ -110,9 +111,8 @@ def _kinds(graph: onnx.GraphProto) -> set[str]:
     for node in graph.node:
         if node.domain in _STANDARD:
             kinds.add(node.op_type)
-        for attribute in node.attribute:
-            for inner in (attribute.g, *attribute.graphs):
-                kinds |= _kinds(inner)
+        for inner in bodies(node):
+            kinds |= _kinds(inner)
     return kinds
 
 

@@ -14,6 +14,7 @@ from onnx import numpy_helper, shape_inference
 from onnxruntime import InferenceSession
 
 from taglio import weights
+from taglio.model.captures import bodies
 from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session
 from taglio.scratch import scratch
 
@@ -63,14 +64,6 @@ def _prepared(proto: onnx.ModelProto, known: set[str]) -> onnx.ModelProto:
     return proto
 
 
-def _subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    for attribute in node.attribute:
-        if attribute.type == onnx.AttributeProto.GRAPH:
-            yield attribute.g
-        elif attribute.type == onnx.AttributeProto.GRAPHS:
-            yield from attribute.graphs
-
-
 def _defined(graph: onnx.GraphProto) -> Iterator[str]:
     """The names of all tensors that a graph and its subgraphs define."""
     for value in graph.input:
@@ -79,7 +72,7 @@ def _defined(graph: onnx.GraphProto) -> Iterator[str]:
         yield tensor.name
     for node in graph.node:
         yield from node.output
-        for inner in _subgraphs(node):
+        for inner in bodies(node):
             yield from _defined(inner)
 
 
@@ -88,7 +81,7 @@ def _read(graph: onnx.GraphProto) -> Iterator[str]:
         yield value.name
     for node in graph.node:
         yield from node.input
-        for inner in _subgraphs(node):
+        for inner in bodies(node):
             yield from _read(inner)
 
 
@@ -169,5 +162,5 @@ def _apply(graph: onnx.GraphProto, renamed: Mapping[str, str]) -> None:
             for index, name in enumerate(names):
                 if name in renamed:
                     names[index] = renamed[name]
-        for inner in _subgraphs(node):
+        for inner in bodies(node):
             _apply(inner, renamed)

@@ -8,6 +8,7 @@ import onnx
 
 from taglio.data.spec import Array, InputSpec, Shape, batch_symbol
 from taglio.errors import BadOption
+from taglio.model.inputs import spec_of
 
 # An output and the input that takes its value in the next step.
 Pair = tuple[str, str]
@@ -23,7 +24,7 @@ def pairs(specs: Sequence[InputSpec], values: Iterable[onnx.ValueInfoProto], tex
     not have, and for an output that does not fit its input."""
     found: list[Pair] = []
     inputs = {spec.name: spec for spec in specs}
-    outputs = {value.name: value for value in values}
+    outputs = {value.name: spec_of(value) for value in values}
     for text in texts:
         present, equals, past = text.partition("=")
         if not equals or present not in outputs or past not in inputs:
@@ -33,7 +34,7 @@ def pairs(specs: Sequence[InputSpec], values: Iterable[onnx.ValueInfoProto], tex
             )
         if not _fits(outputs[present], inputs[past]):
             raise BadOption(
-                f'`state` "{text}": the output is {_shown(outputs[present])}, the input {inputs[past]}: name a pair of '
+                f'`state` "{text}": the output is {outputs[present]}, the input {inputs[past]}: name a pair of '
                 "the same type and shape"
             )
         if any(present == each[0] or past == each[1] for each in found):
@@ -49,7 +50,7 @@ def suggested(specs: Sequence[InputSpec], values: Sequence[onnx.ValueInfoProto])
     for spec in specs:
         for value in values:
             alike = _base(value.name, _LAST) & _base(spec.name, _FIRST)
-            if alike and value.name != spec.name and _fits(value, spec):
+            if alike and value.name != spec.name and _fits(spec_of(value), spec):
                 found.append((value.name, spec.name))
     outputs, inputs = [each[0] for each in found], [each[1] for each in found]
     return tuple(each for each in found if outputs.count(each[0]) == inputs.count(each[1]) == 1)
@@ -73,19 +74,10 @@ def _base(name: str, end: re.Pattern[str]) -> set[str]:
     return {each for each in ways if each}
 
 
-def _fits(value: onnx.ValueInfoProto, spec: InputSpec) -> bool:
-    tensor = value.type.tensor_type
-    if not tensor.elem_type or onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type).name != spec.dtype:
-        return False
-    if spec.shape is None or not tensor.HasField("shape"):
-        return True
-    dims = [dim.dim_value if dim.HasField("dim_value") else None for dim in tensor.shape.dim]
-    return len(dims) == len(spec.shape) and all(
-        out is None or not isinstance(size, int) or out == size for out, size in zip(dims, spec.shape, strict=True)
+def _fits(output: InputSpec, spec: InputSpec) -> bool:
+    if output.dtype != spec.dtype or output.shape is None or spec.shape is None:
+        return output.dtype == spec.dtype
+    return len(output.shape) == len(spec.shape) and all(
+        out == size or not isinstance(out, int) or not isinstance(size, int)
+        for out, size in zip(output.shape, spec.shape, strict=True)
     )
-
-
-def _shown(value: onnx.ValueInfoProto) -> str:
-    tensor = value.type.tensor_type
-    dims = [str(dim.dim_value) if dim.HasField("dim_value") else dim.dim_param or "?" for dim in tensor.shape.dim]
-    return f"{onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type).name} [{', '.join(dims)}]"

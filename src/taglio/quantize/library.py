@@ -31,8 +31,9 @@ from onnxruntime.transformers.float16 import DEFAULT_OP_BLOCK_LIST, convert_floa
 from taglio import weights
 from taglio.errors import BadModel, BadOption, CannotQuantize
 from taglio.model.captures import node_inputs
-from taglio.model.graph import Block, Graph, flows, tensor_shapes
+from taglio.model.graph import Block, Graph, flows
 from taglio.model.load import Model
+from taglio.model.observe import tensor_shapes
 from taglio.quantize.casts import copy_of, in_float16, tidy_casts
 from taglio.quantize.keep_float import import_domains, keep_float
 from taglio.quantize.parameters import TensorParameters, activation_parameters

@@ -16,8 +16,9 @@ from onnx import TensorProto, helper
 from taglio import weights
 from taglio.errors import BadOption, CannotQuantize
 from taglio.model.captures import node_inputs, rename_inputs
-from taglio.model.graph import Block, Graph, tensor_shapes
+from taglio.model.graph import Block, Graph
 from taglio.model.load import Model
+from taglio.model.observe import tensor_shapes
 from taglio.model.operators import moves
 from taglio.quantize.emitter import Emitter
 from taglio.quantize.half import emit_float16

@@ -27,7 +27,7 @@ def show(parts: Iterable[Part]) -> None:
                 say(f"\n{part.text}")
             case Facts() | Items():
                 for name, text in part.items:
-                    say(f"{_short(name)}: {text}" if name else text)
+                    say(f"{name}: {text}" if name else text)
             case Table():
                 _show_table(part)
             case Columns():

@@ -11,6 +11,8 @@ import os
 import queue
 import sys
 import threading
+from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +53,7 @@ def main() -> int:
     try:
         module = importlib.import_module(f"taglio.compare.workers.{MODULES[value['backend']]}")
         request = importlib.import_module("taglio.compare.request").decode(value)
-        tell("versions", versions=module.versions())
+        tell("versions", versions={name: _version(name) for name in module.PACKAGES})
         if request.task in ("convert", "reference"):
             tell("written", **module.convert(request))
         elif request.task in ("rows", "layers", "support"):
@@ -61,10 +63,10 @@ def main() -> int:
                 loop.rows(request, data, backend, tell, wait)
             elif request.task == "support":
                 for support in backend.support():
-                    tell("support", **loop.as_fields(support))
+                    tell("support", **asdict(support))
             else:
                 for layer in backend.layers():
-                    tell("layer", **loop.as_fields(layer))
+                    tell("layer", **asdict(layer))
     except contract.Refused as refusal:
         tell("failed", status=refusal.status, reason=str(refusal))
     except Exception as error:  # any error of the back end becomes the reason of its rows
@@ -73,6 +75,13 @@ def main() -> int:
     tell("done")
     sys.stdout.flush()
     os._exit(0)  # some back ends crash at shutdown, after all events are sent
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:  # installed under another name, such as onnxruntime-gpu
+        return str(importlib.import_module(package.replace("-", "_")).__version__)
 
 
 def _follow(turns: "queue.Queue[str]") -> None:

@@ -1,14 +1,17 @@
 """The interface between a back end's worker module and the loop that drives it, and the request's arrays."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from time import perf_counter
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from taglio.compare.request import Request
-from taglio.compare.row import Layer, Status, Wanted
+from taglio.compare.row import Status, Wanted
 
 Array = NDArray[Any]
 Run = Callable[[Sequence[Array]], Sequence[Array]]
@@ -48,13 +51,13 @@ class Opened:
 
 
 class Backend(Protocol):
-    """One back end, made from a request. Its constructor imports, converts and may raise Refused."""
+    """One back end, made by its module's `make` from a request and its data: it converts, and may raise Refused.
+
+    For the tasks "layers" and "support" it has methods of these names, which give a `Layer` or `Support` at a time.
+    """
 
     def open(self, wanted: Wanted) -> Opened:
         """Prepare a row. Raises Refused with the reason, or any error of the back end."""
-
-    def layers(self) -> Iterator[Layer]:
-        """One `Layer` per layer. Raises Refused if the back end cannot look inside."""
 
 
 def load_data(request: Request) -> Data:
@@ -70,3 +73,29 @@ def load_data(request: Request) -> Data:
     return Data(
         samples("calibration", inputs), samples("held_out", inputs), samples("reference", outputs), arrays.get("labels")
     )
+
+
+def write_reference(request: Request, run: Run) -> dict[str, str]:
+    """Write a model's outputs on the held-out inputs; returns the answer to the task "reference"."""
+    with np.load(request.arrays) as arrays:
+        columns = [arrays[f"held_out_{index}"] for index in range(len(request.inputs))]
+    results = [run([column[index] for column in columns]) for index in range(len(columns[0]))]
+    path = Path(request.folder) / "reference.npz"
+    found = {f"reference_{index}": np.stack([each[index] for each in results]) for index in range(len(results[0]))}
+    np.savez(path, **found)  # type: ignore[arg-type]
+    return {"path": str(path)}
+
+
+def median_s(run: Callable[[], object], runs: int = 10) -> float:
+    """Median seconds of `runs` runs, after one that does not count."""
+    taken = []
+    for _ in range(runs + 1):
+        start = perf_counter()
+        run()
+        taken.append(perf_counter() - start)
+    return median(taken[1:])
+
+
+def one(values: Sequence[Any]) -> Any:
+    """The only value, or all as a list: how Keras takes the inputs of a model."""
+    return values[0] if len(values) == 1 else list(values)

@@ -13,22 +13,13 @@ import transformers
 from torch import nn
 
 from taglio.compare.request import Request
-from taglio.compare.workers.contract import Data, Refused
-from taglio.compare.workers.torch_model import outputs_on_held_out
+from taglio.compare.workers.contract import Refused, write_reference
+from taglio.compare.workers.torch_model import runner
 
+PACKAGES = ("transformers", "torch")
 _TEXT = ("input_ids", "attention_mask", "token_type_ids")
 # Batch and length of the example input; both stay dynamic in the export.
 _BATCH, _TOKENS, _FRAMES = 2, 9, 16000
-
-
-def versions() -> dict[str, str]:
-    """Versions of the packages that affect the conversion."""
-    return {"transformers": str(transformers.__version__), "torch": str(torch.__version__)}
-
-
-def make(_: Request, __: Data) -> None:
-    """Always raises Refused: a converter runs no rows."""
-    raise Refused("Hugging Face's models are converted and run as ONNX")
 
 
 class Flat(nn.Module):
@@ -52,7 +43,7 @@ def convert(request: Request) -> dict[str, str]:
     folder = Path(request.model)
     model = _loaded(folder)
     if request.task == "reference":
-        return outputs_on_held_out(Flat(model, request.inputs), request)
+        return write_reference(request, runner(Flat(model, request.inputs)))
     examples, dims = _examples(model, folder)
     flat = Flat(model, tuple(examples)).eval()
     with torch.inference_mode():

@@ -1,5 +1,6 @@
 """Keras with TensorFlow: ways to call a model, operations and seconds per layer; converts Keras or TFLite to ONNX."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from math import prod
@@ -8,7 +9,6 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
-import keras
 import numpy as np
 import tensorflow as tf
 import tf2onnx
@@ -16,32 +16,20 @@ from tensorflow.python.profiler import model_analyzer, option_builder
 
 from taglio.compare.request import KINDS, Known, Request, known_blocks
 from taglio.compare.row import Layer, Wanted
-from taglio.compare.workers.contract import Array, Data, Opened, Refused
+from taglio.compare.workers.contract import Array, Data, Opened, Refused, Run, median_s, one, write_reference
 from taglio.compare.workers.keras_file import load_keras
 
+PACKAGES = ("keras", "tensorflow")
 OPSET = 17
 _RUNS = 10
 _NEEDS = "Keras rows start from a Keras model, and this is {}: give the .keras or .h5 file"
 
 
-def versions() -> dict[str, str]:
-    """Versions of the packages that affect the figures."""
-    return {"keras": str(keras.__version__), "tensorflow": str(tf.__version__)}
-
-
-def make(request: Request, data: Data) -> "Keras":
-    """The back end. Raises Refused if the model is not a Keras model."""
-    if request.kind != "keras":
-        raise Refused(_NEEDS.format(KINDS[request.kind]))
-    return Keras(request, data)
-
-
 def convert(request: Request) -> dict[str, str]:
     """Convert a Keras, SavedModel or TFLite model to ONNX, or write its outputs on the held-out inputs."""
-    folder = Path(request.folder)
     if request.task == "reference":
-        return _reference(request, folder)
-    path = folder / "model.onnx"
+        return write_reference(request, _runner(request))
+    path = Path(request.folder) / "model.onnx"
     if request.kind == "tflite":
         tf2onnx.convert.from_tflite(request.model, opset=OPSET, output_path=str(path))
     elif request.kind == "savedmodel":
@@ -71,48 +59,42 @@ def _signature(path: str) -> tuple[Any, dict[str, Any]]:
     return call, dict(call.structured_input_signature[1])
 
 
-def _reference(request: Request, folder: Path) -> dict[str, str]:
-    with np.load(request.arrays) as arrays:
-        columns = [arrays[f"held_out_{index}"] for index in range(len(request.inputs))]
-    run: Callable[[list[Array]], list[Array]]
+def _runner(request: Request) -> Run:
+    """The original model as a function from arrays to arrays."""
     if request.kind == "tflite":
         interpreter = tf.lite.Interpreter(request.model)
-        for detail, column in zip(interpreter.get_input_details(), columns, strict=True):
-            interpreter.resize_tensor_input(detail["index"], column.shape[1:])
-        interpreter.allocate_tensors()
-        inputs, outputs = interpreter.get_input_details(), interpreter.get_output_details()
+        indices = [detail["index"] for detail in interpreter.get_input_details()]
 
-        def run(sample: list[Array]) -> list[Array]:
-            for detail, array in zip(inputs, sample, strict=True):
-                interpreter.set_tensor(detail["index"], array)
+        def run_tflite(sample: Sequence[Array]) -> list[Array]:
+            for index, array in zip(indices, sample, strict=True):
+                interpreter.resize_tensor_input(index, array.shape)
+            interpreter.allocate_tensors()
+            for index, array in zip(indices, sample, strict=True):
+                interpreter.set_tensor(index, array)
             interpreter.invoke()
-            return [interpreter.get_tensor(detail["index"]) for detail in outputs]
+            return [interpreter.get_tensor(detail["index"]) for detail in interpreter.get_output_details()]
 
-    elif request.kind == "savedmodel":
+        return run_tflite
+    if request.kind == "savedmodel":
         call, specs = _signature(request.model)
 
-        def run(sample: list[Array]) -> list[Array]:
+        def run_saved(sample: Sequence[Array]) -> list[Array]:
             values = {name: tf.constant(array) for name, array in zip(request.inputs, sample, strict=True)}
             found = call(**{name: values[name] for name in specs})
             return [np.asarray(found[name]) for name in sorted(found)]
 
-    else:
-        model = load_keras(request.model)
-
-        def run(sample: list[Array]) -> list[Array]:
-            return [np.asarray(each) for each in _list(model(_one(sample), training=False))]
-
-    results = [run([column[index] for column in columns]) for index in range(len(columns[0]))]
-    path = folder / "reference.npz"
-    found = {f"reference_{index}": np.stack([each[index] for each in results]) for index in range(len(results[0]))}
-    np.savez(path, **found)  # type: ignore[arg-type]
-    return {"path": str(path)}
+        return run_saved
+    model = load_keras(request.model)
+    return lambda sample: [np.asarray(each) for each in _list(model(one(sample), training=False))]
 
 
 class Keras:
     """One Keras model."""
 
     def __init__(self, request: Request, data: Data) -> None:
+        """Raises Refused if the model is not a Keras model."""
+        if request.kind != "keras":
+            raise Refused(_NEEDS.format(KINDS[request.kind]))
         tf.config.threading.set_intra_op_parallelism_threads(request.threads)
         self._request, self._data = request, data
         self._model = load_keras(request.model)
@@ -129,12 +111,9 @@ class Keras:
         call = calls[wanted.engine]
 
         def run(sample: Sequence[Array]) -> list[Array]:
-            return [np.asarray(each) for each in _list(call(_one(list(sample))))]
+            return [np.asarray(each) for each in _list(call(one(sample)))]
 
-        kinds: dict[str, int] = {}
-        for layer in model.layers:
-            kinds[type(layer).__name__] = kinds.get(type(layer).__name__, 0) + 1
-        return Opened(run, size, kinds)
+        return Opened(run, size, dict(Counter(type(layer).__name__ for layer in model.layers)))
 
     def layers(self) -> Iterator[Layer]:
         """Operations by TensorFlow's profiler, seconds by wrapping calls in one inference. The note has the seconds of
@@ -168,7 +147,7 @@ class Keras:
             layer.call = timed
         try:
             for _ in range(_RUNS + 1):
-                self._model(_one(list(self._data.held_out[0])), training=False)
+                self._model(one(self._data.held_out[0]), training=False)
         finally:
             for layer in self._model.layers:
                 layer.call = originals[layer.name]
@@ -181,13 +160,8 @@ class Keras:
             tf.constant(rng.standard_normal([int(size or 1) for size in each.shape]).astype(np.float32))
             for each in _list(layer.input)
         ]
-        function = tf.function(lambda *values: layer(values[0] if len(values) == 1 else list(values)))
-        taken = []
-        for _ in range(_RUNS + 1):
-            start = perf_counter()
-            function(*inputs)
-            taken.append(perf_counter() - start)
-        return median(taken[1:])
+        function = tf.function(lambda *values: layer(one(values)))
+        return median_s(lambda: function(*inputs))
 
     def _flops(self, layer: Any) -> int:
         """Operations of a layer summed by TensorFlow's profiler, with a fixed batch.
@@ -196,7 +170,7 @@ class Keras:
         """
         inputs = _list(layer.input)
         signature = [tf.TensorSpec([int(size or 1) for size in each.shape], each.dtype) for each in inputs]
-        function = tf.function(lambda *values: layer(_one(list(values))))
+        function = tf.function(lambda *values: layer(one(values)))
         options = option_builder.ProfileOptionBuilder(option_builder.ProfileOptionBuilder.float_operation())
         graph = function.get_concrete_function(*signature).graph
         found = model_analyzer.profile(graph, options=options.with_empty_output().build())
@@ -284,5 +258,4 @@ def _list(value: Any) -> list[Any]:
     return list(value) if isinstance(value, list | tuple) else [value]
 
 
-def _one(values: list[Any]) -> Any:
-    return values[0] if len(values) == 1 else values
+make = Keras

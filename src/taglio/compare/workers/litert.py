@@ -3,10 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from importlib.metadata import version
 from pathlib import Path
-from statistics import median
-from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -16,11 +13,12 @@ from ai_edge_litert.interpreter import Interpreter, OpResolverType, load_delegat
 from taglio.compare.request import Request
 from taglio.compare.row import NOT_ALONE, Layer, Wanted
 from taglio.compare.workers.binding import arrange
-from taglio.compare.workers.contract import Array, Data, Opened, Refused, Run
+from taglio.compare.workers.contract import Array, Data, Opened, Refused, Run, median_s
 from taglio.compare.workers.loop import distance
 from taglio.compare.workers.tflite_forms import Forms, graph
 from taglio.compare.workers.tflite_graph import Operator, TfliteGraph, random_inputs
 
+PACKAGES = ("ai-edge-litert", "tensorflow", "ai-edge-quantizer")
 _RESOLVERS = {
     "XNNPACK": OpResolverType.AUTO,
     "built-in kernels": OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES,
@@ -28,18 +26,7 @@ _RESOLVERS = {
 }
 _ACCELERATORS = {"CPU": HardwareAccelerator.CPU, "GPU": HardwareAccelerator.GPU, "NPU": HardwareAccelerator.NPU}
 _CONVERSIONS = frozenset({"QUANTIZE", "DEQUANTIZE", "CAST", "DENSIFY"})
-_RUNS = 10
 MOST_ALONE = 24
-
-
-def versions() -> dict[str, str]:
-    """Versions of the packages that affect the figures."""
-    return {name: version(name) for name in ("ai-edge-litert", "tensorflow", "ai-edge-quantizer")}
-
-
-def make(request: Request, data: Data) -> "LiteRt":
-    """The back end; converts the float model."""
-    return LiteRt(request, data)
 
 
 class LiteRt:
@@ -77,9 +64,8 @@ class LiteRt:
         """Every operator of the float file, timed as a separate model, beside the int8 operator with the same output;
         for the largest also the error with only that operator in int8 by ai-edge-quantizer."""
         plain = graph(self._forms.float_path)
-        static = TfliteGraph(self._forms.selected("static", None))
-        by_name = {each.name.removesuffix("_quantized"): each for each in static.operators() if _in_int8(each)}
         operators = plain.operators()
+        static, by_name = self._static()
         largest = {each.name for each in sorted(operators, key=lambda each: -each.flops)[:MOST_ALONE] if each.flops}
         reference = self._outputs(self._forms.float_path)
         for each in operators:
@@ -105,14 +91,18 @@ class LiteRt:
             largest = sorted(operators, key=lambda each: -each.flops)[: int(count)]
             return [each.name for each in largest if each.flops]
         if self._fast is None:
-            plain, static = graph(self._forms.float_path), TfliteGraph(self._forms.selected("static", None))
-            twins = {each.name.removesuffix("_quantized"): each for each in static.operators() if _in_int8(each)}
+            plain, (static, twins) = graph(self._forms.float_path), self._static()
             self._fast = [
                 each.name
                 for each in operators
                 if each.name in twins and self._seconds(plain, each) > self._seconds(static, twins[each.name])
             ]
         return self._fast
+
+    def _static(self) -> tuple[TfliteGraph, dict[str, Operator]]:
+        """The model with every supported operator in int8, and these by the float operator's name."""
+        static = TfliteGraph(self._forms.selected("static", None))
+        return static, {each.name.removesuffix("_quantized"): each for each in static.operators() if _in_int8(each)}
 
     def _seconds(self, source: TfliteGraph, operator: Operator) -> float:
         """Median seconds of an operator alone, with XNNPACK."""
@@ -121,12 +111,7 @@ class LiteRt:
         details = interpreter.get_input_details()
         for detail, values in zip(details, random_inputs(details, self._request.seed), strict=True):
             interpreter.set_tensor(detail["index"], values)
-        taken = []
-        for _ in range(_RUNS + 1):
-            start = perf_counter()
-            interpreter.invoke()
-            taken.append(perf_counter() - start)
-        return median(taken[1:])
+        return median_s(interpreter.invoke)
 
     def _outputs(self, path: Path) -> list[tuple[Array, ...]]:
         run = self._runner(self._interpreter(path, "XNNPACK", self._request.threads))
@@ -209,3 +194,6 @@ def _real(array: Array, detail: dict[str, Any]) -> Array:
         return array
     real: Array = (array.astype(np.float32) - np.float32(zero_point)) * np.float32(scale)
     return real
+
+
+make = LiteRt

@@ -6,13 +6,14 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from statistics import median
 
 import numpy as np
 
 from taglio.compare.request import Request
-from taglio.compare.row import Checked, Latency, Layer, Support, Wanted
+from taglio.compare.row import Checked, Latency, Wanted
 from taglio.compare.workers.binding import Binding, bind
 from taglio.compare.workers.contract import Array, Backend, Data, Opened, Refused
 from taglio.compare.workers.marker import Marker
@@ -171,7 +172,7 @@ def _time(
                 tell("run", row=name)
             begun = time.perf_counter()
             try:
-                taken = _turn(group[name], sample)
+                taken = timed(partial(group[name].run, sample))
             except Exception as error:
                 tell("refused", row=name, **describe(error))
                 names = [each for each in names if each != name]
@@ -195,10 +196,6 @@ def _time(
         tell("timed", row=name, **asdict(latency))
 
 
-def _turn(opened: Opened, sample: Sequence[Array]) -> list[float]:
-    return timed(lambda: opened.run(sample))
-
-
 def timed(run: Callable[[], object]) -> list[float]:
     """Seconds of the runs that count: the last two of three, since in the first, other rows have evicted weights and
     code from the caches, unlike for a served model; a long run counts alone."""
@@ -210,8 +207,3 @@ def timed(run: Callable[[], object]) -> list[float]:
         if taken[0] > LONG_S:
             return taken
     return taken[1:]
-
-
-def as_fields(value: Layer | Support) -> dict[str, object]:
-    """A layer or a supported operator as JSON fields."""
-    return asdict(value)

@@ -6,20 +6,11 @@ import numpy as np
 import onnx2tf
 
 from taglio.compare.request import Request
-from taglio.compare.workers.contract import Data, Refused
+from taglio.compare.workers.contract import Refused
 
+PACKAGES = ("onnx2tf",)
 # onnx2tf downloads this file to check its own work; providing one avoids network access.
 _SAMPLE = Path("calibration_image_sample_data_20x128x128x3_float32.npy")
-
-
-def versions() -> dict[str, str]:
-    """Version of the tool."""
-    return {"onnx2tf": str(onnx2tf.__version__)}
-
-
-def make(_: Request, __: Data) -> None:
-    """Always raises Refused: a converter runs no rows."""
-    raise Refused("onnx2tf converts and runs nothing")
 
 
 def convert(request: Request) -> dict[str, str]:

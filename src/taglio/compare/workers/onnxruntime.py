@@ -3,14 +3,14 @@
 import json
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import onnxruntime as ort
 
 from taglio.compare.request import Request
-from taglio.compare.row import Layer, Wanted
+from taglio.compare.row import Wanted
 from taglio.compare.workers.contract import Array, Data, Opened
 
 _LEVELS = {
@@ -19,14 +19,10 @@ _LEVELS = {
     "extended": ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
     "all": ort.GraphOptimizationLevel.ORT_ENABLE_ALL,
 }
+PACKAGES = ("onnxruntime",)
 _SUFFIX = "_kernel_time"
 _CONVERSIONS = frozenset({"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"})
 _INT8 = ("uint8", "int8")
-
-
-def versions() -> dict[str, str]:
-    """Versions of the packages that affect the figures."""
-    return {"onnxruntime": str(ort.__version__)}
 
 
 def make(request: Request, data: Data) -> "OnnxRuntime":
@@ -53,10 +49,6 @@ class OnnxRuntime:
             return outputs
 
         return Opened(run, path.stat().st_size, counts, int8)
-
-    def layers(self) -> Iterator[Layer]:
-        """None here: `compare.layers` measures them."""
-        yield from ()
 
     def session(self, path: Path, level: str, profile: Path | None = None) -> ort.InferenceSession:
         """Open `path` with the options of every timed session."""

@@ -15,6 +15,7 @@ from taglio.compare.workers.contract import Array, Data, Opened, Refused
 from taglio.compare.workers.loop import distance
 from taglio.compare.workers.openvino_words import complaint
 
+PACKAGES = ("openvino",)
 _HINTS = {"bfloat16": "bf16", "float16": "f16"}
 _INT8 = frozenset({"i8", "u8"})
 # Parts of a compiled graph that hold or move values.
@@ -24,16 +25,6 @@ _STILL = frozenset(
 _RUNS = 10
 _LAYER_FORM = "qdq-u8s8-sym-pc"
 _CONVERSIONS = "(between layers)"
-
-
-def versions() -> dict[str, str]:
-    """Versions of the packages that affect the figures."""
-    return {"openvino": str(ov.__version__).partition("-")[0]}
-
-
-def make(request: Request, data: Data) -> "OpenVino":
-    """The back end."""
-    return OpenVino(request, data)
 
 
 class OpenVino:
@@ -151,3 +142,6 @@ def _parts(compiled: Any) -> list[_Part]:
 
 def _text(info: Any, key: str) -> str:
     return str(info[key].astype(str)) if key in info else ""
+
+
+make = OpenVino

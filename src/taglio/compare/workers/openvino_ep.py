@@ -11,27 +11,19 @@ from taglio.compare.workers.loop import distance
 from taglio.compare.workers.onnxruntime import OnnxRuntime
 from taglio.compare.workers.openvino_words import complaint
 
+PACKAGES = ("onnxruntime-openvino",)
 PROVIDER = "OpenVINOExecutionProvider"
 # bfloat16 keeps 8 bits: a smaller difference shows that it was not used.
 _LESS_THAN_BF16 = 1e-5
-
-
-def versions() -> dict[str, str]:
-    """Versions of the packages that affect the figures."""
-    return {"onnxruntime-openvino": str(ort.__version__)}
-
-
-def make(request: Request, data: Data) -> "OpenVinoProvider":
-    """The back end. Raises Refused if this build of ONNX Runtime lacks the provider."""
-    if PROVIDER not in ort.get_available_providers():
-        raise Refused(f"this ONNX Runtime has no {PROVIDER}, only {', '.join(ort.get_available_providers())}")
-    return OpenVinoProvider(request, data)
 
 
 class OpenVinoProvider:
     """Sessions of the provider, and of the CPU provider of the same build."""
 
     def __init__(self, request: Request, data: Data) -> None:
+        """Raises Refused if this build of ONNX Runtime lacks the provider."""
+        if PROVIDER not in ort.get_available_providers():
+            raise Refused(f"this ONNX Runtime has no {PROVIDER}, only {', '.join(ort.get_available_providers())}")
         cpu = "CPUExecutionProvider"
         self._sample = data.held_out[0]
         self._cpu = OnnxRuntime(request, data, [cpu])
@@ -70,3 +62,6 @@ class OpenVinoProvider:
 
 def _options(threads: int, precision: str) -> dict[str, str]:
     return {"device_type": "CPU", "num_of_threads": str(threads), "num_streams": "1", "precision": precision}
+
+
+make = OpenVinoProvider

@@ -16,29 +16,20 @@ from torch import nn
 from taglio.compare.request import Request
 from taglio.compare.row import NOT_ALONE, Layer, Support, Wanted
 from taglio.compare.workers import torch_model, torch_support
-from taglio.compare.workers.contract import Array, Data, Opened, Refused, Run
+from taglio.compare.workers.contract import Array, Data, Opened, Refused, Run, write_reference
 from taglio.compare.workers.loop import distance
 from taglio.compare.workers.torch_forms import Int8Watch, alone, quantize
 from taglio.compare.workers.torch_model import flat, tensors
 
+PACKAGES = ("torch",)
 _RUNS = 10
 MOST_ALONE = 24
-
-
-def versions() -> dict[str, str]:
-    """Versions of the packages that affect the figures."""
-    return {"torch": str(torch.__version__)}
-
-
-def make(request: Request, data: Data) -> "PyTorch":
-    """The back end; loads or converts the float model."""
-    return PyTorch(request, data)
 
 
 def convert(request: Request) -> dict[str, str]:
     """Convert a PyTorch model to ONNX, or write its outputs on the held-out inputs."""
     if request.task == "reference":
-        return torch_model.outputs_on_held_out(torch_model.original(request.model), request)
+        return write_reference(request, torch_model.runner(torch_model.original(request.model)))
     path = Path(request.folder) / "model.onnx"
     if request.model.endswith(".pt2"):  # an exported program declares its inputs
         program = torch.export.load(request.model)
@@ -239,3 +230,6 @@ def _flops(module: nn.Module, shape: tuple[int, ...]) -> int:
     if isinstance(module, nn.Linear):
         return int(size * (2 * module.in_features + int(module.bias is not None)))
     return size if isinstance(module, nn.ReLU) else 0
+
+
+make = PyTorch

@@ -6,7 +6,6 @@ tf_keras, which QKeras requires.
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from importlib.metadata import version
 from math import ceil, log2
 from pathlib import Path
 from typing import Any
@@ -19,29 +18,21 @@ from tensorflow.python.framework.convert_to_constants import convert_variables_t
 
 from taglio.compare.request import KINDS, Request
 from taglio.compare.row import Layer, Wanted
-from taglio.compare.workers.contract import Array, Data, Opened, Refused
+from taglio.compare.workers.contract import Array, Data, Opened, Refused, one
 
+PACKAGES = ("qkeras", "tf-keras", "tensorflow")
 _NEEDS = "QKeras replaces the layers of a Keras model, and this is {}: give the .keras or .h5 file"
 LEARNING_RATE = 1e-5
 EPOCHS, MOST_SAMPLES = 8, 64
-
-
-def versions() -> dict[str, str]:
-    """Versions of the packages that affect the figures."""
-    return {name: version(name) for name in ("qkeras", "tf-keras", "tensorflow")}
-
-
-def make(request: Request, data: Data) -> "QKeras":
-    """The back end. Raises Refused if the model is not a Keras model."""
-    if request.kind != "keras":
-        raise Refused(_NEEDS.format(KINDS[request.kind]))
-    return QKeras(request, data)
 
 
 class QKeras:
     """One Keras model and its quantised forms."""
 
     def __init__(self, request: Request, data: Data) -> None:
+        """Raises Refused if the model is not a Keras model."""
+        if request.kind != "keras":
+            raise Refused(_NEEDS.format(KINDS[request.kind]))
         tf.config.threading.set_intra_op_parallelism_threads(request.threads)
         tf_keras.utils.set_random_seed(request.seed)
         self._request, self._data = request, data
@@ -72,7 +63,7 @@ class QKeras:
         function = tf.function(lambda x: model(x, training=False))
 
         def call(sample: Sequence[Array]) -> list[Array]:
-            outputs = function(sample[0] if len(sample) == 1 else list(sample))
+            outputs = function(one(sample))
             return [np.asarray(each) for each in (outputs if isinstance(outputs, list | tuple) else [outputs])]
 
         if quantized:
@@ -127,7 +118,7 @@ class QKeras:
         probe = tf_keras.Model(self._model.inputs, [layer.output for layer in self._model.layers])
         highest = dict.fromkeys(names, 0.0)
         for sample in self._data.calibration:
-            for name, value in zip(names, probe(_one(sample), training=False), strict=True):
+            for name, value in zip(names, probe(one(sample), training=False), strict=True):
                 highest[name] = max(highest[name], float(np.max(np.asarray(value))))
         return highest
 
@@ -136,7 +127,7 @@ class QKeras:
         including those before training; returns their number of epochs."""
         optimizer = tf_keras.optimizers.Adam(LEARNING_RATE)
         samples = self._data.calibration[:MOST_SAMPLES]
-        targets = [self._model(_one(sample), training=False) for sample in samples]
+        targets = [self._model(one(sample), training=False) for sample in samples]
         best, kept, after = float("inf"), model.get_weights(), 0
 
         @tf.function  # type: ignore[untyped-decorator]
@@ -149,18 +140,18 @@ class QKeras:
             return loss
 
         for epoch in range(EPOCHS + 1):
-            outputs = [model(_one(each), training=False) for each in samples]
+            outputs = [model(one(each), training=False) for each in samples]
             loss = sum(float(tf.reduce_mean((y - t) ** 2)) for y, t in zip(outputs, targets, strict=True))
             if loss < best:
                 best, kept, after = loss, model.get_weights(), epoch
             for each, target in zip(samples, targets, strict=True):
-                step(_one(each), target)
+                step(one(each), target)
         model.set_weights(kept)
         return after
 
     def _tflite(self, model: Any, *, int8: bool) -> tuple[Callable[[Sequence[Array]], list[Array]], int]:
         signature = [tf.TensorSpec(shape, tf.float32) for shape in self._request.shapes]
-        function = tf.function(lambda *inputs: model(_one(inputs), training=False))
+        function = tf.function(lambda *inputs: model(one(inputs), training=False))
         concrete = function.get_concrete_function(*signature)
         converter = tf.lite.TFLiteConverter.from_concrete_functions([convert_variables_to_constants_v2(concrete)])
         if int8:
@@ -192,5 +183,4 @@ def _known(kind: Any, config: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in config.items() if key != "groups"}
 
 
-def _one(values: Sequence[Any]) -> Any:
-    return values[0] if len(values) == 1 else list(values)
+make = QKeras

@@ -14,7 +14,7 @@ from ai_edge_quantizer.algorithm_manager import AlgorithmName
 from taglio.compare.request import Request
 from taglio.compare.row import Wanted
 from taglio.compare.workers.binding import arrange
-from taglio.compare.workers.contract import Array, Data, Refused
+from taglio.compare.workers.contract import Array, Data, Refused, one
 from taglio.compare.workers.keras_file import load_keras
 from taglio.compare.workers.tflite_graph import TfliteGraph
 
@@ -115,26 +115,19 @@ class Forms:
                 converter.inference_input_type = converter.inference_output_type = tf.int8
         return bytes(converter.convert())
 
-    def arranged(self, sample: Sequence[Array]) -> list[Array]:
-        """A sample in the layout that the float file takes."""
-        shapes = [tuple(detail["shape"]) for detail in self._details()]
-        moves = arrange(sample, shapes)
-        return [array.transpose(axes) if axes else array for array, axes in zip(sample, moves, strict=True)]
-
-    def _details(self) -> list[dict[str, Any]]:
-        interpreter = tf.lite.Interpreter(str(self.float_path))
-        details: list[dict[str, Any]] = interpreter.get_input_details()
-        return details
-
     def _representative(self) -> Iterator[list[Array]]:
+        """Calibration samples in the layout that the float file takes."""
+        details = tf.lite.Interpreter(str(self.float_path)).get_input_details()
+        shapes = [tuple(detail["shape"]) for detail in details]
         for sample in self._data.calibration:
-            yield self.arranged(sample)
+            moves = arrange(sample, shapes)
+            yield [array.transpose(axes) if axes else array for array, axes in zip(sample, moves, strict=True)]
 
     def _named(self) -> Iterator[dict[str, Array]]:
         interpreter = tf.lite.Interpreter(str(self.float_path))
         signature = interpreter.get_signature_list()[_signature(self.float_path)]["inputs"]
-        for sample in self._data.calibration:
-            yield dict(zip(signature, self.arranged(sample), strict=True))
+        for sample in self._representative():
+            yield dict(zip(signature, sample, strict=True))
 
 
 def _signature(path: Path) -> str:
@@ -146,7 +139,7 @@ def _signature(path: Path) -> str:
 
 def _function(model: Any) -> Callable[..., Any]:
     """The model as a function with one argument per input."""
-    return lambda *inputs: model(inputs[0] if len(inputs) == 1 else list(inputs), training=False)
+    return lambda *inputs: model(one(inputs), training=False)
 
 
 def _signatures(request: Request) -> list[Any]:

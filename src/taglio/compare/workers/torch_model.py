@@ -20,7 +20,7 @@ from torch import fx, nn
 from torch.overrides import TorchFunctionMode
 
 from taglio.compare.request import Request
-from taglio.compare.workers.contract import Array, Refused
+from taglio.compare.workers.contract import Array, Refused, Run
 
 
 def load(request: Request) -> nn.Module:
@@ -56,17 +56,14 @@ def original(source: str) -> nn.Module:
     return built.eval()
 
 
-def outputs_on_held_out(model: Callable[..., Any], request: Request) -> dict[str, str]:
-    """Write a model's outputs on the held-out inputs of a request; returns the answer to its task "reference"."""
-    with np.load(request.arrays) as arrays:
-        count = len(arrays["held_out_0"])
-        samples = [[arrays[f"held_out_{i}"][n] for i in range(len(request.inputs))] for n in range(count)]
-    with torch.inference_mode():
-        outputs = [[np.asarray(each) for each in flat(model(*tensors(sample)))] for sample in samples]
-    path = Path(request.folder) / "reference.npz"
-    columns = {f"reference_{i}": np.stack([sample[i] for sample in outputs]) for i in range(len(outputs[0]))}
-    np.savez(path, **columns)  # type: ignore[arg-type]
-    return {"path": str(path)}
+def runner(model: Callable[..., Any]) -> Run:
+    """The model as a function from arrays to arrays."""
+
+    def run(sample: Sequence[Array]) -> list[Array]:
+        with torch.inference_mode():
+            return [np.asarray(each) for each in flat(model(*tensors(sample)))]
+
+    return run
 
 
 def tensors(sample: Sequence[Array]) -> tuple[torch.Tensor, ...]:
