@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from taglio.serve.queue import Draining, InferenceFailed, Limits, ModelQueue, Overloaded, Ran, TooLate
+from taglio.serve.queue import Limits, ModelQueue, Ran
+from taglio.serve.refusals import Draining, InferenceFailed, Overloaded, TooLate
 from taglio.serve.served import ServedModel
 from taglio.serve.tensors import TensorSpec
 
@@ -53,7 +54,7 @@ def test_what_waits_is_joined_and_parted_again() -> None:
     for index, other in enumerate(others):
         assert other.result(10)["y"].shape == (2, 2) and (other.result(10)["y"] == 2.0 + 2 * index).all()
     assert model.batches == [1, 6]
-    assert [each.rows for each in ran] == [1, 3]
+    assert [len(each.came_s) for each in ran] == [1, 3]
     assert queue.close(10) == 0
 
 

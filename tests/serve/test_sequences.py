@@ -15,9 +15,9 @@ from onnx import TensorProto, helper
 
 from taglio.components.build import State
 from taglio.serve.queue import Limits, ModelQueue
+from taglio.serve.refusals import BadRequest
 from taglio.serve.served import Step, open_model
 from taglio.serve.service import step_of
-from taglio.serve.tensors import BadRequest
 from tests.serve.conftest import Server, product, start, stop, workspace
 
 KEPT = State("total", "before", "float32", (1, 2))
@@ -72,10 +72,10 @@ def test_what_is_no_step_is_refused(tmp_path: Path) -> None:
     stateless = open_model(workspace(tmp_path / "product", product()), "product", "1")
     with pytest.raises(BadRequest, match="has no state"):
         stateless.needed(Step(1, start=True))
-    assert step_of(None, False, False) is None and step_of(0, False, False) is None
-    for wrong in ((1.5, False, False), (True, False, False), (1, 1, False)):
+    assert step_of({}) is None and step_of({"sequence_id": None}) is None and step_of({"sequence_id": 0}) is None
+    for wrong in ({"sequence_id": 1.5}, {"sequence_id": True}, {"sequence_id": 1, "sequence_start": 1}):
         with pytest.raises(BadRequest, match="sequence_id must be"):
-            step_of(*wrong)
+            step_of(wrong)
 
 
 @pytest.fixture

@@ -3,17 +3,8 @@
 import numpy as np
 import pytest
 
-from taglio.serve.tensors import (
-    DATATYPES,
-    NUMPY,
-    BadRequest,
-    TensorSpec,
-    check_shape,
-    from_bytes,
-    from_json,
-    to_bytes,
-    to_json,
-)
+from taglio.serve.refusals import BadRequest
+from taglio.serve.tensors import DATATYPES, NUMPY, TensorSpec, check_shape, from_bytes, from_json, to_bytes, to_json
 
 FLOATS = TensorSpec("x", "FP32", (-1, 2))
 WORDS = TensorSpec("w", "BYTES", (-1,))

@@ -1,7 +1,7 @@
 """The Open Inference Protocol over gRPC. All decisions shared with REST are in service.py."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -12,22 +12,13 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import Message
 
 from taglio.artifact import version_of
-from taglio.errors import TaglioError
-from taglio.serve.queue import Draining, InferenceFailed, Overloaded, TooLate
+from taglio.serve.refusals import BadRequest, Overloaded, Refusal
 from taglio.serve.rest import allowed
 from taglio.serve.served import ServedModel
-from taglio.serve.service import EXTENSIONS, NAME, Service, UnknownModel, step_of
-from taglio.serve.tensors import BYTES, BadRequest, check_shape, datatype_of, from_bytes, from_json, to_bytes
+from taglio.serve.service import EXTENSIONS, NAME, Service, step_of
+from taglio.serve.tensors import BYTES, check_shape, datatype_of, from_bytes, from_json, given_for, to_bytes
 
 _SERVICE = "inference.GRPCInferenceService"
-_CODES: dict[type[TaglioError], grpc.StatusCode] = {
-    UnknownModel: grpc.StatusCode.NOT_FOUND,
-    Overloaded: grpc.StatusCode.RESOURCE_EXHAUSTED,
-    Draining: grpc.StatusCode.UNAVAILABLE,
-    TooLate: grpc.StatusCode.DEADLINE_EXCEEDED,
-    InferenceFailed: grpc.StatusCode.INVALID_ARGUMENT,
-    BadRequest: grpc.StatusCode.INVALID_ARGUMENT,
-}
 # The message field of a tensor that is not sent as raw bytes, by its datatype. FP16 has no such field.
 _CONTENTS = {
     "BOOL": "bool_contents",
@@ -43,8 +34,6 @@ _CONTENTS = {
     "FP64": "fp64_contents",
     BYTES: "bytes_contents",
 }
-# The parameters of a sequence's step, with their defaults.
-_SEQUENCE = {"sequence_id": None, "sequence_start": False, "sequence_end": False}
 Call = Callable[[Service, Any, "grpc.aio.ServicerContext[Any, Any]"], Awaitable[Message]]
 
 
@@ -104,11 +93,12 @@ def _guarded(service: Service, call: Call, *, open_to_all: bool) -> Callable[[An
             )
         try:
             return await call(service, request, context)
-        except TaglioError as error:
-            service.refused(getattr(request, "model_name", ""), getattr(request, "model_version", ""), error)
+        except Refusal as error:
+            name, version = getattr(request, "model_name", ""), getattr(request, "model_version", "")
+            service.metrics.refused(name, version, error.reason)
             if isinstance(error, Overloaded):
                 context.set_trailing_metadata((("retry-pushback-ms", "1000"),))
-            await context.abort(_CODES.get(type(error), grpc.StatusCode.INVALID_ARGUMENT), str(error))
+            await context.abort(grpc.StatusCode[error.code], str(error))
         except asyncio.CancelledError:
             raise
         except Exception:
@@ -136,24 +126,12 @@ async def _server_metadata(_: Service, __: Any, ___: Any) -> Message:
 
 
 async def _model_metadata(service: Service, request: Any, _: Any) -> Message:
-    model = service.queue(request.name, request.version).model
-
-    def tensors(specs: Sequence[Any]) -> list[dict[str, Any]]:
-        return [{"name": spec.name, "datatype": spec.datatype, "shape": spec.shape} for spec in specs]
-
-    return message("ModelMetadataResponse")(
-        name=model.name,
-        versions=service.versions(model.name),
-        platform=model.platform,
-        inputs=tensors(model.inputs),
-        outputs=tensors(model.outputs),
-    )
+    return message("ModelMetadataResponse")(**service.metadata(request.name, request.version))
 
 
 async def _index(service: Service, request: Any, _: Any) -> Message:
-    state = "READY" if service.ready else "UNAVAILABLE"
-    rows = [{"name": queue.model.name, "version": queue.model.version, "state": state} for queue in service.queues]
-    return message("RepositoryIndexResponse")(models=rows if service.ready or not request.ready else [])
+    rows = service.index() if service.ready or not request.ready else []
+    return message("RepositoryIndexResponse")(models=rows)
 
 
 async def _infer(service: Service, request: Any, context: Any) -> Message:
@@ -163,8 +141,7 @@ async def _infer(service: Service, request: Any, context: Any) -> Message:
     left = context.time_remaining()
     limits = [each for each in (timeout * 1e-6 if timeout > 0 else None, left) if each is not None]
     wanted = [each.name for each in request.outputs]
-    told = {name: _value(request.parameters[name]) for name in _SEQUENCE if name in request.parameters}
-    step = step_of(*(told.get(name, default) for name, default in _SEQUENCE.items()))
+    step = step_of({name: _value(parameter) for name, parameter in request.parameters.items()})
     caller = dict(context.invocation_metadata() or ()).get("traceparent", "")
     answer = await service.infer(queue, feed, wanted, min(limits, default=None), caller, step=step)
     return _response(queue.model, request, answer)
@@ -181,10 +158,7 @@ def _feed(model: ServedModel, request: Any, limit_bytes: int) -> dict[str, np.nd
         raise BadRequest(f"{len(raw)} raw_input_contents for {len(request.inputs)} inputs")
     feed: dict[str, np.ndarray] = {}
     for index, each in enumerate(request.inputs):
-        if each.name not in specs or each.name in feed:
-            again = "is given twice" if each.name in feed else f"is none of {', '.join(specs)}"
-            raise BadRequest(f"input {each.name[:80]!r} {again}")
-        spec = specs[each.name]
+        spec = given_for(specs, each.name, feed)
         shape = check_shape(spec, each.datatype, list(each.shape), limit_bytes)
         if raw:
             feed[each.name] = from_bytes(spec, shape, raw[index])

@@ -12,27 +12,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from taglio.errors import TaglioError
+from taglio.errors import one_line
+from taglio.serve.refusals import BadRequest, Draining, InferenceFailed, Overloaded, TooLate
 from taglio.serve.served import ServedModel, Step
-from taglio.serve.tensors import BadRequest
 
 Answer = dict[str, np.ndarray]
-
-
-class Overloaded(TaglioError):
-    """The queue is full; the client should try again later."""
-
-
-class TooLate(TaglioError):
-    """A request's deadline passed before it ran."""
-
-
-class Draining(TaglioError):
-    """The server is shutting down and takes no more requests."""
-
-
-class InferenceFailed(TaglioError):
-    """The runtime could not run a request's inputs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +36,6 @@ class Ran:
     came_s: tuple[float, ...]
     began_s: float
     ended_s: float
-    rows: int
 
 
 @dataclass(slots=True, eq=False)
@@ -131,7 +114,7 @@ class ModelQueue:
                 continue
             ended = time.perf_counter()
             if self._told:
-                self._told(Ran(tuple(each.came_s for each in batch), began, ended, len(batch)))
+                self._told(Ran(tuple(each.came_s for each in batch), began, ended))
             for each, answer in zip(batch, answers, strict=True):
                 each.future.set_result(answer)
 
@@ -184,16 +167,13 @@ class ModelQueue:
 
     def _failed(self, batch: list[_Waiting], error: Exception) -> None:
         """Run the requests of a failed batch one by one, so that bad inputs fail only their own request."""
-        if len(batch) > 1:
-            for each in batch:
-                try:
-                    each.future.set_result(self._run([each.feed])[0])
-                except Exception as own:  # as above
-                    each.future.set_exception(InferenceFailed(_line(own)))
+        if len(batch) == 1:
+            known = isinstance(error, BadRequest)  # the sequence ended while the request waited
+            wrong = error if known else InferenceFailed(f"the model cannot run these inputs: {one_line(error, 300)}")
+            batch[0].future.set_exception(wrong)
             return
-        known = isinstance(error, BadRequest)  # the sequence ended while the request waited
-        batch[0].future.set_exception(error if known else InferenceFailed(_line(error)))
-
-
-def _line(error: Exception) -> str:
-    return f"the model cannot run these inputs: {' '.join(str(error).split())[:300]}"
+        for each in batch:
+            try:
+                each.future.set_result(self._run([each.feed])[0])
+            except Exception as own:  # as in _work
+                self._failed([each], own)

@@ -19,37 +19,16 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from taglio.artifact import version_of
-from taglio.errors import TaglioError
-from taglio.serve.queue import Draining, InferenceFailed, ModelQueue, Overloaded, TooLate
+from taglio.serve.queue import ModelQueue
+from taglio.serve.refusals import BadRequest, Draining, Overloaded, Refusal, TooLarge
 from taglio.serve.served import ServedModel
-from taglio.serve.service import EXTENSIONS, NAME, Service, UnknownModel, step_of
-from taglio.serve.tensors import (
-    BadRequest,
-    TensorSpec,
-    check_shape,
-    datatype_of,
-    from_bytes,
-    from_json,
-    to_bytes,
-    to_json,
-)
+from taglio.serve.service import EXTENSIONS, NAME, Service, step_of
+from taglio.serve.tensors import check_shape, datatype_of, from_bytes, from_json, given_for, to_bytes, to_json
 
 HEADER_LENGTH = "inference-header-content-length"
-_STATUS: dict[type[TaglioError], int] = {
-    UnknownModel: 404,
-    Overloaded: 429,
-    Draining: 503,
-    TooLate: 504,
-    InferenceFailed: 400,
-    BadRequest: 400,
-}
 # A client that leaves within this time is noticed when the answer is sent: to watch for it costs more than it saves.
 _SOON_S = 0.02
 Handler = Callable[[Request], Awaitable[Response]]
-
-
-class TooLarge(BadRequest):
-    """A request exceeds the server's size limit."""
 
 
 def application(service: Service) -> Starlette:
@@ -87,11 +66,10 @@ def _guarded(service: Service, handler: Callable[[Service, Request], Awaitable[R
         name, version = request.path_params.get("name", ""), request.path_params.get("version", "")
         try:
             return await handler(service, request)
-        except TaglioError as error:
-            service.refused(name, version, error)
-            code = 413 if isinstance(error, TooLarge) else _STATUS.get(type(error), 400)
-            response = _error(code, str(error))
-            if code in (429, 503):
+        except Refusal as error:
+            service.metrics.refused(name, version, error.reason)
+            response = _error(error.status, str(error))
+            if isinstance(error, (Overloaded, Draining)):
                 response.headers["Retry-After"] = "1"
             return response
         except ClientDisconnect:
@@ -130,30 +108,11 @@ async def _server(_: Service, __: Request) -> Response:
 
 
 async def _index(service: Service, _: Request) -> Response:
-    state = "READY" if service.ready else "UNAVAILABLE"
-    return JSONResponse(
-        [
-            {"name": queue.model.name, "version": queue.model.version, "state": state, "reason": ""}
-            for queue in service.queues
-        ]
-    )
+    return JSONResponse(service.index())
 
 
 async def _model(service: Service, request: Request) -> Response:
-    model = _queue(service, request).model
-    return JSONResponse(
-        {
-            "name": model.name,
-            "versions": service.versions(model.name),
-            "platform": model.platform,
-            "inputs": [_tensor(spec) for spec in model.inputs],
-            "outputs": [_tensor(spec) for spec in model.outputs],
-        }
-    )
-
-
-def _tensor(spec: TensorSpec) -> dict[str, Any]:
-    return {"name": spec.name, "datatype": spec.datatype, "shape": list(spec.shape)}
+    return JSONResponse(service.metadata(**request.path_params))
 
 
 async def _model_ready(service: Service, request: Request) -> Response:
@@ -205,7 +164,7 @@ async def _status(service: Service, _: Request) -> Response:
 
 
 def _queue(service: Service, request: Request) -> ModelQueue:
-    return service.queue(request.path_params["name"], request.path_params.get("version", ""))
+    return service.queue(**request.path_params)
 
 
 async def _infer(service: Service, request: Request) -> Response:
@@ -214,8 +173,7 @@ async def _infer(service: Service, request: Request) -> Response:
     header, rest = _header(request.headers, body)
     feed = _feed(queue.model, header, rest, service.settings.request_bytes)
     wanted, binary = _wanted(header)
-    told, caller = _parameters(header), request.headers.get("traceparent", "")
-    step = step_of(told.get("sequence_id"), told.get("sequence_start", False), told.get("sequence_end", False))
+    step, caller = step_of(_parameters(header)), request.headers.get("traceparent", "")
     answer = asyncio.ensure_future(service.infer(queue, feed, list(wanted), _timeout_s(header), caller, step=step))
     await asyncio.wait({answer}, timeout=_SOON_S)
     if not answer.done():
@@ -281,10 +239,7 @@ def _feed(model: ServedModel, header: Mapping[str, Any], rest: memoryview, limit
     feed: dict[str, np.ndarray] = {}
     at = 0
     for each in given:
-        spec = specs.get(each.get("name")) if isinstance(each.get("name"), str) else None
-        if spec is None or spec.name in feed:
-            again = "is given twice" if spec else f"is none of {', '.join(specs)}"
-            raise BadRequest(f"input {str(each.get('name'))[:80]!r} {again}")
+        spec = given_for(specs, each.get("name"), feed)
         shape = check_shape(spec, each.get("datatype"), each.get("shape"), limit_bytes)
         size = _parameters(each).get("binary_data_size")
         if size is None:

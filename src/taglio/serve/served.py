@@ -12,12 +12,16 @@ from taglio import artifact
 from taglio.cluster.devices import Cluster
 from taglio.cluster.engine.session import Session, sessions
 from taglio.components.build import MANIFEST, Manifest, read
-from taglio.errors import BadArtifact, BadModel, BadOption
+from taglio.data.spec import InputSpec
+from taglio.errors import BadArtifact, BadOption
 from taglio.flow.outcome import Outcome
 from taglio.flow.work import Setup
 from taglio.flow.workspace import COMPONENTS, OUTCOME, SETUP
+from taglio.model.inputs import random_feed
+from taglio.model.inputs import spec_of as declared
 from taglio.run.in_process import Executor
-from taglio.serve.tensors import DATATYPES, BadRequest, TensorSpec
+from taglio.serve.refusals import BadRequest
+from taglio.serve.tensors import TensorSpec, spec_of
 
 # Most sequences whose states are kept; the least recently used is dropped first.
 _SEQUENCES = 1000
@@ -63,11 +67,6 @@ class ServedModel:
     def lanes(self) -> int:
         """How many requests or batches may run at once: several on a cluster, where each device has its own part."""
         return self.executor.lanes if isinstance(self.executor, Session) else 1
-
-    @property
-    def platform(self) -> str:
-        """The protocol's platform name."""
-        return "onnx_onnxv1"
 
     def run(self, feed: Mapping[str, np.ndarray], step: Step | None = None) -> dict[str, np.ndarray]:
         """All outputs by name; for a `step` without states, which are kept for the next step. Raises BadRequest for a
@@ -131,8 +130,9 @@ def _ready(
     folder: Path, name: str, version: str, executor: Executor | Session, predicted_s: float | None
 ) -> ServedModel:
     inputs, outputs = _interface(folder / COMPONENTS, executor.manifest)
-    model = ServedModel(name, version, folder, inputs, outputs, executor, predicted_s, False)
-    return replace(model, batches=_warm_up(model))
+    shown, answered = tuple(map(spec_of, inputs)), tuple(map(spec_of, outputs))
+    model = ServedModel(name, version, folder, shown, answered, executor, predicted_s, False)
+    return replace(model, batches=_warm_up(model, inputs))
 
 
 def _name(folder: Path) -> str:
@@ -169,33 +169,22 @@ def _built(folder: Path) -> bool:
     return (folder / COMPONENTS / MANIFEST).exists()
 
 
-def _interface(folder: Path, manifest: Manifest) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
-    inputs: dict[str, TensorSpec] = {}
-    outputs: dict[str, TensorSpec] = {}
+def _interface(folder: Path, manifest: Manifest) -> tuple[list[InputSpec], list[InputSpec]]:
+    inputs: dict[str, InputSpec] = {}
+    outputs: dict[str, InputSpec] = {}
     for piece in manifest.pieces:
         graph = onnx.load(folder / piece.file, load_external_data=False).graph
-        inputs |= {value.name: _spec(value) for value in graph.input if value.name not in inputs}
-        outputs |= {value.name: _spec(value) for value in graph.output}
+        inputs = {value.name: declared(value) for value in graph.input} | inputs
+        outputs |= {value.name: declared(value) for value in graph.output}
     known = {**inputs, **outputs}
-    return tuple(inputs[name] for name in manifest.inputs), tuple(known[name] for name in manifest.outputs)
+    return [inputs[name] for name in manifest.inputs], [known[name] for name in manifest.outputs]
 
 
-def _spec(value: onnx.ValueInfoProto) -> TensorSpec:
-    tensor = value.type.tensor_type
-    name = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type).name
-    datatype = "BYTES" if tensor.elem_type == onnx.TensorProto.STRING else DATATYPES.get(name)
-    if datatype is None:
-        raise BadModel(f"tensor {value.name} is {name}, which the Open Inference Protocol has no datatype for")
-    shape = tuple(dim.dim_value if dim.HasField("dim_value") else -1 for dim in tensor.shape.dim)
-    return TensorSpec(value.name, datatype, shape)
-
-
-def _warm_up(model: ServedModel) -> bool:
+def _warm_up(model: ServedModel, inputs: Sequence[InputSpec]) -> bool:
     """Run once; returns whether requests may share a batch: all first dimensions are free, and a batch of two gives the
     answers of each alone."""
-    rng = np.random.default_rng(0)
     try:
-        alone = [_feed(model, rng) for _ in range(2)]
+        alone = [random_feed(inputs, seed) for seed in range(2)]
         answers = [model.run(feed) for feed in alone]
     except Exception:  # zeros and ones may be invalid inputs of this model: its first request warms it up
         return False
@@ -207,21 +196,6 @@ def _warm_up(model: ServedModel) -> bool:
         return False
     joined = {name: np.concatenate([answer[name] for answer in answers]) for name in answers[0]}
     return all(_alike(joined[name], together[name]) for name in joined)
-
-
-def _feed(model: ServedModel, rng: np.random.Generator) -> dict[str, np.ndarray]:
-    feed = {}
-    for spec in model.inputs:
-        shape = [1 if size == -1 else size for size in spec.shape]
-        if spec.datatype == "BYTES":
-            feed[spec.name] = np.full(shape, "", object)
-        elif spec.datatype.startswith("FP"):
-            dtype = {value: key for key, value in DATATYPES.items()}[spec.datatype]
-            feed[spec.name] = rng.standard_normal(shape).astype(dtype)
-        else:
-            dtype = {value: key for key, value in DATATYPES.items()}[spec.datatype]
-            feed[spec.name] = rng.integers(0, 2, shape).astype(dtype)
-    return feed
 
 
 def _alike(one: np.ndarray, other: np.ndarray) -> bool:

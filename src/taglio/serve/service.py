@@ -4,31 +4,19 @@ import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 
-from taglio.errors import TaglioError
 from taglio.serve.metrics import Metrics
-from taglio.serve.queue import Draining, InferenceFailed, Limits, ModelQueue, Overloaded, TooLate
+from taglio.serve.queue import Limits, ModelQueue
+from taglio.serve.refusals import BadRequest, UnknownModel
 from taglio.serve.served import ServedModel, Step
-from taglio.serve.tensors import BadRequest
 from taglio.serve.tracing import Tracing
 
 NAME = "taglio"
 EXTENSIONS = ("binary_tensor_data", "model_repository", "sequence", "statistics")
-REASONS: dict[type[TaglioError], str] = {
-    BadRequest: "bad request",
-    Overloaded: "overloaded",
-    TooLate: "deadline",
-    Draining: "draining",
-    InferenceFailed: "inference failed",
-}
-
-
-class UnknownModel(TaglioError):
-    """No model with that name and version is served."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +61,23 @@ class Service:
         """Versions of a model, oldest first."""
         return sorted(self._by_name[name], key=int)
 
+    def metadata(self, name: str, version: str = "") -> dict[str, Any]:
+        """The protocol's description of a model. Raises UnknownModel."""
+        model = self.queue(name, version).model
+        return {
+            "name": model.name,
+            "versions": self.versions(model.name),
+            "platform": "onnx_onnxv1",
+            "inputs": [asdict(spec) for spec in model.inputs],
+            "outputs": [asdict(spec) for spec in model.outputs],
+        }
+
+    def index(self) -> list[dict[str, str]]:
+        """The protocol's list of models."""
+        state = "READY" if self.ready else "UNAVAILABLE"
+        models = [queue.model for queue in self.queues]
+        return [{"name": model.name, "version": model.version, "state": state, "reason": ""} for model in models]
+
     async def infer(
         self,
         queue: ModelQueue,
@@ -88,29 +93,14 @@ class Service:
         `traceparent` is the caller's span in W3C trace context format."""
         model = queue.model
         with self._tracing.request(model.name, model.version, traceparent) if self._tracing else nullcontext():
-            return await self._infer(queue, feed, wanted, timeout_s, step)
-
-    async def _infer(
-        self,
-        queue: ModelQueue,
-        feed: Mapping[str, np.ndarray],
-        wanted: Sequence[str],
-        timeout_s: float | None,
-        step: Step | None,
-    ) -> dict[str, np.ndarray]:
-        began = time.perf_counter()
-        model = queue.model
-        inputs, outputs = model.needed(step)
-        _check_names("input", list(feed), inputs, complete=True)
-        _check_names("output", wanted, outputs, complete=False)
-        future = queue.submit(feed, began + timeout_s if timeout_s is not None else None, step)
-        found = await asyncio.wrap_future(future)
-        self.metrics.answered(model, time.perf_counter() - began)
-        return {name: found[name] for name in wanted or outputs}
-
-    def refused(self, name: str, version: str, error: TaglioError) -> None:
-        """Count a request without an answer."""
-        self.metrics.refused(name, version, REASONS.get(type(error), "unknown model"))
+            began = time.perf_counter()
+            inputs, outputs = model.needed(step)
+            _check_names("input", list(feed), inputs, complete=True)
+            _check_names("output", wanted, outputs, complete=False)
+            future = queue.submit(feed, began + timeout_s if timeout_s is not None else None, step)
+            found = await asyncio.wrap_future(future)
+            self.metrics.answered(model, time.perf_counter() - began)
+            return {name: found[name] for name in wanted or outputs}
 
     def close(self) -> int:
         """Accept no more requests and answer the accepted ones; returns how many were not answered in time."""
@@ -122,9 +112,10 @@ class Service:
         return left
 
 
-def step_of(sequence: Any, start: Any, end: Any) -> Step | None:
+def step_of(told: Mapping[str, Any]) -> Step | None:
     """The step given by a request's parameters sequence_id, sequence_start and sequence_end; None without an id (0 and
     "" count as none). Raises BadRequest."""
+    sequence, start, end = told.get("sequence_id"), told.get("sequence_start", False), told.get("sequence_end", False)
     if sequence in (None, 0, "") and type(sequence) is not bool:
         return None
     if type(sequence) not in (int, str) or type(start) is not bool or type(end) is not bool:

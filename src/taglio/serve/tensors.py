@@ -1,14 +1,16 @@
 """Convert tensors between the Open Inference Protocol and NumPy. Reads no socket and runs no model."""
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from taglio.errors import TaglioError
+from taglio.data.spec import InputSpec, dtype_of
+from taglio.errors import BadModel
+from taglio.serve.refusals import BadRequest
 
 # Datatype of the protocol by NumPy name. BYTES elements have any length, each preceded by it.
 DATATYPES = {
@@ -31,10 +33,6 @@ BYTES = "BYTES"
 _LENGTH = struct.Struct("<I")
 
 
-class BadRequest(TaglioError):
-    """A request that does not fit the protocol or the model; the message is sent to the client."""
-
-
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
     """An input or output of a served model; dimension -1 means any size."""
@@ -42,6 +40,25 @@ class TensorSpec:
     name: str
     datatype: str
     shape: tuple[int, ...]
+
+
+def spec_of(declared: InputSpec) -> TensorSpec:
+    """A model's input or output for clients. Raises BadModel for a type that the protocol lacks."""
+    datatype = DATATYPES.get(dtype_of(declared.dtype).name)
+    if datatype is None:
+        raise BadModel(
+            f"tensor {declared.name} is {declared.dtype}, which the Open Inference Protocol has no datatype for"
+        )
+    return TensorSpec(declared.name, datatype, declared.sizes(-1))
+
+
+def given_for(specs: Mapping[str, TensorSpec], name: object, known: Container[str]) -> TensorSpec:
+    """The input that a client calls `name`. Raises BadRequest if there is none, or if it is in `known` already."""
+    spec = specs.get(name) if isinstance(name, str) else None
+    if spec is None or spec.name in known:
+        wrong = "is given twice" if spec else f"is none of {', '.join(specs)}"
+        raise BadRequest(f"input {str(name)[:80]!r} {wrong}")
+    return spec
 
 
 def check_shape(spec: TensorSpec, datatype: object, shape: object, limit_bytes: int) -> tuple[int, ...]:
