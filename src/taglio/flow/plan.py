@@ -26,6 +26,7 @@ from taglio.flow.finalists import (
     key_of,
     plans,
     proven,
+    same_assignment,
     shifted,
     timed_finalists,
     winner_of,
@@ -242,7 +243,10 @@ def _explored(
         if time.monotonic() - start > _PATIENCE_S:
             break
         chosen = finalists(tried, leader)
-        timed = _time(work, build, chosen, 6.0 * effort, progress)
+        timed, refused = _time(work, build, chosen, 6.0 * effort, progress)
+        failed = [each for name, each in chosen.items() if _label(name) in refused]
+        tried = [each for each in tried if not any(same_assignment(each, other) for other in failed)]
+        chosen = {name: each for name, each in chosen.items() if _label(name) in timed}
         leader = chosen[winner_of(chosen, {name: timed[_label(name)] for name in chosen})]
         runs = {_label(name): (each.plan.assignment(), timed[_label(name)]) for name, each in chosen.items()}
         runs |= {FLOAT_RUN: ({}, timed[FLOAT_RUN])}
@@ -399,10 +403,13 @@ def _label(name: str) -> str:
 
 def _time(
     work: Work, build: Build, chosen: Mapping[str, Tried], budget_s: float, progress: Progress | None
-) -> dict[str, Timed]:
+) -> tuple[dict[str, Timed], dict[str, str]]:
+    """The times of the float model and every chosen plan, by label, and why a plan does not run. Raises BadModel if
+    the float model does not."""
     assignments: dict[str, Mapping[str, Precision]] = {FLOAT_RUN: {}}
     assignments |= {_label(name): each.plan.assignment() for name, each in chosen.items()}
-    return time_models(
+    refused: dict[str, str] = {}
+    timed = time_models(
         {name: partial(build, assignment) for name, assignment in assignments.items()},
         work.timed,
         work.setup.options(),
@@ -410,4 +417,8 @@ def _time(
         kernels=True,
         progress=progress,
         limit_bytes=work.memory_bytes,
+        refused=refused,
     )
+    if FLOAT_RUN in refused:
+        raise BadModel(refused[FLOAT_RUN])
+    return timed, refused
