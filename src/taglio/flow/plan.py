@@ -327,7 +327,7 @@ def _rules(
 ) -> dict[str, Assignment]:
     """Distinct assignments that need no solver: float, all int8, only blocks with weights in int8; the latter two with
     the most damaging blocks excluded until the limit holds; the blocks with the most FLOPs, as many as the limit
-    allows; and weight-only forms likewise."""
+    allows; and forms without calibration likewise."""
     whole = next(each for each in measured.precisions if each.form == "whole")
     everything = pure_assignments(graph, measured.precisions)["int8"]
     pinned = {name: precision for name, precision in everything.items() if name not in limits.float_blocks}
@@ -348,7 +348,7 @@ def _rules(
         choices[f"{name}, worst excluded"] = holding(damage_first(model, start), start)
     few_flops_first = sorted((block for block in graph.candidates() if block.name in weighted), key=lambda b: b.flops)
     choices["most FLOPs"] = holding([block.name for block in few_flops_first], weighted)
-    for form in (each for each in measured.precisions if each.weight_only and not limits.int8_blocks):
+    for form in (each for each in measured.precisions if each.uncalibrated and not limits.int8_blocks):
         fitting = dict.fromkeys([name for name in weighted if form.fits(graph.block(name))], form)
         choices[form.name] = fitting
         choices[f"{form.name}, worst excluded"] = holding(damage_first(model, fitting), fitting)

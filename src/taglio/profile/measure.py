@@ -240,7 +240,7 @@ def _assemble(
 
 def pure_assignments(graph: Graph, choices: Sequence[Precision]) -> dict[str, Assignment]:
     """Assignments with every candidate in int8 and, if any has that form, with anchors alone in int8; and one for each
-    weight-only form, with the other blocks in float."""
+    form without calibration, with the other blocks in float."""
     whole = next(choice for choice in choices if choice.form == "whole")
     anchor = next((choice for choice in choices if choice.form == "anchor"), None)
     candidates = graph.candidates()
@@ -248,7 +248,7 @@ def pure_assignments(graph: Graph, choices: Sequence[Precision]) -> dict[str, As
     if anchor is not None and any(anchor.fits(block) for block in candidates):
         result["int8-anchor"] = {block.name: anchor if anchor.fits(block) else whole for block in candidates}
     for form in choices:
-        if form.weight_only:
+        if form.uncalibrated:
             result[form.name] = {block.name: form for block in candidates if form.fits(block)}
     return {name: effective(graph, assignment, whole) for name, assignment in result.items()}
 

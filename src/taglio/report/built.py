@@ -85,7 +85,7 @@ def configuration(material: Material) -> list[Part]:
         ]
         head = ["repair", "all int8 before", "with it", "subsets", ""]
         parts.append(Table(head, words, "Repairs tried: error before and after"))
-    if outcome is not None and outcome.weights:
+    if outcome is not None and outcome.forms:
         tried = [
             [f"{each.precision}, {each.runtime}", f"dropped: {each.dropped}", "", ""]
             if each.dropped
@@ -95,9 +95,9 @@ def configuration(material: Material) -> list[Part]:
                 shown(basis, each.error),
                 "planned with" if each.kept else "left out",
             ]
-            for each in outcome.weights
+            for each in outcome.forms
         ]
-        parts.append(Table(["form", "all blocks that have it", basis.title, ""], tried, "Weight-only forms tried"))
+        parts.append(Table(["form", "all blocks that have it", basis.title, ""], tried, "Forms without calibration"))
     return [Columns([[Table([], _settings(material), "Settings", "words")], parts], "print")]
 
 

@@ -69,7 +69,7 @@ def summary(folder: Path, outcome: Outcome) -> dict[str, Any]:
         "doubt": outcome.doubt,
         "scheme": outcome.scheme,
         "repairs": outcome.repairs,
-        "weights": outcome.weights,
+        "forms": outcome.forms,
         "places": outcome.places,
         "curve": outcome.curve,
         "notes": outcome.notes,
@@ -97,7 +97,7 @@ def outcome(folder: Path, result: Outcome) -> None:
         before, after = (result.metric.basis.text(error, 3) for error in (repair.before, repair.error))
         told = f"all-int8 error {before} -> {after}, over subsets x {repair.factor:.2f}"
         say(f"repair {repair.repair}: {told}: {'kept' if repair.kept else 'left out'}")
-    for form in result.weights:
+    for form in result.forms:
         alone = f"{form.blocks} blocks in {form.precision}, {form.runtime}"
         if form.dropped:
             say(f"{alone}: {form.dropped}")

@@ -15,9 +15,9 @@ from taglio.cluster.engine.run import answer_requests
 from taglio.components.prove import Proof
 from taglio.errors import BadOption
 from taglio.flow.build import build
+from taglio.flow.choose_forms import choose_forms
 from taglio.flow.choose_place import only
 from taglio.flow.choose_scheme import choose, float_where_none_loads
-from taglio.flow.choose_weights import choose_weights
 from taglio.flow.error import error_model
 from taglio.flow.place import candidate, place, source
 from taglio.flow.placing import CLUSTER, opened
@@ -96,7 +96,7 @@ def optimize_on_cluster(
             settled = settled.settled(chosen, progress)
             if wanted is None:
                 here_alone = only(settled.setup.options().runtime, chosen, tried)
-                chosen, _ = choose_weights(settled, here_alone, bound, losses.metric, progress, effort=effort)
+                chosen, _ = choose_forms(settled, here_alone, bound, losses.metric, progress, effort=effort)
             profiles = profile_devices(connection, settled, cluster, chosen, effort, progress)
         own = profiles.get(cluster.start) or next(iter(profiles.values()))
         error = error_model(settled, own, effort=effort, progress=progress)
