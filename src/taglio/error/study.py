@@ -174,7 +174,7 @@ def picked_subsets(
     """
     rng = random.Random(seed + 2)
     before = {_key(each) for each in known.subsets}
-    forms = {each.name: each for each in known.precisions if each.form == "whole" or each.weight_only}
+    forms = {each.name: each for each in known.precisions if each.form == "whole" or each.uncalibrated}
     whole = next(each for each in forms.values() if each.form == "whole")
     columns = known.columns
     choices = [(graph.block(block), forms[form]) for block, form in columns.own if form in forms]

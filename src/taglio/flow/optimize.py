@@ -105,7 +105,7 @@ def optimize(
     clock.lap("build")
     notes = error.notes + of_answers(decision.answers, decision.winner, limits) + _of_stretches(built)
     outcome = _outcome(settled, places.schemes, decision, built, notes, clock)
-    outcome = replace(outcome, repairs=repairs, weights=found.weights, curve=levels, costly=costly(error))
+    outcome = replace(outcome, repairs=repairs, forms=found.forms, curve=levels, costly=costly(error))
     if work.setup.runtime == AUTO:
         rows = in_places(decision.finalists, decision.timed, decision.answers, places.results)
         outcome = replace(outcome, places=rows)

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from taglio.error.loss import RELATIVE, Bound, Metric
 from taglio.error.model import Alone
 from taglio.error.tally import OtherLoss, PartLoss
+from taglio.flow.choose_forms import FormResult
 from taglio.flow.choose_repairs import RepairResult
 from taglio.flow.choose_scheme import SchemeResult
-from taglio.flow.choose_weights import WeightsResult
 from taglio.flow.curve import Level
 from taglio.profile.result import Conditions
 from taglio.profile.stopwatch import WallTime
@@ -104,7 +104,7 @@ class Outcome:
     notes: tuple[str, ...] = ()
     also: tuple[Bound, ...] = ()
     repairs: tuple[RepairResult, ...] = ()
-    weights: tuple[WeightsResult, ...] = ()
+    forms: tuple[FormResult, ...] = ()
 
     @property
     def accuracy_title(self) -> str:

@@ -26,6 +26,7 @@ from taglio.flow.finalists import (
     key_of,
     plans,
     proven,
+    same_assignment,
     shifted,
     timed_finalists,
     winner_of,
@@ -242,7 +243,10 @@ def _explored(
         if time.monotonic() - start > _PATIENCE_S:
             break
         chosen = finalists(tried, leader)
-        timed = _time(work, build, chosen, 6.0 * effort, progress)
+        timed, refused = _time(work, build, chosen, 6.0 * effort, progress)
+        failed = [each for name, each in chosen.items() if _label(name) in refused]
+        tried = [each for each in tried if not any(same_assignment(each, other) for other in failed)]
+        chosen = {name: each for name, each in chosen.items() if _label(name) in timed}
         leader = chosen[winner_of(chosen, {name: timed[_label(name)] for name in chosen})]
         runs = {_label(name): (each.plan.assignment(), timed[_label(name)]) for name, each in chosen.items()}
         runs |= {FLOAT_RUN: ({}, timed[FLOAT_RUN])}
@@ -323,7 +327,7 @@ def _rules(
 ) -> dict[str, Assignment]:
     """Distinct assignments that need no solver: float, all int8, only blocks with weights in int8; the latter two with
     the most damaging blocks excluded until the limit holds; the blocks with the most FLOPs, as many as the limit
-    allows; and weight-only forms likewise."""
+    allows; and forms without calibration likewise."""
     whole = next(each for each in measured.precisions if each.form == "whole")
     everything = pure_assignments(graph, measured.precisions)["int8"]
     pinned = {name: precision for name, precision in everything.items() if name not in limits.float_blocks}
@@ -344,7 +348,7 @@ def _rules(
         choices[f"{name}, worst excluded"] = holding(damage_first(model, start), start)
     few_flops_first = sorted((block for block in graph.candidates() if block.name in weighted), key=lambda b: b.flops)
     choices["most FLOPs"] = holding([block.name for block in few_flops_first], weighted)
-    for form in (each for each in measured.precisions if each.weight_only and not limits.int8_blocks):
+    for form in (each for each in measured.precisions if each.uncalibrated and not limits.int8_blocks):
         fitting = dict.fromkeys([name for name in weighted if form.fits(graph.block(name))], form)
         choices[form.name] = fitting
         choices[f"{form.name}, worst excluded"] = holding(damage_first(model, fitting), fitting)
@@ -399,10 +403,13 @@ def _label(name: str) -> str:
 
 def _time(
     work: Work, build: Build, chosen: Mapping[str, Tried], budget_s: float, progress: Progress | None
-) -> dict[str, Timed]:
+) -> tuple[dict[str, Timed], dict[str, str]]:
+    """The times of the float model and every chosen plan, by label, and why a plan does not run. Raises BadModel if
+    the float model does not."""
     assignments: dict[str, Mapping[str, Precision]] = {FLOAT_RUN: {}}
     assignments |= {_label(name): each.plan.assignment() for name, each in chosen.items()}
-    return time_models(
+    refused: dict[str, str] = {}
+    timed = time_models(
         {name: partial(build, assignment) for name, assignment in assignments.items()},
         work.timed,
         work.setup.options(),
@@ -410,4 +417,8 @@ def _time(
         kernels=True,
         progress=progress,
         limit_bytes=work.memory_bytes,
+        refused=refused,
     )
+    if FLOAT_RUN in refused:
+        raise BadModel(refused[FLOAT_RUN])
+    return timed, refused

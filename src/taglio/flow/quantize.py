@@ -13,14 +13,14 @@ from taglio.flow.work import Work, covering
 from taglio.model.graph import match, select
 from taglio.profile.stopwatch import Progress
 from taglio.quantize.library import DYNAMIC, dynamic, float16, qoperator
-from taglio.quantize.precision import WEIGHT_ONLY, Precision
+from taglio.quantize.precision import UNCALIBRATED, Precision
 from taglio.quantize.qdq import QdqBuilder
 from taglio.quantize.ranges import Ranges
 from taglio.quantize.scheme import Scheme, parse_scheme, with_repairs
 from taglio.runtimes.onnxruntime import SessionOptions, open_session, run_session, sums_saturate
 
-_WEIGHT_ONLY = {form.name: form for form in WEIGHT_ONLY.values()}
-METHODS = ("static", "dynamic", "float16", *_WEIGHT_ONLY)
+_UNCALIBRATED = {form.name: form for form in UNCALIBRATED.values() if form.form != "dynamic"}
+METHODS = ("static", "dynamic", "float16", *_UNCALIBRATED)
 _MEASURED = 16
 
 
@@ -59,8 +59,8 @@ def quantize(
         if ":" in blocks or blocks == "all":  # a rule, not names: take those of its blocks that have such a form
             names = tuple(name for name in names if work.graph.block(name).kind.split("+")[0] in DYNAMIC)
         proto = dynamic(work.model, work.graph, names, form)
-    elif method in _WEIGHT_ONLY:
-        chosen = _WEIGHT_ONLY[method]
+    elif method in _UNCALIBRATED:
+        chosen = _UNCALIBRATED[method]
         if ":" in blocks or blocks == "all":
             names = tuple(name for name in names if chosen.fits(work.graph.block(name)))
         proto = QdqBuilder(work.model, work.graph, {}).build(dict.fromkeys(names, chosen))

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 from taglio.error.loss import Metric
+from taglio.flow.choose_forms import FormResult, choose_forms
 from taglio.flow.choose_place import Places, choose_places, divided
 from taglio.flow.choose_scheme import float_where_none_loads
-from taglio.flow.choose_weights import WeightsResult, choose_weights
 from taglio.flow.work import Work
 from taglio.profile.stopwatch import Progress
 from taglio.quantize.scheme import Scheme
@@ -13,13 +13,13 @@ from taglio.quantize.scheme import Scheme
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Settled:
-    """`work` with every block that cannot be int8 kept in float, the scheme and the places of plans, and the
-    weight-only forms that were tried."""
+    """`work` with every block that cannot be int8 kept in float, the scheme and the places of plans, and the forms
+    without calibration that were tried."""
 
     work: Work
     scheme: Scheme
     places: Places
-    weights: tuple[WeightsResult, ...]
+    forms: tuple[FormResult, ...]
 
 
 def settle(
@@ -31,8 +31,8 @@ def settle(
     *,
     effort: float = 1.0,
 ) -> Settled:
-    """The places and forms to plan with. A `scheme` that was requested is taken as it is, with the weight-only forms
-    that it names."""
+    """The places and forms to plan with. A `scheme` that was requested is taken as it is, with the forms that
+    it names."""
     places = choose_places(work, max_loss, metric, scheme, progress, effort=effort)
     work = divided(work, places.stretches)
     if scheme is None:
@@ -41,5 +41,5 @@ def settle(
     work = work.settled(places.scheme, progress)
     if scheme is not None:
         return Settled(work, scheme, places, ())
-    chosen, weights = choose_weights(work, places, max_loss, metric, progress, effort=effort)
-    return Settled(work, chosen, places, weights)
+    chosen, forms = choose_forms(work, places, max_loss, metric, progress, effort=effort)
+    return Settled(work, chosen, places, forms)

@@ -301,8 +301,8 @@ class Work:
 
     def settled(self, scheme: Scheme, progress: Progress | None = None) -> "Work":
         """A copy in which every block that failed its int8 trial under `scheme` stays float (quantize/trial.py).
-        Neither repairs, which change no kernels, nor weight-only forms change this."""
-        scheme = replace(scheme, repairs=(), weight_only=())
+        Neither repairs, which change no kernels, nor forms without calibration change this."""
+        scheme = replace(scheme, repairs=(), uncalibrated=())
         reasons = self.kept.once(("floats", scheme), lambda: self.unusable(scheme, progress))
         return self.but(graph=self.graph.without_int8(reasons))
 

@@ -69,8 +69,8 @@ class Block:
     `operators` are ONNX node names in execution order; `inputs` and `outputs` are activation tensors; `weights`
     are float initialisers. `refusal` says why the block has no int8 form ("" when it has one). `soft_tail` marks an
     anchor followed by an activation that is not free in int8, such as x·sigmoid(x): such a block also has the form
-    `int8-anchor`. `matrix` marks a product with a constant matrix, which has weight-only forms. `state_bytes` is the
-    size of the state that it keeps between steps.
+    `int8-anchor`. `matrix` marks a product with a constant matrix, which also has the forms of
+    `quantize/uncalibrated.py`. `state_bytes` is the size of the state that it keeps between steps.
     """
 
     name: str

@@ -314,6 +314,7 @@ _KINDS = {
     "whole": (Kind.INT8, Kind.INT8),
     "anchor": (Kind.INT8, Kind.ANCHOR),
     "weights8": (Kind.FLOAT, Kind.FLOAT),
+    "dynamic": (Kind.FLOAT, Kind.FLOAT),
     "weights4": (Kind.FLOAT, Kind.FLOAT),
 }
 # Movement behind an int8 anchor keeps the anchor's layout; for every other purpose it is float.

@@ -18,7 +18,7 @@ from taglio.runtimes import openvino
 from taglio.runtimes.onnxruntime import SessionOptions
 from taglio.runtimes.openvino import Part
 
-_ANCHORS = frozenset({"Conv", "ConvTranspose", "MatMul", "Gemm", "MatMulNBits"})
+_ANCHORS = frozenset({"Conv", "ConvTranspose", "MatMul", "Gemm", "MatMulNBits", "DynamicQuantizeMatMul"})
 _PAIRS = frozenset({"QuantizeLinear", "DequantizeLinear"})
 _PUT_IN = "ReorderOutput"
 

@@ -5,10 +5,18 @@ from dataclasses import dataclass
 from typing import Literal
 
 from taglio.model.graph import Block
-from taglio.quantize.scheme import Scheme, WeightBits
+from taglio.quantize.scheme import Scheme, Uncalibrated
 
-Form = Literal["float", "whole", "anchor", "half", "weights8", "weights4"]
-_WEIGHT_BITS: Mapping[Form, int] = {"float": 32, "half": 16, "whole": 8, "anchor": 8, "weights8": 8, "weights4": 4}
+Form = Literal["float", "whole", "anchor", "half", "weights8", "dynamic", "weights4"]
+_WEIGHT_BITS: Mapping[Form, int] = {
+    "float": 32,
+    "half": 16,
+    "whole": 8,
+    "anchor": 8,
+    "weights8": 8,
+    "dynamic": 8,
+    "weights4": 4,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,8 +24,8 @@ class Precision:
     """How a block computes.
 
     `whole`: all operators and the output in int8. `anchor`: the Conv, MatMul or Gemm in int8 and the activation after
-    it in float, so the output is float. `half`: float16, with inputs and outputs rounded to it. `weights8`, `weights4`:
-    the matrix of a MatMul or Gemm in 8 or 4 bits, with a scale per 32 weights; inputs and output are float.
+    it in float, so the output is float. `half`: float16, with inputs and outputs rounded to it. `weights8`,
+    `dynamic`, `weights4`: a MatMul or Gemm with a quantised matrix and float inputs and output (uncalibrated.py).
     """
 
     name: str
@@ -35,9 +43,9 @@ class Precision:
         return _WEIGHT_BITS[self.form]
 
     @property
-    def weight_only(self) -> bool:
-        """Whether only the weights have few bits; the runtime quantises what it multiplies them by while it runs."""
-        return self.form in ("weights8", "weights4")
+    def uncalibrated(self) -> bool:
+        """Whether the form needs no range of any tensor: the runtime quantises what it reads while it runs."""
+        return self.form in ("weights8", "dynamic", "weights4")
 
     def fits(self, block: Block) -> bool:
         """Whether `block` has this form."""
@@ -45,7 +53,7 @@ class Precision:
             return True
         if self.form == "half":
             return block.quantizable and not block.movement
-        if self.weight_only:
+        if self.uncalibrated:
             return block.quantizable and block.matrix
         return block.quantizable and (self.form == "whole" or block.soft_tail)
 
@@ -53,15 +61,16 @@ class Precision:
         """Why `block` does not have this form; "" if it has."""
         if self.fits(block):
             return ""
-        return block.refusal or ("no matrix of constants, 32 by 32 or larger" if self.weight_only else "no soft tail")
+        return block.refusal or ("no matrix of constants, 32 by 32 or larger" if self.uncalibrated else "no soft tail")
 
 
 FLOAT32 = Precision("float32", None, "float")
 FLOAT16 = Precision("float16", None, "half")
-# By bits.
-WEIGHT_ONLY: Mapping[WeightBits, Precision] = {
-    8: Precision("int8-weights", None, "weights8"),
-    4: Precision("int4-weights", None, "weights4"),
+# By their names in a scheme.
+UNCALIBRATED: Mapping[Uncalibrated, Precision] = {
+    "w8": Precision("int8-weights", None, "weights8"),
+    "dyn": Precision("int8-dynamic", None, "dynamic"),
+    "w4": Precision("int4-weights", None, "weights4"),
 }
 
 # Block name -> precision; a block that is not named computes in float32.
@@ -71,4 +80,4 @@ Assignment = Mapping[str, Precision]
 def precisions(scheme: Scheme) -> tuple[Precision, ...]:
     """The precisions that a plan under `scheme` chooses from."""
     static = (FLOAT32, Precision("int8", scheme, "whole"), Precision("int8-anchor", scheme, "anchor"))
-    return static + tuple(WEIGHT_ONLY[bits] for bits in scheme.weight_only)
+    return static + tuple(UNCALIBRATED[each] for each in scheme.uncalibrated)

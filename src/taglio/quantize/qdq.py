@@ -35,7 +35,7 @@ from taglio.quantize.precision import Assignment, Precision
 from taglio.quantize.ranges import Ranges
 from taglio.quantize.same_range import range_roots, share_ranges
 from taglio.quantize.scheme import Scheme
-from taglio.quantize.weight_only import emit_product, quantize_blocks, transposed
+from taglio.quantize.uncalibrated import emit_product, quantize_matrix, transposed
 
 # Activations that are free in int8 when the zero point is the type's minimum.
 _FREE_TAILS = frozenset({"Relu", "Clip"})
@@ -101,8 +101,8 @@ class QdqBuilder:
             }
             emit_float16(emitter, block, reads, self._nodes, self._initializers)
             return
-        if precision is not None and precision.weight_only:
-            self._emit_weight_only(emitter, block, precision.weight_bits)
+        if precision is not None and precision.uncalibrated:
+            self._emit_uncalibrated(emitter, block, precision)
             return
         for position, name in enumerate(block.operators):
             source = self._nodes[name]
@@ -125,7 +125,7 @@ class QdqBuilder:
                 if tensor:
                     emitter.written[tensor] = scheme
 
-    def _emit_weight_only(self, emitter: Emitter, block: Block, bits: int) -> None:
+    def _emit_uncalibrated(self, emitter: Emitter, block: Block, precision: Precision) -> None:
         for position, name in enumerate(block.operators):
             node = onnx.NodeProto()
             node.CopyFrom(self._nodes[name])
@@ -135,10 +135,10 @@ class QdqBuilder:
                 emitter.nodes.append(node)
                 continue
             values = self._array(matrix).T if transposed(node) else self._array(matrix)
-            key = (matrix, transposed(node), bits)
+            key = (matrix, transposed(node), precision.name)
             if key not in self._weights:
-                self._weights[key] = self._kept(quantize_blocks(values, bits))
-            emit_product(emitter, node, matrix, len(values), self._weights[key], bits)
+                self._weights[key] = self._kept(quantize_matrix(values, precision))
+            emit_product(emitter, node, matrix, len(values), self._weights[key], precision)
 
     def parameters(self, tensor: str, scheme: Scheme) -> TensorParameters:
         """Scale and zero point of an activation under `scheme`; the source model's if it already quantises the tensor.

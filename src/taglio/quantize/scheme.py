@@ -12,10 +12,11 @@ ActivationType = Literal["u8", "s8"]
 Symmetry = Literal["asymmetric", "symmetric", "restricted"]
 Calibration = Literal["minmax", "entropy", "percentile"]
 Repair = Literal["ranges", "rounding", "bias"]
-WeightBits = Literal[8, 4]
+Uncalibrated = Literal["w8", "dyn", "w4"]
 
 # In the order in which they are applied: each starts from the results of those before it (quantize/repair).
 REPAIRS: tuple[Repair, ...] = ("ranges", "rounding", "bias")
+UNCALIBRATED: tuple[Uncalibrated, ...] = ("w8", "dyn", "w4")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,8 @@ class Scheme:
     `reduced_range` gives weights 7 bits, for processors without VNNI: their 16-bit sums of u8×s8 products saturate, and
     so do those of s8×s8, which ONNX Runtime computes as u8×s8.
 
-    `weight_only` are the bits of the weight-only forms (quantize/weight_only.py) that plans may use beside static int8.
+    `uncalibrated` are the forms beside static int8 that plans may use (quantize/uncalibrated.py): `w8` is int8-weights,
+    `dyn` int8-dynamic, `w4` int4-weights.
     """
 
     format: Format = "qdq"
@@ -40,7 +42,7 @@ class Scheme:
     reduced_range: bool = False
     calibration: Calibration = "minmax"
     repairs: tuple[Repair, ...] = ()
-    weight_only: tuple[WeightBits, ...] = ()
+    uncalibrated: tuple[Uncalibrated, ...] = ()
 
     def __post_init__(self) -> None:
         if self.activation == "s8" and self.weight == "u8":
@@ -53,7 +55,7 @@ class Scheme:
         parts += ["rr"] if self.reduced_range else []
         parts += [] if self.calibration == "minmax" else [self.calibration]
         parts += self.repairs
-        parts += [f"w{bits}" for bits in self.weight_only]
+        parts += self.uncalibrated
         return "-".join(parts)
 
     @property
@@ -64,7 +66,7 @@ class Scheme:
     @property
     def calibrated(self) -> str:
         """The key of its calibration: the whole scheme if it has repairs, which depend on it; else the method."""
-        return str(replace(self, weight_only=())) if self.repairs else self.calibration
+        return str(replace(self, uncalibrated=())) if self.repairs else self.calibration
 
     @property
     def activation_key(self) -> tuple[ActivationType, Symmetry, str]:
@@ -98,7 +100,7 @@ def with_repairs(scheme: Scheme, names: Collection[str]) -> Scheme:
 def parse_scheme(text: str) -> Scheme:
     """Parse what `str(scheme)` writes, in any order, such as `qdq-u8s8-sym-pc-rr-entropy`. Raises BadOption."""
     fields: dict[str, object] = {}
-    repairs, bits = set[str](), set[int]()
+    repairs, forms = set[str](), set[str]()
     for token in re.split(r"[-:,]", text.strip().lower()):
         match token:
             case "qdq" | "qoperator":
@@ -117,12 +119,12 @@ def parse_scheme(text: str) -> Scheme:
                 fields["calibration"] = token
             case "ranges" | "rounding" | "bias":
                 repairs.add(token)
-            case "w8" | "w4":
-                bits.add(int(token[1:]))
+            case "w8" | "dyn" | "w4":
+                forms.add(token)
             case _:
                 raise BadOption(
                     f'scheme "{text}": "{token}" is not one of qdq, qoperator, u8s8, u8u8, s8s8, asym, sym, restr, '
-                    f"wsym, wasym, pc, pt, rr, minmax, entropy, percentile, {', '.join(REPAIRS)}, w8, w4"
+                    f"wsym, wasym, pc, pt, rr, minmax, entropy, percentile, {', '.join((*REPAIRS, *UNCALIBRATED))}"
                 )
-    fields["weight_only"] = tuple(sorted(bits, reverse=True))
+    fields["uncalibrated"] = tuple(each for each in UNCALIBRATED if each in forms)
     return with_repairs(Scheme(**fields), repairs)  # type: ignore[arg-type]

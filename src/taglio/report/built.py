@@ -63,19 +63,17 @@ def repairs(outcome: Outcome) -> list[Part]:
     return [Table(head, rows, "Repairs tried: error before and after")] if rows else []
 
 
-def weights(outcome: Outcome) -> list[Part]:
-    """The weight-only forms that were tried; empty if there were none."""
+def forms(outcome: Outcome) -> list[Part]:
+    """The forms without calibration that were tried; empty if there were none."""
+    basis = outcome.metric.basis
     rows = []
-    for each in outcome.weights:
-        found = [
-            ms(each.latency_s),
-            shown(outcome.metric.basis, each.error),
-            "planned with" if each.kept else "left out",
-        ]
-        dropped = [f"dropped: {each.dropped}", "", ""]
-        rows.append([f"{each.precision}, {each.runtime}", *(dropped if each.dropped else found)])
-    head = ["form", "all blocks that have it", outcome.metric.basis.title, ""]
-    return [Table(head, rows, "Weight-only forms tried")] if rows else []
+    for each in outcome.forms:
+        times = [ms(each.float_s), ms(each.latency_s), shown(basis, each.error)]
+        verdict = ["planned with" if each.kept else "left out"]
+        where = f"{each.precision}, {each.runtime}"
+        rows.append([where, *([f"dropped: {each.dropped}", "", "", ""] if each.dropped else times + verdict)])
+    head = ["form", "float", "all blocks that have it", basis.title, ""]
+    return [Table(head, rows, "Forms without calibration")] if rows else []
 
 
 def configuration(material: Material) -> list[Part]:
@@ -97,7 +95,7 @@ def configuration(material: Material) -> list[Part]:
         ]
         parts.append(Table(["scheme", "all int8", basis.title, "score"], rows, "Schemes tried"))
     if outcome is not None:
-        parts += [*repairs(outcome), *weights(outcome)]
+        parts += [*repairs(outcome), *forms(outcome)]
     return [Columns([[Table([], _settings(material), "Settings", "words")], parts], "print")]
 
 

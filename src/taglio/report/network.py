@@ -22,10 +22,11 @@ _WIDEST, _NARROWEST, _PORT = 84.0, 7.0, 30.0
 _TOP, _SIDE, _GUTTER = 26.0, 18.0, 30.0
 _LETTER, _LONGEST = 5.9, 22
 _ROWS = 26
-_CLASSES = {"float32": "b-float32", "int8": "b-int8", "int8-anchor": "b-anchor"}
+_FLOAT_OUTPUT = ("int8-anchor", "int8-weights", "int8-dynamic", "int4-weights")
+_CLASSES = {"float32": "b-float32", "int8": "b-int8", **dict.fromkeys(_FLOAT_OUTPUT, "b-anchor")}
 _LEGEND = (
     ("b-int8", "int8"),
-    ("b-anchor", "int8 anchor, float activation"),
+    ("b-anchor", "int8 or int4 inside, float output"),
     ("b-float32", "float32"),
     ("b-fixed", "no int8 form"),
 )

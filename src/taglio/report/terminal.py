@@ -52,7 +52,7 @@ def outcome_object(folder: Path, outcome: Outcome) -> dict[str, Any]:
             **_fields(plan, "predicted_latency_s", "predicted_error", "runtime", "int8_blocks"),
             **_fields(outcome, "max_error", "status", "gap", "blocks"),
         },
-        **_fields(outcome, "doubt", "scheme", "repairs", "weights", "places", "curve", "notes", "stage_seconds"),
+        **_fields(outcome, "doubt", "scheme", "repairs", "forms", "places", "curve", "notes", "stage_seconds"),
         "peak_memory_bytes": outcome.peak_memory_bytes,
         "artifacts": {
             "model": str(folder / workspace.COMPONENTS / "model.onnx"),
@@ -103,7 +103,7 @@ def outcome(folder: Path, material: Material) -> None:
     assert result is not None
     say(f"{result.model}: {result.blocks} blocks, {result.candidates} can be int8; scheme {result.scheme}")
     show(summary.conditions(material))
-    show([*built.repairs(result), *built.weights(result)])
+    show([*built.repairs(result), *built.forms(result)])
     show(summary.side_by_side(material))
     show(summary.parts(material))
     show(summary.places(material, _PLACES))

@@ -15,6 +15,8 @@ from taglio.cluster.engine.run import answer_requests
 from taglio.components.prove import Proof
 from taglio.errors import BadOption
 from taglio.flow.build import build
+from taglio.flow.choose_forms import choose_forms
+from taglio.flow.choose_place import only
 from taglio.flow.choose_scheme import choose, float_where_none_loads
 from taglio.flow.error import error_model
 from taglio.flow.place import candidate, place, source
@@ -83,16 +85,18 @@ def optimize_on_cluster(
         with connect(cluster.start) as connection:
             connection.need([device.name for device in cluster.devices])
             here = connection.here.name
-            settled, chosen = work, wanted
+            settled, chosen, bound = work, wanted, losses.max_error or 0.0
             if chosen is None:
                 timed = work.but(setup=replace(work.setup, threads=cluster.device(here).threads))
                 asked = gather(connection, [device.name for device in cluster.devices])
                 saturating = any(each.saturates for each in asked.values())
-                bound = losses.max_error or 0.0
                 chosen, tried = choose(timed, bound, losses.metric, progress=progress, saturating_elsewhere=saturating)
                 settled = float_where_none_loads(work, tried)
                 work.kept.forget("builder", but=chosen)
             settled = settled.settled(chosen, progress)
+            if wanted is None:
+                here_alone = only(settled.setup.options().runtime, chosen, tried)
+                chosen, _ = choose_forms(settled, here_alone, bound, losses.metric, progress, effort=effort)
             profiles = profile_devices(connection, settled, cluster, chosen, effort, progress)
         own = profiles.get(cluster.start) or next(iter(profiles.values()))
         error = error_model(settled, own, effort=effort, progress=progress)

@@ -1,4 +1,4 @@
-"""Which weight-only forms are worth planning with: each is timed and measured on all blocks that have it.
+"""Which forms without calibration are worth planning with: each is timed and measured on all blocks that have it.
 
 Plans nothing. A form costs the profile and the study more runs, so it must promise a faster plan than float.
 """
@@ -14,7 +14,7 @@ from taglio.flow.choose_scheme import STEPS_ERROR
 from taglio.flow.work import Work
 from taglio.profile.measure import FLOAT_RUN
 from taglio.profile.stopwatch import Effort, Progress, Timed, time_models
-from taglio.quantize.precision import WEIGHT_ONLY, Assignment
+from taglio.quantize.precision import UNCALIBRATED, Assignment
 from taglio.quantize.scheme import Scheme
 from taglio.runtimes.onnxruntime import NAME, open_session, run_session
 
@@ -24,8 +24,8 @@ _GAIN = 0.98
 
 
 @dataclass(frozen=True, slots=True)
-class WeightsResult:
-    """All blocks that have a weight-only form in it, in one place: seconds, float's seconds there, the error, and
+class FormResult:
+    """All blocks that have a form in it, in one place: seconds, float's seconds there, the error, and
     whether plans may use the form. `dropped` is the reason if it does not load or run; then the numbers are 0."""
 
     precision: str
@@ -38,19 +38,19 @@ class WeightsResult:
     dropped: str = ""
 
 
-def choose_weights(
+def choose_forms(
     work: Work, places: Places, max_loss: float, metric: Metric, progress: Progress | None = None, *, effort: float
-) -> tuple[Scheme, tuple[WeightsResult, ...]]:
-    """The scheme of `places` with the weight-only forms that promise a faster plan in one of the planned places, and
-    the result of each.
+) -> tuple[Scheme, tuple[FormResult, ...]]:
+    """The scheme of `places` with the forms without calibration that promise a faster plan in one of the planned
+    places, and the result of each.
 
     As for schemes, the promise assumes that a limit of half a form's error allows half of its gain.
     """
     if not metric.smooth:
         metric, max_loss = metric.basis, STEPS_ERROR
-    forms = {form.name: (bits, form) for bits, form in WEIGHT_ONLY.items()}
     choices: dict[str, Assignment] = {
-        name: {block.name: form for block in work.graph.blocks if form.fits(block)} for name, (_, form) in forms.items()
+        form.name: {block.name: form for block in work.graph.blocks if form.fits(block)}
+        for form in UNCALIBRATED.values()
     }
     if not all(choices.values()):
         return places.scheme, ()
@@ -63,17 +63,19 @@ def choose_weights(
     for place, float_s in floats.items():
         found, refused = timed[place]
         left = left_for_int8(max_loss, places.usable.get(place, 0.0))
+        taken = {name: (found[name].wall.median_s, errors[name]) for name in choices if name in found}
         for name, assignment in choices.items():
             if name in refused:
-                results.append(WeightsResult(name, place, len(assignment), 0.0, 0.0, 0.0, False, refused[name]))
+                results.append(FormResult(name, place, len(assignment), 0.0, 0.0, 0.0, False, refused[name]))
                 continue
-            latency_s, error = found[name].wall.median_s, errors[name]
+            latency_s, error = taken[name]
             saved = (float_s - latency_s) * (1.0 if error <= left else left / error)
-            kept = float_s - saved <= _GAIN * float_s
-            results.append(WeightsResult(name, place, len(assignment), float_s, latency_s, error, kept))
+            better = any(other_s < latency_s and other < error for other_s, other in taken.values())
+            kept = float_s - saved <= _GAIN * float_s and not better
+            results.append(FormResult(name, place, len(assignment), float_s, latency_s, error, kept))
     kept_names = {each.precision for each in results if each.kept}
-    bits = tuple(bits for name, (bits, _) in forms.items() if name in kept_names)
-    return replace(places.scheme, weight_only=bits), tuple(results)
+    kept_forms = tuple(short for short, form in UNCALIBRATED.items() if form.name in kept_names)
+    return replace(places.scheme, uncalibrated=kept_forms), tuple(results)
 
 
 def _timed(

@@ -1,4 +1,4 @@
-"""Which weight-only forms `optimize` plans with, and that plans use them where static int8 costs too much."""
+"""Which forms without calibration `optimize` plans with, and that tables, plans and files hold them."""
 
 from collections import Counter
 from pathlib import Path
@@ -9,12 +9,12 @@ import pytest
 import taglio
 from taglio.cli import main
 from taglio.error.loss import Metric
+from taglio.flow.choose_forms import choose_forms
 from taglio.flow.choose_place import only
-from taglio.flow.choose_weights import choose_weights
 from taglio.flow.error import error_model
 from taglio.flow.profile import profile_as
 from taglio.flow.work import Model
-from taglio.quantize.precision import WEIGHT_ONLY
+from taglio.quantize.precision import UNCALIBRATED
 from taglio.quantize.scheme import parse_scheme
 from tests.models import Sketch, exact, saved
 
@@ -37,13 +37,20 @@ def products(folder: Path, layers: int = 3) -> tuple[Path, Path]:
 def test_a_form_is_kept_only_if_it_promises_a_gain(tmp_path: Path) -> None:
     model, data = products(tmp_path)
     work = Model(model, data, threads=1, runtime="onnxruntime").settled(exact())
-    scheme, tried = choose_weights(work, only("onnxruntime", exact(), ()), 0.05, Metric(), effort=0.05)
-    assert [(each.precision, each.blocks) for each in tried] == [("int8-weights", 3), ("int4-weights", 3)]
-    assert tried[0].error < 0.03 < tried[1].error
+    scheme, tried = choose_forms(work, only("onnxruntime", exact(), ()), 0.05, Metric(), effort=0.05)
+    assert [(each.precision, each.blocks) for each in tried] == [
+        ("int8-weights", 3),
+        ("int8-dynamic", 3),
+        ("int4-weights", 3),
+    ]
+    assert tried[0].error < 0.03 < tried[2].error
     for each in tried:
         saved_s = (each.float_s - each.latency_s) * min(1.0, 0.05 / each.error)
-        assert each.kept == (each.float_s - saved_s <= 0.98 * each.float_s)
-    assert scheme.weight_only == tuple(bits for bits, each in zip((8, 4), tried, strict=True) if each.kept)
+        better = any(other.latency_s < each.latency_s and other.error < each.error for other in tried)
+        assert each.kept == (each.float_s - saved_s <= 0.98 * each.float_s and not better)
+    assert scheme.uncalibrated == tuple(
+        short for short, each in zip(("w8", "dyn", "w4"), tried, strict=True) if each.kept
+    )
 
 
 def test_a_model_without_constant_matrices_tries_none(tmp_path: Path) -> None:
@@ -51,7 +58,7 @@ def test_a_model_without_constant_matrices_tries_none(tmp_path: Path) -> None:
     model = saved(g.model(g.conv(g.input("x", 1, 3, 8, 8), 3, 4)), tmp_path)
     np.savez(tmp_path / "data.npz", x=np.random.default_rng(0).random((8, 3, 8, 8), np.float32))
     work = Model(model, tmp_path / "data.npz", threads=1, runtime="onnxruntime").settled(exact())
-    assert choose_weights(work, only("onnxruntime", exact(), ()), 0.01, Metric(), effort=0.01) == (exact(), ())
+    assert choose_forms(work, only("onnxruntime", exact(), ()), 0.01, Metric(), effort=0.01) == (exact(), ())
 
 
 def test_profile_and_error_model_know_the_form(tmp_path: Path) -> None:
@@ -61,7 +68,7 @@ def test_profile_and_error_model_know_the_form(tmp_path: Path) -> None:
     known = profile_as(work, scheme, effort=0.02)
     times = known.block_times()
     assert all((block.name, "int8-weights") in times for block in work.graph.blocks)
-    everything = {block.name: WEIGHT_ONLY[8] for block in work.graph.blocks}
+    everything = {block.name: UNCALIBRATED["w8"] for block in work.graph.blocks}
     measured = work.meter(work.switchable(scheme), 8).error(everything)  # the inputs of the study
     assert error_model(work, known, effort=1.0).predict(work.graph, everything) == pytest.approx(measured, rel=0.25)
 

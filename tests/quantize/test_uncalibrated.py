@@ -1,4 +1,4 @@
-"""Weight-only forms: what is stored, what both runtimes make of it, and which blocks have them."""
+"""Forms without calibration: what is stored, what both runtimes make of it, and which blocks have them."""
 
 from itertools import product
 from pathlib import Path
@@ -12,11 +12,11 @@ from taglio.errors import CannotQuantize
 from taglio.model import graph as graphs
 from taglio.model.graph import Graph
 from taglio.model.load import Model
-from taglio.quantize.precision import WEIGHT_ONLY, Precision
+from taglio.quantize.precision import UNCALIBRATED, Precision
 from taglio.quantize.qdq import QdqBuilder
 from taglio.quantize.ranges import calibrate
-from taglio.quantize.scheme import Scheme, parse_scheme
-from taglio.quantize.weight_only import BLOCK, quantize_blocks
+from taglio.quantize.scheme import Scheme, Uncalibrated, parse_scheme
+from taglio.quantize.uncalibrated import BLOCK, quantize_matrix
 from taglio.runtimes.onnxruntime import SessionOptions, open_session
 from taglio.runtimes.session import opener
 from tests.models import Sketch, feeds, loaded
@@ -51,7 +51,7 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> tuple[Model, Graph, Qdq
 def test_weights_are_stored_within_half_a_step(bits: int) -> None:
     matrix = np.random.default_rng(0).normal(size=(70, 33)).astype(np.float32)
     matrix[:, 3] = 0.0
-    weight = quantize_blocks(matrix, bits)
+    weight = quantize_matrix(matrix, UNCALIBRATED["w8" if bits == 8 else "w4"])
     values = weight.values
     if bits == 4:
         values = np.stack([values & 15, values >> 4], axis=-1).reshape(*values.shape[:2], BLOCK)
@@ -68,22 +68,23 @@ def test_blocks_with_a_constant_matrix_have_the_form(
     network: tuple[Model, Graph, QdqBuilder, dict[str, np.ndarray]],
 ) -> None:
     _, graph, builder, _ = network
-    fitting = [block.kind for block in graph.blocks if WEIGHT_ONLY[8].fits(block)]
+    fitting = [block.kind for block in graph.blocks if UNCALIBRATED["w8"].fits(block)]
     assert fitting == ["MatMul+Relu", "Gemm", "Gemm"]
     small = graph.blocks[-1].name
     with pytest.raises(CannotQuantize, match="no int8-weights form: no matrix of constants"):
-        builder.build({small: WEIGHT_ONLY[8]})
+        builder.build({small: UNCALIBRATED["w8"]})
 
 
-@pytest.mark.parametrize(("bits", "most"), [(8, 0.025), (4, 0.4)])
+@pytest.mark.parametrize(("name", "most"), [("w8", 0.025), ("dyn", 0.05), ("w4", 0.4)])
 def test_both_runtimes_answer_like_float(
-    network: tuple[Model, Graph, QdqBuilder, dict[str, np.ndarray]], bits: int, most: float, tmp_path: Path
+    network: tuple[Model, Graph, QdqBuilder, dict[str, np.ndarray]], name: Uncalibrated, most: float, tmp_path: Path
 ) -> None:
     model, graph, builder, feed = network
-    form = WEIGHT_ONLY[bits]  # type: ignore[index]
+    form = UNCALIBRATED[name]
     built = builder.build({block.name: form for block in graph.blocks if form.fits(block)})
     onnx.checker.check_model(built)
-    assert [node.op_type for node in built.graph.node].count("MatMulNBits") == 3
+    operator = "DynamicQuantizeMatMul" if name == "dyn" else "MatMulNBits"
+    assert [node.op_type for node in built.graph.node].count(operator) == 3
     assert built.ByteSize() < 0.6 * model.proto.ByteSize()
     path = tmp_path / "built.onnx"
     onnx.save(built, path)
@@ -97,9 +98,9 @@ def test_the_switchable_graph_is_every_built_mix(
     network: tuple[Model, Graph, QdqBuilder, dict[str, np.ndarray]],
 ) -> None:
     model, graph, builder, feed = network
-    forms = (Precision("int8", SCHEME, "whole"), *WEIGHT_ONLY.values())
+    forms = (Precision("int8", SCHEME, "whole"), *UNCALIBRATED.values())
     switchable = Switchable(model, graph, builder, forms, ONE_THREAD)
-    blocks = [block for block in graph.blocks if WEIGHT_ONLY[8].fits(block)]
+    blocks = [block for block in graph.blocks if UNCALIBRATED["w8"].fits(block)]
     for chosen in product((None, *forms), repeat=len(blocks)):
         mix = {block.name: form for block, form in zip(blocks, chosen, strict=True) if form is not None}
         (built,) = open_session(builder.build(mix), ONE_THREAD).run(None, feed)
@@ -107,8 +108,8 @@ def test_the_switchable_graph_is_every_built_mix(
         np.testing.assert_allclose(switched, built, rtol=1e-5, atol=1e-5 * float(np.abs(built).max()))
 
 
-def test_a_scheme_names_its_weight_only_forms() -> None:
-    scheme = parse_scheme("qdq-u8s8-asym-pc-w4-w8")
-    assert scheme.weight_only == (8, 4)
+def test_a_scheme_names_its_forms() -> None:
+    scheme = parse_scheme("qdq-u8s8-asym-pc-w4-dyn-w8")
+    assert scheme.uncalibrated == ("w8", "dyn", "w4")
     assert parse_scheme(str(scheme)) == scheme
     assert scheme.calibrated == Scheme().calibrated
