@@ -1,8 +1,8 @@
 """Does `taglio optimize` work on networks and graphs that nobody made for it? All of ../shared/cases and models/wild.
 
-Each is optimised in a process of its own. What it built is then run beside the float file by code of this benchmark
-alone (ONNX Runtime without optimisation for the reference, with default options for the result), on all samples, so
-that the error that taglio reports stands beside one that it did not compute.
+Each is optimised in a process of its own. What it built is then opened in the runtime of its manifest, and run beside
+the float file in ONNX Runtime without optimisation, on all samples; the error is computed by code of this benchmark
+alone and stands beside the one that taglio reports.
 
 With --rivals each network of models/wild is optimised at 1 % and 3 % and run beside what else a user could do with it
 (wild_rivals.py), on a quiet machine.
@@ -26,9 +26,12 @@ import onnx
 import onnxruntime as ort
 
 from cases import CACHE, CASES, ROOT, SHARED, markdown, paths, write
+from taglio.components.build import read
 from taglio.data.files import load
 from taglio.data.preprocess import parse_preprocess
 from taglio.model.inputs import input_specs
+from taglio.runtimes.onnxruntime import SessionOptions
+from taglio.runtimes.session import opener
 from wild_rivals import Contest, contest, everything, means, rows
 
 # What make_data.py calls the data of each network.
@@ -42,14 +45,12 @@ DATA = {
 # Refusals that are right, with a word that the message must hold.
 REFUSED = {"19_custom_op": "MyNms"}
 LIMIT_S = 1200
-# The bounds of --rivals.
-LIMITS = (0.01, 0.03)
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One model. `reported` is taglio's error of the plan, `found` this benchmark's, over the worst output; NaN where a
-    run ended without one."""
+    """One model. `reported` is taglio's error of the plan, `found` this benchmark's, over the worst output, and
+    `predicted_error` the one before it was measured; NaN where a run ended without one. Seconds are the plan's."""
 
     name: str
     outcome: str
@@ -61,6 +62,9 @@ class Row:
     found: float = float("nan")
     same_interface: bool = False
     said: str = ""
+    predicted_error: float = float("nan")
+    latency_s: float = float("nan")
+    predicted_s: float = float("nan")
 
 
 def data_of(model: Path) -> Path:
@@ -118,6 +122,9 @@ def optimize(
         plan["error"],
         check(model, built, data),
         same_interface(model, built),
+        predicted_error=plan["predicted_error"],
+        latency_s=plan["latency_s"],
+        predicted_s=plan["predicted_latency_s"],
     )
 
 
@@ -146,7 +153,9 @@ def check(model: Path, built: Path, data: Path) -> float:
     # From memory: ONNX Runtime itself cannot open a file whose shapes are external data.
     whole = onnx.load(model).SerializeToString()
     before = ort.InferenceSession(whole, plain, providers=["CPUExecutionProvider"])
-    after = ort.InferenceSession(str(built), providers=["CPUExecutionProvider"])
+    (piece,) = read(built.parent).pieces
+    options = SessionOptions(1, runtime=piece.runtime, stretches=piece.stretches)
+    after = opener(piece.runtime)(built.parent / piece.file, options)
     squares: dict[str, list[float]] = {}
     for feed in samples(data, before):
         names = [output.name for output in before.get_outputs()]
@@ -189,6 +198,7 @@ def main() -> int:
     parser.add_argument("--rivals", action="store_true", help="beside other ways to run each network")
     parser.add_argument("--threads", type=int, default=1, help="of every session, with --rivals (default 1)")
     parser.add_argument("--seconds", type=float, default=20.0, help="timing of one network, with --rivals (default 20)")
+    parser.add_argument("--limits", default="0.01,0.03", help="of --rivals (default 0.01,0.03)")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables, with --rivals")
     options = parser.parse_args()
     if options.rivals:
@@ -217,29 +227,42 @@ def main() -> int:
 def with_rivals(options: argparse.Namespace) -> int:
     names = options.cases.split(",") if options.cases else [*DATA, "ultraface-rfb-320", "yunet-n-640"]
     contests: list[Contest] = []
+    limits = tuple(float(each) for each in options.limits.split(","))
+    plans: list[list[str]] = []
     for name in names:
         model = SHARED / "models" / ("wild" if name in DATA else "") / f"{name}.onnx"
         if not model.exists():
             print(f"{name}: {model} is missing: this benchmark needs ../shared", file=sys.stderr)
             continue
         data = data_of(model) if name in DATA else images_of(name)
-        out = {limit: CACHE / "wild" / f"{name}-{limit:g}" for limit in LIMITS}
-        done = {limit: optimize(model, data, limit, options.effort, out[limit], options.threads) for limit in LIMITS}
+        out = {limit: CACHE / "wild" / f"{name}-{limit:g}" for limit in limits}
+        done = {limit: optimize(model, data, limit, options.effort, out[limit], options.threads) for limit in limits}
         for limit, row in done.items():
-            if row.outcome != "works":
+            if row.outcome == "works":
+                plans.append(predicted(row, limit))
+            else:
                 print(f"{name} at {limit:.0%}: {row.outcome}: {row.said}", file=sys.stderr)
         ours = {limit: out[limit] for limit, row in done.items() if row.outcome == "works"}
         contests.append(contest(model, data, ours, options.threads, options.seconds, ROOT / ".backends"))
         if not options.json:
             print(markdown(*everything(contests[-1:])), flush=True)
-    text = markdown(*rows(contests, LIMITS)) + "\n"
-    for limit in LIMITS if contests else ():
+    text = markdown(*rows(contests, limits)) + "\n"
+    for limit in limits if contests else ():
         ours_gain, rival_gain = means(contests, limit)
         text += f"\nWithin {limit:.0%}, geometric mean over float: taglio {ours_gain:.2f}, best rival {rival_gain:.2f}."
+    head = ["network", "limit", "quantised", "error predicted", "measured", "latency predicted", "measured", "optimize"]
+    text += f"\n\n{markdown(head, plans)}"
     figures = {"contests": [asdict(each) for each in contests]}
     written = write("wild_rivals", figures, f"{text}\n\n{markdown(*everything(contests))}")
     print(json.dumps({**figures, "wrote": str(written)}) if options.json else f"{text}\nwrote {written}")
     return 0 if contests else 1
+
+
+def predicted(row: Row, limit: float) -> list[str]:
+    """What taglio expected of its plan beside what it measured."""
+    errors = [f"{each:.3%}" for each in (row.predicted_error, row.reported)]
+    times = [f"{each * 1e3:.2f} ms" for each in (row.predicted_s, row.latency_s)]
+    return [row.name, f"{limit:.0%}", f"{row.int8_blocks} of {row.blocks}", *errors, *times, f"{row.seconds:.0f} s"]
 
 
 def images_of(name: str) -> Path:
