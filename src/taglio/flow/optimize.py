@@ -3,6 +3,7 @@
 import resource
 import sys
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import isfinite, isinf
@@ -25,6 +26,7 @@ from taglio.flow.profile import AUTO, profiles, read_scheme
 from taglio.flow.result import Result, result_of
 from taglio.flow.settle import settle
 from taglio.flow.work import Model, Work
+from taglio.plan.result import Plan
 from taglio.profile.measure import FLOAT_RUN
 from taglio.profile.stopwatch import Progress, Timed
 from taglio.quantize.scheme import Scheme
@@ -103,7 +105,12 @@ def optimize(
     clock.lap("plan")
     built = assemble(settled, decision.plan)
     clock.lap("build")
-    notes = error.notes + of_answers(decision.answers, decision.winner, limits) + _of_stretches(built)
+    notes = (
+        error.notes
+        + of_answers(decision.answers, decision.winner, limits)
+        + _of_forms(decision.plan)
+        + _of_stretches(built)
+    )
     outcome = _outcome(settled, places.schemes, decision, built, notes, clock)
     outcome = replace(outcome, repairs=repairs, forms=found.forms, curve=levels, costly=costly(error))
     if work.setup.runtime == AUTO:
@@ -188,6 +195,13 @@ def _outcome(
         notes,
         plan.limits.also,
     )
+
+
+def _of_forms(plan: Plan) -> tuple[str, ...]:
+    """How many blocks of a plan are in each form without calibration, if any is."""
+    used = Counter(each.name for each in plan.assignment().values() if each.uncalibrated)
+    told = [f"{count} of the plan's blocks in {name}" for name, count in used.items()]
+    return (f"{', '.join(told)}: float in and out, no calibrated range",) if told else ()
 
 
 def _of_stretches(built: Built) -> tuple[str, ...]:
