@@ -1,7 +1,8 @@
 """Does state stay where it is? Sessions of steps over two emulated devices, beside what was predicted.
 
 * a decoder with random weights (decoder.py), its first half on one device and the rest, with its caches, on the other,
-  in float and in int8: tokens a second predicted and measured, and every answer held against one process;
+  in float and in other forms within a limit: tokens a second predicted and measured, and every answer held against one
+  process;
 * silero (../shared): its LSTM on the second device, 10,000 steps, as many equal to one process bit for bit.
 
     python benchmarks/state.py [--layers 12] [--tokens 256] [--silero-steps 10000] [--cases decoder,silero] [--json]
@@ -13,6 +14,7 @@ import argparse
 import json
 import shutil
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +45,14 @@ latency_ms = 1
 SCHEME = "qdq-u8s8-asym-pc-rr"
 # Model, data, pairs, and pins.
 Case = tuple[Path, Path, list[str], list[str]]
-BOUNDS = {"float32": 0.0, "int8": 0.1}
+# The limit on the error, and the scheme of which plans take the fastest forms.
+FORMS = {
+    "float32": (0.0, SCHEME),
+    "int8": (0.1, SCHEME),
+    "int8-weights": (0.1, f"{SCHEME}-w8"),
+    "int8-dynamic": (0.2, f"{SCHEME}-dyn"),
+    "int4-weights": (0.5, f"{SCHEME}-w4"),
+}
 SILERO = SHARED / "models" / "wild" / "silero_vad_op18_ifless.onnx"
 
 
@@ -69,15 +78,16 @@ def silero_case(folder: Path) -> Case:
     return SILERO, data, ["stateN=state"], [f"second={keeps}", f"first={graph.node[0].name}"]
 
 
-def measured(made: Emulation, folder: Path, cluster: Path, case: Case, bound: float, steps: int) -> dict[str, Any]:
+def measured(made: Emulation, folder: Path, cluster: Path, case: Case, form: str, steps: int) -> dict[str, Any]:
     """One session of so many steps: profiled, planned, built and run, as a user would."""
     model, data, pairs, pins = case
-    work = folder / "work"
+    bound, scheme = FORMS[form]
+    work = folder / scheme
     if not (work / "error.json").exists():
         state = [word for pair in pairs for word in ("--state", pair)]
-        asked = ("--data", data, *state, "--scheme", SCHEME, "--runtime", "onnxruntime", "--threads", 1)
+        asked = ("--data", data, *state, "--scheme", scheme, "--runtime", "onnxruntime", "--threads", 1)
         for name in DEVICES:
-            out = work if name == DEVICES[0] else folder / name
+            out = work if name == DEVICES[0] else folder / f"{scheme}, {name}"
             run(made, name, "profile", model, *asked, "--effort", 0.2, "-o", out)
             (work / "profiles").mkdir(exist_ok=True)
             shutil.copy(out / "profile.json", work / "profiles" / f"{name}.json")
@@ -90,7 +100,7 @@ def measured(made: Emulation, folder: Path, cluster: Path, case: Case, bound: fl
     crossed = {name for each in done["crossings"] for name in each["tensors"]}
     return {
         "steps": steps,
-        "int8_blocks": sum(each["precision"] != "float32" for each in plan["placements"]),
+        "forms": dict(Counter(each["precision"] for each in plan["placements"])),
         "predicted_per_s": 1.0 / done["predicted_s"],
         "measured_per_s": done["rate_per_s"],
         "identical": done["identical"],
@@ -128,10 +138,10 @@ def main() -> int:
                 continue
             case = silero_case(folder) if name == "silero" else decoder_case(folder, options.layers, options.tokens)
             steps = options.silero_steps if name == "silero" else options.tokens
-            for form, bound in BOUNDS.items() if name == "decoder" else [("float32", 0.0)]:
-                rows.append({"case": name, "form": form, **measured(made, folder, cluster, case, bound, steps)})
+            for form in FORMS if name == "decoder" else ["float32"]:
+                rows.append({"case": name, "form": form, **measured(made, folder, cluster, case, form, steps)})
                 print(rows[-1], flush=True)
-    heads = ["case", "form", "int8 blocks", "steps", "predicted /s", "measured /s", "ratio", "identical"]
+    heads = ["case", "within", "blocks by form", "steps", "predicted /s", "measured /s", "ratio", "identical"]
     table = markdown(heads, [_cells(row) for row in rows])
     path = write("state", {"options": vars(options), "rows": rows}, table)
     print(json.dumps(rows) if options.json else f"{table}\nwrote {path}")
@@ -140,7 +150,8 @@ def main() -> int:
 
 def _cells(row: dict[str, Any]) -> list[str]:
     predicted, got = row["predicted_per_s"], row["measured_per_s"]
-    counts = (row["case"], row["form"], str(row["int8_blocks"]), str(row["steps"]))
+    forms = ", ".join(f"{count} {name}" for name, count in row["forms"].items())
+    counts = (row["case"], f"{FORMS[row['form']][0]:.0%}", forms, str(row["steps"]))
     return [*counts, f"{predicted:.1f}", f"{got:.1f}", f"{got / predicted:.3f}", str(row["identical"])]
 
 
