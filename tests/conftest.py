@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from taglio.embedded import digits_data, digits_model
+from taglio.embedded import digits_data
 from tests.end_to_end.command import SCHEME, Case, taglio
-from tests.models import pyramid, saved
+from tests.models import digits_model, pyramid, saved
 
 # Started in the background of a shell, tests would hand an ignored Ctrl-C down to the commands that they interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

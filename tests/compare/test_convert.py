@@ -11,11 +11,12 @@ import pytest
 from taglio.compare import convert, environments, supervise
 from taglio.compare.environments import Found
 from taglio.compare.request import EMPTY, Request
-from taglio.embedded import digits_data, digits_model
+from taglio.embedded import digits_data
 from taglio.errors import BadEnvironment, BadModel
 from taglio.flow.work import Model
 from taglio.runtimes.onnxruntime import SessionOptions, open_session, run_session
 from tests.end_to_end.command import refused, taglio
+from tests.models import digits_model
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ import onnx
 
 from taglio.data.dataset import Dataset, split
 from taglio.data.files import load
-from taglio.embedded import digits_data, digits_model
+from taglio.embedded import digits_data
 from taglio.model.graph import Graph, build
 from taglio.model.load import Model
 from taglio.model.load import load as load_model
@@ -19,7 +19,7 @@ from taglio.quantize.qdq import QdqBuilder
 from taglio.quantize.ranges import calibrate
 from taglio.quantize.scheme import DEFAULT_SCHEME
 from taglio.runtimes.onnxruntime import SessionOptions, open_session
-from tests.models import feeds, loaded
+from tests.models import digits_model, feeds, loaded
 
 CHOICES = precisions(DEFAULT_SCHEME)
 FLOAT, INT8, ANCHOR = CHOICES

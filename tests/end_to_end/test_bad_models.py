@@ -8,9 +8,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from taglio.embedded import digits_model
 from tests.end_to_end.command import Case, quick, refused, snapshot, taglio
-from tests.models import Sketch, conv_relu_chain
+from tests.models import Sketch, conv_relu_chain, digits_model
 
 
 def truncated(path: Path) -> None:

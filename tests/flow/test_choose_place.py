@@ -5,7 +5,7 @@ from dataclasses import replace
 import onnx
 import pytest
 
-from taglio.embedded import digits_data, digits_model
+from taglio.embedded import digits_data
 from taglio.error.loss import Metric
 from taglio.errors import MeasurementFailed
 from taglio.flow import choose_place, profile
@@ -15,6 +15,7 @@ from taglio.flow.work import Model, Work
 from taglio.profile.stopwatch import Timed, WallTime
 from taglio.quantize.scheme import AUTO_SCHEMES, Scheme
 from taglio.runtimes.openvino import BF16, MIXED, NAME
+from tests.models import digits_model
 
 ORT = "onnxruntime"
 CHANNEL, _, RESTRICTED, _, SYMMETRIC, _ = AUTO_SCHEMES

@@ -9,7 +9,7 @@ import pytest
 
 from taglio.components.build import read, write
 from taglio.components.cut import cut
-from taglio.embedded import digits_data, digits_model
+from taglio.embedded import digits_data
 from taglio.error.loss import RELATIVE
 from taglio.flow import choose_stretches
 from taglio.flow.choose_stretches import divided, division, joined, ranked
@@ -19,7 +19,7 @@ from taglio.runtimes.onnxruntime import SessionOptions, Stretch, open_session
 from taglio.runtimes.openvino import MIXED
 from taglio.runtimes.places import refusal
 from taglio.runtimes.session import opener
-from tests.models import Sketch, saved
+from tests.models import Sketch, digits_model, saved
 
 pytest.importorskip("openvino", reason="needs openvino, which `make test` installs")
 

@@ -13,12 +13,12 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from taglio.embedded import digits_model
 from taglio.model.flops import operator_flops
 from taglio.model.graph import ANCHORS, Block, build
 from taglio.model.load import Model, load
 from taglio.model.observe import tensor_shapes
 from taglio.runtimes.onnxruntime import SessionOptions, open_session
+from tests.models import digits_model
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "models"
 YOLO = "yolo11n-seg"

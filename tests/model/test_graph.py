@@ -7,7 +7,6 @@ import numpy as np
 import onnx
 import pytest
 
-from taglio.embedded import digits_model
 from taglio.errors import BadOption
 from taglio.model import graph as graphs
 from taglio.model.graph import Graph, flows, match, select
@@ -18,6 +17,7 @@ from tests.models import (
     conv_relu_chain,
     conv_transpose,
     dense,
+    digits_model,
     loaded,
     pyramid,
     residual,

@@ -9,7 +9,7 @@ import pytest
 from onnx import helper
 
 from taglio.data.files import load as load_data
-from taglio.embedded import digits_data, digits_model
+from taglio.embedded import digits_data
 from taglio.model.graph import Flow, Graph, build, flows
 from taglio.model.load import Model, load
 from taglio.profile.attribution import Attributor
@@ -20,6 +20,7 @@ from taglio.quantize.qdq import QdqBuilder
 from taglio.quantize.ranges import calibrate
 from taglio.quantize.scheme import DEFAULT_SCHEME
 from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session
+from tests.models import digits_model
 
 CHANGES = frozenset({"QuantizeLinear", "DequantizeLinear"})
 LAYOUTS = frozenset({"Transpose", "ReorderInput", "ReorderOutput"})

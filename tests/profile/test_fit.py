@@ -6,7 +6,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from taglio.embedded import digits_model
 from taglio.model.graph import Block, Flow, Graph, Tensor, build, flows
 from taglio.model.load import load
 from taglio.profile.attribution import Attribution
@@ -17,6 +16,7 @@ from taglio.profile.measure import pure_assignments, random_mixes
 from taglio.profile.result import BlockTime, Conditions, Glue, Profile, changes, predict, reads, writes
 from taglio.quantize.precision import FLOAT32, Assignment, Precision, precisions
 from taglio.quantize.scheme import DEFAULT_SCHEME
+from tests.models import digits_model
 
 CHOICES = precisions(DEFAULT_SCHEME)
 _, INT8, ANCHOR = CHOICES

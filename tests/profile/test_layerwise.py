@@ -10,7 +10,7 @@ import pytest
 from onnx import helper
 
 from taglio.data.files import load as load_data
-from taglio.embedded import digits_data, digits_model
+from taglio.embedded import digits_data
 from taglio.errors import BadOption, MeasurementFailed
 from taglio.model.graph import Graph, build
 from taglio.model.inputs import random_feed
@@ -21,6 +21,7 @@ from taglio.quantize.qdq import QdqBuilder
 from taglio.quantize.ranges import Ranges, calibrate
 from taglio.quantize.scheme import parse_scheme
 from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session
+from tests.models import digits_model
 
 ONE = SessionOptions(threads=1)
 SCHEME = parse_scheme("u8s8-asym-pc-rr")  # as exact on every processor

@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 import pytest
 
-from taglio.embedded import digits_data, digits_model
+from taglio.embedded import digits_data
 from taglio.error.switchable import Switchable
 from taglio.errors import BadOption, CannotQuantize
 from taglio.model import graph as graphs
@@ -27,7 +27,7 @@ from taglio.quantize.qdq import QdqBuilder
 from taglio.quantize.ranges import Ranges, calibrate
 from taglio.quantize.scheme import Scheme
 from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session
-from tests.models import TINY, Sketch, conv_relu_chain, exact, feeds, loaded, residual
+from tests.models import TINY, Sketch, conv_relu_chain, digits_model, exact, feeds, loaded, residual
 
 ONE_THREAD = SessionOptions(threads=1)
 LAST_BITS = 1e-6

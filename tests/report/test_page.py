@@ -17,7 +17,7 @@ import pytest
 from taglio import artifact
 from taglio.cli import main
 from taglio.components.build import MANIFEST, Manifest, Piece, Port
-from taglio.embedded import digits_data, digits_model
+from taglio.embedded import digits_data
 from taglio.error.loss import RELATIVE, Bound, Metric
 from taglio.error.model import Alone, ErrorModel, OutputModel, Subset
 from taglio.error.tally import OtherLoss, PartLoss
@@ -41,6 +41,7 @@ from taglio.report.material import Absent, gather
 from taglio.report.parts import Axis, Bar, Bars, Chart, Mark
 from taglio.report.written import offer
 from taglio.run.in_process import PieceTime, RunReport
+from tests.models import digits_model
 
 HOSTILE = '<script>alert("&")</script>'
 FORMS = precisions(DEFAULT_SCHEME)

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from taglio.compare.environments import find
-from taglio.embedded import digits_data, digits_model
+from taglio.embedded import digits_data
 from tests.end_to_end.command import taglio
+from tests.models import digits_model
 
 ASKED = os.environ.get("TAGLIO_TEST_BACKENDS", "").split()
 

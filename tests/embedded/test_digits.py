@@ -1,0 +1,40 @@
+"""What the embedded network is there to show."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+
+from taglio.embedded import digits_data, digits_model
+from tests import models
+from tests.end_to_end.command import taglio
+
+
+def read(model: Path, images: np.ndarray) -> np.ndarray:
+    """Logits of all images."""
+    session = ort.InferenceSession(model, providers=["CPUExecutionProvider"])
+    return np.concatenate([session.run(None, {"image": image[None]})[0] for image in images])
+
+
+def test_it_is_the_trained_network_to_the_bit_in_float_and_reads_worse_in_int8(tmp_path: Path) -> None:
+    with np.load(digits_data()) as data:
+        images, labels = data["image"], data["label"]
+    logits = read(digits_model(), images)
+    assert np.array_equal(logits, read(models.digits_model(), images))
+    assert (logits.argmax(axis=1) == labels).mean() == 1.0
+    quantized = tmp_path / "int8.onnx"
+    asked = ("--scheme", "qdq-u8s8-asym-pc-percentile", "--repair", "rounding,bias", "-o", quantized)
+    assert taglio("quantize", digits_model(), "--data", digits_data(), *asked).code == 0
+    assert (read(quantized, images).argmax(axis=1) == labels).mean() < 0.98
+
+
+def test_its_channels_differ_and_those_of_the_trained_network_do_not() -> None:
+    spans = []
+    for path in (digits_model(), models.digits_model()):
+        weights = {each.name: onnx.numpy_helper.to_array(each) for each in onnx.load(path).graph.initializer}
+        largest = [
+            np.abs(each).max(axis=(1, 2, 3)) for each in weights.values() if each.ndim == 4 and each.shape[1] == 1
+        ]
+        spans.append(np.median([each.max() / np.median(each) for each in largest]))
+    assert spans[0] > 10.0 > spans[1]
