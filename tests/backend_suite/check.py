@@ -115,7 +115,7 @@ def compare(ready: Runnable) -> None:
             references = found
         errors[name] = _distance(references, found)
         switched = [switchable.run(assignment, each) for each in samples]
-        _same_but_for_flips(name, ready.outputs, switched, found, errors[name])
+        _same_but_for_flips(name, ready.outputs, switched, found, references)
     work.meter(switchable, 4).error(assignments["int8"])
     _plausible(work, assignments["int8"], errors["int8"], references)
 
@@ -144,10 +144,11 @@ def _same_but_for_flips(
     names: Sequence[str],
     switched: Sequence[Sequence[Any]],
     built: Sequence[Sequence[Any]],
-    error: float,
+    references: Sequence[Sequence[Any]],
 ) -> None:
-    limit = max(FLIPS, FLIPS_OF_ERROR * error)
     for index, name in enumerate(names):
+        error = _distance([[each[index]] for each in references], [[each[index]] for each in built])
+        limit = max(FLIPS, FLIPS_OF_ERROR * error)
         far = []
         for one, other in zip(switched, built, strict=True):
             for a, b in zip(_arrays(one[index]), _arrays(other[index]), strict=True):

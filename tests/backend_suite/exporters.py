@@ -106,6 +106,26 @@ def text_in_and_out() -> Made:
     return g, each(lambda index: {"city": cities[[[index % 3]]], "age": normal(1, 1, seed=index)})
 
 
+def missing_values() -> Made:
+    """scikit-learn: NaN is a value that the model replaces."""
+    g = Graph(15)
+    values = {"replaced_value_float": float("nan"), "imputed_value_floats": [0.5] * 6}
+    filled = g.op("Imputer", g.given("X", FLOAT, "N", 6), domain=_ML, **values)
+    g.gives(g.op("Softmax", g.linear(g.op("Relu", g.linear(filled, 6, 16)), 16, 3)))
+    hole = np.array([np.nan] + [0.0] * 5, np.float32)
+    return g, each(lambda index: {"X": normal(1, 6, seed=index) + np.roll(hole, index)})
+
+
+def keys_for_the_next_step() -> Made:
+    """An output that float writes and an int8 MatMul reads transposed."""
+    g = Graph(17)
+    x = g.given("x", FLOAT, 1, 6, 16)
+    keys = g.op("Tanh", x)
+    g.gives(g.op("MatMul", x, g.op("Transpose", keys, perm=[0, 2, 1])))
+    g.gives(keys)
+    return g, each(lambda index: {"x": normal(1, 6, 16, seed=index)})
+
+
 def sequence_output() -> Made:
     g = Graph(17)
     x = g.op("Relu", g.linear(g.given("x", FLOAT, "N", 8), 8, 12))
@@ -363,7 +383,8 @@ def numbers_of_every_width() -> Made:
 
 
 _ALL: tuple[Callable[[], Made], ...] = (
-    classifier_with_a_map, text_in_and_out, sequence_output, float8_pair, bytes_in_and_out, channels_last,
-    function_of_functions, decoder_with_a_past, attention_with_a_mask, states_with_the_batch_second, experts, regions,
-    weights_from_an_input, odd_outputs, sparse_weight, numbers_of_every_width,
+    classifier_with_a_map, text_in_and_out, missing_values, keys_for_the_next_step, sequence_output, float8_pair,
+    bytes_in_and_out, channels_last, function_of_functions, decoder_with_a_past, attention_with_a_mask,
+    states_with_the_batch_second, experts, regions, weights_from_an_input, odd_outputs, sparse_weight,
+    numbers_of_every_width,
 )  # fmt: skip

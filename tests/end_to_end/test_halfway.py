@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import onnx
 import pytest
 
 from taglio import artifact, transaction
@@ -214,12 +215,12 @@ def test_other_folders_of_a_workspace_are_read_and_stay(workspace: Path) -> None
     assert not (workspace / "profiles").exists()
 
 
-@pytest.mark.parametrize("index", range(5), ids=["profile", "error", "plan", "build", "run"])
+@pytest.mark.parametrize("index", range(6), ids=["profile", "error", "plan", "build", "run", "report"])
 def test_killed_at_a_random_moment(index: int, workspace: Path, tiny: Case) -> None:
     """Each stage again over a finished workspace, killed at some point: what is there is what was, or is complete."""
     command = commands_that_write(tiny, workspace)[index]
     process = begun(command)
-    time.sleep(random.Random(index).uniform(1.0, 4.0))
+    time.sleep(random.Random(index).uniform(1.0, 4.0 if index < 5 else 1.5))
     process.kill()
     process.communicate()
     with transaction.held(workspace):
@@ -234,6 +235,21 @@ def test_killed_at_a_random_moment(index: int, workspace: Path, tiny: Case) -> N
     for each in stages:
         assert taglio(*each).code == 0
     assert taglio("run", workspace, "--runs", 3).code == 0
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_quantize_killed_at_a_random_moment(seed: int, tiny: Case, tmp_path: Path) -> None:
+    """The old model, or the new one, and nothing beside it."""
+    out = tmp_path / "out" / "model.onnx"
+    out.parent.mkdir()
+    out.write_bytes(b"old")
+    process = begun(("quantize", *tiny.arguments(), "-o", out))
+    time.sleep(random.Random(seed).uniform(0.8, 2.0))
+    process.kill()
+    process.communicate()
+    assert out.read_bytes() == b"old" or onnx.load(out).graph.node
+    assert taglio("quantize", *tiny.arguments(), "-o", out).code == 0
+    assert [each.name for each in out.parent.iterdir()] == [out.name]
 
 
 def test_an_interrupted_run_over_an_old_one(workspace: Path, tiny: Case, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from taglio.error.doubts import (
     few_inputs,
     no_numbers,
     not_float,
+    nothing_changed,
     saturating_sums,
     too_few_inputs,
     unlike_calibration,
@@ -55,6 +56,13 @@ def test_a_metric_that_counts_answers_needs_many() -> None:
     assert coarse_metric(RELATIVE, 2) == "" == coarse_metric(Metric(TOP1, True), 100)
     line = coarse_metric(Metric(TOP1, True), 8)
     assert line.startswith("top1 on 8 held-out inputs: if it counts answers, one of them is 12.5%")
+
+
+def test_an_error_of_nothing_at_all_is_doubted() -> None:
+    assert "any of 6 held-out inputs: up to 39% of other inputs may change" in nothing_changed(RELATIVE, 0.0, 1, 6)
+    assert "up to 5% of" in nothing_changed(RELATIVE, 0.0, 1, 59)
+    assert nothing_changed(RELATIVE, 1e-9, 1, 6) == nothing_changed(RELATIVE, 0.0, 0, 6) == ""
+    assert nothing_changed(Metric(TOP1, True), 0.0, 1, 6) == ""  # of which coarse_metric speaks
 
 
 def test_values_beyond_the_calibrated_range_are_told_with_how_far() -> None:

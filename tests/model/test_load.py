@@ -99,11 +99,11 @@ def test_a_damaged_file_is_refused_or_loads_but_never_crashes(tmp_path: Path, se
 
 def test_a_name_that_is_not_text(tmp_path: Path) -> None:
     data = residual().SerializeToString()
-    named = b"\x1a\x05conv0"  # NodeProto.name: field 3, five bytes
-    assert named in data
     path = tmp_path / "damaged.onnx"
-    path.write_bytes(data.replace(named, b"\x1a\x05con\xff\xfe"))
-    refusal(path)
+    for named in (b"\x1a\x05conv0", b"\x12\x04tiny"):  # NodeProto.name: field 3, five bytes; GraphProto.name
+        assert named in data
+        path.write_bytes(data.replace(named, named[:-2] + b"\xff\xfe"))
+        refusal(path)
 
 
 def test_external_weights_are_read_and_missing_ones_named(tmp_path: Path) -> None:

@@ -509,6 +509,7 @@ def test_report_prints_the_tables(copy: Path, capsys: pytest.CaptureFixture[str]
     ]  # fmt: skip
     assert "/classify/Gemm" in out
     assert f"missing: error.json is not in this folder. To make it: taglio error {copy}" in out
+    assert "pareto" not in out  # nobody asked for a cluster
     assert f"wrote {copy / 'report.html'}" in out
 
 

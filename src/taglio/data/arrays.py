@@ -242,7 +242,8 @@ def one_sample(where: str, spec: InputSpec, array: Array, symbol: str | None) ->
 
 
 def cast(where: str, spec: InputSpec, array: Array) -> Array:
-    """One sample in the input's dtype. Raises BadData if the conversion would change values, and for NaN.
+    """One sample in the input's dtype. Raises BadData if the conversion would change values, and for NaN where that is
+    no missing value.
 
     Infinities stay: masks hold them. Whether the model's answers are finite is checked where it runs.
     """
@@ -266,7 +267,8 @@ def cast(where: str, spec: InputSpec, array: Array) -> Array:
             (made != array).any() or (made.astype(source) != array).any()
         ):
             raise BadData(f"{what}: values {array.min()}..{array.max()} do not fit: rescale them")
-        bad = np.count_nonzero(np.isnan(made) | (np.isinf(made) & ~np.isinf(array)))
+        bad = np.count_nonzero(np.isinf(made) & ~np.isinf(array))
+        bad += 0 if spec.missing else np.count_nonzero(np.isnan(made))
     if bad:
         raise BadData(f"{where}, input {spec.name!r} has {bad} NaN or infinite values as {target}: repair or remove it")
     return made

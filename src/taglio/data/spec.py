@@ -21,12 +21,13 @@ _BATCH = re.compile(r"batch|bsz|^(n|b|bs)$", re.IGNORECASE)
 @dataclass(frozen=True, slots=True)
 class InputSpec:
     """A model input. `shape` holds a size, a name or None per dimension, and is None if even the rank is open; `dtype`
-    is a NumPy name like "float32", or "str".
+    is a NumPy name like "float32", or "str". If `missing`, NaN stands for a missing value.
     """
 
     name: str
     shape: tuple[Dim, ...] | None
     dtype: str
+    missing: bool = False
 
     def __str__(self) -> str:
         return f"{self.name!r} {self.dtype} {shown(self.shape)}"

@@ -136,6 +136,20 @@ def too_few_inputs(squares: np.ndarray, references: np.ndarray, names: Sequence[
     )
 
 
+def nothing_changed(metric: Metric, error: float, int8_blocks: int, inputs: int) -> str:
+    """A line if int8 changed no output on any of `inputs` distinct held-out inputs, or "".
+
+    Where a step (Hardmax, Round, a comparison) decides the outputs, one of another input may change altogether. If none
+    of n changes, at most 1 - 0.05^(1/n) do, at 95 % confidence.
+    """
+    if not metric.smooth or error > 0.0 or not int8_blocks:
+        return ""
+    return (
+        f"no output changes on any of {inputs} held-out inputs: up to {1.0 - 0.05 ** (1.0 / inputs):.0%} of other "
+        "inputs may change (95 % confidence), by any amount where a step such as Hardmax decides; give more data"
+    )
+
+
 def coarse_metric(metric: Metric, inputs: int) -> str:
     """A line if a metric that counts answers has too few inputs, or ""."""
     if metric.smooth or inputs >= _COUNTED:

@@ -11,6 +11,7 @@ from typing import Any
 
 from taglio import weights
 from taglio.arguments import positive
+from taglio.error.doubts import nothing_changed
 from taglio.errors import BadOption
 from taglio.flow.answers import Answers, of_answers
 from taglio.flow.build import Built, assemble
@@ -105,12 +106,10 @@ def optimize(
     clock.lap("plan")
     built = assemble(settled, decision.plan)
     clock.lap("build")
-    notes = (
-        error.notes
-        + of_answers(decision.answers, decision.winner, limits)
-        + _of_forms(decision.plan)
-        + _of_stretches(built)
-    )
+    notes = error.notes + of_answers(decision.answers, decision.winner, limits)
+    int8_blocks, chosen_error = len(decision.plan.assignment()), decision.answers[decision.winner].error
+    step = nothing_changed(limits.metric, chosen_error, int8_blocks, len(set(settled.digests[1])))
+    notes += ((step,) if step else ()) + _of_forms(decision.plan) + _of_stretches(built)
     outcome = _outcome(settled, places.schemes, decision, built, notes, clock)
     outcome = replace(outcome, repairs=repairs, forms=found.forms, curve=levels, costly=costly(error))
     if work.setup.runtime == AUTO:

@@ -38,6 +38,7 @@ def refuse_damage(path: Path, proto: onnx.ModelProto) -> None:
 
 
 def _names(graph: onnx.GraphProto) -> Iterator[object]:
+    yield graph.name
     for named in (graph.input, graph.output, graph.initializer, graph.value_info):
         for each in named:
             yield each.name

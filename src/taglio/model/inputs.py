@@ -1,6 +1,7 @@
 """The inputs of an ONNX graph: fix their shapes, make random feeds for them. Reads no data."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,8 @@ from taglio.data.spec import TEXT, Dim, InputSpec, batch_symbol
 from taglio.errors import BadModel
 
 Feed = Mapping[str, np.ndarray]
+# Operators for which NaN is a missing value.
+_TAKES_MISSING = frozenset({"Imputer", "IsNaN", "TreeEnsemble", "TreeEnsembleClassifier", "TreeEnsembleRegressor"})
 
 
 def fix_shapes(path: Path, proto: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> None:
@@ -45,7 +48,8 @@ def input_specs(path: Path, proto: onnx.ModelProto) -> tuple[InputSpec, ...]:
     for value in proto.graph.input:
         if not value.type.HasField("tensor_type"):
             raise BadModel(f"{path}: input {value.name} is not a tensor: taglio plans tensor models only")
-    return tuple(map(spec_of, proto.graph.input))
+    missing = any(node.op_type in _TAKES_MISSING for node in proto.graph.node)
+    return tuple(replace(spec_of(value), missing=missing) for value in proto.graph.input)
 
 
 def spec_of(value: onnx.ValueInfoProto) -> InputSpec:

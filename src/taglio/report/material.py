@@ -103,6 +103,7 @@ def gather(folder: Path) -> Material:
     manifest = reader.take("manifest", lambda: _manifest(folder, profile.model_sha256), "build")
     run = reader.artifact(workspace.RUN, RunReport, "run", current)
     front = reader.artifact("pareto", Front, "pareto --cluster FILE --max-error E")
+    reader.absent.pop("pareto", None)  # no stage of the flow
     tools = _tools(profile_path)
     return Material(name, profile, setup, graph, error, plan, outcome, manifest, run, front, reader.absent, tools)
 
