@@ -173,7 +173,7 @@ def rate(setting: Setting) -> Case:
 
 
 def memory(setting: Setting) -> Case:
-    whole = setting.plan("whole", max_error=BOUND, keep_off=setting.all_but("server"))
+    whole = setting.plan("whole", force_int8=["*"], keep_off=setting.all_but("server"))
     assert whole is not None, "without limits there is a plan"
     needs = max(each.peak_bytes for each in whole[1].usage)
     known = cluster_file.load(setting.file)
