@@ -21,6 +21,7 @@ It takes root, Linux, and taglio[cluster].
 import argparse
 import hashlib
 import json
+import resource
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -56,6 +57,8 @@ LINK = (100, 1.0)
 # Of what the whole model needs, what each device has.
 SHARE = 0.45
 TOKENS, STREAM = 16, "throughput"
+# A file with the most memory that a command took which prepared a workspace, in megabytes.
+PEAK = "peak_mb"
 # Layers and width of the transformers.
 SMALLER, LARGER = (12, 512), (12, 768)
 UNEQUAL = """start = "camera"
@@ -181,6 +184,7 @@ def memory(setting: Setting) -> Case:
     path = setting.file.with_name("small.toml")
     path.write_text(written(small, ()))
     told = f"{SHARE * needs / 1e6:.1f} MB a device; the whole needs {needs / 1e6:.1f} in int8"
+    told += f" (profiled and studied beside the devices, in a process of {(setting.file.parent / PEAK).read_text()} MB)"
     return Case(told, {"file": path}, lambda plan: all(each.peak_bytes <= SHARE * needs for each in plan.usage))
 
 
@@ -223,6 +227,7 @@ def prepared(made: Emulation, folder: Path, network: tuple[int, int], effort: fl
         for name, out in outs.items():
             shutil.copy(out / "profile.json", work / "profiles" / f"{name}.json")
     study.run(None, "", "error", work, "--effort", effort)
+    (folder / PEAK).write_text(f"{resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024 / 1e6:.0f}")
     return work
 
 
