@@ -10,7 +10,7 @@ The network is a transformer with random weights, of 150 MB in the first three c
 camera's times are assumed: twice the server's.
 
 The ways: the best single device; Neurosurgeon's (float, one cut in the order of blocks between the start and another
-device, the best of ten); the best float placement; taglio's plan within 5 % of error. Devices are emulated. Of the
+device, the best of five); the best float placement; taglio's plan within 5 % of error. Devices are emulated. Of the
 memory case, the most memory that opening its components took a device is beside the size of their files.
 
     python benchmarks/cluster_needed.py [--cases camera,energy,rate,memory] [--runs 15] [--effort 0.2] [--json]
@@ -51,7 +51,7 @@ from taglio.flow.workspace import COMPONENTS, GRAPH
 from taglio.model.graph import Graph
 from taglio.plan.result import Plan
 
-BOUND, CUTS, LIMIT_S = 0.05, 10, 3.0
+BOUND, CUTS, LIMIT_S = 0.05, 5, 3.0
 # Between all devices: Mbit/s, ms.
 LINK = (100, 1.0)
 # Of what the whole model needs, what each device has.
@@ -103,26 +103,21 @@ class Setting:
         except Infeasible:
             return None
 
-    def ways(self, case: "Case") -> dict[str, Found]:
-        """What each way makes of a case; the first two know no limits, so that only those count which keep them."""
-        names = [each.name for each in self.made.cluster.devices if not each.like]
+    def ways(self, case: "Case") -> Iterator[tuple[str, Found]]:
+        """What each way makes of a case. Those after the first two know no limits: only what keeps them counts."""
         goal = {"objective": STREAM if case.stream else "latency"}
-        found = {
-            "best single device": [
-                self.plan(f"{name}-alone", max_error=BOUND, keep_off=self.all_but(name), **goal) for name in names
-            ],
-            "Neurosurgeon": [
-                self.plan(f"cut{index}", max_error=0.0, pins=pins, **goal) for index, pins in enumerate(self.cuts())
-            ],
-        }
-        kept = {
-            way: [each for each in tried if each is not None and case.keeps(each[1])] for way, tried in found.items()
-        }
-        return {
-            **{way: min(good, key=lambda each: cost(each[1], case.stream), default=None) for way, good in kept.items()},
-            "float anywhere": self.plan("float", max_error=0.0, **goal, **case.limits),
-            "taglio": self.plan("ours", max_error=BOUND, **goal, **case.limits),
-        }
+
+        def best(found: Iterator[Found]) -> Found:
+            kept = (each for each in found if each is not None and case.keeps(each[1]))
+            return min(kept, key=lambda each: cost(each[1], case.stream), default=None)
+
+        yield "taglio", self.plan("ours", max_error=BOUND, **goal, **case.limits)
+        yield "float anywhere", self.plan("float", max_error=0.0, **goal, **case.limits)
+        names = [each.name for each in self.made.cluster.devices if not each.like]
+        asked = {"max_error": BOUND, **goal}
+        yield "best single device", best(self.plan(name, keep_off=self.all_but(name), **asked) for name in names)
+        cuts = enumerate(self.cuts())
+        yield "Neurosurgeon", best(self.plan(f"cut{index}", max_error=0.0, pins=pins, **goal) for index, pins in cuts)
 
     def all_but(self, *names: str) -> list[str]:
         """Keeps all blocks off every other device."""
@@ -239,7 +234,7 @@ def rows_of(case: str, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
         work = prepared(made, file.parent, SETTINGS[case][1], options.effort)
         setting = Setting(made, work, study.probed(made, file, "lan"))
         asked = SETTINGS[case][2](setting)
-        for way, found in setting.ways(asked).items():
+        for way, found in setting.ways(asked):
             row: dict[str, Any] = {"case": case, "asked": asked.told, "way": way}
             if found is not None:
                 stages.build(found[0])
