@@ -1,17 +1,16 @@
 """Where one machine does not do: four cases, and in each what simpler ways reach beside taglio's plan, measured.
 
-* camera: a camera of a tenth of a core and a server of half a core: the least latency;
+* camera: a camera of a tenth of a core, servers of a fifth: the least latency;
 * energy: the same within a limit on joules per request, between those of the fastest plan and of the most sparing one;
-* rate: a camera and three equal servers, each of a fifth of a core: requests a second, of which more are asked for than
-  two devices have room for;
-* memory: four devices, each with less than half of what the whole network needs in int8 (weights and live activations,
+* rate: the same, three servers, and requests a second, of which more are asked for than two devices have room for;
+* memory: three devices, each with less than half of what the whole network needs in int8 (weights and live activations,
   as the planner counts them).
 
-The network is yolo11n-seg in the first two cases, then transformers with random weights, of 50 and 340 MB. The
-camera's times are assumed: the server's by the ratio of their shares of a core.
+The network is a transformer with random weights, of 150 MB in the first three cases and 340 MB in the last. The
+camera's times are assumed: twice the server's.
 
 The ways: the best single device; Neurosurgeon's (float, one cut in the order of blocks between the start and another
-device, the best of ten); the best float placement; taglio's plan within 5 % of error. Devices are emulated. Of the
+device, the best of five); the best float placement; taglio's plan within 5 % of error. Devices are emulated. Of the
 memory case, the most memory that opening its components took a device is beside the size of their files.
 
     python benchmarks/cluster_needed.py [--cases camera,energy,rate,memory] [--runs 15] [--effort 0.2] [--json]
@@ -22,10 +21,11 @@ It takes root, Linux, and taglio[cluster].
 import argparse
 import hashlib
 import json
+import resource
 import shutil
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from glob import escape
 from itertools import combinations
 from math import sqrt
@@ -36,7 +36,7 @@ import numpy as np
 import onnx
 
 import cluster as study
-from cases import CACHE, CASES, end_once, markdown, paths, write
+from cases import CACHE, end_once, markdown, write
 from decoder import encoder
 from taglio import artifact
 from taglio.cluster import file as cluster_file
@@ -51,31 +51,26 @@ from taglio.flow.workspace import COMPONENTS, GRAPH
 from taglio.model.graph import Graph
 from taglio.plan.result import Plan
 
-BOUND, CUTS, LIMIT_S = 0.05, 10, 4.0
+BOUND, CUTS, LIMIT_S = 0.05, 5, 3.0
+# Between all devices: Mbit/s, ms.
+LINK = (100, 1.0)
 # Of what the whole model needs, what each device has.
 SHARE = 0.45
-YOLO, TOKENS, STREAM = "yolo11n-seg", 16, "throughput"
+TOKENS, STREAM = 16, "throughput"
+# A file with the most memory that a command took which prepared a workspace, in megabytes.
+PEAK = "peak_mb"
 # Layers and width of the transformers.
-SMALLER, LARGER = (4, 512), (12, 768)
-TWO = """start = "camera"
+SMALLER, LARGER = (12, 512), (12, 768)
+UNEQUAL = """start = "camera"
 [device.camera]
 cpus = 0.1
 threads = 1
 active_watts = 1
-scale = { of = "server", factor = 5 }
+scale = { of = "server", factor = 2 }
 [device.server]
-cpus = 0.5
+cpus = 0.2
 threads = 1
 active_watts = 60
-"""
-FOUR = """start = "camera"
-[device.camera]
-cpus = 0.2
-threads = 1
-scale = { of = "server", factor = 1 }
-[device.server]
-cpus = 0.2
-threads = 1
 [device.second]
 like = "server"
 [device.third]
@@ -84,7 +79,7 @@ like = "server"
 # Profiled beside the devices, none of which has memory for the model.
 SMALL = 'start = "camera"\n' + "".join(
     f'[device.{name}]\nthreads = 1\nprofile = "profile.json"\nmemory_mb = 100000\n'
-    for name in ("camera", "server", "second", "third")
+    for name in ("camera", "server", "second")
 )
 # A plan and the workspace that it lies in; None where none keeps the limits.
 Found = tuple[Path, Plan] | None
@@ -98,32 +93,31 @@ class Setting:
     work: Path
     file: Path
 
-    def plan(self, name: str, **asked: Any) -> Found:
+    def plan(self, name: str, file: Path | None = None, **asked: Any) -> Found:
         """A plan in a workspace of its own."""
         folder = self.work.parent / "plans" / name
         shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(self.work, folder, symlinks=True)
         try:
-            return folder, place(folder, self.file, time_limit_s=LIMIT_S, **asked).answer.plans[0]
+            return folder, place(folder, file or self.file, time_limit_s=LIMIT_S, **asked).answer.plans[0]
         except Infeasible:
             return None
 
-    def ways(self, asked: dict[str, Any]) -> dict[str, Found]:
-        """What each way makes of what is asked."""
-        stream = "objective" in asked
+    def ways(self, case: "Case") -> Iterator[tuple[str, Found]]:
+        """What each way makes of a case. Those after the first two know no limits: only what keeps them counts."""
+        goal = {"objective": STREAM if case.stream else "latency"}
+
+        def best(found: Iterator[Found]) -> Found:
+            kept = (each for each in found if each is not None and case.keeps(each[1]))
+            return min(kept, key=lambda each: cost(each[1], case.stream), default=None)
+
+        yield "taglio", self.plan("ours", max_error=BOUND, **goal, **case.limits)
+        yield "float anywhere", self.plan("float", max_error=0.0, **goal, **case.limits)
         names = [each.name for each in self.made.cluster.devices if not each.like]
-        alone = [self.plan(f"{name}-alone", max_error=BOUND, keep_off=self.all_but(name), **asked) for name in names]
-        cut = [self.plan(f"cut{index}", max_error=0.0, pins=pins, **asked) for index, pins in enumerate(self.cuts())]
-        best = [
-            min((each for each in found if each is not None), key=lambda each: cost(each[1], stream), default=None)
-            for found in (alone, cut)
-        ]
-        return {
-            "best single device": best[0],
-            "Neurosurgeon": best[1],
-            "float anywhere": self.plan("float", max_error=0.0, **asked),
-            "taglio": self.plan("ours", max_error=BOUND, **asked),
-        }
+        asked = {"max_error": BOUND, **goal}
+        yield "best single device", best(self.plan(name, keep_off=self.all_but(name), **asked) for name in names)
+        cuts = enumerate(self.cuts())
+        yield "Neurosurgeon", best(self.plan(f"cut{index}", max_error=0.0, pins=pins, **goal) for index, pins in cuts)
 
     def all_but(self, *names: str) -> list[str]:
         """Keeps all blocks off every other device."""
@@ -143,71 +137,81 @@ def cost(plan: Plan, stream: bool) -> float:
     return 1.0 / rate.value if stream and rate is not None else plan.predicted_latency_s.value
 
 
-# What is asked of the planner, and the case in words.
-Asked = tuple[dict[str, Any], str]
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A case in words, the limits that the planner is given, and whether a plan keeps them."""
+
+    told: str
+    limits: dict[str, Any] = field(default_factory=dict)
+    keeps: Callable[[Plan], bool] = lambda _: True
+    stream: bool = False
 
 
-def camera(_: Setting) -> Asked:
-    return {}, "a camera of a tenth of a core"
+def camera(_: Setting) -> Case:
+    return Case("the least latency")
 
 
-def energy(setting: Setting) -> Asked:
+def joules(plan: Plan) -> float:
+    return 0.0 if plan.predicted_joules is None else plan.predicted_joules.value
+
+
+def energy(setting: Setting) -> Case:
     plans = [setting.plan(aim, max_error=BOUND, objective=aim) for aim in ("energy", "latency")]
-    joules = [each[1].predicted_joules.value for each in plans if each and each[1].predicted_joules]
-    limit = sqrt(joules[0] * joules[1])
-    return {"max_energy_j": limit}, f"{limit:.3g} J a request; the fastest takes {joules[1]:.3g} J"
+    least, quick = (joules(each[1]) for each in plans if each is not None)
+    limit = sqrt(least * quick)
+    told = f"{limit:.3g} J a request; the fastest takes {quick:.3g}, the most sparing {least:.3g}"
+    return Case(told, {"max_energy_j": limit}, lambda plan: joules(plan) <= limit)
 
 
-def rate(setting: Setting) -> Asked:
-    off = (setting.all_but("camera", "server"), setting.all_but("camera", "server", "second", "third"))
+def rate(setting: Setting) -> Case:
+    off = (setting.all_but("camera", "server"), [])
     plans = [setting.plan("room", max_error=BOUND, objective=STREAM, keep_off=each) for each in off]
-    two, four = (1.0 / cost(each[1], stream=True) for each in plans if each)
-    return {"objective": STREAM}, f"{sqrt(two * four):.1f} requests/s; two devices have room for {two:.1f}"
+    two, four = (1.0 / cost(each[1], stream=True) for each in plans if each is not None)
+    return Case(f"{sqrt(two * four):.1f} requests/s; two devices have room for {two:.1f}", stream=True)
 
 
-def memory(setting: Setting) -> Asked:
-    whole = setting.plan("whole", max_error=BOUND, keep_off=setting.all_but("server"))
+def memory(setting: Setting) -> Case:
+    whole = setting.plan("whole", force_int8=["*"], keep_off=setting.all_but("server"))
     assert whole is not None, "without limits there is a plan"
     needs = max(each.peak_bytes for each in whole[1].usage)
     known = cluster_file.load(setting.file)
     small = replace(known, devices=tuple(replace(each, memory_bytes=SHARE * needs) for each in known.devices))
-    setting.file.write_text(written(small, ()))
-    return {}, f"{SHARE * needs / 1e6:.1f} MB a device; the whole needs {needs / 1e6:.1f} MB in int8"
+    path = setting.file.with_name("small.toml")
+    path.write_text(written(small, ()))
+    told = f"{SHARE * needs / 1e6:.1f} MB a device; the whole needs {needs / 1e6:.1f} in int8"
+    told += f" (profiled and studied beside the devices, in a process of {(setting.file.parent / PEAK).read_text()} MB)"
+    return Case(told, {"file": path}, lambda plan: all(each.peak_bytes <= SHARE * needs for each in plan.usage))
 
 
-# Devices, links between all of them (Mbit/s, ms), network, and what is asked.
-SETTINGS: dict[str, tuple[str, tuple[int, float], str | tuple[int, int], Callable[[Setting], Asked]]] = {
-    "camera": (TWO, (100, 5.0), YOLO, camera),
-    "energy": (TWO, (100, 5.0), YOLO, energy),
-    "rate": (FOUR, (100, 1.0), SMALLER, rate),
-    "memory": (SMALL, (100, 1.0), LARGER, memory),
+# Devices, network, and what is asked.
+SETTINGS: dict[str, tuple[str, tuple[int, int], Callable[[Setting], Case]]] = {
+    "camera": (UNEQUAL, SMALLER, camera),
+    "energy": (UNEQUAL, SMALLER, energy),
+    "rate": (UNEQUAL, SMALLER, rate),
+    "memory": (SMALL, LARGER, memory),
 }
 
 
 def cluster_of(case: str) -> Path:
     """The cluster file of a case, in a folder that it shares with cases of the same cluster and network."""
-    devices, link, network, _ = SETTINGS[case]
+    devices, network, _ = SETTINGS[case]
     names = [each.name for each in cluster_file.parse(devices).devices if not each.like]
-    text = devices + "".join(study.LINK.format("", *pair, *link) for pair in combinations(names, 2))
+    text = devices + "".join(study.LINK.format("", *pair, *LINK) for pair in combinations(names, 2))
     folder = CACHE / "cluster-needed" / hashlib.sha256(f"{network}{text}".encode()).hexdigest()[:16]
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "cluster.toml").write_text(text)
     return folder / "cluster.toml"
 
 
-def prepared(made: Emulation, folder: Path, network: str | tuple[int, int], effort: float) -> Path:
+def prepared(made: Emulation, folder: Path, network: tuple[int, int], effort: float) -> Path:
     """The workspace of a network: profiled on each device, or once beside them; errors studied beside them."""
     work = folder / "work"
     if (work / "error.json").exists():
         return work
-    if not isinstance(network, str):
-        model, data = folder / "encoder.onnx", folder / "x.npy"
-        onnx.save(encoder(*network, TOKENS), model)
-        np.save(data, np.random.default_rng(1).standard_normal((24, 1, TOKENS, network[1]), np.float32))
-        given: list[object] = []
-    else:
-        (model, data), given = paths(CASES[network]), ["--preprocess", CASES[network].preprocess]
-    given += ["--data", data, "--scheme", study.SCHEME, "--runtime", "onnxruntime", "--threads", 1]
+    model, data = folder / "encoder.onnx", folder / "x.npy"
+    onnx.save(encoder(*network, TOKENS), model)
+    np.save(data, np.random.default_rng(1).standard_normal((24, 1, TOKENS, network[1]), np.float32))
+    given = ["--data", data, "--scheme", study.SCHEME, "--runtime", "onnxruntime", "--threads", 1]
     own = [each.name for each in made.cluster.devices if each.profile == f"profiles/{each.name}.json"]
     outs = {name: folder / (name or "work") for name in own or [""]}
     for name, out in outs.items():
@@ -218,6 +222,7 @@ def prepared(made: Emulation, folder: Path, network: str | tuple[int, int], effo
         for name, out in outs.items():
             shutil.copy(out / "profile.json", work / "profiles" / f"{name}.json")
     study.run(None, "", "error", work, "--effort", effort)
+    (folder / PEAK).write_text(f"{resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024 / 1e6:.0f}")
     return work
 
 
@@ -226,16 +231,16 @@ def rows_of(case: str, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     file = cluster_of(case)
     with Emulation(file) as made:
         start_devices(made)
-        work = prepared(made, file.parent, SETTINGS[case][2], options.effort)
+        work = prepared(made, file.parent, SETTINGS[case][1], options.effort)
         setting = Setting(made, work, study.probed(made, file, "lan"))
-        asked, told = SETTINGS[case][3](setting)
-        stream = "objective" in asked
-        for way, found in setting.ways(asked).items():
-            row: dict[str, Any] = {"case": case, "asked": told, "way": way}
+        asked = SETTINGS[case][2](setting)
+        for way, found in setting.ways(asked):
+            row: dict[str, Any] = {"case": case, "asked": asked.told, "way": way}
             if found is not None:
                 stages.build(found[0])
-                said = study.measured(made, setting.file, options.runs, stream, [found[0]])
-                row |= result(*found, said.get(str(found[0]), {}), stream)
+                file = asked.limits.get("file", setting.file)
+                said = study.measured(made, file, options.runs, asked.stream, [found[0]])
+                row |= result(*found, said.get(str(found[0]), {}), asked.stream)
             print(row, flush=True)
             yield row
 

@@ -84,7 +84,7 @@ def decoder(layers: int = 12, wide: int = 256, heads: int = 4, seed: int = 0) ->
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
 
 
-def encoder(layers: int = 12, wide: int = 768, tokens: int = 16, heads: int = 12, seed: int = 0) -> onnx.ModelProto:
+def encoder(layers: int = 12, wide: int = 768, tokens: int = 16, heads: int = 8, seed: int = 0) -> onnx.ModelProto:
     """x [1, tokens, wide] -> y of the same shape."""
     w, size = _Writer(seed), wide // heads
     apart = w.constant(np.array([1, tokens, heads, size], np.int64))

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from weakref import WeakSet
 
 import numpy as np
 import onnx
@@ -15,6 +16,7 @@ from taglio.components.prove import TOLERANCE, prove
 from taglio.errors import BadOption, MeasurementFailed
 from taglio.model.graph import Graph
 from taglio.quantize.precision import Assignment
+from taglio.runtimes.onnxruntime import open_session
 from tests.components.cases import ANCHOR, INT8, Case, digits, outputs, tiny
 from tests.models import TINY, Sketch, messy, residual, two_in_two_out
 
@@ -123,6 +125,24 @@ def test_components_of_the_embedded_model_equal_the_whole(
     assert proof.identical == (proof.distance == 0.0) and proof.distance <= TOLERANCE
     for part, sent in zip(parts, crossing(network, parts)):
         assert_int8_where_possible(network, part, parts, chosen, sent)
+
+
+def test_components_are_proven_with_one_session_open_at_a_time(
+    network: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Together they may need more memory than this machine has."""
+    parts, alive, most = pieces(network, {}, in_turn(network.graph)), WeakSet[object](), list[int]()
+
+    def opened(*given: object, **named: object) -> object:
+        session = open_session(*given, **named)  # type: ignore[arg-type]
+        alive.add(session)
+        most.append(len(alive))
+        return session
+
+    monkeypatch.setattr("taglio.components.prove.open_session", opened)
+    manifest, whole = written(network, parts, tmp_path), network.builder.build({})
+    assert prove(tmp_path, manifest, whole, network.held_out.samples[:2]).distance <= TOLERANCE
+    assert len(most) > len(parts) > 2 and max(most) == 1
 
 
 def test_an_output_may_be_a_sequence(tmp_path: Path) -> None:

@@ -77,8 +77,9 @@ def test_taking_turns_is_never_slower_than_a_device_for_each_component(problem: 
     assert simulated(turns) >= 0.9 * rate(turns.plans[0])
 
 
-def test_devices_without_memory_for_all_of_it_have_a_part_each() -> None:
+def test_devices_without_memory_for_all_of_it_have_a_part_each(monkeypatch: pytest.MonkeyPatch) -> None:
     """A block's weights are what one of them can hold."""
+    monkeypatch.setattr(single, "conflict", lambda *_: pytest.fail("why no replica fits is nobody's question"))
     graph = work(several(1)).graph
     blocks = tuple(replace(each, weight_elements=1_000_000) for each in graph.blocks)
     small = several(2, FAST.replace(".far]", ".far]\nmemory_mb = 1.1"))

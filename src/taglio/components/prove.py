@@ -45,17 +45,18 @@ def prove(
     reference = open_session(whole, options, label="the whole model")
     answers = [reference.run(wanted, dict(sample)) for sample in samples]
     del reference  # and its memory
-    pieces = [(piece, open_session(folder / piece.file, options, label=piece.file)) for piece in manifest.pieces]
-    largest, identical = 0.0, True
-    for sample, answer in zip(samples, answers, strict=True):
-        tensors = dict(sample)
-        for piece, session in pieces:
-            names = [port.name for port in piece.outputs]
-            values = session.run(names, {port.name: tensors[port.name] for port in piece.inputs})
-            tensors.update(zip(names, values, strict=True))
-        found = [tensors[name] for name in wanted]
-        largest = max(largest, *map(distance, answer, found))
-        identical = identical and all(map(_same, answer, found))
+    tensors = [dict(sample) for sample in samples]
+    for piece in manifest.pieces:
+        session, names = (
+            open_session(folder / piece.file, options, label=piece.file),
+            [each.name for each in piece.outputs],
+        )
+        for each in tensors:
+            values = session.run(names, {port.name: each[port.name] for port in piece.inputs})
+            each.update(zip(names, values, strict=True))
+        del session  # before the next: together they may need more memory than there is
+    pairs = list(_pairs(answers, [[each[name] for name in wanted] for each in tensors]))
+    largest, identical = max((distance(*pair) for pair in pairs), default=0.0), all(_same(*pair) for pair in pairs)
     limit = TOLERANCE
     if largest > limit:
         apart = (distance(*pair) for other in _otherwise(whole, wanted, samples) for pair in _pairs(answers, other))

@@ -87,16 +87,17 @@ def place(
     running: Running | None = None,
     gap: float = GAP,
     time_limit_s: float = 20.0,
+    why: bool = True,
 ) -> Answer:
     """The best plans found within `gap` or `time_limit_s`, checked. Raises Infeasible with the smallest set of limits
-    that contradict each other, or if no plan was found that keeps limits on energy or rates including the overhead of
-    components."""
+    that contradict each other (unless `why` is False: finding it takes as long again), or if no plan was found that
+    keeps limits on energy or rates including the overhead of components."""
     wanted = {each.name: each.upper for each in resources(workloads, cluster, objective.goal)}
     uppers = dict(wanted)
     for number in range(_ROUNDS):
         found = _place(workloads, cluster, objective, running, gap, time_limit_s, uppers)
         if found is None:
-            raise Infeasible(_why(workloads, cluster) if number == 0 else _TOO_CLOSE)
+            raise Infeasible(_why(workloads, cluster) if why and number == 0 else _TOO_CLOSE)
         # The overhead of components is known only for a finished plan, so the limits on blocks are tightened: at first
         # by hardly more than needed, since plans that spend more on blocks may have fewer components, then by more.
         beyond, kept = beyond_blocks(found.assembled, found.totals), True

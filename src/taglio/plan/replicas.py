@@ -41,28 +41,29 @@ def place(
     limited = any(isfinite(cluster.device(name).memory_bytes) for group in groups for name in group)
     share_s = time_limit_s / 2 if groups and (limited or not streamed) else time_limit_s
 
-    def without() -> Answer:
-        return single.place(workloads, cluster, objective, running=running, gap=gap, time_limit_s=share_s)
+    def without(*, why: bool) -> Answer:
+        return single.place(workloads, cluster, objective, running=running, gap=gap, time_limit_s=share_s, why=why)
 
-    def with_replicas() -> Answer:
+    def with_replicas(*, why: bool) -> Answer:
         shared = cluster
         for first, *others in groups:
             shared = _taking_turns(shared, first, (first, *others))
             for name in others:
                 shared = shared.without(name)
-        found = single.place(workloads, shared, objective, running=running, gap=gap, time_limit_s=share_s)
+        found = single.place(workloads, shared, objective, running=running, gap=gap, time_limit_s=share_s, why=why)
         return _fewest(found, workloads, cluster, streamed=streamed)
 
     if not groups:
-        return without()
+        return without(why=True)
+    first, second = (with_replicas, without) if streamed else (without, with_replicas)
     try:
-        found = with_replicas() if streamed else without()
+        found = first(why=False)
     except Infeasible:
-        return without() if streamed else with_replicas()
+        return second(why=True)
     if not (streamed and limited):
         return found
     try:
-        other = without()
+        other = second(why=False)
     except Infeasible:
         return found
     best = min(found, other, key=lambda each: each.value)

@@ -94,10 +94,17 @@ def test_of_devices_that_take_turns_the_rest_goes_on_with_the_same_components(mo
     assert recovery.running.plan.machines()["far"] == ("further", "furthest")
     assert recovery.running.plan.fingerprint() == plan.fingerprint()
     assert rate(recovery.running.plan) == pytest.approx(rate(plan) * 2 / 3)
+    alive["far"] = True
+    recovery._prepare(lambda: recovery._wanted, "its devices are back")
+    assert recovery._preparing is not None
+    recovery._preparing.join()
+    assert recovery.ready()  # the same components, but on all three again
+    recovery._prepared = None
+    alive["far"] = False
     alive["further"] = False
     recovery.recover("further is lost")
     assert recovery.running.plan.machines()["far"] == ("furthest",)
     alive["furthest"] = False
     monkeypatch.setattr(recover, "deploy", lambda _, planned: taken.append(planned) or SimpleNamespace(actors={}))
     recovery.recover("furthest is lost")
-    assert recovery.running.cluster.start == "near" and len(taken) == 4
+    assert recovery.running.cluster.start == "near" and len(taken) == 5
