@@ -66,7 +66,7 @@ class Profiler(Resident):
         """Profile the model that was sent; if a profile is known already, refine it at a plan's precisions."""
         with scratch() as folder:
             path = folder / job.name
-            path.symlink_to(self.store.verified(job.sha256))
+            path.symlink_to(self.verified(job.sha256))
             model = load(path, job.shapes, requantize=job.requantize)
         graph, options = job.graph, job.options
         builder = QdqBuilder(model, graph, {job.scheme.calibrated: job.ranges})
