@@ -28,12 +28,7 @@ def is_saved(path: Path) -> bool:
 
 
 def from_saved(
-    path: Path,
-    inputs: Sequence[InputSpec],
-    how: Preprocess | None,
-    limit: int,
-    room_bytes: float | None,
-    near: Beside,
+    path: Path, inputs: Sequence[InputSpec], how: Preprocess | None, limit: int, room_bytes: float | None, near: Beside
 ) -> Dataset:
     """Samples from the columns with the names of the model's inputs, or else from the only column of images, sounds or
     texts that suits the model's first input; labels from `label` or `labels`.

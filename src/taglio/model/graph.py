@@ -319,10 +319,7 @@ def match(graph: Graph, patterns: Iterable[str]) -> tuple[str, ...]:
 
 
 def _group(
-    nodes: Iterable[onnx.NodeProto],
-    consumers: Mapping[str, list[onnx.NodeProto]],
-    biases: set[str],
-    outputs: set[str],
+    nodes: Iterable[onnx.NodeProto], consumers: Mapping[str, list[onnx.NodeProto]], biases: set[str], outputs: set[str]
 ) -> list[list[onnx.NodeProto]]:
     """Anchors with the bias addition and activation that a runtime fuses into them; every other operator alone."""
     absorbed: set[str] = set()

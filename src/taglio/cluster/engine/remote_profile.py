@@ -135,12 +135,7 @@ def refine_devices(
 
 
 def _measured(
-    connection: Connection,
-    work: Work,
-    cluster: Cluster,
-    jobs: Mapping[str, Job],
-    stage: str,
-    progress: Progress | None,
+    connection: Connection, work: Work, cluster: Cluster, jobs: Mapping[str, Job], stage: str, progress: Progress | None
 ) -> dict[str, Profile]:
     """The profiles that devices measured for `jobs`."""
     library = ray()
