@@ -55,3 +55,8 @@ def one_line(error: object, limit: int = 160) -> str:
     """The text of a foreign error on one line of at most `limit` characters."""
     text = " ".join(str(error).split())
     return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+def with_kind(error: BaseException, limit: int = 300) -> str:
+    """The kind and the text of a foreign error on one line."""
+    return f"{type(error).__name__}: {one_line(error, limit)}"

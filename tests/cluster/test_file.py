@@ -8,7 +8,7 @@ import pytest
 
 from taglio.cluster.changes import changed
 from taglio.cluster.devices import Cluster, Link, local
-from taglio.cluster.file import BadCluster, load, parse, scenarios
+from taglio.cluster.file import BadCluster, load, parse, scenarios, written
 from taglio.errors import BadOption
 
 FILE = """\
@@ -232,6 +232,13 @@ def test_a_device_that_is_like_another_has_its_figures_and_its_links() -> None:
         assert cluster.link(name, "camera") is not None and cluster.link("gateway", name) is None
     congested = parse(LIKE, scenario="congested")
     assert congested.link("camera", "second") == replace(link(congested), target="second")
+
+
+def test_what_is_written_reads_the_same() -> None:
+    text = LIKE.replace("threads = 4", 'threads = 4\nruntime = "openvino"\nsend_ms = 2\nreceive_ms_per_mb = 12')
+    cluster = parse(text)
+    again = parse(written(cluster))
+    assert again.devices == cluster.devices and set(again.links) == set(cluster.links)
 
 
 @pytest.mark.parametrize(

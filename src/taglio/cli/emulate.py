@@ -19,12 +19,12 @@ def emulate(options: argparse.Namespace) -> int:
     if options.change is not None:
         if options.cluster or options.after or options.on or options.scenario:
             raise BadOption("--set changes the running emulation: give nothing else with it")
-        emulation.change(emulation.joined(here), options.change)
+        emulation.joined(here).change(options.change)
         return 0
     if options.cluster is None:
         if not options.on or not options.after:
             raise BadOption("give a cluster file, or --on DEVICE -- COMMAND for the running emulation")
-        return emulation.start(emulation.joined(here), options.on, options.after).wait()
+        return emulation.joined(here).start(options.on, options.after).wait()
     signal.signal(signal.SIGTERM, _stop)
     signal.signal(signal.SIGHUP, _stop)
     with emulation.Emulation(Path(options.cluster), options.scenario) as made:

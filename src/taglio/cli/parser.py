@@ -111,12 +111,7 @@ COMMANDS = (
             ),
         },
     ),
-    Command(
-        "error",
-        "flow:error",
-        "measure how int8 blocks change the output",
-        "folder --metric --provider --effort",
-    ),
+    Command("error", "flow:error", "measure how int8 blocks change the output", "folder --metric --provider --effort"),
     Command(
         "sensitivity",
         "flow:sensitivity",
@@ -182,11 +177,7 @@ COMMANDS = (
         },
     ),
     Command(
-        "device stop",
-        "clusters:stop",
-        "stop the devices running here, or one of them",
-        "--name",
-        {"--name": _DEVICE},
+        "device stop", "clusters:stop", "stop the devices running here, or one of them", "--name", {"--name": _DEVICE}
     ),
     Command(
         "cluster status",

@@ -39,9 +39,10 @@ Devices without a link between them are not connected. Units are part of the key
 10⁶ bytes, a megabit 10⁶ bits.
 """
 
+import json
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from math import isfinite
 from pathlib import Path
@@ -116,37 +117,6 @@ def _lines(text: str) -> dict[_Path, int]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class _Number:
-    """A key that holds a number: its field, the factor to the field's unit, and whether it may be 0."""
-
-    field: str
-    factor: float = 1.0
-    zero: bool = True
-
-
-_DEVICE_NUMBERS = {
-    "memory_mb": _Number("memory_bytes", _MEGA, zero=False),
-    "idle_watts": _Number("idle_watts"),
-    "active_watts": _Number("active_watts"),
-    "energy_cap_joules": _Number("energy_cap_joules"),
-    "cpus": _Number("cpus", zero=False),
-    "send_ms": _Number("send_s", 1e-3),
-    "receive_ms": _Number("receive_s", 1e-3),
-    "request_ms": _Number("request_s", 1e-3),
-    "send_ms_per_mb": _Number("send_byte_s", 1e-3 / _MEGA),
-    "receive_ms_per_mb": _Number("receive_byte_s", 1e-3 / _MEGA),
-}
-_LINK_NUMBERS = {
-    "bandwidth_mbit_s": _Number("bandwidth_bytes_per_s", _MEGA / _BITS, zero=False),
-    "latency_ms": _Number("latency_s", 1e-3),
-    "joules_per_mb": _Number("joules_per_byte", 1.0 / _MEGA),
-    "gap_ms": _Number("gap_s", 1e-3),
-}
-_DEVICE_KEYS = ("runtime", "threads", *_DEVICE_NUMBERS, "never", "int8", "profile", "scale", "loopback")
-_LINK_KEYS = ("from", "to", "both", *_LINK_NUMBERS)
-_TOP_KEYS = ("start", "device", "link", "scenario")
-_SCENARIO_KEYS = ("start", "device", "link", "without", "cut")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
@@ -173,17 +143,36 @@ class _Reader:
                 raise self.fail((*path, key), f'{_dotted(path)}: unknown key "{key}"{nearest(key, keys)}')
         return value
 
-    def number(self, path: _Path, value: Any, kind: _Number) -> float:
+    def fields(self, path: _Path, value: Mapping[str, Any], keys: Mapping[str, "_Key"]) -> dict[str, Any]:
+        """The fields that the keys in `value` set, in their units."""
+        found = {}
+        for name, key in keys.items():
+            if name in value:
+                read = key.read(self, (*path, name), value[name])
+                found[key.field] = read if key.factor is None else read * key.factor
+        return found
+
+    def number(self, path: _Path, value: Any, *, zero: bool = True) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
             raise self.fail(path, f"{_dotted(path)} = {value!r} must be a number")
-        if value < 0 or (value == 0 and not kind.zero):
-            raise self.fail(
-                path, f"{_dotted(path)} = {value!r}: give a number {'of at least' if kind.zero else 'above'} 0"
-            )
-        return float(value) * kind.factor
+        if value < 0 or (value == 0 and not zero):
+            raise self.fail(path, f"{_dotted(path)} = {value!r}: give a number {'of at least' if zero else 'above'} 0")
+        return float(value)
 
-    def numbers(self, path: _Path, value: Mapping[str, Any], kinds: Mapping[str, _Number]) -> dict[str, float]:
-        return {kind.field: self.number((*path, key), value[key], kind) for key, kind in kinds.items() if key in value}
+    def above(self, path: _Path, value: Any) -> float:
+        return self.number(path, value, zero=False)
+
+    def threads(self, path: _Path, value: Any) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise self.fail(path, f"{_dotted(path)} = {value!r}: give at least 1")
+        return value
+
+    def runtime(self, path: _Path, value: Any) -> str:
+        runtime = self.text(path, value)
+        known = [name for name in RUNTIMES if name != MIXED]  # a choice for a whole model, not for a device
+        if runtime not in known:
+            raise self.fail(path, f'{_dotted(path)} = "{runtime}" is not known{nearest(runtime, known)}')
+        return runtime
 
     def text(self, path: _Path, value: Any) -> str:
         if not isinstance(value, str) or not value:
@@ -201,7 +190,7 @@ class _Reader:
         return value
 
     def cluster(self, tables: Mapping[str, Any]) -> Cluster:
-        self.table((), tables, _TOP_KEYS)
+        self.table((), tables, ("start", "device", "link", "scenario"))
         devices: dict[str, Device] = {}
         links: dict[tuple[str, str], Link] = {}
         self.devices((), tables, devices, links)
@@ -216,7 +205,7 @@ class _Reader:
 
     def scenario(self, name: str, changes: Any, tables: Mapping[str, Any]) -> Cluster:
         path: _Path = ("scenario", name)
-        self.table(path, changes, _SCENARIO_KEYS)
+        self.table(path, changes, ("start", "device", "link", "without", "cut"))
         base = self.cluster(tables)
         devices = {each.name: each for each in base.devices}
         links = {(each.source, each.target): each for each in base.links}
@@ -253,27 +242,12 @@ class _Reader:
                 self.table(here, value, ("like",))  # it has nothing of its own
                 into[name] = Device(name, like=self.text((*here, "like"), value["like"]))
                 continue
-            self.table(here, value, _DEVICE_KEYS)
-            device = replace(into.get(name, Device(name)), **self.numbers(here, value, _DEVICE_NUMBERS))  # type: ignore[arg-type]
-            if "runtime" in value:
-                runtime = self.text((*here, "runtime"), value["runtime"])
-                known = [name for name in RUNTIMES if name != MIXED]  # a choice for a whole model, not for a device
-                if runtime not in known:
-                    what = f'{_dotted(here)}: runtime = "{runtime}" is not known{nearest(runtime, known)}'
-                    raise self.fail((*here, "runtime"), what)
-                device = replace(device, runtime=runtime)
-            if "threads" in value:
-                threads = value["threads"]
-                if isinstance(threads, bool) or not isinstance(threads, int) or threads < 1:
-                    raise self.fail((*here, "threads"), f"{_dotted(here)}: threads = {threads!r}: give at least 1")
-                device = replace(device, threads=threads)
-            if "never" in value:
-                device = replace(device, never=self.texts((*here, "never"), value["never"]))
-            if "int8" in value:
-                device = replace(device, int8=self.flag((*here, "int8"), value["int8"]))
+            self.table(here, value, (*_DEVICE, "profile", "scale", "loopback"))
+            device = replace(into.get(name, Device(name)), **self.fields(here, value, _DEVICE))
             into[name] = self.times(here, value, device)
             if "loopback" in value:
-                links[name, name] = self.link((*here, "loopback"), value["loopback"], Link(name, name, 0.0), ())
+                own: _Path = (*here, "loopback")
+                links[name, name] = self.link(own, self.table(own, value["loopback"], _LINK), Link(name, name, 0.0))
 
     def copies(self, path: _Path, devices: dict[str, Device], links: dict[tuple[str, str], Link]) -> None:
         """Make the devices that are declared to be `like` another equal to it, with the same links."""
@@ -310,7 +284,7 @@ class _Reader:
             if "of" not in scale or "factor" not in scale:
                 raise self.fail((*here, "scale"), f'{_dotted(here)}: write scale = {{ of = "DEVICE", factor = 3.0 }}')
             of = self.text((*here, "scale", "of"), scale["of"])
-            factor = self.number((*here, "scale", "factor"), scale["factor"], _Number("", zero=False))
+            factor = self.above((*here, "scale", "factor"), scale["factor"])
             return replace(device, profile=None, scale_of=of, scale_factor=factor)
         return device
 
@@ -323,7 +297,7 @@ class _Reader:
             raise self.fail((*path, "link"), "write each link as [[link]], with two brackets")
         for index, value in enumerate(rows):
             here: _Path = (*path, "link", index)
-            self.table(here, value, _LINK_KEYS)
+            self.table(here, value, (*_LINK, "from", "to", "both"))
             for key in ("from", "to"):
                 if key not in value:
                     raise self.fail(here, f'link {index + 1} has no "{key}": name the device it goes {key}')
@@ -337,11 +311,10 @@ class _Reader:
             ends = [(source, target)]
             ends += [(target, source)] if self.flag((*here, "both"), value.get("both", False)) else []
             for pair in ends:
-                into[pair] = self.link(here, value, into.get(pair, Link(*pair, 0.0)), ("from", "to", "both"))
+                into[pair] = self.link(here, value, into.get(pair, Link(*pair, 0.0)))
 
-    def link(self, here: _Path, value: Any, known: Link, more: tuple[str, ...]) -> Link:
-        self.table(here, value, (*_LINK_NUMBERS, *more))
-        link = replace(known, **self.numbers(here, value, _LINK_NUMBERS))  # type: ignore[arg-type]
+    def link(self, here: _Path, value: Mapping[str, Any], known: Link) -> Link:
+        link = replace(known, **self.fields(here, value, _LINK))
         if link.bandwidth_bytes_per_s == 0.0:
             raise self.fail(
                 here, f"link {link.source} to {link.target}: has no bandwidth_mbit_s: give its megabits per second"
@@ -378,6 +351,39 @@ class _Reader:
             seen.append(of)
 
 
+@dataclass(frozen=True, slots=True)
+class _Key:
+    """A key of a table: its field, how its value is read, and for a number the factor to the field's unit."""
+
+    field: str
+    read: Callable[[_Reader, _Path, Any], Any] = _Reader.number
+    factor: float | None = None
+
+
+_DEVICE = {
+    "threads": _Key("threads", _Reader.threads),
+    "runtime": _Key("runtime", _Reader.runtime),
+    "memory_mb": _Key("memory_bytes", _Reader.above, _MEGA),
+    "idle_watts": _Key("idle_watts"),
+    "active_watts": _Key("active_watts"),
+    "energy_cap_joules": _Key("energy_cap_joules"),
+    "cpus": _Key("cpus", _Reader.above),
+    "send_ms": _Key("send_s", factor=1e-3),
+    "receive_ms": _Key("receive_s", factor=1e-3),
+    "request_ms": _Key("request_s", factor=1e-3),
+    "send_ms_per_mb": _Key("send_byte_s", factor=1e-3 / _MEGA),
+    "receive_ms_per_mb": _Key("receive_byte_s", factor=1e-3 / _MEGA),
+    "never": _Key("never", _Reader.texts),
+    "int8": _Key("int8", _Reader.flag),
+}
+_LINK = {
+    "bandwidth_mbit_s": _Key("bandwidth_bytes_per_s", _Reader.above, _MEGA / _BITS),
+    "latency_ms": _Key("latency_s", factor=1e-3),
+    "joules_per_mb": _Key("joules_per_byte", factor=1.0 / _MEGA),
+    "gap_ms": _Key("gap_s", factor=1e-3),
+}
+
+
 def written(cluster: Cluster) -> str:
     """The text of a file that describes `cluster`."""
     lines = ["# links measured by taglio cluster probe", f'start = "{cluster.start}"']
@@ -387,34 +393,29 @@ def written(cluster: Cluster) -> str:
         if device.like:
             lines.append(f'like = "{device.like}"')
             continue
-        lines.append(f"threads = {device.threads}")
-        lines += [f'runtime = "{device.runtime}"'] if device.runtime else []
-        lines += _numbers(device, _DEVICE_NUMBERS, Device(""))
-        if device.never:
-            lines.append(f"never = [{', '.join(map(repr, device.never))}]")
-        if not device.int8:
-            lines.append("int8 = false")
+        lines += _lines_of(device, _DEVICE, Device(""))
         if device.scale_of is not None:
             lines.append(f'scale = {{ of = "{device.scale_of}", factor = {device.scale_factor:.9g} }}')
         elif device.profile is not None:
             lines.append(f'profile = "{device.profile}"')
-        loopbacks = [each for each in cluster.links if each.source == each.target == device.name]
-        for own in loopbacks:
-            lines.append(f"loopback = {{ {', '.join(_numbers(own, _LINK_NUMBERS, Link('', '', 0.0)))} }}")
+        for own in (each for each in cluster.links if each.source == each.target == device.name):
+            lines.append(f"loopback = {{ {', '.join(_lines_of(own, _LINK, Link('', '', 0.0)))} }}")
     for link in cluster.links:
         if link.source != link.target and not copies & {link.source, link.target}:
-            numbers = _numbers(link, _LINK_NUMBERS, Link("", "", 0.0))
+            numbers = _lines_of(link, _LINK, Link("", "", 0.0))
             lines += ["", "[[link]]", f'from = "{link.source}"', f'to = "{link.target}"', *numbers]
     return "\n".join(lines) + "\n"
 
 
-def _numbers(value: Device | Link, kinds: Mapping[str, _Number], default: Device | Link) -> list[str]:
-    """A line per number that is not the default, in the units of the keys."""
-    return [
-        f"{key} = {getattr(value, kind.field) / kind.factor:.9g}"
-        for key, kind in kinds.items()
-        if getattr(value, kind.field) != getattr(default, kind.field)
-    ]
+def _lines_of(value: Device | Link, keys: Mapping[str, _Key], default: Device | Link) -> list[str]:
+    """A line per field that is not the default, in the units of the keys."""
+    found = []
+    for name, key in keys.items():
+        field = getattr(value, key.field)
+        if field != getattr(default, key.field):
+            number = isinstance(field, float)
+            found.append(f"{name} = {f'{field / (key.factor or 1.0):.9g}' if number else json.dumps(field)}")
+    return found
 
 
 def _dotted(path: _Path) -> str:

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from platformdirs import user_cache_path
 
+from taglio import artifact
 from taglio.compare import environments, supervise
 from taglio.compare.request import EMPTY, KINDS, Request
 from taglio.compare.supervise import Limits
@@ -124,11 +125,9 @@ def as_onnx(
         made = Path(answer["path"])
         if kept is None:
             kept = folder / hashlib.sha256(made.read_bytes()).hexdigest()[:32] / f"{stem}.onnx"
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        temporary = kept.with_name(f".{os.getpid()}.onnx")
-        shutil.copyfile(made, temporary)
-        temporary.replace(kept)
-    _write(kept.with_suffix(".json"), {"tool": answer["tool"]})
+        with artifact.replacing(kept) as temporary:
+            shutil.copyfile(made, temporary)
+    artifact.write_bytes(kept.with_suffix(".json"), json.dumps({"tool": answer["tool"]}).encode())
     _prune(folder, kept.parent)
     return Converted(kept, form, answer["tool"])
 
@@ -167,7 +166,7 @@ def distance(
         session = open_session(made.path, SessionOptions(threads, Optimization.BASIC), label=str(model))
         converted = [run_session(session, outputs, sample, str(model)) for sample in samples]
         known[data_sha256] = distance_of(outputs, reference, [np.stack(each) for each in zip(*converted, strict=True)])
-        _write(told, known)
+        artifact.write_bytes(told, json.dumps(known).encode())
     found = float(known[data_sha256])
     if not found <= MOST_DISTANCE:
         raise BadModel(
@@ -214,9 +213,3 @@ def _read(path: Path) -> dict[str, str | float]:
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
-
-
-def _write(path: Path, value: Mapping[str, str | float]) -> None:
-    temporary = path.with_name(f".{os.getpid()}.json")
-    temporary.write_text(json.dumps(value), encoding="utf-8")
-    temporary.replace(path)

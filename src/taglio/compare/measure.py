@@ -1,7 +1,6 @@
 """Run a comparison: read model and data, write back ends' files, run each back end in its own process, collect rows."""
 
 import hashlib
-import os
 import shutil
 import time
 from collections.abc import Callable
@@ -26,6 +25,7 @@ from taglio.data.preprocess import parse_preprocess
 from taglio.data.processor import files_beside
 from taglio.data.spec import InputSpec
 from taglio.errors import BadOption
+from taglio.memory import free_bytes
 from taglio.model.graph import Graph, build
 from taglio.model.load import Model
 from taglio.model.load import load as load_model
@@ -79,7 +79,7 @@ def compare(question: Question, tell: Tell | None = None) -> Comparison:
     for old in (question.out / "work").glob("*"):  # from an earlier comparison, possibly of another model
         if old.name != _MODELS:  # these are stored with the model that they belong to
             shutil.rmtree(old) if old.is_dir() else old.unlink()
-    limits = Limits(question.silence_s, int(_STOP_AT * _free_bytes()))
+    limits = Limits(question.silence_s, int(_STOP_AT * free_bytes()))
     onnx_path, conversions = origin.as_onnx(question.model, question.data, question.shapes, question.threads, limits)
     model, graph, data = _opened(onnx_path, question)
     count = (lambda done, total: tell("calibrating", done, total)) if tell else None
@@ -205,7 +205,7 @@ def _request(question: Question, source: Source) -> Request:
         threads=question.threads,
         budget_s=30.0 * question.effort,
         minimum_rounds=_MINIMUM_ROUNDS,
-        memory_bytes=int(_TIME_AT * _free_bytes()),
+        memory_bytes=int(_TIME_AT * free_bytes()),
         seed=question.seed,
     )
 
@@ -216,13 +216,3 @@ def _write(question: Question, source: Source, identity: dict[str, object], tell
     keys = {name.partition(" ")[0] for name in question.rows}
     forms = tuple(each for each in table.forms() if not keys or each.key in keys or each.key == table.FLOAT)
     return variants.write(source, forms, question.out / "work" / _MODELS, str(identity), tell)
-
-
-def _free_bytes() -> int:
-    """Memory available on this machine now."""
-    path = Path("/proc/meminfo")
-    if path.exists():
-        for line in path.read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -62,25 +62,22 @@ def write_arrays(request: Request, source: Source, limits: Limits) -> float | No
 
     Raises BadModel if the original cannot run the inputs.
     """
-    data, names = source.data, request.inputs
-    arrays: dict[str, np.ndarray] = {}
+    data = source.data
+    arrays: dict[str, np.ndarray] = {} if data.held_out.labels is None else {"labels": data.held_out.labels}
     for part, dataset in (("calibration", data.calibration), ("held_out", data.held_out)):
-        for index, name in enumerate(names):
+        for index, name in enumerate(request.inputs):
             arrays[f"{part}_{index}"] = np.stack([sample[name] for sample in dataset.samples])
-    if data.held_out.labels is not None:
-        arrays["labels"] = data.held_out.labels
+    distance = None
     if request.kind == "onnx":
-        path = Path(request.model)
-        outputs = _onnx_outputs(path, source, Optimization.NONE)
-        arrays |= {f"reference_{index}": column for index, column in enumerate(outputs)}
+        reference = _onnx_outputs(Path(request.model), source, Optimization.NONE)
+    else:
         np.savez(request.arrays, **arrays)  # type: ignore[arg-type]
-        return None
-    np.savez(request.arrays, **arrays)  # type: ignore[arg-type]
-    reference = convert.original_outputs(request, limits)
-    converted = _onnx_outputs(Path(request.onnx), source, Optimization.BASIC)
+        reference = convert.original_outputs(request, limits)
+        converted = _onnx_outputs(Path(request.onnx), source, Optimization.BASIC)
+        distance = convert.distance_of(request.outputs, reference, converted)
     arrays |= {f"reference_{index}": column for index, column in enumerate(reference)}
     np.savez(request.arrays, **arrays)  # type: ignore[arg-type]
-    return convert.distance_of(request.outputs, reference, converted)
+    return distance
 
 
 def _onnx_outputs(path: Path, source: Source, level: Optimization) -> list[np.ndarray]:

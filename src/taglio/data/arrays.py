@@ -15,7 +15,8 @@ from typing import IO, Any
 
 import numpy as np
 
-from taglio.data.dataset import LABEL_KEYS, Dataset, Samples, assemble, evenly, grouped, span
+from taglio.data.dataset import LABEL_KEYS, Dataset, assemble, evenly, grouped, span
+from taglio.data.items import Asked
 from taglio.data.spec import TEXT, Array, InputSpec, batch_symbol, matches, missing_batch, shown
 from taglio.errors import BadData, one_line
 
@@ -156,15 +157,9 @@ def by_input(where: str, found: Mapping[str, Column], inputs: Sequence[InputSpec
     return Named({name: found[name] for name in wanted}, labels, tuple(remarks))
 
 
-def from_columns(
-    source: str,
-    found: Mapping[str, Column],
-    inputs: Sequence[InputSpec],
-    limit: int,
-    *,
-    room_bytes: float | None = None,
-) -> Dataset:
-    """Samples from arrays [N, *sample] by key, at most `limit` evenly spaced; labels under one of LABEL_KEYS."""
+def from_columns(asked: Asked, found: Mapping[str, Column]) -> Dataset:
+    """Evenly spaced samples from arrays [N, *sample] by key; labels under one of LABEL_KEYS."""
+    source, inputs = asked.source, asked.inputs
     named = by_input(source, found, inputs)
     symbol = batch_symbol(inputs)
     fits = {spec.name: fit(source, spec, named.arrays[spec.name].shape, symbol) for spec in inputs}
@@ -177,10 +172,10 @@ def from_columns(
     rows, count = lengths[first], lengths[first] // batch
     if count == 0:
         raise BadData(f"{source} has {rows} samples; the batch of input {first!r} is {batch}: add samples")
-    keep = evenly(count, limit)
+    keep = evenly(count, asked.most)
     labels = None if named.labels is None else grouped(source, named.labels.whole(), rows, batch, keep)
     names = [span(str(i * batch), str((i + 1) * batch - 1)) for i in keep]
-    samples = Samples([spec.name for spec in inputs], room_bytes)
+    samples = asked.samples()
     made = [fits[spec.name].samples(named.arrays[spec.name], keep) for spec in inputs]
     for name, *arrays in zip(names, *made, strict=True):
         where = f"{source}: sample {name}"

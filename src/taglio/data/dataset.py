@@ -11,7 +11,7 @@ from typing import overload
 import numpy as np
 from numpy.typing import NDArray
 
-from taglio.data.spec import Array, InputSpec, Shape
+from taglio.data.spec import Array, Shape
 from taglio.errors import BadData, BadOption
 from taglio.memory import Shelf
 
@@ -211,18 +211,6 @@ def assemble(
         digest.update(stored.tobytes())
     held = samples if isinstance(samples, Samples) else tuple(samples)
     return Dataset(source, held, tuple(names), labels, digest.hexdigest(), dropped, tuple(remarks))
-
-
-def checked_limit(limit: int | None, inputs: Sequence[InputSpec], where: str) -> int:
-    """How many samples to load. Raises BadOption for a limit below 1, BadData for a model that cannot be fed."""
-    at_most = DEFAULT_LIMIT if limit is None else limit
-    if at_most < 1:
-        raise BadOption(f"limit is {limit}: give at least 1 sample")
-    if not inputs:
-        raise BadData(f"{where}: the model has no inputs, so no data can be fed to it")
-    for spec in inputs:
-        spec.numpy_dtype()
-    return at_most
 
 
 def evenly(count: int, limit: int) -> list[int]:

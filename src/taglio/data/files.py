@@ -6,16 +6,16 @@ from pathlib import Path
 import numpy as np
 
 from taglio.data.arrays import by_input, from_columns, one_sample, read_columns, reading
-from taglio.data.dataset import Dataset, Samples, assemble, checked_labels, checked_limit, evenly, one_array
+from taglio.data.dataset import Dataset, assemble, checked_labels, evenly, one_array
 from taglio.data.images import IMAGE_SUFFIXES
-from taglio.data.items import Items
+from taglio.data.items import Asked, Items
 from taglio.data.preprocess import Preprocess
 from taglio.data.processor import Beside, class_numbers
 from taglio.data.saved import from_media, from_saved, is_saved
 from taglio.data.sounds import SOUND_SUFFIXES
 from taglio.data.spec import InputSpec, batch_symbol
 from taglio.data.texts import TEXT_SUFFIXES, from_texts, read_texts
-from taglio.errors import BadData, BadOption
+from taglio.errors import BadData
 
 _ARRAYS = (".npz", ".npy")
 _KINDS = {"images": IMAGE_SUFFIXES, "sounds": SOUND_SUFFIXES, "arrays": _ARRAYS}
@@ -46,16 +46,15 @@ def load(
     floats in 0..1 (0..255 for integers). Raises BadData for DATA that does not fit the model, BadOption for arguments
     that do not.
     """
-    at_most = checked_limit(limit, inputs, str(path))
+    asked = Asked(str(path), inputs, limit, room_bytes, preprocess, near)
     if not path.exists():
         raise BadData(f"{path} does not exist: {_GIVE}")
     if path.is_dir():
         if is_saved(path):
-            return from_saved(path, inputs, preprocess, at_most, room_bytes, near)
+            return from_saved(path, asked)
         kind, files = _files(path)
         if kind == "arrays":
-            _refuse_preprocess(path, preprocess)
-            return _one_sample_each(path, files, inputs, at_most, room_bytes)
+            return _one_sample_each(asked, files)
         items = _in_classes(path, near) if not files else None
         if items is None and not files:
             others = sorted(entry for entry in path.iterdir() if entry.is_file() and not entry.name.startswith("."))
@@ -63,17 +62,17 @@ def load(
             told = f"has no images and no arrays, only {len(others)} other files ({kinds})" if others else "is empty"
             raise BadData(f"{path} {told}: {_GIVE}")
         if items is None:
-            items = Items(str(path), [file.name for file in files], files)
+            items = Items([file.name for file in files], files)
         sounds = any(str(name).lower().endswith(SOUND_SUFFIXES) for name in items.names)
-        return from_media(items, inputs, preprocess, at_most, room_bytes, near, sounds=sounds)
+        return from_media(asked, items, sounds=sounds)
     suffix = path.suffix.lower()
     if suffix not in (*_ARRAYS, *TEXT_SUFFIXES) or not path.is_file():
         raise BadData(f"{path} is not a kind of data that taglio reads: {_GIVE}")
-    _refuse_preprocess(path, preprocess)
     if suffix in TEXT_SUFFIXES:
-        return from_texts(read_texts(path), inputs, near, at_most, room_bytes)
+        return from_texts(asked, read_texts(path))
+    asked.unprocessed("arrays")
     with reading(path):
-        return from_columns(str(path), read_columns(path), inputs, at_most, room_bytes=room_bytes)
+        return from_columns(asked, read_columns(path))
 
 
 def _files(path: Path) -> tuple[str, list[Path]]:
@@ -105,20 +104,14 @@ def _in_classes(path: Path, near: Beside) -> Items | None:
     more = ", ..." if len(classes) > _CLASSES_SHOWN else ""
     remark = f"labels are the {len(classes)} subfolders, numbered by {told}: {shown}{more}"
     names = [f"{file.parent.name}/{file.name}" for file in values]
-    return Items(str(path), names, values, np.array(labels), (remark,))
+    return Items(names, values, np.array(labels), (remark,))
 
 
-def _refuse_preprocess(path: Path, preprocess: Preprocess | None) -> None:
-    if preprocess is not None:
-        what = "texts" if path.suffix.lower() in TEXT_SUFFIXES else "arrays"
-        raise BadOption(f"{path}: preprocess is for images and sounds, not for {what}: leave it out")
-
-
-def _one_sample_each(
-    path: Path, files: Sequence[Path], inputs: Sequence[InputSpec], limit: int, room_bytes: float | None
-) -> Dataset:
-    symbol, keep = batch_symbol(inputs), evenly(len(files), limit)
-    samples, labels = Samples([spec.name for spec in inputs], room_bytes), []
+def _one_sample_each(asked: Asked, files: Sequence[Path]) -> Dataset:
+    asked.unprocessed("arrays")
+    path, inputs = asked.source, asked.inputs
+    symbol, keep = batch_symbol(inputs), evenly(len(files), asked.most)
+    samples, labels = asked.samples(), []
     remarks: dict[str, None] = {}
     for file in (files[index] for index in keep):
         with reading(file):
@@ -126,9 +119,9 @@ def _one_sample_each(
             arrays = {name: column.whole() for name, column in named.arrays.items()}
             labels += [] if named.labels is None else [named.labels.whole()]
         samples.append({spec.name: one_sample(str(file), spec, arrays[spec.name], symbol) for spec in inputs})
-        remarks |= dict.fromkeys(remark.replace(str(file), str(path)) for remark in named.remarks)
+        remarks |= dict.fromkeys(remark.replace(str(file), path) for remark in named.remarks)
     if labels and len(labels) != len(samples):
         raise BadData(f"{path}: {len(labels)} of {len(samples)} files have labels: save one each")
-    stacked = checked_labels(str(path), one_array(labels), len(samples)) if labels else None
+    stacked = checked_labels(path, one_array(labels), len(samples)) if labels else None
     names = [files[index].name for index in keep]
-    return assemble(str(path), samples, names, stacked, len(files) - len(keep), [*remarks])
+    return assemble(path, samples, names, stacked, len(files) - len(keep), [*remarks])

@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from taglio.data.dataset import Dataset, Sample, span
-from taglio.data.items import Items, from_items
+from taglio.data.items import Asked, Items, from_items
 from taglio.data.preprocess import MOST_PIXELS, Preprocess, as_text
 from taglio.data.spec import Array, InputSpec
 from taglio.errors import BadData, BadOption, one_line
@@ -28,31 +28,30 @@ _RESAMPLING = {
 }
 
 
-def from_images(
-    items: Items, inputs: Sequence[InputSpec], how: Preprocess | None, limit: int, room_bytes: float | None = None
-) -> Dataset:
+def from_images(asked: Asked, items: Items) -> Dataset:
     """Samples from images (files or their bytes) in the model's height and width.
 
     If both are dynamic, an image keeps its size; if one is, it follows from the aspect ratio. Raises BadData for images
-    that do not fit the model, BadOption for a `how` that does not.
+    that do not fit the model, BadOption for preprocessing that does not.
     """
-    how, spec = _fitting_preprocess(items.source, inputs, how), inputs[0]
-    batch = spec.sizes()[0]
+    how, spec = _fitting_preprocess(asked), asked.inputs[0]
 
     def make(names: Sequence[str], values: Sequence[Path | bytes]) -> Sample:
         images = [_image(name, value, spec, how) for name, value in zip(names, values, strict=True)]
         if len({image.shape for image in images}) > 1:
             name = span(names[0], names[-1])
             raise BadData(
-                f"{items.source}: {name} differ in size, and the model's batch is {batch}: use `preprocess` size=HxW"
+                f"{asked.source}: {name} differ in size, and the model's batch is {len(names)}: "
+                "use `preprocess` size=HxW"
             )
         return {spec.name: np.stack(images)}
 
-    return from_items(items, "images", inputs, batch, make, limit, room_bytes)
+    return from_items(asked, items, "images", make)
 
 
-def _fitting_preprocess(source: str, inputs: Sequence[InputSpec], how: Preprocess | None) -> Preprocess:
-    """`how`, checked against the model's image input; if None, the default for that input."""
+def _fitting_preprocess(asked: Asked) -> Preprocess:
+    """The preprocessing, checked against the model's image input; without any, the default for that input."""
+    source, inputs, how = asked.source, asked.inputs, asked.preprocess
     shape = inputs[0].shape or ()
     axes: dict[Literal["nchw", "nhwc"], int] = {"nchw": 1, "nhwc": 3} if len(shape) == 4 else {}
     known = {layout: shape[axis] for layout, axis in axes.items() if shape[axis] in (1, 3)}

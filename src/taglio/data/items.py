@@ -1,19 +1,56 @@
-"""Items of one kind, such as files or texts → samples: choose and group them. Reads no item itself."""
+"""What a reader is asked for; and items of one kind, such as files or texts → samples. Reads no item itself."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from taglio.data.dataset import Dataset, Sample, Samples, assemble, evenly, grouped, span
+from taglio.data.dataset import DEFAULT_LIMIT, Dataset, Sample, Samples, assemble, evenly, grouped, span
+from taglio.data.preprocess import Preprocess
+from taglio.data.processor import Beside
 from taglio.data.spec import Array, InputSpec
-from taglio.errors import BadData
+from taglio.errors import BadData, BadOption
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a reader is asked for: samples of `source` for a model's `inputs`, at most `limit` (None: 512); those beyond
+    `room_bytes` (None: no limit) are kept in a file. `preprocess` is for images and sounds, `near` has the model's
+    other files. Raises BadOption for a limit below 1, BadData for a model that cannot be fed."""
+
+    source: str
+    inputs: Sequence[InputSpec]
+    limit: int | None = None
+    room_bytes: float | None = None
+    preprocess: Preprocess | None = None
+    near: Beside = field(default_factory=Beside)
+
+    def __post_init__(self) -> None:
+        if self.most < 1:
+            raise BadOption(f"limit is {self.limit}: give at least 1 sample")
+        if not self.inputs:
+            raise BadData(f"{self.source}: the model has no inputs, so no data can be fed to it")
+        for spec in self.inputs:
+            spec.numpy_dtype()
+
+    @property
+    def most(self) -> int:
+        """How many samples to load."""
+        return DEFAULT_LIMIT if self.limit is None else self.limit
+
+    def samples(self) -> Samples:
+        """Where samples are kept; none yet."""
+        return Samples([spec.name for spec in self.inputs], self.room_bytes)
+
+    def unprocessed(self, what: str) -> None:
+        """Raises BadOption if preprocessing is given for `what`, which has none."""
+        if self.preprocess is not None:
+            raise BadOption(f"{self.source}: `preprocess` is for images and sounds, not for {what}: leave it out")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Items:
     """The items of a source, in order: `values` are what their reader takes, `labels` has one per item."""
 
-    source: str
     names: Sequence[str]
     values: Sequence[Any]
     labels: Array | None = None
@@ -21,25 +58,19 @@ class Items:
 
 
 def from_items(
-    items: Items,
-    what: str,
-    inputs: Sequence[InputSpec],
-    batch: int,
-    make: Callable[[Sequence[str], Sequence[Any]], Sample],
-    limit: int,
-    room_bytes: float | None,
+    asked: Asked, items: Items, what: str, make: Callable[[Sequence[str], Sequence[Any]], Sample]
 ) -> Dataset:
-    """At most `limit` samples, evenly spaced; `make` builds each from the names and values of `batch` items, which are
-    images or whatever `what` calls them. Raises BadData for fewer items than a batch."""
-    if len(items.values) < batch:
-        raise BadData(f"{items.source} has {len(items.values)} {what}; the model's batch is {batch}: add some")
-    keep = evenly(len(items.values) // batch, limit)
-    samples, names = Samples([spec.name for spec in inputs], room_bytes), []
+    """Evenly spaced samples; `make` builds each from the names and values of the items of a batch, which are images or
+    whatever `what` calls them. Raises BadData for fewer items than a batch."""
+    total, batch = len(items.values), asked.inputs[0].sizes()[0]
+    if total < batch:
+        raise BadData(f"{asked.source} has {total} {what}; the model's batch is {batch}: add some")
+    keep = evenly(total // batch, asked.most)
+    samples, names = asked.samples(), []
     for group in keep:
         rows = range(group * batch, (group + 1) * batch)
         members = [items.names[row] for row in rows]
         names.append(span(members[0], members[-1]))
         samples.append(make(members, [items.values[row] for row in rows]))
-    total = len(items.values)
-    labels = None if items.labels is None else grouped(items.source, items.labels, total, batch, keep)
-    return assemble(items.source, samples, names, labels, total - batch * len(keep), items.remarks)
+    labels = None if items.labels is None else grouped(asked.source, items.labels, total, batch, keep)
+    return assemble(asked.source, samples, names, labels, total - batch * len(keep), items.remarks)

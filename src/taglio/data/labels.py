@@ -11,7 +11,7 @@ import numpy as np
 from taglio.data.arrays import read_columns, reading
 from taglio.data.dataset import LABEL_KEYS, Dataset, assemble, checked_labels, evenly, one_array
 from taglio.data.spec import Array
-from taglio.data.table import TABLE_SUFFIXES, as_labels, read_table
+from taglio.data.table import TABLE_SUFFIXES, as_labels, read_lines, read_table
 from taglio.errors import BadData, one_line
 
 # Column names in tables of labels: for classes (besides LABEL_KEYS) and for file names.
@@ -85,12 +85,7 @@ def _read(path: Path) -> Sequence[Array] | Mapping[str, Array]:
 
 
 def _lines(path: Path) -> Sequence[Array] | Mapping[str, Array]:
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadData(f"labels {path} cannot be read as UTF-8 text ({one_line(error)})") from None
-    lines = text.split("\n")
-    lines = [line.rstrip("\r") for line in (lines[:-1] if lines and not lines[-1] else lines)]
+    lines = read_lines(path)
     named = [line.partition("\t") for line in lines]
     if lines and all(tab for _, tab, _ in named):
         return {Path(name).name: np.array(label) for name, _, label in named}

@@ -83,10 +83,7 @@ def _images(found: dict[str, Any]) -> Preprocess:
     normal = found.get("do_normalize", "image_mean" in found)
     means = _numbers(found["image_mean"] if normal else 0.0)
     stds = _numbers(found["image_std"] if normal else 1.0)
-    how: dict[str, Any] = {
-        "mean": tuple(mean / factor for mean in means),
-        "scale": tuple(factor / std for std in stds),
-    }
+    how: dict[str, Any] = {"mean": tuple(mean / factor for mean in means), "scale": tuple(factor / std for std in stds)}
     if found.get("do_resize", True) and "size" in found:
         size = found["size"] if isinstance(found["size"], dict) else {"height": found["size"], "width": found["size"]}
         how["resample"] = _RESAMPLE[int(found.get("resample", 2))]

@@ -3,6 +3,7 @@
 import importlib
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, overload
 
@@ -10,11 +11,11 @@ import numpy as np
 
 from taglio.data.dataset import LABEL_KEYS, Dataset, one_array
 from taglio.data.images import from_images
-from taglio.data.items import Items
-from taglio.data.preprocess import Preprocess, in_layout
+from taglio.data.items import Asked, Items
+from taglio.data.preprocess import in_layout
 from taglio.data.processor import Beside, class_numbers, preprocess_of
 from taglio.data.sounds import from_sounds
-from taglio.data.spec import Array, InputSpec
+from taglio.data.spec import Array
 from taglio.data.texts import TEXT_KEYS, from_texts
 from taglio.data.values import from_values
 from taglio.errors import BadData, BadOption, one_line
@@ -27,29 +28,21 @@ def is_saved(path: Path) -> bool:
     return (path / _ONE).is_file() or (path / _SPLITS).is_file()
 
 
-def from_saved(
-    path: Path,
-    inputs: Sequence[InputSpec],
-    how: Preprocess | None,
-    limit: int,
-    room_bytes: float | None,
-    near: Beside,
-) -> Dataset:
+def from_saved(path: Path, asked: Asked) -> Dataset:
     """Samples from the columns with the names of the model's inputs, or else from the only column of images, sounds or
     texts that suits the model's first input; labels from `label` or `labels`.
 
     Raises BadData if there is no such column, or several; BadOption if `datasets` is not installed.
     """
+    inputs = asked.inputs
     dataset = _opened(path)
     features = dict(dataset.features)
     wanted = [spec.name for spec in inputs]
     label = next((key for key in LABEL_KEYS if key in features and key not in wanted), None)
     if all(name in features for name in wanted):
-        if how is not None:
-            raise BadOption(f"{path}: `preprocess` is for images and sounds, not for arrays: leave it out")
-        return from_values(
-            dataset.select_columns([*wanted, *([label] if label else [])]), inputs, limit, None, str(path)
-        )
+        asked.unprocessed("arrays")
+        columns = dataset.select_columns([*wanted, *([label] if label else [])])
+        return from_values(columns, inputs, asked.limit, None, str(path))
     dims, integer = len(inputs[0].shape or ()), inputs[0].numpy_dtype().kind in "iu"
     kind = "Image" if dims == 4 else "string" if integer else "Audio"
     found = [name for name, feature in features.items() if _kind(feature) == kind and name != label]
@@ -67,33 +60,20 @@ def from_saved(
     if kind != "string":
         dataset = dataset.cast_column(name, type(features[name])(decode=False))
     values = _Column(dataset, name, (lambda value: value or "") if kind == "string" else _content)
-    labels = None if label is None else _labels(dataset[label], features[label], near)
-    items = Items(str(path), [str(index) for index in range(len(dataset))], values, labels, remarks)
-    if kind == "string":
-        if how is not None:
-            raise BadOption(f"{path}: `preprocess` is for images and sounds, not for texts: leave it out")
-        return from_texts(items, inputs, near, limit, room_bytes)
-    return from_media(items, inputs, how, limit, room_bytes, near, sounds=kind == "Audio")
+    labels = None if label is None else _labels(dataset[label], features[label], asked.near)
+    items = Items([str(index) for index in range(len(dataset))], values, labels, remarks)
+    return from_texts(asked, items) if kind == "string" else from_media(asked, items, sounds=kind == "Audio")
 
 
-def from_media(
-    items: Items,
-    inputs: Sequence[InputSpec],
-    how: Preprocess | None,
-    limit: int,
-    room_bytes: float | None,
-    near: Beside,
-    *,
-    sounds: bool,
-) -> Dataset:
-    """Samples from images or sounds, preprocessed by `how`, or by the file next to the model, or else by the
+def from_media(asked: Asked, items: Items, *, sounds: bool) -> Dataset:
+    """Samples from images or sounds, preprocessed as asked, or by the file next to the model, or else by the
     defaults."""
-    if how is None:
-        told, remark = preprocess_of(near, sounds=sounds)
+    if asked.preprocess is None:
+        told, remark = preprocess_of(asked.near, sounds=sounds)
         if told is not None:
-            how = told if sounds else in_layout(told, inputs)
-            items = Items(items.source, items.names, items.values, items.labels, (*items.remarks, remark))
-    return (from_sounds if sounds else from_images)(items, inputs, how, limit, room_bytes)
+            asked = replace(asked, preprocess=told if sounds else in_layout(told, asked.inputs))
+            items = replace(items, remarks=(*items.remarks, remark))
+    return (from_sounds if sounds else from_images)(asked, items)
 
 
 class _Column(Sequence[Any]):

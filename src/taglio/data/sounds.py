@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from taglio.data.dataset import Dataset, Sample
-from taglio.data.items import Items, from_items
-from taglio.data.preprocess import Preprocess, as_text
-from taglio.data.spec import Array, InputSpec
+from taglio.data.items import Asked, Items, from_items
+from taglio.data.preprocess import as_text
+from taglio.data.spec import Array
 from taglio.errors import BadData, BadOption, one_line
 
 SOUND_SUFFIXES = (".wav",)
@@ -19,25 +19,24 @@ SOUND_SUFFIXES = (".wav",)
 MOST_FRAMES = 2**28
 
 
-def from_sounds(
-    items: Items, inputs: Sequence[InputSpec], how: Preprocess | None, limit: int, room_bytes: float | None = None
-) -> Dataset:
+def from_sounds(asked: Asked, items: Items) -> Dataset:
     """Samples from PCM wav files, or their bytes, with values in -1..1: [B, T] or [B, C, T], mixed down to one channel
     unless the model fixes C. If the model fixes T, shorter sounds are padded with zeros and longer ones are cut.
 
-    Raises BadData for a sampling rate other than that of `how` or of the first sound, and for files that are not PCM.
+    Raises BadData for a sampling rate other than that asked for or of the first sound, and for files that are not PCM.
     """
+    source, inputs, how = asked.source, asked.inputs, asked.preprocess
     spec = inputs[0]
     dims = spec.shape or ()
     if len(inputs) != 1 or len(dims) not in (2, 3) or spec.numpy_dtype().kind != "f":
         found = ", ".join(map(str, inputs))
         raise BadData(
-            f"{items.source}: sounds need one float input [B, T] or [B, 1, T], but the model's inputs are {found}: "
+            f"{source}: sounds need one float input [B, T] or [B, 1, T], but the model's inputs are {found}: "
             "give an .npz whose keys are the input names"
         )
     if how is not None and not how.of_sounds():
-        raise BadOption(f"preprocess {as_text(how)} is for images, but {items.source} has sounds: use rate=16000")
-    batch, length = spec.sizes()[0], dims[-1] if isinstance(dims[-1], int) else None
+        raise BadOption(f"preprocess {as_text(how)} is for images, but {source} has sounds: use rate=16000")
+    length = dims[-1] if isinstance(dims[-1], int) else None
     rate, changed = how.rate if how else None, [0, 0]
 
     def make(names: Sequence[str], values: Sequence[Path | bytes]) -> Sample:
@@ -47,9 +46,9 @@ def from_sounds(
             sound, own = read_wav(name, value)
             if rate is not None and own != rate:
                 whose = "`preprocess` says" if how is not None and how.rate else "the first sound has"
-                raise BadData(f"{items.source}: {name} has {own} samples per second, {whose} {rate}: resample it")
+                raise BadData(f"{source}: {name} has {own} samples per second, {whose} {rate}: resample it")
             rate = own
-            sound = _channels(f"{items.source}: {name}", sound, dims[1] if len(dims) == 3 else None)
+            sound = _channels(f"{source}: {name}", sound, dims[1] if len(dims) == 3 else None)
             if how is not None and how.normalize:  # as Hugging Face's feature extractors
                 sound = (sound - sound.mean()) / np.sqrt(sound.var() + 1e-7)
             several.append(sound)
@@ -61,7 +60,7 @@ def from_sounds(
         whole = np.stack(several) if len(dims) == 3 else np.concatenate(several)
         return {spec.name: np.ascontiguousarray(whole, spec.numpy_dtype())}
 
-    dataset = from_items(items, "sounds", inputs, batch, make, limit, room_bytes)
+    dataset = from_items(asked, items, "sounds", make)
     told = [] if how is not None and how.rate else [f"sounds have {rate} samples per second; no rate to check against"]
     if any(changed):
         told.append(f"{changed[0]} sounds were padded with zeros and {changed[1]} cut to the length of the input")

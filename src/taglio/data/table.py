@@ -1,4 +1,4 @@
-"""A .csv or .tsv file → columns of text. Does not interpret them."""
+"""A file of text → its lines, or the columns of a .csv or .tsv. Does not interpret them."""
 
 import csv
 from collections.abc import Collection, Mapping
@@ -35,6 +35,15 @@ def read_table(path: Path, known: Collection[str]) -> Mapping[str, list[str]]:
         raise BadData(f"{path}: {what}; the first row has {len(names)}: quote cells that hold the separator")
     rows = rows[1:] if header else rows
     return {name: [row[index] for row in rows] for index, name in enumerate(names)}
+
+
+def read_lines(path: Path) -> list[str]:
+    """The lines of a file. Raises BadData if it is not text in UTF-8."""
+    try:
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadData(f"{path} cannot be read as UTF-8 text ({one_line(error)}): save it again") from None
+    return [line.rstrip("\r") for line in (lines if lines[-1] else lines[:-1])]
 
 
 def as_labels(cells: list[str]) -> list[Array]:

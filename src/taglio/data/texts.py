@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 
 from taglio.data.dataset import LABEL_KEYS, Dataset, Sample
-from taglio.data.items import Items, from_items
-from taglio.data.processor import Beside
+from taglio.data.items import Asked, Items, from_items
 from taglio.data.spec import Array, InputSpec
-from taglio.data.table import TABLE_SUFFIXES, as_labels, read_table
+from taglio.data.table import TABLE_SUFFIXES, as_labels, read_lines, read_table
 from taglio.errors import BadData, BadOption, one_line
 
 TEXT_SUFFIXES = (".txt", *TABLE_SUFFIXES)
@@ -29,12 +28,8 @@ def read_texts(path: Path) -> Items:
     """A text per line (.txt), or the column `text` of a table (.csv, .tsv) with its labels in `label`."""
     if path.suffix.lower() in TABLE_SUFFIXES:
         return _from_table(path)
-    try:
-        lines = path.read_text(encoding="utf-8-sig").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadData(f"{path} cannot be read as UTF-8 text ({one_line(error)}): save it again") from None
-    lines = [line.rstrip("\r") for line in (lines if lines[-1] else lines[:-1])]
-    return Items(str(path), [str(index) for index in range(len(lines))], lines)
+    lines = read_lines(path)
+    return Items([str(index) for index in range(len(lines))], lines)
 
 
 def _from_table(path: Path) -> Items:
@@ -49,18 +44,18 @@ def _from_table(path: Path) -> Items:
     remarks = (f"{path}: left out {', '.join(map(repr, left))}, neither text nor label",) if left else ()
     names = [str(index) for index in range(len(columns[text]))]
     found = None if labels is None else np.array(as_labels(columns[labels]))
-    return Items(str(path), names, columns[text], found, remarks)
+    return Items(names, columns[text], found, remarks)
 
 
-def from_texts(
-    items: Items, inputs: Sequence[InputSpec], near: Beside, limit: int, room_bytes: float | None = None
-) -> Dataset:
+def from_texts(asked: Asked, items: Items) -> Dataset:
     """Samples from texts by the tokenizer.json next to the model: [B, T], padded and cut to T if the model fixes T,
     otherwise as long as the batch's longest text.
 
     Raises BadData for a model whose inputs a tokenizer does not give, or that has no tokenizer.json; BadOption if the
     package tokenizers is not installed.
     """
+    asked.unprocessed("texts")
+    inputs = asked.inputs
     only = len(inputs) == 1
     wrong = [
         str(spec)
@@ -72,27 +67,27 @@ def from_texts(
     if wrong:
         gives = ", ".join((*_TAKEN, _POSITIONS))
         raise BadData(
-            f"{items.source}: a tokenizer gives {gives}, each [B, T], but the model takes {', '.join(wrong)}: "
+            f"{asked.source}: a tokenizer gives {gives}, each [B, T], but the model takes {', '.join(wrong)}: "
             "give an .npz whose keys are the input names"
         )
     shape = inputs[0].shape or ()
-    batch, length = inputs[0].sizes()[0], shape[1] if isinstance(shape[1], int) else None
-    tokenizer = _tokenizer(items.source, near, length)
+    tokenizer = _tokenizer(asked, shape[1] if isinstance(shape[1], int) else None)
     cut = 0
 
     def make(names: Sequence[str], values: Sequence[str]) -> Sample:
         nonlocal cut
         for name, text in zip(names, values, strict=True):
             if not text.strip():
-                raise BadData(f"{items.source}: text {name} is empty: remove it, with its label")
+                raise BadData(f"{asked.source}: text {name} is empty: remove it, with its label")
         found = tokenizer.encode_batch([*values])
         cut += sum(bool(each.overflowing) for each in found)
         return {spec.name: _array(spec, found) for spec in inputs}
 
-    dataset = from_items(items, "texts", inputs, batch, make, limit, room_bytes)
+    dataset = from_items(asked, items, "texts", make)
     told = f"texts were tokenized by {TOKENIZER} next to the model"
     if cut:
-        told += f"; {cut} of {len(dataset.samples) * batch} were cut to {tokenizer.truncation['max_length']} tokens"
+        count = len(dataset.samples) * inputs[0].sizes()[0]
+        told += f"; {cut} of {count} were cut to {tokenizer.truncation['max_length']} tokens"
     return replace(dataset, remarks=(*dataset.remarks, told))
 
 
@@ -104,8 +99,9 @@ def _array(spec: InputSpec, found: Sequence[Any]) -> Array:
     return np.array(rows, spec.numpy_dtype())
 
 
-def _tokenizer(source: str, near: Beside, length: int | None) -> Any:
+def _tokenizer(asked: Asked, length: int | None) -> Any:
     """The model's tokenizer, set to pad and cut texts as the model needs."""
+    source, near = asked.source, asked.near
     path = near.find(TOKENIZER)
     if path is None:
         where = f"{near.folders[0]} has none" if near.folders else "this model is in memory"

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from taglio.data.arrays import Column, Named, by_input, from_columns, one_sample
-from taglio.data.dataset import LABEL_KEYS, Dataset, Samples, assemble, checked_labels, checked_limit, evenly, one_array
+from taglio.data.dataset import LABEL_KEYS, Dataset, assemble, checked_labels, evenly, one_array
+from taglio.data.items import Asked
 from taglio.data.spec import Array, InputSpec, batch_symbol
 from taglio.errors import BadData
 
@@ -32,10 +33,10 @@ def from_values(
     generator. Samples beyond `room_bytes` (None: no limit) are kept in a file. `source` names the values in errors.
     Raises BadData for values that do not fit the model.
     """
-    at_most = checked_limit(limit, inputs, f"`{source}`")
+    asked = Asked(f"`{source}`", inputs, limit, room_bytes)
     given = None if labels is None else _array(labels, "`labels`")
     if isinstance(values, Mapping) and any(map(_ragged, values.values())):
-        return _from_items(_rows(values, source), inputs, at_most, given, source, room_bytes)
+        return _from_items(asked, _rows(values, source), given)
     if isinstance(values, Mapping):
         columns = {str(key): Column(_array(value, f"`{source}`[{key!r}]")) for key, value in values.items()}
     elif hasattr(values, "__array__") or hasattr(values, "detach"):
@@ -43,12 +44,12 @@ def from_values(
     elif isinstance(values, (str, bytes)) or not (hasattr(values, "__iter__") or hasattr(values, "__getitem__")):
         raise BadData(f"`{source}` is a {type(values).__name__}: give arrays by input name, or an iterable of samples")
     else:
-        return _from_items(values, inputs, at_most, given, source, room_bytes)
+        return _from_items(asked, values, given)
     if given is not None:
         if any(key in LABEL_KEYS for key in columns):
             raise BadData(f"`{source}` already holds labels: leave `labels` out")
         columns[LABEL_KEYS[0]] = Column(given)
-    return from_columns(f"`{source}`", columns, inputs, at_most, room_bytes=room_bytes)
+    return from_columns(asked, columns)
 
 
 def one_feed(sample: Any, inputs: Sequence[InputSpec]) -> dict[str, Array]:
@@ -58,16 +59,9 @@ def one_feed(sample: Any, inputs: Sequence[InputSpec]) -> dict[str, Array]:
     return {spec.name: one_sample("`sample`", spec, named.arrays[spec.name].whole(), symbol) for spec in inputs}
 
 
-def _from_items(
-    values: Iterable[Any],
-    inputs: Sequence[InputSpec],
-    limit: int,
-    given: Array | None,
-    source: str,
-    room_bytes: float | None,
-) -> Dataset:
-    symbol = batch_symbol(inputs)
-    samples = Samples([spec.name for spec in inputs], room_bytes)
+def _from_items(asked: Asked, values: Iterable[Any], given: Array | None) -> Dataset:
+    source, inputs, limit, symbol = asked.source, asked.inputs, asked.most, batch_symbol(asked.inputs)
+    samples = asked.samples()
     names: list[str] = []
     labels: list[Array] = []
     remarks: dict[str, None] = {}
@@ -75,9 +69,9 @@ def _from_items(
     if given is not None and (given.ndim == 0 or (total and len(given) != total)):
         raise BadData(f"`labels` have the shape {list(given.shape)} for {total} samples: give one label per sample")
     for index, item in chosen:
-        where = f"`{source}`[{index}]"
+        where = f"{source}[{index}]"
         named = _named(where, item, inputs)
-        remarks |= dict.fromkeys(remark.replace(where, f"`{source}`") for remark in named.remarks)
+        remarks |= dict.fromkeys(remark.replace(where, source) for remark in named.remarks)
         arrays = {name: column.whole() for name, column in named.arrays.items()}
         label = None if named.labels is None else named.labels.whole()
         if given is not None:
@@ -93,11 +87,11 @@ def _from_items(
             break
     samples, names, labels = samples[:limit], names[:limit], labels[:limit]
     if not samples:
-        raise BadData(f"`{source}` has no samples: a generator gives its values only once, so make a new one per use")
+        raise BadData(f"{source} has no samples: a generator gives its values only once, so make a new one per use")
     if labels and len(labels) != len(samples):
-        raise BadData(f"`{source}` has {len(labels)} labels for {len(samples)} samples: give one each")
-    stacked = checked_labels(f"`{source}`", one_array(labels), len(samples)) if labels else None
-    return assemble(f"`{source}`", samples, names, stacked, max(0, total - len(samples)), [*remarks])
+        raise BadData(f"{source} has {len(labels)} labels for {len(samples)} samples: give one each")
+    stacked = checked_labels(source, one_array(labels), len(samples)) if labels else None
+    return assemble(source, samples, names, stacked, max(0, total - len(samples)), [*remarks])
 
 
 def _chosen(values: Iterable[Any], limit: int) -> tuple[Iterator[tuple[int, Any]], int]:

@@ -195,60 +195,34 @@ def build(model: Model, observed: Observed | None = None, states: tuple[tuple[st
     Shapes and types are those `observed` in an inference. Without one they are the static ones, and a dynamic dimension
     does not refuse a block its int8 form.
     """
-    proto = model.proto.graph
-    shapes, types = tensor_shapes(model.proto), tensor_types(model.proto)
-    assumed = tensor_shapes(model.proto, dynamic=1) if observed is None else shapes
-    for name, seen in (observed or {}).items():
-        shapes[name] = seen.shape
-        types[name] = onnx.helper.np_dtype_to_tensor_dtype(dtype_of(seen.dtype))
-    initializers = {tensor.name for tensor in proto.initializer}
-    producers = {name: node for node in proto.node for name in node.output}
-    consumers: dict[str, list[onnx.NodeProto]] = {}
-    for node in proto.node:
-        for name in node_inputs(node):
-            consumers.setdefault(name, []).append(node)
-    biases = {tensor.name for tensor in proto.initializer if all(size == 1 for size in tensor.dims[:-1])}
-    groups = _group(proto.node, consumers, biases, set(model.outputs))
+    proto, operators = model.proto.graph, _Operators(model, observed)
+    groups = operators.groups()
     if (apart := not_tensors(proto)) or states:
         reads = [[name for node in group for name in node_inputs(node)] for group in groups]
         groups = _in_order(joined(groups, reads, apart, states))
-    owner = {node.name: index for index, group in enumerate(groups) for node in group}
-    outputs = set(model.outputs)
-    whole = tuple(
-        _block(
-            group,
-            producers,
-            consumers,
-            initializers,
-            shapes=shapes,
-            assumed=assumed,
-            types=types,
-            model_outputs=outputs,
-        )
-        for group in groups
-    )
-    reasons = why_float(model.proto)
-    whys = [model.no_int8 or next((reasons[n] for n in block.operators if n in reasons), "") for block in whole]
-    blocks = tuple(replace(each, refusal=why or each.refusal) for each, why in zip(whole, whys, strict=True))
-    kept = {name for pair in states for name in pair}
-    blocks = tuple(
-        replace(each, refusal=_KEEPS, movement=False, soft_tail=False) if kept & {*each.inputs, *each.outputs} else each
-        for each in blocks
-    )
-    names = [block.name for block in blocks]
-    if len(set(names)) != len(names):
+    reasons, kept = why_float(model.proto), {name for pair in states for name in pair}
+    blocks = []
+    for group in groups:
+        block = operators.block(group)
+        why = model.no_int8 or next((reasons[node.name] for node in group if node.name in reasons), "")
+        block = replace(block, refusal=why or block.refusal)
+        if kept & {*block.inputs, *block.outputs}:
+            block = replace(block, refusal=_KEEPS, movement=False, soft_tail=False)
+        blocks.append(block)
+    if len({block.name for block in blocks}) != len(blocks):
         raise BadModel(f"{model.name}: two blocks share a name: give its nodes unique names")
-    tensors = []
-    produced = {name: blocks[owner[node.name]].name for node in proto.node for name in node.output}
-    wanted = [name for block in blocks for name in block.inputs] + [name for block in blocks for name in block.outputs]
-    for name in dict.fromkeys([spec.name for spec in model.inputs] + wanted + list(model.outputs)):
-        users = [blocks[owner[node.name]].name for node in consumers.get(name, ())]
-        outside = tuple(dict.fromkeys(user for user in users if user != produced.get(name)))
-        dtype = onnx.helper.tensor_dtype_to_np_dtype(types.get(name, _FLOAT))
-        each = Tensor(name, shapes.get(name), dtype.itemsize, produced.get(name), outside, dtype_name(dtype))
-        tensors.append(each)
+    owner = {node.name: block.name for block, group in zip(blocks, groups, strict=True) for node in group}
+    produced = {name: owner[node.name] for node in proto.node for name in node.output}
     inputs = tuple(spec.name for spec in model.inputs)
-    return Graph(model.sha256, blocks, tuple(tensors), inputs, model.outputs, states)
+    wanted = [name for block in blocks for name in block.inputs] + [name for block in blocks for name in block.outputs]
+    tensors = []
+    for name in dict.fromkeys([*inputs, *wanted, *model.outputs]):
+        users = [owner[node.name] for node in operators.consumers.get(name, ())]
+        outside = tuple(dict.fromkeys(user for user in users if user != produced.get(name)))
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(operators.types.get(name, _FLOAT))
+        shape = operators.shapes.get(name)
+        tensors.append(Tensor(name, shape, dtype.itemsize, produced.get(name), outside, dtype_name(dtype)))
+    return Graph(model.sha256, tuple(blocks), tuple(tensors), inputs, model.outputs, states)
 
 
 def flows(graph: Graph) -> tuple[Flow, ...]:
@@ -318,60 +292,93 @@ def match(graph: Graph, patterns: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(chosen))
 
 
-def _group(
-    nodes: Iterable[onnx.NodeProto],
-    consumers: Mapping[str, list[onnx.NodeProto]],
-    biases: set[str],
-    outputs: set[str],
-) -> list[list[onnx.NodeProto]]:
-    """Anchors with the bias addition and activation that a runtime fuses into them; every other operator alone."""
-    absorbed: set[str] = set()
-    groups: list[list[onnx.NodeProto]] = []
-    for node in nodes:
-        if node.name in absorbed:
-            continue
-        group = [node]
-        if node.op_type in ANCHORS:
-            group += _tail(node, consumers, biases, outputs)
-        absorbed |= {member.name for member in group}
-        groups.append(group)
-    return _in_order(groups)
+class _Operators:
+    """The operators of a model, who reads what they write, and the shapes and types of their tensors."""
 
+    def __init__(self, model: Model, observed: Observed | None) -> None:
+        graph = model.proto.graph
+        self.nodes, self.outputs = graph.node, set(model.outputs)
+        self.shapes, self.types = tensor_shapes(model.proto), tensor_types(model.proto)
+        self.assumed = tensor_shapes(model.proto, dynamic=1) if observed is None else self.shapes
+        for name, seen in (observed or {}).items():
+            self.shapes[name] = seen.shape
+            self.types[name] = onnx.helper.np_dtype_to_tensor_dtype(dtype_of(seen.dtype))
+        self.initializers = {tensor.name for tensor in graph.initializer}
+        self.biases = {tensor.name for tensor in graph.initializer if all(size == 1 for size in tensor.dims[:-1])}
+        self.producers = {name: node for node in graph.node for name in node.output}
+        self.consumers: dict[str, list[onnx.NodeProto]] = {}
+        for node in graph.node:
+            for name in node_inputs(node):
+                self.consumers.setdefault(name, []).append(node)
 
-def _tail(
-    anchor: onnx.NodeProto, consumers: Mapping[str, list[onnx.NodeProto]], biases: set[str], outputs: set[str]
-) -> list[onnx.NodeProto]:
-    tail: list[onnx.NodeProto] = []
-    tensor = anchor.output[0]
-    while tensor not in outputs:
-        users = consumers.get(tensor, [])
-        if len(users) == 1 and users[0].op_type == "Add" and anchor.op_type == "MatMul" and not tail:
-            other = [name for name in users[0].input if name != tensor]
-            if not other or other[0] not in biases:
-                break
-            tail.append(users[0])
-        elif len(users) == 1 and users[0].op_type in ACTIVATIONS and len(users[0].output) == 1:
-            return [*tail, users[0]]
-        elif gate := _gate(tensor, users, consumers, outputs):
-            return [*tail, *gate]
-        else:
-            break
-        tensor = users[0].output[0]
-    return tail
+    def groups(self) -> list[list[onnx.NodeProto]]:
+        """Anchors with the bias addition and activation that a runtime fuses into them; every other operator alone."""
+        absorbed: set[str] = set()
+        groups: list[list[onnx.NodeProto]] = []
+        for node in self.nodes:
+            if node.name not in absorbed:
+                groups.append([node, *(self._tail(node) if node.op_type in ANCHORS else ())])
+                absorbed |= {member.name for member in groups[-1]}
+        return _in_order(groups)
 
+    def _tail(self, anchor: onnx.NodeProto) -> list[onnx.NodeProto]:
+        tail: list[onnx.NodeProto] = []
+        tensor = anchor.output[0]
+        while tensor not in self.outputs:
+            users = self.consumers.get(tensor, [])
+            if len(users) == 1 and users[0].op_type == "Add" and anchor.op_type == "MatMul" and not tail:
+                other = [name for name in users[0].input if name != tensor]
+                if not other or other[0] not in self.biases:
+                    break
+                tail.append(users[0])
+            elif len(users) == 1 and users[0].op_type in ACTIVATIONS and len(users[0].output) == 1:
+                return [*tail, users[0]]
+            else:
+                return [*tail, *self._gate(tensor, users)]
+            tensor = users[0].output[0]
+        return tail
 
-def _gate(
-    tensor: str, users: list[onnx.NodeProto], consumers: Mapping[str, list[onnx.NodeProto]], outputs: set[str]
-) -> list[onnx.NodeProto]:
-    gates = [user for user in users if user.op_type in GATES]
-    products = [user for user in users if user.op_type == "Mul"]
-    if len(users) != 2 or len(gates) != 1 or len(products) != 1:
-        return []
-    gate, product = gates[0], products[0]
-    gated = gate.output[0]
-    if set(product.input) != {tensor, gated} or gated in outputs or len(consumers.get(gated, [])) != 1:
-        return []
-    return [gate, product]
+    def _gate(self, tensor: str, users: list[onnx.NodeProto]) -> list[onnx.NodeProto]:
+        gates = [user for user in users if user.op_type in GATES]
+        products = [user for user in users if user.op_type == "Mul"]
+        if len(users) != 2 or len(gates) != 1 or len(products) != 1:
+            return []
+        gate, product = gates[0], products[0]
+        gated = gate.output[0]
+        if set(product.input) != {tensor, gated} or gated in self.outputs or len(self.consumers.get(gated, [])) != 1:
+            return []
+        return [gate, product]
+
+    def block(self, group: list[onnx.NodeProto]) -> Block:
+        """The block of a group of operators."""
+        members = {node.name for node in group}
+        produced = [name for node in group for name in node.output if name]
+        reads = dict.fromkeys(name for node in group for name in node_inputs(node))
+        inputs = tuple(name for name in reads if name not in produced and name not in self.initializers)
+        outputs = tuple(
+            name
+            for name in produced
+            if name in self.outputs or any(user.name not in members for user in self.consumers.get(name, ()))
+        )
+        weights = tuple(name for name in reads if name in self.initializers and self.types.get(name) == _FLOAT)
+        first = group[0]
+        why = refusal(first, outputs, self.initializers, self.assumed, self.types)
+        if not why and quantized_already(group, self.producers, self.consumers):
+            why = "the model quantises it itself"
+        return Block(
+            name=first.name,
+            kind="+".join(node.op_type for node in group),
+            operators=tuple(node.name for node in group),
+            inputs=inputs,
+            outputs=outputs,
+            weights=weights,
+            weight_elements=sum(prod(self.shapes[name]) for name in weights),
+            flops=sum(operator_flops(node, self.shapes) for node in group),
+            refusal=why,
+            movement=moves(first),
+            soft_tail=len(group) > 1 and group[-1].op_type not in ("Add", "Relu", "Clip"),
+            matrix=_multiplies(first, weights, self.shapes),
+        )
 
 
 def _in_order(groups: list[list[onnx.NodeProto]]) -> list[list[onnx.NodeProto]]:
@@ -386,47 +393,6 @@ def _in_order(groups: list[list[onnx.NodeProto]]) -> list[list[onnx.NodeProto]]:
     except CycleError as error:
         names = ", ".join(groups[index][0].name for index in error.args[1][1:4])
         raise BadModel(f"blocks of the model form a cycle ({names}): its graph is damaged") from None
-
-
-def _block(
-    group: list[onnx.NodeProto],
-    producers: Mapping[str, onnx.NodeProto],
-    consumers: Mapping[str, list[onnx.NodeProto]],
-    initializers: set[str],
-    *,
-    shapes: dict[str, tuple[int, ...]],
-    assumed: Mapping[str, tuple[int, ...]],
-    types: Mapping[str, int],
-    model_outputs: set[str],
-) -> Block:
-    members = {node.name for node in group}
-    produced = [name for node in group for name in node.output if name]
-    reads = dict.fromkeys(name for node in group for name in node_inputs(node))
-    inputs = tuple(name for name in reads if name not in produced and name not in initializers)
-    outputs = tuple(
-        name
-        for name in produced
-        if name in model_outputs or any(user.name not in members for user in consumers.get(name, ()))
-    )
-    weights = tuple(name for name in reads if name in initializers and types.get(name) == _FLOAT)
-    first = group[0]
-    why = refusal(first, outputs, initializers, assumed, types)
-    if not why and quantized_already(group, producers, consumers):
-        why = "the model quantises it itself"
-    return Block(
-        name=first.name,
-        kind="+".join(node.op_type for node in group),
-        operators=tuple(node.name for node in group),
-        inputs=inputs,
-        outputs=outputs,
-        weights=weights,
-        weight_elements=sum(prod(shapes[name]) for name in weights),
-        flops=sum(operator_flops(node, shapes) for node in group),
-        refusal=why,
-        movement=moves(first),
-        soft_tail=len(group) > 1 and group[-1].op_type not in ("Add", "Relu", "Clip"),
-        matrix=_multiplies(first, weights, shapes),
-    )
 
 
 def _multiplies(node: onnx.NodeProto, weights: Collection[str], shapes: Mapping[str, tuple[int, ...]]) -> bool:

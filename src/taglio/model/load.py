@@ -82,15 +82,7 @@ def load(
     refuse_bad_weights(path, simple)  # again: Constant operators are initialisers now
     name = path.stem if isinstance(source, Path) else proto.graph.name or path.stem
     return Model(
-        name,
-        digest.hexdigest(),
-        declared_opset(simple),
-        inputs,
-        outputs,
-        simple,
-        source_bytes,
-        no_int8(simple),
-        store,
+        name, digest.hexdigest(), declared_opset(simple), inputs, outputs, simple, source_bytes, no_int8(simple), store
     )
 
 

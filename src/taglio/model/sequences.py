@@ -1,7 +1,7 @@
 """Join blocks that must stay together: those that exchange sequences, optionals or maps, which cannot leave a session,
 and those that write and read a state."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import onnx
 
@@ -27,9 +27,16 @@ def joined(
     """
     if not names and not states:
         return list(groups)
+    producer = {name: index for index, group in enumerate(groups) for node in group for name in node.output}
+    readers = [(name, reader) for reader, group in enumerate(reads) for name in group]
+    after = [(producer[name], reader) for name, reader in readers if name in producer]
+    presents = {past: present for present, past in states}
+    # What each reader must stay with: the writer of such a value, or of the state that it reads.
+    tied = [(presents.get(name, name), reader) for name, reader in readers if name in names or name in presents]
+    pairs = [(producer[name], reader) for name, reader in tied if name in producer]
     ahead: list[list[int]] = [[] for _ in groups]
     back: list[list[int]] = [[] for _ in groups]
-    for source, target in [*_edges(groups, reads, names), *_kept(groups, reads, states)]:
+    for source, target in [*after, *pairs, *((reader, writer) for writer, reader in pairs)]:
         ahead[source].append(target)
         back[target].append(source)
     # Kosaraju's algorithm: strongly connected components by two depth-first walks.
@@ -59,27 +66,3 @@ def _walk(start: int, edges: Sequence[Sequence[int]], left: set[int]) -> list[in
             left.discard(following)
             path.append((following, iter(edges[following])))
     return done
-
-
-def _kept(
-    groups: Sequence[list[onnx.NodeProto]], reads: Sequence[Sequence[str]], states: Sequence[tuple[str, str]]
-) -> Iterator[tuple[int, int]]:
-    """Edges both ways between the group that writes a state and the groups that read it."""
-    producer = {name: index for index, group in enumerate(groups) for node in group for name in node.output}
-    for present, past in states:
-        for reader, group in enumerate(reads):
-            if past in group and present in producer:
-                yield producer[present], reader
-                yield reader, producer[present]
-
-
-def _edges(
-    groups: Sequence[list[onnx.NodeProto]], reads: Sequence[Sequence[str]], names: frozenset[str]
-) -> Iterator[tuple[int, int]]:
-    producer = {name: index for index, group in enumerate(groups) for node in group for name in node.output}
-    for reader, group in enumerate(reads):
-        for name in group:
-            if name in producer:
-                yield producer[name], reader
-                if name in names:
-                    yield reader, producer[name]

@@ -91,10 +91,7 @@ def network(material: Material) -> list[Part]:
         nodes.append(node(key, _PORT, "b-port", short_name(name), f"{key.partition(' ')[0]} of the model: {name}"))
     rules = [strip.left - _GUTTER / 2 for strip in strips[1:]]
     changing = any("to-" in class_ for class_, _ in painted)
-    return [
-        _legend(Counter(classes.values()), changing, places),
-        Picture(width, height, _NODE, rules, arcs, nodes),
-    ]
+    return [_legend(Counter(classes.values()), changing, places), Picture(width, height, _NODE, rules, arcs, nodes)]
 
 
 def block_class(block: Block, assignment: Assignment) -> str:

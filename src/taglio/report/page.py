@@ -19,11 +19,7 @@ _SECTIONS: tuple[tuple[str, str, tuple[tuple[_Draw, tuple[str, ...]], ...]], ...
     ("latency", "Latency, predicted and measured", ((predicted_time.predicted_and_measured, ()),)),
     ("error", "Error, predicted and measured", ((predicted_error.predicted_error, (workspace.ERROR,)),)),
     ("trade-off", "Error against latency", ((predicted_error.trade_off, (OUTCOME,)),)),
-    (
-        "blocks",
-        "Block by block",
-        ((blocks.damage_and_gain, ("graph", workspace.ERROR)), (blocks.ranked, ())),
-    ),
+    ("blocks", "Block by block", ((blocks.damage_and_gain, ("graph", workspace.ERROR)), (blocks.ranked, ()))),
     (
         "components",
         "Components",

@@ -10,6 +10,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from taglio import artifact
+from taglio.errors import with_kind
 from taglio.report.parts import Chart, Part, Text
 
 # Tells the browser to load nothing.
@@ -36,7 +37,7 @@ def offer(make: Callable[[], Written]) -> str:
     try:
         return make().remark
     except Exception as error:  # the result is valid without the page
-        return f"the page was not written: {_told(error)}"
+        return f"the page was not written: {with_kind(error, 160)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +56,8 @@ def drawn(section: str, draws: Iterable[Draw], lacks: list[str]) -> list[Markup]
         try:
             parts += [_show(part) for part in draw()]
         except Exception as error:  # any error: the other parts do not need this one
-            lacks.append(f'"{section}" ({_told(error)})')
-            parts.append(_show(Text(f"This part could not be drawn ({_told(error)}).", "absent")))
+            lacks.append(f'"{section}" ({with_kind(error, 160)})')
+            parts.append(_show(Text(f"This part could not be drawn ({with_kind(error, 160)}).", "absent")))
     return parts
 
 
@@ -70,10 +71,6 @@ def render(title: str, brand: str, summary: Sequence[Markup], sections: Sequence
 def _show(part: Part) -> Markup:
     shown: Markup = getattr(_template("parts.html.j2").module, "show")(part)  # noqa: B009  # not an attribute that types know
     return shown
-
-
-def _told(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
 
 
 @cache

@@ -19,6 +19,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from taglio.artifact import version_of
+from taglio.errors import one_line
 from taglio.serve.queue import ModelQueue
 from taglio.serve.refusals import BadRequest, Draining, Overloaded, Refusal, TooLarge
 from taglio.serve.served import ServedModel
@@ -225,7 +226,7 @@ def _header(headers: Mapping[str, str], body: bytes) -> tuple[dict[str, Any], me
     try:
         header = msgspec.json.decode(view[:length])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadRequest(f"the request is not valid JSON: {' '.join(str(error).split())[:120]}") from None
+        raise BadRequest(f"the request is not valid JSON: {one_line(error, 120)}") from None
     if not isinstance(header, dict):
         raise BadRequest("the request must be a JSON object with inputs")
     return header, view[length:]

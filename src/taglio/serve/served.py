@@ -19,6 +19,7 @@ from taglio.flow.work import Setup
 from taglio.flow.workspace import COMPONENTS, OUTCOME, SETUP
 from taglio.model.inputs import random_feed
 from taglio.model.inputs import spec_of as declared
+from taglio.model.same import difference
 from taglio.run.in_process import Executor
 from taglio.serve.refusals import BadRequest
 from taglio.serve.tensors import TensorSpec, spec_of
@@ -195,13 +196,4 @@ def _warm_up(model: ServedModel, inputs: Sequence[InputSpec]) -> bool:
     except Exception:
         return False
     joined = {name: np.concatenate([answer[name] for answer in answers]) for name in answers[0]}
-    return all(_alike(joined[name], together[name]) for name in joined)
-
-
-def _alike(one: np.ndarray, other: np.ndarray) -> bool:
-    if one.shape != other.shape:
-        return False
-    if one.dtype.kind != "f":
-        return bool((one == other).all())
-    scale = float(np.abs(one).max(initial=0.0)) or 1.0
-    return float(np.abs(one - other).max(initial=0.0)) <= _SAME * scale
+    return all(difference(joined[name], together[name]) <= _SAME for name in joined)

@@ -47,10 +47,7 @@ class _Http(uvicorn.Server):
 
 
 def serve(
-    models: Sequence[ServedModel],
-    settings: Settings,
-    listen: Listen,
-    told: Callable[[Started], None] | None = None,
+    models: Sequence[ServedModel], settings: Settings, listen: Listen, told: Callable[[Started], None] | None = None
 ) -> int:
     """Answer requests until SIGTERM or SIGINT, then drain; returns the number of requests not answered in time.
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from taglio.cluster.emulate import emulation, needs, record
-from taglio.cluster.emulate.emulation import Emulation
+from taglio.cluster.emulate.emulation import Emulation, Running
 from taglio.errors import BadOption
 from tests.end_to_end.command import ENVIRONMENT, ROOT
 
@@ -114,8 +114,8 @@ def test_links_and_quotas_change_while_it_runs(made: Emulation) -> None:
         made.change("link gateway->nowhere cut")
 
 
-def quota_of(made: Emulation | record.Record, device: str) -> str:
-    group = (made.record if isinstance(made, Emulation) else made).place(device).group
+def quota_of(made: Running, device: str) -> str:
+    group = made.record.place(device).group
     names = [name for name in ("cpu.cfs_quota_us", "cpu.max") if (group / name).exists()]
     return (group / names[0]).read_text()
 

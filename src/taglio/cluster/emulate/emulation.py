@@ -26,7 +26,91 @@ _MOST_DEVICES = 254
 _PATIENCE_S = 10.0
 
 
-class Emulation:
+class Running:
+    """A running emulation, of this process or another."""
+
+    def __init__(self, record: Record) -> None:
+        self.record = record
+
+    @property
+    def addresses(self) -> dict[str, str]:
+        """Address by device."""
+        return {each.device: each.address for each in self.record.places}
+
+    def start(
+        self, device: str, command: Sequence[str], environment: Mapping[str, str] | None = None, **options: Any
+    ) -> "subprocess.Popen[Any]":
+        """Start a command in a device; `options` are subprocess.Popen's. Its environment has TAGLIO_EMULATION (the
+        emulation's folder), TAGLIO_DEVICE and TAGLIO_ADDRESSES ("camera=10.77.0.1 server=10.77.0.2"). Raises BadOption
+        for an unknown device."""
+        names = list(self.addresses)
+        if device not in names:
+            raise BadOption(f'no device "{device}"{nearest(device, names)}')
+        place, folder = self.record.place(device), self.record.folder
+        told = {
+            record.ENVIRONMENT: str(folder),
+            "TAGLIO_DEVICE": device,
+            "TAGLIO_DEVICES": str(folder / str(names.index(device))),  # where a taglio device keeps its files
+            "TAGLIO_ADDRESSES": " ".join(f"{name}={address}" for name, address in self.addresses.items()),
+        }
+        words = [sys.executable, "-m", "taglio.cluster.emulate.enter", place.namespace, str(place.group), *command]
+        return subprocess.Popen(words, env={**(environment or os.environ), **told}, **options)
+
+    def change(self, text: str) -> None:
+        """Change it to the cluster file with the changes of `text` (cluster.changes.HOW; several separated by ";";
+        empty: the file itself). "link A->B bandwidth x0.1" and "link A->B cut" affect one direction; "device A x10"
+        makes A ten times slower through its quota; "without A" cuts its links. Raises BadOption."""
+        base = self._base()
+        self.become(changed(base, text) if text.strip() else base)
+
+    def become(self, now: Cluster) -> None:
+        """Change links and quotas to those of `now`, such as another scenario of the file. Links that the emulation was
+        not started with are not added, and packets keep their routes; links missing from `now` are cut."""
+        base = self._base()
+        kept = {(way.source, way.target): way for way in ways(now, base)}
+        self._order(
+            tuple(kept.get((way.source, way.target), msgspec.structs.replace(way, cut=True)) for way in ways(base))
+        )
+        for before in base.devices:
+            after = next((each for each in now.devices if each.name == before.name), before)
+            slower = after.scale_factor / before.scale_factor
+            cpus = after.cpus
+            if slower != 1.0:
+                cpus = min(after.cpus, after.threads, os.cpu_count() or 1) / slower
+            quota.limit(self.record.place(before.name).group, cpus)
+
+    def counts(self) -> line.Counts:
+        """What the links have carried and dropped."""
+        return self._order(())
+
+    def _base(self) -> Cluster:
+        return cluster_file.parse(self.record.cluster_text, self.record.cluster_file, self.record.scenario)
+
+    def _order(self, links: tuple[line.Way, ...]) -> line.Counts:
+        """Send new link settings, and return the link counts. Raises CannotEmulate if the process has died."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+            connection.settimeout(_PATIENCE_S)
+            try:
+                connection.connect(str(self.record.control))
+                connection.send(msgspec.json.encode(line.Order(links)))
+                answer = connection.recv(line.LARGEST_PACKET)
+            except OSError as error:
+                raise CannotEmulate(
+                    f"the process that carries the links does not answer ({error}): restart it"
+                ) from None
+        return msgspec.json.decode(answer, type=line.Counts)
+
+
+def joined(folder: str | None) -> Running:
+    """The running emulation in `folder`, or the only one. Raises BadOption if there is none or more than one."""
+    there = [each for each in record.running() if not folder or each.folder == Path(folder)]
+    if len(there) != 1:
+        what = f"{len(there)} emulations are" if there else "no emulation is"
+        raise BadOption(f"{what} running: start one with taglio emulate CLUSTER, or select one by {record.ENVIRONMENT}")
+    return Running(there[0])
+
+
+class Emulation(Running):
     """A context manager: creates the emulation on entry and removes it with everything that runs in it on exit.
 
     `removed` are earlier emulations whose owner was killed; they were cleaned up at the start.
@@ -36,7 +120,6 @@ class Emulation:
         self.file, self.scenario = file, scenario
         self.cluster = cluster_file.load(file, scenario)
         self.removed: tuple[Record, ...] = ()
-        self.record: Record
 
     def __enter__(self) -> Self:
         """Raises CannotEmulate or OSError, with nothing left behind."""
@@ -71,7 +154,7 @@ class Emulation:
             os.close(descriptor)
         self.record = replace(self.record, line=self._line.pid)
         record.save(self.record)
-        _order(self.record, ())
+        self.counts()
 
     def close(self) -> None:
         """Kill everything that runs in it and remove it."""
@@ -79,17 +162,6 @@ class Emulation:
         if hasattr(self, "_line"):
             self._line.stdin and self._line.stdin.close()
             self._line.wait(_PATIENCE_S)
-
-    @property
-    def addresses(self) -> dict[str, str]:
-        """Address by device."""
-        return {each.device: each.address for each in self.record.places}
-
-    def start(
-        self, device: str, command: Sequence[str], environment: Mapping[str, str] | None = None, **options: Any
-    ) -> "subprocess.Popen[Any]":
-        """Start a command in a device; `options` are subprocess.Popen's."""
-        return start(self.record, device, command, environment, **options)
 
     @contextmanager
     def without_quotas(self) -> Iterator[None]:
@@ -99,76 +171,6 @@ class Emulation:
         yield
         for each, device in zip(self.record.places, self.cluster.devices, strict=True):
             quota.limit(each.group, device.cpus)
-
-    def change(self, text: str) -> None:
-        """Change links and quotas while it runs: see `change`."""
-        change(self.record, text)
-
-    def become(self, cluster: Cluster) -> None:
-        """Change to another cluster of the same devices: see `become`."""
-        become(self.record, cluster)
-
-    def counts(self) -> line.Counts:
-        """What the links have carried and dropped."""
-        return _order(self.record, ())
-
-
-def start(
-    made: Record,
-    device: str,
-    command: Sequence[str],
-    environment: Mapping[str, str] | None = None,
-    **options: Any,
-) -> "subprocess.Popen[Any]":
-    """Start a command in an emulated device. Its environment has TAGLIO_EMULATION (the emulation's folder),
-    TAGLIO_DEVICE and TAGLIO_ADDRESSES ("camera=10.77.0.1 server=10.77.0.2"). Raises BadOption for an unknown device."""
-    names = [each.device for each in made.places]
-    if device not in names:
-        raise BadOption(f'no device "{device}"{nearest(device, names)}')
-    place = made.place(device)
-    told = {
-        record.ENVIRONMENT: str(made.folder),
-        "TAGLIO_DEVICE": device,
-        "TAGLIO_DEVICES": str(made.folder / str(names.index(device))),  # where a taglio device keeps its files
-        "TAGLIO_ADDRESSES": " ".join(f"{each.device}={each.address}" for each in made.places),
-    }
-    words = [sys.executable, "-m", "taglio.cluster.emulate.enter", place.namespace, str(place.group), *command]
-    return subprocess.Popen(words, env={**(environment or os.environ), **told}, **options)
-
-
-def joined(folder: str | None) -> Record:
-    """The running emulation in `folder`, or the only one. Raises BadOption if there is none or more than one."""
-    there = record.running()
-    if folder:
-        there = [each for each in there if each.folder == Path(folder)]
-    if len(there) != 1:
-        what = f"{len(there)} emulations are" if there else "no emulation is"
-        raise BadOption(f"{what} running: start one with taglio emulate CLUSTER, or select one by {record.ENVIRONMENT}")
-    return there[0]
-
-
-def change(made: Record, text: str) -> None:
-    """Change a running emulation to the cluster file with the changes of `text` (cluster.changes.HOW; several separated
-    by ";"; empty: the file itself). "link A->B bandwidth x0.1" and "link A->B cut" affect one direction; "device A x10"
-    makes A ten times slower through its quota; "without A" cuts its links. Raises BadOption."""
-    base = cluster_file.parse(made.cluster_text, made.cluster_file, made.scenario)
-    become(made, changed(base, text) if text.strip() else base)
-
-
-def become(made: Record, now: Cluster) -> None:
-    """Change links and quotas to those of `now`, such as another scenario of the file. Links that the emulation was not
-    started with are not added, and packets keep their routes; links missing from `now` are cut."""
-    base = cluster_file.parse(made.cluster_text, made.cluster_file, made.scenario)
-    kept = {(way.source, way.target): way for way in ways(now, base)}
-    links = tuple(kept.get((way.source, way.target), msgspec.structs.replace(way, cut=True)) for way in ways(base))
-    _order(made, links)
-    for before in base.devices:
-        after = next((each for each in now.devices if each.name == before.name), before)
-        slower = after.scale_factor / before.scale_factor
-        cpus = after.cpus
-        if slower != 1.0:
-            cpus = min(after.cpus, after.threads, os.cpu_count() or 1) / slower
-        quota.limit(made.place(before.name).group, cpus)
 
 
 def ways(cluster: Cluster, order: Cluster | None = None) -> tuple[line.Way, ...]:
@@ -218,16 +220,3 @@ def _start_line(made: Record, links: tuple[line.Way, ...], descriptors: Sequence
             stdin=subprocess.PIPE,
             pass_fds=(control.fileno(), *descriptors),
         )
-
-
-def _order(made: Record, links: tuple[line.Way, ...]) -> line.Counts:
-    """Send new link settings, and return the link counts. Raises CannotEmulate if the process has died."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
-        connection.settimeout(_PATIENCE_S)
-        try:
-            connection.connect(str(made.control))
-            connection.send(msgspec.json.encode(line.Order(links)))
-            answer = connection.recv(line.LARGEST_PACKET)
-        except OSError as error:
-            raise CannotEmulate(f"the process that carries the links does not answer ({error}): restart it") from None
-    return msgspec.json.decode(answer, type=line.Counts)

@@ -7,9 +7,8 @@ Supports both versions of the kernel's interface: version 1 has been run; versio
 import os
 import signal
 import time
-from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from math import isinf
 from pathlib import Path
 
@@ -76,11 +75,9 @@ def _quota(cpus: float) -> tuple[int, int]:
 def processes(folder: Path) -> list[int]:
     """Process ids in a group and the groups below it."""
     found = []
-    for each in (folder, *(path for path in folder.rglob("*") if path.is_dir())):
-        try:
+    for each in _groups(folder):
+        with suppress(FileNotFoundError):
             found += [int(word) for word in (each / "cgroup.procs").read_text().split()]
-        except FileNotFoundError:
-            continue
     return found
 
 
@@ -89,29 +86,19 @@ def destroy(folder: Path) -> None:
     limit_end = time.monotonic() + PATIENCE_S
     while (alive := processes(folder)) and time.monotonic() < limit_end:
         for pid in alive:
-            _quietly(partial(os.kill, pid, signal.SIGKILL))
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         time.sleep(0.02)
-    for each in _deepest_first(folder):
-        while True:
+    for each in reversed(_groups(folder)):
+        while each.exists():
             try:
                 each.rmdir()
-                break
-            except FileNotFoundError:
-                break
             except OSError:  # the kernel releases a dead process a moment later
                 if time.monotonic() > limit_end:
                     raise
                 time.sleep(0.02)
 
 
-def _deepest_first(folder: Path) -> Iterator[Path]:
-    below = sorted((path for path in folder.rglob("*") if path.is_dir()), key=lambda path: -len(path.parts))
-    yield from below
-    yield folder
-
-
-def _quietly(action: partial[None]) -> None:
-    try:
-        action()
-    except ProcessLookupError:
-        return
+def _groups(folder: Path) -> list[Path]:
+    """A group, and the groups below it behind theirs."""
+    return [folder, *sorted(path for path in folder.rglob("*") if path.is_dir())]

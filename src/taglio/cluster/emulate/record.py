@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from taglio import artifact
 from taglio.cluster.devices import EMULATION
 from taglio.cluster.emulate import namespaces, quota
 
@@ -62,9 +63,7 @@ def started(pid: int) -> int | None:
 
 def save(record: Record) -> None:
     """Write the record into its folder atomically."""
-    part = record.folder / "record.part"
-    part.write_bytes(msgspec.json.encode(record, enc_hook=str))
-    part.rename(record.folder / "record.json")
+    artifact.write_bytes(record.folder / "record.json", msgspec.json.encode(record, enc_hook=str))
 
 
 def load(folder: Path) -> Record:

@@ -18,7 +18,7 @@ from taglio.cluster.engine.local import LocalDevice
 from taglio.cluster.engine.members import devices
 from taglio.cluster.engine.parcel import keep_memory
 from taglio.cluster.engine.resident import Facts, facts
-from taglio.errors import BadDevice, TaglioError
+from taglio.errors import BadDevice, TaglioError, one_line
 
 _PATIENCE_S = 60.0
 # Ray waits silently for a lost head, and ends the process after two minutes.
@@ -97,7 +97,7 @@ def connect(prefer: str | None = None) -> Iterator[Connection]:
             _temp_dir=str(here.folder),
         )
     except Exception as error:
-        why = " ".join(str(error).split())[:200]
+        why = one_line(error, 200)
         raise BadDevice(f"the cluster at {here.address} cannot be reached through {here.name}: {why}") from None
     try:
         yield Connection(here)
@@ -170,4 +170,4 @@ def refusal(name: str, error: Exception) -> TaglioError:
         )
     if isinstance(cause, BadDevice):
         return cause
-    return BadDevice(f'device "{name}": {" ".join(str(cause).split())[:300]}')
+    return BadDevice(f'device "{name}": {one_line(cause, 300)}')

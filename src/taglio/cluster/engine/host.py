@@ -24,7 +24,7 @@ from taglio.cluster.engine.resident import Resident
 from taglio.cluster.engine.states import States
 from taglio.cluster.engine.wiring import Message
 from taglio.components.build import Piece, State
-from taglio.errors import BadDevice, TaglioError
+from taglio.errors import BadDevice, TaglioError, with_kind
 from taglio.memory import peak_bytes, used_bytes
 from taglio.profile.speed import reference_seconds
 from taglio.runtimes.onnxruntime import SessionOptions
@@ -130,11 +130,11 @@ class Host(Resident):
         found, before = [], used_bytes()
         for job in jobs:
             piece, begun = job.piece, time.monotonic()
-            path = self.store.verified(piece.sha256)
+            path = self.verified(piece.sha256)
             session = opener(piece.runtime)(path, SessionOptions(threads))
             zeros = {port.name: np.zeros(port.shape, port.dtype) for port in piece.inputs}
             session.run([port.name for port in piece.outputs], zeros)
-            self.store.verified(piece.sha256)  # the session read the file again: it read the hashed bytes
+            self.verified(piece.sha256)  # the session read the file again: it read the hashed bytes
             self._sessions[piece.name], self._jobs[piece.name] = session, job
             took = time.monotonic() - begun
             version = artifact.version_of(package(piece.runtime))
@@ -209,7 +209,9 @@ class Host(Resident):
         try:
             return self._made(work)
         except Exception as error:
-            known = error if isinstance(error, TaglioError) else BadDevice(f"{work.component} failed: {_line(error)}")
+            known = (
+                error if isinstance(error, TaglioError) else BadDevice(f"{work.component} failed: {with_kind(error)}")
+            )
             return Made({}, (), (), known)
 
     def _made(self, work: _Work) -> "Made":
@@ -260,10 +262,6 @@ def post(host: Any) -> Callable[[Parcel], None]:
             take(part)
 
     return sent
-
-
-def _line(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
 
 class _Turn:

@@ -18,7 +18,7 @@ from taglio.cluster.engine.host import FETCHES, WATCH, at_turn, post
 from taglio.cluster.engine.library import ray
 from taglio.cluster.engine.parcel import Hop, Parcel, Step
 from taglio.cluster.engine.wiring import CALLER
-from taglio.errors import BadData
+from taglio.errors import BadData, with_kind
 
 
 class Broken(Exception):
@@ -110,7 +110,7 @@ class Pipeline:
             if self._here is not None:
                 answers += [self._here.promise(request, index) for index in self._own]
         except Exception as error:
-            raise Broken(_line(error)) from None
+            raise Broken(with_kind(error)) from None
         self._flights[request] = _Flight(answers, sent)
         for each in answers:
             each.add_done_callback(lambda _: self.changed())
@@ -183,7 +183,7 @@ class Pipeline:
             try:
                 return answer.result()
             except Exception as error:
-                raise Broken(_line(error)) from None
+                raise Broken(with_kind(error)) from None
         if self._gone.done():
             raise Broken(f'device "{self._gone.result()}" stopped answering')
         raise Broken(f"no answer within {patience_s:.0f} s")
@@ -221,7 +221,3 @@ class Pipeline:
 def _own(value: Any) -> Any:
     """A copy of an output (a tensor or a sequence of them), which may be a view of the engine's memory."""
     return [_own(each) for each in value] if isinstance(value, list) else np.array(value)
-
-
-def _line(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"

@@ -123,11 +123,7 @@ def _guess(found: Mapping[int, Sequence[float]], size: int) -> float:
 
 
 def fitted(
-    source: str,
-    target: str,
-    samples: Mapping[int, Sequence[float]],
-    planned: Link | None,
-    gap_s: float = 0.0,
+    source: str, target: str, samples: Mapping[int, Sequence[float]], planned: Link | None, gap_s: float = 0.0
 ) -> LinkProbe:
     """Latency and bandwidth from seconds by size: a line fitted to the medians."""
     medians = {size: median(each) for size, each in samples.items()}

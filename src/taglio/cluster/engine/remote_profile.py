@@ -66,7 +66,7 @@ class Profiler(Resident):
         """Profile the model that was sent; if a profile is known already, refine it at a plan's precisions."""
         with scratch() as folder:
             path = folder / job.name
-            path.symlink_to(self.store.verified(job.sha256))
+            path.symlink_to(self.verified(job.sha256))
             model = load(path, job.shapes, requantize=job.requantize)
         graph, options = job.graph, job.options
         builder = QdqBuilder(model, graph, {job.scheme.calibrated: job.ranges})
@@ -135,12 +135,7 @@ def refine_devices(
 
 
 def _measured(
-    connection: Connection,
-    work: Work,
-    cluster: Cluster,
-    jobs: Mapping[str, Job],
-    stage: str,
-    progress: Progress | None,
+    connection: Connection, work: Work, cluster: Cluster, jobs: Mapping[str, Job], stage: str, progress: Progress | None
 ) -> dict[str, Profile]:
     """The profiles that devices measured for `jobs`."""
     library = ray()

@@ -31,35 +31,19 @@ class Facts:
     saturates: bool
 
 
-class Resident:
+class Resident(Store):
     """Something that runs on a device: an actor there, or a plain object if this process is on the device."""
 
     def __init__(self, device: str = "", threads: int = 0, store: Path | None = None) -> None:
         """An actor takes its settings from its process, which the device started."""
         self.device = device or os.environ.get(DEVICE, "")
         self._threads = threads or int(os.environ.get(THREADS, "1"))
-        self.store = Store(store or Path(os.environ[STORE]))
+        super().__init__(store or Path(os.environ[STORE]))
         keep_memory()
 
     def facts(self) -> Facts:
         """Facts about this device."""
         return replace(facts(), device=self.device, threads=self._threads)
-
-    def missing(self, wanted: list[str]) -> list[str]:
-        """Those hashes of `wanted` whose files must be sent."""
-        return self.store.missing(wanted)
-
-    def begin(self, sha256: str, size_bytes: int) -> None:
-        """Expect a file of `size_bytes`."""
-        self.store.begin(sha256, size_bytes)
-
-    def append(self, sha256: str, chunk: bytes) -> None:
-        """Add bytes to the file."""
-        self.store.append(sha256, chunk)
-
-    def finish(self, sha256: str) -> None:
-        """Finish the file after its last bytes."""
-        self.store.finish(sha256)
 
 
 def facts() -> Facts:

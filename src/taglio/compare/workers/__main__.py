@@ -16,19 +16,6 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-# The module in this folder that runs each back end.
-MODULES = {
-    "onnxruntime": "onnxruntime",
-    "openvino": "openvino",
-    "openvino-ep": "openvino_ep",
-    "litert": "litert",
-    "pytorch": "pytorch",
-    "qkeras": "qkeras",
-    "keras": "keras",
-    "onnx2tf": "onnx2tf",
-    "huggingface": "huggingface",
-}
-
 
 def main() -> int:
     """Run the request given on the command line."""
@@ -51,7 +38,7 @@ def main() -> int:
     contract = importlib.import_module("taglio.compare.workers.contract")
     loop = importlib.import_module("taglio.compare.workers.loop")
     try:
-        module = importlib.import_module(f"taglio.compare.workers.{MODULES[value['backend']]}")
+        module = importlib.import_module(f"taglio.compare.workers.{value['backend'].replace('-', '_')}")
         request = importlib.import_module("taglio.compare.request").decode(value)
         tell("versions", versions={name: _version(name) for name in module.PACKAGES})
         if request.task in ("convert", "reference"):

@@ -6,6 +6,7 @@ from typing import Any
 import keras
 
 from taglio.compare.workers.contract import Refused
+from taglio.errors import one_line
 
 
 def load_keras(path: str) -> Any:
@@ -17,5 +18,5 @@ def load_keras(path: str) -> Any:
     try:
         return importlib.import_module("tf_keras").models.load_model(path, compile=False)
     except (TypeError, ValueError, KeyError, AttributeError, OSError, ImportError):
-        words = " ".join(str(first).split())[:300]
+        words = one_line(first, 300)
         raise Refused(f"neither Keras {keras.__version__} nor tf_keras can read it: {words}", "failed") from first

@@ -17,6 +17,7 @@ from taglio.compare.workers.contract import Array, Data, Opened, Refused, Run, m
 from taglio.compare.workers.loop import distance
 from taglio.compare.workers.tflite_forms import Forms, graph
 from taglio.compare.workers.tflite_graph import Operator, TfliteGraph, random_inputs
+from taglio.errors import one_line
 
 PACKAGES = ("ai-edge-litert", "tensorflow", "ai-edge-quantizer")
 _RESOLVERS = {
@@ -170,7 +171,7 @@ class LiteRt:
         try:
             load_delegate(library)
         except (OSError, ValueError) as error:
-            raise Refused(f"load_delegate({library!r}): {' '.join(str(error).split())[:160]}", "missing") from None
+            raise Refused(f"load_delegate({library!r}): {one_line(error)}", "missing") from None
 
 
 def _in_int8(operator: Operator) -> bool:

@@ -18,6 +18,7 @@ from taglio.compare.workers.binding import Binding, bind
 from taglio.compare.workers.contract import Array, Backend, Data, Opened, Refused
 from taglio.compare.workers.marker import Marker
 from taglio.error.tally import Tally
+from taglio.errors import one_line, with_kind
 
 Tell = Callable[..., None]
 Wait = Callable[[bool], None]
@@ -81,10 +82,10 @@ def rows(request: Request, data: Data, backend: Backend, tell: Tell, wait: Wait 
 
 def describe(error: BaseException) -> dict[str, str]:
     """Status and reason of an error."""
-    text = " ".join(str(error).split())
+    text = one_line(error, 400)
     if isinstance(error, MemoryError) or any(word in text.lower() for word in _MEMORY_WORDS):
-        return {"status": "out of memory", "reason": text[:300] or "the back end could not allocate"}
-    return {"status": "failed", "reason": f"{type(error).__name__}: {text[:400]}"}
+        return {"status": "out of memory", "reason": text or "the back end could not allocate"}
+    return {"status": "failed", "reason": with_kind(error, 400)}
 
 
 def resident_bytes() -> int:

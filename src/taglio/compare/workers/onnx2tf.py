@@ -7,6 +7,7 @@ import onnx2tf
 
 from taglio.compare.request import Request
 from taglio.compare.workers.contract import Refused
+from taglio.errors import with_kind
 
 PACKAGES = ("onnx2tf",)
 # onnx2tf downloads this file to check its own work; providing one avoids network access.
@@ -40,4 +41,4 @@ def _complaint(name: str, error: Exception) -> str:
     """The node that cannot be converted; for an unknown operator onnx2tf fails to import a module."""
     if isinstance(error, ModuleNotFoundError) and error.name and error.name.startswith("onnx2tf.ops."):
         return f"it has no conversion for {error.name.rpartition('.')[2]}, node {name}"
-    return f"node {name}: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
+    return f"node {name}: {with_kind(error)}"

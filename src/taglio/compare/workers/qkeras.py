@@ -19,6 +19,7 @@ from tensorflow.python.framework.convert_to_constants import convert_variables_t
 from taglio.compare.request import KINDS, Request
 from taglio.compare.row import Layer, Wanted
 from taglio.compare.workers.contract import Array, Data, Opened, Refused, one
+from taglio.errors import one_line
 
 PACKAGES = ("qkeras", "tf-keras", "tensorflow")
 _NEEDS = "QKeras replaces the layers of a Keras model, and this is {}: give the .keras or .h5 file"
@@ -39,8 +40,9 @@ class QKeras:
         try:
             self._model = tf_keras.models.load_model(request.model, compile=False)
         except (ValueError, TypeError, OSError) as error:
-            reason = " ".join(str(error).split())[:200]
-            raise Refused(f"tf_keras, which QKeras needs, cannot read the model: {reason}", "failed") from error
+            raise Refused(
+                f"tf_keras, which QKeras needs, cannot read the model: {one_line(error, 200)}", "failed"
+            ) from error
 
     def open(self, wanted: Wanted) -> Opened:
         """The row's model: `types` gives the bits, `engine` what runs it."""

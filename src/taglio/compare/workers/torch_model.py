@@ -21,6 +21,7 @@ from torch.overrides import TorchFunctionMode
 
 from taglio.compare.request import Request
 from taglio.compare.workers.contract import Array, Refused, Run
+from taglio.errors import one_line
 
 
 def load(request: Request) -> nn.Module:
@@ -33,7 +34,7 @@ def load(request: Request) -> nn.Module:
     try:  # only the conversion: errors before or after it are not onnx2torch's
         converted = onnx2torch.convert(proto).eval()
     except (NotImplementedError, ValueError, RuntimeError, KeyError) as error:
-        raise Refused(f"onnx2torch cannot convert the model: {' '.join(str(error).split())[:300]}", "failed") from error
+        raise Refused(f"onnx2torch cannot convert the model: {one_line(error, 300)}", "failed") from error
     examples = [torch.zeros(shape) for shape in request.shapes]
     module = static(converted, examples)
     # A Gemm's weight is a transposed view, which inductor's int8 linear would read as if not transposed.

@@ -10,6 +10,7 @@ from taglio.compare.row import Support, Wanted
 from taglio.compare.workers.contract import Refused
 from taglio.compare.workers.torch_forms import Int8Watch, quantize
 from taglio.compare.workers.torch_model import flat
+from taglio.errors import with_kind
 
 _METHODS = ("dynamic", "static", "qat")
 
@@ -90,7 +91,7 @@ def _reason(
     except Refused as refusal:
         return str(refusal)
     except Exception as error:  # what PyTorch raises is the answer
-        return f"{type(error).__name__}: {' '.join(str(error).split())[:140]}"
+        return with_kind(error, 140)
     if form == "pt2e":
         graph = made.graph
         fed = [
