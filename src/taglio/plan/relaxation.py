@@ -203,7 +203,7 @@ class Relaxation:
         own = priced.unary if alive is None else np.where(alive, priced.unary, BIG)
         factors = self.elimination.factors
         factors[self.own_positions] = own[self.own_cells]
-        base = priced.constant
+        base = priced.constant + self.broken
         for tables, positions in zip(self.tables, self.positions, strict=True):
             costs = tables.at(priced)
             factors[positions] = costs[: len(positions)]
@@ -252,6 +252,7 @@ class Relaxation:
             alike.setdefault((count, tuple(plan.sizes[each] for each in scope), at), []).append((part, factor - 1))
         self.tables: list[Tables] = []
         self.positions: list[np.ndarray] = []
+        self.broken = 0.0  # by strict readers between fixed ends
         forbidden = [np.zeros(0, dtype=np.intp)]
         for arity in np.unique(self.parts.count).tolist():
             states, positions, parts = [], [np.zeros(0, dtype=np.intp)], [np.zeros(0, dtype=np.intp)]
@@ -265,6 +266,8 @@ class Relaxation:
                     if shape:
                         positions.append((plan.starts[factors][:, None] + np.arange(prod(shape))).ravel())
                         forbidden.append(positions[-1][wrong])
+                    else:
+                        self.broken += BIG * float(wrong.sum())
             taken = self.parts.take(np.concatenate(parts))
             taken = Parts(taken.value, taken.edges[:, :arity], taken.count, taken.share)
             cells = States(*(np.concatenate(each, axis=-1) for each in zip(*states, strict=True)))

@@ -133,8 +133,8 @@ class _Search:
         return self._done() or self.bound > self.most or time.perf_counter() > self.deadline
 
     def _cutoff(self) -> float:
-        """Cost above which plans are ignored: they would improve on the best by less than the gap."""
-        return self.objective - 0.9 * self.gap * abs(self.objective) if np.isfinite(self.objective) else np.inf
+        """Cost above which plans are ignored: they improve on the best by less than the gap, or break a strict edge."""
+        return self.objective - 0.9 * self.gap * abs(self.objective) if len(self.labels) else BIG / 10
 
     def _offer(self, labels: np.ndarray) -> None:
         """Offer labels with the copies that are cheapest at the prices."""
@@ -243,7 +243,7 @@ class _Search:
             tolerance=tolerance * self.gap,
             calls=80,
             reach=reach,
-            stop=lambda _: self._over(),
+            stop=lambda bound: bound > self.most or self._over(),
         ).multipliers
 
     def _find(self, relaxation: Relaxation) -> None:
