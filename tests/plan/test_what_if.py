@@ -8,8 +8,8 @@ from taglio.cluster.changes import changed
 from taglio.cluster.devices import Cluster
 from taglio.cluster.file import parse
 from taglio.errors import BadOption
+from taglio.flow.pareto import front
 from taglio.plan.explain import again, limits_cost, runner_up, what_if
-from taglio.plan.pareto import front
 from taglio.plan.place import place
 from taglio.plan.result import Limits
 from taglio.plan.workload import Workload, parse_objective

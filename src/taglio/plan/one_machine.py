@@ -1,6 +1,6 @@
 """Plan for one machine from its tables and limits: solve, describe and check the problem of one place.
 
-Measures nothing; search.py is the loop that measures.
+Measures nothing; flow/search.py is the loop that measures.
 """
 
 from collections.abc import Mapping, Sequence

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from taglio.plan.pareto import Front, FrontPoint
+from taglio.flow.pareto import Front, FrontPoint
 from taglio.plan.result import Plan
 from taglio.report import written
 from taglio.report.material import Material

@@ -7,8 +7,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from taglio.flow.pareto import Front
 from taglio.plan.explain import Alternative, amount
-from taglio.plan.pareto import Front
 from taglio.plan.place import Answer
 from taglio.plan.result import Plan
 from taglio.plan.workload import Objective
