@@ -4,8 +4,7 @@
    (relaxation.py); first with every value split into two-ended parts, then exactly over the labels that a better plan
    can still use: those whose min-marginal is below a cost known to be attainable.
 2. Branch and bound (branch_and_bound.py) searches for plans just above the bound, then further up, and proves where
-   there are none; its near-feasible answers are improved by local search.
-3. Once every label is fixed, HiGHS chooses the copies (copies.py).
+   there are none; its near-feasible answers are improved by local search, and HiGHS chooses the copies of leaves.
 
 If the graph is too wide to eliminate, edges are relaxed and priced like limits (`EdgeRelaxation`).
 """
@@ -17,14 +16,12 @@ from typing import Literal
 
 import numpy as np
 
-from taglio.plan.branch_and_bound import Branching, improve
-from taglio.plan.copies import cheapest_copies
+from taglio.plan.branch_and_bound import Branching, cheapest_copies, improve
 from taglio.plan.costs import BIG, Account, Costs, wires_of
 from taglio.plan.cutting_planes import Answer, maximise
-from taglio.plan.edge_relaxation import EdgeRelaxation
 from taglio.plan.elimination import TooWide
 from taglio.plan.problem import Kind, Problem, Wires, surrounded
-from taglio.plan.relaxation import WIDEST, Relaxation, tightest
+from taglio.plan.relaxation import WIDEST, EdgeRelaxation, Relaxation, tightest
 
 Outcome = Literal["optimal", "time limit", "infeasible"]
 GAP = 5e-3
