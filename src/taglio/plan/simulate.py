@@ -93,10 +93,6 @@ class Timeline:
         """When the last request ended."""
         return max(self.ends_s, default=0.0)
 
-    def latencies_s(self) -> tuple[float, ...]:
-        """Seconds from each request's arrival to its end."""
-        return tuple(end - arrival for arrival, end in zip(self.arrivals_s, self.ends_s, strict=True))
-
 
 def simulate(pipelines: Sequence[Pipeline], requests: Sequence[Request] = (Request(),)) -> Timeline:
     """The timeline of `requests`. Raises ValueError if tasks wait for each other in a cycle."""

@@ -10,7 +10,7 @@ If the graph is too wide to eliminate, edges are relaxed and priced like limits 
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -39,15 +39,13 @@ _AIM, _FURTHER = 0.9, 2.0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Placed:
-    """The answer. `labels` and `wires` are empty if none was found; `multipliers` are the marginal cost of each limit:
-    units of the objective per whole limit."""
+    """The answer. `labels` and `wires` are empty if none was found."""
 
     status: Outcome
     objective: float
     bound: float
     labels: tuple[int, ...]
     wires: Wires
-    multipliers: dict[str, float]
 
     @property
     def gap(self) -> float:
@@ -63,15 +61,14 @@ def solve(
     gap: float = GAP,
     time_limit_s: float = 60.0,
     incumbent: Sequence[int] | None = None,
-    multipliers: Mapping[str, float] | None = None,
 ) -> Placed:
     """The best plan within `gap`, or the best found after `time_limit_s`.
 
-    `incumbent` and `multipliers` (from an earlier `Placed`) start the search near a running plan. The bound is valid
-    for every plan, whatever the status. Raises BadOption for an inconsistent problem.
+    `incumbent` starts the search near a running plan. The bound is valid for every plan, whatever the status. Raises
+    BadOption for an inconsistent problem.
     """
     problem.check()
-    return _Search(problem, gap, time.perf_counter() + time_limit_s, incumbent, multipliers or {}).run()
+    return _Search(problem, gap, time.perf_counter() + time_limit_s, incumbent).run()
 
 
 class _Search:
@@ -81,14 +78,7 @@ class _Search:
     than `most`.
     """
 
-    def __init__(
-        self,
-        problem: Problem,
-        gap: float,
-        deadline: float,
-        incumbent: Sequence[int] | None,
-        multipliers: Mapping[str, float],
-    ) -> None:
+    def __init__(self, problem: Problem, gap: float, deadline: float, incumbent: Sequence[int] | None) -> None:
         self.problem, self.gap, self.deadline = problem, gap, deadline
         self.allowed = self.alive = problem.allowed.reshape(len(problem.nodes), -1)
         self.costs = Costs(problem)
@@ -96,7 +86,7 @@ class _Search:
         self.labels, self.wires = np.zeros(0, dtype=np.intp), Wires(())
         self.floor, self.most = np.inf, float(self.costs.most()[0]) * (1.0 + 1e-9) + 1e-9
         self.given = None if incumbent is None else np.array(incumbent, dtype=np.intp)
-        self.multipliers = np.array([float(multipliers.get(row.name, 0.0)) for row in self.costs.rows])
+        self.multipliers = np.zeros(len(self.costs.rows))
 
     def run(self) -> Placed:
         """Run all steps and return the answer."""
@@ -118,7 +108,6 @@ class _Search:
             float(min(self.bound, self.objective)),
             labels,
             self.wires if labels else (),
-            dict(zip((row.name for row in self.costs.rows), self.multipliers.tolist(), strict=True)),
         )
 
     def _done(self) -> bool:
