@@ -204,7 +204,8 @@ def test_a_bound_above_all_noise_binds_nothing(bound: float) -> None:
     ("keep_float", "force_int8", "words"),
     [
         (["conv0"], ["conv*"], "conv0 is pinned to both float and int8"),
-        ([], ["refused1"], "refused1 cannot be pinned to int8: no int8 kernel"),
+        ([], ["refused1"], "matches only blocks without an int8 form: no int8 kernel"),
+        ([], ["conv0", "conv7"], "matches none of 3 blocks"),
         ([], ["move2"], "move2 cannot be pinned to int8: a movement operator follows its producer"),
     ],
 )
