@@ -16,9 +16,9 @@ from cases import markdown, write
 from error_cases import NETWORKS, VIEWS, inputs_of, open_network
 from taglio.error.study import Budget, study
 from taglio.flow.profile import profile_as
+from taglio.flow.search import search
 from taglio.plan.one_machine import make_plan
 from taglio.plan.result import Limits
-from taglio.plan.search import search
 from taglio.profile.measure import pure_assignments
 from taglio.quantize.precision import Assignment, precisions
 from taglio.quantize.scheme import DEFAULT_SCHEME

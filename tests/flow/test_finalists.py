@@ -8,8 +8,8 @@ import pytest
 from taglio.flow.answers import Answers
 from taglio.flow.choose_place import PlaceResult
 from taglio.flow.finalists import everywhere, in_places, moved, winner_of
+from taglio.flow.search import Tried
 from taglio.plan.result import Interval, Limits, Placement, Plan
-from taglio.plan.search import Tried
 from taglio.profile.stopwatch import Timed, summarize
 from taglio.quantize.precision import FLOAT32, Precision
 from taglio.quantize.scheme import DEFAULT_SCHEME

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from taglio.error.model import BlockNoise, EdgeNoise, ErrorModel, OutputModel
+from taglio.errors import BadOption
 from taglio.model.graph import Graph
-from taglio.plan.one_machine import make_plan
+from taglio.plan.one_machine import make_plan, pinned
 from taglio.plan.result import Limits, Plan
 from taglio.profile.result import Profile
 from taglio.quantize.precision import Assignment
@@ -197,3 +198,26 @@ def test_a_bound_below_all_noise_leaves_the_model_in_float(bound: float, exponen
 def test_a_bound_above_all_noise_binds_nothing(bound: float) -> None:
     graph, profile, error = noisy(1e-4, 0.3)
     assert set(solved(graph, profile, error, Limits(bound)).assignment()) == {"conv0", "conv1"}
+
+
+@pytest.mark.parametrize(
+    ("keep_float", "force_int8", "words"),
+    [
+        (["conv0"], ["conv*"], "conv0 is pinned to both float and int8"),
+        ([], ["refused1"], "matches only blocks without an int8 form: no int8 kernel"),
+        ([], ["conv0", "conv7"], "matches none of 3 blocks"),
+        ([], ["move2"], "move2 cannot be pinned to int8: a movement operator follows its producer"),
+    ],
+)
+def test_pins_that_no_plan_can_keep_are_refused(keep_float: list[str], force_int8: list[str], words: str) -> None:
+    sketch = Sketch()
+    sketch.move(sketch.refused(sketch.conv(sketch.input("x")))[0])
+    with pytest.raises(BadOption, match=words):
+        pinned(sketch.graph(), None, keep_float, force_int8)
+
+
+def test_patterns_pin_the_blocks_that_compute() -> None:
+    sketch = Sketch()
+    sketch.move(sketch.conv(sketch.input("x")))
+    limits = pinned(sketch.graph(), 0.1, [], ["*0", "*1"])
+    assert (limits.max_error, limits.int8_blocks, limits.float_blocks) == (0.1, ("conv0",), ())

@@ -21,7 +21,7 @@ from taglio.plan.workload import Goal, Workload
 from tests.plan import made_up
 from tests.plan.made_up import INT8, MICROSECOND, Problem
 from tests.plan.reference import broken_edges
-from tests.plan.test_assemble import PAIR, chain
+from tests.plan.test_assemble import PAIR, chain, without_wire_only
 
 STEADY = settings(deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow])
 US = MICROSECOND
@@ -72,7 +72,7 @@ def some_stages(assembled: Assembled, seed: int) -> tuple[int, ...]:
 def test_a_chain_across_the_link_and_back() -> None:
     graph, profiles = chain()
     works = [Workload("m", graph, profiles, None, Limits(None))]
-    assembled = assemble(works, parse(PAIR), Goal(), wire_only=False)
+    assembled = without_wire_only(assemble(works, parse(PAIR), Goal()))
     names = [block.name for block in graph.blocks]
     labels = labels_of(assembled, 0, dict(zip(names, ("near", "far", "far"))), dict.fromkeys(names, INT8))
     schedule = made(assembled, labels)
@@ -113,7 +113,7 @@ def test_two_components_on_one_device_pay_the_loopback() -> None:
     )
     graph = replace(graph, blocks=(*graph.blocks[:2], skip), tensors=tensors)
     works = [Workload("m", graph, profiles, None, Limits(None))]
-    assembled = assemble(works, cluster, Goal(), wire_only=False)
+    assembled = without_wire_only(assemble(works, cluster, Goal()))
     names = [block.name for block in graph.blocks]
     schedule = made(assembled, labels_of(assembled, 0, dict(zip(names, ("near", "far", "near"))), {}))
     assert [piece.name for piece in schedule.tasks] == ["0-near", "1-far", "2-near"]
@@ -137,7 +137,7 @@ def test_the_second_of_two_messages_waits_for_the_gap_behind_the_first() -> None
     ends = []
     for gap_s in (0.0, 6 * US):
         used = cluster.with_link(replace(link, gap_s=gap_s))
-        assembled = assemble([Workload("m", graph, profiles, None, Limits(None))], used, Goal(), wire_only=False)
+        assembled = without_wire_only(assemble([Workload("m", graph, profiles, None, Limits(None))], used, Goal()))
         labels = labels_of(assembled, 0, dict(zip((b.name for b in graph.blocks), ("near", "near", "far"))), {})
         timeline = simulate([made(assembled, labels)])
         ends.append(timeline.end_s)

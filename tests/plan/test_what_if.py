@@ -8,8 +8,8 @@ from taglio.cluster.changes import changed
 from taglio.cluster.devices import Cluster
 from taglio.cluster.file import parse
 from taglio.errors import BadOption
-from taglio.plan.explain import again, limits_cost, runner_up, what_if
-from taglio.plan.pareto import front
+from taglio.flow.pareto import front
+from taglio.plan.explain import again, amount, limits_cost, runner_up, what_if
 from taglio.plan.place import place
 from taglio.plan.result import Limits
 from taglio.plan.workload import Workload, parse_objective
@@ -124,3 +124,29 @@ def test_a_front_has_only_plans_that_no_other_beats(axis: str, models: int) -> N
         for other in found.points:
             if one is not other:
                 assert one.latency_s < other.latency_s or sign * one.other < sign * other.other
+
+
+@pytest.mark.parametrize(
+    ("objective", "words"),
+    [
+        ("latency", "250 ms"),
+        ("throughput", "4 requests/s"),
+        ("energy", "0.25 J"),
+        ("latency=1,energy=2", "0.25 weighed"),
+        ("throughput,energy", "0.25 J"),
+    ],
+)
+def test_an_amount_has_the_unit_of_the_last_objective(objective: str, words: str) -> None:
+    assert amount(parse_objective(objective), 0.25) == words
+
+
+def test_the_memory_that_a_plan_lacks_has_its_cost() -> None:
+    """Half as much again is what the best plan needs far."""
+    graph, profiles = chain()
+    work = Workload("m", graph, profiles, None, Limits(None))
+    far = next(each for each in CLUSTER.devices if each.name == "far")
+    held = replace(CLUSTER, devices=(CLUSTER.devices[0], replace(far, memory_bytes=16.0)))
+    free = place([work], CLUSTER, SUM)
+    assert free.value < place([work], held, SUM).value
+    (cost,) = limits_cost([work], held, SUM, again(SUM, 5.0), lambda each, _: each)
+    assert cost.name == "the memory of far" and cost.value == pytest.approx(free.value)

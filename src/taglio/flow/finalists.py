@@ -15,9 +15,9 @@ from taglio.errors import BadData, BadModel, one_line
 from taglio.flow.answers import Answers, answers
 from taglio.flow.choose_place import PlaceResult, left_for_int8, together
 from taglio.flow.outcome import InPlace
+from taglio.flow.search import Tried, best
 from taglio.flow.work import Work
 from taglio.plan.result import Interval, Limits
-from taglio.plan.search import Tried, best
 from taglio.profile.busy import faster
 from taglio.profile.measure import FLOAT_RUN
 from taglio.profile.stopwatch import Effort, Progress, Timed, time_models

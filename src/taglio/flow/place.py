@@ -14,16 +14,16 @@ from taglio.errors import BadArtifact, BadOption, Infeasible
 from taglio.flow.answers import answers
 from taglio.flow.by_hand import matches
 from taglio.flow.choose_place import answered, base_errors, left_for_int8, together
+from taglio.flow.pareto import Axis, Front, front
 from taglio.flow.plan import Bounds, limits_for, meters
+from taglio.flow.search import search_by
 from taglio.flow.work import Work
 from taglio.flow.workspace import PROFILE
 from taglio.model.graph import Graph
 from taglio.plan.one_machine import noise_limits
-from taglio.plan.pareto import Axis, Front, front
 from taglio.plan.place import GAP, Answer, Running
 from taglio.plan.replicas import place as solve
 from taglio.plan.result import Limits, Plan
-from taglio.plan.search import search_by
 from taglio.plan.workload import Objective, Workload, parse_objective
 from taglio.profile.measure import FLOAT_RUN
 from taglio.profile.result import Profile, in_components, scaled

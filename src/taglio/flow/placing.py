@@ -11,11 +11,11 @@ from taglio.cluster import file as cluster_file
 from taglio.cluster.devices import Cluster
 from taglio.errors import BadOption
 from taglio.flow import place as placing
+from taglio.flow.pareto import AXES, Front
 from taglio.flow.place import Candidate, candidate, loosen_error, moving_from, source
 from taglio.flow.workspace import PLAN, PROFILE, keep_plan, read_error, reopen_profiled
 from taglio.model.graph import Graph
 from taglio.plan.explain import Alternative, again, limits_cost, runner_up, what_if
-from taglio.plan.pareto import AXES, Front
 from taglio.plan.place import GAP, Answer
 from taglio.plan.result import Plan
 from taglio.plan.workload import Objective, parse_objective

@@ -31,11 +31,11 @@ from taglio.flow.finalists import (
     timed_finalists,
     winner_of,
 )
+from taglio.flow.search import Tried, best, corrected, damage_first, exclude, predicted_by, search, unsolved
 from taglio.flow.work import Work
 from taglio.model.graph import ANCHORS, Graph
 from taglio.plan.one_machine import pinned
 from taglio.plan.result import Limits, Plan, placements
-from taglio.plan.search import Tried, best, corrected, damage_first, exclude, predicted_by, search, unsolved
 from taglio.profile.busy import doubt
 from taglio.profile.measure import FLOAT_RUN, pure_assignments, refine
 from taglio.profile.result import Profile

@@ -34,7 +34,7 @@ from taglio.plan.result import Placement
 from taglio.plan.workload import Goal, Workload
 from taglio.profile.result import anchor_costs
 from taglio.quantize.effective import fuses_when_surrounded
-from taglio.quantize.precision import FLOAT32, Assignment, Precision
+from taglio.quantize.precision import FLOAT32, Assignment
 
 
 class BlockTables:
@@ -339,7 +339,7 @@ class Assembled:
         return range(self.first_node[model], self.first_node[model] + len(self.workloads[model].graph.blocks))
 
 
-def assemble(workloads: Sequence[Workload], cluster: Cluster, goal: Goal, *, wire_only: bool = True) -> Assembled:
+def assemble(workloads: Sequence[Workload], cluster: Cluster, goal: Goal) -> Assembled:
     """The problem of placing `workloads` on `cluster`. Raises BadOption for pins that contradict each other."""
     forms = _forms(workloads)
     parts = [BlockTables(workload, cluster, forms) for workload in workloads]
@@ -366,8 +366,7 @@ def assemble(workloads: Sequence[Workload], cluster: Cluster, goal: Goal, *, wir
         ),
         implications=tuple(each for part, at in zip(parts, first_node, strict=True) for each in part.surrounded(at)),
         # A model without int8 forms has no calibrated tensors, so none can be sent as int8.
-        wire_only=wire_only
-        and len(cluster.devices) > 1
+        wire_only=len(cluster.devices) > 1
         and all(each.error is None or bool(each.error.outputs) for each in workloads),
         constant=goal.latency * float(shares @ overhead.min(axis=1)),
     )
@@ -533,12 +532,6 @@ def placements_of(
         name = FLOAT32.name if name == CARRY_ANCHOR else name
         found.append(Placement(block.name, problem.devices[device], name, stages[node] if stages else 0))
     return tuple(found)
-
-
-def assignment_of(assembled: Assembled, model: int, placements: Sequence[Placement]) -> dict[str, Precision]:
-    """Precision by block, without the blocks in float32."""
-    known = {each.name: each for each in assembled.workloads[model].precisions}
-    return {each.block: known[each.precision] for each in placements if each.precision != FLOAT32.name}
 
 
 def _carried(assembled: Assembled) -> str:

@@ -108,7 +108,13 @@ class PeriodProgram:
         key = node, mask.tobytes()
         if key not in self.known:
             columns = [column for column, label in zip(self.x[node], self.labels[node], strict=True) if mask[label]]
-            self.known[key] = self.true if len(columns) == len(self.x[node]) else self._any(columns, exclusive=True)
+            if not columns or len(columns) == len(self.x[node]):
+                self.known[key] = self.true if columns else self.false
+            elif len(columns) == 1:
+                self.known[key] = columns[0]
+            else:
+                self.known[key] = self._new()
+                self.model.add(sum(columns) == self.known[key])
         return self.known[key]
 
     def _writes(self, value: int, device: int | None, kinds: Sequence[Kind]) -> Any:
@@ -127,31 +133,22 @@ class PeriodProgram:
         mask = (self.costs.label_reads == Kind.INT8) == int8
         return self._some(reader, mask if device is None else mask & (self.costs.label_device == device))
 
-    def _any(self, literals: Sequence[Any], *, exclusive: bool = False) -> Any:
-        """A literal for the disjunction; `exclusive`: at most one of them holds anyway."""
-        open_ = [each for each in literals if each is not self.false]
-        if len(open_) < 2 or self.true in open_:
-            return self.true if self.true in open_ else open_[0] if open_ else self.false
-        result = self._new()
-        if exclusive:
-            self.model.add(sum(open_) == result)
-        else:
-            self.model.add_max_equality(result, open_)
-        return result
-
-    def _both(self, one: Any, other: Any, amounts: np.ndarray, *, needed: bool = False) -> Any:
-        """A literal for the conjunction, paid for; it may hold without both only where that saves nothing. False where
-        it costs nothing, unless it is `needed`."""
-        if one is self.false or other is self.false or not (needed or amounts[1:].any()):
+    def _both(self, some: Sequence[Any], others: Sequence[Any], amounts: np.ndarray, *, needed: bool = False) -> Any:
+        """A literal for "any of some and any of the others", paid for. It may hold of itself only where that saves
+        nothing; false where it costs nothing, unless it is `needed`."""
+        some, others = ([each for each in literals if each is not self.false] for literals in (some, others))
+        if not some or not others or not (needed or amounts[1:].any()):
             return self.false
-        if one is self.true or other is self.true:
-            both = other if one is self.true else one
+        if len(some) == len(others) == 1 and self.true in (some[0], others[0]):
+            both = others[0] if some[0] is self.true else some[0]
         else:
             both = self._new()
-            self.model.add_bool_or([~one, ~other, both])
+            for one in some:
+                for other in others:
+                    self.model.add_bool_or([~one, ~other, both])
             if (amounts < 0.0).any():
-                self.model.add_implication(both, one)
-                self.model.add_implication(both, other)
+                self.model.add_bool_or([*some, ~both])
+                self.model.add_bool_or([*others, ~both])
         self._pay(both, amounts)
         return both
 
@@ -168,15 +165,14 @@ class PeriodProgram:
                 self._deliver(value, d, ints, floats, uses)
             whole = self._writes(value, d, (Kind.INT8,))
             for _, each in floats:
-                self._both(whole, each, tables.dequantize[value, d])
+                self._both([whole], [each], tables.dequantize[value, d])
         for d in devices:
-            used = self._any(uses[d])
             for kind in _FLOATS:
                 written = self._writes(value, d, (kind,))
-                self._both(written, used, tables.quantize[value, int(kind), d])
+                self._both([written], uses[d], tables.quantize[value, int(kind), d])
             self.made.setdefault((value, d), []).extend(uses[d])
         for e in edges:
-            self._both(self._writes(value, None, _FLOATS), self._reads(e, None, int8=True), tables.edge[e])
+            self._both([self._writes(value, None, _FLOATS)], [self._reads(e, None, int8=True)], tables.edge[e])
             if values.strict[e]:
                 for kind in Kind:
                     read = self._some(int(costs.readers[e]), costs.label_reads == int(kind))
@@ -213,32 +209,30 @@ class PeriodProgram:
             model.add_bool_or([here, *every, ~each])
         for each in every:
             model.add_bool_or([*readers, ~each])
-        float_written = self._writes(value, None, _FLOATS)
+        for each in by_copies[BOTH]:
+            model.add_bool_or([*ints, ~each])
+            model.add_bool_or([*(reader for _, reader in floats), ~each])
         one, none = np.ones(1), np.zeros(1)
         for copies, options in by_copies.items():
-            taken = self._any(options, exclusive=True)
-            if copies == BOTH and taken is not self.false:
-                model.add_bool_or([*ints, ~taken])
-                model.add_bool_or([*(each for _, each in floats), ~taken])
-            if serve(False, int(copies), one, none).again.any() and ints and options:
-                again = self._both(self._any(ints), taken, tables.quantize[value, 0, d], needed=True)
+            if serve(False, int(copies), one, none).again.any():
+                again = self._both(ints, options, tables.quantize[value, 0, d], needed=True)
                 self.made.setdefault((value, d), []).append(again)
             if serve(False, int(copies), none, one).restored.any() and options:
-                for edge, each in floats:
-                    self._restore(value, d, edge, (each, taken, float_written))
+                for edge, reader in floats:
+                    self._restore(value, d, edge, reader, options)
 
-    def _restore(self, value: int, d: int, edge: int, literals: tuple[Any, Any, Any]) -> None:
+    def _restore(self, value: int, d: int, edge: int, reader: Any, options: Sequence[Any]) -> None:
         """A float reader that gets an int8 copy only dequantises it, which adds noise to a value written in float."""
-        reader, taken, float_written = literals
-        self._both(reader, taken, self.tables.dequantize[value, d])
-        if not self.costs.problem.wire_only:
-            self.model.add_bool_or([~reader, ~taken, ~float_written])
-        elif self.tables.wire[edge][1:].any():
-            restored = self._new()
-            self.model.add_bool_or([~reader, ~taken, restored])
-            self._both(restored, float_written, self.tables.wire[edge])
-        if self.costs.readers[edge] == CALLER:
-            self.model.add_bool_or([~reader, ~taken, self._bare(value, outputs=True)])
+        tables, float_written = self.tables, self._writes(value, None, _FLOATS)
+        self._both([reader], options, tables.dequantize[value, d])
+        bare = self._bare(value, outputs=True) if self.costs.readers[edge] == CALLER else self.true
+        for each in options:
+            self.model.add_bool_or([~reader, ~each, bare])
+            if not self.costs.problem.wire_only:
+                self.model.add_bool_or([~reader, ~each, ~float_written])
+        if self.costs.problem.wire_only and tables.wire[edge][1:].any():
+            restored = self._both([reader], options, np.zeros(1), needed=True)
+            self._both([restored], [float_written], tables.wire[edge])
 
     def _bare(self, value: int, *, outputs: bool) -> Any:
         values = self.costs.problem.values
@@ -368,17 +362,15 @@ class PeriodProgram:
             if self.costs.readers[edge] == CALLER or self.costs.readers[edge] >= node
             for int8 in (False, True)
         ]
-        read = self.true if max(0, int(values.producer[value])) == node else self._any(later)
+        written = max(0, int(values.producer[value])) == node
         got = [(copies, each) for (v, _, d, copies), each in self.options.items() if (v, d) == (value, place)]
         found = []
         for copy, kinds, size, made in (
             (Copies.FLOAT, _FLOATS, values.float_bytes[value], []),
             (Copies.INT8, (Kind.INT8,), values.int8_bytes[value], self.made.get((value, place), [])),
         ):
-            held = self._any(
-                [self._writes(value, place, kinds), *(each for copies, each in got if copies & copy), *made]
-            )
-            live = self._new()
-            self.model.add_bool_or([~held, ~read, live])
+            sent = [each for copies, each in got if copies & copy]
+            held = [self._writes(value, place, kinds), *sent, *made]
+            live = self._both(held, [self.true] if written else later, np.zeros(1), needed=True)
             found.append((live, float(size)))
         return found

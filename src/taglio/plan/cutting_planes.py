@@ -13,9 +13,6 @@ import numpy as np
 
 from taglio.errors import TaglioError
 
-# If the planes cannot reach a goal, stop when they promise less than this share of the missing distance.
-_HOPELESS = 0.15
-# Largest price, as a multiple of the first value.
 # Largest price, as a multiple of the first value.
 _FARTHEST = 100.0
 
@@ -31,15 +28,11 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prices:
-    """The best prices found, the bound there, the planes' maximum in the box, and the number of calls.
-
-    `shares` weigh the answers of all calls so that their mean keeps the limits where the planes meet.
-    """
+    """The best prices found and the bound there; `shares` weigh the answers of all calls so that their mean keeps the
+    limits where the planes meet."""
 
     multipliers: np.ndarray
     bound: float
-    ceiling: float
-    calls: int
     shares: np.ndarray
 
 
@@ -52,14 +45,12 @@ def maximise(
     reach: float = 0.25,
     stop: Callable[[float], bool] = lambda _: False,
     known: Sequence[tuple[float, np.ndarray]] = (),
-    goal: Callable[[], float] = lambda: -np.inf,
 ) -> Prices:
     """Raise the bound from `start` until the planes promise a relative gain below `tolerance`, `stop` returns true, or
     `calls` are made.
 
     `reach` is the first half-width of the box, as a share of the first value; `known` are planes (objective, slope) of
-    earlier answers, whose shares come first. `goal()` is a sufficient bound: if the planes stay below it, the search
-    stops earlier.
+    earlier answers, whose shares come first.
     """
     best, here = -np.inf, start
     planes = _Planes(len(start))
@@ -87,13 +78,9 @@ def maximise(
         if len(start) == 0 or stop(best):
             break
         point, ceiling = planes.highest(here, radius)
-        while tolerance * scale < ceiling - best <= _HOPELESS * (goal() - ceiling) and radius < _FARTHEST * scale:
-            # The goal is out of reach within the box, but maybe not outside it.
-            radius *= 4.0
-            point, ceiling = planes.highest(here, radius)
-        if ceiling - best <= max(tolerance * scale, _HOPELESS * (goal() - ceiling)):
+        if ceiling - best <= tolerance * scale:
             break
-    return Prices(here, best, ceiling, made, planes.shares(len(known) + made, scale))
+    return Prices(here, best, planes.shares(len(known) + made, scale))
 
 
 class _Planes:

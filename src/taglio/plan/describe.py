@@ -33,13 +33,9 @@ def describe(
     status: Status = "optimal",
     gap: float = 0.0,
     objective: str = "latency",
-    notes: Sequence[str] = (),
 ) -> tuple[Plan, ...]:
     """The plans, one per model of the problem."""
-    return tuple(
-        _plan(assembled, model, totals, status, gap, objective, tuple(notes))
-        for model in range(len(assembled.workloads))
-    )
+    return tuple(_plan(assembled, model, totals, status, gap, objective) for model in range(len(assembled.workloads)))
 
 
 def latencies(assembled: Assembled, totals: Totals) -> tuple[float, ...]:
@@ -76,9 +72,7 @@ def beyond_blocks(assembled: Assembled, totals: Totals, schedulers: Sequence[Sch
     return result
 
 
-def _plan(
-    assembled: Assembled, model: int, totals: Totals, status: Status, gap: float, objective: str, notes: tuple[str, ...]
-) -> Plan:
+def _plan(assembled: Assembled, model: int, totals: Totals, status: Status, gap: float, objective: str) -> Plan:
     work, cluster = assembled.workloads[model], assembled.cluster
     pipeline = Scheduler(assembled, model).schedule(totals.labels, totals.wires, totals.stages)
     timeline = simulate([pipeline])
@@ -88,9 +82,10 @@ def _plan(
     busiest = max(_busy(assembled, model, pipeline, timeline).values(), default=0.0)
     rate = 1.0 / busiest if busiest > 0.0 else inf
     usage = _usage(assembled, totals, timeline, pipeline, work)
+    notes: tuple[str, ...] = ()
     assumed = [each.device for each in usage if each.assumed and each.predicted_busy_s > 0.0]
     if assumed:
-        notes = (*notes, f"assumed, not measured: the times of {', '.join(assumed)}")
+        notes = (f"assumed, not measured: the times of {', '.join(assumed)}",)
     first = next(iter(work.profiles.values()))
     plan = Plan(
         work.graph.model_sha256,

@@ -1,6 +1,6 @@
 """Plan for one machine from its tables and limits: solve, describe and check the problem of one place.
 
-Measures nothing; search.py is the loop that measures.
+Measures nothing; flow/search.py is the loop that measures.
 """
 
 from collections.abc import Mapping, Sequence
@@ -99,7 +99,6 @@ def describe(
     *,
     status: str = "optimal",
     gap: float = 0.0,
-    notes: Sequence[str] = (),
 ) -> Plan:
     """A plan from an assignment, as ONNX Runtime will run it, with predictions and intervals."""
     whole = next(precision for precision in profile.precisions if precision.form == "whole")
@@ -116,8 +115,6 @@ def describe(
         gap,
         latency(profile, graph, final),
         Interval(0.0, guess, upper, error.confidence if error is not None else 0.0),
-        None,
-        tuple(notes),
         runtime=profile.conditions.runtime,
     )
 

@@ -8,9 +8,11 @@ it has handed all outputs to the network. While a device receives (the last part
 pauses. Equal inputs give equal timelines.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from heapq import heappop, heappush
+from itertools import count
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +93,6 @@ class Timeline:
         """When the last request ended."""
         return max(self.ends_s, default=0.0)
 
-    def latencies_s(self) -> tuple[float, ...]:
-        """Seconds from each request's arrival to its end."""
-        return tuple(end - arrival for arrival, end in zip(self.arrivals_s, self.ends_s, strict=True))
-
 
 def simulate(pipelines: Sequence[Pipeline], requests: Sequence[Request] = (Request(),)) -> Timeline:
     """The timeline of `requests`. Raises ValueError if tasks wait for each other in a cycle."""
@@ -108,170 +106,156 @@ def link_name(link: tuple[str, str]) -> str:
 
 @dataclass(slots=True)
 class _State:
-    """One request under way."""
+    """One request under way: its pipeline, by task how many transfers have not arrived, by task (None: the input) what
+    it sends, and how many tasks and transfers have not ended."""
 
+    index: int
     pipeline: Pipeline
-    missing: list[int]  # by task: transfers that have not arrived
-    sends: dict[int | None, list[int]]
+    missing: list[int]
+    sends: dict[int | None, list[Transfer]]
     unfinished: int
     end_s: float
 
 
 @dataclass(slots=True)
 class _Server:
-    """A device or a link: its queue of (two sort keys, request, index), and whether it is busy. For a device also the
-    start and end of its running component, and until when it receives."""
+    """A device or a link: what waits for it (two sort keys, and what starts it), and whether it is busy. For a device
+    also the end of its running component, and until when it receives."""
 
-    link: bool
-    waiting: list[tuple[float, int, int, int]] = field(default_factory=list)
+    waiting: list[tuple[float, int, Callable[[float], None]]] = field(default_factory=list)
     occupied: bool = False
-    began_s: float = 0.0
     ends_s: float = 0.0
     receives_s: float = 0.0
 
 
 class _Run:
     def __init__(self, pipelines: Sequence[Pipeline], requests: Sequence[Request]) -> None:
-        self._requests = requests
-        self._events: list[tuple[float, int, str, int, int]] = []
-        self._sequence = 0
+        self._events: list[tuple[float, int, Callable[[float], None]]] = []
+        self._sequence = count()
         self._spans: list[Span] = []
         self._servers: dict[str, _Server] = {}
+        self._touched: dict[str, None] = {}
         self._busy_s: dict[str, float] = {}
         self._processor = dict(pair for pipeline in pipelines for pair in pipeline.processors)
-        sends = [_sends(pipeline) for pipeline in pipelines]
         self._states = []
-        for request in requests:
+        for index, request in enumerate(requests):
             pipeline = pipelines[request.pipeline]
+            sends: dict[int | None, list[Transfer]] = {}
             missing = [0] * len(pipeline.tasks)
             for transfer in pipeline.transfers:
+                sends.setdefault(transfer.source, []).append(transfer)
                 for target in transfer.targets:
                     missing[target] += 1
-            count = len(pipeline.tasks) + len(pipeline.transfers)
-            self._states.append(_State(pipeline, missing, sends[request.pipeline], count, request.arrival_s))
+            left = len(pipeline.tasks) + len(pipeline.transfers)
+            state = _State(index, pipeline, missing, sends, left, request.arrival_s)
+            self._states.append(state)
+            self._at(request.arrival_s, partial(self._arrive, state))
 
     def timeline(self) -> Timeline:
-        for index, each in enumerate(self._requests):
-            self._at(each.arrival_s, "arrive", index, 0)
+        arrivals = tuple(state.end_s for state in self._states)
         while self._events:
             now = self._events[0][0]
-            touched: dict[str, None] = {}
+            self._touched = {}
             while self._events and self._events[0][0] == now:  # handle simultaneous events before anything starts
-                _, _, what, request, index = heappop(self._events)
-                getattr(self, f"_{what}")(now, request, index, touched)
-            for server in touched:
-                self._start(now, server)
-        for index, state in enumerate(self._states):
+                heappop(self._events)[2](now)
+            for name in self._touched:
+                server = self._servers[name]
+                if server.waiting and not server.occupied:
+                    server.occupied = True
+                    heappop(server.waiting)[2](now)
+        for state in self._states:
             if state.unfinished:
-                raise ValueError(f"request {index}: {state.unfinished} components and transfers wait for each other")
+                raise ValueError(
+                    f"request {state.index}: {state.unfinished} components and transfers wait for each other"
+                )
         spans = tuple(sorted(self._spans, key=lambda each: (each.start_s, each.end_s, each.on, each.what)))
-        arrivals = tuple(each.arrival_s for each in self._requests)
-        ends = tuple(state.end_s for state in self._states)
-        return Timeline(spans, arrivals, ends, self._busy_s)
+        return Timeline(spans, arrivals, tuple(state.end_s for state in self._states), self._busy_s)
 
-    def _at(self, time: float, what: str, request: int, index: int) -> None:
-        self._sequence += 1
-        heappush(self._events, (time, self._sequence, what, request, index))
+    def _at(self, time: float, event: Callable[[float], None]) -> None:
+        heappush(self._events, (time, next(self._sequence), event))
 
-    def _arrive(self, now: float, request: int, _index: int, touched: dict[str, None]) -> None:
-        state = self._states[request]
-        for transfer in state.sends.get(None, ()):
-            self._queue(now, request, transfer, touched)
-        for task, missing in enumerate(state.missing):
-            if not missing:  # no transfers to wait for
-                self._ready(request, task, touched)
-
-    def _ran(self, now: float, request: int, task: int, touched: dict[str, None]) -> None:
-        state = self._states[request]
-        each = state.pipeline.tasks[task]
-        server = self._servers[self._runs_on(each.device)]
-        if server.ends_s > now:  # it was paused meanwhile
-            self._at(server.ends_s, "ran", request, task)
-            return
-        self._spans.append(Span(each.device, each.name, request, server.began_s, now, transfer=False))
-        if each.sending_s > 0.0:
-            self._at(now + each.sending_s, "free", request, task)
-        else:
-            self._free(now, request, task, touched)
-        self._done(state, now)
-        for transfer in state.sends.get(task, ()):
-            self._queue(now, request, transfer, touched)
-
-    def _free(self, _now: float, request: int, task: int, touched: dict[str, None]) -> None:
-        processor = self._runs_on(self._states[request].pipeline.tasks[task].device)
-        self._servers[processor].occupied = False
-        touched[processor] = None
-
-    def _sent(self, now: float, request: int, transfer: int, touched: dict[str, None]) -> None:
-        each = self._states[request].pipeline.transfers[transfer]
-        name = link_name(each.link)
-        self._servers[name].occupied = False
-        touched[name] = None
-        self._at(now + each.delay_s, "arrived", request, transfer)
-
-    def _reached(self, now: float, request: int, transfer: int, _touched: dict[str, None]) -> None:
-        each = self._states[request].pipeline.transfers[transfer]
-        server = self._servers.setdefault(self._runs_on(each.link[1]), _Server(link=False))
-        until = max(server.receives_s, now + min(each.busy_s + each.delay_s, each.receiving_s))
-        if server.ends_s > now:
-            server.ends_s += until - max(server.receives_s, now)
-        server.receives_s = until
-
-    def _arrived(self, now: float, request: int, transfer: int, touched: dict[str, None]) -> None:
-        state = self._states[request]
-        self._done(state, now)
-        for task in state.pipeline.transfers[transfer].targets:
-            state.missing[task] -= 1
-            if not state.missing[task]:
-                self._ready(request, task, touched)
-
-    def _done(self, state: _State, now: float) -> None:
-        state.unfinished -= 1
-        state.end_s = max(state.end_s, now)
-
-    def _ready(self, request: int, task: int, touched: dict[str, None]) -> None:
-        processor = self._runs_on(self._states[request].pipeline.tasks[task].device)
-        server = self._servers.setdefault(processor, _Server(link=False))
-        heappush(server.waiting, (float(request), task, request, task))
-        touched[processor] = None
+    def _server(self, name: str) -> _Server:
+        return self._servers.setdefault(name, _Server())
 
     def _runs_on(self, device: str) -> str:
         return self._processor.get(device, device)
 
-    def _queue(self, now: float, request: int, transfer: int, touched: dict[str, None]) -> None:
-        each = self._states[request].pipeline.transfers[transfer]
-        if each.busy_s == 0.0 and each.delay_s == 0.0:
-            self._at(now, "arrived", request, transfer)
-            return
-        name = link_name(each.link)
-        self._sequence += 1
-        server = self._servers.setdefault(name, _Server(link=True))
-        heappush(server.waiting, (now, self._sequence, request, transfer))
-        touched[name] = None
+    def _wait(self, name: str, key: float, index: int, start: Callable[[float], None]) -> None:
+        """Queue for a device or link."""
+        heappush(self._server(name).waiting, (key, index, start))
+        self._touched[name] = None
 
-    def _start(self, now: float, name: str) -> None:
-        server = self._servers[name]
-        if server.occupied or not server.waiting:
+    def _free(self, name: str, _now: float = 0.0) -> None:
+        self._servers[name].occupied = False
+        self._touched[name] = None
+
+    def _arrive(self, state: _State, now: float) -> None:
+        self._leave(state, None, now)
+        for task, missing in enumerate(state.missing):
+            if not missing:  # no transfers to wait for
+                self._ready(state, task)
+
+    def _ready(self, state: _State, task: int) -> None:
+        """A component's inputs have arrived: the first of the oldest request goes first."""
+        name = self._runs_on(state.pipeline.tasks[task].device)
+        self._wait(name, float(state.index), task, partial(self._begin, state, task))
+
+    def _begin(self, state: _State, index: int, now: float) -> None:
+        task = state.pipeline.tasks[index]
+        server = self._servers[self._runs_on(task.device)]
+        self._busy_s[task.device] = self._busy_s.get(task.device, 0.0) + task.seconds
+        server.ends_s = now + task.seconds + max(0.0, server.receives_s - now)
+        self._at(server.ends_s, partial(self._ran, state, index, now))
+
+    def _ran(self, state: _State, index: int, began_s: float, now: float) -> None:
+        task = state.pipeline.tasks[index]
+        name = self._runs_on(task.device)
+        if self._servers[name].ends_s > now:  # it was paused meanwhile
+            self._at(self._servers[name].ends_s, partial(self._ran, state, index, began_s))
             return
-        _, _, request, index = heappop(server.waiting)
-        pipeline = self._states[request].pipeline
-        server.occupied = True
-        if server.link:
-            sent = pipeline.transfers[index]
-            self._busy_s[name] = self._busy_s.get(name, 0.0) + sent.busy_s
-            self._spans.append(Span(name, sent.name, request, now, now + sent.busy_s + sent.delay_s, transfer=True))
-            self._at(now + sent.busy_s, "sent", request, index)
-            if sent.receiving_s > 0.0:
-                self._at(now + max(0.0, sent.busy_s + sent.delay_s - sent.receiving_s), "reached", request, index)
+        self._spans.append(Span(task.device, task.name, state.index, began_s, now, transfer=False))
+        if task.sending_s > 0.0:
+            self._at(now + task.sending_s, partial(self._free, name))
         else:
-            seconds, device = pipeline.tasks[index].seconds, pipeline.tasks[index].device
-            self._busy_s[device] = self._busy_s.get(device, 0.0) + seconds
-            server.began_s, server.ends_s = now, now + seconds + max(0.0, server.receives_s - now)
-            self._at(server.ends_s, "ran", request, index)
+            self._free(name)
+        self._done(state, now)
+        self._leave(state, index, now)
 
+    def _leave(self, state: _State, task: int | None, now: float) -> None:
+        """Send a component's outputs, first come, first served on each link."""
+        for sent in state.sends.get(task, ()):
+            if sent.busy_s == 0.0 and sent.delay_s == 0.0:
+                self._at(now, partial(self._arrived, state, sent))
+            else:
+                self._wait(link_name(sent.link), now, next(self._sequence), partial(self._send, state, sent))
 
-def _sends(pipeline: Pipeline) -> dict[int | None, list[int]]:
-    sends: dict[int | None, list[int]] = {}
-    for index, transfer in enumerate(pipeline.transfers):
-        sends.setdefault(transfer.source, []).append(index)
-    return sends
+    def _send(self, state: _State, sent: Transfer, now: float) -> None:
+        name, taken_s = link_name(sent.link), sent.busy_s + sent.delay_s
+        self._busy_s[name] = self._busy_s.get(name, 0.0) + sent.busy_s
+        self._spans.append(Span(name, sent.name, state.index, now, now + taken_s, transfer=True))
+        self._at(now + sent.busy_s, partial(self._sent, state, sent))
+        if sent.receiving_s > 0.0:
+            self._at(now + max(0.0, taken_s - sent.receiving_s), partial(self._reached, sent))
+
+    def _sent(self, state: _State, sent: Transfer, now: float) -> None:
+        self._free(link_name(sent.link))
+        self._at(now + sent.delay_s, partial(self._arrived, state, sent))
+
+    def _reached(self, sent: Transfer, now: float) -> None:
+        """The target begins to receive: what it runs pauses."""
+        server = self._server(self._runs_on(sent.link[1]))
+        until = max(server.receives_s, now + min(sent.busy_s + sent.delay_s, sent.receiving_s))
+        if server.ends_s > now:
+            server.ends_s += until - max(server.receives_s, now)
+        server.receives_s = until
+
+    def _arrived(self, state: _State, sent: Transfer, now: float) -> None:
+        self._done(state, now)
+        for task in sent.targets:
+            state.missing[task] -= 1
+            if not state.missing[task]:
+                self._ready(state, task)
+
+    def _done(self, state: _State, now: float) -> None:
+        state.unfinished -= 1
+        state.end_s = max(state.end_s, now)

@@ -4,27 +4,24 @@
    (relaxation.py); first with every value split into two-ended parts, then exactly over the labels that a better plan
    can still use: those whose min-marginal is below a cost known to be attainable.
 2. Branch and bound (branch_and_bound.py) searches for plans just above the bound, then further up, and proves where
-   there are none; its near-feasible answers are improved by local search.
-3. Once every label is fixed, HiGHS chooses the copies (copies.py).
+   there are none; its near-feasible answers are improved by local search, and HiGHS chooses the copies of leaves.
 
 If the graph is too wide to eliminate, edges are relaxed and priced like limits (`EdgeRelaxation`).
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
-from taglio.plan.branch_and_bound import Branching, improve
-from taglio.plan.copies import cheapest_copies
+from taglio.plan.branch_and_bound import Branching, cheapest_copies, improve
 from taglio.plan.costs import BIG, Account, Costs, wires_of
 from taglio.plan.cutting_planes import Answer, maximise
-from taglio.plan.edge_relaxation import EdgeRelaxation
 from taglio.plan.elimination import TooWide
 from taglio.plan.problem import Kind, Problem, Wires, surrounded
-from taglio.plan.relaxation import WIDEST, Relaxation, tightest
+from taglio.plan.relaxation import WIDEST, EdgeRelaxation, Relaxation, tightest
 
 Outcome = Literal["optimal", "time limit", "infeasible"]
 GAP = 5e-3
@@ -42,15 +39,13 @@ _AIM, _FURTHER = 0.9, 2.0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Placed:
-    """The answer. `labels` and `wires` are empty if none was found; `multipliers` are the marginal cost of each limit:
-    units of the objective per whole limit."""
+    """The answer. `labels` and `wires` are empty if none was found."""
 
     status: Outcome
     objective: float
     bound: float
     labels: tuple[int, ...]
     wires: Wires
-    multipliers: dict[str, float]
 
     @property
     def gap(self) -> float:
@@ -66,15 +61,14 @@ def solve(
     gap: float = GAP,
     time_limit_s: float = 60.0,
     incumbent: Sequence[int] | None = None,
-    multipliers: Mapping[str, float] | None = None,
 ) -> Placed:
     """The best plan within `gap`, or the best found after `time_limit_s`.
 
-    `incumbent` and `multipliers` (from an earlier `Placed`) start the search near a running plan. The bound is valid
-    for every plan, whatever the status. Raises BadOption for an inconsistent problem.
+    `incumbent` starts the search near a running plan. The bound is valid for every plan, whatever the status. Raises
+    BadOption for an inconsistent problem.
     """
     problem.check()
-    return _Search(problem, gap, time.perf_counter() + time_limit_s, incumbent, multipliers or {}).run()
+    return _Search(problem, gap, time.perf_counter() + time_limit_s, incumbent).run()
 
 
 class _Search:
@@ -84,14 +78,7 @@ class _Search:
     than `most`.
     """
 
-    def __init__(
-        self,
-        problem: Problem,
-        gap: float,
-        deadline: float,
-        incumbent: Sequence[int] | None,
-        multipliers: Mapping[str, float],
-    ) -> None:
+    def __init__(self, problem: Problem, gap: float, deadline: float, incumbent: Sequence[int] | None) -> None:
         self.problem, self.gap, self.deadline = problem, gap, deadline
         self.allowed = self.alive = problem.allowed.reshape(len(problem.nodes), -1)
         self.costs = Costs(problem)
@@ -99,7 +86,7 @@ class _Search:
         self.labels, self.wires = np.zeros(0, dtype=np.intp), Wires(())
         self.floor, self.most = np.inf, float(self.costs.most()[0]) * (1.0 + 1e-9) + 1e-9
         self.given = None if incumbent is None else np.array(incumbent, dtype=np.intp)
-        self.multipliers = np.array([float(multipliers.get(row.name, 0.0)) for row in self.costs.rows])
+        self.multipliers = np.zeros(len(self.costs.rows))
 
     def run(self) -> Placed:
         """Run all steps and return the answer."""
@@ -121,7 +108,6 @@ class _Search:
             float(min(self.bound, self.objective)),
             labels,
             self.wires if labels else (),
-            dict(zip((row.name for row in self.costs.rows), self.multipliers.tolist(), strict=True)),
         )
 
     def _done(self) -> bool:
@@ -133,8 +119,8 @@ class _Search:
         return self._done() or self.bound > self.most or time.perf_counter() > self.deadline
 
     def _cutoff(self) -> float:
-        """Cost above which plans are ignored: they would improve on the best by less than the gap."""
-        return self.objective - 0.9 * self.gap * abs(self.objective) if np.isfinite(self.objective) else np.inf
+        """Cost above which plans are ignored: they improve on the best by less than the gap, or break a strict edge."""
+        return self.objective - 0.9 * self.gap * abs(self.objective) if len(self.labels) else BIG / 10
 
     def _offer(self, labels: np.ndarray) -> None:
         """Offer labels with the copies that are cheapest at the prices."""
@@ -243,7 +229,7 @@ class _Search:
             tolerance=tolerance * self.gap,
             calls=80,
             reach=reach,
-            stop=lambda _: self._over(),
+            stop=lambda bound: bound > self.most or self._over(),
         ).multipliers
 
     def _find(self, relaxation: Relaxation) -> None:

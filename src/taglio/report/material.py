@@ -14,11 +14,11 @@ from taglio.error.loss import Metric
 from taglio.error.model import ErrorModel
 from taglio.flow import workspace
 from taglio.flow.outcome import Outcome
+from taglio.flow.pareto import Front
 from taglio.flow.result import Result
 from taglio.flow.work import Setup
 from taglio.flow.workspace import OUTCOME, fits
 from taglio.model.graph import Graph
-from taglio.plan.pareto import Front
 from taglio.plan.result import Plan
 from taglio.profile.measure import FLOAT_RUN
 from taglio.profile.result import Profile, WholeRun

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from taglio.plan.pareto import Front, FrontPoint
+from taglio.flow.pareto import Front, FrontPoint
 from taglio.plan.result import Plan
 from taglio.report import written
 from taglio.report.material import Material

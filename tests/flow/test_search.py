@@ -10,11 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taglio.error.model import Alone, BlockNoise, ErrorModel, OutputModel
-from taglio.model.graph import Graph
-from taglio.plan import search as module
-from taglio.plan.one_machine import make_plan
-from taglio.plan.result import Limits, Plan
-from taglio.plan.search import (
+from taglio.flow import search as module
+from taglio.flow.search import (
     Tried,
     best,
     corrected,
@@ -25,6 +22,9 @@ from taglio.plan.search import (
     search_by,
     unsolved,
 )
+from taglio.model.graph import Graph
+from taglio.plan.one_machine import make_plan
+from taglio.plan.result import Limits, Plan
 from taglio.profile.result import Profile
 from taglio.quantize.precision import Assignment
 from tests.plan import made_up
