@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,12 @@ import onnx
 
 from taglio import artifact
 from taglio.arguments import number, positive
+from taglio.compare.emit import emit as emitted
 from taglio.compare.kept import FILE
 from taglio.compare.measure import Question
 from taglio.compare.measure import compare as measure
 from taglio.compare.result import COMPARISON, Comparison
-from taglio.errors import BadData, BadModel
+from taglio.errors import BadData, BadModel, BadOption
 from taglio.profile.machine import available_cores
 from taglio.scratch import scratch
 from taglio.transaction import held
@@ -29,6 +31,7 @@ def compare(
     out: str | os.PathLike[str] | None = None,
     backends: Sequence[str] = BACKENDS,
     rows: Sequence[str] = (),
+    emit: str = "",
     layers: bool = False,
     shapes: Mapping[str, Sequence[int]] | None = None,
     preprocess: str = "",
@@ -43,7 +46,8 @@ def compare(
 
     `model` is a path (.onnx, .keras, .h5, .tflite, .pt2), "module:function", or an `onnx.ModelProto`; `data` a path or
     arrays by input name. Rows of back ends that are not installed say how to install them. With `out` everything is
-    kept there, and after an interruption the same call continues. `rows` names the rows to measure.
+    kept there, and after an interruption the same call continues. `rows` names the rows to measure; `emit`, such as
+    "openvino/bfloat16", is the row whose model is copied to `out`, ready to run.
 
     >>> found = taglio.compare(model.source, {"image": images}, backends=["onnxruntime"], rows=["float32"], effort=0.01)
     >>> [row.wanted.id for row in found.rows]
@@ -66,10 +70,15 @@ def compare(
             max_error,
             positive("row_limit_s", row_limit_s),
             tuple(rows),
+            emit,
         )
+        if emit and out is None:
+            raise BadOption(f'`emit` "{emit}" needs `out`, the directory to write to')
         with held(place, create=True):
             result = measure(question, progress)
             if not result.stopped:
+                if emit:
+                    result = replace(result, emitted=str(emitted(emit, result.rows, place)))
                 artifact.save(place / f"{COMPARISON}.json", COMPARISON, result.model_sha256, result)
                 (place / FILE).unlink(missing_ok=True)  # finished: the next such call measures anew
     return result

@@ -10,6 +10,7 @@ from pathlib import Path
 from taglio import artifact
 from taglio.compare import convert, environments, origin, supervise, table, variants
 from taglio.compare.bench import Bench
+from taglio.compare.emit import known
 from taglio.compare.kept import Notebook, Part
 from taglio.compare.layers import write_blocks
 from taglio.compare.recommend import drift, recommend
@@ -47,7 +48,8 @@ _TIME_AT, _STOP_AT = 0.4, 0.85
 class Question:
     """What to compare. `silence_s` is the time limit of a row; `effort` scales the time given to measuring.
 
-    `rows` are the rows to measure, without their back end; empty for all. Float rows are always included.
+    `rows` are the rows to measure, without their back end; empty for all. Float rows are always included. `emit` is the
+    id of the row whose model is to be kept.
     """
 
     model: Path
@@ -63,6 +65,7 @@ class Question:
     max_error: float
     silence_s: float
     rows: tuple[str, ...] = ()
+    emit: str = ""
 
 
 def compare(question: Question, tell: Tell | None = None) -> Comparison:
@@ -94,6 +97,8 @@ def compare(question: Question, tell: Tell | None = None) -> Comparison:
     identity = _identity(question, Path(request.arrays))
     written = _write(question, source, identity, tell)
     asked = {backend: _asked(backend, written, question) for backend in question.backends}
+    if question.emit:
+        known(question.emit, asked.values())
     notebook = Notebook(question.out, model.sha256, identity)
     bench = Bench(request, source, written, limits, notebook, _reference(source), question.layers, tell)
     stopped = False

@@ -28,7 +28,7 @@ class Comparison:
     `silence_s` is the timeout per row, `memory_limit_bytes` the limit of a back end's process (None: this system does
     not report memory per process, so nothing is limited). `versions` are by back end. `absent` gives, by back end, the
     reason why it has no layers. `kept` rows come from an earlier, interrupted run of the comparison; `stopped` means
-    that this one was interrupted, too.
+    that this one was interrupted, too. `emitted` is the file of the row whose model was asked for.
     """
 
     model: str
@@ -54,3 +54,4 @@ class Comparison:
     kept: int
     stopped: bool
     wall_s: float
+    emitted: str = ""

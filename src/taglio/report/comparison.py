@@ -48,6 +48,8 @@ def show(result: Comparison, page: Path | None) -> None:
     if len(result.backends) > 1:
         console.show([Heading(_fastest(result)), *_standings(result)])
     console.say(f"\n{result.recommendation}")
+    if result.emitted:
+        console.say(f"the model of the row is in {result.emitted}")
     wrote = f"; wrote {page} and {page.with_suffix('.json')}" if page else ""
     console.say(f"took {result.wall_s:.0f} s{wrote}")
 

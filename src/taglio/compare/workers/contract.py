@@ -40,7 +40,8 @@ class Data:
 class Opened:
     """A row that is ready to run: `run` takes one array per input and returns one per output, in the back end's order.
 
-    `operators` and `int8_operators` count what runs, by type.
+    `operators` and `int8_operators` count what runs, by type. `file` is what was opened, "" if the form is in memory
+    alone.
     """
 
     run: Run
@@ -48,6 +49,7 @@ class Opened:
     operators: dict[str, int] = field(default_factory=dict)
     int8_operators: dict[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    file: str = ""
 
 
 class Backend(Protocol):

@@ -59,7 +59,7 @@ class LiteRt:
         if wanted.blocks not in ("", "all"):
             asked = len(self._chosen(wanted.blocks))
             notes.append(f"{asked} layers selected, {sum(int8.values())} operators became int8")
-        return Opened(run, path.stat().st_size, dict(counts), dict(int8), tuple(notes))
+        return Opened(run, path.stat().st_size, dict(counts), dict(int8), tuple(notes), str(path))
 
     def layers(self) -> Iterator[Layer]:
         """Every operator of the float file, timed as a separate model, beside the int8 operator with the same output;

@@ -123,6 +123,7 @@ def _check(wanted: Wanted, opened: Opened, data: Data, state: _State) -> Checked
         dict(sorted(opened.operators.items())),
         dict(sorted(opened.int8_operators.items())),
         tuple(notes),
+        opened.file,
     )
 
 

@@ -48,7 +48,7 @@ class OnnxRuntime:
             outputs: list[Array] = session.run(None, dict(zip(names, sample, strict=True)))
             return outputs
 
-        return Opened(run, path.stat().st_size, counts, int8)
+        return Opened(run, path.stat().st_size, counts, int8, file=wanted.file)
 
     def session(self, path: Path, level: str, profile: Path | None = None) -> ort.InferenceSession:
         """Open `path` with the options of every timed session."""

@@ -56,7 +56,7 @@ class OpenVino:
         if hint != "f32" and not any(part.precision == hint for part in parts):
             ran = ", ".join(f"{count} in {each}" for each, count in Counter(part.precision for part in parts).items())
             notes.append(f"{hint} was requested, but no part of the compiled graph uses it: {ran}")
-        return Opened(run, Path(wanted.file).stat().st_size, dict(counts), dict(int8), tuple(notes))
+        return Opened(run, Path(wanted.file).stat().st_size, dict(counts), dict(int8), tuple(notes), wanted.file)
 
     def layers(self) -> Iterator[Layer]:
         """The blocks of the ONNX form, float and int8: the compiled parts that carry their operators' names."""

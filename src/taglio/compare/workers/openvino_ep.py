@@ -53,7 +53,7 @@ class OpenVinoProvider:
         note = f"{count} partition{'s' if count != 1 else ''} by the provider, which does not report what runs inside"
         note += f"; left to the CPU provider: {', '.join(f'{v} {k}' for k, v in left.items())}" if left else ""
         int8 = {name: count for name, count in opened.int8_operators.items() if name in left}
-        return Opened(opened.run, opened.size_bytes, left, int8, (note,))
+        return Opened(opened.run, opened.size_bytes, left, int8, (note,), wanted.file)
 
     def layers(self) -> Iterator[Layer]:
         """None: a compiled partition is one kernel."""

@@ -1,0 +1,37 @@
+"""Copy the model of one row out of a comparison. Measures nothing."""
+
+import re
+import shutil
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+from taglio.compare.row import Row, Wanted
+from taglio.errors import BadOption
+
+FOLDER = "emitted"
+
+
+def known(row: str, asked: Collection[Sequence[Wanted]]) -> None:
+    """Raises BadOption if `row` is the id of none of the rows `asked` for, or of one that cannot exist."""
+    wanted = {each.id: each for some in asked for each in some}
+    if row not in wanted:
+        near = ", ".join(each for each in wanted if each.partition("/")[0] == row.partition("/")[0]) or ", ".join(
+            wanted
+        )
+        raise BadOption(f'`emit` "{row}" is no row of this comparison: it has {near}')
+    if wanted[row].refusal:
+        raise BadOption(f'`emit` "{row}": {wanted[row].refusal}')
+
+
+def emit(row: str, rows: Sequence[Row], out: Path) -> Path:
+    """The copy of the row's model below `out`. Raises BadOption for a row that was not measured or has no file."""
+    each = next(each for each in rows if each.wanted.id == row)
+    if each.checked is None:
+        raise BadOption(f'`emit` "{row}": it was not measured ({each.status}): {each.reason}')
+    if not each.checked.file:
+        raise BadOption(f'`emit` "{row}": {each.wanted.backend} makes this form in memory and keeps no file of it')
+    source = Path(each.checked.file)
+    target = out / FOLDER / (re.sub(r"[^\w.+-]+", "-", row) + source.suffix)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(source, target)
+    return target
