@@ -15,10 +15,8 @@ def known(row: str, asked: Collection[Sequence[Wanted]]) -> None:
     """Raises BadOption if `row` is the id of none of the rows `asked` for, or of one that cannot exist."""
     wanted = {each.id: each for some in asked for each in some}
     if row not in wanted:
-        near = ", ".join(each for each in wanted if each.partition("/")[0] == row.partition("/")[0]) or ", ".join(
-            wanted
-        )
-        raise BadOption(f'`emit` "{row}" is no row of this comparison: it has {near}')
+        near = [each for each in wanted if each.partition("/")[0] == row.partition("/")[0]] or [*wanted]
+        raise BadOption(f'`emit` "{row}" is no row of this comparison: it has {", ".join(near)}')
     if wanted[row].refusal:
         raise BadOption(f'`emit` "{row}": {wanted[row].refusal}')
 
