@@ -288,7 +288,8 @@ def _chosen(work: Work, winner: Tried, tried: Sequence[Tried]) -> Plan:
     if not winner.name:
         return chosen
     there = [each for each in tried if not each.name and each.plan.runtime == chosen.runtime]
-    solved = best(there, 1)
+    # On a busy machine the savings at boundaries may add up to the whole time: that predicts nothing.
+    solved = best([each for each in there if each.plan.predicted_latency_s.value > 0.0], 1)
     ahead = solved[0].plan.predicted_latency_s.value if solved else chosen.predicted_latency_s.value
     return replace(chosen, gap=max(0.0, chosen.predicted_latency_s.value / ahead - 1.0))
 
