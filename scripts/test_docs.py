@@ -28,7 +28,12 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
 ROOT = Path(__file__).parents[1]
-PAGES = sorted([ROOT / "docs" / "quickstart.md", ROOT / "docs" / "api.md", *(ROOT / "docs" / "how-to").glob("*.md")])
+PAGES = sorted(
+    [
+        *(ROOT / "docs" / f"{name}.md" for name in ("quickstart", "api", "serving")),
+        *(ROOT / "docs" / "how-to").glob("*.md"),
+    ]
+)
 NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))
 BLOCK = re.compile(r"^```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^```$|^<!-- model: (\w+) -->$", re.MULTILINE | re.DOTALL)
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE

@@ -108,8 +108,9 @@ class Candidate:
                 known = self.measured
             if known is None:
                 raise BadArtifact(
-                    f'device "{device.name}" has no profile of {self.work.name}: give the one measured there '
-                    f'as {file}, or write scale = {{ of = "profile.json", factor = 3.0 }} in the cluster file'
+                    f'device "{device.name}" has no profile of {self.work.name}: put the one measured there in the '
+                    f"workspace directory, as {file} there, or write in the cluster file "
+                    'scale = { of = "profile.json", factor = 3.0 }'
                 )
             if known.scheme != self.measured.scheme:
                 raise BadArtifact(
