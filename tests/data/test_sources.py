@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from PIL import Image
 
@@ -15,6 +16,7 @@ from taglio.data.preprocess import Preprocess, as_text, parse_preprocess
 from taglio.data.processor import Beside, preprocess_of
 from taglio.data.spec import InputSpec
 from taglio.errors import BadData, BadOption
+from taglio.flow.work import Model
 
 RNG = np.random.default_rng(3)
 IMAGE = InputSpec("pixel_values", ("batch", 3, 4, 6), "float32")
@@ -165,6 +167,24 @@ def test_texts_become_what_the_model_takes(tmp_path: Path) -> None:
     assert data.samples[1]["token_type_ids"].dtype == np.int32
     assert data.remarks == ("texts were tokenized by tokenizer.json next to the model",)
     assert beside(data, path) is data  # the texts are no labels
+
+
+def test_the_tokenizer_may_lie_beside_a_link_to_the_model(tmp_path: Path) -> None:
+    """As in the cache of Hugging Face's hub, whose files are links to blobs."""
+    tokenizer(tmp_path / "snapshot")
+    table = onnx.numpy_helper.from_array(RNG.standard_normal((5, 3)).astype(np.float32), "table")
+    ids = onnx.helper.make_tensor_value_info("input_ids", onnx.TensorProto.INT64, ["batch", "sequence"])
+    found = onnx.helper.make_tensor_value_info("found", onnx.TensorProto.FLOAT, ["batch", "sequence", 3])
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node("Gather", ["table", "input_ids"], ["found"])], "g", [ids], [found], [table]
+    )
+    onnx.save(
+        onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=9), tmp_path / "blob"
+    )
+    link = tmp_path / "snapshot" / "model.onnx"
+    link.symlink_to(tmp_path / "blob")
+    opened = Model(link, written(tmp_path / "t.txt", "a b\nc b\nb a\na a\n"))
+    assert opened.setup.model == str(link) and opened.name == "model"
 
 
 def test_texts_are_filled_up_and_cut_to_a_fixed_length_and_to_their_batch(tmp_path: Path) -> None:
