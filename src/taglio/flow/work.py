@@ -472,8 +472,9 @@ def covering(samples: Sequence[Sample]) -> Sequence[Sample]:
 
 
 def _path(value: Any) -> str:
-    """The absolute path if `value` is a path; "" for values in memory."""
-    return str(Path(value).resolve()) if isinstance(value, (str, os.PathLike)) else ""
+    """The absolute path if `value` is a path; "" for values in memory. Links stay: what belongs to a file lies beside
+    the link (the cache of Hugging Face's hub)."""
+    return str(Path(value).absolute()) if isinstance(value, (str, os.PathLike)) else ""
 
 
 def _proto(source: Any) -> onnx.ModelProto:
