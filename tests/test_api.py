@@ -233,6 +233,20 @@ def test_a_model_in_any_form_is_the_same_model(samples: np.ndarray, tmp_path: Pa
     assert models[0].inputs == models[2].inputs and models[0].graph == models[3].graph
 
 
+def test_a_model_of_links_is_opened_where_the_links_are(samples: np.ndarray, tmp_path: Path) -> None:
+    """The cache of Hugging Face's hub: names are links to files that are called by their hash."""
+    blobs, names = tmp_path / "blobs", tmp_path / "snapshots"
+    blobs.mkdir()
+    names.mkdir()
+    onnx.save(pyramid(), blobs / "a1", save_as_external_data=True, location="m.onnx_data", size_threshold=0)
+    (blobs / "m.onnx_data").rename(blobs / "b2")
+    for name, blob in (("m.onnx", "a1"), ("m.onnx_data", "b2")):
+        (names / name).symlink_to(blobs / blob)
+    model = taglio.Model(names / "m.onnx", samples, threads=1)
+    assert model.name == "m"
+    assert model.model.sha256 != "" and Path(model.setup.model) == names / "m.onnx"
+
+
 @pytest.mark.parametrize(
     ("given", "kind", "words"),
     [

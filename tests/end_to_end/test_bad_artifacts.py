@@ -129,7 +129,7 @@ def test_a_model_that_changed_since(tmp_path: Path, workspace: Path) -> None:
     before = snapshot(workspace)
     refused(taglio("error", workspace), "BadArtifact", "another model")
     model.unlink()
-    refused(taglio("error", workspace), "BadModel", "no such file")
+    refused(taglio("error", workspace), "BadArtifact", "setup.json: its model", "is no longer there: put it back")
     assert snapshot(workspace) == before
 
 
@@ -138,7 +138,7 @@ def test_data_that_is_gone(tmp_path: Path, workspace: Path, tiny: Case) -> None:
     set_up(workspace, data=data)
     assert taglio("build", workspace).code == 0
     data.unlink()
-    refused(taglio("error", workspace), "BadData", data.name)
+    refused(taglio("error", workspace), "BadArtifact", "setup.json: its data", data.name, "profile again")
 
 
 def test_an_error_model_of_another_scheme(workspace: Path, tiny: Case) -> None:

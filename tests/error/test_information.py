@@ -96,6 +96,18 @@ def test_the_noise_floor_of_rare_scores_has_no_order() -> None:
     assert lost(pairs) == ""
 
 
+@pytest.mark.parametrize("size", [40, 5000])
+def test_a_mask_is_lost_only_where_its_places_are(size: int) -> None:
+    """What is off its bulk is alike, or differs by float's noise: that has no order."""
+    rng = np.random.default_rng(0)
+    masks = [(rng.random(size) < 0.2).astype(float) for _ in range(8)]
+    assert lost([(mask, mask) for mask in masks]) == ""
+    assert lost([(mask, mask * (1.0 - 1e-6 * rng.random(size))) for mask in masks]) == ""
+    assert lost([(mask * (1.0 - 1e-6 * rng.random(size)), mask) for mask in masks]) == ""
+    assert lost([(mask, np.zeros(size)) for mask in masks]) == "is 0 everywhere"
+    assert lost([(mask, mask[::-1]) for mask in masks]) == "has its values in another order"
+
+
 def test_rank_correlation_is_spearmans() -> None:
     assert rank_correlation(np.array([1.0, 2.0, 3.0, 4.0, 5.0]), np.array([5.0, 6.0, 7.0, 8.0, 7.0])) == pytest.approx(
         0.8207826816681233

@@ -2,7 +2,9 @@
 
 from dataclasses import replace
 
+import onnx
 import pytest
+from onnxruntime import InferenceSession
 
 from taglio.error.loss import Metric
 from taglio.errors import BadModel
@@ -12,7 +14,7 @@ from taglio.flow.work import Model, Work
 from taglio.profile import stopwatch
 from taglio.profile.measure import FLOAT_RUN
 from taglio.quantize.scheme import AUTO_SCHEMES, DEFAULT_SCHEME, Scheme
-from taglio.runtimes.onnxruntime import sums_saturate
+from taglio.runtimes.onnxruntime import SessionOptions, sums_saturate
 from tests.end_to_end.command import Case
 
 CHANNEL, TENSOR, RESTRICTED = AUTO_SCHEMES[:3]
@@ -76,6 +78,20 @@ def test_a_scheme_that_does_not_load_drops_out(work: Work, monkeypatch: pytest.M
     assert chosen != TENSOR and not reasons[CHANNEL]
     assert "no kernel" in reasons[TENSOR]
     assert float_where_none_loads(work, results) is work
+
+
+def test_a_scheme_that_only_openvino_loads_drops_out(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its errors could not be measured."""
+    real = choose_scheme.open_session
+
+    def opened(model: onnx.ModelProto, options: SessionOptions) -> InferenceSession:
+        if any(node.op_type == "QuantizeLinear" for node in model.graph.node):
+            raise BadModel("the model: ONNX Runtime cannot load it: no kernel")
+        return real(model, options)
+
+    monkeypatch.setattr(choose_scheme, "open_session", opened)
+    _, results = choose(work, 1.0, Metric(), [CHANNEL], effort=LITTLE)
+    assert [each.dropped for each in results] == ["the model: ONNX Runtime cannot load it: no kernel"]
 
 
 def test_where_no_scheme_loads_everything_stays_float(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:

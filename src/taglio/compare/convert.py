@@ -67,7 +67,7 @@ def foreign(model: Path) -> bool:
 
 def located(model: Path) -> str:
     """A model's location as valid in a worker's folder; `module:function` is resolved in the current folder."""
-    return str(model.absolute()) if not model.exists() else str(model.resolve())
+    return str(model.absolute())
 
 
 def examples_of(data: Any) -> dict[str, Example]:

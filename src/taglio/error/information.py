@@ -65,23 +65,30 @@ class Watch:
             return ""
         if _root(changed) == 0.0:
             return "is the same for every input"
-        order = rank_correlation(change.ravel()[::step][telling], changed.ravel()[::step][telling])
-        return "no longer follows the input" if order < _ORDER else ""
+        kept = _keeps_order(change.ravel()[::step], changed.ravel()[::step], telling)
+        return "" if kept else "no longer follows the input"
 
 
 def _values_lost(a: np.ndarray, b: np.ndarray) -> str:
-    if np.std(a.astype(np.float64)) <= _VARIES * _root(a):
+    if _alike(a):
         return ""
     telling = _telling(a)
     if np.count_nonzero(telling) < _FEWEST:
         return ""
-    a, b = a[telling], b[telling]
-    value, share = _commonest(b)
-    if share > _ALIKE and share > _commonest(a)[1] + 0.5 * _ALIKE:
+    value, share = _commonest(b[telling])
+    alike = 1.0 if _alike(a[telling]) else _commonest(a[telling])[1]
+    if share > _ALIKE and share > alike + 0.5 * _ALIKE:
         if share == 1.0:
             return f"is {value:.4g} everywhere"
         return f"is {value:.4g} in {share:.0%} of its values"
-    return "has its values in another order" if rank_correlation(a, b) < _ORDER else ""
+    if (b == b[0]).all():
+        return f"is {b[0]:.4g} everywhere"
+    return "" if _keeps_order(a, b, telling) else "has its values in another order"
+
+
+def _keeps_order(a: np.ndarray, b: np.ndarray, telling: np.ndarray) -> bool:
+    """Whether the `telling` values of `a` have their order in `b`; or all do, for those of a mask are alike (all 1)."""
+    return max(rank_correlation(a[telling], b[telling]), rank_correlation(a, b)) >= _ORDER
 
 
 def rank_correlation(a: np.ndarray, b: np.ndarray) -> float:
@@ -90,6 +97,10 @@ def rank_correlation(a: np.ndarray, b: np.ndarray) -> float:
     x, y = x - x.mean(), y - y.mean()
     norm = float(np.sqrt((x @ x) * (y @ y)))
     return float(x @ y) / norm if norm > 0.0 else 0.0
+
+
+def _alike(values: np.ndarray) -> bool:
+    return bool(np.std(values.astype(np.float64)) <= _VARIES * _root(values))
 
 
 def _telling(a: np.ndarray) -> np.ndarray:

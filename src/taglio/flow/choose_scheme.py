@@ -1,6 +1,6 @@
 """Scheme "auto": measure several schemes on this device and pick one. Plans nothing."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -8,12 +8,12 @@ import onnx
 
 from taglio.error.loss import Metric
 from taglio.error.tally import Tally
-from taglio.errors import BadOption, TaglioError, one_line
+from taglio.errors import BadModel, BadOption, TaglioError, one_line
 from taglio.flow.work import Work
 from taglio.memory import Shelf
 from taglio.model.graph import Graph
 from taglio.profile.measure import FLOAT_RUN, pure_assignments
-from taglio.profile.stopwatch import Effort, Progress, time_models
+from taglio.profile.stopwatch import Effort, Progress, Timed, time_models
 from taglio.quantize.precision import precisions
 from taglio.quantize.scheme import AUTO_SCHEMES, Scheme
 from taglio.runtimes.onnxruntime import SessionOptions, open_session, run_session, sums_saturate
@@ -111,8 +111,11 @@ def choose(
     )
     del float_session  # frees its memory
 
-    def scored(scheme: Scheme, latency_s: float, model: onnx.ModelProto) -> SchemeResult:
-        session = open_session(model, options)
+    def scored(scheme: Scheme, latency_s: float, build: Callable[[], onnx.ModelProto]) -> SchemeResult:
+        try:
+            session = open_session(build(), options)
+        except BadModel as refusal:  # it was timed in OpenVINO, which may load more
+            return SchemeResult(scheme, 0.0, 0.0, 0.0, one_line(refusal))
         total = Tally(work.parts, metric)
         for sample, outputs in zip(samples, reference, strict=True):
             total.add(outputs, session.run(list(work.model.outputs), sample))
@@ -120,18 +123,30 @@ def choose(
         share = 1.0 if error <= max_loss else max_loss / error
         return SchemeResult(scheme, latency_s, error, float_s - (float_s - latency_s) * share)
 
+    latencies = _latencies(timed, schemes, saturating_elsewhere)
+    tried = [scored(scheme, latency_s, everything(scheme)) for scheme, latency_s in latencies.items()]
+    dropped += [each for each in tried if each.dropped]
+    results = [each for each in tried if not each.dropped]
+    if not results:
+        return dropped[0].scheme, tuple(dropped)
+    best = pick(results)
+    if best.error > max_loss and best.scheme.calibration == "minmax":
+        clipped = replace(best.scheme, calibration="percentile")  # other ranges, same kernels: equally fast
+        results.append(scored(clipped, best.latency_s, everything(clipped)))
+    return pick(results).scheme, (*results, *dropped)
+
+
+def _latencies(
+    timed: Mapping[str, Timed], schemes: Sequence[Scheme], saturating_elsewhere: bool
+) -> dict[Scheme, float]:
+    """Seconds of all-int8 by scheme: as timed, and with 7-bit weights in the same kernels where sums saturate."""
     latencies, here = {scheme: timed[str(scheme)].wall.median_s for scheme in schemes}, sums_saturate()
     if saturating_elsewhere or here:
         narrow = {replace(each, reduced_range=True): each for each in schemes if each.may_saturate}
         latencies |= {each: latencies[wide] for each, wide in narrow.items()}
     if saturating_elsewhere and not here:
         latencies = {each: latency for each, latency in latencies.items() if not each.may_saturate}
-    results = [scored(scheme, latency, everything(scheme)()) for scheme, latency in latencies.items()]
-    best = pick(results)
-    if best.error > max_loss and best.scheme.calibration == "minmax":
-        clipped = replace(best.scheme, calibration="percentile")  # other ranges, same kernels: equally fast
-        results.append(scored(clipped, best.latency_s, everything(clipped)()))
-    return pick(results).scheme, (*results, *dropped)
+    return latencies
 
 
 def float_where_none_loads(work: Work, results: Sequence[SchemeResult]) -> Work:

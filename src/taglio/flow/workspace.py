@@ -9,7 +9,7 @@ import onnx
 from taglio import artifact
 from taglio.error.loss import parse_metric
 from taglio.error.model import ErrorModel
-from taglio.errors import BadArtifact
+from taglio.errors import BadArtifact, BadData, BadModel
 from taglio.flow.build import Built
 from taglio.flow.work import Setup, Work, open_work
 from taglio.model.graph import Graph
@@ -103,12 +103,19 @@ def _known(path: Path, kind: str, expected: type[T], sha256: str) -> T | None:
 
 
 def reopen(folder: Path) -> Work:
-    """Open the model and data of a workspace. Raises BadArtifact if the model has changed."""
+    """Open the model and data of a workspace. Raises BadArtifact if the model has changed, or either was moved."""
     path = folder / f"{SETUP}.json"
     setup = artifact.load(path, SETUP, Setup)
     if not setup.model or not setup.data:
         raise BadArtifact(f"{path}: its model or data came from memory: give them to taglio.Model again")
-    work = open_work(setup)
+    try:
+        work = open_work(setup)
+    except (BadModel, BadData):
+        for what, given in (("model", setup.model), ("data", setup.data)):
+            if not Path(given).exists():
+                told = f"its {what} {given} is no longer there"
+                raise BadArtifact(f"{path}: {told}: put it back, or run taglio profile again") from None
+        raise
     artifact.load(path, SETUP, Setup, model_sha256=work.model.sha256)
     known = read_found(folder, work.model.sha256, work.data.calibration.sha256)
     for name, ranges in known.ranges.items():

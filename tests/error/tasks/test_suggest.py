@@ -43,6 +43,13 @@ def tensors(*shapes: tuple[int, ...], dtype: str = "float32", names: tuple[str, 
         (tensors(IMAGE), tensors((1, 64, 20, 20)), None),
         (tensors(IMAGE), tensors((7, 4), (7,)), None),  # the boxes that were kept
         (tensors((1, 8, 0, 64)), tensors((1, 8, 0, 64)), None),  # the keys of a past
+        (
+            [*tensors((1, 0), dtype="int64"), *tensors((1, 4, 0, 8))],
+            tensors((1, 0, 500), (1, 4, 0, 8), names=("logits", "keys")),
+            "tokens",
+        ),
+        ([*tensors(IMAGE), *tensors((1, 2), dtype="int64")], tensors((1, 300, 4), (1, 300, 80)), "detection"),
+        (tensors((1, 1, 64, 0)), tensors((1, 0)), None),  # characters
     ],
 )
 def test_shapes_tell_the_task(inputs: list[Tensor], outputs: list[Tensor], task: str | None) -> None:

@@ -104,10 +104,11 @@ def suggest(
         return Suggestion("ctc", f"the metadata names {len(names.splitlines())} characters")
     floats = [each for each in outputs if each.is_float]
     rows = {each.shape[0] for each in inputs if each.shape}
+    # Of two or four integers, such as the size of the original image, none is a token.
+    tokens = any(not each.is_float and len(each.shape) == 2 and each.shape[1] not in (2, 4) for each in inputs)
     image = next((height_and_width(each.shape) for each in inputs if _is_image(each)), None)
-    if image is not None:
+    if image is not None and not tokens:
         return _of_image(image, floats, outputs) or _of_vector(floats, pooled, rows)
-    tokens = any(not each.is_float and len(each.shape) == 2 for each in inputs)
     for each in floats:
         if len(each.shape) == 3 and tokens:
             classes = each.shape[2]
@@ -118,7 +119,7 @@ def suggest(
 
 
 def _is_image(each: Tensor) -> bool:
-    """Whether an input has the channels of an image; keys and values of a past have four dimensions too."""
+    """Whether an input has the channels of an image."""
     return len(each.shape) == 4 and not {1, 3, 4}.isdisjoint((each.shape[1], each.shape[3]))
 
 
@@ -159,7 +160,7 @@ def _of_vector(floats: Sequence[Tensor], pooled: Sequence[str], rows: Collection
             return Suggestion("similarity", f"output {each} is one vector for each input")
     if len(first.shape) == 2 and first.shape[1] > 1 and first.shape[0] in {0, 1, *rows}:
         return Suggestion("top1", f"output {first} may be scores of classes")
-    if first.shape and max(first.shape) == 1:
+    if first.shape and set(first.shape) == {1}:
         return Suggestion("r2", f"output {first} is one number")
     return None
 
