@@ -42,7 +42,6 @@ from taglio import artifact
 from taglio.cluster import file as cluster_file
 from taglio.cluster.emulate.devices import start_devices
 from taglio.cluster.emulate.emulation import Emulation
-from taglio.cluster.engine.probe import written
 from taglio.components.build import read
 from taglio.errors import Infeasible
 from taglio.flow import stages
@@ -177,7 +176,7 @@ def memory(setting: Setting) -> Case:
     known = cluster_file.load(setting.file)
     small = replace(known, devices=tuple(replace(each, memory_bytes=SHARE * needs) for each in known.devices))
     path = setting.file.with_name("small.toml")
-    path.write_text(written(small, ()))
+    path.write_text(cluster_file.written(small))
     told = f"{SHARE * needs / 1e6:.1f} MB a device; the whole needs {needs / 1e6:.1f} in int8"
     told += f" (profiled and studied beside the devices, in a process of {(setting.file.parent / PEAK).read_text()} MB)"
     return Case(told, {"file": path}, lambda plan: all(each.peak_bytes <= SHARE * needs for each in plan.usage))

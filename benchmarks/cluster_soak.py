@@ -21,9 +21,10 @@ import numpy as np
 from cases import CACHE, CASES, markdown, paths, write
 from taglio.cluster.engine.connect import connect
 from taglio.cluster.engine.recover import Recovery
-from taglio.cluster.engine.run import apart, planned, references
+from taglio.cluster.engine.run import planned, references
 from taglio.cluster.engine.serve import Server
 from taglio.cluster.file import load
+from taglio.components.prove import distance
 
 CLUSTER = """start = "camera"
 [device.camera]
@@ -88,7 +89,7 @@ def soak(folder: Path, cluster: Path, options: argparse.Namespace, mark: bytes) 
                 pass
             asked = (feeds[index % len(feeds)] for index in range(options.requests))
             for number, answer in enumerate(server.answers(asked), 1):
-                if apart(answer.outputs, wanted[(number - 1) % len(feeds)]) > 0.0:
+                if max(map(distance, answer.outputs, wanted[(number - 1) % len(feeds)])) > 0.0:
                     raise RuntimeError(f"request {number} was answered otherwise than in one process")
                 taken.append(answer.latency_s)
                 if number % options.every == 0:
