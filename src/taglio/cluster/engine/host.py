@@ -19,7 +19,7 @@ import numpy as np
 
 from taglio import artifact
 from taglio.cluster.engine import counters
-from taglio.cluster.engine.parcel import Hop, Joint, Parcel, Step
+from taglio.cluster.engine.parcel import Hop, Joint, Parcel, Step, merged
 from taglio.cluster.engine.resident import Resident
 from taglio.cluster.engine.states import States
 from taglio.cluster.engine.wiring import Message
@@ -216,17 +216,7 @@ class Host(Resident):
 
     def _made(self, work: _Work) -> "Made":
         job, session = self._jobs[work.component], self._sessions[work.component]
-        tensors: dict[str, np.ndarray] = {}
-        steps: dict[str, Step] = {}
-        hops: dict[tuple[int, str], Hop] = {}
-        for parcel in work.parcels:
-            if parcel.error is not None:
-                raise parcel.error
-            tensors.update(parcel.tensors)
-            steps.update((each.component, each) for each in parcel.steps)
-            for each in parcel.hops:
-                hop = each if each.target else each._replace(target=self.device)
-                hops[hop.message, hop.target] = hop
+        tensors, steps, hops = merged(work.parcels, self.device)
         tensors.update(self._states.before(work.component, job.states, work.session))
         feed = {port.name: tensors[port.name] for port in job.piece.inputs}
         names = [port.name for port in job.piece.outputs]
@@ -234,8 +224,7 @@ class Host(Resident):
         values = dict(zip(names, session.run(names, feed), strict=True))
         end = time.monotonic()
         self._states.keep(work.component, job.states, work.session, values)
-        steps[work.component] = Step(work.component, self.device, work.ready_s, start, end)
-        return Made(values, tuple(steps.values()), tuple(hops.values()), None)
+        return Made(values, (*steps, Step(work.component, self.device, work.ready_s, start, end)), hops, None)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -4,6 +4,7 @@ import ctypes
 import math
 import threading
 import time
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -110,6 +111,23 @@ def _arrive(sent: tuple[Any, ...], sent_s: float) -> Parcel:
     way = (*(Hop(*each) for each in hops), Hop(message, source, "", sent_s, time.monotonic()))
     back = tuple(Step(*each) for each in steps)
     return Parcel(request, message, source, tensors, back, way, error, cut=cut and Cut(*cut), session=session)
+
+
+def merged(parcels: Iterable[Parcel], device: str = "") -> tuple[dict[str, Any], tuple[Step, ...], tuple[Hop, ...]]:
+    """The tensors of `parcels`, and the steps and hops before them, each once; hops that end here get the target
+    `device`. Raises the error that a parcel holds."""
+    tensors: dict[str, Any] = {}
+    steps: dict[str, Step] = {}
+    hops: dict[tuple[int, str], Hop] = {}
+    for parcel in parcels:
+        if parcel.error is not None:
+            raise parcel.error
+        tensors.update(parcel.tensors)
+        steps.update((each.component, each) for each in parcel.steps)
+        for each in parcel.hops:
+            hop = each if each.target else each._replace(target=device)
+            hops[hop.message, hop.target] = hop
+    return tensors, tuple(steps.values()), tuple(hops.values())
 
 
 class Joint:

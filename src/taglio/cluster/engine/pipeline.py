@@ -16,7 +16,7 @@ import numpy as np
 from taglio.cluster.engine.deploy import Deployment
 from taglio.cluster.engine.host import FETCHES, WATCH, at_turn, post
 from taglio.cluster.engine.library import ray
-from taglio.cluster.engine.parcel import Hop, Parcel, Step
+from taglio.cluster.engine.parcel import Hop, Parcel, Step, merged
 from taglio.cluster.engine.wiring import CALLER
 from taglio.errors import BadData, with_kind
 
@@ -131,22 +131,12 @@ class Pipeline:
                 self._here.give(request, index)  # removes it
         with contextlib.suppress(Exception):  # a lost device is noticed when the next request is sent
             self._ask(max([request, *self._flights]) + 1)
-        outputs: dict[str, np.ndarray] = {}
-        steps: dict[str, Step] = {}
-        hops: dict[tuple[int, str], Hop] = {}
-        for parcel in parcels:
-            if parcel.error is not None:
-                raise parcel.error
-            if parcel.request != request:
-                raise BadData(f"request {request} was answered with request {parcel.request}")
-            outputs.update(parcel.tensors)
-            steps.update((each.component, each) for each in parcel.steps)
-            hops.update(((each.message, each.target), each) for each in parcel.hops)
+        outputs, steps, hops = merged(parcels)
+        if wrong := {parcel.request for parcel in parcels} - {request}:
+            raise BadData(f"request {request} was answered with request {wrong.pop()}")
         ordered = [_own(outputs[name]) for name in self._deployment.manifest.without_states()[1]]
-        return Answer(
-            request, ordered, flight.sent_s, answered,
-            tuple(self._step(each) for each in steps.values()), tuple(self._hop(each) for each in hops.values()),
-        )  # fmt: skip
+        ours = tuple(map(self._step, steps)), tuple(map(self._hop, hops))
+        return Answer(request, ordered, flight.sent_s, answered, *ours)
 
     def _ask(self, request: int) -> None:
         """Start fetching messages for this process from other devices, if not done yet. Each call takes half a

@@ -5,7 +5,7 @@ import random
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -34,15 +34,6 @@ CONVERSION_TOLERANCE = 1e-3
 _MEMORY_WORDS = ("bad_alloc", "out of memory", "can't allocate memory", "cannot allocate memory", "failed to allocate")
 
 
-@dataclass(slots=True)
-class _State:
-    """State passed from earlier rows to later ones."""
-
-    binding: Binding | None = None
-    float_outputs: list[tuple[Array, ...]] = field(default_factory=list)
-    warning: str = ""
-
-
 def rows(request: Request, data: Data, backend: Backend, tell: Tell, wait: Wait = lambda _: None) -> None:
     """Open and check every row, then time them in rounds together with the float row.
 
@@ -50,16 +41,13 @@ def rows(request: Request, data: Data, backend: Backend, tell: Tell, wait: Wait 
     timed, and only the float row stays for the next group. `wait` is called before each round that counts, with whether
     it is the first of its group.
     """
-    state, marker = _State(), Marker(Path(request.folder) / "marker")
-    order = {wanted.id: index for index, wanted in enumerate(request.rows)}
-    group: dict[str, Opened] = {}
-    baseline: tuple[str, Opened] | None = None
-    fresh, again = 0, False
+    bench = _Bench(request, data, tell, wait)
+    fresh = 0
     for wanted in sorted(request.rows, key=lambda each: not each.baseline):
         tell("start", row=wanted.id)
         try:
             opened = backend.open(wanted)
-            checked = _check(wanted, opened, data, state)
+            checked = bench.check(wanted, opened)
         except Refused as refusal:
             tell("refused", row=wanted.id, status=refusal.status, reason=str(refusal))
             continue
@@ -69,15 +57,13 @@ def rows(request: Request, data: Data, backend: Backend, tell: Tell, wait: Wait 
             continue
         if wanted.id not in request.known:
             tell("checked", row=wanted.id, **asdict(checked))
-        group[wanted.id] = opened
+        bench.add(wanted, opened)
         fresh += 1
-        baseline = (wanted.id, opened) if wanted.baseline else baseline
-        if (resident_bytes() > request.memory_bytes and len(group) > 1) or len(group) >= MOST_OPEN:
-            _time(request, data, group, baseline, marker, order, again=again, tell=tell, wait=wait)
-            group, fresh, again = (dict([baseline]) if baseline else {}), 0, True
-            gc.collect()
+        if (resident_bytes() > request.memory_bytes and len(bench.group) > 1) or len(bench.group) >= MOST_OPEN:
+            bench.time()
+            fresh = 0
     if fresh:
-        _time(request, data, group, baseline, marker, order, again=again, tell=tell, wait=wait)
+        bench.time()
 
 
 def describe(error: BaseException) -> dict[str, str]:
@@ -94,37 +80,100 @@ def resident_bytes() -> int:
     return int(path.read_text().split()[1]) * 4096 if path.exists() else 0
 
 
-def _check(wanted: Wanted, opened: Opened, data: Data, state: _State) -> Checked:
-    notes = list(opened.notes)
-    outputs = []
-    for sample in data.held_out:
-        raw = [np.asarray(each) for each in opened.run(sample)]
-        if state.binding is None:
-            state.binding = bind(data.reference[0], raw)
-        outputs.append(tuple(np.array(each, copy=True) for each in state.binding(raw)))
-    assert state.binding is not None
-    if not all(np.isfinite(np.asarray(each, np.float64)).all() for sample in outputs for each in sample):
-        raise Refused("its outputs are NaN or infinite on the held-out inputs", "failed")
-    to_original = distance(data.reference, outputs)
-    if wanted.baseline:
-        state.float_outputs = outputs
-        if to_original > CONVERSION_TOLERANCE:
-            state.warning = (
-                f"the converted float model differs from the original by {to_original:.2%} "
-                f"(limit {CONVERSION_TOLERANCE:.1%})"
-            )
-    to_float = distance(state.float_outputs, outputs) if state.float_outputs else None
-    notes += [each for each in (state.binding.note() if wanted.baseline else "", state.warning) if each]
-    return Checked(
-        opened.size_bytes,
-        to_float,
-        to_original,
-        _accuracy(outputs, data),
-        dict(sorted(opened.operators.items())),
-        dict(sorted(opened.int8_operators.items())),
-        tuple(notes),
-        opened.file,
-    )
+class _Bench:
+    """The rows that are open, and what earlier rows tell about later ones."""
+
+    def __init__(self, request: Request, data: Data, tell: Tell, wait: Wait) -> None:
+        self._request, self._data, self._tell, self._wait = request, data, tell, wait
+        self._marker = Marker(Path(request.folder) / "marker")
+        self._order = {wanted.id: index for index, wanted in enumerate(request.rows)}
+        self._binding: Binding | None = None
+        self._float_outputs: list[tuple[Array, ...]] = []
+        self._warning = ""
+        self._baseline = ""
+        self._again = False  # the baseline was already timed with an earlier group
+        self.group: dict[str, Opened] = {}
+
+    def add(self, wanted: Wanted, opened: Opened) -> None:
+        """Keep a row open."""
+        self.group[wanted.id] = opened
+        self._baseline = wanted.id if wanted.baseline else self._baseline
+
+    def check(self, wanted: Wanted, opened: Opened) -> Checked:
+        """Run a row on the held-out samples, and compare its outputs with the float row's and the original's."""
+        data, notes = self._data, list(opened.notes)
+        outputs = []
+        for sample in data.held_out:
+            raw = [np.asarray(each) for each in opened.run(sample)]
+            if self._binding is None:
+                self._binding = bind(data.reference[0], raw)
+            outputs.append(tuple(np.array(each, copy=True) for each in self._binding(raw)))
+        assert self._binding is not None
+        if not all(np.isfinite(np.asarray(each, np.float64)).all() for sample in outputs for each in sample):
+            raise Refused("its outputs are NaN or infinite on the held-out inputs", "failed")
+        to_original = distance(data.reference, outputs)
+        if wanted.baseline:
+            self._float_outputs = outputs
+            if to_original > CONVERSION_TOLERANCE:
+                self._warning = (
+                    f"the converted float model differs from the original by {to_original:.2%} "
+                    f"(limit {CONVERSION_TOLERANCE:.1%})"
+                )
+        to_float = distance(self._float_outputs, outputs) if self._float_outputs else None
+        notes += [each for each in (self._binding.note() if wanted.baseline else "", self._warning) if each]
+        return Checked(
+            opened.size_bytes,
+            to_float,
+            to_original,
+            _accuracy(outputs, data),
+            dict(sorted(opened.operators.items())),
+            dict(sorted(opened.int8_operators.items())),
+            tuple(notes),
+            opened.file,
+        )
+
+    def time(self) -> None:
+        """Time the open rows in rounds in which each runs, in a new random order; then close all but the float row."""
+        request, sample, shuffle = self._request, self._data.held_out[0], random.Random(self._request.seed)
+        names, seconds = list(self.group), {name: list[float]() for name in self.group}
+        rounds, done = WARMUP + request.minimum_rounds, 0
+        while done < rounds:
+            if done >= WARMUP:
+                self._marker.set(-1)
+                self._wait(done == WARMUP)
+            shuffle.shuffle(names)
+            total = 0.0
+            for name in names:
+                self._marker.set(self._order[name])
+                if done == 0:
+                    self._tell("run", row=name)
+                begun = time.perf_counter()
+                try:
+                    taken = timed(partial(self.group[name].run, sample))
+                except Exception as error:
+                    self._tell("refused", row=name, **describe(error))
+                    names = [each for each in names if each != name]
+                    del seconds[name]
+                    continue
+                total += time.perf_counter() - begun
+                if done >= WARMUP:
+                    seconds[name] += taken
+            done += 1
+            if done == WARMUP:
+                affordable = int(request.budget_s * len(names) / max(1, len(request.rows)) / max(total, 1e-9))
+                rounds = WARMUP + max(request.minimum_rounds, min(MOST_ROUNDS, affordable))
+        self._marker.set(-1)
+        middle = median(seconds[self._baseline]) if self._baseline in seconds else None
+        for name, taken_s in seconds.items():
+            if name == self._baseline and self._again:
+                continue  # reported with the first group; in later groups only compared with
+            centre = median(taken_s)
+            spread = median(abs(each - centre) for each in taken_s)
+            latency = Latency(centre, spread, float(np.percentile(taken_s, 95)), len(taken_s), middle)
+            self._tell("timed", row=name, **asdict(latency))
+        self.group = {name: opened for name, opened in self.group.items() if name == self._baseline}
+        self._again = True
+        gc.collect()
 
 
 def distance(reference: Sequence[Sequence[Array]], outputs: Sequence[Sequence[Array]]) -> float:
@@ -142,60 +191,6 @@ def _accuracy(outputs: Sequence[Sequence[Array]], data: Data) -> float | None:
     guesses = np.concatenate([np.argmax(sample[0], axis=1) for sample in outputs])
     labels = np.asarray(data.labels).reshape(-1)
     return float(np.mean(guesses == labels)) if labels.shape == guesses.shape else None
-
-
-def _time(
-    request: Request,
-    data: Data,
-    group: dict[str, Opened],
-    baseline: tuple[str, Opened] | None,
-    marker: Marker,
-    order: dict[str, int],
-    *,
-    again: bool,
-    tell: Tell,
-    wait: Wait,
-) -> None:
-    """Wall seconds in rounds in which every row of `group` runs, in a new random order. `again`: the baseline was
-    already timed with an earlier group."""
-    sample, shuffle = data.held_out[0], random.Random(request.seed)
-    names, seconds = list(group), {name: list[float]() for name in group}
-    rounds, total = WARMUP + request.minimum_rounds, 0.0
-    done = 0
-    while done < rounds:
-        if done >= WARMUP:
-            marker.set(-1)
-            wait(done == WARMUP)
-        shuffle.shuffle(names)
-        total = 0.0
-        for name in names:
-            marker.set(order[name])
-            if done == 0:
-                tell("run", row=name)
-            begun = time.perf_counter()
-            try:
-                taken = timed(partial(group[name].run, sample))
-            except Exception as error:
-                tell("refused", row=name, **describe(error))
-                names = [each for each in names if each != name]
-                del seconds[name]
-                continue
-            total += time.perf_counter() - begun
-            if done >= WARMUP:
-                seconds[name] += taken
-        done += 1
-        if done == WARMUP:
-            affordable = int(request.budget_s * len(names) / max(1, len(request.rows)) / max(total, 1e-9))
-            rounds = WARMUP + max(request.minimum_rounds, min(MOST_ROUNDS, affordable))
-    marker.set(-1)
-    middle = median(seconds[baseline[0]]) if baseline and baseline[0] in seconds else None
-    for name, taken_s in seconds.items():
-        if baseline and name == baseline[0] and again:
-            continue  # reported with the first group; in later groups only compared with
-        centre = median(taken_s)
-        spread = median(abs(each - centre) for each in taken_s)
-        latency = Latency(centre, spread, float(np.percentile(taken_s, 95)), len(taken_s), middle)
-        tell("timed", row=name, **asdict(latency))
 
 
 def timed(run: Callable[[], object]) -> list[float]:
