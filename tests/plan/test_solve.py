@@ -214,6 +214,21 @@ def test_relaxed_edges_give_a_bound_below_the_best_at_any_price(problem: Problem
         multipliers = relaxed.step(multipliers, account.rows - costs.uppers, 1.0)
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_a_graph_too_wide_to_eliminate_is_bounded_and_placed(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("taglio.plan.solve.WIDEST", 1)
+    problem = made(np.random.default_rng(seed), limits=True)
+    best, placed = brute_force(problem), solve(problem, gap=0.05, time_limit_s=0.3)
+    if best is None:
+        assert placed.labels == ()
+        return
+    assert placed.bound <= best.objective + CLOSE
+    if placed.labels:
+        assert evaluate(problem, placed.labels, placed.wires).broken == ()
+        assert placed.objective >= best.objective - CLOSE
+    assert placed.status != "infeasible"
+
+
 def objective(problem: Problem) -> float:
     return solve(problem, gap=1e-6).objective
 

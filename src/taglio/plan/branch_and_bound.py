@@ -108,6 +108,7 @@ class Branching:
             reach=0.03,
             stop=lambda bound: bound >= cutoff() or time.perf_counter() > self.deadline,
             known=[(each.objective, each.rows - costs.uppers) for each in known],
+            goal=cutoff,
         )
         bound = found.bound
         if bound >= cutoff():

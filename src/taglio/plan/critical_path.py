@@ -6,6 +6,7 @@ block, a branch, a run of blocks, or one block; copies such a part from another 
 component whole where it could be split; and the ancestors of a block may run earlier. All changed placements are
 replayed block by block (replay.py), the best of them are simulated, and the best of those stay, no two with nearly
 the same value. Each component and crossing must gain a minimum: smaller gains are below the accuracy of predictions.
+The best are split into stages (placements.py).
 
 The bound: a request takes at least as long as any path of blocks and transfers, whatever else happens. With the noise
 limits priced at λ ≥ 0, the length of a path is its seconds plus λ times its noise; the longest path under its best
@@ -20,13 +21,10 @@ from math import inf
 
 import numpy as np
 
-from taglio.plan.assemble import Assembled, request_shares
-from taglio.plan.costs import Costs
-from taglio.plan.describe import beyond_blocks
-from taglio.plan.problem import ENERGY, LATENCY, Copies, Totals, Wires
+from taglio.plan.assemble import Assembled
+from taglio.plan.placements import Search
+from taglio.plan.problem import Copies, Totals, Wires
 from taglio.plan.replay import BYTES, DELAY, NEVER, Played, Replay, Timetable, Way
-from taglio.plan.schedule import Scheduler
-from taglio.plan.simulate import simulate
 from taglio.plan.workload import Goal
 
 # Placements kept in the pool, the least relative difference between two of them, and the batch size: per block, and
@@ -45,6 +43,8 @@ _RUN, _CHANGES = 8.0, 3
 _PATIENCE, _FRUITLESS, _OFFERED = 60, 4, 4
 
 
+# Share of the time for the evolutionary search; the rest is for splitting components.
+_EVOLVING = 0.95
 # Most pairs of labels at the two ends of an edge, summed over edges: more take too much memory (0.2 kB each).
 _MOST_PAIRS = 3_000_000
 # Prices tried for a limit, as shares of the request's cost.
@@ -56,67 +56,16 @@ def shorten(
 ) -> tuple[Totals, float, float]:
     """The best placement found from `start` (placements within the limits), its value, and a lower bound on any value,
     once the gap is proven or time is up. `goal` weighs the critical path and the joules."""
-    deadline, search, bound = time.perf_counter() + time_limit_s, Search(assembled, goal), 0.0
+    begun, bound = time.perf_counter(), 0.0
+    search = Search(assembled, goal, begun + time_limit_s)
     for totals in start:
         search.offer(totals)
     if len(assembled.problem.values.readers) * assembled.problem.labels**2 <= _MOST_PAIRS:
         tables = [Timetable(assembled, model) for model in range(len(assembled.workloads))]
         bound = goal.latency * float(search.shares @ [path_bound(each) for each in tables])
-        evolve(search, tables, deadline, good_enough=bound / (1.0 - gap))
+        evolve(search, tables, begun + _EVOLVING * time_limit_s, good_enough=bound / (1.0 - gap))
     assert search.best is not None, "give at least one placement"
     return search.best, search.value, min(bound, search.value)
-
-
-class Search:
-    """Keeps the best placement by simulation, as weighed by a goal."""
-
-    def __init__(self, assembled: Assembled, goal: Goal) -> None:
-        self.assembled, self.goal = assembled, goal
-        problem = self.problem = assembled.problem
-        self.costs = Costs(problem)
-        self.shares = request_shares(assembled.workloads)
-        self.schedulers = [Scheduler(assembled, model) for model in range(len(assembled.workloads))]
-        self.energy = [i for i, r in enumerate(problem.resources) if r.kind == ENERGY]
-        # Allowed usage of the limits that component overheads count towards: more if the first placement exceeds it.
-        self.limited = [i for i, r in enumerate(problem.resources) if r.upper < inf and r.kind != LATENCY]
-        self.uppers = np.array([problem.resources[i].upper for i in self.limited])
-        self.best: Totals | None = None
-        self.value = inf
-
-    def worth(self, totals: Totals) -> float:
-        """Cost of a simulated placement as weighed by the goal: latency, joules, and changes to a running plan."""
-        value = self.goal.latency * float(self.shares @ self.simulated(totals.labels, totals.wires, totals.stages))
-        value += sum(self.problem.resources[i].weight * float(totals.resources[i]) for i in self.energy)
-        if self.problem.extra is not None:
-            nodes = np.arange(len(self.problem.nodes))
-            value += float(self.problem.extra.reshape(len(nodes), -1)[nodes, list(totals.labels)].sum())
-        return value
-
-    def simulated(
-        self, labels: Sequence[int] | np.ndarray, wires: Wires | np.ndarray, stages: Sequence[int] | np.ndarray = ()
-    ) -> np.ndarray:
-        """Simulated seconds of a single request of each model."""
-        return np.array([simulate([each.schedule(labels, wires, stages)]).end_s for each in self.schedulers])
-
-    def kept(self, totals: Totals) -> bool:
-        """Whether a placement keeps all limits except those on latency, which apply to the simulated latency rather
-        than to the sum of seconds."""
-        latencies = {each.name for each in self.problem.resources if each.kind == LATENCY}
-        return latencies.issuperset(totals.broken) and self._has_room(totals)
-
-    def _has_room(self, totals: Totals) -> bool:
-        """Whether there is room for the overheads of its components, or at least as much as in the first placement."""
-        if not self.limited:
-            return True
-        amounts = (totals.resources + beyond_blocks(self.assembled, totals, self.schedulers))[self.limited]
-        if self.best is None:
-            self.uppers = np.maximum(self.uppers, amounts)
-        return bool((amounts <= self.uppers * (1.0 + 1e-9)).all())
-
-    def offer(self, totals: Totals) -> None:
-        """Keep a placement if it is within the limits and the best so far."""
-        if self.kept(totals) and (value := self.worth(totals)) < self.value:
-            self.best, self.value = totals, value
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -13,6 +13,8 @@ import numpy as np
 
 from taglio.errors import TaglioError
 
+# If the planes cannot reach a goal, stop when they promise less than this share of the missing distance.
+_HOPELESS = 0.15
 # Largest price, as a multiple of the first value.
 _FARTHEST = 100.0
 
@@ -45,12 +47,14 @@ def maximise(
     reach: float = 0.25,
     stop: Callable[[float], bool] = lambda _: False,
     known: Sequence[tuple[float, np.ndarray]] = (),
+    goal: Callable[[], float] = lambda: -np.inf,
 ) -> Prices:
     """Raise the bound from `start` until the planes promise a relative gain below `tolerance`, `stop` returns true, or
     `calls` are made.
 
     `reach` is the first half-width of the box, as a share of the first value; `known` are planes (objective, slope) of
-    earlier answers, whose shares come first.
+    earlier answers, whose shares come first. `goal()` is a sufficient bound: if the planes stay below it, the search
+    stops earlier.
     """
     best, here = -np.inf, start
     planes = _Planes(len(start))
@@ -78,7 +82,11 @@ def maximise(
         if len(start) == 0 or stop(best):
             break
         point, ceiling = planes.highest(here, radius)
-        if ceiling - best <= tolerance * scale:
+        while tolerance * scale < ceiling - best <= _HOPELESS * (goal() - ceiling) and radius < _FARTHEST * scale:
+            # The goal is out of reach within the box, but maybe not outside it.
+            radius *= 4.0
+            point, ceiling = planes.highest(here, radius)
+        if ceiling - best <= max(tolerance * scale, _HOPELESS * (goal() - ceiling)):
             break
     return Prices(here, best, planes.shares(len(known) + made, scale))
 
