@@ -103,7 +103,7 @@ class Setting:
 
     def ways(self, case: "Case") -> Iterator[tuple[str, Found]]:
         """What each way makes of a case. Those after the first two know no limits: only what keeps them counts."""
-        goal = {"objective": STREAM if case.stream else "latency"}
+        goal: dict[str, Any] = {"objective": STREAM if case.stream else "latency"}
 
         def best(found: Iterator[Found]) -> Found:
             kept = (each for each in found if each is not None and case.keeps(each[1]))
@@ -112,7 +112,7 @@ class Setting:
         yield "taglio", self.plan("ours", max_error=BOUND, **goal, **case.limits)
         yield "float anywhere", self.plan("float", max_error=0.0, **goal, **case.limits)
         names = [each.name for each in self.made.cluster.devices if not each.like]
-        asked = {"max_error": BOUND, **goal}
+        asked: dict[str, Any] = {"max_error": BOUND, **goal}
         yield "best single device", best(self.plan(name, keep_off=self.all_but(name), **asked) for name in names)
         cuts = enumerate(self.cuts())
         yield "Neurosurgeon", best(self.plan(f"cut{index}", max_error=0.0, pins=pins, **goal) for index, pins in cuts)

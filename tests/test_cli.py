@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from taglio import cli
 from taglio.cli import models
-from taglio.cli.parser import COMMANDS, Command
+from taglio.cli.parser import COMMANDS, Command, build_parser
 from taglio.cli.words import as_flags
 from taglio.errors import BadModel, Infeasible, TaglioError
 from tests.end_to_end.command import ENVIRONMENT, Ran, refused, taglio
@@ -22,7 +21,7 @@ from tests.end_to_end.command import ENVIRONMENT, Ran, refused, taglio
 def parsers(parser: argparse.ArgumentParser | None = None) -> dict[str, argparse.ArgumentParser]:
     """Every command by its words, of a group the commands in it."""
     found: dict[str, argparse.ArgumentParser] = {}
-    for name, (each, _) in choices(parser or cli.build_parser()).items():
+    for name, (each, _) in choices(parser or build_parser()).items():
         inner = parsers(each) if choices(each) else {}
         found |= {f"{name} {word}": command for word, command in inner.items()} or {name: each}
     return found
@@ -46,7 +45,7 @@ def options() -> Iterator[tuple[str, argparse.Action]]:
 
 @pytest.mark.parametrize("name", parsers())
 def test_a_command_explains_itself(name: str) -> None:
-    above = cli.build_parser()
+    above = build_parser()
     for word in name.split():
         above, listed = choices(above)[word]
         assert listed and above.description
@@ -106,7 +105,7 @@ def test_what_is_no_command_is_one_line(arguments: tuple[str, ...]) -> None:
 )
 def test_a_bound_is_a_number_or_a_percentage(text: str, value: float) -> None:
     for command in (["plan", "out"], ["optimize", "m", "--data", "d", "-o", "out"]):
-        parsed = cli.build_parser().parse_args([*command, "--max-error", text])
+        parsed = build_parser().parse_args([*command, "--max-error", text])
         assert parsed.max_error == pytest.approx(value)
 
 
@@ -117,13 +116,13 @@ def test_a_command_is_a_function(command: Command) -> None:
 
 
 def test_quickstart_needs_nothing() -> None:
-    parsed = cli.build_parser().parse_args(["quickstart"])
+    parsed = build_parser().parse_args(["quickstart"])
     assert parsed.max_error == 0.01
     assert parsed.out == Path("out/quickstart")
 
 
 def test_shapes_of_several_inputs() -> None:
-    parsed = cli.build_parser().parse_args(["inspect", "m.onnx", "--shape", "a=1x3x8X8", "--shape", "b:0=2"])
+    parsed = build_parser().parse_args(["inspect", "m.onnx", "--shape", "a=1x3x8X8", "--shape", "b:0=2"])
     assert parsed.shapes == {"a": (1, 3, 8, 8), "b:0": (2,)}
 
 

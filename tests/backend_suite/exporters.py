@@ -109,7 +109,7 @@ def text_in_and_out() -> Made:
 def missing_values() -> Made:
     """scikit-learn: NaN is a value that the model replaces."""
     g = Graph(15)
-    values = {"replaced_value_float": float("nan"), "imputed_value_floats": [0.5] * 6}
+    values: dict[str, Any] = {"replaced_value_float": float("nan"), "imputed_value_floats": [0.5] * 6}
     filled = g.op("Imputer", g.given("X", FLOAT, "N", 6), domain=_ML, **values)
     g.gives(g.op("Softmax", g.linear(g.op("Relu", g.linear(filled, 6, 16)), 16, 3)))
     hole = np.array([np.nan] + [0.0] * 5, np.float32)

@@ -8,7 +8,7 @@ import pytest
 
 import taglio
 from taglio.errors import BadOption
-from tests.conftest import Case
+from tests.end_to_end.command import Case
 
 ROW = "onnxruntime/qdq-u8s8-asym-pc"
 

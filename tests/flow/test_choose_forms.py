@@ -78,7 +78,7 @@ def test_a_plan_of_such_blocks_is_built_and_keeps_the_limit(tmp_path: Path) -> N
     result = taglio.optimize(
         model, data, max_error=0.03, scheme=f"{exact()}-w8", effort=0.02, threads=1, runtime="onnxruntime"
     )
-    assert result.table.plan.holds(0.03)
+    assert result.table is not None and result.table.plan.holds(0.03)
     forms = Counter(each.precision for each in result.plan.placements)
     products_in_file = sum(node.op_type == "MatMulNBits" for node in result.model.graph.node)
     assert forms["int8-weights"] == products_in_file

@@ -77,8 +77,10 @@ def test_a_place_that_fails_while_it_is_profiled_leaves_the_others(monkeypatch: 
         return f"profile of {work.setup.runtime}"
 
     monkeypatch.setattr(profile, "profile_as", fail_in_openvino)
-    assert profile.profiles(work, (NAME, BF16), CHANNEL) == {BF16: f"profile of {BF16}"}
-    assert profile.profiles(work, (NAME,), CHANNEL) == {ORT: f"profile of {ORT}"}
+    found: dict[str, object] = {**profile.profiles(work, (NAME, BF16), CHANNEL)}
+    assert found == {BF16: f"profile of {BF16}"}
+    found = {**profile.profiles(work, (NAME,), CHANNEL)}
+    assert found == {ORT: f"profile of {ORT}"}
     with pytest.raises(MeasurementFailed):
         profile.profiles(work.in_place(NAME), (NAME,), CHANNEL)
 
@@ -108,7 +110,7 @@ def test_a_model_that_openvino_cannot_divide_is_planned_elsewhere(monkeypatch: p
     def fail(*_: object) -> None:
         raise RuntimeError("no such port")
 
-    timed = Timed(onnx.ModelProto(), WallTime(*[0.001] * 4, 1, 0.001), {})
+    timed = Timed(onnx.ModelProto(), WallTime(0.001, 0.001, 0.001, 0.001, 1, 0.001), {})
     monkeypatch.setattr(choose_place, "refusal", lambda _: "")
     monkeypatch.setattr(choose_place, "time_models", lambda models, *_, **__: dict.fromkeys(models, timed))
     monkeypatch.setattr(choose_place, "base_errors", lambda *_: ({NAME: 0.0, BF16: 0.5}, {}))

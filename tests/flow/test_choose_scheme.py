@@ -14,7 +14,7 @@ from taglio.flow.work import Model, Work
 from taglio.profile import stopwatch
 from taglio.profile.measure import FLOAT_RUN
 from taglio.quantize.scheme import AUTO_SCHEMES, DEFAULT_SCHEME, Scheme
-from taglio.runtimes.onnxruntime import SessionOptions, sums_saturate
+from taglio.runtimes.onnxruntime import SessionOptions, open_session, sums_saturate
 from tests.end_to_end.command import Case
 
 CHANNEL, TENSOR, RESTRICTED = AUTO_SCHEMES[:3]
@@ -82,7 +82,7 @@ def test_a_scheme_that_does_not_load_drops_out(work: Work, monkeypatch: pytest.M
 
 def test_a_scheme_that_only_openvino_loads_drops_out(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its errors could not be measured."""
-    real = choose_scheme.open_session
+    real = open_session
 
     def opened(model: onnx.ModelProto, options: SessionOptions) -> InferenceSession:
         if any(node.op_type == "QuantizeLinear" for node in model.graph.node):

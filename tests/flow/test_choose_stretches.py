@@ -89,9 +89,9 @@ def test_an_output_that_the_next_stretch_reads(tmp_path: Path) -> None:
     path = saved(g.model(best, y), tmp_path)
     sample = {"x": np.arange(8, dtype=np.float32)[None] / 8}
     wanted = open_session(path, SessionOptions(1)).run(None, sample)
-    for ends in [[(best,), (y,)], [(best, y)]]:
-        stretches = tuple(Stretch("f32", outputs) for outputs in ends)
-        found = opener(MIXED)(path, SessionOptions(1, stretches=stretches)).run([best, y], sample)
+    for ends in ([(best,), (y,)], [(best, y)]):
+        stretches = tuple(Stretch("f32", tuple(outputs)) for outputs in ends)
+        found: list[np.ndarray] = opener(MIXED)(path, SessionOptions(1, stretches=stretches)).run([best, y], sample)
         assert all(np.allclose(one, other, atol=1e-6) for one, other in zip(found, wanted, strict=True))
 
 

@@ -105,6 +105,11 @@ def test_of_devices_that_take_turns_the_rest_goes_on_with_the_same_components(mo
     recovery.recover("further is lost")
     assert recovery.running.plan.machines()["far"] == ("furthest",)
     alive["furthest"] = False
-    monkeypatch.setattr(recover, "deploy", lambda _, planned: taken.append(planned) or SimpleNamespace(actors={}))
+
+    def without_asking(_: object, planned: Planned) -> SimpleNamespace:
+        taken.append(planned)
+        return SimpleNamespace(actors={})
+
+    monkeypatch.setattr(recover, "deploy", without_asking)
     recovery.recover("furthest is lost")
     assert recovery.running.cluster.start == "near" and len(taken) == 5
