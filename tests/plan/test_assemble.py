@@ -4,6 +4,7 @@ from dataclasses import replace
 from itertools import islice, product
 from math import inf
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 
@@ -18,6 +19,7 @@ from taglio.plan.problem import Copies
 from taglio.plan.result import Limits
 from taglio.plan.workload import Goal, Workload
 from taglio.profile.result import Profile
+from taglio.quantize.precision import Precision
 from tests.plan import made_up
 from tests.plan.made_up import FLOAT, INT8, MICROSECOND, Problem, Sketch, assignments, noise, profile_of, seconds
 from tests.plan.reference import brute_force
@@ -168,6 +170,19 @@ def test_pins_exclusions_and_what_a_device_may_not_run() -> None:
     no_int8 = replace(cluster, devices=tuple(replace(each, int8=False) for each in cluster.devices))
     with pytest.raises(BadOption, match="no form that its pins and devices allow"):
         two(graph, profiles, no_int8, Limits(None, int8_blocks=(names[0],)))
+
+
+def test_movement_has_no_form_of_products() -> None:
+    """Forms that need no calibration read and write float, as movement behind them does."""
+    sketch = Sketch()
+    sketch.move(sketch.conv(sketch.input("x")))
+    graph = sketch.graph()
+    profile = profile_of(graph, {}, {tensor.name: (0.0,) * 4 for tensor in graph.tensors})
+    weights = Precision("int8-weights", INT8.scheme, "weights8")
+    assembled = two(graph, {"local": replace(profile, precisions=(*profile.precisions, weights))}, HERE)
+    forms = [form.name for form in assembled.problem.forms]
+    allowed = [forms[index] for index in np.flatnonzero(assembled.problem.allowed[1, 0])]
+    assert "float32" in allowed and "int8" in allowed and "int8-weights" not in allowed
 
 
 def test_several_models_share_devices_by_their_rates() -> None:

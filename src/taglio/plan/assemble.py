@@ -115,9 +115,10 @@ class BlockTables:
     def _may(self, block: Block, form: Form, device: Device) -> bool:
         if form.reads != Kind.FLOAT and not device.int8:
             return False
-        if self.carries(block):
-            return form.reads == form.writes
         precision = self.precision.get(form.name)
+        if self.carries(block):  # no form of products, though these read and write float too
+            fits = precision is not None and precision.fits(block)
+            return form.reads == form.writes and (fits or form.name == CARRY_ANCHOR)
         if precision is None or not precision.fits(block) or (block.movement and precision.form != "float"):
             return False
         if block.name in self.limits.float_blocks:
