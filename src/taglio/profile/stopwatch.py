@@ -234,6 +234,7 @@ def time_models(
                 often=often,
                 between=between,
                 progress=progress,
+                limit_bytes=limit_bytes,
             )
             if not found:
                 reference = group[first]
@@ -329,6 +330,7 @@ def _time_group(
     often: Collection[str],
     between: Callable[[], object] | None,
     progress: Progress | None,
+    limit_bytes: int | None,
 ) -> dict[str, Timed]:
     """Time the models in `sessions`, and close these."""
     names, feeds = [*sessions], run.turns()
@@ -344,6 +346,7 @@ def _time_group(
     samples = _interleave(sessions, feeds, rounds, told, least_s, often, watch)
     busy = (time.process_time() - before) / (time.perf_counter() - begun)
     sessions.clear()
+    make_room(limit_bytes)  # of a large model, one session fits at a time
     graphs = {name: _skeleton(paths[name]) for name in names}
     seconds: dict[str, dict[str, float]] = {}
     if kernels and options.runtime != NAME:
