@@ -73,6 +73,11 @@ async def _serve(service: Service, listen: Listen, told: Callable[[Started], Non
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     bound = _socket(listen.host, listen.http_port)
+    try:
+        _socket(listen.host, listen.grpc_port).close()  # before gRPC starts, which would write lines of its own
+    except BadOption:
+        bound.close()
+        raise
     config = uvicorn.Config(
         application(service),
         log_level="error",
@@ -139,7 +144,6 @@ def _socket(host: str, port: int) -> socket.socket:
 
 def _add_port(rpc: "grpc.aio.Server", listen: Listen) -> int:
     address = f"[{listen.host}]:{listen.grpc_port}" if ":" in listen.host else f"{listen.host}:{listen.grpc_port}"
-    _socket(listen.host, listen.grpc_port).close()  # gRPC would write its own lines about a port in use
     try:
         if listen.certificate and listen.key:
             pair = (listen.key.read_bytes(), listen.certificate.read_bytes())
