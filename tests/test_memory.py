@@ -38,8 +38,8 @@ def test_a_shelf_without_room_holds_no_values() -> None:
 
 def test_memory_is_counted() -> None:
     before = used_bytes()
-    held = np.ones(32_000_000, np.uint8)
-    assert used_bytes() >= before + 30_000_000
+    held = np.ones(64_000_000, np.uint8)
+    assert used_bytes() >= before + 48_000_000  # other threads may give some back
     assert min(peak_bytes(), used_bytes()) > held.nbytes
     give_back()
     assert free_bytes() > 0

@@ -24,7 +24,7 @@ from taglio.error.tally import OtherLoss, PartLoss
 from taglio.errors import BadArtifact
 from taglio.flow import workspace
 from taglio.flow.choose_repairs import RepairResult
-from taglio.flow.outcome import Outcome, Point, Variant
+from taglio.flow.outcome import InPlace, Outcome, Point, Variant
 from taglio.flow.work import Setup
 from taglio.model.graph import Graph, build, flows
 from taglio.model.load import Model, load
@@ -418,6 +418,18 @@ def test_drift_of_the_machine_is_told_from_a_wrong_prediction(copy: Path, model:
     assert "100\u00a0% slower" in text
     assert "0.500" in text
     assert "1.000" in text
+
+
+def test_drift_is_judged_where_the_profile_was_taken(copy: Path, model: Model) -> None:
+    outcome = artifact.load(copy / "outcome.json", "outcome", Outcome)
+    elsewhere = replace(outcome.float32, runtime="openvino", latency=wall(9 * outcome.float32.latency.median_s))
+    artifact.save(copy / "outcome.json", "outcome", model.sha256, replace(outcome, float32=elsewhere))
+    assert gather(copy).drift() == 1.0
+    known = gather(copy).profiled("float32")
+    assert known is not None
+    rows = (InPlace("float32", outcome.conditions.runtime, 1.5 * known.wall.median_s, 0.0, True, True),)
+    artifact.save(copy / "outcome.json", "outcome", model.sha256, replace(outcome, float32=elsewhere, places=rows))
+    assert gather(copy).drift() == pytest.approx(1.5)
 
 
 def test_artifacts_of_another_model_and_changed_components_are_refused(copy: Path) -> None:

@@ -284,9 +284,9 @@ def test_a_session_is_run_again_where_a_device_took_its_state_along(
     assert (ran["requests"], ran["identical"], ran["steps"]) == (30, 30, True)
     sent = {name for each in ran["crossings"] for name in each["tensors"]}
     assert sent and not sent & {each.partition("=")[2] for each in stateful.STATES}
-    with _killed(running, "run", out, "--cluster", cluster, "--steps", 2000, "--json") as process:
+    with _killed(running, "run", out, "--cluster", cluster, "--steps", 8000, "--json") as process:
         said, error = process.communicate(timeout=240.0)
     assert process.returncode == 0, error
     ran = last_json(said)
-    assert (ran["requests"], ran["steps"]) == (2000, True) and ran["resent"] >= 1
+    assert (ran["requests"], ran["steps"]) == (8000, True) and ran["resent"] >= 1
     assert running.start("server").json()["name"] == "server"
