@@ -22,6 +22,7 @@ from taglio.errors import TaglioError, one_line
 from taglio.flow.choose_scheme import SchemeResult, choose
 from taglio.flow.choose_stretches import choose_stretches
 from taglio.flow.work import Work
+from taglio.memory import make_room
 from taglio.profile.stopwatch import Effort, Progress, Timed, time_models
 from taglio.quantize.scheme import AUTO_SCHEMES, Scheme
 from taglio.runtimes.onnxruntime import NAME, Stretch, open_session, run_session
@@ -233,11 +234,13 @@ def base_errors(
         weights.write(path, work.model.proto)
         for place in places:
             tally = Tally(work.parts, metric.basis)
+            make_room(work.memory_bytes)  # for the weights, which OpenVINO copies
             try:
                 session = opener(place)(path, work.setup.options(place))
                 for sample, outputs in zip(samples, wanted, strict=True):
                     tally.add(outputs, session.run(names, sample))
                 errors[place] = tally.value()
+                del session
             except TaglioError as error:
                 failed[place] = one_line(error)
             except Exception as error:  # the runtimes' exceptions share no useful base class

@@ -32,6 +32,8 @@ _SHARE = 0.9
 # A mix is worth its crossings if it takes at most this share of the fastest place's time.
 _WORTH = 0.95
 _TRIED = 10
+# Copies of the weights, at most, while all stretches are open in both precisions.
+_COPIES = 4
 _TINY = 1e-12
 # Rounds of timing: as many as fit into _TIMING_S seconds, from _FEWEST to _MOST.
 _TIMING_S, _FEWEST, _MOST = 2.0, 3, 30
@@ -58,10 +60,11 @@ def choose_stretches(
     progress: Progress | None = None,
 ) -> Mix | None:
     """The fastest mix that keeps a share of `limit` on `samples`, whose float outputs are `wanted`. None if no mix is
-    clearly faster than `float_s`, OpenVINO's time in float32, or if the model cannot be divided."""
+    clearly faster than `float_s`, OpenVINO's time in float32, if the model cannot be divided, or not held in memory."""
     ends = division(work.graph)
     count = len(ends)
-    if count < 2:
+    weight_bytes = sum(block.weight_float_bytes for block in work.graph.blocks)
+    if count < 2 or (work.memory_bytes is not None and _COPIES * weight_bytes > work.memory_bytes):
         return None
     with scratch() as folder:
         path = folder / "float32.onnx"
