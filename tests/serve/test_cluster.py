@@ -13,7 +13,7 @@ import pytest
 from taglio.embedded import digits_data
 from taglio.serve.served import open_model
 from tests.cluster.engine.conftest import cluster, out
-from tests.cluster.engine.devices import Bench, bench, needs_ray, planned
+from tests.cluster.engine.devices import Bench, needs_ray, planned, two_devices
 from tests.end_to_end.command import refused
 from tests.serve.conftest import Server, start, stop
 
@@ -23,13 +23,8 @@ __all__ = ["cluster", "out"]
 
 @pytest.fixture(scope="module")
 def devices() -> Iterator[Bench]:
-    here = bench()
-    try:
-        for name in ("camera", "server"):
-            assert here.start(name).json()["name"] == name
+    with two_devices() as here:
         yield here
-    finally:
-        here.stop()
 
 
 def answer(server: Server, image: np.ndarray) -> np.ndarray:

@@ -37,7 +37,7 @@ def _whole(text: str) -> int:
 
 
 def _number(text: str) -> float:
-    """NaN where `text` is no number: all limits refuse it."""
+    """`text` as a number; NaN, which every range check refuses, if it is not one."""
     try:
         return float(text)
     except ValueError:

@@ -12,8 +12,9 @@ by the pair. All change the error, so these patterns are broken up in the file, 
 3. Softmax, MatMul with the Add of its bias (which ONNX Runtime turns into a Gemm first), a single channel, or a
    movement operator between (pairs are moved past Reshape, Transpose and the like): a one-input Max, which only copies,
    is inserted behind the operator.
-4. An output of the model in float, of which a pair is behind a movement operator (a cache of keys, transposed for an
-   int8 MatMul): such a Max is inserted in front of the movement.
+4. A float output of the model that an int8 block reads through a movement operator (a key cache, transposed for an int8
+   MatMul): ONNX Runtime would move the pair ahead of the movement and quantise the output too, so the same one-input
+   Max is inserted before the movement.
 """
 
 from collections.abc import Collection, Mapping

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -146,6 +147,18 @@ def until(true: Any, patience_s: float, what: str) -> None:
     while not true():
         assert time.monotonic() < end, f"not within {patience_s} s: {what}"
         time.sleep(0.1)
+
+
+@contextlib.contextmanager
+def two_devices() -> Iterator[Bench]:
+    """A bench on which the devices camera and server run."""
+    here = bench()
+    try:
+        for name in ("camera", "server"):
+            assert here.start(name).json()["name"] == name
+        yield here
+    finally:
+        here.stop()
 
 
 def answering(bench: Bench) -> bool:

@@ -15,7 +15,7 @@ import pytest
 
 from taglio.cluster.file import parse
 from tests import stateful
-from tests.cluster.engine.devices import CLUSTER, Bench, answering, bench, last_json, needs_ray, planned, until
+from tests.cluster.engine.devices import CLUSTER, Bench, answering, last_json, needs_ray, planned, two_devices, until
 from tests.end_to_end.command import SCHEME, Case, refused, taglio
 
 pytestmark = [needs_ray, pytest.mark.whole]
@@ -23,13 +23,8 @@ pytestmark = [needs_ray, pytest.mark.whole]
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[Bench]:
-    here = bench()
-    try:
-        for name in ("camera", "server"):
-            assert here.start(name).json()["name"] == name
+    with two_devices() as here:
         yield here
-    finally:
-        here.stop()
 
 
 def test_status_says_what_each_device_is(running: Bench) -> None:
