@@ -283,7 +283,8 @@ def _status(status: str, gap: float) -> str:
         margin = f" by more than {percent(gap)}" if gap > 1e-6 else ""
         return f"by the measured tables, no plan within the limit is faster{margin}"
     if status == "measured":
-        return f"it was the fastest when timed, though predicted {percent(gap)} slower than the solver's plan"
+        though = f", though predicted {percent(gap)} slower than the solver's plan" if gap > 1e-6 else ""
+        return f"it was the fastest when timed{though}"
     return f"solver status {status!r}, at most {percent(gap)} slower than the optimum"
 
 
