@@ -225,12 +225,13 @@ def main() -> int:
 
 
 def with_rivals(options: argparse.Namespace) -> int:
-    names = options.cases.split(",") if options.cases else [*DATA, "ultraface-rfb-320", "yunet-n-640"]
+    detectors = ["ultraface-rfb-320", "yunet-n-640", "yolo11n-seg", "yolo11s-seg"]
+    names = options.cases.split(",") if options.cases else [*DATA, *detectors]
     contests: list[Contest] = []
     limits = tuple(float(each) for each in options.limits.split(","))
     plans: list[list[str]] = []
     for name in names:
-        model = SHARED / "models" / ("wild" if name in DATA else "") / f"{name}.onnx"
+        model = SHARED / "models" / "wild" / f"{name}.onnx" if name in DATA else paths(CASES[name])[0]
         if not model.exists():
             print(f"{name}: {model} is missing: this benchmark needs ../shared", file=sys.stderr)
             continue

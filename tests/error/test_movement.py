@@ -206,6 +206,13 @@ def test_what_a_bounded_activation_writes_has_one_scale(bounded: str, tmp_path: 
     assert scaled(tmp_path, [10.0] * 4 + [0.001] * 3, bounded).names == ("y",)
 
 
+def test_probabilities_have_one_scale_whatever_computed_them() -> None:
+    logits = np.random.default_rng(0).normal(np.linspace(0, -12, 6)[:, None], 1, (6, 1000))
+    shares = np.exp(logits) / np.exp(logits).sum(axis=0)
+    assert not groups_by_scale([shares]).any()
+    assert groups_by_scale([shares[1:]]).any()
+
+
 def test_rare_channels_are_not_small_ones() -> None:
     rng = np.random.default_rng(0)
     rare = np.zeros((3, 1000))

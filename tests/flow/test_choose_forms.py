@@ -9,8 +9,7 @@ import pytest
 import taglio
 from taglio.cli import main
 from taglio.error.loss import Metric
-from taglio.flow.choose_forms import choose_forms
-from taglio.flow.choose_place import only
+from taglio.flow.choose_forms import FormResult, try_forms, with_forms
 from taglio.flow.error import error_model
 from taglio.flow.profile import profile_as
 from taglio.flow.work import Model
@@ -37,7 +36,7 @@ def products(folder: Path, layers: int = 3) -> tuple[Path, Path]:
 def test_a_form_is_kept_only_if_it_promises_a_gain(tmp_path: Path) -> None:
     model, data = products(tmp_path)
     work = Model(model, data, threads=1, runtime="onnxruntime").settled(exact())
-    scheme, tried = choose_forms(work, only("onnxruntime", exact(), ()), 0.05, Metric(), effort=0.05)
+    tried = try_forms(work, exact(), {"onnxruntime": 0.0}, 0.05, Metric(), effort=0.05)
     assert [(each.precision, each.blocks) for each in tried] == [
         ("int8-weights", 3),
         ("int8-dynamic", 3),
@@ -46,8 +45,11 @@ def test_a_form_is_kept_only_if_it_promises_a_gain(tmp_path: Path) -> None:
     assert tried[0].error < 0.03 < tried[2].error
     for each in tried:
         saved_s = (each.float_s - each.latency_s) * min(1.0, 0.05 / each.error)
+        assert each.score_s == pytest.approx(each.float_s - saved_s)
         better = any(other.latency_s < each.latency_s and other.error < each.error for other in tried)
-        assert each.kept == (each.float_s - saved_s <= 0.98 * each.float_s and not better)
+        assert each.kept == (each.score_s <= 0.98 * each.float_s and not better)
+    scheme, told = with_forms(exact(), ["onnxruntime"], tried)
+    assert told == tried
     assert scheme.uncalibrated == tuple(
         short for short, each in zip(("w8", "dyn", "w4"), tried, strict=True) if each.kept
     )
@@ -58,7 +60,17 @@ def test_a_model_without_constant_matrices_tries_none(tmp_path: Path) -> None:
     model = saved(g.model(g.conv(g.input("x", 1, 3, 8, 8), 3, 4)), tmp_path)
     np.savez(tmp_path / "data.npz", x=np.random.default_rng(0).random((8, 3, 8, 8), np.float32))
     work = Model(model, tmp_path / "data.npz", threads=1, runtime="onnxruntime").settled(exact())
-    assert choose_forms(work, only("onnxruntime", exact(), ()), 0.01, Metric(), effort=0.01) == (exact(), ())
+    assert try_forms(work, exact(), {"onnxruntime": 0.0}, 0.01, Metric(), effort=0.01) == ()
+
+
+def test_a_form_counts_only_where_plans_are_made() -> None:
+    def result(form: str, place: str) -> FormResult:
+        return FormResult(form, place, 3, 2.0, 1.0, 0.01, 1.0, True)
+
+    found = (result("int8-weights", "openvino"), result("int8-dynamic", "onnxruntime"))
+    scheme, told = with_forms(exact(), ["openvino"], found)
+    assert scheme.uncalibrated == ("w8",)
+    assert [each.kept for each in told] == [True, False]
 
 
 def test_profile_and_error_model_know_the_form(tmp_path: Path) -> None:

@@ -9,8 +9,9 @@ from taglio.embedded import digits_data
 from taglio.error.loss import Metric
 from taglio.errors import MeasurementFailed
 from taglio.flow import choose_place, profile
-from taglio.flow.choose_place import PlaceResult, choose_places, left_for_int8, rank, together
+from taglio.flow.choose_place import PlaceResult, left_for_int8, rank, together
 from taglio.flow.choose_scheme import SchemeResult
+from taglio.flow.settle import settle
 from taglio.flow.work import Model, Work
 from taglio.profile.stopwatch import Timed, WallTime
 from taglio.quantize.scheme import AUTO_SCHEMES, Scheme
@@ -53,6 +54,14 @@ def test_another_place_within_reach_is_planned_in_too() -> None:
     # Seven bits run the same kernels.
     narrow = replace(CHANNEL, reduced_range=True)
     assert rank(found, {ORT: tried(5.9, narrow), NAME: tried(5.8)}, None).planned == (NAME, ORT)
+
+
+def test_a_place_that_is_ahead_in_other_forms_is_planned_in() -> None:
+    found = [place(ORT, 10.0), place(NAME, 9.0)]
+    by_place = {ORT: tried(6.0), NAME: tried(8.0)}
+    assert rank(found, by_place, None).planned == (ORT,)
+    assert rank(found, by_place, None, {NAME: 4.0}).planned == (NAME,)
+    assert rank(found, by_place, None, {NAME: 5.8}).planned == (NAME, ORT)
 
 
 def test_a_place_where_no_int8_loads_comes_last() -> None:
@@ -98,7 +107,7 @@ def test_with_one_runtime_nothing_is_timed(monkeypatch: pytest.MonkeyPatch) -> N
     assert work.setup.runtime == "auto"
     monkeypatch.setattr(choose_place, "refusal", lambda name: "" if name == ORT else "it is not installed here")
     monkeypatch.setattr(choose_place, "time_models", None)
-    places = choose_places(work, 0.01, Metric(), CHANNEL)
+    places = settle(work, CHANNEL, 0.01, Metric()).places
     assert (places.planned, places.scheme, places.schemes) == ((ORT,), CHANNEL, ())
     assert places.usable == {ORT: 0.0}
     assert {each.runtime: each.dropped for each in places.results if each.dropped} == dict.fromkeys(
@@ -106,7 +115,7 @@ def test_with_one_runtime_nothing_is_timed(monkeypatch: pytest.MonkeyPatch) -> N
     )
 
 
-def test_a_model_that_openvino_cannot_divide_is_planned_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_openvino_cannot_mark_is_planned_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise RuntimeError("no such port")
 
@@ -114,8 +123,8 @@ def test_a_model_that_openvino_cannot_divide_is_planned_elsewhere(monkeypatch: p
     monkeypatch.setattr(choose_place, "refusal", lambda _: "")
     monkeypatch.setattr(choose_place, "time_models", lambda models, *_, **__: dict.fromkeys(models, timed))
     monkeypatch.setattr(choose_place, "base_errors", lambda *_: ({NAME: 0.0, BF16: 0.5}, {}))
-    monkeypatch.setattr(choose_place, "choose_stretches", fail)
-    found, stretches = choose_place._float_everywhere(Model(digits_model(), digits_data()), 0.01, Metric(), 1.0, None)
-    assert stretches == ()
+    monkeypatch.setattr(choose_place, "choose_bfloat16", fail)
+    found, bfloat16 = choose_place.float_everywhere(Model(digits_model(), digits_data()), 0.01, Metric(), 1.0, None)
+    assert bfloat16 is None
     assert [each.dropped for each in found if each.runtime == MIXED] == ["no such port"]
     assert {each.runtime for each in found if not each.dropped} == {ORT, NAME}

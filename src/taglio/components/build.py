@@ -15,7 +15,7 @@ from taglio.components.cut import Component
 from taglio.data.spec import dtype_name, dtype_of
 from taglio.errors import BadArtifact
 from taglio.runtimes import openvino
-from taglio.runtimes.onnxruntime import NAME, Stretch
+from taglio.runtimes.onnxruntime import NAME
 from taglio.runtimes.session import RUNTIMES, package
 
 MANIFEST = "manifest.json"
@@ -36,8 +36,8 @@ class Port:
 @dataclass(frozen=True, slots=True)
 class Piece:
     """One component's file and ports, and the place it was built for. `data_sha256` is the hash of its weights file, if
-    it has one; `properties` are the runtime's own settings that make it answer as it did when it was timed; `stretches`
-    say which parts of the file compute in which precision."""
+    it has one; `properties` are the runtime's own settings that make it answer as it did when it was timed; `bfloat16`
+    are the tensors computed in it where the place mixes it with float32."""
 
     name: str
     device: str
@@ -51,7 +51,7 @@ class Piece:
     runtime: str = NAME
     runtime_version: str = ""
     properties: dict[str, str] = field(default_factory=dict)
-    stretches: tuple[Stretch, ...] = ()
+    bfloat16: tuple[str, ...] = ()
 
     @property
     def files(self) -> dict[str, str]:
@@ -129,7 +129,7 @@ def write(
     plan_sha256: str = "",
     *,
     runtimes: Mapping[str, str] | None = None,
-    stretches: tuple[Stretch, ...] = (),
+    bfloat16: tuple[str, ...] = (),
     states: Sequence[State] = (),
 ) -> Manifest:
     """Write one ONNX file per component, then the manifest, so that it names only complete files. `runtimes` is by
@@ -156,7 +156,7 @@ def write(
                 runtime,
                 version,
                 told,
-                stretches,
+                bfloat16,
             )
         )
     manifest = Manifest(sha256, tuple(inputs), tuple(outputs), tuple(pieces), plan_sha256, tuple(states))

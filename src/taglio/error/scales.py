@@ -24,11 +24,12 @@ def groups_by_scale(values: Sequence[np.ndarray]) -> np.ndarray:
     """The group of each channel, 0 for the largest values; `values` has an array [channels, values] per input.
 
     Channels, sorted by root mean square, are split at the widest gap while the ends of a group differ by more than the
-    factor `_APART`. Channels that are zero but for a few values are rare, not small: they go to group 0.
+    factor `_APART`. Channels that are zero but for a few values are rare, not small: they go to group 0. Probabilities
+    that add up to 1 have one scale, however rare some of them are.
     """
     count = sum(each.shape[1] for each in values)
     groups = np.zeros(len(values[0]), np.int64)
-    if count == 0:
+    if count == 0 or all(map(_probabilities, values)):
         return groups
     squares, sizes = np.zeros(len(groups)), np.zeros(len(groups))
     for each in values:
@@ -53,6 +54,11 @@ def groups_by_scale(values: Sequence[np.ndarray]) -> np.ndarray:
     for index, run in enumerate(runs):
         groups[run] = index
     return groups
+
+
+def _probabilities(values: np.ndarray) -> bool:
+    """Whether the channels add up to 1 everywhere: a softmax, which many exporters write as Exp, ReduceSum and Div."""
+    return bool((values >= 0.0).all() and (np.abs(values.sum(axis=0, dtype=np.float64) - 1.0) < 1e-3).all())
 
 
 def channel_axes(

@@ -22,7 +22,7 @@ from taglio.plan.result import Plan
 from taglio.profile.machine import available_cores
 from taglio.profile.stopwatch import Progress
 from taglio.run.in_process import Executor
-from taglio.runtimes.onnxruntime import SessionOptions, Stretch
+from taglio.runtimes.onnxruntime import SessionOptions
 from taglio.scratch import scratch
 
 # For several devices: the whole quantised model with the placement in its metadata, beside the components.
@@ -33,9 +33,9 @@ _PROVEN = 8
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Built:
-    """Components in running order, the runtime of each device, its `stretches`, and the model's states. `whole` is the
-    quantised model with the placement in its metadata, None if one component is the whole model; `proof` shows that
-    together they equal it, None if it was not requested."""
+    """Components in running order, the runtime of each device, the tensors computed in `bfloat16`, and the model's
+    states. `whole` is the quantised model with the placement in its metadata, None if one component is the whole model;
+    `proof` shows that together they equal it, None if it was not requested."""
 
     model_sha256: str
     plan_sha256: str
@@ -46,7 +46,7 @@ class Built:
     proof: Proof | None = None
     store: weights.Store | None = None
     runtimes: Mapping[str, str] = field(default_factory=dict)
-    stretches: tuple[Stretch, ...] = ()
+    bfloat16: tuple[str, ...] = ()
     states: tuple[files.State, ...] = ()
 
     @property
@@ -66,7 +66,7 @@ class Built:
             artifact.write_model(folder / PLACED, self.whole)
         names = (self.inputs, self.outputs)
         given = (folder, self.model_sha256, *names, self.parts, self.plan_sha256)
-        return files.write(*given, runtimes=self.runtimes, stretches=self.stretches, states=self.states)
+        return files.write(*given, runtimes=self.runtimes, bfloat16=self.bfloat16, states=self.states)
 
     def open(self, options: SessionOptions, runtime: str | None = None) -> Executor:
         """Open sessions for the components, to run one after another in this process; `runtime` None: their own."""
@@ -136,14 +136,14 @@ def assemble(work: Work, plan: Plan, progress: Progress | None = None) -> Built:
     inputs = tuple(spec.name for spec in work.model.inputs)
     sha256, store = work.model.sha256, work.model.store
     runtimes = {part.device: plan.runtime_on(part.device) for part in parts}
-    stretches = work.setup.options(plan.runtime).stretches
+    bfloat16 = work.setup.options(plan.runtime).bfloat16
     specs = {spec.name: spec for spec in work.model.inputs}
     states = tuple(
         files.State(present, past, specs[past].dtype, first_shape(specs[past], work.model.inputs))
         for present, past in work.graph.states
     )
     made_from = (sha256, plan.fingerprint(), inputs, work.model.outputs, tuple(parts), whole)
-    return Built(*made_from, store=store, runtimes=runtimes, stretches=stretches, states=states)
+    return Built(*made_from, store=store, runtimes=runtimes, bfloat16=bfloat16, states=states)
 
 
 def read(folder: Path, *, model_sha256: str | None = None) -> tuple[Built, Manifest]:
@@ -164,8 +164,8 @@ def read(folder: Path, *, model_sha256: str | None = None) -> tuple[Built, Manif
     whole = weights.load(folder / PLACED) if len(parts) > 1 and (folder / PLACED).exists() else None
     sha256 = manifest.model_sha256
     names, runtimes = (manifest.inputs, manifest.outputs), {piece.device: piece.runtime for piece in manifest.pieces}
-    made_from, stretches = (sha256, manifest.plan_sha256, *names, parts, whole), manifest.pieces[0].stretches
-    return Built(*made_from, runtimes=runtimes, stretches=stretches, states=manifest.states), manifest
+    made_from, bfloat16 = (sha256, manifest.plan_sha256, *names, parts, whole), manifest.pieces[0].bfloat16
+    return Built(*made_from, runtimes=runtimes, bfloat16=bfloat16, states=manifest.states), manifest
 
 
 def _shapes(piece: files.Piece) -> Mapping[str, tuple[int, ...]]:

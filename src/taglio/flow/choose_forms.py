@@ -3,13 +3,13 @@
 Plans nothing. A form costs the profile and the study more runs, so it must promise a faster plan than float.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 from taglio.error.loss import Metric
 from taglio.error.tally import Tally
-from taglio.flow.choose_place import Places, answered, left_for_int8
+from taglio.flow.choose_place import answered, left_for_int8
 from taglio.flow.choose_scheme import STEPS_ERROR
 from taglio.flow.work import Work
 from taglio.profile.measure import FLOAT_RUN
@@ -19,14 +19,15 @@ from taglio.quantize.scheme import Scheme
 from taglio.runtimes.onnxruntime import NAME, open_session, run_session
 
 _EFFORT = Effort(maximum=400, budget_s=2.0)
-# A form is kept if the estimated latency of a plan with it is at most this share of float's in some place.
+# A form is kept if its score is at most this share of float's latency.
 _GAIN = 0.98
 
 
 @dataclass(frozen=True, slots=True)
 class FormResult:
-    """All blocks that have a form in it, in one place: seconds, float's seconds there, the error, and
-    whether plans may use the form. `dropped` is the reason if it does not load or run; then the numbers are 0."""
+    """All blocks that have a form in it, in one place: seconds, float's seconds there, the error, `score_s` as for a
+    scheme, and whether plans may use the form. `dropped` is the reason if it does not load or run; then the numbers
+    are 0."""
 
     precision: str
     runtime: str
@@ -34,17 +35,25 @@ class FormResult:
     float_s: float
     latency_s: float
     error: float
+    score_s: float
     kept: bool
     dropped: str = ""
 
 
-def choose_forms(
-    work: Work, places: Places, max_loss: float, metric: Metric, progress: Progress | None = None, *, effort: float
-) -> tuple[Scheme, tuple[FormResult, ...]]:
-    """The scheme of `places` with the forms without calibration that promise a faster plan in one of the planned
-    places, and the result of each.
+def try_forms(
+    work: Work,
+    scheme: Scheme,
+    bases: Mapping[str, float],
+    max_loss: float,
+    metric: Metric,
+    progress: Progress | None = None,
+    *,
+    effort: float,
+) -> tuple[FormResult, ...]:
+    """Every form without calibration, in the places of `bases`, where the float model has that error.
 
-    As for schemes, the promise assumes that a limit of half a form's error allows half of its gain.
+    As for schemes, the score assumes that a limit of half a form's error allows half of its gain. A form is kept in a
+    place if its score promises a faster plan and no other form is both faster and more accurate.
     """
     if not metric.smooth:
         metric, max_loss = metric.basis, STEPS_ERROR
@@ -53,29 +62,38 @@ def choose_forms(
         for form in UNCALIBRATED.values()
     }
     if not all(choices.values()):
-        return places.scheme, ()
-    timed = {place: _timed(work, places.scheme, place, choices, effort, progress) for place in places.planned}
+        return ()
+    timed = {place: _timed(work, scheme, place, choices, effort, progress) for place in bases}
     floats = {place: found[FLOAT_RUN].wall.median_s for place, (found, _) in timed.items() if FLOAT_RUN in found}
     if not floats:
-        return places.scheme, ()
-    errors = _errors(work, places.scheme, choices, metric, min(floats.values()))
+        return ()
+    errors = _errors(work, scheme, choices, metric, min(floats.values()))
     results = []
     for place, float_s in floats.items():
         found, refused = timed[place]
-        left = left_for_int8(max_loss, places.usable.get(place, 0.0))
+        left = left_for_int8(max_loss, bases[place])
         taken = {name: (found[name].wall.median_s, errors[name]) for name in choices if name in found}
         for name, assignment in choices.items():
             if name in refused:
-                results.append(FormResult(name, place, len(assignment), 0.0, 0.0, 0.0, False, refused[name]))
+                results.append(FormResult(name, place, len(assignment), 0.0, 0.0, 0.0, 0.0, False, refused[name]))
                 continue
             latency_s, error = taken[name]
-            saved = (float_s - latency_s) * (1.0 if error <= left else left / error)
+            score_s = float_s - (float_s - latency_s) * (1.0 if error <= left else left / error)
             better = any(other_s < latency_s and other < error for other_s, other in taken.values())
-            kept = float_s - saved <= _GAIN * float_s and not better
-            results.append(FormResult(name, place, len(assignment), float_s, latency_s, error, kept))
-    kept_names = {each.precision for each in results if each.kept}
-    kept_forms = tuple(short for short, form in UNCALIBRATED.items() if form.name in kept_names)
-    return replace(places.scheme, uncalibrated=kept_forms), tuple(results)
+            kept = score_s <= _GAIN * float_s and not better
+            results.append(FormResult(name, place, len(assignment), float_s, latency_s, error, score_s, kept))
+    return tuple(results)
+
+
+def with_forms(
+    scheme: Scheme, planned: Sequence[str], results: Sequence[FormResult]
+) -> tuple[Scheme, tuple[FormResult, ...]]:
+    """`scheme` with the forms that are kept in a place where plans are made, and the results, in which no others are
+    kept."""
+    results = tuple(replace(each, kept=each.kept and each.runtime in planned) for each in results)
+    names = {each.precision for each in results if each.kept}
+    forms = tuple(short for short, form in UNCALIBRATED.items() if form.name in names)
+    return replace(scheme, uncalibrated=forms), results
 
 
 def _timed(

@@ -4,13 +4,14 @@ Plans nothing.
 A place gets a profile if its score is the best, or so close that its plans may win. The score is the one of
 choose_scheme.py: the estimated latency of a plan, from the latencies of float and all-int8 and the share of the limit
 that all-int8 uses. The error of a place's own arithmetic (bfloat16) adds to the error of int8 as squares, so int8 may
-use what is left of the limit. If bfloat16 everywhere breaks the limit, some stretches of the model may still keep it:
-that is one more place (choose_stretches.py).
+use what is left of the limit. If bfloat16 everywhere breaks the limit, some blocks may still compute in it: that is one
+more place (choose_bfloat16.py).
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf, sqrt
+from types import MappingProxyType
 
 import numpy as np
 
@@ -19,13 +20,13 @@ from taglio.data.dataset import Sample
 from taglio.error.loss import Metric
 from taglio.error.tally import Tally
 from taglio.errors import TaglioError, one_line
-from taglio.flow.choose_scheme import SchemeResult, choose
-from taglio.flow.choose_stretches import choose_stretches
+from taglio.flow.choose_bfloat16 import choose_bfloat16
+from taglio.flow.choose_scheme import SchemeResult
 from taglio.flow.work import Work
 from taglio.memory import make_room
 from taglio.profile.stopwatch import Effort, Progress, Timed, time_models
-from taglio.quantize.scheme import AUTO_SCHEMES, Scheme
-from taglio.runtimes.onnxruntime import NAME, Stretch, open_session, run_session
+from taglio.quantize.scheme import Scheme
+from taglio.runtimes.onnxruntime import NAME, open_session, run_session
 from taglio.runtimes.openvino import BF16, MIXED
 from taglio.runtimes.openvino import NAME as OPENVINO
 from taglio.runtimes.places import AUTO, refusal
@@ -39,8 +40,6 @@ _ERROR_S, _FEWEST, _MOST = 0.5, 2, 32
 _REACH, _PROFILED = 1.08, 2
 # If float alone uses this share of a place's limit, too little is left for any int8 block.
 _LEFT = 0.999
-# In OpenVINO a scale per channel is as fast as one per tensor.
-_IN_OPENVINO = tuple(each for each in AUTO_SCHEMES if each.per_channel)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,23 +58,17 @@ class PlaceResult:
 @dataclass(frozen=True, slots=True)
 class Places:
     """The result: the places to plan in, best first, the scheme, the results of all schemes in the best place, and all
-    places. `stretches` are those of `openvino-mixed`, if that is one of them."""
+    places."""
 
     planned: tuple[str, ...]
     scheme: Scheme
     schemes: tuple[SchemeResult, ...]
     results: tuple[PlaceResult, ...]
-    stretches: tuple[Stretch, ...] = ()
 
     @property
     def usable(self) -> dict[str, float]:
         """The float model's error in each place where a model may be deployed."""
         return {each.runtime: each.error for each in self.results if not each.dropped}
-
-
-def only(place: str, scheme: Scheme, schemes: tuple[SchemeResult, ...]) -> Places:
-    """The one place that the user asked for."""
-    return Places((place,), scheme, schemes, (PlaceResult(place, 0.0, 0.0, 0.0, True),))
 
 
 def left_for_int8(limit: float, base: float) -> float:
@@ -88,53 +81,20 @@ def together(error: float, base: float) -> float:
     return sqrt(error**2 + base**2) if base else error
 
 
-def choose_places(
-    work: Work,
-    max_loss: float,
-    metric: Metric,
-    scheme: Scheme | None,
-    progress: Progress | None = None,
-    *,
-    effort: float = 1.0,
-) -> Places:
-    """The places of this machine by score, and the best scheme there (`scheme` if one was requested)."""
-    if work.setup.runtime != AUTO:
-        chosen, schemes = (
-            (scheme, ()) if scheme else choose(work, max_loss, metric, progress=progress, effort=min(1.0, effort))
-        )
-        return only(work.setup.runtime, chosen, schemes)
-    found, stretches = _float_everywhere(work, max_loss, metric, effort, progress)
-    work = divided(work, stretches)
-    kept = [each for each in found if not each.dropped]
-    if len(kept) == 1 and scheme is not None:
-        return Places((NAME,), scheme, (), tuple(replace(each, profiled=each.runtime == NAME) for each in found))
-    by_place: dict[str, tuple[Scheme, tuple[SchemeResult, ...]]] = {}
-    for each in _one_of_each_runtime(kept):
-        left = left_for_int8(max_loss, each.error)
-        asked = (scheme,) if scheme else AUTO_SCHEMES if each.runtime == NAME else _IN_OPENVINO
-        by_place[each.runtime] = choose(
-            work.in_place(each.runtime), left, metric, asked, progress, effort=min(1.0, effort)
-        )
-    return replace(rank(found, by_place, scheme), stretches=stretches)
-
-
-def divided(work: Work, stretches: tuple[Stretch, ...]) -> Work:
-    """`work` with the stretches of the mixed place, if there are any."""
-    return work.but(setup=replace(work.setup, stretches=stretches)) if stretches else work
-
-
 def rank(
     found: Sequence[PlaceResult],
     by_place: Mapping[str, tuple[Scheme, tuple[SchemeResult, ...]]],
     asked: Scheme | None,
+    others_s: Mapping[str, float] = MappingProxyType({}),
 ) -> Places:
-    """Where to plan, from the float results in all places and the all-int8 results by scheme in some."""
+    """Where to plan, from the float results in all places and, in some, the all-int8 results by scheme and the best
+    score of other forms (`others_s`)."""
     floats = {each.runtime: each.float_s for each in found}
 
     def score(place: str, scheme: Scheme | None) -> float:
         results = by_place[place][1]
         scores = [each.score_s for each in results if not each.dropped and scheme in (None, each.scheme)]
-        return min([floats[place], *scores])
+        return min([floats[place], others_s.get(place, inf), *scores])
 
     def without(scheme: Scheme) -> Scheme:
         return replace(scheme, reduced_range=False, calibration="minmax")
@@ -165,10 +125,13 @@ def rank(
     return Places(planned, scheme, by_place[best][1], results)
 
 
-def _float_everywhere(
+def float_everywhere(
     work: Work, max_loss: float, metric: Metric, effort: float, progress: Progress | None
-) -> tuple[list[PlaceResult], tuple[Stretch, ...]]:
-    """The float model in every place, and the stretches of the mixed one if there is one."""
+) -> tuple[list[PlaceResult], tuple[str, ...] | None]:
+    """The float model in every place (not measured if there is only one, as where a runtime was requested), and the
+    tensors that the mixed one computes in bfloat16, if there is one."""
+    if work.setup.runtime != AUTO:
+        return [PlaceResult(work.setup.runtime, 0.0, 0.0, 0.0, True)], None
     everywhere = [name for name in RUNTIMES if name != MIXED]
     dropped = {name: reason for name in everywhere if (reason := refusal(name))}
     names = [name for name in everywhere if name not in dropped]
@@ -186,7 +149,7 @@ def _float_everywhere(
             refused=dropped,
         )
     if NAME not in timed:  # there is no choice
-        return [PlaceResult(name, 0.0, 0.0, 0.0, name == NAME, dropped.get(name, "")) for name in everywhere], ()
+        return [PlaceResult(name, 0.0, 0.0, 0.0, name == NAME, dropped.get(name, "")) for name in everywhere], None
     float_s = {name: each.wall.median_s for name, each in timed.items()}
     samples, wanted = answered(work, float_s[NAME])
     errors, failed = base_errors(work, metric, [name for name in timed if name != NAME], samples, wanted)
@@ -196,10 +159,10 @@ def _float_everywhere(
     for name, error in errors.items():
         if error > _LEFT * max_loss:
             dropped[name] = f"the float model alone has {metric.title} {metric.text(error, 2)} there"
-    mix = None
+    choice = None
     if BF16 in errors and BF16 in dropped and OPENVINO in errors and OPENVINO not in dropped:
         try:
-            mix = choose_stretches(work, samples, wanted, max_loss, metric, float_s[OPENVINO], progress)
+            choice = choose_bfloat16(work, samples, wanted, max_loss, metric, float_s[OPENVINO], progress)
         except Exception as error:  # as in base_errors
             dropped[MIXED] = one_line(error, 200)
     results = [
@@ -210,9 +173,10 @@ def _float_everywhere(
     ]
     if MIXED in dropped:
         results.append(PlaceResult(MIXED, 0.0, 0.0, 0.0, False, dropped[MIXED]))
-    if mix is None:
-        return results, ()
-    return [*results, PlaceResult(MIXED, mix.seconds, mix.error, mix.seconds, False)], mix.stretches
+    if choice is None:
+        return results, None
+    mixed = PlaceResult(MIXED, choice.seconds, choice.error, choice.seconds, False)
+    return [*results, mixed], choice.bfloat16
 
 
 def answered(work: Work, float_s: float) -> tuple[Sequence[Sample], list[list[np.ndarray]]]:
@@ -248,11 +212,11 @@ def base_errors(
     return errors, failed
 
 
-def _one_of_each_runtime(places: Sequence[PlaceResult]) -> list[PlaceResult]:
-    """For each package, the place with the fastest float model."""
+def one_of_each_runtime(found: Sequence[PlaceResult]) -> list[PlaceResult]:
+    """For each package, the usable place with the fastest float model."""
     best: dict[str, PlaceResult] = {}
-    for each in places:
+    for each in found:
         name = package(each.runtime)
-        if each.float_s < (best[name].float_s if name in best else inf):
+        if not each.dropped and each.float_s < (best[name].float_s if name in best else inf):
             best[name] = each
     return list(best.values())

@@ -109,7 +109,7 @@ def optimize(
     notes = error.notes + of_answers(decision.answers, decision.winner, limits)
     int8_blocks, chosen_error = len(decision.plan.assignment()), decision.answers[decision.winner].error
     step = nothing_changed(limits.metric, chosen_error, int8_blocks, len(set(settled.digests[1])))
-    notes += ((step,) if step else ()) + _of_forms(decision.plan) + _of_stretches(built)
+    notes += ((step,) if step else ()) + _of_forms(decision.plan) + _of_bfloat16(settled, built)
     outcome = _outcome(settled, places.schemes, decision, built, notes, clock)
     outcome = replace(outcome, repairs=repairs, forms=found.forms, curve=levels, costly=costly(error))
     if work.setup.runtime == AUTO:
@@ -203,13 +203,11 @@ def _of_forms(plan: Plan) -> tuple[str, ...]:
     return (f"{', '.join(told)}: float in and out, no calibrated range",) if told else ()
 
 
-def _of_stretches(built: Built) -> tuple[str, ...]:
-    """The precision of each stretch, for a model that mixes them."""
-    if not built.stretches:
-        return ()
-    *inner, last = built.stretches
-    told = [f"{each.precision} up to {each.outputs[-1]}" for each in inner]
-    return (f"{MIXED} computes float parts in {', '.join(told)}, then {last.precision}",)
+def _of_bfloat16(work: Work, built: Built) -> tuple[str, ...]:
+    """How many blocks compute in bfloat16, for a model that mixes it with float32."""
+    low = set(built.bfloat16)
+    count = sum(bool(low & set(block.outputs)) for block in work.graph.blocks)
+    return (f"{MIXED} computes {count} of {len(work.graph.blocks)} blocks in bfloat16 if in float",) if count else ()
 
 
 def _float_only(timed: Mapping[str, Timed], answered: Answers, size_bytes: int, runtime: str) -> Variant:

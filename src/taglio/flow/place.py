@@ -119,7 +119,7 @@ class Candidate:
                 )
             if known.conditions.runtime == MIXED:
                 raise BadArtifact(
-                    f"{file}: was taken in {MIXED}, whose stretches need the whole model on one machine: {_IN_FLOAT32}"
+                    f"{file}: was taken in {MIXED}, which needs the whole model on one machine: {_IN_FLOAT32}"
                 )
             if device.runtime and device.runtime != known.conditions.runtime:
                 if not device.assumed:

@@ -1,14 +1,18 @@
 """What is decided before anything is profiled: the places to plan in, the scheme, the forms. Plans nothing."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from taglio.error.loss import Metric
-from taglio.flow.choose_forms import FormResult, choose_forms
-from taglio.flow.choose_place import Places, choose_places, divided
-from taglio.flow.choose_scheme import float_where_none_loads
+from taglio.flow.choose_forms import FormResult, try_forms, with_forms
+from taglio.flow.choose_place import Places, float_everywhere, left_for_int8, one_of_each_runtime, rank
+from taglio.flow.choose_scheme import SchemeResult, choose, float_where_none_loads
 from taglio.flow.work import Work
 from taglio.profile.stopwatch import Progress
-from taglio.quantize.scheme import Scheme
+from taglio.quantize.scheme import AUTO_SCHEMES, Scheme
+from taglio.runtimes.onnxruntime import NAME
+
+# In OpenVINO a scale per channel is as fast as one per tensor.
+_IN_OPENVINO = tuple(each for each in AUTO_SCHEMES if each.per_channel)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -19,7 +23,7 @@ class Settled:
     work: Work
     scheme: Scheme
     places: Places
-    forms: tuple[FormResult, ...]
+    forms: tuple[FormResult, ...] = ()
 
 
 def settle(
@@ -33,13 +37,29 @@ def settle(
 ) -> Settled:
     """The places and forms to plan with. A `scheme` that was requested is taken as it is, with the forms that
     it names."""
-    places = choose_places(work, max_loss, metric, scheme, progress, effort=effort)
-    work = divided(work, places.stretches)
-    if scheme is None:
-        work = float_where_none_loads(work, places.schemes)
-        work.kept.forget("builder", but=places.scheme)  # each holds a copy of the weights
-    work = work.settled(places.scheme, progress)
+    found, bfloat16 = float_everywhere(work, max_loss, metric, effort, progress)
+    if bfloat16 is not None:
+        work = work.but(setup=replace(work.setup, bfloat16=bfloat16))
+    bases = {each.runtime: each.error for each in one_of_each_runtime(found)}
+    by_place: dict[str, tuple[Scheme, tuple[SchemeResult, ...]]] = {}
+    for place, base in bases.items():
+        if scheme is not None and len(bases) == 1:  # there is no choice
+            by_place[place] = scheme, ()
+            continue
+        asked = (scheme,) if scheme else AUTO_SCHEMES if place == NAME else _IN_OPENVINO
+        left = left_for_int8(max_loss, base)
+        by_place[place] = choose(work.in_place(place), left, metric, asked, progress, effort=min(1.0, effort))
+    places = rank(found, by_place, scheme)
     if scheme is not None:
-        return Settled(work, scheme, places, ())
-    chosen, forms = choose_forms(work, places, max_loss, metric, progress, effort=effort)
-    return Settled(work, chosen, places, forms)
+        return Settled(work.settled(scheme, progress), scheme, places)
+
+    def settled(places: Places) -> Work:
+        usable = float_where_none_loads(work, places.schemes)
+        usable.kept.forget("builder", but=places.scheme)  # each holds a copy of the weights
+        return usable.settled(places.scheme, progress)
+
+    forms = try_forms(settled(places), places.scheme, bases, max_loss, metric, progress, effort=effort)
+    scores = {place: [each.score_s for each in forms if each.kept and each.runtime == place] for place in bases}
+    places = rank(found, by_place, None, {place: min(each) for place, each in scores.items() if each})
+    chosen, forms = with_forms(places.scheme, places.planned, forms)
+    return Settled(settled(places), chosen, places, forms)

@@ -62,7 +62,7 @@ from taglio.quantize.qdq import QdqBuilder
 from taglio.quantize.ranges import Ranges, calibrate
 from taglio.quantize.scheme import Scheme
 from taglio.quantize.trial import unusable
-from taglio.runtimes.onnxruntime import CUDA, NAME, Optimization, SessionOptions, Stretch, providers_for
+from taglio.runtimes.onnxruntime import CUDA, NAME, Optimization, SessionOptions, providers_for
 from taglio.runtimes.openvino import MIXED
 from taglio.runtimes.places import AUTO
 from taglio.runtimes.session import RUNTIMES
@@ -84,7 +84,7 @@ class Setup:
     `model` and `data` are paths, "" if given in memory. `calibration` is separate calibration data; "" takes a part of
     `data`. `requantize` first converts quantised parts of the model to float. `memory_bytes` is the memory that a
     stage's process may use; None: half of what is free when it starts. `labels` is a file of labels, if `data` holds
-    none. `stretches` are the model's in `openvino-mixed`; `state` holds pairs OUTPUT=INPUT.
+    none. `bfloat16` are the tensors computed in it in `openvino-mixed`; `state` holds pairs OUTPUT=INPUT.
     """
 
     model: str
@@ -102,7 +102,7 @@ class Setup:
     requantize: bool = False
     memory_bytes: int | None = None
     labels: str = ""
-    stretches: tuple[Stretch, ...] = ()
+    bfloat16: tuple[str, ...] | None = None
     state: tuple[str, ...] = ()
 
     def check(self) -> None:
@@ -112,7 +112,7 @@ class Setup:
         known = (AUTO, *RUNTIMES)
         require(self.runtime in known, f"unknown runtime {self.runtime}: use {' or '.join(known)}")
         require(
-            self.runtime != MIXED or len(self.stretches) > 0,
+            self.runtime != MIXED or self.bfloat16 is not None,
             f"runtime {MIXED} cannot be requested: use `runtime` auto, which chooses it where it pays",
         )
         require(1 <= self.threads <= MOST_THREADS, f"threads must be from 1 to {MOST_THREADS}, but is {self.threads}")
@@ -124,9 +124,9 @@ class Setup:
         """Options of timed sessions in `place`; by default in the set-up's own runtime, which is ONNX Runtime until one
         is chosen."""
         place = place or (NAME if self.runtime == AUTO else self.runtime)
-        stretches = self.stretches if place == MIXED else ()
+        bfloat16 = (self.bfloat16 or ()) if place == MIXED else ()
         return SessionOptions(
-            self.threads, Optimization(self.optimization), self.spinning, runtime=place, stretches=stretches
+            self.threads, Optimization(self.optimization), self.spinning, runtime=place, bfloat16=bfloat16
         )
 
 

@@ -62,7 +62,7 @@ class Executor:
         for piece in manifest.pieces:
             place = runtime or piece.runtime
             require_here(place, f"{folder / piece.file}")
-            opened = opener(place)(folder / piece.file, replace(options, stretches=piece.stretches))
+            opened = opener(place)(folder / piece.file, replace(options, bfloat16=piece.bfloat16))
             self._pieces.append((piece, opened))
         self.runtime = runtime or manifest.pieces[0].runtime
 
@@ -122,8 +122,8 @@ def time_plan(
 ) -> RunReport:
     """Time about `runs` inferences of the plan and of the float model alternately over `feeds`. If the feeds differ in
     shape, a run is one of each, and the time of an inference is their mean."""
-    stretches = executor.pieces()[0].stretches
-    reference = opener(executor.runtime)(float_model, replace(options, stretches=stretches))
+    bfloat16 = executor.pieces()[0].bfloat16
+    reference = opener(executor.runtime)(float_model, replace(options, bfloat16=bfloat16))
     plan_s: list[float] = []
     float_s: list[float] = []
     parts: dict[str, list[float]] = {}

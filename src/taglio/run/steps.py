@@ -49,8 +49,8 @@ def time_steps(
 ) -> StepsReport:
     """Run `steps` steps over `feeds`, starting over if there are fewer feeds."""
     manifest = executor.manifest
-    stretches = executor.pieces()[0].stretches
-    reference = opener(executor.runtime)(float_model, replace(options, stretches=stretches))
+    bfloat16 = executor.pieces()[0].bfloat16
+    reference = opener(executor.runtime)(float_model, replace(options, bfloat16=bfloat16))
     names = manifest.without_states()[1]
     ours: dict[str, np.ndarray] | None = None
     theirs = {each.past: each.first() for each in manifest.states}

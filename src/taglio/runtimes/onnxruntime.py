@@ -38,22 +38,13 @@ _LEVELS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
-    """Consecutive operators of a model whose float parts compute in one precision, "f32" or "bf16". `outputs` are the
-    tensors that later stretches or the caller read."""
-
-    precision: str
-    outputs: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class SessionOptions:
     """How a session is opened.
 
     `spinning` lets idle threads busy-wait: faster on a dedicated machine, very slow on a shared one. `providers` are
     ONNX Runtime's; an operator goes to the first that can run it. `runtime` names the place for callers that choose one
-    (see session.py); this module always opens ONNX Runtime. `stretches` divide a model for a runtime that computes in
-    more than one precision.
+    (see session.py); this module always opens ONNX Runtime. `bfloat16` names the tensors that are computed in bfloat16
+    where a place mixes it with float32.
     """
 
     threads: int
@@ -61,7 +52,7 @@ class SessionOptions:
     spinning: bool = False
     providers: tuple[str, ...] = PROVIDERS
     runtime: str = NAME
-    stretches: tuple[Stretch, ...] = ()
+    bfloat16: tuple[str, ...] = ()
 
 
 def providers_for(device: str) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """Find, by trying, which places (runtimes and the precision of their float parts) work on this machine. Times nothing.
 
 A place is named after its runtime: `onnxruntime`, `openvino` (float32) and `openvino-bf16`. `openvino-mixed` combines
-the last two in stretches of one model, and works if both do. Each place is tried on a small network once per process:
+the last two in one model. Each place is tried on a small network once per process:
 it must open the network, compute in the precision of its name, and answer as ONNX Runtime does in float32, apart from
 rounding.
 """

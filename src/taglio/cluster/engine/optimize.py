@@ -15,8 +15,7 @@ from taglio.cluster.engine.run import answer_requests
 from taglio.components.prove import Proof
 from taglio.errors import BadOption
 from taglio.flow.build import build
-from taglio.flow.choose_forms import choose_forms
-from taglio.flow.choose_place import only
+from taglio.flow.choose_forms import try_forms, with_forms
 from taglio.flow.choose_scheme import choose, float_where_none_loads
 from taglio.flow.error import error_model
 from taglio.flow.place import candidate, place, source
@@ -95,8 +94,9 @@ def optimize_on_cluster(
                 work.kept.forget("builder", but=chosen)
             settled = settled.settled(chosen, progress)
             if wanted is None:
-                here_alone = only(settled.setup.options().runtime, chosen, tried)
-                chosen, _ = choose_forms(settled, here_alone, bound, losses.metric, progress, effort=effort)
+                runtime = settled.setup.options().runtime
+                forms = try_forms(settled, chosen, {runtime: 0.0}, bound, losses.metric, progress, effort=effort)
+                chosen, _ = with_forms(chosen, [runtime], forms)
             profiles = profile_devices(connection, settled, cluster, chosen, effort, progress)
         own = profiles.get(cluster.start) or next(iter(profiles.values()))
         error = error_model(settled, own, effort=effort, progress=progress)

@@ -1,0 +1,145 @@
+"""Keep single operators of a model in float32 where OpenVINO computes the others in bfloat16.
+
+OpenVINO's CPU plugin leaves an operator as it is if the operator has the runtime attribute that disables its
+conversion. Python can set it only in the XML of OpenVINO's own model format. An operator that a transformation replaces
+loses the attribute. So the transformations that all models go through are applied first, and operators that the plugin
+would replace are written such that it does not. Where neither helps (Swish, Interpolate), rounding remains.
+"""
+
+import importlib
+import re
+import xml.etree.ElementTree as ET
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+# The attribute in OpenVINO 2026.4, and in versions before.
+_MARKS = (
+    {"name": "DisablePrecisionConversion", "version": "0", "value": "dynamic:f16"},
+    {"name": "precise", "version": "0"},
+)
+_UNCHANGED = {"type": "Clamp", "version": "opset1"}
+_ALL_VALUES = {"min": "-3.4e+38", "max": "3.4e+38"}
+_NOT_COMPUTED = ("Const", "Parameter", "Result")
+# Activations that the plugin replaces, whatever they are written as.
+_REPLACED = ("Swish", "PReLU")
+
+
+class MarkedModel:
+    """A model in OpenVINO's format, with its files in `folder`, of which any operators can be kept in float32."""
+
+    def __init__(self, core: Any, path: Path, folder: Path) -> None:
+        self._core = core
+        self._whole, self._marked, self._weights = (folder / f"whole{end}" for end in (".xml", ".marked.xml", ".bin"))
+        model = core.read_model(str(path))
+        importlib.import_module("openvino._offline_transformations").apply_moc_transformations(model, False)
+        importlib.import_module("openvino").serialize(model, str(self._whole), str(self._weights))
+
+    def read(self, bfloat16: Collection[str]) -> Any:
+        """The openvino.Model in which only operators that compute the tensors `bfloat16` use bfloat16, as far as
+        possible. An operator without tensor names is part of its first reader that has some."""
+        tree = ET.parse(self._whole)  # noqa: S314 - OpenVINO wrote it
+        net = _Net(tree.getroot())
+        for key in net.float32(set(bfloat16)):
+            net.keep(key)
+        tree.write(self._marked)
+        return self._core.read_model(str(self._marked), str(self._weights))
+
+
+class _Net:
+    """The layers of a model by their number, in the order in which they run, and who reads whom."""
+
+    def __init__(self, root: ET.Element) -> None:
+        (self._all,), (self._edges,) = root.findall("layers"), root.findall("edges")
+        self._layers = {each.attrib["id"]: each for each in self._all}
+        self._readers: dict[str, list[str]] = {key: [] for key in self._layers}
+        self._sources: dict[str, list[ET.Element]] = {key: [] for key in self._layers}
+        for edge in self._edges:
+            self._readers[edge.attrib["from-layer"]].append(edge.attrib["to-layer"])
+            self._sources[edge.attrib["to-layer"]].append(edge)
+
+    def float32(self, bfloat16: set[str]) -> list[str]:
+        """The layers that do not compute tensors in `bfloat16`.
+
+        A convolution adds a residual in place, so the sum, its activation and what it reads have one precision: the
+        plugin fails if they have not.
+        """
+        low: dict[str, bool] = {}
+        for key, layer in reversed(self._layers.items()):  # readers come after what they read
+            names, readers = _names(layer), self._readers[key]
+            low[key] = bool(names & bfloat16) if names else bool(readers) and low[readers[0]]
+            if len(readers) == 1:
+                fused = self._sums(readers[0]) or self._sums(key)
+                replaced = self._sums(key) and self._layers[readers[0]].attrib["type"] in _REPLACED
+                low[key] |= replaced or (fused and low[readers[0]])
+        return [key for key, each in low.items() if not each and self._computes(key)]
+
+    def keep(self, key: str) -> None:
+        """Mark a layer, and write it such that the mark stays."""
+        layer = self._layers[key]
+        kind, version, data = layer.attrib["type"], layer.attrib["version"], layer.find("data")
+        if (kind, version) == ("SoftMax", "opset8") and data is not None:
+            rank = len(layer.findall("input/port/dim"))
+            data.attrib["axis"] = str(int(data.attrib["axis"]) % rank)
+            layer.attrib["version"] = "opset1"
+        elif (kind, version) == ("MaxPool", "opset8") and data is not None and self._plain(key, data):
+            output = layer.find("output")
+            assert output is not None
+            output.remove(output[1])
+            layer.attrib["version"] = "opset1"
+        elif kind == "Add":
+            self._apart(key)
+        for inner in layer.iter("layer"):  # of an If or a Loop all that is inside, too
+            if inner.attrib["type"] not in _NOT_COMPUTED:
+                _mark(inner)
+
+    def _plain(self, key: str, data: ET.Element) -> bool:
+        """Whether a MaxPool needs nothing that its first version lacks: dilations, indices."""
+        indices = self._layers[key].findall("output/port")[1].attrib["id"]
+        read = any(edge.attrib["from-layer"] == key and edge.attrib["from-port"] == indices for edge in self._edges)
+        return not read and set(data.attrib["dilations"].split(", ")) == {"1"}
+
+    def _apart(self, key: str) -> None:
+        """Keep the plugin from replacing a MatMul and the bias behind it by one operator: put between them what changes
+        no value and is fused into the MatMul."""
+        products = self._inputs(key, "MatMul")
+        if not products or not self._inputs(key, "Const"):
+            return
+        edge, number = products[0], str(1 + max(map(int, self._layers)))
+        product = self._layers[edge.attrib["from-layer"]]
+        layer = ET.Element("layer", {"id": number, "name": f"{product.attrib['name']}/kept", **_UNCHANGED})
+        ET.SubElement(layer, "data", _ALL_VALUES)
+        for side, port in (("input", "0"), ("output", "1")):
+            told = ET.SubElement(ET.SubElement(layer, side), "port", {"id": port, "precision": "FP32"})
+            told.extend(product.findall("output/port/dim"))
+        self._all.append(layer)
+        self._layers[number] = layer
+        ET.SubElement(self._edges, "edge", edge.attrib | {"to-layer": number, "to-port": "0"})
+        edge.attrib |= {"from-layer": number, "from-port": "1"}
+        _mark(layer)
+
+    def _inputs(self, key: str, kind: str) -> list[ET.Element]:
+        """The edges by which a layer reads layers of a kind."""
+        return [edge for edge in self._sources[key] if self._layers[edge.attrib["from-layer"]].attrib["type"] == kind]
+
+    def _sums(self, key: str) -> bool:
+        """Whether a layer adds two computed tensors."""
+        return self._layers[key].attrib["type"] == "Add" and not self._inputs(key, "Const")
+
+    def _computes(self, key: str) -> bool:
+        return self._layers[key].attrib["type"] not in _NOT_COMPUTED
+
+
+def _names(layer: ET.Element) -> set[str]:
+    """The names of the tensors that a layer computes; a comma inside a name is written as `\\,`."""
+    told = [each.attrib.get("names", "") for each in layer.findall("output/port")]
+    return {name.replace("\\,", ",") for names in told for name in re.split(r"(?<!\\),", names) if name}
+
+
+def _mark(layer: ET.Element) -> None:
+    """Mark a layer; runtime attributes follow the element `data`, if there is one."""
+    info = layer.find("rt_info")
+    if info is None:
+        info = ET.Element("rt_info")
+        layer.insert(int(layer.find("data") is not None), info)
+    info.extend(ET.Element("attribute", mark) for mark in _MARKS)

@@ -1,0 +1,111 @@
+"""Which blocks compute in bfloat16: the fastest choice of groups that keeps the limit."""
+
+from itertools import pairwise, product
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from taglio.components.build import read, write
+from taglio.components.cut import cut
+from taglio.embedded import digits_data
+from taglio.error.loss import RELATIVE
+from taglio.flow import choose_bfloat16
+from taglio.flow.choose_bfloat16 import crossing, fastest, grouped
+from taglio.flow.work import Model
+from taglio.runtimes.onnxruntime import SessionOptions, open_session
+from taglio.runtimes.openvino import MIXED
+from taglio.runtimes.places import refusal
+from tests.models import digits_model
+
+mixes = pytest.mark.skipif(bool(refusal(MIXED)), reason="needs a processor on which OpenVINO computes in bfloat16")
+
+
+@pytest.fixture(scope="module")
+def digits() -> Model:
+    with np.load(digits_data()) as arrays:
+        return Model(digits_model(), {"image": arrays["image"][:8]}, runtime="onnxruntime")
+
+
+def test_groups_are_consecutive_blocks_of_about_equal_work(digits: Model) -> None:
+    groups = grouped(digits.graph, 6)
+    assert [block for group in groups for block in group] == list(digits.graph.blocks)
+    assert 4 <= len(groups) <= 6
+    total = sum(block.flops for block in digits.graph.blocks)
+    assert max(sum(block.flops for block in group) for group in groups) < 0.6 * total
+    assert [len(group) for group in grouped(digits.graph, 10_000)] == [1] * len(digits.graph.blocks)
+
+
+def test_what_crosses_is_written_before_and_read_behind(digits: Model) -> None:
+    groups = grouped(digits.graph, 6)
+    place = {block.name: index for index, group in enumerate(groups) for block in group}
+    wanted = [
+        sum(
+            tensor.float_bytes
+            for tensor in digits.graph.tensors
+            if tensor.producer is not None
+            and place[tensor.producer] <= end
+            and any(place[name] > end for name in tensor.consumers)
+        )
+        for end in range(len(groups) - 1)
+    ]
+    assert list(crossing(digits.graph, groups)) == wanted
+    assert all(each > 0 for each in wanted)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_fastest_choice_is_that_of_trying_all(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    f32, bf16, squares = rng.uniform(1, 3, 8), rng.uniform(0.5, 2.5, 8), rng.uniform(0.0, 1.0, 8)
+    crossing_s, limit = rng.uniform(0.0, 0.5, 7), 2.0
+
+    def taken(choice: tuple[int, ...]) -> float:
+        switches = sum(cost for cost, (a, b) in zip(crossing_s, pairwise(choice), strict=True) if a != b)
+        return float(np.where(choice, bf16, f32).sum() + switches)
+
+    kept = [each for each in product((0, 1), repeat=8) if squares @ each <= limit]
+    best_s = min(map(taken, kept))
+    choice = fastest([list(f32), list(bf16)], crossing_s, squares, limit)
+    assert squares @ choice <= limit
+    assert taken(choice) <= best_s * 1.02
+    assert taken(fastest([list(f32), list(bf16)], crossing_s, squares, 1e9)) == pytest.approx(
+        min(map(taken, product((0, 1), repeat=8)))
+    )
+
+
+def test_without_room_nothing_is_chosen() -> None:
+    assert fastest([[2.0, 2.0], [1.0, 1.0]], np.zeros(1), np.ones(2), 0.0) == (0, 0)
+    assert fastest([[2.0, 2.0], [1.0, 1.0]], np.zeros(1), np.array([5.0, 0.5]), 1.0) == (0, 1)
+
+
+@mixes
+def test_a_mixed_model_is_deployed_as_it_was_chosen(digits: Model, tmp_path: Path) -> None:
+    tensors = digits.graph.blocks[3].outputs
+    devices = {block.name: "local" for block in digits.graph.blocks}
+    parts = cut(digits.model, digits.graph, digits.model.proto, devices)
+    write(tmp_path, "0" * 64, ["image"], digits.outputs, parts, runtimes={"local": MIXED}, bfloat16=tensors)
+    (piece,) = read(tmp_path).pieces
+    assert piece.bfloat16 == tensors
+    assert piece.properties["INFERENCE_PRECISION_HINT"] == "bf16"
+
+
+@mixes
+def test_the_choice_keeps_its_share_of_the_limit(digits: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        choose_bfloat16, "_seconds", lambda _, place, groups, *__: [0.002 if place == MIXED else 0.001] * len(groups)
+    )
+    monkeypatch.setattr(choose_bfloat16, "_relative", lambda _, tensors: 1.0 - 0.001 * len(tensors))
+    samples = digits.data.held_out.samples
+    session = open_session(Path(digits_model()), SessionOptions(1))
+    wanted = [session.run(None, dict(sample)) for sample in samples]
+    whole = choose_bfloat16.choose_bfloat16(digits, samples, wanted, 1.0, RELATIVE, 0.05)
+    assert whole is not None
+    limit = whole.error
+    choice = choose_bfloat16.choose_bfloat16(digits, samples, wanted, limit, RELATIVE, 0.05)
+    assert choice is not None
+    assert choice.error <= 0.8 * limit
+    assert 0 < len(choice.bfloat16) < len(whole.bfloat16)
+    assert choice.seconds == pytest.approx(0.05 * (1.0 - 0.001 * len(choice.bfloat16)))
+    # What is no faster is not worth it.
+    monkeypatch.setattr(choose_bfloat16, "_relative", lambda *_: 0.99)
+    assert choose_bfloat16.choose_bfloat16(digits, samples, wanted, limit, RELATIVE, 0.05) is None

@@ -1,0 +1,118 @@
+"""Single operators stay in float32 where OpenVINO computes the others in bfloat16."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from taglio.runtimes.onnxruntime import SessionOptions, open_session
+from taglio.runtimes.openvino import MIXED, compiled, marked
+from taglio.runtimes.places import refusal
+from taglio.runtimes.session import opener
+from tests.models import Sketch, saved
+
+pytestmark = pytest.mark.skipif(bool(refusal(MIXED)), reason="needs a processor on which OpenVINO computes in bfloat16")
+
+
+def precisions(path: Path, folder: Path, bfloat16: list[str]) -> dict[str, str]:
+    """The precision in which each convolution runs, by the name of the tensor that it computes."""
+    session = compiled(marked(path, folder).read(bfloat16), SessionOptions(1))
+    found = {}
+    for node in session._compiled.get_runtime_model().get_ordered_ops():
+        info = node.get_rt_info()
+        if info["layerType"].astype(str) == "Convolution":
+            for name in info["originalLayersNames"].astype(str).split(","):
+                found[name] = info["runtimePrecision"].astype(str)
+    return found
+
+
+Act = Callable[[Sketch, str], str]
+
+
+def network(folder: Path, act: Act, *, residual: bool = False) -> tuple[Path, list[str]]:
+    """A convolution, another that may add the first's values to its own, what `act` makes of that, and a convolution or
+    product behind it; and the tensors that the first computes."""
+    g = Sketch(4, opset=20)
+    computed = g.conv(g.input("x", 1, 16, 12, 12), 16, 16)
+    first = g.op("Relu", computed)
+    second = g.conv(first, 16, 16)
+    second = g.op("Add", second, first) if residual else second
+    return saved(g.model(g.rename(act(g, second), "y")), folder), [computed, first]
+
+
+def distance(path: Path, *bfloat16: str) -> float:
+    """How far the answers with these tensors in bfloat16 are from those of float32."""
+    sample = {"x": np.random.default_rng(0).standard_normal((1, 16, 12, 12)).astype(np.float32)}
+    (wanted,) = open_session(path, SessionOptions(1)).run(None, sample)
+    (found,) = opener(MIXED)(path, SessionOptions(1, bfloat16=bfloat16)).run(None, sample)
+    return float(np.linalg.norm(found - wanted) / np.linalg.norm(wanted))
+
+
+def then(kind: str, **attributes: Any) -> Act:
+    """An operator and a convolution."""
+    return lambda g, source: g.conv(g.op(kind, source, **attributes), 16, 16)
+
+
+def product(g: Sketch, source: str) -> str:
+    """Two products with a bias and an activation between them."""
+    flat = g.op("Reshape", source, g.constant(np.array([1, 16, 144])))
+    hidden = g.op("Gelu", g.op("Add", g.op("MatMul", flat, g.weight(144, 48)), g.weight(48)))
+    return g.op("MatMul", hidden, g.weight(48, 8))
+
+
+def swish(g: Sketch, source: str) -> str:
+    """x sigmoid(x), and a convolution."""
+    return g.conv(g.op("Mul", source, g.op("Sigmoid", source)), 16, 16)
+
+
+KEPT = {
+    "activation": then("Relu"),
+    "hard activation": then("HardSwish"),
+    "softmax": then("Softmax", axis=-1),
+    "pool": then("MaxPool", kernel_shape=[2, 2], strides=[2, 2]),
+    "swish": swish,
+    "product": product,
+}
+
+
+@pytest.mark.parametrize("act", KEPT)
+def test_what_is_not_named_stays_in_float32(act: str, tmp_path: Path) -> None:
+    path, first = network(tmp_path, KEPT[act])
+    assert distance(path) < 1e-6
+    assert 1e-4 < distance(path, *first) < 0.02
+
+
+@pytest.mark.parametrize("act", ["activation", "hard activation", "pool", "product"])
+def test_a_residual_stays_in_float32_with_all_that_is_fused(act: str, tmp_path: Path) -> None:
+    path, first = network(tmp_path, KEPT[act], residual=True)
+    assert distance(path) < 1e-6
+    assert 1e-4 < distance(path, *first) < 0.02
+
+
+def test_a_residual_before_an_activation_that_loses_its_mark_is_in_bfloat16(tmp_path: Path) -> None:
+    """Otherwise OpenVINO fails, or converts."""
+    path, _ = network(tmp_path, swish, residual=True)
+    assert 1e-4 < distance(path) < 0.02
+
+
+def test_only_named_convolutions_are_in_bfloat16(tmp_path: Path) -> None:
+    path, _ = network(tmp_path, KEPT["activation"])
+    nodes = [node for node in onnx.load(path).graph.node if node.op_type == "Conv"]
+    ends = [node.output[0] for node in nodes]
+    for chosen in ([], ends[:1], ends[1:], ends):
+        found = precisions(path, tmp_path, chosen)
+        of = {
+            node.output[0]: next(found[name] for name in (node.name, *node.output) if name in found) for node in nodes
+        }
+        assert of == {end: "bf16" if end in chosen else "f32" for end in ends}
+
+
+def test_names_with_commas(tmp_path: Path) -> None:
+    g = Sketch(4)
+    first = g.rename(g.conv(g.input("x", 1, 16, 12, 12), 16, 16), "a, b")
+    path = saved(g.model(g.rename(g.conv(first, 16, 16), "y")), tmp_path)
+    assert distance(path) < 1e-6
+    assert 1e-4 < distance(path, "a, b") < 0.02
