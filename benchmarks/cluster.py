@@ -120,7 +120,7 @@ def _in_file(scenario: str) -> str | None:
 
 
 def command(*words: object) -> list[str]:
-    return [sys.executable, "-m", "taglio.cli", *(str(each) for each in words)]
+    return [sys.executable, "-m", "taglio", *(str(each) for each in words)]
 
 
 def run(made: Emulation | None, device: str, *words: object) -> str:

@@ -45,7 +45,7 @@ WARMUP = 200
 
 
 def taglio(*words: object) -> None:
-    subprocess.run([sys.executable, "-m", "taglio.cli", *map(str, words)], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([sys.executable, "-m", "taglio", *map(str, words)], check=True, stdout=subprocess.DEVNULL)
 
 
 def resident_bytes(mark: bytes) -> int:

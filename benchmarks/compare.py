@@ -27,7 +27,7 @@ def compared(name: str, options: argparse.Namespace) -> Comparison:
         words: list[Any] = ["compare", model, "--data", data, "--effort", options.effort, "-o", out]
         words += ["--preprocess", CASES[name].preprocess] if CASES[name].preprocess else []
         words += ["--backends", options.backends] if options.backends else []
-        subprocess.run([sys.executable, "-m", "taglio.cli", *map(str, words)], check=True)
+        subprocess.run([sys.executable, "-m", "taglio", *map(str, words)], check=True)
     return artifact.load(path, COMPARISON, Comparison)
 
 

@@ -18,7 +18,7 @@ from cases import CACHE, CASES, ROOT, markdown, paths, write
 def optimize(name: str) -> dict[str, Any]:
     """One `taglio optimize --max-error 0.01 --json` in a process of its own."""
     model, data = paths(CASES[name])
-    command = [sys.executable, "-m", "taglio.cli", "optimize", str(model), "--data", str(data), "--max-error", "0.01"]
+    command = [sys.executable, "-m", "taglio", "optimize", str(model), "--data", str(data), "--max-error", "0.01"]
     command += ["-o", str(CACHE / name / "cost"), "--json"]
     if CASES[name].preprocess:
         command += ["--preprocess", CASES[name].preprocess]

@@ -110,7 +110,7 @@ def measured(model: str, command: str, arguments: list[str], limit_bytes: int, m
     start = time.perf_counter()
     with tempfile.TemporaryFile("w+") as said:
         child = subprocess.Popen(
-            [sys.executable, "-m", "taglio.cli", command, *arguments], stdout=subprocess.DEVNULL, stderr=said
+            [sys.executable, "-m", "taglio", command, *arguments], stdout=subprocess.DEVNULL, stderr=said
         )
         _, status, usage = os.wait4(child.pid, 0)
         child.returncode = code = os.waitstatus_to_exitcode(status)

@@ -106,7 +106,7 @@ def measured(name: str) -> Path:
         words.append(["error", folder, "--effort", 0.3])
     for each in words:
         # Standard output is the benchmark's.
-        subprocess.run([sys.executable, "-m", "taglio.cli", *map(str, each)], check=True, stdout=sys.stderr)
+        subprocess.run([sys.executable, "-m", "taglio", *map(str, each)], check=True, stdout=sys.stderr)
     return folder
 
 

@@ -90,7 +90,7 @@ class Server:
 
 
 def start(folder: Path, http_port: int = 0, grpc_port: int = 0) -> Server:
-    command = [sys.executable, "-m", "taglio.cli", "serve", f"{folder.name}={folder}", "--json"]
+    command = [sys.executable, "-m", "taglio", "serve", f"{folder.name}={folder}", "--json"]
     command += ["--http-port", str(http_port), "--grpc-port", str(grpc_port)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None

@@ -86,7 +86,7 @@ def optimize(
     command = [
         sys.executable,
         "-m",
-        "taglio.cli",
+        "taglio",
         "optimize",
         str(model),
         "--data",

@@ -85,7 +85,7 @@ def page(path: Path) -> None:
         folder = Path(name)
         (folder / ".bin").mkdir()
         tool = folder / ".bin" / "taglio"
-        tool.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m taglio.cli "$@"\n')
+        tool.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m taglio "$@"\n')
         tool.chmod(0o755)
         source = f"{ROOT / 'src'}{os.pathsep}{ROOT}"
         variables = {

@@ -18,7 +18,7 @@ SPIN = "while True: pass"
 def optimize(case: Case, out: Path, busy_s: tuple[float, float]) -> dict[str, object]:
     """Optimise, with every processor taken from and until these seconds."""
     options = ("--max-error", "0.05", "--scheme", SCHEME, "--effort", "0.2", "-o", out, "--json")
-    command = [sys.executable, "-m", "taglio.cli", "optimize", *(str(each) for each in (*case.arguments(), *options))]
+    command = [sys.executable, "-m", "taglio", "optimize", *(str(each) for each in (*case.arguments(), *options))]
     begun, spinning = time.monotonic(), list[subprocess.Popen[bytes]]()
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=ENVIRONMENT, text=True) as process:
         try:

@@ -129,7 +129,7 @@ def test_the_terminal_shows_the_rows_and_the_reasons(tiny: Case, tmp_path: Path)
 def test_what_is_stopped_goes_on(tiny: Case, tmp_path: Path) -> None:
     out = tmp_path / "out"
     asked = [str(each) for each in ("compare", *tiny.arguments(), "--backends", "onnxruntime", "--effort", "0.01")]
-    command = [sys.executable, "-m", "taglio.cli", *asked, "-o", str(out), "--json"]
+    command = [sys.executable, "-m", "taglio", *asked, "-o", str(out), "--json"]
     running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
     while not (out / FILE).exists() and running.poll() is None:
         time.sleep(0.01)

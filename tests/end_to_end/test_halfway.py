@@ -99,7 +99,7 @@ def test_a_folder_that_cannot_be_made(tiny: Case, tmp_path: Path) -> None:
 def begun(command: tuple[object, ...]) -> "subprocess.Popen[str]":
     """A command in a process of its own."""
     return subprocess.Popen(
-        [sys.executable, "-m", "taglio.cli", *(str(each) for each in command)],
+        [sys.executable, "-m", "taglio", *(str(each) for each in command)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -265,7 +265,7 @@ def test_an_interrupted_run_over_an_old_one(workspace: Path, tiny: Case, monkeyp
 
 def test_standard_output_that_closes(digits: Case) -> None:
     """`taglio inspect | head -1` says nothing about it."""
-    command = [sys.executable, "-m", "taglio.cli", "inspect", str(digits.model)]
+    command = [sys.executable, "-m", "taglio", "inspect", str(digits.model)]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENVIRONMENT, text=True
     ) as process:

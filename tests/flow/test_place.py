@@ -74,8 +74,8 @@ def test_a_device_runs_what_its_profile_was_taken_in(embedded: Candidate) -> Non
         there.device_profiles(cluster("onnxruntime"))
 
 
-def test_stretches_of_a_whole_model_are_refused_on_devices(embedded: Candidate) -> None:
-    with pytest.raises(BadArtifact, match="was taken in openvino-mixed, whose stretches need the whole model"):
+def test_a_mix_of_a_whole_model_is_refused_on_devices(embedded: Candidate) -> None:
+    with pytest.raises(BadArtifact, match="was taken in openvino-mixed, which needs the whole model"):
         taken_in(embedded, "openvino-mixed").device_profiles(cluster())
 
 

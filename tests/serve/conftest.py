@@ -63,7 +63,7 @@ def start(*arguments: str, environment: dict[str, str] | None = None) -> Server:
     command = [
         sys.executable,
         "-m",
-        "taglio.cli",
+        "taglio",
         "serve",
         *arguments,
         "--http-port",

@@ -28,7 +28,7 @@ def test_requests_take_what_the_links_take(digits_staged: Staged, tmp_path: Path
     planned(out, file)
     with Emulation(file) as made:
         start_devices(made)
-        words = [sys.executable, "-m", "taglio.cli", "run", str(out), "--cluster", str(file), "--runs", "10", "--json"]
+        words = [sys.executable, "-m", "taglio", "run", str(out), "--cluster", str(file), "--runs", "10", "--json"]
         with made.start("camera", words, stdout=subprocess.PIPE, text=True) as process:
             ran = json.loads(process.communicate(timeout=120)[0])
     assert (ran["requests"], ran["identical"]) == (10, 10)

@@ -68,7 +68,7 @@ def made(file: Path) -> Iterator[Emulation]:
 def taglio(*words: str, env: dict[str, str] | None = None) -> "subprocess.CompletedProcess[str]":
     """Run a command in a process of its own: it sets handlers for signals."""
     told = {**ENVIRONMENT, **(env or {})}
-    command = [sys.executable, "-m", "taglio.cli", *words]
+    command = [sys.executable, "-m", "taglio", *words]
     return subprocess.run(command, env=told, capture_output=True, text=True, check=False, timeout=60)
 
 
@@ -192,7 +192,7 @@ def begun(file: Path) -> "Iterator[subprocess.Popen[str]]":
     words = [
         sys.executable,
         "-m",
-        "taglio.cli",
+        "taglio",
         "emulate",
         str(file),
         "--bare",

@@ -68,7 +68,7 @@ class Bench:
         """Run a command in a process of its own, with the devices of another place if given."""
         environment = {} if devices is None else {"TAGLIO_DEVICES": str(devices)}
         done = subprocess.run(
-            [sys.executable, "-m", "taglio.cli", *(str(each) for each in arguments)],
+            [sys.executable, "-m", "taglio", *(str(each) for each in arguments)],
             env={**self.environment, **environment}, capture_output=True, text=True, timeout=wait_s, check=False,
         )  # fmt: skip
         return Ran(done.returncode, done.stdout, done.stderr)
@@ -76,7 +76,7 @@ class Bench:
     def begin(self, *arguments: object) -> "subprocess.Popen[str]":
         """Start a command and do not wait."""
         return subprocess.Popen(
-            [sys.executable, "-m", "taglio.cli", *(str(each) for each in arguments)],
+            [sys.executable, "-m", "taglio", *(str(each) for each in arguments)],
             env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
 

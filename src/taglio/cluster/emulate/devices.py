@@ -31,7 +31,7 @@ def start_device(made: Emulation, name: str) -> "subprocess.Popen[str]":
     head = made.cluster.start
     role = ["--head"] if name == head else ["--address", f"{made.addresses[head]}:{PORT}"]
     words = [
-        sys.executable, "-m", "taglio.cli", "device", "start", "--name", name, *role, "--host", made.addresses[name],
+        sys.executable, "-m", "taglio", "device", "start", "--name", name, *role, "--host", made.addresses[name],
         "--threads", str(made.cluster.device(name).threads), "--token", str(made.record.folder / "token"), "--json",
     ]  # fmt: skip
     return made.start(name, words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

@@ -1,4 +1,4 @@
-"""Entry point of `python -m taglio.cli`."""
+"""Entry point of `python -m taglio`."""
 
 from taglio.cli import entry
 
