@@ -154,7 +154,7 @@ def check(model: Path, built: Path, data: Path) -> float:
     whole = onnx.load(model).SerializeToString()
     before = ort.InferenceSession(whole, plain, providers=["CPUExecutionProvider"])
     (piece,) = read(built.parent).pieces
-    options = SessionOptions(1, runtime=piece.runtime, stretches=piece.stretches)
+    options = SessionOptions(1, runtime=piece.runtime, bfloat16=piece.bfloat16)
     after = opener(piece.runtime)(built.parent / piece.file, options)
     squares: dict[str, list[float]] = {}
     for feed in samples(data, before):
