@@ -68,11 +68,18 @@ def swish(g: Sketch, source: str) -> str:
     return g.conv(g.op("Mul", source, g.op("Sigmoid", source)), 16, 16)
 
 
+def padding(g: Sketch, source: str) -> str:
+    """A reflected border, and a convolution."""
+    pads = g.constant(np.array([0, 0, 1, 1, 0, 0, 1, 1]))
+    return g.conv(g.op("Pad", g.op("Sqrt", g.op("Abs", source)), pads, mode="reflect"), 16, 16)
+
+
 KEPT = {
     "activation": then("Relu"),
     "hard activation": then("HardSwish"),
     "softmax": then("Softmax", axis=-1),
     "pool": then("MaxPool", kernel_shape=[2, 2], strides=[2, 2]),
+    "padding": padding,
     "swish": swish,
     "product": product,
 }

@@ -3,7 +3,7 @@
 OpenVINO's CPU plugin leaves an operator as it is if the operator has the runtime attribute that disables its
 conversion. Python can set it only in the XML of OpenVINO's own model format. An operator that a transformation replaces
 loses the attribute. So the transformations that all models go through are applied first, and operators that the plugin
-would replace are written such that it does not. Where neither helps (Swish, Interpolate), rounding remains.
+would replace are written such that it does not. Where neither helps (Interpolate, Swish behind a sum), rounding remains.
 """
 
 import importlib
@@ -12,6 +12,8 @@ import xml.etree.ElementTree as ET
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 # The attribute in OpenVINO 2026.4, and in versions before.
 _MARKS = (
@@ -33,6 +35,7 @@ class MarkedModel:
         self._whole, self._marked, self._weights = (folder / f"whole{end}" for end in (".xml", ".marked.xml", ".bin"))
         model = core.read_model(str(path))
         importlib.import_module("openvino._offline_transformations").apply_moc_transformations(model, False)
+        _replace(model)
         importlib.import_module("openvino").serialize(model, str(self._whole), str(self._weights))
 
     def read(self, bfloat16: Collection[str]) -> Any:
@@ -75,35 +78,17 @@ class _Net:
         return [key for key, each in low.items() if not each and self._computes(key)]
 
     def keep(self, key: str) -> None:
-        """Mark a layer, and write it such that the mark stays."""
-        layer = self._layers[key]
-        kind, version, data = layer.attrib["type"], layer.attrib["version"], layer.find("data")
-        if (kind, version) == ("SoftMax", "opset8") and data is not None:
-            rank = len(layer.findall("input/port/dim"))
-            data.attrib["axis"] = str(int(data.attrib["axis"]) % rank)
-            layer.attrib["version"] = "opset1"
-        elif (kind, version) == ("MaxPool", "opset8") and data is not None and self._plain(key, data):
-            output = layer.find("output")
-            assert output is not None
-            output.remove(output[1])
-            layer.attrib["version"] = "opset1"
-        elif kind == "Add":
-            self._apart(key)
-        for inner in layer.iter("layer"):  # of an If or a Loop all that is inside, too
+        """Mark a layer."""
+        self._apart(key)
+        for inner in self._layers[key].iter("layer"):  # of an If or a Loop all that is inside, too
             if inner.attrib["type"] not in _NOT_COMPUTED:
                 _mark(inner)
-
-    def _plain(self, key: str, data: ET.Element) -> bool:
-        """Whether a MaxPool needs nothing that its first version lacks: dilations, indices."""
-        indices = self._layers[key].findall("output/port")[1].attrib["id"]
-        read = any(edge.attrib["from-layer"] == key and edge.attrib["from-port"] == indices for edge in self._edges)
-        return not read and set(data.attrib["dilations"].split(", ")) == {"1"}
 
     def _apart(self, key: str) -> None:
         """Keep the plugin from replacing a MatMul and the bias behind it by one operator: put between them what changes
         no value and is fused into the MatMul."""
         products = self._inputs(key, "MatMul")
-        if not products or not self._inputs(key, "Const"):
+        if self._layers[key].attrib["type"] != "Add" or not products or not self._inputs(key, "Const"):
             return
         edge, number = products[0], str(1 + max(map(int, self._layers)))
         product = self._layers[edge.attrib["from-layer"]]
@@ -128,6 +113,42 @@ class _Net:
 
     def _computes(self, key: str) -> bool:
         return self._layers[key].attrib["type"] not in _NOT_COMPUTED
+
+
+def _replace(model: Any) -> None:
+    """Replace operators as the plugin would, before they are marked."""
+    for node in model.get_ordered_ops():
+        by = _replacement(node)
+        if by is not None:
+            by.set_friendly_name(node.get_friendly_name())
+            by.output(0).set_names(node.output(0).get_names())
+            for reader in node.output(0).get_target_inputs():
+                reader.replace_source_output(by.output(0))
+
+
+def _replacement(node: Any) -> Any | None:
+    """What the plugin replaces an openvino.Node by; None if it does not, or not here."""
+    old = importlib.import_module("openvino.opset1")
+    inputs, told, shape = node.input_values(), node.get_attributes(), node.get_output_partial_shape(0)
+    kind = node.get_type_name()
+    if kind in ("Squeeze", "Unsqueeze") and shape.rank.is_static:
+        sizes = [size.get_length() if size.is_static else -1 for size in shape]
+        if sizes and sizes.count(-1) < 2:
+            return old.reshape(inputs[0], old.constant(sizes, np.int64), special_zero=False)
+    if kind == "Softmax" and shape.rank.is_static:
+        return old.softmax(inputs[0], told["axis"] % shape.rank.get_length())
+    if kind == "MaxPool" and set(told.get("dilations", ())) == {1} and not node.output(1).get_target_inputs():
+        names = ("strides", "pads_begin", "pads_end", "kernel", "rounding_type", "auto_pad")
+        return old.max_pool(inputs[0], *(told[name] for name in names))
+    if kind == "Pad" and all(map(_adds, inputs[1:3])):
+        return old.pad(*inputs[:3], told["pad_mode"], *inputs[3:])
+    return None
+
+
+def _adds(pads: Any) -> bool:
+    """Whether the sizes of a padding are constant, and none is negative."""
+    node = pads.get_node()
+    return node.get_type_name() == "Constant" and bool((np.asarray(node.data) >= 0).all())
 
 
 def _names(layer: ET.Element) -> set[str]:
