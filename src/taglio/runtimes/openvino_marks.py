@@ -3,7 +3,7 @@
 OpenVINO's CPU plugin leaves an operator as it is if the operator has the runtime attribute that disables its
 conversion. Python can set it only in the XML of OpenVINO's own model format. An operator that a transformation replaces
 loses the attribute. So the transformations that all models go through are applied first, and operators that the plugin
-would replace are written such that it does not. Where neither helps (Interpolate, Swish behind a sum), rounding remains.
+would replace are written such that it does not. Where neither helps (Interpolate, Swish behind a sum), it rounds.
 """
 
 import importlib
