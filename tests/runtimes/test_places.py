@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from taglio.errors import BadOption
-from taglio.runtimes import openvino, places
-from taglio.runtimes.openvino import BF16, NAME
+from taglio.runtimes import openvino, openvino_marks, places
+from taglio.runtimes.openvino import BF16, MIXED, NAME
 from taglio.runtimes.places import here, misfit, refusal, require_here
 from taglio.runtimes.session import RUNTIMES, package
 
@@ -59,6 +59,14 @@ def test_a_place_that_computes_wrongly_is_refused(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(openvino.OpenVinoSession, "run", lambda *given: [1.1 * each for each in honest(*given)])
     assert refusal(NAME) == "openvino computes wrongly here: a small network is 10.0% off"
     assert NAME not in here()
+
+
+@pytest.mark.skipif(bool(refusal(MIXED)), reason="needs a processor on which OpenVINO computes in bfloat16")
+def test_a_version_that_ignores_the_marks_has_no_mixed_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(openvino_marks, "_MARKS", ())
+    refusal.cache_clear()
+    assert refusal(MIXED).startswith("openvino-mixed computes wrongly here: a small network is 0.")
+    assert refusal(BF16) == ""
 
 
 @needs_openvino

@@ -29,7 +29,7 @@ from taglio.quantize.scheme import Scheme
 from taglio.runtimes.onnxruntime import NAME, open_session, run_session
 from taglio.runtimes.openvino import BF16, MIXED
 from taglio.runtimes.openvino import NAME as OPENVINO
-from taglio.runtimes.places import AUTO, refusal
+from taglio.runtimes.places import AUTO, refusal, require_here
 from taglio.runtimes.session import RUNTIMES, opener, package
 from taglio.scratch import scratch
 
@@ -162,6 +162,7 @@ def float_everywhere(
     choice = None
     if BF16 in errors and BF16 in dropped and OPENVINO in errors and OPENVINO not in dropped:
         try:
+            require_here(MIXED, work.model.name)
             choice = choose_bfloat16(work, samples, wanted, max_loss, metric, float_s[OPENVINO], progress)
         except Exception as error:  # as in base_errors
             dropped[MIXED] = one_line(error, 200)

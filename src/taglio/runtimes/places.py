@@ -1,9 +1,9 @@
 """Find, by trying, which places (runtimes and the precision of their float parts) work on this machine. Times nothing.
 
 A place is named after its runtime: `onnxruntime`, `openvino` (float32) and `openvino-bf16`. `openvino-mixed` combines
-the last two in one model. Each place is tried on a small network once per process:
-it must open the network, compute in the precision of its name, and answer as ONNX Runtime does in float32, apart from
-rounding.
+the last two in one model. Each place is tried on a small network once per process: it must open the network, compute in
+the precision of its name (the mix in float32, since nothing is chosen for bfloat16), and answer as ONNX Runtime does in
+float32, apart from rounding.
 """
 
 from functools import cache
@@ -35,8 +35,8 @@ def refusal(place: str) -> str:
     """Why `place` does not work on this machine, or "" if it does."""
     if place == onnxruntime.NAME:
         return ""
-    if place == MIXED:
-        return refusal(openvino.NAME) or refusal(BF16)
+    if place == MIXED and (reason := refusal(openvino.NAME) or refusal(BF16)):
+        return reason
     try:
         if place == BF16 and "BF16" not in openvino.capabilities():
             return f"OpenVINO {openvino.version()} has no bfloat16 on this processor, only {_told()}"
