@@ -5,6 +5,7 @@ do: as squares. So each group's error alone in bfloat16 and its seconds in both 
 groups. The choice expected to be fastest under the limit is measured, and the result corrects the next prediction.
 """
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import inf
@@ -23,8 +24,8 @@ from taglio.profile.stopwatch import Effort, Progress, time_models
 from taglio.runtimes.openvino import BF16, MIXED, NAME, compiled, marked
 from taglio.scratch import scratch
 
-# Groups, fewer if trying all would take more than _BUDGET_S seconds; a model is opened in about _OPENED_S.
-_MOST, _FEWEST, _BUDGET_S, _OPENED_S = 24, 4, 20.0, 0.2
+# Groups, fewer if trying all would take more than _BUDGET_S seconds.
+_MOST, _FEWEST, _BUDGET_S = 24, 4, 20.0
 # Inputs for the error of a group alone; a choice is measured on all that are given.
 _FEW = 4
 # The share of the limit that a choice may use: int8 needs some, and other inputs differ.
@@ -63,24 +64,25 @@ def choose_bfloat16(
     weight_bytes = sum(block.weight_float_bytes for block in work.graph.blocks)
     if work.memory_bytes is not None and _COPIES * weight_bytes > work.memory_bytes:
         return None
-    affordable = int(_BUDGET_S / (_OPENED_S + min(_FEW, len(samples)) * float_s))
-    groups = grouped(work.graph, max(_FEWEST, min(_MOST, affordable)))
     with scratch() as folder:
         path = folder / "float32.onnx"
         weights.write(path, work.model.proto)
         model = marked(path, folder)
 
-        def error(choice: Sequence[int], count: int | None = None) -> float:
-            session = compiled(model.read(_tensors(work, groups, choice)), work.setup.options(NAME))
+        def error(bfloat16: Sequence[str], count: int | None = None) -> float:
+            session = compiled(model.read(bfloat16), work.setup.options(NAME))
             tally = Tally(work.parts, metric.basis)
             for sample, outputs in zip(samples[:count], wanted[:count], strict=True):
                 tally.add(outputs, session.run(work.model.outputs, sample))
             return tally.value()
 
-        fixed = error([0] * len(groups), _FEW)
+        begun = time.perf_counter()
+        fixed = error((), _FEW)
+        affordable = int(_BUDGET_S / (time.perf_counter() - begun))
+        groups = grouped(work.graph, max(_FEWEST, min(_MOST, affordable)))
         alone = []
-        for index in range(len(groups)):
-            alone.append(error([int(each == index) for each in range(len(groups))], _FEW))
+        for index, group in enumerate(groups):
+            alone.append(error(_tensors(work, group), _FEW))
             if progress:
                 progress("trying bfloat16", index + 1, len(groups))
         squares = np.maximum(np.square(alone) - fixed**2, 0.0)
@@ -100,7 +102,7 @@ class _Groups:
 
 
 def _best(
-    work: Work, groups: _Groups, error: Callable[[Sequence[int]], float], limit: float, float_s: float
+    work: Work, groups: _Groups, error: Callable[[Sequence[str]], float], limit: float, float_s: float
 ) -> Choice | None:
     """Measure what is expected to be fastest, correct the expectations, and repeat while they promise a gain."""
     crossing_bytes, saved_s = crossing(work.graph, groups.blocks), np.subtract(groups.seconds[0], groups.seconds[1])
@@ -109,14 +111,14 @@ def _best(
     measured = dict[tuple[int, ...], Choice | None]()
     byte_s, switched, excess_s = 0.0, list[float](), list[float]()
     while choice not in measured and len(measured) < _TRIED:
-        measured[choice], found = None, error(choice)
+        bfloat16 = _tensors(work, [*chain.from_iterable(compress(groups.blocks, choice))])
+        measured[choice], found = None, error(bfloat16)
         if any(choice):  # errors of groups interplay: those that were chosen share what was found
             chosen = np.array(choice, bool)
             squares[chosen] *= max(found**2 - fixed**2, _TINY) / max(float(squares[chosen].sum()), _TINY)
         else:
             fixed = found
         if found <= limit:
-            bfloat16 = _tensors(work, groups.blocks, choice)
             taken_s = float_s * _relative(work, bfloat16)
             measured[choice] = Choice(bfloat16, taken_s, found)
             # The conversion of what crosses between groups takes what the sum of their kernels leaves out.
@@ -177,15 +179,9 @@ def fastest(
     return tuple(code >> index & 1 for index in range(len(steps)))
 
 
-def _tensors(work: Work, groups: Sequence[Sequence[Block]], choice: Sequence[int]) -> tuple[str, ...]:
-    """The tensors that the operators of the chosen groups compute."""
-    operators = {
-        operator
-        for group, each in zip(groups, choice, strict=True)
-        if each
-        for block in group
-        for operator in block.operators
-    }
+def _tensors(work: Work, blocks: Sequence[Block]) -> tuple[str, ...]:
+    """The tensors that the operators of `blocks` compute."""
+    operators = {operator for block in blocks for operator in block.operators}
     nodes = work.model.proto.graph.node
     return tuple(name for node in nodes if node.name in operators for name in node.output if name)
 
