@@ -8,6 +8,7 @@ groups. The choice expected to be fastest under the limit is measured, and the r
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain, compress
 from math import inf
 
 import numpy as np
