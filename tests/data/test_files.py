@@ -442,6 +442,21 @@ def test_columns_of_samples_that_differ_in_length() -> None:
         from_values({"ids": [[1], [[1], [1, 2]]], "mask": [[1], [1]]}, spec)
 
 
+def test_arrays_of_arrays_and_labels_that_differ_in_shape() -> None:
+    boxes = [np.zeros((count, 5)) for count in (1, 3, 0, 2)]
+    ragged = np.empty(4, object)
+    ragged[:] = boxes
+    rows = [np.arange(count, dtype=np.int64) for count in (3, 5, 3, 4)]
+    ids = np.empty(4, object)
+    ids[:] = rows
+    spec = InputSpec("ids", ("batch", "length"), "int64")
+    for values, labels in ((ids, ragged), ({"ids": ids}, boxes)):
+        data = from_values(values, [spec], labels=labels)
+        assert [sample["ids"].shape for sample in data.samples] == [(1, 3), (1, 5), (1, 3), (1, 4)]
+        assert data.labels is not None
+        assert [label.shape for label in data.labels] == [each.shape for each in boxes]
+
+
 def test_a_generator_may_fill_one_buffer() -> None:
     def frames() -> Iterator[np.ndarray]:
         buffer = np.zeros(5, np.float32)

@@ -119,6 +119,18 @@ def test_what_is_masked_alike_hides_nothing(masked: float) -> None:
     assert worse.value() > 0.4
 
 
+def test_masks_of_several_sizes_hide_nothing() -> None:
+    y = np.array([3.0, -1e4, 4.0, -65504.0, -1e9, 0.0], np.float32)
+    total = Tally(["y"])
+    total.add([y], [y + np.array([0.0, 0.0, 0.5, 0.0, 0.0, 0.0], np.float32)])
+    assert 0.05 < total.value() <= 0.1
+    # Values that fill the range between are none.
+    wide = np.logspace(-2.0, 6.0, 50, dtype=np.float32)
+    plain = Tally(["y"])
+    plain.add([wide], [wide * np.where(wide < 1.0, 2.0, 1.0).astype(np.float32)])
+    assert plain.value() < 1e-5
+
+
 def test_what_is_zero_for_float_on_all_samples_must_stay_zero() -> None:
     total = Tally(["y", "mask"], watched=True)
     for _ in range(3):

@@ -257,6 +257,22 @@ def test_a_simplified_model_answers_as_the_original(make: Callable[[], onnx.Mode
     assert model.outputs == tuple(value.name for value in make().graph.output)
 
 
+def test_random_answers_are_told_and_no_reason_to_leave_a_model_as_it_is(tmp_path: Path) -> None:
+    def noisy(*kinds: str, opset: int = 17) -> Model:
+        g = Sketch(opset=opset)
+        y = g.conv(g.input("x", 1, 3, 8, 8), 3, 4)
+        for kind in kinds:
+            y = g.op("Add", y, g.op(kind, y))
+        mean, scale = g.constant(np.zeros(4)), g.constant(np.ones(4))
+        y = g.op("BatchNormalization", y, scale, mean, mean, scale)
+        return loaded(g.model(y), tmp_path)
+
+    model = noisy("RandomNormalLike", "RandomUniformLike", opset=11)
+    assert "answers are random (RandomNormalLike, RandomUniformLike): the same input changes output" in model.random
+    assert model.opset == 17  # raised, though its answers are others each time
+    assert noisy("Neg").random == ""
+
+
 def test_a_messy_old_model_comes_out_clean(tmp_path: Path) -> None:
     model = loaded(messy(), tmp_path)
     graph = model.proto.graph

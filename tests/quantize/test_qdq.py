@@ -175,6 +175,19 @@ def test_inputs_and_outputs_keep_names_types_and_shapes(benches: dict[str, Bench
         assert [(x.name, x.type, x.shape) for x in was] == [(x.name, x.type, x.shape) for x in now]
 
 
+@pytest.mark.parametrize("opset", [11, 17])
+def test_what_the_model_says_of_itself_is_kept(opset: int, tmp_path: Path) -> None:
+    """Programs read characters, sample rates and class names from it."""
+    g = Sketch(opset=opset)
+    proto = g.model(g.op("Relu", g.conv(g.input("x", 1, 3, 8, 8), 3, 4)))
+    proto.domain, proto.model_version, proto.doc_string = "org.example", 3, "reads numbers"
+    proto.metadata_props.add(key="character", value="0\n1\n2")
+    of = bench(loaded(proto, tmp_path))
+    for built in (of.builder.build({}), of.builder.build(whole(of.graph, exact()))):
+        assert (built.domain, built.model_version, built.doc_string) == ("org.example", 3, "reads numbers")
+        assert {each.key: each.value for each in built.metadata_props} == {"character": "0\n1\n2"}
+
+
 def test_the_model_is_not_written_to(benches: dict[str, Bench]) -> None:
     case = benches["silu"]
     before = case.model.proto.SerializeToString(deterministic=True)

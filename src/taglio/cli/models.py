@@ -33,6 +33,8 @@ def inspect(options: argparse.Namespace) -> int:
         told = {"assumed": assumed, "suggested": suggestion, "states": states}
         return emit({"model": model.name, "sha256": model.sha256, "opset": model.opset, "graph": graph, **told})
     terminal.inspect(model, graph, chosen, assumed)
+    if model.random:
+        say(model.random)
     if suggestion is not None:
         say(f"consider --metric {suggestion.metric}: {suggestion.why}")
     if states:

@@ -34,7 +34,8 @@ def from_values(
     Raises BadData for values that do not fit the model.
     """
     asked = Asked(f"`{source}`", inputs, limit, room_bytes)
-    given = None if labels is None else _array(labels, "`labels`")
+    given = None if labels is None else _labels(labels)
+    values = {key: _unboxed(each) for key, each in values.items()} if isinstance(values, Mapping) else _unboxed(values)
     if isinstance(values, Mapping) and any(map(_ragged, values.values())):
         return _from_items(asked, _rows(values, source), given)
     if isinstance(values, Mapping):
@@ -139,6 +140,20 @@ def _taken_apart(inputs: Sequence[InputSpec], arrays: dict[str, Array]) -> Itera
         return
     for row in range(several.pop()):
         yield {name: array[row : row + 1] for name, array in arrays.items()}
+
+
+def _unboxed(column: Any) -> Any:
+    """The list of the arrays in an array of arrays; anything else as it is."""
+    boxes = isinstance(column, np.ndarray) and column.dtype == object and any(np.ndim(each) for each in column.flat)
+    return list(column) if boxes else column
+
+
+def _labels(labels: Any) -> Array:
+    """Labels as one array, or if they differ in shape, as for boxes, as an array of arrays."""
+    found = _unboxed(labels)
+    if _ragged(found):
+        return one_array([_array(label, f"`labels`[{index}]") for index, label in enumerate(found)])
+    return _array(found, "`labels`")
 
 
 def _ragged(column: Any) -> bool:

@@ -6,8 +6,9 @@ import numpy as np
 
 # Larger values count as infinite: masks use them in place of −inf.
 _INFINITE = 1e15
-# A value this many times larger than all others is a mask, such as −10⁹ before a Softmax.
-_MASK = 1e3
+# Values whose binary exponents are at least this, and exceed those of all smaller values by at least this, are masks,
+# such as −10⁴ and −10⁹ before a Softmax: about a thousand times larger.
+_MASK_BITS = 10
 
 
 def as_array(value: Any) -> np.ndarray:
@@ -49,7 +50,7 @@ def unequal(reference: np.ndarray, changed: np.ndarray) -> np.ndarray:
 def comparable(reference: np.ndarray, changed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Two flat float arrays as float32, without values that would dominate a norm.
 
-    An infinite or NaN value becomes 0 in both if both have it, and otherwise makes the difference infinite. A mask is
+    An infinite or NaN value becomes 0 in both if both have it, and otherwise makes the difference infinite. Masks are
     scaled to the size of the other values.
     """
     # float64 outputs are compared in float32 too: the differences are far above its rounding.
@@ -62,10 +63,20 @@ def comparable(reference: np.ndarray, changed: np.ndarray) -> tuple[np.ndarray, 
         a, b = np.where(odd, 0.0, a), np.where(odd, np.where(same, 0.0, np.inf), b)
         size = np.abs(a)
         top = float(size.max(initial=0.0))
-    if top > _MASK:
-        mask = size > 0.5 * top
-        others = size[~mask]
-        if 0.0 < float(others.max(initial=0.0)) < top / _MASK:
-            scale = np.where(mask, np.sqrt(np.mean(others.astype(np.float64) ** 2)) / top, 1.0).astype(np.float32)
+    if top >= 2.0 ** (_MASK_BITS - 1):
+        mask = _masks(size)
+        if mask.any():
+            level = np.sqrt(np.mean(size[~mask].astype(np.float64) ** 2))
+            scale = np.where(mask, level / np.where(mask, size, 1.0), 1.0).astype(np.float32)
             a, b = a * scale, b * scale
     return a, b
+
+
+def _masks(size: np.ndarray) -> np.ndarray:
+    """Which of the absolute values `size` are masks, bool."""
+    exponents = np.frexp(size)[1]
+    used = exponents[size > 0.0]
+    lowest = int(used.min())
+    levels = np.flatnonzero(np.bincount(used - lowest)) + lowest
+    jumps = levels[1:][(np.diff(levels) >= _MASK_BITS) & (levels[1:] >= _MASK_BITS)]
+    return exponents >= jumps[0] if len(jumps) else np.zeros(size.shape, bool)

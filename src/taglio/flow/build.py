@@ -1,8 +1,10 @@
 """The build stage: a plan → components in memory, proven equal to the whole model. Writes only where it is told to."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -15,6 +17,7 @@ from taglio.components.placed import placed
 from taglio.components.prove import Proof, prove
 from taglio.data.spec import InputSpec
 from taglio.data.values import one_feed
+from taglio.errors import BadData, TaglioError, one_line
 from taglio.flow.work import Work, covering
 from taglio.model.inputs import input_specs
 from taglio.model.state import first_shape
@@ -87,25 +90,39 @@ class Deployed:
         self._executor, self.inputs, self.outputs = executor, inputs, outputs
         self._states: dict[str, dict[str, np.ndarray]] = {}
 
-    def step(self, sample: object, session: str = "") -> dict[str, np.ndarray]:
+    def step(self, sample: object, session: str = "") -> dict[str, Any]:
         """Like `run`, for a model with states: adds the states left by the last step of `session` to the sample and
         keeps the new ones. The first step starts from zeros."""
         names, outputs = self._executor.manifest.without_states()
         feed = one_feed(sample, [spec for spec in self.inputs if spec.name in names])
-        values, self._states[session] = self._executor.step(feed, self._states.get(session))
+        with _running():
+            values, self._states[session] = self._executor.step(feed, self._states.get(session))
         return dict(zip(outputs, values, strict=True))
 
     def end(self, session: str = "") -> None:
         """Forget a session's states: its next step starts from zeros."""
         self._states.pop(session, None)
 
-    def run(self, sample: object) -> dict[str, np.ndarray]:
-        """The outputs by name for one sample: arrays by input name, or one array for a model with one input.
+    def run(self, sample: object) -> dict[str, Any]:
+        """The outputs by name for one sample: arrays by input name, or one array for a model with one input. An output
+        is an array, or a list or dict for a sequence or map.
 
-        The batch dimension may be left out. Raises BadData for a sample that does not fit.
+        The batch dimension may be left out. Raises BadData for a sample that does not fit or cannot be run.
         """
-        values = self._executor.run(one_feed(sample, self.inputs))
-        return {name: np.asarray(value) for name, value in zip(self.outputs, values, strict=True)}
+        feed = one_feed(sample, self.inputs)
+        with _running():
+            return dict(zip(self.outputs, self._executor.run(feed), strict=True))
+
+
+@contextmanager
+def _running() -> Iterator[None]:
+    """Turn a runtime's failure, such as a token out of range, into a BadData of one line."""
+    try:
+        yield
+    except TaglioError:
+        raise
+    except Exception as error:  # the runtimes' exceptions share no useful base class
+        raise BadData(f"`sample` cannot be run: {one_line(error, 300)}") from None
 
 
 def build(work: Work, plan: Plan, *, progress: Progress | None = None) -> Built:

@@ -222,8 +222,9 @@ class Work:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """Notes for the user about how the data was read."""
-        return tuple(dict.fromkeys(self.data.calibration.remarks + self.data.held_out.remarks))
+        """Notes for the user about how the data was read, and about random answers."""
+        random = (self.model.random,) if self.model.random else ()
+        return tuple(dict.fromkeys(random + self.data.calibration.remarks + self.data.held_out.remarks))
 
     @cached_property
     def parts(self) -> Parts:

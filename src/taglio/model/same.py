@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import onnx
 from onnxruntime import InferenceSession
 
 from taglio.errors import BadData, BadModel
+from taglio.model.captures import bodies
 from taglio.model.check import contradicts_itself
 from taglio.model.inputs import Feed
 from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session, run_session
@@ -20,11 +21,15 @@ SIMPLIFY_TOLERANCE = 1e-3
 # Time limit of one inference: a model's loops may never end.
 _LIMIT_S = 45.0
 # These fail because of shapes, whatever the values.
+_RANDOM = frozenset(
+    {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial"}
+)
 _PRODUCT_FAILS = re.compile(r"while running (Conv|ConvTranspose|MatMul|Gemm) node")
 
 
 class Reference:
-    """The answers of the original model to `feeds`, up to the first that it cannot run."""
+    """The answers of the original model to `feeds`, up to the first that it cannot run. `random` is a line for the user
+    if they are not the same twice, or ""."""
 
     def __init__(
         self, path: Path, original: onnx.ModelProto, session: InferenceSession, feeds: Sequence[Feed], from_user: bool
@@ -38,6 +43,7 @@ class Reference:
         self._names = [value.name for value in original.graph.output]
         self._feeds = feeds
         self._answers: list[list[Any]] = []
+        self._varies, self.random = 0.0, ""
         for feed in feeds:
             try:
                 self._answers.append(run_session(session, self._names, feed, str(path), limit_s=_LIMIT_S))
@@ -47,10 +53,25 @@ class Reference:
                 floats = all(value.dtype.kind == "f" for value in feed.values())
                 if contradicts_itself(original) or (floats and _PRODUCT_FAILS.search(str(error))):
                     raise BadModel(str(error)) from None
-                return
+                break
+        kinds = sorted(set(_random_kinds(original.graph.node)))
+        kinds += sorted({kind for each in original.functions for kind in _random_kinds(each.node)} - {*kinds})
+        if kinds and self._answers:
+            again = run_session(session, self._names, feeds[0], str(path), limit_s=_LIMIT_S)
+            self._varies, name = max(
+                (difference(*pair), name) for *pair, name in zip(self._answers[0], again, self._names, strict=True)
+            )
+            if self._varies > 0.0:
+                self.random = (
+                    f"the model's answers are random ({', '.join(kinds)}): the same input changes output {name} by "
+                    f"{self._varies:.2g} of its size from run to run, and errors include that: "
+                    "turn the noise off in the data or the model"
+                )
 
     def refuse_difference(self, simple: onnx.ModelProto) -> None:
-        """Raises BadModel if `simple` answers differently: every later proof would be about another model."""
+        """Raises BadModel if `simple` answers differently, beyond what random answers do by themselves: every later
+        proof would be about another model."""
+        tolerance = SIMPLIFY_TOLERANCE + 2.0 * self._varies
         options = SessionOptions(threads=os.cpu_count() or 1, optimization=Optimization.BASIC)
         session = open_session(simple, options, label=str(self._path))
         for feed, before in zip(self._feeds, self._answers, strict=False):
@@ -60,11 +81,20 @@ class Reference:
                 raise BadModel(f"simplified, {error}") from None
             for name, left, right in zip(self._names, before, after, strict=True):
                 distance = difference(left, right)
-                if not distance <= SIMPLIFY_TOLERANCE:
+                if not distance <= tolerance:
                     raise BadModel(
                         f"{self._path}: after simplification, output {name} differs by {distance:.2%} "
-                        f"(limit {SIMPLIFY_TOLERANCE:.1%})"
+                        f"(limit {tolerance:.1%})"
                     )
+
+
+def _random_kinds(nodes: Iterable[onnx.NodeProto]) -> Iterator[str]:
+    """The types of the operators, also in subgraphs, that may answer at random."""
+    for node in nodes:
+        if node.op_type in _RANDOM or (node.op_type == "Dropout" and len(node.input) > 2):
+            yield node.op_type
+        for body in bodies(node):
+            yield from _random_kinds(body.node)
 
 
 def difference(left: Any, right: Any) -> float:

@@ -375,7 +375,14 @@ class QdqBuilder:
 
 
 def _without_weights(proto: onnx.ModelProto) -> onnx.ModelProto:
-    shell = onnx.ModelProto(ir_version=proto.ir_version, producer_name="taglio")
+    shell = onnx.ModelProto(
+        ir_version=proto.ir_version,
+        producer_name="taglio",
+        domain=proto.domain,
+        model_version=proto.model_version,
+        doc_string=proto.doc_string,
+        metadata_props=proto.metadata_props,
+    )
     shell.opset_import.extend(proto.opset_import)
     shell.functions.extend(proto.functions)
     shell.graph.name = proto.graph.name

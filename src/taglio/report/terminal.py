@@ -1,6 +1,7 @@
 """What each command prints, and the JSON objects that differ from the artifact. Arranges; computes nothing."""
 
 from collections.abc import Sequence
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -133,7 +134,8 @@ def inspect(model: Model, graph: Graph, chosen: set[str] | None, assumed: str = 
             rows.append([block.name, block.kind, f"{block.flops / 1e6:.2f}", *weights, *written, able])
     show([Table(head, rows, words=frozenset({1, 7}), first=_ROWS)])
     flops = sum(block.flops for block in graph.blocks)
-    total = sum(block.weight_float_bytes for block in graph.blocks)
+    used = {name for block in graph.blocks for name in block.weights}  # once, however many blocks share it
+    total = sum(4 * prod(each.dims) for name, each in model.initializers().items() if name in used)
     say(
         f"{model.name}: {len(graph.blocks)} blocks, {len(graph.candidates())} can be int8, {flops / 1e9:.3f} GFLOPs, "
         f"{size(total)} of weights, opset {model.opset}"

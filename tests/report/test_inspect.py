@@ -1,0 +1,22 @@
+"""What `taglio inspect` says of a model as a whole."""
+
+from pathlib import Path
+
+import pytest
+
+from taglio.cli import main
+from tests.models import Sketch, saved
+
+
+def test_weights_that_blocks_share_count_once_and_random_answers_are_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    g = Sketch()
+    y, weight = g.input("x", 1, 8, 6, 6), g.weight(8, 8, 3, 3)
+    for _ in range(5):
+        y = g.op("Relu", g.op("Conv", y, weight, pads=[1] * 4))
+    noisy = g.op("Add", y, g.op("RandomNormalLike", y))
+    assert main(["inspect", str(saved(g.model(noisy), tmp_path))]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "2.3 kB of weights" in told  # 8 · 8 · 3 · 3 floats, not five times as many
+    assert "answers are random (RandomNormalLike)" in told
