@@ -119,6 +119,14 @@ def test_what_is_masked_alike_hides_nothing(masked: float) -> None:
     assert worse.value() > 0.4
 
 
+@pytest.mark.parametrize("size", [1e-30, 1e-20, 1.0, 1e17, 1e25])
+def test_outputs_of_any_size_have_an_error(size: float) -> None:
+    y = np.array([3.0, -1.0, 4.0], np.float32) * np.float32(size)
+    total = Tally(["y"])
+    total.add([y], [y * np.float32(1.5)])
+    assert total.value() == pytest.approx(0.5, rel=1e-5)
+
+
 def test_masks_of_several_sizes_hide_nothing() -> None:
     y = np.array([3.0, -1e4, 4.0, -65504.0, -1e9, 0.0], np.float32)
     total = Tally(["y"])

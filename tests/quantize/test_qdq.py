@@ -21,7 +21,7 @@ from taglio.errors import BadOption, CannotQuantize
 from taglio.model import graph as graphs
 from taglio.model.graph import Block, Graph
 from taglio.model.load import Model, load
-from taglio.quantize import library
+from taglio.quantize import library, qdq
 from taglio.quantize.precision import FLOAT32, Assignment, Precision
 from taglio.quantize.qdq import QdqBuilder
 from taglio.quantize.ranges import Ranges, calibrate
@@ -186,6 +186,21 @@ def test_what_the_model_says_of_itself_is_kept(opset: int, tmp_path: Path) -> No
     for built in (of.builder.build({}), of.builder.build(whole(of.graph, exact()))):
         assert (built.domain, built.model_version, built.doc_string) == ("org.example", 3, "reads numbers")
         assert {each.key: each.value for each in built.metadata_props} == {"character": "0\n1\n2"}
+
+
+def test_many_outputs_are_renamed_in_one_pass(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A cache per layer is an output each: a pass for each would take minutes."""
+    g = Sketch()
+    y, outputs = g.input("x", 1, 4, 6, 6), []
+    for _ in range(20):
+        y = g.op("Relu", g.conv(y, 4, 4))
+        outputs.append(y)
+    of, renamed = bench(loaded(g.model(*outputs), tmp_path)), []
+    original = qdq.rename_inputs
+    monkeypatch.setattr(qdq, "rename_inputs", lambda node, names: renamed.append(node) or original(node, names))
+    built = of.builder.build(whole(of.graph, exact()))
+    assert [value.name for value in built.graph.output] == outputs
+    assert len(renamed) <= len(built.graph.node)
 
 
 def test_the_model_is_not_written_to(benches: dict[str, Bench]) -> None:

@@ -24,6 +24,7 @@ from taglio.error.tally import OtherLoss, PartLoss
 from taglio.errors import BadArtifact
 from taglio.flow import workspace
 from taglio.flow.choose_repairs import RepairResult
+from taglio.flow.curve import Level
 from taglio.flow.outcome import InPlace, Outcome, Point, Variant
 from taglio.flow.work import Setup
 from taglio.model.graph import Graph, build, flows
@@ -323,6 +324,18 @@ def test_a_model_without_int8_forms_is_not_compared_with_all_int8(
     told = capsys.readouterr().out
     assert f"None of the {made.blocks} blocks can be int8 (taglio inspect says why)" in told
     assert "as fast as all-int8" not in told
+
+
+def test_a_float_plan_is_no_failure_of_int8_to_keep_the_limit(
+    complete: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = artifact.load(complete / "outcome.json", "outcome", Outcome)
+    for speed_up, words in ((1.0, "A larger limit is predicted to gain nothing."), (1.4, "predicted to give 1.40× at")):
+        slow = replace(made, plan=replace(made.plan, int8_blocks=0), curve=(Level(0.03, speed_up, 0),))
+        terminal.outcome(complete, replace(gather(complete), outcome=slow))
+        told = " ".join(capsys.readouterr().out.split())
+        assert "no int8 plan within the error limit 1\u00a0% is faster" in told.replace("1 %", "1\u00a0%")
+        assert words in told
 
 
 def test_tags_close_in_order(complete: Path) -> None:

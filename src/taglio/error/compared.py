@@ -5,7 +5,9 @@ from typing import Any
 import numpy as np
 
 # Larger values count as infinite: masks use them in place of −inf.
-_INFINITE = 1e15
+_INFINITE = 1e30
+# Squares of larger values, or of smaller ones, do not fit into float32.
+_LARGE, _SMALL = 1e15, 1e-15
 # Values whose binary exponents are at least this, and exceed those of all smaller values by at least this, are masks,
 # such as −10⁴ and −10⁹ before a Softmax: about a thousand times larger.
 _MASK_BITS = 10
@@ -48,7 +50,7 @@ def unequal(reference: np.ndarray, changed: np.ndarray) -> np.ndarray:
 
 
 def comparable(reference: np.ndarray, changed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Two flat float arrays as float32, without values that would dominate a norm.
+    """Two flat float arrays as float32 (float64 if their squares need it), without values that would dominate a norm.
 
     An infinite or NaN value becomes 0 in both if both have it, and otherwise makes the difference infinite. Masks are
     scaled to the size of the other values.
@@ -68,8 +70,8 @@ def comparable(reference: np.ndarray, changed: np.ndarray) -> tuple[np.ndarray, 
         if mask.any():
             level = np.sqrt(np.mean(size[~mask].astype(np.float64) ** 2))
             scale = np.where(mask, level / np.where(mask, size, 1.0), 1.0).astype(np.float32)
-            a, b = a * scale, b * scale
-    return a, b
+            a, b, top = a * scale, b * scale, level
+    return (a, b) if _SMALL < top < _LARGE else (a.astype(np.float64), b.astype(np.float64))
 
 
 def _masks(size: np.ndarray) -> np.ndarray:

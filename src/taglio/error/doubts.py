@@ -120,7 +120,7 @@ def too_few_inputs(squares: np.ndarray, references: np.ndarray, names: Sequence[
         return ""
     errors = np.sqrt(np.divide(squares.sum(axis=0), totals, out=np.zeros_like(totals), where=totals > 0.0))
     worst = int(np.argmax(errors))
-    if errors[worst] == 0.0:
+    if errors[worst] == 0.0 or not np.isfinite(errors[worst]):
         return ""
     of, remedy = (f" of {held_out}", "raise the effort") if count < held_out else ("", "give more data")
     if count < 2:

@@ -103,9 +103,12 @@ def random_feed(inputs: Iterable[InputSpec], seed: int) -> dict[str, np.ndarray]
 
 
 def random_feeds(inputs: Sequence[InputSpec]) -> list[dict[str, np.ndarray]]:
-    """One random feed if only the batch dimension is dynamic; otherwise none."""
+    """One random feed if only the batch is dynamic, or first dimensions of any name, as exporters of Keras models write
+    the batch of several inputs; otherwise none."""
     batch = batch_symbol(inputs)
     known = all(
-        spec.shape is not None and all(isinstance(dim, int) or dim == batch for dim in spec.shape) for spec in inputs
+        spec.shape is not None
+        and all(isinstance(dim, int) or dim == batch or not axis for axis, dim in enumerate(spec.shape))
+        for spec in inputs
     )
     return [random_feed(inputs, seed=0)] if known else []

@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from taglio.data.spec import Shape, batch_symbol, dtype_name, shown
+from taglio.data.spec import Shape, dtype_name, shown
 from taglio.errors import BadData, BadModel
 from taglio.model.inputs import Feed, random_feeds
 from taglio.model.load import Model
@@ -64,7 +64,7 @@ def observe(model: Model, feed: Feed, label: str) -> dict[str, Seen]:
 
 
 def observe_random(model: Model) -> tuple[dict[str, Seen] | None, str]:
-    """Shapes and types observed with random inputs, a dynamic batch taken as 1; and a line that says what was assumed.
+    """Shapes and types observed with random inputs, a dynamic batch taken as 1; and a line that says what was taken.
 
     None if other dimensions are dynamic, or the model does not run on random values: only static shapes are known then.
     """
@@ -78,10 +78,9 @@ def observe_random(model: Model) -> tuple[dict[str, Seen] | None, str]:
         told = ", ".join(f"{spec.name} {shown(spec.shape)}" for spec in dynamic)
         line = f"{told}: tensors with dynamic dimensions are not counted here; set sizes with `shapes`"
         return None, line if dynamic else ""
-    return (
-        observed,
-        f"{batch_symbol(model.inputs)} is taken as 1 here; set another size with `shapes`" if dynamic else "",
-    )
+    open_ = dict.fromkeys(dim or "?" for spec in dynamic for dim in spec.shape or () if not isinstance(dim, int))
+    taken = f"{', '.join(open_)} {'are' if len(open_) > 1 else 'is'} taken as 1 here; set another size with `shapes`"
+    return observed, taken if dynamic else ""
 
 
 def _has_shape(kind: int) -> bool:

@@ -79,10 +79,7 @@ class QdqBuilder:
         emitter = self.emitter(wire)
         for block in self._graph.blocks:
             self.emit(emitter, block, assignment.get(block.name))
-        for name in self._model.outputs:
-            scheme = emitter.written.get(name) or emitter.wire.get((name, ""))
-            if scheme is not None:
-                self._restore_output(emitter, name, scheme)
+        self._restore_outputs(emitter)
         keep_float(emitter.nodes, emitter.initializers, self._shapes, self._nodes.keys(), self._model.outputs)
         return self._assemble(emitter)
 
@@ -353,12 +350,15 @@ class QdqBuilder:
             self._arrays[tensor] = weights.values(self._initializers[tensor])
         return self._arrays[tensor]
 
-    def _restore_output(self, emitter: Emitter, name: str, scheme: Scheme) -> None:
-        """Give the dequantised tensor the name of the model output: an output that int8 wrote, or that travels as int8,
-        is then written by the pair, with which the kernel before it can fuse."""
-        behind = self._pair(emitter, name, scheme)
-        renamed = {name: f"{name}/float", behind: name}
-        for node in emitter.nodes:
+    def _restore_outputs(self, emitter: Emitter) -> None:
+        """Give dequantised tensors the names of the model's outputs: an output that int8 wrote, or that travels as
+        int8, is then written by the pair, with which the kernel before it can fuse."""
+        renamed: dict[str, str] = {}
+        for name in self._model.outputs:
+            scheme = emitter.written.get(name) or emitter.wire.get((name, ""))
+            if scheme is not None:
+                renamed |= {name: f"{name}/float", self._pair(emitter, name, scheme): name}
+        for node in emitter.nodes if renamed else ():
             rename_inputs(node, renamed)
             node.output[:] = [renamed.get(tensor, tensor) for tensor in node.output]
 

@@ -15,6 +15,8 @@ from taglio.report.units import MISSING, allowed, ms, ms_decimals, percent, show
 STEADY = 0.03
 # If the plan has less than this share of the candidates in int8, the costliest blocks are named.
 _FEW = 0.5
+# A smaller predicted speed-up counts as none.
+_GAIN = 1.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,8 @@ def _headline(material: Material) -> str:
     outcome, metric = material.outcome, material.metric
     moved = outcome is not None and outcome.plan.runtime != outcome.float32.runtime
     if outcome is not None and outcome.plan.int8_blocks == 0 and not moved:
-        return f"Float is the fastest: no int8 plan within the {metric.title} {allowed(metric, outcome.max_error)}"
+        limit = f"{metric.title} {allowed(metric, outcome.max_error)}"
+        return f"Float is the fastest: no int8 plan within the {limit} is faster"
     if outcome is not None:
         gain = outcome.float32.latency.median_s / outcome.plan.latency.median_s
         told = f"{metric.title} {shown(metric, outcome.plan.error)} ({allowed(metric, outcome.max_error)})"
@@ -82,7 +85,8 @@ def lede(material: Material) -> list[Part]:
         text = f"None of the {outcome.blocks} blocks can be int8 (taglio inspect says why)."
     if outcome.curve:
         told = ", ".join(f"{times(each.speed_up)} at {shown(metric, each.max_error)}" for each in outcome.curve)
-        text += f" A larger limit is predicted to give {told}."
+        gains = any(each.speed_up >= _GAIN for each in outcome.curve)
+        text += f" A larger limit is predicted to {f'give {told}' if gains else 'gain nothing'}."
     if outcome.costly and outcome.plan.int8_blocks < _FEW * outcome.candidates:
         told = ", ".join(f"{each.block} {shown(metric.basis, each.error)}" for each in outcome.costly)
         text += f" Most error comes from {told} (each alone in int8)."
