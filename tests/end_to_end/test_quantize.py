@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto
+from onnx import TensorProto, helper
 
 from taglio.runtimes.onnxruntime import sums_saturate
 from tests.end_to_end.command import SCHEME, Case, refused, taglio
@@ -48,6 +49,15 @@ def test_quantize_in_every_form(
     assert printed["error"] == pytest.approx(difference(few_digits.model, made, samples), abs=1e-5)
     assert 0.0 < printed["error"] < 0.2
     assert list(tmp_path.iterdir()) == [made]
+
+
+def test_a_model_without_anything_to_quantise_says_so(tmp_path: Path) -> None:
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 4]) for name in "xy")
+    graph = helper.make_graph([helper.make_node("Exp", ["x"], ["y"], name="exp")], "g", [x], [y])
+    model, data = tmp_path / "exp.onnx", tmp_path / "x.npy"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), model)
+    np.save(data, np.arange(40, dtype=np.float32).reshape(10, 4) / 40)
+    refused(taglio("quantize", model, "--data", data, "-o", tmp_path / "q.onnx"), "exp: no block can be int8")
 
 
 def test_two_schemes_in_one_model(few_digits: Case, tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """The build stage: a plan → components in memory, proven equal to the whole model. Writes only where it is told to."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -97,7 +97,7 @@ class Deployed:
         feed = one_feed(sample, [spec for spec in self.inputs if spec.name in names])
         with _running():
             values, self._states[session] = self._executor.step(feed, self._states.get(session))
-        return dict(zip(outputs, values, strict=True))
+        return _named(outputs, values)
 
     def end(self, session: str = "") -> None:
         """Forget a session's states: its next step starts from zeros."""
@@ -111,7 +111,15 @@ class Deployed:
         """
         feed = one_feed(sample, self.inputs)
         with _running():
-            return dict(zip(self.outputs, self._executor.run(feed), strict=True))
+            return _named(self.outputs, self._executor.run(feed))
+
+
+def _named(names: Sequence[str], values: Sequence[Any]) -> dict[str, Any]:
+    """Values by name, with single numbers as arrays."""
+    return {
+        name: np.asarray(value) if isinstance(value, np.generic) else value
+        for name, value in zip(names, values, strict=True)
+    }
 
 
 @contextmanager

@@ -117,7 +117,7 @@ class Setup:
         )
         require(1 <= self.threads <= MOST_THREADS, f"threads must be from 1 to {MOST_THREADS}, but is {self.threads}")
         require(self.seed >= 0, f"seed must not be negative, but is {self.seed}")
-        require(self.memory_bytes is None or self.memory_bytes > 0, "memory must be above 0")
+        require(self.memory_bytes is None or self.memory_bytes > 0, "`memory_limit` must be above 0")
         require(all(min(each, default=1) >= 0 for each in self.shapes.values()), "shapes: sizes must not be negative")
 
     def options(self, place: str = "") -> SessionOptions:
@@ -418,7 +418,8 @@ def checked(setup: Setup) -> Setup:
         setup.check()
     except msgspec.ValidationError as error:  # "Expected `int`, got `str` - at `$.threads`"
         wrong, _, where = str(error).partition(" - at `$.")
-        raise BadOption(f"{where.rstrip('`')}: {wrong[:1].lower()}{wrong[1:].replace('`', '')}") from None
+        name = "memory_limit" if where.startswith("memory_bytes") else where.rstrip("`")
+        raise BadOption(f"`{name}`: {wrong[:1].lower()}{wrong[1:].replace('`', '')}") from None
     except ValueError as error:
         raise BadOption(str(error)) from None
     return setup
