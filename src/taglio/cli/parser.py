@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from taglio.cli.options import OPTIONS, Facts, any_port, fraction, names, option, port, positive, positive_float
+from taglio.cli.output import execute
 from taglio.errors import BadOption
 
 _ERROR = option("largest relative L2 change of any output, such as 0.01 or 1%%", type=fraction, default=0.01)
@@ -352,7 +353,7 @@ def _add_options(parser: argparse.ArgumentParser, command: Command) -> None:
     add("--json" if command.json else "")
 
 
-def run(options: argparse.Namespace) -> int | None:
+def run(options: argparse.Namespace) -> int:
     """Run the command that was parsed; returns its exit code. Raises BadOption for options that need --cluster but did
     not get it, or the reverse."""
     alone = getattr(options, "cluster", None) is None
@@ -363,8 +364,7 @@ def run(options: argparse.Namespace) -> int | None:
             )
             raise BadOption(f"{action.option_strings[0]} is for {others}: {fix}")
     module, _, function = options.command.run.partition(":")
-    code: int | None = getattr(importlib.import_module(f"taglio.cli.{module}"), function)(options)
-    return code
+    return execute(getattr(importlib.import_module(f"taglio.cli.{module}"), function), options)
 
 
 def flags() -> dict[str, str]:
