@@ -180,6 +180,7 @@ def _line(error: Exception) -> str:
 
 _HOW = {
     "setup": "run `taglio profile` first",
+    "graph": "run `taglio profile` first",
     "profile": "run `taglio profile` first",
     "error": "run `taglio error` first",
     "plan": "run `taglio plan` first",

@@ -42,11 +42,6 @@ def test_another_question_model_or_version_starts_anew(tmp_path: Path) -> None:
     assert not Notebook(tmp_path, SHA, ASKED).part("openvino", {"openvino": "2026.5.0"}).rows
 
 
-def test_a_finished_comparison_is_measured_again(tmp_path: Path) -> None:
-    written(tmp_path, measured("float32", 1.0, 0.0, "openvino")).finish()
-    assert Notebook(tmp_path, SHA, ASKED).found == 0
-
-
 def test_a_damaged_file_starts_anew(tmp_path: Path) -> None:
     (tmp_path / FILE).write_text('{"kind": "unfinished')
     assert Notebook(tmp_path, SHA, ASKED).found == 0

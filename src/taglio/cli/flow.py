@@ -27,10 +27,9 @@ def optimize(options: argparse.Namespace) -> Found:
     asked = arguments(options, ("scenario", "objective"))
     result, manifest = stages.optimize(options.out, options.model, options.data, **asked)
     assert result.table is not None, "optimize always sets it"
-    found = material.of_result(options.out, result, manifest)
-    lacks = offer(lambda: page.write(options.out, found))
+    lacks = offer(lambda: page.write(options.out, material.of_result(options.out, result, manifest)))
     value = terminal.outcome_object(options.out, result.table)
-    return Found(value, lambda: terminal.outcome(options.out, found), lacks)
+    return Found(value, lambda: terminal.outcome(options.out, material.of_result(options.out, result, manifest)), lacks)
 
 
 def profile(options: argparse.Namespace) -> Found:
@@ -38,7 +37,7 @@ def profile(options: argparse.Namespace) -> Found:
     graph, result, layers = stages.profile(options.out, options.model, options.data, **arguments(options))
 
     def tables() -> None:
-        terminal.profile(material.Material(options.out.name, result, graph=graph), layers)
+        terminal.profile(material.Material(options.out.name, result, graph), layers)
         if options.scheme == "auto":
             say(f"{result.scheme} was chosen for a relative L2 limit of {options.max_error:.3%} (--max-error)")
 

@@ -11,6 +11,7 @@ import onnx
 
 from taglio import artifact
 from taglio.arguments import number, positive
+from taglio.compare import environments
 from taglio.compare.emit import emit as emitted
 from taglio.compare.kept import FILE
 from taglio.compare.measure import Question
@@ -21,7 +22,7 @@ from taglio.profile.machine import available_cores
 from taglio.scratch import scratch
 from taglio.transaction import held
 
-BACKENDS = ("onnxruntime", "openvino", "openvino-ep", "litert", "pytorch", "qkeras", "keras")
+BACKENDS = tuple(environments.BACKENDS)
 
 
 def compare(

@@ -4,18 +4,20 @@ import hashlib
 import shutil
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from taglio import artifact
-from taglio.compare import convert, environments, origin, supervise, table, variants
+from taglio.compare import convert, environments, supervise, table, variants
 from taglio.compare.bench import Bench
 from taglio.compare.emit import known
 from taglio.compare.kept import Notebook, Part
 from taglio.compare.layers import write_blocks
 from taglio.compare.recommend import drift, recommend
 from taglio.compare.request import Request
-from taglio.compare.result import Comparison
+from taglio.compare.result import Comparison, Conversion
 from taglio.compare.row import Row, Wanted
 from taglio.compare.supervise import Limits
 from taglio.compare.variants import Source, Written
@@ -33,7 +35,7 @@ from taglio.model.load import load as load_model
 from taglio.model.observe import observe
 from taglio.profile.machine import describe
 from taglio.quantize.ranges import calibrate
-from taglio.runtimes.onnxruntime import SessionOptions, open_session, version
+from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session, version
 
 Tell = Callable[[str, int, int], None]
 READS_ONNX = frozenset({"onnxruntime", "openvino", "openvino-ep"})
@@ -83,17 +85,18 @@ def compare(question: Question, tell: Tell | None = None) -> Comparison:
         if old.name != _MODELS:  # these are stored with the model that they belong to
             shutil.rmtree(old) if old.is_dir() else old.unlink()
     limits = Limits(question.silence_s, int(_STOP_AT * free_bytes()))
-    onnx_path, conversions = origin.as_onnx(question.model, question.data, question.shapes, question.threads, limits)
-    model, graph, data = _opened(onnx_path, question)
+    examples = convert.examples_of(question.data)
+    made = convert.as_onnx(question.model, question.shapes, question.threads, examples, limits)
+    model, graph, data = _opened(made.path, question)
     count = (lambda done, total: tell("calibrating", done, total)) if tell else None
     ranges = calibrate(model, data.calibration, "minmax", count)
     source = Source(model, graph, data, ranges, SessionOptions(question.threads))
-    request = _request(question, source)
+    request = _request(question, source, made.kind)
     if question.layers:
         alone = bool(READS_ONNX - {"onnxruntime"} & set(question.backends))
         write_blocks(source, Path(request.blocks), alone=alone)
-    distance = origin.write_arrays(request, source, limits)
-    conversions = tuple(replace(each, distance=distance) for each in conversions)
+    distance = _write_arrays(request, source, limits)
+    conversions = (Conversion(made.kind, "onnx", made.tool, distance, str(made.path)),) if made.tool else ()
     identity = _identity(question, Path(request.arrays))
     written = _write(question, source, identity, tell)
     asked = {backend: _asked(backend, written, question) for backend in question.backends}
@@ -105,7 +108,6 @@ def compare(question: Question, tell: Tell | None = None) -> Comparison:
     try:
         for backend in question.backends:
             bench.measure(backend, asked[backend])
-        notebook.finish()
     except KeyboardInterrupt:
         stopped = True
         notebook.save()  # the last row may be only in memory
@@ -114,7 +116,7 @@ def compare(question: Question, tell: Tell | None = None) -> Comparison:
     return Comparison(
         question.model.name,
         model.sha256,
-        origin.kind(question.model),
+        made.kind,
         describe(),
         question.threads,
         str(question.data),
@@ -129,7 +131,7 @@ def compare(question: Question, tell: Tell | None = None) -> Comparison:
         rows,
         tuple(layer for part in parts.values() for layer in part.layers or ()),
         {backend: part.absent for backend, part in parts.items() if part.absent},
-        tuple(each for part in parts.values() for each in part.support or ()),
+        tuple(each for part in parts.values() for each in part.support),
         drift(rows),
         recommend(rows, question.max_error),
         notebook.found,
@@ -187,7 +189,7 @@ def _identity(question: Question, arrays: Path) -> dict[str, object]:
     }
 
 
-def _request(question: Question, source: Source) -> Request:
+def _request(question: Question, source: Source, kind: str) -> Request:
     folder = question.out.resolve() / "work"
     checked = folder / "float32.onnx"
     folder.mkdir(parents=True, exist_ok=True)
@@ -195,8 +197,8 @@ def _request(question: Question, source: Source) -> Request:
     return Request(
         task="rows",
         backend="",
-        model=convert.located(question.model),
-        kind=origin.kind(question.model),
+        model=str(question.model.absolute()),
+        kind=kind,
         onnx=str(checked),
         inputs=tuple(spec.name for spec in source.model.inputs),
         shapes=tuple(spec.sizes() for spec in source.model.inputs),
@@ -213,6 +215,31 @@ def _request(question: Question, source: Source) -> Request:
         memory_bytes=int(_TIME_AT * free_bytes()),
         seed=question.seed,
     )
+
+
+def _write_arrays(request: Request, source: Source, limits: Limits) -> float | None:
+    """Write the inputs and the original's outputs; returns the distance of the ONNX form's outputs from them (None: the
+    ONNX form is the original). Raises BadModel if the original cannot run the inputs."""
+    data = source.data
+    arrays: dict[str, np.ndarray] = {} if data.held_out.labels is None else {"labels": data.held_out.labels}
+    for of, dataset in (("calibration", data.calibration), ("held_out", data.held_out)):
+        for index, name in enumerate(request.inputs):
+            arrays[f"{of}_{index}"] = np.stack([sample[name] for sample in dataset.samples])
+
+    def outputs_of(path: str, optimization: Optimization) -> list[np.ndarray]:
+        options = SessionOptions(source.options.threads, optimization)
+        return convert.onnx_outputs(Path(path), options, request.outputs, data.held_out.samples, data.held_out.source)
+
+    distance = None
+    if request.kind == "onnx":
+        reference = outputs_of(request.model, Optimization.NONE)
+    else:
+        np.savez(request.arrays, **arrays)  # type: ignore[arg-type]
+        reference = convert.original_outputs(request, limits)
+        distance = convert.distance_of(request.outputs, reference, outputs_of(request.onnx, Optimization.BASIC))
+    arrays |= {f"reference_{index}": column for index, column in enumerate(reference)}
+    np.savez(request.arrays, **arrays)  # type: ignore[arg-type]
+    return distance
 
 
 def _write(question: Question, source: Source, identity: dict[str, object], tell: Tell | None) -> Written:

@@ -44,9 +44,8 @@ class _Strip:
 
 
 def network(material: Material) -> list[Part]:
-    """The legend and the picture. Needs the graph; without a plan every block is float32."""
+    """The legend and the picture; without a plan every block is float32."""
     graph = material.graph
-    assert graph is not None
     assignment = material.plan.assignment() if material.plan is not None else {}
     devices = material.plan.devices() if material.plan is not None else {}
     places = list(dict.fromkeys(devices.values()))
