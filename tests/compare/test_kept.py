@@ -1,4 +1,4 @@
-"""Finished rows outlive the comparison that measured them, where nothing that they hang on has changed."""
+"""Finished rows outlive the comparison that measured them, if nothing that they depend on has changed."""
 
 from pathlib import Path
 

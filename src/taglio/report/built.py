@@ -70,7 +70,7 @@ def repairs(outcome: Outcome) -> list[Part]:
     for each in outcome.repairs:
         errors = [shown(basis, each.before), shown(basis, each.error), f"{each.factor:.2f}"]
         rows.append([each.repair, *errors, "kept" if each.kept else "left out"])
-    head = ["repair", "all int8 before", "with it", "subsets", ""]
+    head = ["repair", "all int8 before", "after", "ratio on subsets", ""]
     return [Table(head, rows, "Repairs tried: error before and after")] if rows else []
 
 

@@ -193,7 +193,7 @@ def sensitivity(rows: Sequence[Sensitivity], known: ErrorModel, by: str) -> None
         cells.append([row.block, *ranked, "leave out" if row.leave_out else "yes"])
     show([Table(head, cells)])
     out = sorted((row for row in rows if row.leave_out), key=lambda each: -each.noise_share)
-    say(f"leave out {len(out)} of {len(rows)} blocks" + (":" if out else "; none is out of proportion"))
+    say(f"leave out {len(out)} of {len(rows)} blocks" + (":" if out else "; each is worth its error"))
     for row in out:
         say(f"  {row.block}: {row.leave_out}")
 
