@@ -70,8 +70,6 @@ def measure_rows(
         ended = run_worker(interpreter, job, limits, desk.hear, main)
         left = [wanted for wanted in waiting if wanted.id not in desk.refused and wanted.id not in desk.timed]
         if not ended.status or not left:
-            for wanted in left:
-                desk.refused[wanted.id] = ("failed", "the worker ended without a result for it")
             break
         index, _ = Marker(Path(request.folder) / "marker").read()
         culprit = waiting[index].id if 0 <= index < len(waiting) else desk.current
@@ -159,7 +157,7 @@ class _Desk:
         checked, latency = self.checked.get(wanted.id), self.timed.get(wanted.id)
         if latency is not None:
             return Row(wanted, "measured", "", checked, latency)
-        status, reason = self.refused.get(wanted.id, ("failed", "the worker reported nothing for it"))
+        status, reason = self.refused.get(wanted.id, ("failed", "the worker ended without a result for it"))
         return Row(wanted, status, reason, checked, None)  # type: ignore[arg-type]
 
 
