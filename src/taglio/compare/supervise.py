@@ -195,6 +195,7 @@ def _listen(
     process: "subprocess.Popen[str]", folder: Path, limits: Limits, hear: Callable[[dict[str, Any]], None]
 ) -> Ended | None:
     """Process a worker's events until it is done; None if its standard output ended earlier."""
+    assert process.stdin is not None
     assert process.stdout is not None
     lines: queue.Queue[str | None] = queue.Queue()
     threading.Thread(target=_pump, args=(process.stdout, lines), daemon=True).start()
@@ -227,7 +228,7 @@ def _listen(
             return Ended("", "")
         waits = event.get("event") == "round"
         hear(event)
-        if waits and process.stdin is not None:
+        if waits:
             with contextlib.suppress(BrokenPipeError):
                 process.stdin.write("\n")
                 process.stdin.flush()
