@@ -4,7 +4,7 @@ import argparse
 import sys
 from collections.abc import Mapping
 
-from taglio.cli.output import Found
+from taglio.cli.output import Shown
 from taglio.compare import convert, environments, install
 from taglio.compare.environments import ENVIRONMENTS
 from taglio.report import console
@@ -14,7 +14,7 @@ from taglio.report.units import size
 from taglio.scratch import scratch
 
 
-def show(options: argparse.Namespace) -> Found:
+def show(options: argparse.Namespace) -> Shown:
     """Run `taglio backends list`: status, contents, and the disk space that each uses or would need."""
     del options
     found = [install.inspect(each) for each in ENVIRONMENTS if each.packages]
@@ -30,10 +30,10 @@ def show(options: argparse.Namespace) -> Found:
         used, most = size(environments.bytes_below(convert.cache())), size(convert.CACHE_BYTES)
         say(f"converted models: {used} in {convert.cache()}, at most {most}")
 
-    return Found(found, tables)
+    return Shown(found, tables)
 
 
-def add(options: argparse.Namespace) -> Found:
+def add(options: argparse.Namespace) -> Shown:
     """Run `taglio backends add`."""
     wanted = list(dict.fromkeys(map(install.environment, options.names)))
     missing = [each for each in wanted if install.inspect(each).status != "ready"]
@@ -52,10 +52,10 @@ def add(options: argparse.Namespace) -> Found:
             how = "built" if made.name in built else "already there"
             say(f"{made.name}: {how}: {_told(made.versions)} ({size(made.bytes)})")
 
-    return Found(found, tables)
+    return Shown(found, tables)
 
 
-def remove(options: argparse.Namespace) -> Found:
+def remove(options: argparse.Namespace) -> Shown:
     """Run `taglio backends remove`."""
     freed = {each.name: install.remove(each) for each in dict.fromkeys(map(install.environment, options.names))}
 
@@ -63,10 +63,10 @@ def remove(options: argparse.Namespace) -> Found:
         for name, count in freed.items():
             say(f"{name}: removed, {size(count)} freed" if count else f"{name}: was not installed")
 
-    return Found(freed, tables)
+    return Shown(freed, tables)
 
 
-def doctor(options: argparse.Namespace) -> Found:
+def doctor(options: argparse.Namespace) -> Shown:
     """Run `taglio backends doctor`: each environment's problem and the command that fixes it."""
     wanted = [install.environment(name) for name in options.names] or [each for each in ENVIRONMENTS if each.packages]
     with scratch() as folder:
@@ -78,7 +78,7 @@ def doctor(options: argparse.Namespace) -> Found:
             wrong = f"{each.status}: {each.reason}: run taglio backends add {each.name}"
             say(f"{each.name}: {words.get(each.status, wrong)}")
 
-    return Found(found, tables, code=int(any(each.status in ("unfinished", "broken") for each in found)))
+    return Shown(found, tables, code=int(any(each.status in ("unfinished", "broken") for each in found)))
 
 
 def _told(versions: Mapping[str, str]) -> str:

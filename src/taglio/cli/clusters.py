@@ -7,7 +7,7 @@ from typing import Any
 from taglio import artifact
 from taglio.cli import cluster_tables
 from taglio.cli.options import fraction, positive_float
-from taglio.cli.output import Found
+from taglio.cli.output import Shown
 from taglio.cli.parser import arguments
 from taglio.cluster import file as cluster_file
 from taglio.cluster.engine import device, local
@@ -26,7 +26,7 @@ from taglio.report.console import say, show
 from taglio.report.written import offer
 
 
-def plan(options: argparse.Namespace) -> Found:
+def plan(options: argparse.Namespace) -> Shown:
     """Run `taglio plan OUT --cluster FILE`."""
     asked = arguments(options, ("with_model", "cuts", "devices", "effort"))
     others = [_other(text, options.max_error) for text in options.with_model]
@@ -43,10 +43,10 @@ def plan(options: argparse.Namespace) -> Found:
         "alternatives": found.told,
     }
     lacks = offer(lambda: page.write(options.folder))
-    return Found(value, lambda: terminal.plans(answer, found.names, found.objective, found.told), lacks)
+    return Shown(value, lambda: terminal.plans(answer, found.names, found.objective, found.told), lacks)
 
 
-def pareto(options: argparse.Namespace) -> Found:
+def pareto(options: argparse.Namespace) -> Shown:
     """Run `taglio pareto`."""
     asked = arguments(options, ("with_model",))
     others = [_other(text, options.max_error) for text in options.with_model]
@@ -57,7 +57,7 @@ def pareto(options: argparse.Namespace) -> Found:
         show(placement.points(front))
         say(f"wrote {path}")
 
-    return Found(front, tables, offer(lambda: placement.write(path, name, front)))
+    return Shown(front, tables, offer(lambda: placement.write(path, name, front)))
 
 
 def _other(text: str, max_error: Any) -> placing.Wanted:
@@ -80,7 +80,7 @@ def _other(text: str, max_error: Any) -> placing.Wanted:
     return placing.Wanted(Path(folder), bound, rate)
 
 
-def start(options: argparse.Namespace) -> Found:
+def start(options: argparse.Namespace) -> Shown:
     """Run `taglio device start`."""
     names = ("head", "address", "port", "memory_mb", "progress")
     asked: dict[str, Any] = {name: getattr(options, name) for name in names}
@@ -95,29 +95,29 @@ def start(options: argparse.Namespace) -> Found:
             say(f"to join from another machine: taglio device start --name NAME --address {started.address}{only}")
             say(f"other machines need the secret in {started.token}: copy the file to the same path there")
 
-    return Found(started, tables)
+    return Shown(started, tables)
 
 
-def stop(options: argparse.Namespace) -> Found:
+def stop(options: argparse.Namespace) -> Shown:
     """Run `taglio device stop`."""
     devices = [local.one(options.name)] if options.name else local.known()
     for each in devices:
         local.stop(each)
     names = [each.name for each in devices]
     told = f"stopped {', '.join(names)}" if names else "no device runs on this machine"
-    return Found({"stopped": names}, lambda: say(told))
+    return Shown({"stopped": names}, lambda: say(told))
 
 
-def status(options: argparse.Namespace) -> Found:
+def status(options: argparse.Namespace) -> Shown:
     """Run `taglio cluster status`."""
     del options
     with connect() as connection:
         address, alive, found = connection.here.address, connection.alive(), gather(connection)
     value = {"address": address, "alive": alive, "devices": found}
-    return Found(value, lambda: show(cluster_tables.status(address, alive, found)))
+    return Shown(value, lambda: show(cluster_tables.status(address, alive, found)))
 
 
-def probe(options: argparse.Namespace) -> Found:
+def probe(options: argparse.Namespace) -> Shown:
     """Run `taglio cluster probe`."""
     cluster = cluster_file.load(options.file, options.scenario)
     with connect(cluster.start) as connection:
@@ -133,22 +133,22 @@ def probe(options: argparse.Namespace) -> Found:
         if options.write is not None:
             say(f"wrote {options.write}")
 
-    return Found({"links": found, "devices": handled, "cluster": text}, tables)
+    return Shown({"links": found, "devices": handled, "cluster": text}, tables)
 
 
-def optimize(options: argparse.Namespace) -> Found:
+def optimize(options: argparse.Namespace) -> Shown:
     """Run `taglio optimize MODEL --cluster FILE`."""
     given = (options.out, options.model, options.data, options.cluster)
     outcome = optimize_on_cluster(*given, **arguments(options))
     lacks = offer(lambda: page.write(options.out))
-    return Found(outcome, lambda: show(cluster_tables.outcome(outcome)), lacks)
+    return Shown(outcome, lambda: show(cluster_tables.outcome(outcome)), lacks)
 
 
-def run(options: argparse.Namespace) -> Found:
+def run(options: argparse.Namespace) -> Shown:
     """Run `taglio run OUT --cluster FILE`."""
     cluster = cluster_file.load(options.cluster, options.scenario)
     count, steps = options.steps or options.runs, options.steps is not None
     result = run_on_cluster(
         options.folder, cluster, count, stream=options.stream, steps=steps, progress=options.progress
     )
-    return Found(result, lambda: show(cluster_tables.run(result)))
+    return Shown(result, lambda: show(cluster_tables.run(result)))

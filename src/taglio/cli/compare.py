@@ -2,7 +2,7 @@
 
 import argparse
 
-from taglio.cli.output import INTERRUPTED, Found
+from taglio.cli.output import INTERRUPTED, Shown
 from taglio.cli.parser import arguments
 from taglio.compare.ask import compare as measure
 from taglio.compare.kept import FILE
@@ -10,7 +10,7 @@ from taglio.report import comparison
 from taglio.report.written import offer
 
 
-def compare(options: argparse.Namespace) -> Found:
+def compare(options: argparse.Namespace) -> Shown:
     """Run `taglio compare`."""
     result = measure(options.model, options.data, out=options.out, **arguments(options))
     if result.stopped:
@@ -18,6 +18,6 @@ def compare(options: argparse.Namespace) -> Found:
             f"stopped; finished rows are in {options.out / FILE}: run the same command to continue, or remove that "
             "file to start again"
         )
-        return Found(result, lambda: comparison.show(result, None), remark, INTERRUPTED)
+        return Shown(result, lambda: comparison.show(result, None), remark, INTERRUPTED)
     lacks = offer(lambda: comparison.write(options.out, result))
-    return Found(result, lambda: comparison.show(result, options.out / comparison.FILE), lacks)
+    return Shown(result, lambda: comparison.show(result, options.out / comparison.FILE), lacks)

@@ -2,7 +2,7 @@
 
 import argparse
 
-from taglio.cli.output import Found
+from taglio.cli.output import Shown
 from taglio.cli.parser import arguments, build_parser
 from taglio.embedded import digits_data, digits_model
 from taglio.flow import stages
@@ -11,14 +11,14 @@ from taglio.report.console import say, show
 from taglio.report.written import offer
 
 
-def quickstart(options: argparse.Namespace) -> Found:
+def quickstart(options: argparse.Namespace) -> Shown:
     """Optimise the embedded model with an eighth of the effort: under a minute on two cores, with installation."""
     words = ["optimize", str(digits_model()), "--data", str(digits_data()), "--max-error", str(options.max_error)]
     words += ["--effort", "0.12", "-o", str(options.out)]
     return optimize(build_parser().parse_args(words, argparse.Namespace(progress=options.progress)))
 
 
-def optimize(options: argparse.Namespace) -> Found:
+def optimize(options: argparse.Namespace) -> Shown:
     """Run `taglio optimize`."""
     if options.cluster is not None:
         from taglio.cli import clusters
@@ -29,10 +29,10 @@ def optimize(options: argparse.Namespace) -> Found:
     assert result.table is not None, "optimize always sets it"
     lacks = offer(lambda: page.write(options.out, material.of_result(options.out, result, manifest)))
     value = terminal.outcome_object(options.out, result.table)
-    return Found(value, lambda: terminal.outcome(options.out, material.of_result(options.out, result, manifest)), lacks)
+    return Shown(value, lambda: terminal.outcome(options.out, material.of_result(options.out, result, manifest)), lacks)
 
 
-def profile(options: argparse.Namespace) -> Found:
+def profile(options: argparse.Namespace) -> Shown:
     """Run `taglio profile`."""
     graph, result, layers = stages.profile(options.out, options.model, options.data, **arguments(options))
 
@@ -41,22 +41,22 @@ def profile(options: argparse.Namespace) -> Found:
         if options.scheme == "auto":
             say(f"{result.scheme} was chosen for a relative L2 limit of {options.max_error:.3%} (--max-error)")
 
-    return Found({"profile": result, "layers": layers} if layers else result, tables)
+    return Shown({"profile": result, "layers": layers} if layers else result, tables)
 
 
-def error(options: argparse.Namespace) -> Found:
+def error(options: argparse.Namespace) -> Shown:
     """Run `taglio error`."""
     _, result, where = stages.error(options.folder, **arguments(options))
-    return Found(result, lambda: terminal.error(result, where if options.provider != "cpu" else ""))
+    return Shown(result, lambda: terminal.error(result, where if options.provider != "cpu" else ""))
 
 
-def sensitivity(options: argparse.Namespace) -> Found:
+def sensitivity(options: argparse.Namespace) -> Shown:
     """Run `taglio sensitivity`."""
     rows, model = stages.sensitivities(options.folder)
-    return Found(terminal.sensitivity_object(rows, model), lambda: terminal.sensitivity(rows, model, options.by))
+    return Shown(terminal.sensitivity_object(rows, model), lambda: terminal.sensitivity(rows, model, options.by))
 
 
-def plan(options: argparse.Namespace) -> Found:
+def plan(options: argparse.Namespace) -> Shown:
     """Run `taglio plan`."""
     if options.cluster is not None:
         from taglio.cli import clusters
@@ -64,16 +64,16 @@ def plan(options: argparse.Namespace) -> Found:
         return clusters.plan(options)
     names = ("max_error", "keep_float", "force_int8", "pins", "cuts", "devices", "effort", "progress")
     result = stages.plan(options.folder, **{name: getattr(options, name) for name in names})
-    return Found(terminal.plan_object(result), lambda: show(placement.decisions(result)))
+    return Shown(terminal.plan_object(result), lambda: show(placement.decisions(result)))
 
 
-def build(options: argparse.Namespace) -> Found:
+def build(options: argparse.Namespace) -> Shown:
     """Run `taglio build`."""
     manifest, proof = stages.build(options.folder, options.progress)
-    return Found({"manifest": manifest, "proof": proof}, lambda: terminal.build(options.folder, manifest, proof))
+    return Shown({"manifest": manifest, "proof": proof}, lambda: terminal.build(options.folder, manifest, proof))
 
 
-def run(options: argparse.Namespace) -> Found:
+def run(options: argparse.Namespace) -> Shown:
     """Run `taglio run`."""
     if options.cluster is not None:
         from taglio.cli import clusters
@@ -81,12 +81,12 @@ def run(options: argparse.Namespace) -> Found:
         return clusters.run(options)
     if options.steps is not None:
         stepped = stages.run_steps(options.folder, options.steps, options.runtime, options.progress)
-        return Found(stepped, lambda: terminal.steps(stepped))
+        return Shown(stepped, lambda: terminal.steps(stepped))
     timed = stages.run(options.folder, options.runs, options.runtime, options.progress)
-    return Found(timed, lambda: show(built.run_report(timed)))
+    return Shown(timed, lambda: show(built.run_report(timed)))
 
 
-def report(options: argparse.Namespace) -> Found:
+def report(options: argparse.Namespace) -> Shown:
     """Run `taglio report`."""
     found = material.gather(options.folder)
     made = page.write(options.folder, found)
@@ -95,4 +95,4 @@ def report(options: argparse.Namespace) -> Found:
         terminal.report(options.folder, found)
         say(f"wrote {made.path}")
 
-    return Found({"report": str(made.path)}, tables, made.remark)
+    return Shown({"report": str(made.path)}, tables, made.remark)

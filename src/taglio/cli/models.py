@@ -2,7 +2,7 @@
 
 import argparse
 
-from taglio.cli.output import Found
+from taglio.cli.output import Shown
 from taglio.cli.parser import arguments
 from taglio.cli.words import as_flags
 from taglio.compare.convert import as_onnx, foreign
@@ -16,7 +16,7 @@ from taglio.report import terminal
 from taglio.report.console import say
 
 
-def inspect(options: argparse.Namespace) -> Found:
+def inspect(options: argparse.Namespace) -> Shown:
     """Run `taglio inspect`."""
     path = options.model
     if foreign(path):
@@ -37,10 +37,10 @@ def inspect(options: argparse.Namespace) -> Found:
             say(f"outputs that look like the next step's inputs: {' '.join(f'--state {each}' for each in states)}")
 
     about = {"model": model.name, "sha256": model.sha256, "opset": model.opset, "graph": graph}
-    return Found({**about, "assumed": assumed, "suggested": suggestion, "states": states}, tables)
+    return Shown({**about, "assumed": assumed, "suggested": suggestion, "states": states}, tables)
 
 
-def quantize(options: argparse.Namespace) -> Found:
+def quantize(options: argparse.Namespace) -> Shown:
     """Run `taglio quantize`."""
     result = stages.quantize(options.out, options.model, options.data, **arguments(options))
-    return Found(result, lambda: terminal.quantized(result))
+    return Shown(result, lambda: terminal.quantized(result))

@@ -12,7 +12,7 @@ INTERRUPTED = 130  # the exit code after Ctrl-C
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Shown:
     """The result of a command: `value` is printed with --json, `show` prints it otherwise; `remark` is a line for
     standard error ("" for none)."""
 
@@ -22,7 +22,7 @@ class Found:
     code: int = 0
 
 
-def execute(command: Callable[[argparse.Namespace], Found | int], options: argparse.Namespace) -> int:
+def execute(command: Callable[[argparse.Namespace], Shown | int], options: argparse.Namespace) -> int:
     """Run a command with a progress bar in `options.progress`, and print what it found; returns the exit code.
 
     A command that prints while it runs returns its exit code instead.
