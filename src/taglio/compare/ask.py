@@ -1,7 +1,7 @@
 """The comparison as a library function, from values or paths. Measures nothing itself."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from taglio.compare.measure import compare as measure
 from taglio.compare.result import COMPARISON, Comparison
 from taglio.errors import BadData, BadModel, BadOption
 from taglio.profile.machine import available_cores
+from taglio.profile.stopwatch import Progress
 from taglio.scratch import scratch
 from taglio.transaction import held
 
@@ -41,7 +42,7 @@ def compare(
     threads: int | None = None,
     effort: float = 1.0,
     row_limit_s: float = 300.0,
-    progress: Callable[[str, int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Comparison:
     """Every back end's ways to run and quantise one model, measured side by side in separate processes.
 

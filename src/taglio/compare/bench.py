@@ -1,6 +1,6 @@
 """Measure one back end's rows, layers and supported operators, except those kept from earlier."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,8 +12,8 @@ from taglio.compare.result import Conversion
 from taglio.compare.row import Layer, Row, Support, Wanted
 from taglio.compare.supervise import Limits, Reference
 from taglio.compare.variants import Source, Written
+from taglio.profile.stopwatch import Progress
 
-Tell = Callable[[str, int, int], None]
 _REFERENCE = "onnxruntime"  # its float row is the reference model itself and runs in every round already
 _NOTHING = "none of its rows could be measured"
 
@@ -29,7 +29,7 @@ class Bench:
     notebook: Notebook
     reference: Reference
     layers: bool
-    tell: Tell | None
+    tell: Progress | None
 
     def measure(self, backend: str, asked: Sequence[Wanted]) -> None:
         """Measure the rows that are not kept. Impossible rows, and rows of missing back ends, never reach a worker."""

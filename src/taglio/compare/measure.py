@@ -34,10 +34,10 @@ from taglio.model.load import Model
 from taglio.model.load import load as load_model
 from taglio.model.observe import observe
 from taglio.profile.machine import describe
+from taglio.profile.stopwatch import Progress
 from taglio.quantize.ranges import calibrate
 from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session, version
 
-Tell = Callable[[str, int, int], None]
 READS_ONNX = frozenset({"onnxruntime", "openvino", "openvino-ep"})
 MOST_CALIBRATION, MOST_HELD_OUT = 64, 16
 _MODELS = "models"
@@ -70,7 +70,7 @@ class Question:
     emit: str = ""
 
 
-def compare(question: Question, tell: Tell | None = None) -> Comparison:
+def compare(question: Question, tell: Progress | None = None) -> Comparison:
     """Measure every row. Raises BadModel, BadData or BadOption for a model or data that no back end could use.
 
     Finished rows are saved at once. Ctrl-C ends measuring and returns the comparison so far as `stopped`; the same
@@ -242,7 +242,7 @@ def _write_arrays(request: Request, source: Source, limits: Limits) -> float | N
     return distance
 
 
-def _write(question: Question, source: Source, identity: dict[str, object], tell: Tell | None) -> Written:
+def _write(question: Question, source: Source, identity: dict[str, object], tell: Progress | None) -> Written:
     if not READS_ONNX & set(question.backends):
         return Written()
     keys = {name.partition(" ")[0] for name in question.rows}

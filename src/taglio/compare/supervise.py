@@ -21,11 +21,11 @@ from typing import Any
 from taglio.compare.request import Request
 from taglio.compare.row import Checked, Latency, Row, Status, Wanted
 from taglio.compare.workers.marker import Marker
+from taglio.profile.stopwatch import Progress
 
 MAIN = Path(__file__).parent / "workers" / "__main__.py"
 _POLL_S = 0.2
 _STATM = Path("/proc/self/statm")
-Tell = Callable[[str, int, int], None]
 Keep = Callable[[Row], None]
 Reference = Callable[[], list[float]]
 
@@ -50,7 +50,7 @@ def measure_rows(
     interpreter: Path,
     request: Request,
     limits: Limits,
-    tell: Tell | None = None,
+    tell: Progress | None = None,
     main: Path = MAIN,
     *,
     keep: Keep | None = None,
@@ -109,7 +109,7 @@ def convert(interpreter: Path, request: Request, limits: Limits) -> tuple[dict[s
 class _Desk:
     """Events of a back end's workers so far."""
 
-    def __init__(self, request: Request, tell: Tell | None, keep: Keep | None, reference: Reference | None) -> None:
+    def __init__(self, request: Request, tell: Progress | None, keep: Keep | None, reference: Reference | None) -> None:
         self.checked: dict[str, Checked] = {}
         self.timed: dict[str, Latency] = {}
         self.refused: dict[str, tuple[str, str]] = {}
