@@ -286,7 +286,7 @@ OPTIONS: dict[str, Facts] = {
     "--explain": option("also show what each limit costs and the runner-up plan", **_FLAG),
     "--from": option("deployed plan.json; move blocks only if that pays", dest="running", metavar="PLAN"),
     "--switching-cost-ms": option(
-        "cost of moving one block, with --from; energy: at the largest device power (default 1)",
+        "with --from: cost of moving one block (default 1); in energy, at the largest power of a device",
         type=milliseconds,
         dest="switching_cost_s",
         default=0.001,

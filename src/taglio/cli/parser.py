@@ -231,12 +231,16 @@ COMMANDS = (
                 metavar="OUT",
             ),
             "--host": option("address to listen on; all but loopback need a token or TLS", default="127.0.0.1"),
-            "--http-port": option("REST, metrics and status page (default 8000; 0: any)", type=any_port, default=8000),
-            "--grpc-port": option("gRPC (default 8001; 0: any)", type=any_port, default=8001),
+            "--http-port": option(
+                "port of REST, metrics and status page (default 8000; 0: any)", type=any_port, default=8000
+            ),
+            "--grpc-port": option("port of gRPC (default 8001; 0: any)", type=any_port, default=8001),
             "--token-file": option(
                 "file with the token that clients must send (default: $TAGLIO_SERVE_TOKEN, else none)", type=Path
             ),
-            "--tls": option("PEM files; encrypts both listeners", nargs=2, type=Path, metavar=("CERT", "KEY")),
+            "--tls": option(
+                "certificate and key in PEM files; encrypts both listeners", nargs=2, type=Path, metavar=("CERT", "KEY")
+            ),
             "--threads": option("threads per session (default: the plan's)", type=positive),
             "--queue": option("queue length per model (default 64)", type=positive, default=64),
             "--batch": option(
@@ -376,6 +380,7 @@ def flags() -> dict[str, str]:
 
 
 def arguments(options: argparse.Namespace, without: Sequence[str] = ()) -> dict[str, Any]:
-    """The library's arguments among parsed `options`, except those named in `without` and those not given."""
+    """The library's arguments among parsed `options` and the progress callback, except those named in `without` and
+    those not given."""
     ours = {"command", "after", "one", "several", "json", "model", "data", "out", "folder", "cluster", *without}
     return {name: value for name, value in vars(options).items() if name not in ours and value is not None}
