@@ -38,9 +38,10 @@ def test_a_row_that_cannot_be_emitted_costs_no_measurement(
         raise BadOption("it has no file")
 
     asked: dict[str, Any] = {"out": tmp_path, "backends": ["onnxruntime"], "rows": ["float32"], "effort": 0.01}
-    with monkeypatch.context() as patch, pytest.raises(BadOption, match="it has no file"):
-        patch.setattr("taglio.compare.ask.emitted", refuse)
+    monkeypatch.setattr("taglio.compare.ask.emitted", refuse)
+    with pytest.raises(BadOption, match="it has no file"):
         taglio.compare(tiny.model, tiny.data, emit="onnxruntime/float32", **asked)
+    monkeypatch.undo()
     assert taglio.compare(tiny.model, tiny.data, **asked).kept == 1
 
 
