@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from taglio.compare.checkpoint import FILE
 from taglio.compare.environments import VARIABLE
-from taglio.compare.kept import FILE
 from tests.end_to_end.command import ENVIRONMENT, Case, refused, taglio
 
 STATUSES = {

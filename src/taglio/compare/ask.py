@@ -12,8 +12,8 @@ import onnx
 from taglio import artifact
 from taglio.arguments import number, positive
 from taglio.compare import environments
+from taglio.compare.checkpoint import FILE
 from taglio.compare.emit import emit as emitted
-from taglio.compare.kept import FILE
 from taglio.compare.measure import Question
 from taglio.compare.measure import compare as measure
 from taglio.compare.result import COMPARISON, Comparison

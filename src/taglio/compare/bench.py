@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from taglio.compare import environments, supervise
-from taglio.compare.kept import Notebook, Part
+from taglio.compare.checkpoint import Checkpoint, Part
 from taglio.compare.layers import onnxruntime_layers
 from taglio.compare.request import Request
 from taglio.compare.result import Conversion
@@ -26,7 +26,7 @@ class Bench:
     source: Source
     written: Written
     limits: Limits
-    notebook: Notebook
+    checkpoint: Checkpoint
     reference: Reference
     layers: bool
     tell: Progress | None
@@ -34,7 +34,7 @@ class Bench:
     def measure(self, backend: str, asked: Sequence[Wanted]) -> None:
         """Measure the rows that are not kept. Impossible rows, and rows of missing back ends, never reach a worker."""
         place = environments.find(backend)
-        part = self.notebook.part(backend, place.versions)
+        part = self.checkpoint.part(backend, place.versions)
         for each in asked:
             if each.refusal:
                 part.rows[each.id] = Row(each, "impossible", each.refusal, None, None)
@@ -57,7 +57,7 @@ class Bench:
                 self._layers(place.interpreter, part, job)
         elif layers:
             part.absent = _NOTHING
-        self.notebook.save()
+        self.checkpoint.save()
 
     def _converted(self, job: Request) -> tuple[Conversion | None, str]:
         """The conversion of the ONNX form that the job's back end needs, if any, or why it failed."""
@@ -75,7 +75,7 @@ class Bench:
     def _rows(self, interpreter: Path, part: Part, job: Request) -> None:
         def keep(row: Row) -> None:
             part.rows[row.wanted.id] = self._annotated(row)
-            self.notebook.save()
+            self.checkpoint.save()
 
         reference = None if job.backend == _REFERENCE else self.reference
         rows, told = supervise.measure_rows(interpreter, job, self.limits, self.tell, keep=keep, reference=reference)

@@ -12,8 +12,8 @@ import numpy as np
 from taglio import artifact
 from taglio.compare import convert, environments, supervise, table, variants
 from taglio.compare.bench import Bench
+from taglio.compare.checkpoint import Checkpoint, Part
 from taglio.compare.emit import known
-from taglio.compare.kept import Notebook, Part
 from taglio.compare.layers import write_blocks
 from taglio.compare.recommend import drift, recommend
 from taglio.compare.request import Request
@@ -102,16 +102,16 @@ def compare(question: Question, tell: Progress | None = None) -> Comparison:
     asked = {backend: _asked(backend, written, question) for backend in question.backends}
     if question.emit:
         known(question.emit, asked.values())
-    notebook = Notebook(question.out, model.sha256, identity)
-    bench = Bench(request, source, written, limits, notebook, _reference(source), question.layers, tell)
+    checkpoint = Checkpoint(question.out, model.sha256, identity)
+    bench = Bench(request, source, written, limits, checkpoint, _reference(source), question.layers, tell)
     stopped = False
     try:
         for backend in question.backends:
             bench.measure(backend, asked[backend])
     except KeyboardInterrupt:
         stopped = True
-        notebook.save()  # the last row may be only in memory
-    parts = {backend: notebook.parts[backend] for backend in question.backends if backend in notebook.parts}
+        checkpoint.save()  # the last row may be only in memory
+    parts = {backend: checkpoint.parts[backend] for backend in question.backends if backend in checkpoint.parts}
     rows = tuple(_row(parts.get(each.backend), each) for backend in question.backends for each in asked[backend])
     return Comparison(
         question.model.name,
@@ -134,7 +134,7 @@ def compare(question: Question, tell: Progress | None = None) -> Comparison:
         tuple(each for part in parts.values() for each in part.support),
         drift(rows),
         recommend(rows, question.max_error),
-        notebook.found,
+        checkpoint.found,
         stopped,
         time.perf_counter() - start,
     )

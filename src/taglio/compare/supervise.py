@@ -61,25 +61,25 @@ def measure_rows(
     After a row that ended the worker, it is restarted without that row; rows checked by then keep their results. `keep`
     gets every row as soon as it is finished; `reference` runs between the rounds and returns its seconds.
     """
-    desk = _Desk(request, tell, keep, reference)
+    collected = _Collected(request, tell, keep, reference)
     waiting = list(request.rows)
     while waiting:
-        known = tuple(wanted.id for wanted in waiting if wanted.id in desk.checked)
+        known = tuple(wanted.id for wanted in waiting if wanted.id in collected.checked)
         job = replace(request, rows=tuple(waiting), known=known)
-        desk.current = ""
-        ended = run_worker(interpreter, job, limits, desk.hear, main)
-        left = [wanted for wanted in waiting if wanted.id not in desk.refused and wanted.id not in desk.timed]
+        collected.current = ""
+        ended = run_worker(interpreter, job, limits, collected.hear, main)
+        left = [wanted for wanted in waiting if wanted.id not in collected.refused and wanted.id not in collected.timed]
         if not ended.status or not left:
             break
         index, _ = Marker(Path(request.folder) / "marker").read()
-        culprit = waiting[index].id if 0 <= index < len(waiting) else desk.current
+        culprit = waiting[index].id if 0 <= index < len(waiting) else collected.current
         if culprit not in {wanted.id for wanted in left}:
             for wanted in left:
-                desk.refuse(wanted.id, ended.status, ended.reason)
+                collected.refuse(wanted.id, ended.status, ended.reason)
             break
-        desk.refuse(culprit, ended.status, ended.reason)
+        collected.refuse(culprit, ended.status, ended.reason)
         waiting = [wanted for wanted in left if wanted.id != culprit]
-    return tuple(desk.row(wanted) for wanted in request.rows), desk.versions
+    return tuple(collected.row(wanted) for wanted in request.rows), collected.versions
 
 
 def collect(
@@ -106,7 +106,7 @@ def convert(interpreter: Path, request: Request, limits: Limits) -> tuple[dict[s
     return answers[0] if answers else {}, reason
 
 
-class _Desk:
+class _Collected:
     """Events of a back end's workers so far."""
 
     def __init__(self, request: Request, tell: Progress | None, keep: Keep | None, reference: Reference | None) -> None:

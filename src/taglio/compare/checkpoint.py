@@ -36,7 +36,7 @@ class _Content:
     parts: dict[str, Part]
 
 
-class Notebook:
+class Checkpoint:
     """The finished rows of one question. Every change is on disk when a call returns; see `artifact.save`."""
 
     def __init__(self, folder: Path, model_sha256: str, question: dict[str, object]) -> None:
