@@ -40,9 +40,11 @@ def convert(request: Request) -> dict[str, str]:
         tf2onnx.convert.from_function(function, taken, opset=OPSET, output_path=str(path))
     else:
         model = load_keras(request.model)
+        own = [each.shape for each in model.inputs]
+        shapes = request.shapes if len(request.shapes) == len(own) else own
         signature = [
-            tf.TensorSpec(each.shape if shape is None else shape, each.dtype, name=f"input_{i}" if i else "input")
-            for i, (each, shape) in enumerate(_pairs(model.inputs, request.shapes))
+            tf.TensorSpec(shape, each.dtype, name=f"input_{i}" if i else "input")
+            for i, (each, shape) in enumerate(zip(model.inputs, shapes, strict=True))
         ]
         # Operators are named after their layers, which Keras renumbers in a new graph; the trailing slash keeps
         # TensorFlow from numbering the scope.
@@ -241,10 +243,6 @@ def _beside(layer: Any, own: int, block: Known | None) -> str:
         elif more == -elements:
             reasons.append("TensorFlow counts a bias, which the ONNX form left out because it is zero")
     return said + (f"; {', '.join(reasons)}" if reasons else "")
-
-
-def _pairs(inputs: Sequence[Any], shapes: Sequence[tuple[int, ...]]) -> list[tuple[Any, tuple[int, ...] | None]]:
-    return list(zip(inputs, shapes, strict=False)) if len(shapes) == len(inputs) else [(each, None) for each in inputs]
 
 
 make = Keras
