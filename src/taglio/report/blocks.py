@@ -8,6 +8,7 @@ from taglio.flow import workspace
 from taglio.flow.sensitivity import Sensitivity
 from taglio.flow.sensitivity import sensitivity as sensitivities
 from taglio.model.graph import Block
+from taglio.quantize.precision import Assignment
 from taglio.report.material import Material
 from taglio.report.network import block_class
 from taglio.report.parts import Axis, Cell, Chart, Columns, Mark, Part, Table, Text
@@ -76,7 +77,8 @@ def ranked(material: Material) -> list[Part]:
     worst = max((row.error or 0.0 for row in rows), default=0.0)
     most = max((row.saved_s or 0.0 for row in rows), default=0.0)
     decimals = ms_decimals(max((row.float_s or 0.0 for row in rows), default=0.0)) + 1
-    body = [_written(material, row, decimals, worst, most) for row in rows]
+    assignment = material.plan.assignment() if material.plan is not None else None
+    body = [_written(row, assignment, material.metric.basis, decimals, worst, most) for row in rows]
     measured = sum(row.error is not None for row in rows)
     kept = [index for index in range(len(_HEAD)) if not body or any(row[index].text != MISSING for row in body)]
     head, cells = [_HEAD[index] for index in kept], [[row[index] for index in kept] for row in body]
@@ -99,12 +101,14 @@ def _rows(material: Material) -> list[_Row]:
     return rows
 
 
-def _written(material: Material, row: _Row, decimals: int, worst: float, most: float) -> list[Cell]:
-    block, assignment = row.block, material.plan.assignment() if material.plan is not None else {}
-    chosen = assignment[block.name].name if block.name in assignment else "float32"
+def _written(
+    row: _Row, assignment: Assignment | None, basis: Metric, decimals: int, worst: float, most: float
+) -> list[Cell]:
+    block, chosen, sample = row.block, MISSING, ""
+    if assignment is not None:
+        chosen = assignment[block.name].name if block.name in assignment else "float32"
+        sample = block_class(block, assignment)
     about = " + ".join(block.kind.split("+")) + (f"; {block.refusal}" if block.refusal else "")
-    sample = block_class(block, assignment) if material.plan is not None else ""
-    basis = material.metric.basis
     worth = None if row.worth is None else row.worth * 1e3 / basis.axis[1]  # ms for 1 % where losses are drawn in %
     return [
         Cell(block.name, note=about, sort=block.name),
@@ -113,7 +117,7 @@ def _written(material: Material, row: _Row, decimals: int, worst: float, most: f
         _cell(_milliseconds(row.int8_s, decimals), row.int8_s),
         _cell(_milliseconds(row.saved_s, decimals), row.saved_s, most, "amount"),
         _cell(MISSING if worth is None else figures(worth), worth),
-        Cell(chosen if material.plan is not None else MISSING, swatch=sample, sort=chosen),
+        Cell(chosen, swatch=sample, sort=chosen),
     ]
 
 
