@@ -38,7 +38,7 @@ def test_a_row_that_cannot_be_emitted_costs_no_measurement(
         raise BadOption("it has no file")
 
     asked: dict[str, Any] = {"out": tmp_path, "backends": ["onnxruntime"], "rows": ["float32"], "effort": 0.01}
-    monkeypatch.setattr("taglio.compare.ask.emitted", refuse)
+    monkeypatch.setattr("taglio.compare.measure.emitted", refuse)
     with pytest.raises(BadOption, match="it has no file"):
         taglio.compare(tiny.model, tiny.data, emit="onnxruntime/float32", **asked)
     monkeypatch.undo()

@@ -4,8 +4,8 @@ import argparse
 
 from taglio.cli.output import INTERRUPTED, Shown
 from taglio.cli.parser import arguments
-from taglio.compare.ask import compare as measure
 from taglio.compare.checkpoint import FILE
+from taglio.compare.measure import compare as measure
 from taglio.report import comparison
 from taglio.report.written import offer
 
