@@ -17,7 +17,7 @@ from taglio.scratch import scratch
 def show(options: argparse.Namespace) -> Shown:
     """Run `taglio backends list`: status, contents, and the disk space that each uses or would need."""
     del options
-    found = [install.inspect(each) for each in ENVIRONMENTS if each.packages]
+    found = [install.inspect(each) for each in ENVIRONMENTS]
 
     def tables() -> None:
         rows = []
@@ -68,7 +68,7 @@ def remove(options: argparse.Namespace) -> Shown:
 
 def doctor(options: argparse.Namespace) -> Shown:
     """Run `taglio backends doctor`: each environment's problem and the command that fixes it."""
-    wanted = [install.environment(name) for name in options.names] or [each for each in ENVIRONMENTS if each.packages]
+    wanted = [install.environment(name) for name in options.names] or ENVIRONMENTS
     with scratch() as folder:
         found = [install.diagnose(each, folder / each.name) for each in wanted]
 
