@@ -56,9 +56,11 @@ def run(
     layers: bool = False,
 ) -> Comparison:
     """Compare `rows` of `backends` on a model."""
-    how: dict[str, Any] = {"threads": asked.threads, "effort": asked.effort, "max_error": 1.0, "row_limit_s": 600.0}
-    given: dict[str, Any] = {"backends": backends.split(","), "rows": rows, "layers": layers, "preprocess": preprocess}
-    return compare(*source, out=FOLDER / name, **given, **how)
+    model, data = source
+    return compare(
+        model, data, out=FOLDER / name, backends=backends.split(","), rows=rows, layers=layers, preprocess=preprocess,
+        max_error=1.0, threads=asked.threads, effort=asked.effort, row_limit_s=600.0,
+    )  # fmt: skip
 
 
 def case_paths(name: str) -> tuple[Path, Path]:

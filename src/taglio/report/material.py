@@ -62,7 +62,9 @@ class Material:
     @property
     def max_error(self) -> float | None:
         """The limit of the outcome or the plan; None if there is none."""
-        return self.outcome.max_error if self.outcome is not None else self.plan and self.plan.limits.max_error
+        if self.outcome is not None:
+            return self.outcome.max_error
+        return self.plan.limits.max_error if self.plan is not None else None
 
     def profiled(self, name: str) -> WholeRun | None:
         """The profile's whole-model run called `name`."""

@@ -128,7 +128,7 @@ def side_by_side(material: Material) -> list[Part]:
     if abs(drift - 1.0) > STEADY:
         rows.append(["… corrected for drift", *(ratio(column, drift) for column in columns)])
     rows += [
-        ["p95 measured", *(ms(column.latency and column.latency.p95_s, decimals) for column in columns)],
+        ["p95 measured", *(ms(column.latency.p95_s if column.latency else None, decimals) for column in columns)],
         [f"{metric.title} measured", *(_judged(metric, column.error, bound) for column in columns)],
         *([] if outcome is None else [_intervals(outcome)]),
         [f"{metric.title} predicted", *(shown(metric, column.predicted_error) for column in columns)],
@@ -233,7 +233,7 @@ def _scores(outcome: Outcome) -> list[list[object]]:
     rows: list[list[object]] = [[_accuracy_title(outcome), *accuracies]]
     for index, bound in enumerate(outcome.also):
         found = [each.others[index] if index < len(each.others) else None for each in variants]
-        cells = [_judged(bound.metric, other and other.loss, bound.max_error) for other in found]
+        cells = [_judged(bound.metric, other.loss if other else None, bound.max_error) for other in found]
         rows.append([f"{bound.metric.title} measured ({allowed(bound.metric, bound.max_error)})", *cells])
         if bound.metric.labelled:
             values = [MISSING if other is None else bound.metric.told(other.value) for other in found]
