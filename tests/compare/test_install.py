@@ -52,8 +52,17 @@ def tool(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
 
 @pytest.mark.whole
 @pytest.mark.usefixtures("tool")
-def test_an_environment_is_built_once_and_removed(folder: Path, lock: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_environment_is_built_again_after_a_failure_and_removed(
+    folder: Path, lock: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert install.inspect(SMALL).status == "absent"
+    monkeypatch.setattr(install, "lock_of", lambda _: "small @ file:///nowhere/small-1.5-py3-none-any.whl\n")
+    with pytest.raises(BadEnvironment, match=r"small could not be built: .*nowhere") as caught:
+        install.build(SMALL)
+    assert "\n" not in str(caught.value)
+    found = install.inspect(SMALL)
+    assert (found.status, "nowhere" in found.reason) == ("unfinished", True)
+    monkeypatch.setattr(install, "lock_of", lambda _: lock)
     install.build(SMALL)
     built = install.inspect(SMALL)
     assert (built.status, built.versions, built.reason) == ("ready", {"small": "1.5"}, "")
@@ -64,23 +73,6 @@ def test_an_environment_is_built_once_and_removed(folder: Path, lock: str, monke
     assert install.remove(SMALL) == built.bytes
     assert not (folder / "small").exists()
     assert install.remove(SMALL) == 0
-
-
-@pytest.mark.whole
-@pytest.mark.usefixtures("tool")
-def test_a_build_that_fails_is_said_kept_and_made_again(
-    folder: Path, lock: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(install, "lock_of", lambda _: "small @ file:///nowhere/small-1.5-py3-none-any.whl\n")
-    with pytest.raises(BadEnvironment, match=r"small could not be built: .*nowhere") as caught:
-        install.build(SMALL)
-    assert "\n" not in str(caught.value)
-    found = install.inspect(SMALL)
-    assert (found.status, "nowhere" in found.reason) == ("unfinished", True)
-    assert (folder / "small").is_dir()
-    monkeypatch.setattr(install, "lock_of", lambda _: lock)
-    install.build(SMALL)
-    assert install.inspect(SMALL).status == "ready"
 
 
 def test_a_build_that_was_killed_is_not_used(folder: Path, lock: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -184,6 +184,9 @@ def run_worker(
         )
         try:
             ended = _listen(process, folder, limits, hear)
+            if ended is None or not ended.status:  # it is about to end by itself
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(timeout=1.0)
         finally:
             _kill(process)
     if ended is None:
@@ -242,8 +245,6 @@ def _pump(stream: Any, lines: "queue.Queue[str | None]") -> None:
 
 def _kill(process: "subprocess.Popen[str]") -> None:
     """Kill the worker and everything that it started."""
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(timeout=1.0)
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
