@@ -17,7 +17,7 @@ from tests.plan.reference import broken_edges, brute_force
 from tests.plan.small_problems import fan, made, problems
 
 CLOSE = 1e-5
-slowly = examples(40, steady=False)
+slowly = examples(25, steady=False)
 
 
 def alive(problem: Problem) -> np.ndarray:
