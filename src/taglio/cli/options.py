@@ -15,25 +15,22 @@ _MOST_THREADS = 64
 
 def positive(text: str) -> int:
     """Parse an integer of at least 1."""
-    value = _whole(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} must be at least 1")
-    return value
+    return _whole(text, 1)
 
 
 def natural(text: str) -> int:
     """Parse an integer of at least 0."""
-    value = _whole(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"{text} must be at least 0")
-    return value
+    return _whole(text, 0)
 
 
-def _whole(text: str) -> int:
+def _whole(text: str, least: int) -> int:
     try:
-        return int(text)
+        value = int(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text} must be a whole number") from None
+    if value < least:
+        raise argparse.ArgumentTypeError(f"{text} must be at least {least}")
+    return value
 
 
 def _number(text: str) -> float:
