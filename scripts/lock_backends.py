@@ -27,7 +27,7 @@ def lock(environment: Environment, folder: Path) -> str:
 
 def main(names: list[str]) -> int:
     for environment in ENVIRONMENTS:
-        if environment.packages and (not names or environment.name in names):
+        if not names or environment.name in names:
             with tempfile.TemporaryDirectory() as folder:
                 text = lock(environment, Path(folder))
             (FOLDER / f"{environment.name}.txt").write_text(text, encoding="utf-8")

@@ -44,10 +44,9 @@ def render() -> str:
         lines.append(f"| {name} | {use} | {allowed} | {pinned.get(_plain(name), '–')} |\n")
     lines.append(BACKENDS)
     for each in ENVIRONMENTS:
-        if each.packages:
-            packages = ", ".join(" ".join(_split(f"{name}{versions}")) for name, versions in each.packages.items())
-            below = ".".join(map(str, each.python_below))
-            lines.append(f"| {each.name} | {packages} | 3.11 to below {below} | {each.disk_bytes / 1e9:.1f} GB |\n")
+        packages = ", ".join(" ".join(_split(f"{name}{versions}")) for name, versions in each.packages.items())
+        below = ".".join(map(str, each.python_below))
+        lines.append(f"| {each.name} | {packages} | 3.11 to below {below} | {each.disk_bytes / 1e9:.1f} GB |\n")
     return "".join(lines)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import taglio
-from taglio.compare import ask
+from taglio.compare import measure
 from taglio.flow import build, error, optimize, place, plan, profile, result, run, work
 from taglio.runtimes.places import refusal
 
@@ -31,7 +31,7 @@ latency_ms = 5
 """
 ORDER = (
     work.Model, profile.profile, error.error_model, plan.plan, build.build, run.run, place.place, optimize.optimize,
-    result.Result, ask.compare,
+    result.Result, measure.compare,
 )  # fmt: skip
 
 

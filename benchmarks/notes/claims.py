@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from cases import CACHE, CASES, RESULTS, ROOT, SHARED, markdown, paths, write
 from taglio.compare.environments import find
-from taglio.compare.measure import Question, compare
+from taglio.compare.measure import compare
 from taglio.compare.result import Comparison
 from taglio.compare.row import Row
 from taglio.profile.machine import available_cores, describe
@@ -56,11 +56,11 @@ def run(
     layers: bool = False,
 ) -> Comparison:
     """Compare `rows` of `backends` on a model."""
-    question = Question(
-        *source, FOLDER / name, {}, preprocess, tuple(backends.split(",")), layers, asked.threads, 0,
-        asked.effort, 1.0, 600.0, rows,
+    model, data = source
+    return compare(
+        model, data, out=FOLDER / name, backends=backends.split(","), rows=rows, layers=layers, preprocess=preprocess,
+        max_error=1.0, threads=asked.threads, effort=asked.effort, row_limit_s=600.0,
     )  # fmt: skip
-    return compare(question)
 
 
 def case_paths(name: str) -> tuple[Path, Path]:

@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from taglio.compare.ask import compare as compare
+    from taglio.compare.measure import compare as compare
     from taglio.errors import TaglioError as TaglioError
     from taglio.flow.build import build as build
     from taglio.flow.error import error_model as error_model
@@ -51,7 +51,7 @@ _HOMES = {
     "TaglioError": "taglio.errors",
     "build": "taglio.flow.build",
     "candidate": "taglio.flow.place",
-    "compare": "taglio.compare.ask",
+    "compare": "taglio.compare.measure",
     "error_model": "taglio.flow.error",
     "load": "taglio.flow.result",
     "optimize": "taglio.flow.optimize",

@@ -15,7 +15,7 @@ import msgspec
 import onnx
 
 from taglio import weights
-from taglio.errors import BadArtifact
+from taglio.errors import BadArtifact, one_line
 
 FORMAT_VERSION = 5
 _TEMPORARY = ".taglio-"
@@ -67,7 +67,7 @@ def load(path: Path, kind: str, expected: type[T], *, model_sha256: str | None =
     try:
         envelope = msgspec.json.decode(data, type=_Envelope)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise BadArtifact(f"{path}: not a taglio artifact ({_line(error)}): make it again") from None
+        raise BadArtifact(f"{path}: not a taglio artifact ({one_line(error)}): make it again") from None
     if envelope.format_version != FORMAT_VERSION:
         raise BadArtifact(
             f"{path}: format version {envelope.format_version}, but this taglio reads {FORMAT_VERSION}: make it again"
@@ -83,7 +83,7 @@ def load(path: Path, kind: str, expected: type[T], *, model_sha256: str | None =
         value = msgspec.json.decode(envelope.body, type=expected)
         check(value)
     except (msgspec.DecodeError, ValueError) as error:
-        raise BadArtifact(f"{path}: damaged ({_line(error)}): make it again") from None
+        raise BadArtifact(f"{path}: damaged ({one_line(error)}): make it again") from None
     return value
 
 
@@ -174,12 +174,9 @@ def refusal(path: Path, error: OSError) -> BadArtifact:
     return BadArtifact(f"{path}: cannot be written ({error.strerror or error}): choose another folder with -o")
 
 
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())[:160]
-
-
 _HOW = {
     "setup": "run `taglio profile` first",
+    "graph": "run `taglio profile` first",
     "profile": "run `taglio profile` first",
     "error": "run `taglio error` first",
     "plan": "run `taglio plan` first",

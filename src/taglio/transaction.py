@@ -12,9 +12,8 @@ import json
 import os
 import shutil
 import sys
-import time
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
@@ -195,7 +194,7 @@ def _sync(folder: Path) -> None:
 
 
 def _holder() -> _Holder:
-    now = datetime.fromtimestamp(time.time()).astimezone()
+    now = datetime.now(UTC).astimezone()
     return _Holder(os.getpid(), now.strftime("%Y-%m-%d %H:%M:%S"), " ".join(["taglio", *sys.argv[1:]])[:300])
 
 

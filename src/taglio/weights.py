@@ -9,7 +9,7 @@ import contextlib
 import hashlib
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -187,14 +187,7 @@ def hold(tensor: TensorProto) -> None:
 
 def in_memory(proto: onnx.ModelProto) -> onnx.ModelProto:
     """`proto` with all its weights in memory, if that fits into one protobuf message."""
-    if not refers(proto) or size_bytes(proto) >= MESSAGE_BYTES:
-        return proto
-    copy = onnx.ModelProto()
-    copy.CopyFrom(proto)
-    for tensor in tensors(copy):
-        if in_file(tensor):
-            hold(tensor)
-    return copy
+    return proto if not refers(proto) or size_bytes(proto) >= MESSAGE_BYTES else _copy(proto, hold)
 
 
 def chunks(tensor: TensorProto) -> Iterator[bytes]:
@@ -222,21 +215,22 @@ def serialized(proto: onnx.ModelProto) -> tuple[bytes, Path | None]:
     if not locations:
         return proto.SerializeToString(), None
     folder = os.path.commonpath([Path(each).parent for each in locations])
-    return _copy(proto, {each: os.path.relpath(each, folder) for each in locations}).SerializeToString(), Path(folder)
+    copy = _copy(proto, lambda tensor: _relocate(tensor, os.path.relpath(place(tensor)[0], folder)))
+    return copy.SerializeToString(), Path(folder)
 
 
 def write(path: Path, proto: onnx.ModelProto) -> None:
     """Write a temporary model, with links to the files that it refers to beside it."""
-    names = link_beside(proto, path)
-    path.write_bytes((_copy(proto, names) if names else proto).SerializeToString())
+    link_beside(proto, path)
+    if refers(proto):
+        proto = _copy(proto, lambda tensor: _relocate(tensor, Path(place(tensor)[0]).name))
+    path.write_bytes(proto.SerializeToString())
 
 
-def link_beside(proto: onnx.ModelProto, path: Path) -> dict[str, str]:
-    """Link the files that a model refers to beside `path`; returns their names there by location."""
-    names = {location: Path(location).name for location in _locations(proto)}
-    for location, name in names.items():
-        link(Path(location), path.parent / name)
-    return names
+def link_beside(proto: onnx.ModelProto, path: Path) -> None:
+    """Link the files that a model refers to beside `path`, under their own names."""
+    for location in _locations(proto):
+        link(Path(location), path.parent / Path(location).name)
 
 
 def refers(proto: onnx.ModelProto) -> bool:
@@ -262,22 +256,18 @@ def link(file: Path, target: Path) -> None:
 
 def save(path: Path, proto: onnx.ModelProto, data: Path, name: str) -> None:
     """Write a model to `path` and all tensors that it refers to into the one file `data`, referred to as `name`."""
-    placed = []
-    copy = onnx.ModelProto()
-    copy.CopyFrom(proto)
     seen: dict[tuple[str, int, int], int] = {}
+
+    def move(tensor: TensorProto) -> None:
+        where = place(tensor)
+        if where not in seen:
+            file.write(b"\0" * (-file.tell() % _ALIGNED))
+            seen[where] = file.tell()
+            file.writelines(chunks(tensor))
+        refer(tensor, name, seen[where], where[2])
+
     with data.open("wb") as file:
-        for tensor in tensors(copy):
-            if not in_file(tensor):
-                continue
-            where = place(tensor)
-            if where not in seen:
-                file.write(b"\0" * (-file.tell() % _ALIGNED))
-                seen[where] = file.tell()
-                file.writelines(chunks(tensor))
-            placed.append((tensor, seen[where], where[2]))
-    for tensor, offset, length in placed:
-        refer(tensor, name, offset, length)
+        copy = _copy(proto, move)
     path.write_bytes(copy.SerializeToString())
 
 
@@ -286,8 +276,7 @@ def load(path: Path) -> onnx.ModelProto:
     proto = onnx.load(path, load_external_data=False)
     for tensor in tensors(proto):
         if in_file(tensor):
-            location, offset, length = place(tensor)
-            refer(tensor, path.parent / location, offset, length)
+            _relocate(tensor, path.parent / place(tensor)[0])
     return proto
 
 
@@ -297,14 +286,19 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _copy(proto: onnx.ModelProto, locations: dict[str, str]) -> onnx.ModelProto:
+def _copy(proto: onnx.ModelProto, change: Callable[[TensorProto], object]) -> onnx.ModelProto:
+    """A copy of a model, with `change` made to every tensor that refers to a file."""
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
     for tensor in tensors(copy):
         if in_file(tensor):
-            location, offset, length = place(tensor)
-            refer(tensor, locations[location], offset, length)
+            change(tensor)
     return copy
+
+
+def _relocate(tensor: TensorProto, location: Path | str) -> None:
+    _, offset, length = place(tensor)
+    refer(tensor, location, offset, length)
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from tests.backend_suite.case import SAMPLES, Case, Feed
-from tests.backend_suite.compose import Writer
+from tests.backend_suite.steps import Writer
 
 FLOAT, INT64, INT32, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL
 _MICROSOFT, _ML = "com.microsoft", "ai.onnx.ml"

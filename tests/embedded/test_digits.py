@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnxruntime as ort
+import pytest
 
 from taglio.embedded import digits_data, digits_model
 from tests import models
@@ -17,6 +18,7 @@ def read(model: Path, images: np.ndarray) -> np.ndarray:
     return np.concatenate([session.run(None, {"image": image[None]})[0] for image in images])
 
 
+@pytest.mark.whole  # calibrates, rounds and corrects every block
 def test_it_is_the_trained_network_to_the_bit_in_float_and_reads_worse_in_int8(tmp_path: Path) -> None:
     with np.load(digits_data()) as data:
         images, labels = data["image"], data["label"]

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from taglio.compare.checkpoint import FILE
 from taglio.compare.environments import VARIABLE
-from taglio.compare.kept import FILE
-from tests.end_to_end.command import ENVIRONMENT, Case, Ran, refused, taglio
+from tests.end_to_end.command import ENVIRONMENT, Case, refused, taglio
 
 STATUSES = {
     "measured",
@@ -117,16 +117,7 @@ def test_the_page_and_the_file_hold_it_all(compared: tuple[Path, Any]) -> None:
     assert (out / "comparison.json").exists()
 
 
-def test_the_terminal_shows_the_rows_and_the_reasons(tiny: Case, tmp_path: Path) -> None:
-    ran: Ran = taglio(
-        "compare", *tiny.arguments(), "--backends", "onnxruntime", "--effort", "0.01", "-o", tmp_path / "out"
-    )
-    assert ran.code == 0, ran.err
-    assert "qdq-u8s8-sym-pc" in ran.out
-    assert "no kernel for s8 activations with u8 weights" in ran.out
-
-
-def test_what_is_stopped_goes_on(tiny: Case, tmp_path: Path) -> None:
+def test_what_is_stopped_goes_on_and_what_is_finished_starts_anew(tiny: Case, tmp_path: Path) -> None:
     out = tmp_path / "out"
     asked = [str(each) for each in ("compare", *tiny.arguments(), "--backends", "onnxruntime", "--effort", "0.01")]
     command = [sys.executable, "-m", "taglio", *asked, "-o", str(out), "--json"]
@@ -147,7 +138,11 @@ def test_what_is_stopped_goes_on(tiny: Case, tmp_path: Path) -> None:
     again = {row["wanted"]["id"]: row for row in second["rows"]}
     kept = [row for row in first["rows"] if row["status"] == "measured" and row["wanted"]["method"] != "float32"]
     assert all(again[row["wanted"]["id"]] == row for row in kept)
-    assert taglio(*asked, "-o", out, "--json").json()["kept"] == 0
+    ran = taglio(*asked, "-o", out)  # measured anew, and shown on the terminal
+    assert ran.code == 0, ran.err
+    assert "interrupted" not in ran.out
+    assert "qdq-u8s8-sym-pc" in ran.out
+    assert "no kernel for s8 activations with u8 weights" in ran.out
 
 
 def test_an_unknown_back_end_is_refused(tiny: Case, tmp_path: Path) -> None:

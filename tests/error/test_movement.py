@@ -5,7 +5,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
@@ -14,6 +14,7 @@ from taglio.error.movement import find_parts
 from taglio.error.parts import Parts
 from taglio.error.scales import groups_by_scale
 from taglio.model.load import Model
+from tests.examples import examples
 from tests.models import Sketch, loaded
 
 Feeds = list[dict[str, np.ndarray]]
@@ -104,7 +105,7 @@ def test_every_way_to_join_is_seen(joining: object, tmp_path: Path) -> None:
 OPERATORS = ("transpose", "flatten", "reverse", "halves", "pad", "unsqueeze", "tile")
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25, steady=False)
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=4), st.lists(st.sampled_from(OPERATORS), max_size=4))
 def test_parts_cover_every_value_once_and_mix_no_sources(widths: list[int], moves: list[str]) -> None:
     feeds = numbered(**{f"i{index}": (2, width, 3) for index, width in enumerate(widths)})

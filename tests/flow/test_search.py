@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from math import inf
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from taglio.error.model import Alone, BlockNoise, ErrorModel, OutputModel
@@ -27,6 +27,7 @@ from taglio.plan.one_machine import make_plan
 from taglio.plan.result import Limits, Plan
 from taglio.profile.result import Profile
 from taglio.quantize.precision import Assignment
+from tests.examples import examples
 from tests.plan import made_up
 from tests.plan.made_up import INT8, Problem, Sketch, choosers, error_of, forms, profile_of
 
@@ -178,7 +179,7 @@ def test_pins_that_truly_break_the_bound_give_no_plan_that_holds() -> None:
     assert best(tried, 3) == []
 
 
-@settings(max_examples=60, deadline=None, derandomize=True, database=None)
+@examples(60)
 @given(
     made_up.problems(largest=10),
     st.sampled_from((0.3, 0.6, 1.0, 1.7, 20.0)),

@@ -1,4 +1,4 @@
-"""What a labelling costs, value by value, in plain loops: slow, and what costs.py and every solver are held against."""
+"""What a labelling costs, value by value, in plain loops: slow, and the yardstick for costs.py and every solver."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -6,7 +6,7 @@ from math import inf
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 
 from taglio.cluster.devices import Cluster, local
 from taglio.cluster.file import parse
@@ -20,11 +20,11 @@ from taglio.plan.result import Limits
 from taglio.plan.workload import Goal, Workload
 from taglio.profile.result import Profile
 from taglio.quantize.precision import Precision
+from tests.examples import examples
 from tests.plan import made_up
 from tests.plan.made_up import FLOAT, INT8, MICROSECOND, Problem, Sketch, assignments, noise, profile_of, seconds
 from tests.plan.reference import brute_force
 
-STEADY = settings(deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow])
 HERE = local()
 NONE = Limits(None)
 PAIR = """
@@ -51,7 +51,7 @@ def alone(problem: Problem) -> Assembled:
     return assemble([work], HERE, Goal())
 
 
-@settings(STEADY, max_examples=150)
+@examples(150)
 @given(made_up.problems(sparing=False))
 def test_on_one_machine_every_assignment_costs_what_the_profile_says(problem: Problem) -> None:
     here = dict.fromkeys((block.name for block in problem.graph.blocks), "local")
@@ -72,7 +72,7 @@ def test_on_one_machine_every_assignment_costs_what_the_profile_says(problem: Pr
             assert amount == pytest.approx(wanted / limit, rel=1e-6, abs=1e-12) or wanted > 5 * limit
 
 
-@settings(STEADY, max_examples=60)
+@examples(60)
 @given(made_up.problems(largest=5, sparing=False))
 def test_on_one_machine_the_best_labelling_is_the_best_assignment(problem: Problem) -> None:
     found = brute_force(alone(problem).problem)

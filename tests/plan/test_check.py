@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from taglio.cluster.devices import Cluster, Link
@@ -16,10 +16,11 @@ from taglio.plan.describe import describe, predicted_error
 from taglio.plan.result import Limits, Plan
 from taglio.plan.workload import Goal, Workload
 from taglio.profile.result import predict
+from tests.examples import examples
 from tests.plan import made_up
 from tests.plan.made_up import INT8, Problem
 from tests.plan.test_assemble import PAIR, chain
-from tests.plan.test_schedule import STEADY, drawn, some_stages
+from tests.plan.test_schedule import drawn, some_stages
 
 THREE = parse(
     PAIR.replace(
@@ -51,7 +52,7 @@ def on_three(problem: Problem) -> Assembled:
     return assemble([work], THREE, Goal())
 
 
-@settings(STEADY, max_examples=200)
+@examples(200)
 @given(made_up.problems(), st.integers(0, 2**32))
 def test_every_labelling_is_described_as_the_checker_finds_it(problem: Problem, seed: int) -> None:
     assembled = on_three(problem)

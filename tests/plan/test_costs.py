@@ -2,15 +2,16 @@
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from taglio.plan.costs import Costs
 from taglio.plan.problem import Problem, Totals
+from tests.examples import examples
 from tests.plan import reference
 from tests.plan.small_problems import problems
 
-slowly = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+slowly = examples(60, steady=False)
 
 
 def drawn(problem: Problem, rng: np.random.Generator) -> np.ndarray:

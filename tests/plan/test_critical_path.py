@@ -7,7 +7,7 @@ from math import inf
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from taglio.cluster.file import parse
@@ -21,11 +21,12 @@ from taglio.plan.problem import NoiseBound
 from taglio.plan.replay import Timetable
 from taglio.plan.result import Limits
 from taglio.plan.workload import Goal, Workload, parse_objective
+from tests.examples import examples
 from tests.plan import made_up
 from tests.plan.made_up import Problem, Sketch, profile_of
 from tests.plan.test_assemble import PAIR, chain
 from tests.plan.test_place import CLUSTER, every, seconds, workload
-from tests.plan.test_schedule import STEADY, drawn, on_two, some_stages
+from tests.plan.test_schedule import drawn, on_two, some_stages
 
 TWO = parse(PAIR)
 
@@ -40,14 +41,14 @@ def shortest(assembled: Assembled) -> float:
     return min((seconds(assembled, replace(t, stages=s)) for t in every(assembled) for s in stages), default=inf)
 
 
-@settings(STEADY, max_examples=20)
+@examples(20)
 @given(made_up.problems(largest=3, sparing=False))
 def test_no_placement_undercuts_the_bound(problem: Problem) -> None:
     assembled = assemble([workload(problem)], CLUSTER, Goal())
     assert bound(assembled) <= shortest(assembled) * (1 + 1e-9)
 
 
-@settings(STEADY, max_examples=40)
+@examples(40)
 @given(made_up.problems(largest=9, sparing=False), st.integers(0, 2**32))
 def test_no_placement_of_a_larger_graph_undercuts_the_bound(problem: Problem, seed: int) -> None:
     """Too many to try: some at random, and what a pool makes of them, whose aim is to be below."""
@@ -130,7 +131,7 @@ def test_one_output_needs_no_parting() -> None:
     assert not place([work], TWO, parse_objective("latency"), time_limit_s=5.0).plans[0].stages()
 
 
-@settings(STEADY, max_examples=60)
+@examples(60)
 @given(made_up.problems(largest=4, sparing=False))
 def test_a_placement_that_is_offered_only_becomes_better(problem: Problem) -> None:
     assembled = on_two(problem)

@@ -4,7 +4,7 @@ from dataclasses import replace
 from math import inf
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 
 from taglio.error.model import BlockNoise, EdgeNoise, ErrorModel, OutputModel
 from taglio.errors import BadOption
@@ -13,6 +13,7 @@ from taglio.plan.one_machine import make_plan, pinned
 from taglio.plan.result import Limits, Plan
 from taglio.profile.result import Profile
 from taglio.quantize.precision import Assignment
+from tests.examples import examples
 from tests.plan import made_up
 from tests.plan.made_up import (
     LENIENT,
@@ -28,7 +29,6 @@ from tests.plan.made_up import (
 )
 
 GAP = 1e-4
-STEADY = settings(deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def solved(graph: Graph, profile: Profile, error: ErrorModel | None, limits: Limits) -> Plan:
@@ -66,19 +66,19 @@ def test_a_model_too_quick_to_be_timed_has_a_plan() -> None:
     assert (plan.predicted_latency_s.value, plan.predicted_rate_per_s) == (0.0, None)
 
 
-@settings(STEADY, max_examples=150)
+@examples(80)
 @given(made_up.problems())
 def test_a_plan_is_the_fastest_of_all_assignments_that_keep_the_limits(problem: Problem) -> None:
     solved(problem.graph, problem.profile, problem.error, problem.limits)
 
 
-@settings(STEADY, max_examples=40)
+@examples(40)
 @given(made_up.problems())
 def test_without_an_error_model_only_time_and_pins_count(problem: Problem) -> None:
     solved(problem.graph, problem.profile, None, problem.limits)
 
 
-@settings(STEADY, max_examples=20)
+@examples(20)
 @given(made_up.problems(largest=12))
 def test_a_looser_bound_never_gives_a_slower_plan(problem: Problem) -> None:
     last = inf

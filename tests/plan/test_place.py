@@ -7,7 +7,7 @@ from math import inf
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from taglio.cluster.devices import Cluster, Link
@@ -27,12 +27,12 @@ from taglio.plan.workload import Goal, Objective, Workload, parse_objective
 from taglio.profile.attribution import Attribution
 from taglio.profile.result import WholeRun
 from taglio.profile.stopwatch import WallTime
+from tests.examples import examples
 from tests.plan import made_up
 from tests.plan.made_up import Problem
 from tests.plan.reference import broken_edges, choices
 from tests.plan.test_assemble import PAIR, chain
 from tests.plan.test_check import THREE
-from tests.plan.test_schedule import STEADY
 
 CLUSTER = parse(PAIR)
 LATENCY, ENERGY, STREAM, SUM = map(parse_objective, ("latency", "energy", "throughput", "sum"))
@@ -89,7 +89,7 @@ def placed(problem: Problem, objective: Objective, cluster: Cluster = CLUSTER) -
         return None
 
 
-@settings(STEADY, max_examples=25)
+@examples(25)
 @given(made_up.problems(largest=3, sparing=False))
 def test_the_shortest_request_is_between_the_bound_and_what_is_found(problem: Problem) -> None:
     answer = placed(problem, LATENCY)
@@ -108,7 +108,7 @@ def test_the_shortest_request_is_between_the_bound_and_what_is_found(problem: Pr
     assert answer.plans[0].predicted_latency_s.value == pytest.approx(answer.value)
 
 
-@settings(STEADY, max_examples=30)
+@examples(30)
 @given(made_up.problems(largest=3), st.sampled_from([SUM, ENERGY, parse_objective("latency=0,energy=2")]))
 def test_what_adds_up_is_the_least_of_all(problem: Problem, objective: Objective) -> None:
     answer = placed(problem, objective)
@@ -164,7 +164,7 @@ def test_a_stream_goes_by_its_busiest_device(send_s: float, receive_s: float, sl
     assert best * (1 - 2e-3) <= answer.bound <= best * (1 + 1e-9)
 
 
-@settings(STEADY, max_examples=12)
+@examples(12)
 @given(made_up.problems(largest=3))
 def test_no_plan_is_faster_than_the_bound_of_a_stream(problem: Problem) -> None:
     # Over 3 s: where components take more than is proven, a search ends by its time.
@@ -251,7 +251,7 @@ def test_a_cap_that_no_device_reaches_changes_no_value(objective: str) -> None:
     assert held.value == pytest.approx(free.value, rel=2e-3)
 
 
-@settings(STEADY, max_examples=20)
+@examples(20)
 @given(made_up.problems(largest=6, sparing=False), st.integers(0, 3))
 def test_more_never_hurts(problem: Problem, which: int) -> None:
     """A faster link, a looser bound, another order of devices: what adds up is proven, so nothing gets worse."""

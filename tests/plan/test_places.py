@@ -4,7 +4,7 @@ from dataclasses import replace
 from math import inf
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from taglio.cluster.devices import Cluster, Device, Link
 from taglio.errors import Infeasible
@@ -16,10 +16,11 @@ from taglio.plan.place import place
 from taglio.plan.result import Limits
 from taglio.plan.simulate import Pipeline, Task, simulate
 from taglio.plan.workload import Goal, parse_objective
+from tests.examples import examples
 from tests.plan import made_up
 from tests.plan.made_up import Problem
 from tests.plan.test_place import every, placed, seconds, workload
-from tests.plan.test_schedule import STEADY, drawn
+from tests.plan.test_schedule import drawn
 
 COPY = (Link("ort", "vino", 1e9, 1e-6), Link("vino", "ort", 1e9, 1e-6))
 TWO = Cluster("ort", (Device("ort", memory_bytes=1e6), Device("vino", "openvino", processor="ort")), COPY)
@@ -34,7 +35,7 @@ def test_places_of_one_device_take_turns() -> None:
     assert timeline.busy_s == {"ort": 2.0, "vino": 3.0}
 
 
-@settings(STEADY, max_examples=40)
+@examples(40)
 @given(made_up.problems(largest=5))
 def test_any_placement_is_described_as_the_checker_finds_it_and_is_no_faster_than_apart(problem: Problem) -> None:
     work = workload(problem, TWO)
@@ -45,7 +46,7 @@ def test_any_placement_is_described_as_the_checker_finds_it_and_is_no_faster_tha
     assert seconds(shared, totals) >= seconds(apart, totals) * (1 - 1e-9)
 
 
-@settings(STEADY, max_examples=8)
+@examples(8)
 @given(made_up.problems(largest=3, sparing=False))
 def test_the_shortest_request_over_two_runtimes_is_found(problem: Problem) -> None:
     assembled = assemble([workload(problem, TWO)], TWO, Goal())

@@ -5,7 +5,7 @@ from math import inf
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from taglio.cluster.file import parse
@@ -16,11 +16,12 @@ from taglio.plan.placements import Search
 from taglio.plan.replay import Replay, Timetable
 from taglio.plan.result import Limits
 from taglio.plan.workload import Goal, Workload
+from tests.examples import examples
 from tests.plan import made_up
 from tests.plan.made_up import Problem
 from tests.plan.test_assemble import PAIR, chain
 from tests.plan.test_place import CLUSTER, every, workload
-from tests.plan.test_schedule import STEADY, on_two
+from tests.plan.test_schedule import on_two
 
 
 def played(assembled: Assembled, labels: list[int]) -> tuple[float, float]:
@@ -45,7 +46,7 @@ def test_a_chain_takes_in_a_replay_what_it_takes_in_the_simulator(send_ms: float
         assert replayed == pytest.approx(simulated)
 
 
-@settings(STEADY, max_examples=60)
+@examples(60)
 @given(made_up.problems(sparing=False))
 def test_in_float_on_one_device_a_replay_is_the_simulation(problem: Problem) -> None:
     assembled = on_two(problem)
@@ -58,7 +59,7 @@ def test_in_float_on_one_device_a_replay_is_the_simulation(problem: Problem) -> 
         assert 0.8 * simulated <= replayed <= simulated * (1 + 1e-9)
 
 
-@settings(STEADY, max_examples=60)
+@examples(60)
 @given(made_up.problems(sparing=False), st.integers(0, 2**32))
 def test_any_order_lets_blocks_run_after_what_they_read(problem: Problem, seed: int) -> None:
     table = Timetable(on_two(problem), 0)
@@ -69,7 +70,7 @@ def test_any_order_lets_blocks_run_after_what_they_read(problem: Problem, seed: 
         assert all(place[way.producer] < place[node] for way in ways if way.producer is not None)
 
 
-@settings(STEADY, max_examples=30)
+@examples(30)
 @given(made_up.problems(largest=5, sparing=False))
 def test_a_pool_only_becomes_better_and_keeps_the_limits(problem: Problem) -> None:
     assembled = assemble([workload(problem)], CLUSTER, Goal())
@@ -88,7 +89,7 @@ def test_a_pool_only_becomes_better_and_keeps_the_limits(problem: Problem) -> No
         assert search.worth(totals) == pytest.approx(value)
 
 
-@settings(STEADY, max_examples=40)
+@examples(40)
 @given(made_up.problems(sparing=False), st.integers(0, 2**32))
 def test_blocks_run_in_orders_in_which_they_can(problem: Problem, seed: int) -> None:
     table, random = Timetable(on_two(problem), 0), np.random.default_rng(seed)

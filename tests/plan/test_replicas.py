@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from taglio.cluster.devices import Cluster
 from taglio.cluster.file import parse
@@ -14,10 +14,10 @@ from taglio.plan.place import Answer
 from taglio.plan.replicas import alike, place, simulated_rate
 from taglio.plan.result import Limits, Plan
 from taglio.plan.workload import Workload, parse_objective
+from tests.examples import examples
 from tests.plan import made_up
 from tests.plan.made_up import Problem
 from tests.plan.test_assemble import PAIR, chain
-from tests.plan.test_schedule import STEADY
 
 pytest.importorskip("ortools", reason="OR-Tools is not installed")
 STREAM, LATENCY = parse_objective("throughput"), parse_objective("latency")
@@ -66,7 +66,7 @@ def test_no_more_devices_take_turns_than_the_period_needs() -> None:
     assert rate(held.plans[0]) == pytest.approx(1.0 / held.value)
 
 
-@settings(STEADY, max_examples=15)
+@examples(8)
 @given(made_up.problems(largest=4, sparing=False))
 def test_taking_turns_is_never_slower_than_a_device_for_each_component(problem: Problem) -> None:
     cluster = several(2)

@@ -6,7 +6,7 @@ from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from taglio.cluster.devices import Link
@@ -18,12 +18,12 @@ from taglio.plan.result import Limits
 from taglio.plan.schedule import Scheduler, components
 from taglio.plan.simulate import Pipeline, simulate
 from taglio.plan.workload import Goal, Workload
+from tests.examples import examples
 from tests.plan import made_up
 from tests.plan.made_up import INT8, MICROSECOND, Problem
 from tests.plan.reference import broken_edges
 from tests.plan.test_assemble import PAIR, chain, without_wire_only
 
-STEADY = settings(deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow])
 US = MICROSECOND
 
 
@@ -147,7 +147,7 @@ def test_the_second_of_two_messages_waits_for_the_gap_behind_the_first() -> None
     assert ends[1] - ends[0] == pytest.approx(6 * US)  # the latency of the last one stays what it was
 
 
-@settings(STEADY, max_examples=150)
+@examples(150)
 @given(made_up.problems(sparing=False), st.integers(0, 2**32))
 def test_components_take_what_the_plain_evaluation_says(problem: Problem, seed: int) -> None:
     assembled = on_two(problem)
@@ -170,7 +170,7 @@ def test_components_take_what_the_plain_evaluation_says(problem: Problem, seed: 
     assert timeline.end_s >= max((piece.seconds for piece in schedule.tasks), default=0.0) - 1e-12
 
 
-@settings(STEADY, max_examples=80)
+@examples(80)
 @given(made_up.problems(sparing=False), st.integers(0, 2**32))
 def test_components_are_those_that_are_cut(problem: Problem, seed: int) -> None:
     assembled = on_two(problem)

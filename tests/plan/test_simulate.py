@@ -4,10 +4,11 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from taglio.plan.simulate import Pipeline, Request, Span, Task, Timeline, Transfer, simulate
+from tests.examples import examples
 
 CAMERA, SERVER = "camera", "server"
 UP, DOWN = (CAMERA, SERVER), (SERVER, CAMERA)
@@ -163,7 +164,7 @@ def pipelines(draw: st.DrawFn) -> Pipeline:
     return Pipeline(tasks, tuple(transfers))
 
 
-@settings(deadline=None, derandomize=True, database=None, max_examples=200)
+@examples(200)
 @given(pipelines())
 def test_with_a_device_each_the_latency_is_the_longest_path(pipeline: Pipeline) -> None:
     end: list[float] = []
@@ -179,7 +180,7 @@ def test_with_a_device_each_the_latency_is_the_longest_path(pipeline: Pipeline) 
     assert timeline == simulate([pipeline])
 
 
-@settings(deadline=None, derandomize=True, database=None, max_examples=100)
+@examples(100)
 @given(pipelines(), st.integers(2, 5))
 def test_a_stream_cannot_beat_its_busiest_resource(pipeline: Pipeline, count: int) -> None:
     one, many = simulate([pipeline]), stream(pipeline, count)

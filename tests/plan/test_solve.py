@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from taglio.plan.branch_and_bound import cheapest_copies
@@ -12,11 +12,12 @@ from taglio.plan.costs import KINDS, Costs, evaluate, wires_of
 from taglio.plan.problem import CALLER, SOURCE, Form, Kind, Problem, Resource, Values, switching
 from taglio.plan.relaxation import EdgeRelaxation, Relaxation, States, Tables, split, tightest
 from taglio.plan.solve import solve
+from tests.examples import examples
 from tests.plan.reference import broken_edges, brute_force
 from tests.plan.small_problems import fan, made, problems
 
 CLOSE = 1e-5
-slowly = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+slowly = examples(25, steady=False)
 
 
 def alive(problem: Problem) -> np.ndarray:

@@ -19,6 +19,7 @@ from taglio.embedded import digits_data
 from taglio.error.switchable import Switchable
 from taglio.errors import BadOption, CannotQuantize
 from taglio.model import graph as graphs
+from taglio.model.captures import rename_inputs
 from taglio.model.graph import Block, Graph
 from taglio.model.load import Model, load
 from taglio.quantize import library, qdq
@@ -195,9 +196,13 @@ def test_many_outputs_are_renamed_in_one_pass(monkeypatch: pytest.MonkeyPatch, t
     for _ in range(20):
         y = g.op("Relu", g.conv(y, 4, 4))
         outputs.append(y)
-    of, renamed = bench(loaded(g.model(*outputs), tmp_path)), []
-    original = qdq.rename_inputs
-    monkeypatch.setattr(qdq, "rename_inputs", lambda node, names: renamed.append(node) or original(node, names))
+    of, renamed = bench(loaded(g.model(*outputs), tmp_path)), list[onnx.NodeProto]()
+
+    def rename(node: onnx.NodeProto, names: Mapping[str, str]) -> None:
+        renamed.append(node)
+        rename_inputs(node, names)
+
+    monkeypatch.setattr(qdq, "rename_inputs", rename)
     built = of.builder.build(whole(of.graph, exact()))
     assert [value.name for value in built.graph.output] == outputs
     assert len(renamed) <= len(built.graph.node)

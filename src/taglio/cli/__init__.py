@@ -24,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         own, after = _split(list(sys.argv[1:] if arguments is None else arguments))
         options = build_parser().parse_args(own, argparse.Namespace(after=after))
         log.setLevel(logging.WARNING if getattr(options, "json", False) else logging.INFO)
-        code = run(options)
+        return run(options)
     except TaglioError as error:
         sys.stderr.write(f"taglio: {type(error).__name__}: {as_flags(str(error))}\n")
         return error.exit_code
@@ -44,7 +44,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     finally:
         log.removeHandler(remarks)
-    return int(code or 0)
 
 
 def entry() -> NoReturn:

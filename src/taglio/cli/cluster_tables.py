@@ -47,9 +47,9 @@ def links(found: Sequence[LinkProbe], handled: Mapping[str, Handling]) -> list[P
     costs = []
     for name, taken in handled.items():
         ends = ((taken.send_s, taken.send_byte_s), (taken.receive_s, taken.receive_byte_s))
-        texts = [f"{ms(each)}, {ms(byte_s * 1e6)} a megabyte" if each or byte_s else "" for each, byte_s in ends]
+        texts = [f"{ms(each)}, {ms(byte_s * 1e6)} per MB" if each or byte_s else "" for each, byte_s in ends]
         costs.append([name, *texts, ms(taken.request_s) if taken.request_s else ""])
-    heading = ["of a device's time", "sending a message", "receiving one", "starting a request"]
+    heading = ["CPU time of", "sending a message", "receiving a message", "starting a request"]
     return [Table(head, rows, words=frozenset({1})), Table(heading, costs)]
 
 

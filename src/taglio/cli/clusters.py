@@ -7,7 +7,7 @@ from typing import Any
 from taglio import artifact
 from taglio.cli import cluster_tables
 from taglio.cli.options import fraction, positive_float
-from taglio.cli.output import emit, remark
+from taglio.cli.output import Shown
 from taglio.cli.parser import arguments
 from taglio.cluster import file as cluster_file
 from taglio.cluster.engine import device, local
@@ -23,42 +23,41 @@ from taglio.flow import placing
 from taglio.profile.machine import available_cores
 from taglio.report import page, placement, terminal
 from taglio.report.console import say, show
-from taglio.report.progress import bar
 from taglio.report.written import offer
 
 
-def plan(options: argparse.Namespace) -> int:
+def plan(options: argparse.Namespace) -> Shown:
     """Run `taglio plan OUT --cluster FILE`."""
-    others = _others(options)
-    with bar(options.json) as progress:
-        asked = arguments(options, ("with_model", "cuts", "devices", "effort"))
-        found = placing.place(options.folder, options.cluster, others=others, progress=progress, **asked)
+    asked = arguments(options, ("with_model", "cuts", "devices", "effort"))
+    others = [_other(text, options.max_error) for text in options.with_model]
+    found = placing.place(options.folder, options.cluster, others=others, **asked)
     answer = found.answer
-    remark(offer(lambda: page.write(options.folder)))
-    if options.json:
-        told = {"value": answer.value, "bound": answer.bound, "gap": answer.gap, "plans": answer.plans}
-        more = {"moves": answer.moves(), "loads": answer.loads(), "alternatives": found.told}
-        return emit({"objective": str(found.objective), **told, **more})
-    terminal.plans(answer, found.names, found.objective, found.told)
-    return 0
+    value = {
+        "objective": str(found.objective),
+        "value": answer.value,
+        "bound": answer.bound,
+        "gap": answer.gap,
+        "plans": answer.plans,
+        "moves": answer.moves(),
+        "loads": answer.loads(),
+        "alternatives": found.told,
+    }
+    lacks = offer(lambda: page.write(options.folder))
+    return Shown(value, lambda: terminal.plans(answer, found.names, found.objective, found.told), lacks)
 
 
-def pareto(options: argparse.Namespace) -> int:
+def pareto(options: argparse.Namespace) -> Shown:
     """Run `taglio pareto`."""
-    path, others = options.folder / "pareto.html", _others(options)
-    with bar(options.json) as progress:
-        asked = arguments(options, ("with_model",))
-        name, front = placing.pareto(options.folder, options.cluster, others=others, progress=progress, **asked)
-    remark(offer(lambda: placement.write(path, name, front)))
-    if options.json:
-        return emit(front)
-    show(placement.points(front))
-    say(f"wrote {path}")
-    return 0
+    asked = arguments(options, ("with_model",))
+    others = [_other(text, options.max_error) for text in options.with_model]
+    name, front = placing.pareto(options.folder, options.cluster, others=others, **asked)
+    path = options.folder / "pareto.html"
 
+    def tables() -> None:
+        show(placement.points(front))
+        say(f"wrote {path}")
 
-def _others(options: argparse.Namespace) -> list[placing.Wanted]:
-    return [_other(text, options.max_error) for text in options.with_model]
+    return Shown(front, tables, offer(lambda: placement.write(path, name, front)))
 
 
 def _other(text: str, max_error: Any) -> placing.Wanted:
@@ -81,83 +80,75 @@ def _other(text: str, max_error: Any) -> placing.Wanted:
     return placing.Wanted(Path(folder), bound, rate)
 
 
-def start(options: argparse.Namespace) -> int:
+def start(options: argparse.Namespace) -> Shown:
     """Run `taglio device start`."""
-    asked = {name: getattr(options, name) for name in ("head", "address", "port", "memory_mb")}
+    names = ("head", "address", "port", "memory_mb", "progress")
+    asked: dict[str, Any] = {name: getattr(options, name) for name in names}
     lock, threads = Lock(options.token or default_token(), options.tls), options.threads or available_cores()
-    host = options.host or device.LOOPBACK
-    with bar(options.json) as progress:
-        started = device.start(options.name, host=host, threads=threads, lock=lock, progress=progress, **asked)
-    if options.json:
-        return emit(started)
-    say(f'device "{started.name}" joined the cluster at {started.address} with {started.threads} threads')
-    if started.head:
-        loopback = started.host == device.LOOPBACK
-        only = "; this device listens on this machine only: start it with --host to change that" if loopback else ""
-        say(f"to join from another machine: taglio device start --name NAME --address {started.address}{only}")
-        say(f"other machines need the secret in {started.token}: copy the file to the same path there")
-    return 0
+    started = device.start(options.name, host=options.host or device.LOOPBACK, threads=threads, lock=lock, **asked)
+
+    def tables() -> None:
+        say(f'device "{started.name}" joined the cluster at {started.address} with {started.threads} threads')
+        if started.head:
+            loopback = started.host == device.LOOPBACK
+            only = "; this device listens on this machine only: start it with --host to change that" if loopback else ""
+            say(f"to join from another machine: taglio device start --name NAME --address {started.address}{only}")
+            say(f"other machines need the secret in {started.token}: copy the file to the same path there")
+
+    return Shown(started, tables)
 
 
-def stop(options: argparse.Namespace) -> int:
+def stop(options: argparse.Namespace) -> Shown:
     """Run `taglio device stop`."""
     devices = [local.one(options.name)] if options.name else local.known()
     for each in devices:
         local.stop(each)
-    if options.json:
-        return emit({"stopped": [each.name for each in devices]})
-    names = ", ".join(each.name for each in devices)
-    say(f"stopped {names}" if names else "no device runs on this machine")
-    return 0
+    names = [each.name for each in devices]
+    told = f"stopped {', '.join(names)}" if names else "no device runs on this machine"
+    return Shown({"stopped": names}, lambda: say(told))
 
 
-def status(options: argparse.Namespace) -> int:
+def status(options: argparse.Namespace) -> Shown:
     """Run `taglio cluster status`."""
+    del options
     with connect() as connection:
-        alive, found = connection.alive(), gather(connection)
-    if options.json:
-        return emit({"address": connection.here.address, "alive": alive, "devices": found})
-    show(cluster_tables.status(connection.here.address, alive, found))
-    return 0
+        address, alive, found = connection.here.address, connection.alive(), gather(connection)
+    value = {"address": address, "alive": alive, "devices": found}
+    return Shown(value, lambda: show(cluster_tables.status(address, alive, found)))
 
 
-def probe(options: argparse.Namespace) -> int:
+def probe(options: argparse.Namespace) -> Shown:
     """Run `taglio cluster probe`."""
     cluster = cluster_file.load(options.file, options.scenario)
-    with bar(options.json) as progress, connect(cluster.start) as connection:
-        found = probe_links(connection, cluster, progress)
-        handled = handling(connection, cluster, progress)
+    with connect(cluster.start) as connection:
+        found = probe_links(connection, cluster, options.progress)
+        handled = handling(connection, cluster, options.progress)
     text = cluster_file.written(measured(with_handling(cluster, handled), found))
     cluster_file.parse(text)
     if options.write is not None:
         artifact.write_bytes(options.write, text.encode())
-    if options.json:
-        return emit({"links": found, "devices": handled, "cluster": text})
-    show(cluster_tables.links(found, handled))
-    if options.write is not None:
-        say(f"wrote {options.write}")
-    return 0
+
+    def tables() -> None:
+        show(cluster_tables.links(found, handled))
+        if options.write is not None:
+            say(f"wrote {options.write}")
+
+    return Shown({"links": found, "devices": handled, "cluster": text}, tables)
 
 
-def optimize(options: argparse.Namespace) -> int:
+def optimize(options: argparse.Namespace) -> Shown:
     """Run `taglio optimize MODEL --cluster FILE`."""
-    with bar(options.json) as progress:
-        given = (options.out, options.model, options.data, options.cluster)
-        outcome = optimize_on_cluster(*given, progress=progress, **arguments(options))
-    remark(offer(lambda: page.write(options.out)))
-    if options.json:
-        return emit(outcome)
-    show(cluster_tables.outcome(outcome))
-    return 0
+    given = (options.out, options.model, options.data, options.cluster)
+    outcome = optimize_on_cluster(*given, **arguments(options))
+    lacks = offer(lambda: page.write(options.out))
+    return Shown(outcome, lambda: show(cluster_tables.outcome(outcome)), lacks)
 
 
-def run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> Shown:
     """Run `taglio run OUT --cluster FILE`."""
     cluster = cluster_file.load(options.cluster, options.scenario)
     count, steps = options.steps or options.runs, options.steps is not None
-    with bar(options.json) as progress:
-        result = run_on_cluster(options.folder, cluster, count, stream=options.stream, steps=steps, progress=progress)
-    if options.json:
-        return emit(result)
-    show(cluster_tables.run(result))
-    return 0
+    result = run_on_cluster(
+        options.folder, cluster, count, stream=options.stream, steps=steps, progress=options.progress
+    )
+    return Shown(result, lambda: show(cluster_tables.run(result)))

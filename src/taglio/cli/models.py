@@ -2,7 +2,7 @@
 
 import argparse
 
-from taglio.cli.output import emit
+from taglio.cli.output import Shown
 from taglio.cli.parser import arguments
 from taglio.cli.words import as_flags
 from taglio.compare.convert import as_onnx, foreign
@@ -14,10 +14,9 @@ from taglio.model.observe import observe_random
 from taglio.model.state import suggested
 from taglio.report import terminal
 from taglio.report.console import say
-from taglio.report.progress import bar
 
 
-def inspect(options: argparse.Namespace) -> int:
+def inspect(options: argparse.Namespace) -> Shown:
     """Run `taglio inspect`."""
     path = options.model
     if foreign(path):
@@ -29,25 +28,21 @@ def inspect(options: argparse.Namespace) -> int:
     chosen = None if options.blocks == "all" else set(select(graph, options.blocks))
     suggestion = suggest_for(model, graph)
     states = [f"{present}={past}" for present, past in suggested(model.inputs, model.proto.graph.output)]
-    if options.json:
-        told = {"assumed": assumed, "suggested": suggestion, "states": states}
-        return emit({"model": model.name, "sha256": model.sha256, "opset": model.opset, "graph": graph, **told})
-    terminal.inspect(model, graph, chosen, assumed)
-    if model.random:
-        say(model.random)
-    if suggestion is not None:
-        say(f"consider --metric {suggestion.metric}: {suggestion.why}")
-    if states:
-        say(f"outputs that look like the next step's inputs: {' '.join(f'--state {each}' for each in states)}")
-    return 0
+
+    def tables() -> None:
+        terminal.inspect(model, graph, chosen, assumed)
+        if model.random:
+            say(model.random)
+        if suggestion is not None:
+            say(f"consider --metric {suggestion.metric}: {suggestion.why}")
+        if states:
+            say(f"outputs that look like the next step's inputs: {' '.join(f'--state {each}' for each in states)}")
+
+    about = {"model": model.name, "sha256": model.sha256, "opset": model.opset, "graph": graph}
+    return Shown({**about, "assumed": assumed, "suggested": suggestion, "states": states}, tables)
 
 
-def quantize(options: argparse.Namespace) -> int:
+def quantize(options: argparse.Namespace) -> Shown:
     """Run `taglio quantize`."""
-    with bar(options.json) as progress:
-        asked = arguments(options)
-        result = stages.quantize(options.out, options.model, options.data, progress=progress, **asked)
-    if options.json:
-        return emit(result)
-    terminal.quantized(result)
-    return 0
+    result = stages.quantize(options.out, options.model, options.data, **arguments(options))
+    return Shown(result, lambda: terminal.quantized(result))

@@ -15,25 +15,22 @@ _MOST_THREADS = 64
 
 def positive(text: str) -> int:
     """Parse an integer of at least 1."""
-    value = _whole(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} must be at least 1")
-    return value
+    return _whole(text, 1)
 
 
 def natural(text: str) -> int:
     """Parse an integer of at least 0."""
-    value = _whole(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"{text} must be at least 0")
-    return value
+    return _whole(text, 0)
 
 
-def _whole(text: str) -> int:
+def _whole(text: str, least: int) -> int:
     try:
-        return int(text)
+        value = int(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text} must be a whole number") from None
+    if value < least:
+        raise argparse.ArgumentTypeError(f"{text} must be at least {least}")
+    return value
 
 
 def _number(text: str) -> float:
@@ -286,7 +283,7 @@ OPTIONS: dict[str, Facts] = {
     "--explain": option("also show what each limit costs and the runner-up plan", **_FLAG),
     "--from": option("deployed plan.json; move blocks only if that pays", dest="running", metavar="PLAN"),
     "--switching-cost-ms": option(
-        "cost of moving one block, with --from; energy: at the largest device power (default 1)",
+        "with --from: cost of moving one block (default 1); in energy, at the largest power of a device",
         type=milliseconds,
         dest="switching_cost_s",
         default=0.001,

@@ -1,6 +1,9 @@
-"""What commands print beside their tables."""
+"""What a command found, and how it is printed: as one JSON object with --json, else as tables and lines."""
 
+import argparse
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -8,13 +11,37 @@ import msgspec
 INTERRUPTED = 130  # the exit code after Ctrl-C
 
 
-def remark(text: str) -> None:
-    """Print a line on standard error, beside the result; nothing if `text` is empty."""
-    if text:
-        sys.stderr.write(f"taglio: {text}\n")
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """The result of a command: `value` is printed with --json, `show` prints it otherwise; `remark` is a line for
+    standard error ("" for none)."""
+
+    value: Any
+    show: Callable[[], None]
+    remark: str = ""
+    code: int = 0
 
 
-def emit(value: Any) -> int:
-    """Print one JSON object; returns the exit code."""
+def execute(command: Callable[[argparse.Namespace], Shown | int], options: argparse.Namespace) -> int:
+    """Run a command with a progress bar in `options.progress`, and print what it found; returns the exit code.
+
+    A command that prints while it runs returns its exit code instead.
+    """
+    from taglio.report.progress import bar
+
+    with bar(getattr(options, "json", False)) as options.progress:
+        found = command(options)
+    if isinstance(found, int):
+        return found
+    if found.remark:
+        sys.stderr.write(f"taglio: {found.remark}\n")
+    if options.json:
+        emit(found.value)
+    else:
+        found.show()
+    return found.code
+
+
+def emit(value: Any) -> None:
+    """Print one JSON object."""
     sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
-    return 0

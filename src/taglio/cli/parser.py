@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from taglio.cli.options import OPTIONS, Facts, any_port, fraction, names, option, port, positive, positive_float
+from taglio.cli.output import execute
 from taglio.errors import BadOption
 
 _ERROR = option("largest relative L2 change of any output, such as 0.01 or 1%%", type=fraction, default=0.01)
@@ -230,12 +231,16 @@ COMMANDS = (
                 metavar="OUT",
             ),
             "--host": option("address to listen on; all but loopback need a token or TLS", default="127.0.0.1"),
-            "--http-port": option("REST, metrics and status page (default 8000; 0: any)", type=any_port, default=8000),
-            "--grpc-port": option("gRPC (default 8001; 0: any)", type=any_port, default=8001),
+            "--http-port": option(
+                "port of REST, metrics and status page (default 8000; 0: any)", type=any_port, default=8000
+            ),
+            "--grpc-port": option("port of gRPC (default 8001; 0: any)", type=any_port, default=8001),
             "--token-file": option(
                 "file with the token that clients must send (default: $TAGLIO_SERVE_TOKEN, else none)", type=Path
             ),
-            "--tls": option("PEM files; encrypts both listeners", nargs=2, type=Path, metavar=("CERT", "KEY")),
+            "--tls": option(
+                "certificate and key in PEM files; encrypts both listeners", nargs=2, type=Path, metavar=("CERT", "KEY")
+            ),
             "--threads": option("threads per session (default: the plan's)", type=positive),
             "--queue": option("queue length per model (default 64)", type=positive, default=64),
             "--batch": option(
@@ -352,7 +357,7 @@ def _add_options(parser: argparse.ArgumentParser, command: Command) -> None:
     add("--json" if command.json else "")
 
 
-def run(options: argparse.Namespace) -> int | None:
+def run(options: argparse.Namespace) -> int:
     """Run the command that was parsed; returns its exit code. Raises BadOption for options that need --cluster but did
     not get it, or the reverse."""
     alone = getattr(options, "cluster", None) is None
@@ -363,8 +368,7 @@ def run(options: argparse.Namespace) -> int | None:
             )
             raise BadOption(f"{action.option_strings[0]} is for {others}: {fix}")
     module, _, function = options.command.run.partition(":")
-    code: int | None = getattr(importlib.import_module(f"taglio.cli.{module}"), function)(options)
-    return code
+    return execute(getattr(importlib.import_module(f"taglio.cli.{module}"), function), options)
 
 
 def flags() -> dict[str, str]:
@@ -376,6 +380,7 @@ def flags() -> dict[str, str]:
 
 
 def arguments(options: argparse.Namespace, without: Sequence[str] = ()) -> dict[str, Any]:
-    """The library's arguments among parsed `options`, except those named in `without` and those not given."""
+    """The library's arguments among parsed `options` and the progress callback, except those named in `without` and
+    those not given."""
     ours = {"command", "after", "one", "several", "json", "model", "data", "out", "folder", "cluster", *without}
     return {name: value for name, value in vars(options).items() if name not in ours and value is not None}

@@ -1,19 +1,19 @@
 """Measure one back end's rows, layers and supported operators, except those kept from earlier."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from taglio.compare import environments, origin, supervise
-from taglio.compare.environments import Found
-from taglio.compare.kept import Notebook, Part
+from taglio.compare import environments, supervise
+from taglio.compare.checkpoint import Checkpoint, Part
 from taglio.compare.layers import onnxruntime_layers
 from taglio.compare.request import Request
+from taglio.compare.result import Conversion
 from taglio.compare.row import Layer, Row, Support, Wanted
 from taglio.compare.supervise import Limits, Reference
 from taglio.compare.variants import Source, Written
+from taglio.profile.stopwatch import Progress
 
-Tell = Callable[[str, int, int], None]
 _REFERENCE = "onnxruntime"  # its float row is the reference model itself and runs in every round already
 _NOTHING = "none of its rows could be measured"
 
@@ -26,15 +26,15 @@ class Bench:
     source: Source
     written: Written
     limits: Limits
-    notebook: Notebook
+    checkpoint: Checkpoint
     reference: Reference
     layers: bool
-    tell: Tell | None
+    tell: Progress | None
 
     def measure(self, backend: str, asked: Sequence[Wanted]) -> None:
         """Measure the rows that are not kept. Impossible rows, and rows of missing back ends, never reach a worker."""
         place = environments.find(backend)
-        part = self.notebook.part(backend, place.versions)
+        part = self.checkpoint.part(backend, place.versions)
         for each in asked:
             if each.refusal:
                 part.rows[each.id] = Row(each, "impossible", each.refusal, None, None)
@@ -43,36 +43,42 @@ class Bench:
         left = [each for each in asked if each.id not in part.rows or part.rows[each.id].wanted != each]
         if left:
             left = [each for each in asked if each in left or (each.baseline and not each.refusal)]
-        if place.interpreter is None or not (left or self._waits(part)):
-            if self._waits(part):
-                part.absent = _NOTHING
-            self.notebook.save()
-            return
-        folder = Path(self.request.folder) / backend
-        job = replace(self.request, backend=backend, rows=tuple(asked), folder=str(folder))
-        part.conversion, reason = origin.converted_for(job, self.limits)
-        job = replace(job, converted=part.conversion.path if part.conversion else "")
-        if reason:
-            part.rows |= {each.id: Row(each, "failed", reason, None, None) for each in left}
-        elif left:
-            self._rows(place, part, replace(job, rows=tuple(left)))
-        if self.layers:
-            self._layers(place, part, job)
-        self.notebook.save()
+        layers = self.layers and part.layers is None
+        if place.interpreter is not None and (left or layers):
+            folder = Path(self.request.folder) / backend
+            job = replace(self.request, backend=backend, rows=tuple(asked), folder=str(folder))
+            part.conversion, reason = self._converted(job)
+            job = replace(job, converted=part.conversion.path if part.conversion else "")
+            if reason:
+                part.rows |= {each.id: Row(each, "failed", reason, None, None) for each in left}
+            elif left:
+                self._rows(place.interpreter, part, replace(job, rows=tuple(left)))
+            if layers:
+                self._layers(place.interpreter, part, job)
+        elif layers:
+            part.absent = _NOTHING
+        self.checkpoint.save()
 
-    def _waits(self, part: Part) -> bool:
-        return self.layers and part.layers is None
+    def _converted(self, job: Request) -> tuple[Conversion | None, str]:
+        """The conversion of the ONNX form that the job's back end needs, if any, or why it failed."""
+        if job.backend != "litert" or job.kind in ("keras", "tflite"):
+            return None, ""
+        place = environments.find("onnx2tf")
+        if place.interpreter is None:
+            return None, f"an ONNX model needs onnx2tf to become TensorFlow's: {place.reason}"
+        job = replace(job, task="convert", backend="onnx2tf", rows=(), folder=f"{job.folder}/onnx2tf")
+        answer, reason = supervise.convert(place.interpreter, job, self.limits)
+        if not answer:
+            return None, f"onnx2tf could not convert the model: {reason}"
+        return Conversion("onnx", "SavedModel", answer["tool"], None, answer["path"]), ""
 
-    def _rows(self, place: Found, part: Part, job: Request) -> None:
+    def _rows(self, interpreter: Path, part: Part, job: Request) -> None:
         def keep(row: Row) -> None:
             part.rows[row.wanted.id] = self._annotated(row)
-            self.notebook.save()
+            self.checkpoint.save()
 
-        assert place.interpreter is not None
         reference = None if job.backend == _REFERENCE else self.reference
-        rows, told = supervise.measure_rows(
-            place.interpreter, job, self.limits, self.tell, keep=keep, reference=reference
-        )
+        rows, told = supervise.measure_rows(interpreter, job, self.limits, self.tell, keep=keep, reference=reference)
         part.rows |= {row.wanted.id: self._annotated(row) for row in rows}
         part.told = told or part.told
 
@@ -86,24 +92,18 @@ class Bench:
             return row
         return replace(row, checked=replace(row.checked, notes=(*row.checked.notes, note)))
 
-    def _layers(self, place: Found, part: Part, job: Request) -> None:
+    def _layers(self, interpreter: Path, part: Part, job: Request) -> None:
         if not any(row.status == "measured" for row in part.rows.values()):
             part.layers, part.absent = (), _NOTHING
             return
-        assert place.interpreter is not None
-        if part.layers is None:
-            part.layers, part.absent = self._measure_layers(place.interpreter, job)
-        if job.backend == "pytorch" and part.support is None:
-            found, _ = supervise.collect(place.interpreter, replace(job, task="support"), self.limits, "support")
-            part.support = tuple(Support(**each) for each in found)
-
-    def _measure_layers(self, interpreter: Path, job: Request) -> tuple[tuple[Layer, ...], str]:
+        if job.backend == "pytorch":
+            supported, _ = supervise.collect(interpreter, replace(job, task="support"), self.limits, "support")
+            part.support = tuple(Support(**each) for each in supported)
         if job.backend == "onnxruntime":
-            return onnxruntime_layers(self.source, self.tell), ""
-        what = f"layers of {job.backend}"
-        if self.tell:
-            self.tell(what, 0, 1)
-        found, reason = supervise.collect(interpreter, replace(job, task="layers"), self.limits, "layer")
-        if self.tell:
-            self.tell(what, 1, 1)
-        return tuple(Layer(**each) for each in found), reason
+            part.layers = onnxruntime_layers(self.source, self.tell)
+            return
+        tell, what = self.tell or (lambda *_: None), f"layers of {job.backend}"
+        tell(what, 0, 1)
+        found, part.absent = supervise.collect(interpreter, replace(job, task="layers"), self.limits, "layer")
+        part.layers = tuple(Layer(**each) for each in found)
+        tell(what, 1, 1)

@@ -43,7 +43,7 @@ Example = tuple[tuple[int, ...], str]
 
 @dataclass(frozen=True, slots=True)
 class Converted:
-    """The ONNX form of a model: its file, the original's format (`kind`), and the converter (`tool`)."""
+    """The ONNX form of a model: its file, the original's format (`kind`), and the converter (`tool`, "" for none)."""
 
     path: Path
     kind: str
@@ -63,11 +63,6 @@ def kind(model: Path) -> str:
 def foreign(model: Path) -> bool:
     """Whether taglio must convert a model before reading it."""
     return kind(model) not in ("", "onnx")
-
-
-def located(model: Path) -> str:
-    """A model's location as valid in a worker's folder; `module:function` is resolved in the current folder."""
-    return str(model.absolute())
 
 
 def examples_of(data: Any) -> dict[str, Example]:
@@ -95,9 +90,17 @@ def as_onnx(
     """The ONNX form of `model`, converted unless cached. `shapes` fix input shapes, `examples` are shape and type of
     each input for modules that do not declare them.
 
-    Raises BadModel if the conversion fails, BadEnvironment with the command that builds a missing environment.
+    Raises BadModel for other formats and if the conversion fails, BadEnvironment with the command that builds a missing
+    environment.
     """
     form = kind(model)
+    if form == "onnx":
+        return Converted(model, form, "")
+    if not form:
+        raise BadModel(
+            f"{model}: give an .onnx, .keras, .h5, .tflite or .pt2 file, a SavedModel folder, a Hugging Face model "
+            "folder, or a PyTorch module:function"
+        )
     if form != "torch" and not model.exists():
         raise BadModel(f"{model}: no such file: give the path of a model")
     place = environments.find(WORKERS[form])
@@ -117,7 +120,7 @@ def as_onnx(
         kept.parent.touch()  # used now, for `_prune`
         return Converted(kept, form, str(known["tool"]))
     with scratch() as work:
-        request = replace(EMPTY, folder=str(work), backend=WORKERS[form], model=located(model), kind=form)
+        request = replace(EMPTY, folder=str(work), backend=WORKERS[form], model=str(model.absolute()), kind=form)
         request = replace(request, threads=threads, inputs=tuple(given), shapes=tuple(given.values()), dtypes=dtypes)
         answer, reason = supervise.convert(place.interpreter, request, limits)
         if not answer:
@@ -160,12 +163,11 @@ def distance(
             arrays, names = work / "arrays.npz", tuple(samples[0])
             columns = [np.stack([sample[name] for sample in samples]) for name in names]
             np.savez(arrays, **{f"held_out_{i}": column for i, column in enumerate(columns)})  # type: ignore[arg-type]
-            request = replace(EMPTY, folder=str(work), model=located(model), kind=made.kind, arrays=str(arrays))
+            request = replace(EMPTY, folder=str(work), model=str(model.absolute()), kind=made.kind, arrays=str(arrays))
             request = replace(request, inputs=names, outputs=tuple(outputs), threads=threads)
             reference = original_outputs(request, _LIMITS)
-        session = open_session(made.path, SessionOptions(threads, Optimization.BASIC), label=str(model))
-        converted = [run_session(session, outputs, sample, str(model)) for sample in samples]
-        known[data_sha256] = distance_of(outputs, reference, [np.stack(each) for each in zip(*converted, strict=True)])
+        converted = onnx_outputs(made.path, SessionOptions(threads, Optimization.BASIC), outputs, samples, str(model))
+        known[data_sha256] = distance_of(outputs, reference, converted)
         artifact.write_bytes(told, json.dumps(known).encode())
     found = float(known[data_sha256])
     if not found <= MOST_DISTANCE:
@@ -189,6 +191,15 @@ def original_outputs(request: Request, limits: Limits) -> list[np.ndarray]:
         raise BadModel(f"{request.model}: cannot run the data in its own framework: {reason}")
     with np.load(answer["path"]) as own:
         return [own[f"reference_{index}"] for index in range(len(request.outputs))]
+
+
+def onnx_outputs(
+    path: Path, options: SessionOptions, outputs: Sequence[str], samples: Sequence[Sample], label: str
+) -> list[np.ndarray]:
+    """Outputs of an ONNX model on `samples` of one shape, one array per output; `label` names them in errors."""
+    session = open_session(path, options, label=str(path))
+    found = [run_session(session, outputs, sample, label) for sample in samples]
+    return [np.stack(each) for each in zip(*found, strict=True)]
 
 
 def distance_of(outputs: Sequence[str], reference: Sequence[np.ndarray], converted: Sequence[np.ndarray]) -> float:

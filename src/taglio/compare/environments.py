@@ -32,7 +32,7 @@ class Environment:
 
     name: str
     packages: Mapping[str, str]
-    disk_bytes: int = 0
+    disk_bytes: int
     python_below: tuple[int, int] = (3, 15)
 
 
@@ -43,7 +43,6 @@ _TORCH = {"torch": ">=2.13,<2.14", "torchao": ">=0.18,<0.19", "onnx2torch": ">=1
 _EXPORT = {"onnxscript": ">=0.7,<0.8", "transformers": ">=5,<6"}
 _QKERAS = {"qkeras": ">=0.9,<0.10", "pyparsing": ">=3.1,<3.2"}
 ENVIRONMENTS = (
-    Environment("core", {}),
     Environment("openvino", {"openvino": ">=2026.4,<2027"}, 278 * _MB),
     Environment("openvino-ep", {"onnxruntime-openvino": ">=1.24,<2"}, 443 * _MB, (3, 14)),
     Environment("litert", {**_TENSORFLOW, **_LITERT, **_TF_KERAS, **_ONNX}, 2_247 * _MB, (3, 14)),
@@ -51,9 +50,10 @@ ENVIRONMENTS = (
     Environment("torch", {**_TORCH, **_EXPORT, **_ONNX}, 5_020 * _MB),
     Environment("qkeras", {**_TENSORFLOW, **_TF_KERAS, **_QKERAS}, 2_213 * _MB, (3, 14)),
 )
+CORE = "core"  # taglio's own environment
 # The environment of every back end, in the order of the table.
 BACKENDS = {
-    "onnxruntime": "core",
+    "onnxruntime": CORE,
     "openvino": "openvino",
     "openvino-ep": "openvino-ep",
     "litert": "litert",
@@ -78,9 +78,10 @@ class Found:
 
 def find(backend: str) -> Found:
     """The environment of a back end or converter."""
-    environment = next(each for each in ENVIRONMENTS if each.name == (BACKENDS | CONVERTERS)[backend])
-    if not environment.packages:
-        return Found(environment.name, Path(sys.executable), "measured", "", {})
+    name = (BACKENDS | CONVERTERS)[backend]
+    if name == CORE:
+        return Found(CORE, Path(sys.executable), "measured", "", {})
+    environment = next(each for each in ENVIRONMENTS if each.name == name)
     place = folder() / environment.name
     if why := unfinished(place):
         reason = f"its build did not finish ({why}): {how_to_get(environment)}"

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from taglio.compare import environments, supervise
-from taglio.compare.environments import BACKENDS, CONVERTERS, ENVIRONMENTS, UNFINISHED, Environment
+from taglio.compare.environments import BACKENDS, CONVERTERS, CORE, ENVIRONMENTS, UNFINISHED, Environment
 from taglio.compare.request import EMPTY
 from taglio.compare.supervise import Limits
 from taglio.errors import BadEnvironment, BadOption, one_line
@@ -52,11 +52,11 @@ class Installed:
 def environment(name: str) -> Environment:
     """The environment called `name`, or of the back end `name`. Raises BadOption."""
     wanted = (BACKENDS | CONVERTERS).get(name, name)
-    known = [each.name for each in ENVIRONMENTS if each.packages]
+    known = {each.name: each for each in ENVIRONMENTS}
     if wanted not in known:
-        why = "comes with taglio" if wanted == "core" else "is not a back end"
+        why = "comes with taglio" if wanted == CORE else "is not a back end"
         raise BadOption(f"{name} {why}: choose among {', '.join(known)}")
-    return next(each for each in ENVIRONMENTS if each.name == wanted)
+    return known[wanted]
 
 
 def lock_of(environment: Environment) -> str:

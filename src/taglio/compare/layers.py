@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from taglio.error.measure import ErrorMeter
 from taglio.error.switchable import Switchable
 from taglio.model.graph import Block, Tensor
 from taglio.profile.layerwise import layer_times
+from taglio.profile.stopwatch import Progress
 from taglio.quantize.precision import FLOAT32
 from taglio.quantize.qdq import QdqBuilder
 from taglio.quantize.scheme import Scheme
@@ -26,7 +27,6 @@ _MOST_SAMPLES = 4
 # is always measured; and the seconds for the errors of all other blocks.
 MOST_ALONE = 24
 _ERRORS_S = 120.0
-Tell = Callable[[str, int, int], None]
 
 
 def write_blocks(source: Source, path: Path, *, alone: bool) -> None:
@@ -55,7 +55,7 @@ def _bytes(block: Block, tensors: Mapping[str, Tensor]) -> tuple[int, int | None
     return sum(tensor.float_bytes for tensor in outputs), int8_bytes
 
 
-def onnxruntime_layers(source: Source, tell: Tell | None = None) -> tuple[Layer, ...]:
+def onnxruntime_layers(source: Source, tell: Progress | None = None) -> tuple[Layer, ...]:
     """Every block: its time as a separate model in float32 and in int8 under SCHEME, and the model's error with only
     this block in int8, on at most four held-out samples; for a slow model only of the largest blocks."""
     model, graph = source.model, source.graph

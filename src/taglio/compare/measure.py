@@ -1,21 +1,29 @@
 """Run a comparison: read model and data, write back ends' files, run each back end in its own process, collect rows."""
 
 import hashlib
+import os
 import shutil
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
 
 from taglio import artifact
-from taglio.compare import convert, environments, origin, supervise, table, variants
+from taglio.arguments import number, positive
+from taglio.compare import convert, environments, supervise, table, variants
 from taglio.compare.bench import Bench
+from taglio.compare.checkpoint import FILE, Checkpoint, Part
+from taglio.compare.emit import emit as emitted
 from taglio.compare.emit import known
-from taglio.compare.kept import Notebook, Part
 from taglio.compare.layers import write_blocks
 from taglio.compare.recommend import drift, recommend
 from taglio.compare.request import Request
-from taglio.compare.result import Comparison
+from taglio.compare.result import COMPARISON, Comparison, Conversion
 from taglio.compare.row import Row, Wanted
 from taglio.compare.supervise import Limits
 from taglio.compare.variants import Source, Written
@@ -25,117 +33,142 @@ from taglio.data.files import load
 from taglio.data.preprocess import parse_preprocess
 from taglio.data.processor import files_beside
 from taglio.data.spec import InputSpec
-from taglio.errors import BadOption
+from taglio.errors import BadData, BadModel, BadOption
 from taglio.memory import free_bytes
 from taglio.model.graph import Graph, build
 from taglio.model.load import Model
 from taglio.model.load import load as load_model
 from taglio.model.observe import observe
-from taglio.profile.machine import describe
+from taglio.profile.machine import available_cores, describe
+from taglio.profile.stopwatch import Progress
 from taglio.quantize.ranges import calibrate
-from taglio.runtimes.onnxruntime import SessionOptions, open_session, version
+from taglio.runtimes.onnxruntime import Optimization, SessionOptions, open_session, version
+from taglio.scratch import scratch
+from taglio.transaction import held
 
-Tell = Callable[[str, int, int], None]
+BACKENDS = tuple(environments.BACKENDS)
 READS_ONNX = frozenset({"onnxruntime", "openvino", "openvino-ep"})
 MOST_CALIBRATION, MOST_HELD_OUT = 64, 16
 _MODELS = "models"
-_MINIMUM_ROUNDS = 3
+_BUDGET_S, _MINIMUM_ROUNDS = 30.0, 3
 # Shares of the free memory at which a worker times its open rows, and at which it is stopped.
 _TIME_AT, _STOP_AT = 0.4, 0.85
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
-    """What to compare. `silence_s` is the time limit of a row; `effort` scales the time given to measuring.
+def compare(
+    model: Any,
+    data: Any,
+    *,
+    out: str | os.PathLike[str] | None = None,
+    backends: Sequence[str] = BACKENDS,
+    rows: Sequence[str] = (),
+    emit: str = "",
+    layers: bool = False,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    preprocess: str = "",
+    max_error: float = 0.01,
+    seed: int = 0,
+    threads: int | None = None,
+    effort: float = 1.0,
+    row_limit_s: float = 300.0,
+    progress: Progress | None = None,
+) -> Comparison:
+    """Every back end's ways to run and quantise one model, measured side by side in separate processes.
 
-    `rows` are the rows to measure, without their back end; empty for all. Float rows are always included. `emit` is the
-    id of the row whose model is to be kept.
-    """
+    `model` is a path (.onnx, .keras, .h5, .tflite, .pt2), "module:function", or an `onnx.ModelProto`; `data` a path or
+    arrays by input name. Rows of back ends that are not installed say how to install them. With `out` everything is
+    kept there, and after an interruption the same call continues; Ctrl-C ends measuring and returns what is finished as
+    `stopped`. `rows` names the rows to measure, without their back end (default: all; float rows always are). `emit`,
+    such as "openvino/bfloat16", is the row whose model is copied to `out`, ready to run. `effort` scales the time given
+    to measuring, `row_limit_s` is the time that a row may take without output.
 
-    model: Path
-    data: Path
-    out: Path
-    shapes: dict[str, tuple[int, ...]]
-    preprocess: str
-    backends: tuple[str, ...]
-    layers: bool
-    threads: int
-    seed: int
-    effort: float
-    max_error: float
-    silence_s: float
-    rows: tuple[str, ...] = ()
-    emit: str = ""
+    Raises BadModel, BadData or BadOption for a model or data that no back end could use.
 
-
-def compare(question: Question, tell: Tell | None = None) -> Comparison:
-    """Measure every row. Raises BadModel, BadData or BadOption for a model or data that no back end could use.
-
-    Finished rows are saved at once. Ctrl-C ends measuring and returns the comparison so far as `stopped`; the same
-    question then continues from the saved rows, as after a crash.
+    >>> found = taglio.compare(model.source, {"image": images}, backends=["onnxruntime"], rows=["float32"], effort=0.01)
+    >>> [row.wanted.id for row in found.rows]
+    ['onnxruntime/float32']
     """
     start = time.perf_counter()
-    unknown = [name for name in question.backends if name not in environments.BACKENDS]
+    number("max_error", max_error)
+    unknown = [name for name in backends if name not in BACKENDS]
     if unknown:
-        raise BadOption(f"no back end {unknown[0]}: choose among {', '.join(environments.BACKENDS)}")
-    question.out.mkdir(parents=True, exist_ok=True)
-    for old in (question.out / "work").glob("*"):  # from an earlier comparison, possibly of another model
-        if old.name != _MODELS:  # these are stored with the model that they belong to
-            shutil.rmtree(old) if old.is_dir() else old.unlink()
-    limits = Limits(question.silence_s, int(_STOP_AT * free_bytes()))
-    onnx_path, conversions = origin.as_onnx(question.model, question.data, question.shapes, question.threads, limits)
-    model, graph, data = _opened(onnx_path, question)
-    count = (lambda done, total: tell("calibrating", done, total)) if tell else None
-    ranges = calibrate(model, data.calibration, "minmax", count)
-    source = Source(model, graph, data, ranges, SessionOptions(question.threads))
-    request = _request(question, source)
-    if question.layers:
-        alone = bool(READS_ONNX - {"onnxruntime"} & set(question.backends))
-        write_blocks(source, Path(request.blocks), alone=alone)
-    distance = origin.write_arrays(request, source, limits)
-    conversions = tuple(replace(each, distance=distance) for each in conversions)
-    identity = _identity(question, Path(request.arrays))
-    written = _write(question, source, identity, tell)
-    asked = {backend: _asked(backend, written, question) for backend in question.backends}
-    if question.emit:
-        known(question.emit, asked.values())
-    notebook = Notebook(question.out, model.sha256, identity)
-    bench = Bench(request, source, written, limits, notebook, _reference(source), question.layers, tell)
-    stopped = False
-    try:
-        for backend in question.backends:
-            bench.measure(backend, asked[backend])
-        notebook.finish()
-    except KeyboardInterrupt:
-        stopped = True
-        notebook.save()  # the last row may be only in memory
-    parts = {backend: notebook.parts[backend] for backend in question.backends if backend in notebook.parts}
-    rows = tuple(_row(parts.get(each.backend), each) for backend in question.backends for each in asked[backend])
-    return Comparison(
-        question.model.name,
-        model.sha256,
-        origin.kind(question.model),
-        describe(),
-        question.threads,
-        str(question.data),
-        len(data.calibration.samples),
-        len(data.held_out.samples),
-        question.max_error,
-        question.silence_s,
-        limits.memory_bytes if supervise.limits_memory() else None,
-        question.backends,
-        {"taglio": {"onnxruntime": version()}} | {backend: part.told for backend, part in parts.items()},
-        conversions + tuple(part.conversion for part in parts.values() if part.conversion),
-        rows,
-        tuple(layer for part in parts.values() for layer in part.layers or ()),
-        {backend: part.absent for backend, part in parts.items() if part.absent},
-        tuple(each for part in parts.values() for each in part.support or ()),
-        drift(rows),
-        recommend(rows, question.max_error),
-        notebook.found,
-        stopped,
-        time.perf_counter() - start,
-    )
+        raise BadOption(f"no back end {unknown[0]}: choose among {', '.join(BACKENDS)}")
+    if emit and out is None:
+        raise BadOption(f'`emit` "{emit}" needs `out`, the directory to write to')
+    limits = Limits(positive("row_limit_s", row_limit_s), int(_STOP_AT * free_bytes()))
+    budget_s, options = _BUDGET_S * positive("effort", effort), SessionOptions(threads or available_cores())
+    fixed = {name: tuple(sizes) for name, sizes in (shapes or {}).items()}
+    with scratch() as temporary, held(folder := Path(out or temporary / "out"), create=True):
+        model_path, data_path = _model(model, temporary), _data(data, temporary)
+        work = _emptied(folder / "work")
+        made = convert.as_onnx(model_path, fixed, options.threads, convert.examples_of(data_path), limits)
+        how = parse_preprocess(preprocess) if preprocess else None
+        read = partial(load, data_path, preprocess=how, near=files_beside(model_path))
+        network, graph, samples = _opened(made.path, fixed, read, seed)
+        count = (lambda done, total: progress("calibrating", done, total)) if progress else None
+        ranges = calibrate(network, samples.calibration, "minmax", count)
+        source = Source(network, graph, samples, ranges, options)
+        request = _request(source, made.kind, model_path, work, budget_s, seed)
+        if layers:
+            alone = bool(READS_ONNX - {"onnxruntime"} & set(backends))
+            write_blocks(source, Path(request.blocks), alone=alone)
+        distance = _write_arrays(request, source, limits)
+        identity: dict[str, object] = {  # all that stored rows depend on besides the model and back ends' versions
+            "machine": str(describe()),
+            "samples": hashlib.sha256(Path(request.arrays).read_bytes()).hexdigest(),
+            "threads": options.threads,
+            "seed": seed,
+            "effort": effort,
+            "taglio": artifact.tools(),
+        }
+        written = _write(backends, rows, source, work / _MODELS, str(identity), progress)
+        asked = {backend: _asked(backend, written, rows, options.threads) for backend in backends}
+        if emit:
+            known(emit, asked.values())
+        checkpoint = Checkpoint(folder, network.sha256, identity)
+        bench = Bench(request, source, written, limits, checkpoint, _reference(source), layers, progress)
+        stopped = False
+        try:
+            for backend in backends:
+                bench.measure(backend, asked[backend])
+        except KeyboardInterrupt:
+            stopped = True
+            checkpoint.save()  # the last row may be only in memory
+        parts = {backend: checkpoint.parts[backend] for backend in backends if backend in checkpoint.parts}
+        conversions = [Conversion(made.kind, "onnx", made.tool, distance, str(made.path))] if made.tool else []
+        conversions += [part.conversion for part in parts.values() if part.conversion]
+        found = tuple(_row(parts.get(each.backend), each) for backend in backends for each in asked[backend])
+        result = Comparison(
+            model_path.name,
+            network.sha256,
+            made.kind,
+            describe(),
+            options.threads,
+            str(data_path),
+            len(samples.calibration.samples),
+            len(samples.held_out.samples),
+            max_error,
+            row_limit_s,
+            limits.memory_bytes if supervise.limits_memory() else None,
+            tuple(backends),
+            {"taglio": {"onnxruntime": version()}} | {backend: part.told for backend, part in parts.items()},
+            tuple(conversions),
+            found,
+            tuple(layer for part in parts.values() for layer in part.layers or ()),
+            {backend: part.absent for backend, part in parts.items() if part.absent},
+            tuple(each for part in parts.values() for each in part.support),
+            drift(found),
+            recommend(found, max_error),
+            checkpoint.found,
+            stopped,
+            time.perf_counter() - start,
+        )
+        if not stopped:
+            if emit:
+                result = replace(result, emitted=str(emitted(emit, found, folder)))
+            artifact.save(folder / f"{COMPARISON}.json", COMPARISON, result.model_sha256, result)
+            (folder / FILE).unlink(missing_ok=True)  # finished: the next such call measures anew
+    return result
 
 
 def _reference(source: Source) -> Callable[[], list[float]]:
@@ -145,22 +178,52 @@ def _reference(source: Source) -> Callable[[], list[float]]:
     return lambda: timed(lambda: session.run(names, feed))
 
 
-def _opened(path: Path, question: Question) -> tuple[Model, Graph, Split]:
+def _model(model: Any, folder: Path) -> Path:
+    if isinstance(model, str | os.PathLike):
+        return Path(model)
+    if not isinstance(model, onnx.ModelProto):
+        raise BadModel(f"the model is a {type(model).__name__}: give a path or an onnx.ModelProto")
+    path = folder / f"{model.graph.name or 'model'}.onnx"
+    onnx.save(model, path)
+    return path
+
+
+def _data(data: Any, folder: Path) -> Path:
+    if isinstance(data, str | os.PathLike):
+        return Path(data)
+    if not isinstance(data, Mapping):
+        raise BadData(f"`data` is a {type(data).__name__}: give a path, or arrays by input name")
+    path = folder / "data.npz"
+    np.savez(path, **{str(name): np.asarray(values) for name, values in data.items()})  # type: ignore[arg-type]
+    return path
+
+
+def _emptied(work: Path) -> Path:
+    """The folder of the workers, without what an earlier comparison, possibly of another model, left there."""
+    work.mkdir(parents=True, exist_ok=True)
+    for old in work.iterdir():
+        if old.name != _MODELS:  # these are stored with the model that they belong to
+            shutil.rmtree(old) if old.is_dir() else old.unlink()
+    return work
+
+
+def _opened(
+    path: Path, shapes: Mapping[str, tuple[int, ...]], read: Callable[[tuple[InputSpec, ...]], Dataset], seed: int
+) -> tuple[Model, Graph, Split]:
     """The model, its blocks and its data, all of one shape, because most back ends compile for one shape. For open
     dimensions it is the most frequent shape in the data."""
-    read: list[Dataset] = []
+    found: list[Dataset] = []
 
     def samples(inputs: tuple[InputSpec, ...]) -> list[Sample]:
-        preprocess = parse_preprocess(question.preprocess) if question.preprocess else None
-        dataset = load(question.data, inputs, preprocess, near=files_beside(question.model))
-        read.append(part(dataset, typical(dataset.samples)))
-        return list(read[-1].samples[:1])
+        dataset = read(inputs)
+        found.append(part(dataset, typical(dataset.samples)))
+        return list(found[-1].samples[:1])
 
-    model = load_model(path, question.shapes, samples)
+    model = load_model(path, shapes, samples)
     if any(spec.dynamic for spec in model.inputs):
-        model = load_model(path, shapes_of(read[0].samples[0]), samples)
-    data = split(read[-1], seed=question.seed, max_calibration=MOST_CALIBRATION, max_held_out=MOST_HELD_OUT)
-    return model, build(model, observe(model, data.held_out.samples[0], str(question.data))), data
+        model = load_model(path, shapes_of(found[0].samples[0]), samples)
+    data = split(found[-1], seed=seed, max_calibration=MOST_CALIBRATION, max_held_out=MOST_HELD_OUT)
+    return model, build(model, observe(model, data.held_out.samples[0], data.held_out.source)), data
 
 
 def _row(known: Part | None, wanted: Wanted) -> Row:
@@ -169,55 +232,68 @@ def _row(known: Part | None, wanted: Wanted) -> Row:
     return stopped if known is None else known.rows.get(wanted.id, stopped)
 
 
-def _asked(backend: str, written: Written, question: Question) -> tuple[Wanted, ...]:
-    every = table.rows_of(backend, written.files, written.refusals, question.threads)
-    chosen = question.rows
+def _asked(backend: str, written: Written, chosen: Sequence[str], threads: int) -> tuple[Wanted, ...]:
+    every = table.rows_of(backend, written.files, written.refusals, threads)
     return tuple(each for each in every if not chosen or each.baseline or each.id.partition("/")[2] in chosen)
 
 
-def _identity(question: Question, arrays: Path) -> dict[str, object]:
-    """Everything that stored rows depend on besides the model and the back end's versions."""
-    return {
-        "machine": str(describe()),
-        "samples": hashlib.sha256(arrays.read_bytes()).hexdigest(),
-        "threads": question.threads,
-        "seed": question.seed,
-        "effort": question.effort,
-        "taglio": artifact.tools(),
-    }
-
-
-def _request(question: Question, source: Source) -> Request:
-    folder = question.out.resolve() / "work"
-    checked = folder / "float32.onnx"
-    folder.mkdir(parents=True, exist_ok=True)
+def _request(source: Source, kind: str, model: Path, work: Path, budget_s: float, seed: int) -> Request:
+    work = work.resolve()
+    checked = work / "float32.onnx"
     checked.write_bytes(source.model.proto.SerializeToString())
     return Request(
         task="rows",
         backend="",
-        model=convert.located(question.model),
-        kind=origin.kind(question.model),
+        model=str(model.absolute()),
+        kind=kind,
         onnx=str(checked),
         inputs=tuple(spec.name for spec in source.model.inputs),
         shapes=tuple(spec.sizes() for spec in source.model.inputs),
         outputs=source.model.outputs,
-        arrays=str(folder / "arrays.npz"),
-        blocks=str(folder / "blocks.json"),
+        arrays=str(work / "arrays.npz"),
+        blocks=str(work / "blocks.json"),
         converted="",
-        folder=str(folder),
+        folder=str(work),
         rows=(),
         known=(),
-        threads=question.threads,
-        budget_s=30.0 * question.effort,
+        threads=source.options.threads,
+        budget_s=budget_s,
         minimum_rounds=_MINIMUM_ROUNDS,
         memory_bytes=int(_TIME_AT * free_bytes()),
-        seed=question.seed,
+        seed=seed,
     )
 
 
-def _write(question: Question, source: Source, identity: dict[str, object], tell: Tell | None) -> Written:
-    if not READS_ONNX & set(question.backends):
+def _write_arrays(request: Request, source: Source, limits: Limits) -> float | None:
+    """Write the inputs and the original's outputs; returns the distance of the ONNX form's outputs from them (None: the
+    ONNX form is the original). Raises BadModel if the original cannot run the inputs."""
+    data = source.data
+    arrays: dict[str, np.ndarray] = {} if data.held_out.labels is None else {"labels": data.held_out.labels}
+    for of, dataset in (("calibration", data.calibration), ("held_out", data.held_out)):
+        for index, name in enumerate(request.inputs):
+            arrays[f"{of}_{index}"] = np.stack([sample[name] for sample in dataset.samples])
+
+    def outputs_of(path: str, optimization: Optimization) -> list[np.ndarray]:
+        options = SessionOptions(source.options.threads, optimization)
+        return convert.onnx_outputs(Path(path), options, request.outputs, data.held_out.samples, data.held_out.source)
+
+    distance = None
+    if request.kind == "onnx":
+        reference = outputs_of(request.model, Optimization.NONE)
+    else:
+        np.savez(request.arrays, **arrays)  # type: ignore[arg-type]
+        reference = convert.original_outputs(request, limits)
+        distance = convert.distance_of(request.outputs, reference, outputs_of(request.onnx, Optimization.BASIC))
+    arrays |= {f"reference_{index}": column for index, column in enumerate(reference)}
+    np.savez(request.arrays, **arrays)  # type: ignore[arg-type]
+    return distance
+
+
+def _write(
+    backends: Sequence[str], rows: Sequence[str], source: Source, folder: Path, identity: str, tell: Progress | None
+) -> Written:
+    if not READS_ONNX & set(backends):
         return Written()
-    keys = {name.partition(" ")[0] for name in question.rows}
+    keys = {name.partition(" ")[0] for name in rows}
     forms = tuple(each for each in table.forms() if not keys or each.key in keys or each.key == table.FLOAT)
-    return variants.write(source, forms, question.out / "work" / _MODELS, str(identity), tell)
+    return variants.write(source, forms, folder, identity, tell)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from taglio.compare.row import Latency, Row
+from taglio.compare.row import Row
 
 _SAME = 0.05  # relative change of a latency by drift below which it is not mentioned
 
@@ -27,11 +27,12 @@ def drift(rows: Sequence[Row]) -> Drift | None:
     return Drift(median(seconds), min(seconds), max(seconds)) if seconds else None
 
 
-def even_s(latency: Latency, machine: Drift | None) -> float:
-    """Median seconds of a row, corrected to the machine's usual speed."""
-    if machine is None or not latency.reference_s:
-        return latency.median_s
-    return latency.median_s * machine.usual_s / latency.reference_s
+def seconds(row: Row, machine: Drift | None) -> float:
+    """Median seconds of a measured row, corrected to the machine's usual speed: comparable between back ends."""
+    assert row.latency is not None
+    if machine is None or not row.latency.reference_s:
+        return row.latency.median_s
+    return row.latency.median_s * machine.usual_s / row.latency.reference_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,29 +53,24 @@ def standings(rows: Sequence[Row], backends: Sequence[str], max_error: float) ->
     found = []
     for backend in backends:
         own = [row for row in rows if row.wanted.backend == backend]
-        row = _fastest(own, max_error, machine)
+        row = best(own, max_error, machine)
         value = None if row is None else seconds(row, machine)
         found.append(Standing(backend, row, value, sum(each.latency is not None for each in own), len(own)))
     return tuple(sorted(found, key=lambda each: float("inf") if each.seconds is None else each.seconds))
 
 
-def best(rows: Sequence[Row], max_error: float) -> Row | None:
+def best(rows: Sequence[Row], max_error: float, machine: Drift | None) -> Row | None:
     """The fastest measured row, corrected for drift, whose error from the original is at most `max_error`."""
-    return _fastest(rows, max_error, drift(rows))
-
-
-def _fastest(rows: Sequence[Row], max_error: float, machine: Drift | None) -> Row | None:
-    fit = [row for row in rows if row.latency is not None and within(row, max_error)]
-    return min(fit, key=lambda row: seconds(row, machine), default=None)
+    return min(_within(rows, max_error), key=lambda row: seconds(row, machine), default=None)
 
 
 def recommend(rows: Sequence[Row], max_error: float) -> str:
     """The recommendation as one sentence."""
-    row = best(rows, max_error)
+    machine = drift(rows)
+    row = best(rows, max_error, machine)
     if row is None or row.latency is None or row.checked is None:
         return f"No row was measured within an error of {max_error:.2%}: see the reasons in the table."
-    machine = drift(rows)
-    fit = [each for each in rows if each.latency is not None and within(each, max_error)]
+    fit = _within(rows, max_error)
     floats = [each for each in fit if each.wanted.method == "float32"]
     own_s, deviation_s = seconds(row, machine), _deviation_s(row, machine)
     shown, measured = f"{own_s * 1e3:.2f} ms", f"{row.latency.median_s * 1e3:.2f} ms"
@@ -97,17 +93,10 @@ def recommend(rows: Sequence[Row], max_error: float) -> str:
     return f"{head}{gain}, {error}{tie}."
 
 
-def within(row: Row, max_error: float) -> bool:
-    """Whether a row was checked and its error from the original is at most `max_error`."""
-    return row.checked is not None and (row.checked.error_to_original or 0.0) <= max_error
-
-
-def seconds(row: Row, machine: Drift | None) -> float:
-    """Drift-corrected seconds of a measured row, comparable between back ends."""
-    assert row.latency is not None
-    return even_s(row.latency, machine)
+def _within(rows: Sequence[Row], max_error: float) -> list[Row]:
+    return [row for row in rows if row.latency and row.checked and (row.checked.error_to_original or 0.0) <= max_error]
 
 
 def _deviation_s(row: Row, machine: Drift | None) -> float:
     assert row.latency is not None
-    return row.latency.deviation_s * even_s(row.latency, machine) / row.latency.median_s
+    return row.latency.deviation_s * seconds(row, machine) / row.latency.median_s

@@ -21,11 +21,11 @@ from typing import Any
 from taglio.compare.request import Request
 from taglio.compare.row import Checked, Latency, Row, Status, Wanted
 from taglio.compare.workers.marker import Marker
+from taglio.profile.stopwatch import Progress
 
 MAIN = Path(__file__).parent / "workers" / "__main__.py"
 _POLL_S = 0.2
 _STATM = Path("/proc/self/statm")
-Tell = Callable[[str, int, int], None]
 Keep = Callable[[Row], None]
 Reference = Callable[[], list[float]]
 
@@ -50,7 +50,7 @@ def measure_rows(
     interpreter: Path,
     request: Request,
     limits: Limits,
-    tell: Tell | None = None,
+    tell: Progress | None = None,
     main: Path = MAIN,
     *,
     keep: Keep | None = None,
@@ -61,27 +61,25 @@ def measure_rows(
     After a row that ended the worker, it is restarted without that row; rows checked by then keep their results. `keep`
     gets every row as soon as it is finished; `reference` runs between the rounds and returns its seconds.
     """
-    desk = _Desk(request, tell, keep, reference)
+    collected = _Collected(request, tell, keep, reference)
     waiting = list(request.rows)
     while waiting:
-        known = tuple(wanted.id for wanted in waiting if wanted.id in desk.checked)
+        known = tuple(wanted.id for wanted in waiting if wanted.id in collected.checked)
         job = replace(request, rows=tuple(waiting), known=known)
-        desk.current = ""
-        ended = run_worker(interpreter, job, limits, desk.hear, main)
-        left = [wanted for wanted in waiting if wanted.id not in desk.refused and wanted.id not in desk.timed]
+        collected.current = ""
+        ended = run_worker(interpreter, job, limits, collected.hear, main)
+        left = [wanted for wanted in waiting if wanted.id not in collected.refused and wanted.id not in collected.timed]
         if not ended.status or not left:
-            for wanted in left:
-                desk.refused[wanted.id] = ("failed", "the worker ended without a result for it")
             break
         index, _ = Marker(Path(request.folder) / "marker").read()
-        culprit = waiting[index].id if 0 <= index < len(waiting) else desk.current
+        culprit = waiting[index].id if 0 <= index < len(waiting) else collected.current
         if culprit not in {wanted.id for wanted in left}:
             for wanted in left:
-                desk.refuse(wanted.id, ended.status, ended.reason)
+                collected.refuse(wanted.id, ended.status, ended.reason)
             break
-        desk.refuse(culprit, ended.status, ended.reason)
+        collected.refuse(culprit, ended.status, ended.reason)
         waiting = [wanted for wanted in left if wanted.id != culprit]
-    return tuple(desk.row(wanted) for wanted in request.rows), desk.versions
+    return tuple(collected.row(wanted) for wanted in request.rows), collected.versions
 
 
 def collect(
@@ -108,10 +106,10 @@ def convert(interpreter: Path, request: Request, limits: Limits) -> tuple[dict[s
     return answers[0] if answers else {}, reason
 
 
-class _Desk:
+class _Collected:
     """Events of a back end's workers so far."""
 
-    def __init__(self, request: Request, tell: Tell | None, keep: Keep | None, reference: Reference | None) -> None:
+    def __init__(self, request: Request, tell: Progress | None, keep: Keep | None, reference: Reference | None) -> None:
         self.checked: dict[str, Checked] = {}
         self.timed: dict[str, Latency] = {}
         self.refused: dict[str, tuple[str, str]] = {}
@@ -159,7 +157,7 @@ class _Desk:
         checked, latency = self.checked.get(wanted.id), self.timed.get(wanted.id)
         if latency is not None:
             return Row(wanted, "measured", "", checked, latency)
-        status, reason = self.refused.get(wanted.id, ("failed", "the worker reported nothing for it"))
+        status, reason = self.refused.get(wanted.id, ("failed", "the worker ended without a result for it"))
         return Row(wanted, status, reason, checked, None)  # type: ignore[arg-type]
 
 
@@ -186,6 +184,9 @@ def run_worker(
         )
         try:
             ended = _listen(process, folder, limits, hear)
+            if ended is None or not ended.status:  # it is about to end by itself
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(timeout=1.0)
         finally:
             _kill(process)
     if ended is None:
@@ -197,6 +198,7 @@ def _listen(
     process: "subprocess.Popen[str]", folder: Path, limits: Limits, hear: Callable[[dict[str, Any]], None]
 ) -> Ended | None:
     """Process a worker's events until it is done; None if its standard output ended earlier."""
+    assert process.stdin is not None
     assert process.stdout is not None
     lines: queue.Queue[str | None] = queue.Queue()
     threading.Thread(target=_pump, args=(process.stdout, lines), daemon=True).start()
@@ -229,7 +231,7 @@ def _listen(
             return Ended("", "")
         waits = event.get("event") == "round"
         hear(event)
-        if waits and process.stdin is not None:
+        if waits:
             with contextlib.suppress(BrokenPipeError):
                 process.stdin.write("\n")
                 process.stdin.flush()
@@ -243,8 +245,6 @@ def _pump(stream: Any, lines: "queue.Queue[str | None]") -> None:
 
 def _kill(process: "subprocess.Popen[str]") -> None:
     """Kill the worker and everything that it started."""
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(timeout=1.0)
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

@@ -16,6 +16,7 @@ from taglio.errors import BadArtifact, CannotQuantize, TaglioError
 from taglio.model.graph import Graph, select
 from taglio.model.load import Model
 from taglio.profile.layerwise import layer_times, speedups
+from taglio.profile.stopwatch import Progress
 from taglio.quantize.effective import effective
 from taglio.quantize.keep_float import with_activation
 from taglio.quantize.library import DYNAMIC, dynamic, float16, qoperator
@@ -25,7 +26,6 @@ from taglio.quantize.ranges import Ranges
 from taglio.quantize.scheme import Scheme
 from taglio.runtimes.onnxruntime import SessionOptions, sums_saturate
 
-Tell = Callable[[str, int, int], None]
 _WRITTEN, _KIND = "written.json", "forms of a model"
 _SATURATES = (
     "this processor has no VNNI: sums of u8×s8 products may saturate at 16 bits; rows that end in -rr have 7-bit "
@@ -56,7 +56,7 @@ class Written:
 
 
 def write(
-    source: Source, forms: tuple[Form, ...], folder: Path, identity: str = "", tell: Tell | None = None
+    source: Source, forms: tuple[Form, ...], folder: Path, identity: str = "", tell: Progress | None = None
 ) -> Written:
     """Write every form below `folder`; existing files are kept if they are these forms of this model and `identity`
     (data, machine, versions)."""

@@ -20,6 +20,8 @@ from taglio.data.items import Asked
 from taglio.data.spec import TEXT, Array, InputSpec, batch_symbol, matches, missing_batch, shown
 from taglio.errors import BadData, one_line
 
+_UNREADABLE = (OSError, ValueError, EOFError, KeyError, RuntimeError, zipfile.BadZipFile, zlib.error, MemoryError)
+
 
 class Column:
     """An array [N, ...] that is read entry by entry."""
@@ -109,16 +111,7 @@ def reading(path: Path) -> Iterator[None]:
     """Turn any failure to read an array file into a BadData of one line."""
     try:
         yield
-    except (
-        OSError,
-        ValueError,
-        EOFError,
-        KeyError,
-        RuntimeError,
-        zipfile.BadZipFile,
-        zlib.error,
-        MemoryError,
-    ) as error:
+    except _UNREADABLE as error:
         raise BadData(f"{path} cannot be read ({one_line(error)}): use numpy.save or numpy.savez") from error
 
 

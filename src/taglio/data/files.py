@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from taglio.data.arrays import by_input, from_columns, one_sample, read_columns, reading
-from taglio.data.dataset import Dataset, assemble, checked_labels, evenly, one_array
+from taglio.data.dataset import Dataset, assemble, evenly, one_each
 from taglio.data.images import IMAGE_SUFFIXES
 from taglio.data.items import Asked, Items
 from taglio.data.preprocess import Preprocess
@@ -120,8 +120,5 @@ def _one_sample_each(asked: Asked, files: Sequence[Path]) -> Dataset:
             labels += [] if named.labels is None else [named.labels.whole()]
         samples.append({spec.name: one_sample(str(file), spec, arrays[spec.name], symbol) for spec in inputs})
         remarks |= dict.fromkeys(remark.replace(str(file), path) for remark in named.remarks)
-    if labels and len(labels) != len(samples):
-        raise BadData(f"{path}: {len(labels)} of {len(samples)} files have labels: save one each")
-    stacked = checked_labels(path, one_array(labels), len(samples)) if labels else None
-    names = [files[index].name for index in keep]
+    names, stacked = [files[index].name for index in keep], one_each(path, labels, len(samples))
     return assemble(path, samples, names, stacked, len(files) - len(keep), [*remarks])

@@ -131,14 +131,12 @@ def _size(image: Image.Image, spec: InputSpec, how: Preprocess) -> tuple[int, in
     height, width = (dim if isinstance(dim, int) else None for dim in dims)
     if how.size is not None:
         return how.size
-    if height is None and width is None:
-        return image.height, image.width
-    if width is None and height is not None:
+    if width is None:
+        if height is None:
+            return image.height, image.width
         width = max(1, round(image.width * height / image.height))
-    elif height is None and width is not None:
+    elif height is None:
         height = max(1, round(image.height * width / image.width))
-    assert height is not None
-    assert width is not None
     if height * width > MOST_PIXELS:
         raise BadData(
             f"an image of {image.width} x {image.height} becomes {width} x {height}, more than {MOST_PIXELS:,} pixels: "

@@ -49,12 +49,14 @@ class Asked:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Items:
-    """The items of a source, in order: `values` are what their reader takes, `labels` has one per item."""
+    """The items of a source, in order: `take` makes of each of `values` what their reader takes, when it is needed;
+    `labels` has one per item."""
 
     names: Sequence[str]
     values: Sequence[Any]
     labels: Array | None = None
     remarks: tuple[str, ...] = ()
+    take: Callable[[Any], Any] = lambda value: value
 
 
 def from_items(
@@ -71,6 +73,6 @@ def from_items(
         rows = range(group * batch, (group + 1) * batch)
         members = [items.names[row] for row in rows]
         names.append(span(members[0], members[-1]))
-        samples.append(make(members, [items.values[row] for row in rows]))
+        samples.append(make(members, [items.take(items.values[row]) for row in rows]))
     labels = None if items.labels is None else grouped(asked.source, items.labels, total, batch, keep)
     return assemble(asked.source, samples, names, labels, total - batch * len(keep), items.remarks)

@@ -2,10 +2,10 @@
 
 import importlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 
@@ -59,9 +59,10 @@ def from_saved(path: Path, asked: Asked) -> Dataset:
     remarks = (f"{path}: left out {', '.join(map(repr, left))}, not among the model's inputs",) if left else ()
     if kind != "string":
         dataset = dataset.cast_column(name, type(features[name])(decode=False))
-    values = _Column(dataset, name, (lambda value: value or "") if kind == "string" else _content)
     labels = None if label is None else _labels(dataset[label], features[label], asked.near)
-    items = Items([str(index) for index in range(len(dataset))], values, labels, remarks)
+    names = [str(index) for index in range(len(dataset))]
+    take: Callable[[Any], Any] = (lambda value: value or "") if kind == "string" else _content
+    items = Items(names, dataset.select_columns([name]), labels, remarks, lambda row: take(row[name]))
     return from_texts(asked, items) if kind == "string" else from_media(asked, items, sounds=kind == "Audio")
 
 
@@ -74,25 +75,6 @@ def from_media(asked: Asked, items: Items, *, sounds: bool) -> Dataset:
             asked = replace(asked, preprocess=told if sounds else in_layout(told, asked.inputs))
             items = replace(items, remarks=(*items.remarks, remark))
     return (from_sounds if sounds else from_images)(asked, items)
-
-
-class _Column(Sequence[Any]):
-    """A column whose entries are read on access."""
-
-    def __init__(self, dataset: Any, name: str, take: Callable[[Any], Any]) -> None:
-        self._dataset, self._name, self._take = dataset.select_columns([name]), name, take
-
-    def __len__(self) -> int:
-        return len(self._dataset)
-
-    @overload
-    def __getitem__(self, index: int) -> Any: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Any]: ...
-    def __getitem__(self, index: int | slice) -> Any:
-        if isinstance(index, slice):
-            return [self[each] for each in range(*index.indices(len(self)))]
-        return self._take(self._dataset[index][self._name])
 
 
 def _content(entry: Any) -> Path | bytes:

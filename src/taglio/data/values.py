@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from taglio.data.arrays import Column, Named, by_input, from_columns, one_sample
-from taglio.data.dataset import LABEL_KEYS, Dataset, assemble, checked_labels, evenly, one_array
+from taglio.data.dataset import LABEL_KEYS, Dataset, assemble, evenly, one_array, one_each
 from taglio.data.items import Asked
 from taglio.data.spec import Array, InputSpec, batch_symbol
 from taglio.errors import BadData
@@ -89,9 +89,7 @@ def _from_items(asked: Asked, values: Iterable[Any], given: Array | None) -> Dat
     samples, names, labels = samples[:limit], names[:limit], labels[:limit]
     if not samples:
         raise BadData(f"{source} has no samples: a generator gives its values only once, so make a new one per use")
-    if labels and len(labels) != len(samples):
-        raise BadData(f"{source} has {len(labels)} labels for {len(samples)} samples: give one each")
-    stacked = checked_labels(source, one_array(labels), len(samples)) if labels else None
+    stacked = one_each(source, labels, len(samples))
     return assemble(source, samples, names, stacked, max(0, total - len(samples)), [*remarks])
 
 

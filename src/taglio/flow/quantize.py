@@ -1,6 +1,6 @@
 """Quantise chosen blocks under one scheme, without a plan. Writes nothing."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import onnx
 
@@ -10,7 +10,7 @@ from taglio.error.tally import Tally
 from taglio.errors import BadModel, BadOption
 from taglio.flow.outcome import Quantized
 from taglio.flow.work import Work, covering
-from taglio.model.graph import match, select
+from taglio.model.graph import Block, match, select
 from taglio.profile.stopwatch import Progress
 from taglio.quantize.library import DYNAMIC, dynamic, float16, qoperator
 from taglio.quantize.precision import UNCALIBRATED, Precision
@@ -54,36 +54,46 @@ def quantize(
     names = select(work.graph, blocks)
     if not names:
         raise BadOption(f'`blocks` "{blocks}" matches no block of {work.model.name}')
+    if ":" in blocks or blocks == "all":  # a rule, not names: take those of its blocks that have such a form
+        fits = _fits(method)
+        names = tuple(name for name in names if fits(work.graph.block(name)))
     used = [form] if method in ("static", "dynamic") else []
     if method == "float16":
         proto = float16(work.model, work.graph, names)
     elif method == "dynamic":
-        if ":" in blocks or blocks == "all":  # a rule, not names: take those of its blocks that have such a form
-            names = tuple(name for name in names if work.graph.block(name).kind.split("+")[0] in DYNAMIC)
         proto = dynamic(work.model, work.graph, names, form)
     elif method in _UNCALIBRATED:
-        chosen = _UNCALIBRATED[method]
-        if ":" in blocks or blocks == "all":
-            names = tuple(name for name in names if chosen.fits(work.graph.block(name)))
-        proto = QdqBuilder(work.model, work.graph, {}).build(dict.fromkeys(names, chosen))
+        proto = QdqBuilder(work.model, work.graph, {}).build(dict.fromkeys(names, _UNCALIBRATED[method]))
     else:
-        assignment = {name: Precision("int8", form, "whole") for name in names}
-        for text in also:
-            other, _, pattern = text.partition("=")
-            if not pattern:
-                raise BadOption(f'`also` "{text}": write SCHEME=PATTERN, such as qdq-s8s8-sym-pc=*head*')
-            for name in match(work.graph, [pattern]):
-                assignment[name] = Precision("int8", parse_scheme(other), "whole")
-        used = list(dict.fromkeys(each.scheme for each in assignment.values() if each.scheme is not None))
+        assignment = _assignment(work, names, form, also)
+        names, used = tuple(assignment), list(dict.fromkeys(each.scheme for each in assignment.values() if each.scheme))
         ranges: dict[str, Ranges] = {each.calibrated: work.ranges(each, progress) for each in used}
         if form.format == "qoperator":
-            if also:
-                raise BadOption("`also` mixes schemes in the qdq format only: use a qdq scheme")
             proto = qoperator(work.model, work.graph, names, form, ranges[form.calibration])
         else:
             proto = QdqBuilder(work.model, work.graph, ranges).build(assignment)
-        names = tuple(assignment)
     return proto, _judged(work, method, names, proto, tuple(used))
+
+
+def _fits(method: str) -> Callable[[Block], bool]:
+    """Whether a block has the form that a method gives."""
+    if method == "dynamic":
+        return lambda block: block.kind.split("+")[0] in DYNAMIC
+    return _UNCALIBRATED[method].fits if method in _UNCALIBRATED else lambda _: True
+
+
+def _assignment(work: Work, names: Sequence[str], form: Scheme, also: Sequence[str]) -> dict[str, Precision]:
+    """The blocks `names` in int8 under `form`, and those of `also` under their own schemes."""
+    if also and form.format == "qoperator":
+        raise BadOption("`also` mixes schemes in the qdq format only: use a qdq scheme")
+    assignment = {name: Precision("int8", form, "whole") for name in names}
+    for text in also:
+        other, _, pattern = text.partition("=")
+        if not pattern:
+            raise BadOption(f'`also` "{text}": write SCHEME=PATTERN, such as qdq-s8s8-sym-pc=*head*')
+        for name in match(work.graph, [pattern]):
+            assignment[name] = Precision("int8", parse_scheme(other), "whole")
+    return assignment
 
 
 def _judged(work: Work, method: str, names: Sequence[str], proto: onnx.ModelProto, used: Sequence[Scheme]) -> Quantized:

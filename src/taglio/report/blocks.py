@@ -4,9 +4,11 @@ from dataclasses import dataclass
 from math import isfinite
 
 from taglio.error.loss import Metric
+from taglio.flow import workspace
 from taglio.flow.sensitivity import Sensitivity
 from taglio.flow.sensitivity import sensitivity as sensitivities
 from taglio.model.graph import Block
+from taglio.quantize.precision import Assignment
 from taglio.report.material import Material
 from taglio.report.network import block_class
 from taglio.report.parts import Axis, Cell, Chart, Columns, Mark, Part, Table, Text
@@ -19,8 +21,8 @@ _HEAD = ("block", "error alone", "float", "int8", "saved", "saved per error", "c
 def damage_and_gain(material: Material) -> list[Part]:
     """A chart with a mark per block, time saved by error alone (hollow: better left out), and the list of those to
     leave out."""
-    assert material.graph is not None
-    assert material.error is not None
+    if material.error is None:
+        return material.lacks(workspace.ERROR)
     rows = [row for row in sensitivities(material.graph, material.profile, material.error) if row.damage]
     if not rows:
         return [Text("No block alone in int8 causes an error.")]
@@ -53,8 +55,7 @@ def _describe(row: Sensitivity, basis: Metric) -> str:
 class _Row:
     """One block's numbers; None if unknown. `worth` is seconds saved per unit of error alone."""
 
-    name: str
-    block: Block | None
+    block: Block
     error: float | None
     float_s: float | None
     int8_s: float | None
@@ -76,7 +77,8 @@ def ranked(material: Material) -> list[Part]:
     worst = max((row.error or 0.0 for row in rows), default=0.0)
     most = max((row.saved_s or 0.0 for row in rows), default=0.0)
     decimals = ms_decimals(max((row.float_s or 0.0 for row in rows), default=0.0)) + 1
-    body = [_written(material, row, decimals, worst, most) for row in rows]
+    assignment = material.plan.assignment() if material.plan is not None else None
+    body = [_written(row, assignment, material.metric.basis, decimals, worst, most) for row in rows]
     measured = sum(row.error is not None for row in rows)
     kept = [index for index in range(len(_HEAD)) if not body or any(row[index].text != MISSING for row in body)]
     head, cells = [_HEAD[index] for index in kept], [[row[index] for index in kept] for row in body]
@@ -92,33 +94,30 @@ def _rows(material: Material) -> list[_Row]:
     alone = {}
     if material.error is not None:
         alone = {each.block: each.error for each in material.error.alone if each.precision == "int8"}
-    blocks = {block.name: block for block in material.graph.blocks} if material.graph is not None else {}
-    names = dict.fromkeys([*blocks, *(each.block for each in material.profile.blocks)])
     rows = []
-    for name in names:
-        moves = name in blocks and blocks[name].movement
-        float_s, int8_s = (None, None) if moves else (times.get((name, "float32")), times.get((name, "int8")))
-        rows.append(_Row(name, blocks.get(name), alone.get(name), float_s, int8_s))
+    for block in material.graph.blocks:
+        seconds = [None if block.movement else times.get((block.name, form)) for form in ("float32", "int8")]
+        rows.append(_Row(block, alone.get(block.name), *seconds))
     return rows
 
 
-def _written(material: Material, row: _Row, decimals: int, worst: float, most: float) -> list[Cell]:
-    block, assignment = row.block, material.plan.assignment() if material.plan is not None else {}
-    chosen = assignment[row.name].name if row.name in assignment else "float32"
-    about = "" if block is None else " + ".join(block.kind.split("+"))
-    if block is not None and block.refusal:
-        about = f"{about}; {block.refusal}"
-    sample = block_class(block, assignment) if block is not None and material.plan is not None else ""
-    basis = material.metric.basis
+def _written(
+    row: _Row, assignment: Assignment | None, basis: Metric, decimals: int, worst: float, most: float
+) -> list[Cell]:
+    block, chosen, sample = row.block, MISSING, ""
+    if assignment is not None:
+        chosen = assignment[block.name].name if block.name in assignment else "float32"
+        sample = block_class(block, assignment)
+    about = " + ".join(block.kind.split("+")) + (f"; {block.refusal}" if block.refusal else "")
     worth = None if row.worth is None else row.worth * 1e3 / basis.axis[1]  # ms for 1 % where losses are drawn in %
     return [
-        Cell(row.name, note=about, sort=row.name),
+        Cell(block.name, note=about, sort=block.name),
         _cell(shown(basis, row.error), row.error, worst, "amount harm"),
         _cell(_milliseconds(row.float_s, decimals), row.float_s),
         _cell(_milliseconds(row.int8_s, decimals), row.int8_s),
         _cell(_milliseconds(row.saved_s, decimals), row.saved_s, most, "amount"),
         _cell(MISSING if worth is None else figures(worth), worth),
-        Cell(chosen if material.plan is not None else MISSING, swatch=sample, sort=chosen),
+        Cell(chosen, swatch=sample, sort=chosen),
     ]
 
 

@@ -4,12 +4,23 @@ from collections.abc import Mapping
 from dataclasses import fields
 
 from taglio.components.build import Manifest, Port
+from taglio.flow import workspace
 from taglio.flow.outcome import Outcome
 from taglio.profile.stopwatch import WallTime
-from taglio.report.material import Absent, Material
+from taglio.report.material import Material
 from taglio.report.parts import Columns, Part, Table, Text
 from taglio.report.units import MISSING, allowed, ms, percent, plural, shown, size
 from taglio.run.in_process import RunReport
+
+
+def built(material: Material) -> list[Part]:
+    """The components of the workspace."""
+    return components(material.manifest) if material.manifest is not None else material.lacks("manifest")
+
+
+def run(material: Material) -> list[Part]:
+    """The last timed run of the components."""
+    return run_report(material.run) if material.run is not None else material.lacks(workspace.RUN)
 
 
 def components(manifest: Manifest) -> list[Part]:
@@ -59,7 +70,7 @@ def repairs(outcome: Outcome) -> list[Part]:
     for each in outcome.repairs:
         errors = [shown(basis, each.before), shown(basis, each.error), f"{each.factor:.2f}"]
         rows.append([each.repair, *errors, "kept" if each.kept else "left out"])
-    head = ["repair", "all int8 before", "with it", "subsets", ""]
+    head = ["repair", "all int8 before", "after", "ratio on subsets", ""]
     return [Table(head, rows, "Repairs tried: error before and after")] if rows else []
 
 
@@ -97,11 +108,6 @@ def configuration(material: Material) -> list[Part]:
     if outcome is not None:
         parts += [*repairs(outcome), *forms(outcome)]
     return [Columns([[Table([], _settings(material), "Settings", "words")], parts], "print")]
-
-
-def absent(missing: Absent) -> Text:
-    """Why a part of the page is missing, and the command that makes it."""
-    return Text(f"{missing.reason} To make it:", "absent", missing.command)
 
 
 def _crossings(manifest: Manifest) -> list[list[object]]:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from taglio.compare.recommend import best, even_s, standings
+from taglio.compare.recommend import best, seconds, standings
 from taglio.compare.result import COMPARISON, Comparison
 from taglio.compare.row import Layer, Row
 from taglio.report import console, written
@@ -34,7 +34,8 @@ def render(result: Comparison) -> tuple[str, list[str]]:
         ("standings", _fastest(result), lambda: _standings(result)),
         *((backend, backend, partial(_backend, result, backend)) for backend in result.backends),
     ]
-    top = written.drawn("Summary", [lambda: _summary(result)], lacks)
+    heading, advice = Heading("Every back end, measured", 1), Text(result.recommendation, "lede")
+    top = written.drawn("Summary", [lambda: [heading, advice, _conditions(result)]], lacks)
     sections = [Section(id_, title, written.drawn(title, [draw], lacks)) for id_, title, draw in named]
     return written.render(f"{result.model} compared – taglio", result.model, top, sections), lacks
 
@@ -52,10 +53,6 @@ def show(result: Comparison, page: Path | None) -> None:
         console.say(f"the model of the row is in {result.emitted}")
     wrote = f"; wrote {page} and {page.with_suffix('.json')}" if page else ""
     console.say(f"took {result.wall_s:.0f} s{wrote}")
-
-
-def _summary(result: Comparison) -> list[Part]:
-    return [Heading("Every back end, measured", 1), Text(result.recommendation, "lede"), _conditions(result)]
 
 
 def _conditions(result: Comparison) -> Items:
@@ -88,10 +85,10 @@ def _plots(result: Comparison) -> list[Part]:
     rows = [row for row in result.rows if row.latency is not None and row.checked is not None]
     if not rows:
         return [Text("No row was measured.", "absent")]
-    chosen = best(result.rows, result.max_error)
+    chosen = best(result.rows, result.max_error, result.drift)
 
     def milliseconds(row: Row) -> float:
-        return even_s(row.latency, result.drift) * 1e3 if row.latency is not None else 0.0
+        return seconds(row, result.drift) * 1e3
 
     def megabytes(row: Row) -> float:
         return row.checked.size_bytes / 1e6 if row.checked is not None else 0.0
@@ -134,7 +131,7 @@ def _standings(result: Comparison) -> list[Part]:
         cells: tuple[object, ...] = ("none", *[MISSING] * 5)
         if each.row is not None and each.row.latency is not None and each.row.checked is not None:
             latency, checked = each.row.latency, each.row.checked
-            speeds = (ms(each.seconds), _ratio(latency.speedup), _ratio(latency.against_reference))
+            speeds = (ms(each.seconds), times(latency.speedup), times(latency.against_reference))
             cells = (_short(each.row), *speeds, percent(checked.error_to_original), size(checked.size_bytes))
         rows.append((each.backend, *cells, f"{each.measured} of {each.total}"))
     text = "Latency corrected for drift; × ORT is the speed relative to ONNX Runtime's float model in the same rounds."
@@ -181,7 +178,7 @@ def _cells(row: Row) -> tuple[object, ...]:
         return (_short(row), row.status, *[MISSING] * 8, *facts, "")
     int8 = checked.int8_operators
     seconds = (ms(latency.median_s), ms(latency.deviation_s))
-    speeds = (_ratio(latency.speedup), _ratio(latency.against_reference))
+    speeds = (times(latency.speedup), times(latency.against_reference))
     scores = map(percent, (checked.error_to_float, checked.error_to_original, checked.accuracy))
     in_int8 = f"{sum(int8.values())} of {sum(checked.operators.values())}"
     kinds = ", ".join(f"{count} {kind}" for kind, count in int8.items())
@@ -207,10 +204,6 @@ def _short(row: Row) -> str:
     return row.wanted.id.partition("/")[2]
 
 
-def _ratio(value: float | None) -> str:
-    return MISSING if value is None else times(value)
-
-
 def _yes(value: bool | None) -> str:
     return MISSING if value is None else "yes" if value else "no"
 
@@ -229,6 +222,6 @@ def _layers(layers: Sequence[Layer], first: int = 0) -> Table:
     for each in layers:
         flops = MISSING if each.flops is None else f"{each.flops / 1e6:.2f}"
         sizes = [MISSING if count is None else size(count) for count in (each.float_bytes, each.int8_bytes)]
-        times = (ms(each.float_s), ms(each.int8_s), _ratio(each.speedup))
-        rows.append((each.name, each.kind, flops, *sizes, *times, percent(each.error), each.note))
+        speed = (ms(each.float_s), ms(each.int8_s), times(each.speedup))
+        rows.append((each.name, each.kind, flops, *sizes, *speed, percent(each.error), each.note))
     return Table(head, rows, "Layer by layer", words=frozenset({1, 9}), details=frozenset({9}), first=first)

@@ -1,7 +1,6 @@
 """Gather what a workspace holds for the page, and for missing parts the command that makes them. Draws nothing."""
 
 import shlex
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
@@ -22,15 +21,10 @@ from taglio.model.graph import Graph
 from taglio.plan.result import Plan
 from taglio.profile.measure import FLOAT_RUN
 from taglio.profile.result import Profile, WholeRun
+from taglio.report.parts import Part, Text
 from taglio.run.in_process import RunReport
 
 T = TypeVar("T")
-
-
-def present(value: T | None) -> T:
-    """A part that is known to be there."""
-    assert value is not None
-    return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +42,8 @@ class Material:
 
     model: str
     profile: Profile
+    graph: Graph
     setup: Setup | None = None
-    graph: Graph | None = None
     error: ErrorModel | None = None
     plan: Plan | None = None
     outcome: Outcome | None = None
@@ -64,6 +58,13 @@ class Material:
         """The metric whose losses the errors are."""
         known = self.plan.limits if self.plan is not None else self.outcome or self.error
         return known.metric if known is not None else Metric()
+
+    @property
+    def max_error(self) -> float | None:
+        """The limit of the outcome or the plan; None if there is none."""
+        if self.outcome is not None:
+            return self.outcome.max_error
+        return self.plan.limits.max_error if self.plan is not None else None
 
     def profiled(self, name: str) -> WholeRun | None:
         """The profile's whole-model run called `name`."""
@@ -81,6 +82,11 @@ class Material:
             timed = [base.latency.median_s]
         return timed[0] / known.wall.median_s if timed and timed[0] is not None else 1.0
 
+    def lacks(self, name: str) -> list[Part]:
+        """What stands in the place of a missing part: why it is missing, and the command that makes it."""
+        missing = self.absent[name]
+        return [Text(f"{missing.reason} To make it:", "absent", missing.command)]
+
     def notes(self) -> list[str]:
         """Notes on what makes the outcome's figures less sure."""
         if self.outcome is None:
@@ -89,63 +95,63 @@ class Material:
 
 
 def gather(folder: Path) -> Material:
-    """Read a workspace. Raises BadArtifact if the profile is missing, or any artifact is damaged or of another
-    model."""
+    """Read a workspace. Raises BadArtifact if the profile or its graph is missing, or any artifact is damaged or of
+    another model."""
     profile_path = folder / f"{workspace.PROFILE}.json"
     profile = artifact.load(profile_path, workspace.PROFILE, Profile)
-    reader = _Reader(folder, profile.model_sha256)
+    sha256, graph_path = profile.model_sha256, folder / f"{workspace.GRAPH}.json"
+    graph = artifact.load(graph_path, workspace.GRAPH, Graph, model_sha256=sha256)
+    reader = _Reader(folder, sha256)
     setup = reader.artifact(workspace.SETUP, Setup, "profile MODEL --data DATA -o")
     plan = reader.artifact(workspace.PLAN, Plan, "plan --max-error E")
     current = plan.fingerprint() if plan is not None else ""
     outcome = reader.artifact(OUTCOME, Outcome, "optimize MODEL --data DATA --max-error E -o", current)
-    graph = reader.artifact(workspace.GRAPH, Graph, "profile MODEL --data DATA -o")
     error = reader.artifact(workspace.ERROR, ErrorModel, "error")
-    if graph is not None:
-        for kind, value in ((workspace.PROFILE, profile), (workspace.ERROR, error), (workspace.PLAN, plan)):
-            if value is not None:
-                fits(folder / f"{kind}.json", value, graph, kind)
+    for kind, value in ((workspace.PROFILE, profile), (workspace.ERROR, error), (workspace.PLAN, plan)):
+        if value is not None:
+            fits(folder / f"{kind}.json", value, graph, kind)
     name = outcome.model if outcome is not None else Path(setup.model).stem if setup is not None else folder.name
-    manifest = reader.take("manifest", lambda: _manifest(folder, profile.model_sha256), "build")
+    manifest = reader.manifest()
     run = reader.artifact(workspace.RUN, RunReport, "run", current)
     front = reader.artifact("pareto", Front, "pareto --cluster FILE --max-error E")
     reader.absent.pop("pareto", None)  # no stage of the flow
-    tools = _tools(profile_path)
-    return Material(name, profile, setup, graph, error, plan, outcome, manifest, run, front, reader.absent, tools)
+    tools = msgspec.json.decode(profile_path.read_bytes(), type=_Versions).tools
+    return Material(name, profile, graph, setup, error, plan, outcome, manifest, run, front, reader.absent, tools)
 
 
 def of_result(folder: Path, result: Result, manifest: Manifest) -> Material:
     """The material of a result whose artifacts were just written to `folder`."""
     absent = {workspace.RUN: _absent(folder, f"{workspace.RUN}.json is not in this folder.", "run")}
     name = result.table.model if result.table is not None else folder.name
-    made = Material(name, result.profile, result.setup, result.graph, result.error, result.plan, result.table, manifest)
+    made = Material(name, result.profile, result.graph, result.setup, result.error, result.plan, result.table, manifest)
     return replace(made, absent=absent, tools=artifact.tools())
 
 
-class _OtherPlanError(Exception):
-    """An artifact that was made from an older plan."""
-
-
 class _Reader:
-    """Reads parts, and records why one is missing."""
+    """Reads artifacts, and records why one is missing."""
 
     def __init__(self, folder: Path, sha256: str) -> None:
-        self._folder = folder
-        self._sha256 = sha256
+        self._folder, self._sha256 = folder, sha256
         self.absent: dict[str, Absent] = {}
 
     def artifact(self, kind: str, expected: type[T], command: str, plan_sha256: str = "") -> T | None:
         """The artifact; None if it is missing, or of another plan than `plan_sha256`."""
-        path = self._folder / f"{kind}.json"
-        return self.take(kind, lambda: _load(path, kind, expected, self._sha256, plan_sha256), command)
+        path, reason = self._folder / f"{kind}.json", f"{kind}.json is not in this folder."
+        if path.exists():
+            value = artifact.load(path, kind, expected, model_sha256=self._sha256)
+            if not plan_sha256 or getattr(value, "plan_sha256", plan_sha256) == plan_sha256:
+                return value
+            reason = f"{kind}.json belongs to another plan than plan.json."
+        self.absent[kind] = _absent(self._folder, reason, command)
+        return None
 
-    def take(self, name: str, make: Callable[[], T], command: str) -> T | None:
-        try:
-            return make()
-        except FileNotFoundError as error:
-            reason = f"{error.args[0]} is not in this folder."
-        except _OtherPlanError as error:
-            reason = f"{error} belongs to another plan than plan.json."
-        self.absent[name] = _absent(self._folder, reason, command)
+    def manifest(self) -> Manifest | None:
+        """The manifest of the components; None if there is none."""
+        folder = self._folder / workspace.COMPONENTS
+        if (folder / MANIFEST).exists():
+            return read(folder, model_sha256=self._sha256)
+        reason = f"{workspace.COMPONENTS}/{MANIFEST} is not in this folder."
+        self.absent["manifest"] = _absent(self._folder, reason, "build")
         return None
 
 
@@ -156,24 +162,5 @@ def _absent(folder: Path, reason: str, command: str) -> Absent:
     return Absent(reason, " ".join(word for word in words if word))
 
 
-def _load(path: Path, kind: str, expected: type[T], sha256: str, plan_sha256: str) -> T:
-    if not path.exists():
-        raise FileNotFoundError(path.name)
-    value = artifact.load(path, kind, expected, model_sha256=sha256)
-    if plan_sha256 and getattr(value, "plan_sha256", plan_sha256) != plan_sha256:
-        raise _OtherPlanError(path.name)
-    return value
-
-
-def _manifest(folder: Path, sha256: str) -> Manifest:
-    if not (folder / workspace.COMPONENTS / MANIFEST).exists():
-        raise FileNotFoundError(f"{workspace.COMPONENTS}/{MANIFEST}")
-    return read(folder / workspace.COMPONENTS, model_sha256=sha256)
-
-
 class _Versions(msgspec.Struct):
     tools: dict[str, str]
-
-
-def _tools(path: Path) -> dict[str, str]:
-    return msgspec.json.decode(path.read_bytes(), type=_Versions).tools

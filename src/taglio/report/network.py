@@ -44,9 +44,8 @@ class _Strip:
 
 
 def network(material: Material) -> list[Part]:
-    """The legend and the picture. Needs the graph; without a plan every block is float32."""
+    """The legend and the picture; without a plan every block is float32."""
     graph = material.graph
-    assert graph is not None
     assignment = material.plan.assignment() if material.plan is not None else {}
     devices = material.plan.devices() if material.plan is not None else {}
     places = list(dict.fromkeys(devices.values()))
@@ -75,8 +74,14 @@ def network(material: Material) -> list[Part]:
             edges.append((source, f"output {tensor.name}"))
     drawn = layout(boxes, edges)
     strips, width, height = _strips(drawn, boxes)
-    paint = _Paint(edges, drawn, assignment, devices)
-    painted = sorted(((paint.of(arc), arc) for arc in drawn.arcs), key=lambda pair: "to-" in pair[0])
+    readers: dict[str, list[str]] = {}
+    for source, reader in edges:
+        readers.setdefault(source, []).append(reader)
+    painted = []
+    for arc in drawn.arcs:
+        beyond = [reader for reader in readers[arc.source] if drawn.layers[reader] > arc.layer + 1]
+        painted.append((_look(arc, [arc.reader] if arc.reader else beyond, assignment, devices), arc))
+    painted.sort(key=lambda pair: "to-" in pair[0])  # these are drawn over the others
     arcs = [part for class_, arc in painted for part in _arc(arc, class_, strips)]
 
     def node(key: str, box: float, look: str, label: str, title: str) -> Node:
@@ -154,39 +159,15 @@ def _at(strips: Sequence[_Strip], layer: int, x: float) -> tuple[float, float]:
     return x + strip.shift, _TOP + _NODE / 2 + (layer - strip.first) * _PITCH
 
 
-class _Paint:
-    """The CSS class of every step of every edge: the type it carries, where it changes type, where it leaves a
-    device."""
-
-    def __init__(
-        self, edges: Sequence[tuple[str, str]], drawn: Layout, assignment: Assignment, devices: Mapping[str, str]
-    ) -> None:
-        self._layers = drawn.layers
-        self._assignment = assignment
-        self._devices = devices
-        self._readers: dict[str, list[str]] = {}
-        for source, reader in edges:
-            self._readers.setdefault(source, []).append(reader)
-
-    def of(self, arc: Arc) -> str:
-        """The class of a step; a step in mid-lane changes type if all readers that it still leads to do so in the same
-        way."""
-        beyond = [reader for reader in self._readers[arc.source] if self._layers[reader] > arc.layer + 1]
-        ahead = [arc.reader] if arc.reader else beyond
-        changes = {self._change(arc.source, reader) for reader in ahead}
-        carried = "q" if writes(self._assignment, arc.source) else ""
-        change = changes.pop() if len(changes) == 1 else ""
-        wire = all(self._leaves(arc.source, reader) for reader in ahead)
-        return " ".join(name for name in ("arc", change or carried, "wire" if wire else "") if name)
-
-    def _change(self, source: str, reader: str) -> str:
-        written = writes(self._assignment, source)
-        taken = reads(self._assignment, reader)
-        return "" if written == taken else "to-int8" if taken else "to-float"
-
-    def _leaves(self, source: str, reader: str) -> bool:
-        ends = {self._devices[each] for each in (source, reader) if each in self._devices}
-        return len(ends) > 1
+def _look(arc: Arc, ahead: Sequence[str], assignment: Assignment, devices: Mapping[str, str]) -> str:
+    """The CSS classes of a step of an edge that leads to the readers `ahead`: the type that it carries, whether it
+    changes type (in mid-lane: if it does so in the same way for all of them), and whether it leaves a device."""
+    written = writes(assignment, arc.source)
+    taken = [reads(assignment, reader) for reader in ahead]
+    changes = {"" if each == written else "to-int8" if each else "to-float" for each in taken}
+    change = changes.pop() if len(changes) == 1 else ""
+    wire = all(len({devices[each] for each in (arc.source, reader) if each in devices}) > 1 for reader in ahead)
+    return " ".join(name for name in ("arc", change or ("q" if written else ""), "wire" if wire else "") if name)
 
 
 def _arc(arc: Arc, class_: str, strips: Sequence[_Strip]) -> list[tuple[str, str]]:

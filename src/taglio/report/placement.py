@@ -29,7 +29,7 @@ def decisions(plan: Plan, *, shared: bool = False) -> list[Part]:
         counts = sorted(Counter((each.device, each.precision) for each in plan.placements).items())
         table = Table(["device", "form", "blocks"], [[*what, count] for what, count in counts], words=frozenset({1}))
         return [table, _totals(plan)]
-    turns = ["Devices in one row take turns, a request each."] if any(use.replicas for use in plan.usage) else []
+    turns = ["Devices in one row take requests in turn."] if any(use.replicas for use in plan.usage) else []
     notes = [("", each) for each in (*turns, *plan.binding, *plan.notes)]
     parts: list[Part] = [_devices(plan), _crossings(plan), _totals(plan, shared=shared)]
     return parts + ([Items(notes)] if notes else [])
@@ -151,7 +151,7 @@ def points(front: Front) -> list[Part]:
     ]
     head = ["latency", title.split(",")[0], "gap", "int8 blocks", "devices"]
     without = f" No plan under {front.infeasible} of the limits tried." if front.infeasible else ""
-    lede = f"{plural(front.tried, 'plan')} made, {len(front.points)} on the front: none is better in both.{without}"
+    lede = f"{plural(front.tried, 'plan')} made, {len(front.points)} on the front: no plan is better in both.{without}"
     chart = Chart(f"latency and {front.axis}", Axis("predicted latency, ms"), Axis(title), marks)
     return [Text(lede), chart, Table(head, rows, words=frozenset({4}))]
 

@@ -6,22 +6,23 @@ from math import exp, isfinite
 from taglio.error.loss import Metric
 from taglio.error.model import ErrorModel
 from taglio.error.tally import PartLoss
+from taglio.flow import workspace
 from taglio.flow.outcome import Outcome, Point
 from taglio.report.material import Material
 from taglio.report.parts import Axis, Cell, Chart, Columns, Facts, Mark, Part, Table, Text, curve
+from taglio.report.predicted_time import PURE
 from taglio.report.summary import STEADY
 from taglio.report.units import MISSING, allowed, limit, ms, ms_decimals, percent, plural, shown
 
 # Above this ratio of errors a linear axis would crowd the plans at its foot.
 _LINEAR_UP_TO = 8.0
-_LOOKS = {"float32": ("square", "float", "float"), "int8": ("diamond", "int8", "all int8")}
-_PURE = frozenset(_LOOKS)
 
 
 def predicted_error(material: Material) -> list[Part]:
     """Random subsets in int8: cross-validated prediction against measurement."""
     known, outcome = material.error, material.outcome
-    assert known is not None
+    if known is None:
+        return material.lacks(workspace.ERROR)
     drawn = [each for each in known.subsets if each.error > 0.0 and each.predicted > 0.0]
     metric = known.metric
     unit, scale = metric.axis
@@ -62,9 +63,10 @@ def predicted_error(material: Material) -> list[Part]:
 def trade_off(material: Material) -> list[Part]:
     """Every plan that was tried, by predicted latency and measured error; then again, only near the limit."""
     outcome = material.outcome
-    assert outcome is not None
+    if outcome is None:
+        return material.lacks(workspace.OUTCOME)
     chosen, drift = _chosen(outcome), material.drift()
-    plans = [point for point in outcome.points if point.name not in _PURE]
+    plans = [point for point in outcome.points if point.name not in PURE]
     corrected = ", corrected for drift" if abs(drift - 1.0) > STEADY else ""
     caption = (
         "Each mark: predicted latency, and error on held-out inputs; a stroke leads to the measured latency"
@@ -102,7 +104,7 @@ def _scatter(
     metric, scale = outcome.metric, outcome.metric.axis[1]
     marks = []
     for point in points:
-        symbol, look, name = _LOOKS.get(point.name, ("circle", "tried", ""))
+        symbol, look, name = PURE.get(point.name, ("circle", "tried", ""))
         if point is chosen:
             look, name = "plan", "chosen plan"
         to = point.measured_s / drift * 1e3 if point.measured_s and drift else None

@@ -1,9 +1,10 @@
 """Where the time goes, and how well it was predicted."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import nan
 from statistics import median
 
+from taglio.flow import workspace
 from taglio.model.graph import flows
 from taglio.profile.measure import FLOAT_RUN
 from taglio.profile.result import Breakdown, Profile, changes, flow_seconds, predict, writes
@@ -17,17 +18,18 @@ from taglio.report.units import MISSING, ms, ms_decimals, percent, plural, signe
 _BIGGEST = 10
 _UNSEEN = "Cross-validated runs"
 _Run = tuple[str, float, float]  # name, predicted and measured seconds
-_PURE = {FLOAT_RUN: ("square", "float", "float"), "int8": ("diamond", "int8", "all int8")}
+# Symbol, colour and label of the marks of float and all-int8.
+PURE = {FLOAT_RUN: ("square", "float", "float"), "int8": ("diamond", "int8", "all int8")}
 
 
 def where_it_goes(material: Material) -> list[Part]:
     """Two waterfalls: the plan's predicted time by block, and the steps from float's time to it."""
     graph, plan = material.graph, material.plan
-    assert graph is not None
-    assert plan is not None
+    if plan is None:
+        return material.lacks(workspace.PLAN)
     assignment = plan.assignment()
     chosen, base = predict(material.profile, graph, assignment), predict(material.profile, graph, {})
-    count = _change_count(material, assignment)
+    count = sum(changes(flow, assignment) for flow in flows(graph))
     lede = (
         f"Predicted latency of the plan: {ms(chosen.total_s)}, float {ms(base.total_s)}. "
         f"{plural(count, 'conversion')} between float and int8 take {ms(_changing(material, assignment))}."
@@ -48,15 +50,18 @@ def predicted_and_measured(material: Material) -> list[Part]:
     width, chosen = profile.interval_ratio, outcome.plan.predicted_latency_s if outcome else None
     marks = [_mark(name, predicted, measured, "dot") for name, predicted, measured in unseen]
     for name, predicted, measured in finals:
-        symbol, look, label = _PURE.get(name, ("circle", "plan", ""))
-        is_chosen = predicted == chosen and name not in _PURE
+        symbol, look, label = PURE.get(name, ("circle", "plan", ""))
+        is_chosen = predicted == chosen and name not in PURE
         marks.append(_mark(name, predicted, measured, look, symbol, "chosen plan" if is_chosen else label, is_chosen))
+    caption = "Line: predicted equals measured."
+    if width < 10.0:
+        caption += f" Band: predicted ÷ and × {1.0 + width:.3f}, expected to hold 9 of 10 runs."
     chart = Chart(
         "predicted against measured latency",
         Axis("predicted, ms"),
         Axis("measured, ms"),
         marks,
-        _band_caption(width),
+        caption,
         square=True,
         curves=[curve("identity", axis, lambda x: x)],
         band=[(x, x / (1.0 + width), x * (1.0 + width)) for x in spread(axis)] if width < 10.0 else [],
@@ -115,18 +120,13 @@ def _time_lede(unseen: Sequence[_Run], finals: Sequence[_Run], drift: float) -> 
     return " ".join(text) or "The profile has no cross-validated runs."
 
 
-def _band_caption(width: float) -> str:
-    band = f" Band: predicted ÷ and × {1.0 + width:.3f}, expected to hold 9 of 10 runs." if width < 10.0 else ""
-    return f"Line: predicted equals measured.{band}"
-
-
 def _parts(material: Material, assignment: Assignment, chosen: Breakdown) -> list[Bar]:
     ordered = sorted(chosen.blocks.items(), key=lambda item: -item[1])
     spent = [item for item in ordered if item[1] > 0.0]
     shown, rest = spent[:_BIGGEST], spent[_BIGGEST:]
     changing = _changing(material, assignment)
     steps: list[tuple[str, float, str]] = [("overhead per run", chosen.overhead_s, "rest")]
-    steps += [(name, seconds, _bar_class(assignment, name)) for name, seconds in shown]
+    steps += [(name, seconds, _look(assignment, name)) for name, seconds in shown]
     if rest:
         steps.append((plural(len(rest), "other block"), sum(seconds for _, seconds in rest), "rest"))
     steps.append(("conversions", changing, "glue"))
@@ -155,7 +155,6 @@ def _moves(material: Material, assignment: Assignment, base: Breakdown, chosen: 
 
 def _waterfall(material: Material, at: float, steps: Sequence[tuple[str, float, str, str]]) -> list[Bar]:
     """Bars that each begin where the one before ends; of label, seconds, class and value."""
-    assert material.graph is not None
     kinds = {block.name: block.kind for block in material.graph.blocks}
     bars = []
     for label, seconds, class_, value in steps:
@@ -167,7 +166,6 @@ def _waterfall(material: Material, at: float, steps: Sequence[tuple[str, float, 
 
 def _changing(material: Material, assignment: Assignment) -> float:
     """Seconds for quantising and dequantising between blocks."""
-    assert material.graph is not None
     glue = material.profile.glue_map()
     total = 0.0
     for flow in flows(material.graph):
@@ -177,11 +175,6 @@ def _changing(material: Material, assignment: Assignment) -> float:
     return total
 
 
-def _change_count(material: Material, assignment: Assignment) -> int:
-    assert material.graph is not None
-    return sum(changes(flow, assignment) for flow in flows(material.graph))
-
-
-def _bar_class(assignment: Mapping[str, object], name: str) -> str:
-    precision = getattr(assignment.get(name), "name", "float32")
+def _look(assignment: Assignment, name: str) -> str:
+    precision = assignment[name].name if name in assignment else "float32"
     return {"float32": "float", "int8-anchor": "anchor"}.get(precision, "int8")

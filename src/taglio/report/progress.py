@@ -12,17 +12,22 @@ from taglio.profile.stopwatch import Progress as Tell
 
 @contextmanager
 def bar(quiet: bool = False) -> Iterator[Tell | None]:
-    """A callback (what, done, total) that draws; None if `quiet` or without a terminal."""
+    """A callback (what, done, total) that draws, from its first call on; None if `quiet` or without a terminal."""
     if quiet or not sys.stderr.isatty():
         yield None
         return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        tasks: dict[str, TaskID] = {}
+    progress = Progress(*columns, console=Console(stderr=True), transient=True)
+    tasks: dict[str, TaskID] = {}
 
-        def tell(what: str, done: int, total: int) -> None:
-            if what not in tasks:
-                tasks[what] = progress.add_task(what, total=total)
-            progress.update(tasks[what], completed=done, total=total)
+    def tell(what: str, done: int, total: int) -> None:
+        progress.start()
+        if what not in tasks:
+            tasks[what] = progress.add_task(what, total=total)
+        progress.update(tasks[what], completed=done, total=total)
 
+    try:
         yield tell
+    finally:
+        if tasks:
+            progress.stop()

@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass
 
+from taglio.error.loss import Metric
 from taglio.flow.outcome import Outcome, Variant
+from taglio.flow.workspace import OUTCOME
 from taglio.profile.measure import FLOAT_RUN
 from taglio.profile.result import predict
 from taglio.profile.stopwatch import WallTime
@@ -57,7 +59,7 @@ def _headline(material: Material) -> str:
         where = f" in {outcome.float32.runtime}, by running in {outcome.plan.runtime}" if moved else ""
         return f"{times(gain)} as fast as float{where}, {told}"
     if plan is not None and plan.predicted_s and base.predicted_s:
-        bound = _bound(material)
+        bound = material.max_error
         ceiling = "" if bound is None else f" ({allowed(metric, bound)})"
         error = plan.error if plan.error is not None else plan.predicted_error
         how = metric.title if plan.error is not None else f"predicted {metric.title}"
@@ -115,30 +117,23 @@ def side_by_side(material: Material) -> list[Part]:
     """Float, all int8 and the plan in columns, predicted beside measured."""
     columns = _columns(material)
     decimals = ms_decimals(max((column.measured_s or column.predicted_s or 0.0 for column in columns), default=0.0))
-    drift, bound, metric, outcome = material.drift(), _bound(material), material.metric, material.outcome
-
-    def seconds(value: float | None) -> str:
-        return MISSING if value is None else ms(value, decimals)
+    drift, bound, metric, outcome = material.drift(), material.max_error, material.metric, material.outcome
 
     def ratio(column: _Column, factor: float = 1.0) -> str:
         if column.measured_s is None or column.predicted_s is None:
             return MISSING
         return f"{column.predicted_s * factor / column.measured_s:.3f}"
 
-    def error(value: float | None) -> object:
-        broken = value is not None and bound is not None and value > bound
-        return Cell(shown(metric, value), "bad") if broken else shown(metric, value)
-
     rows: list[list[object]] = [
-        ["latency measured", *(seconds(column.measured_s) for column in columns)],
-        ["latency predicted", *(seconds(column.predicted_s) for column in columns)],
+        ["latency measured", *(ms(column.measured_s, decimals) for column in columns)],
+        ["latency predicted", *(ms(column.predicted_s, decimals) for column in columns)],
         ["predicted ÷ measured", *(ratio(column) for column in columns)],
     ]
     if abs(drift - 1.0) > STEADY:
         rows.append(["… corrected for drift", *(ratio(column, drift) for column in columns)])
     rows += [
-        ["p95 measured", *(seconds(None if column.latency is None else column.latency.p95_s) for column in columns)],
-        [f"{metric.title} measured", *(error(column.error) for column in columns)],
+        ["p95 measured", *(ms(column.latency.p95_s if column.latency else None, decimals) for column in columns)],
+        [f"{metric.title} measured", *(_judged(metric, column.error, bound) for column in columns)],
         *([] if outcome is None else [_intervals(outcome)]),
         [f"{metric.title} predicted", *(shown(metric, column.predicted_error) for column in columns)],
         *([] if outcome is None else _scores(outcome)),
@@ -159,23 +154,22 @@ def parts(material: Material) -> list[Part]:
         return []
     rows: list[list[object]] = []
     for name in names:
-        cells: list[object] = []
+        rows.append([name])
         for variant in variants:
             part = next((each for each in variant.parts if each.name == name), None)
             if part is None:
-                cells.append(MISSING)
-                continue
-            bad = part.loss > outcome.max_error or bool(part.lost)
-            cells.append(Cell(shown(metric, part.loss), "bad" if bad else "", part.lost))
-        rows.append([name, *cells])
+                rows[-1].append(MISSING)
+            else:
+                look = "bad" if part.loss > outcome.max_error or part.lost else ""
+                rows[-1].append(Cell(shown(metric, part.loss), look, part.lost))
     return [Table(["", *_variants(outcome)], rows, f"{metric.title} by part of the outputs", "compare")]
 
 
 def places(material: Material, most: int | None = None) -> list[Part]:
     """The timings in each place of this machine (at most `most`), fastest first, and why other places are out."""
     outcome, metric = material.outcome, material.metric
-    if outcome is None or not outcome.places:
-        return []
+    if outcome is None:
+        return material.lacks(OUTCOME)
     rows: list[list[object]] = []
     out: dict[str, list[str]] = {}
     for each in outcome.places:
@@ -184,16 +178,15 @@ def places(material: Material, most: int | None = None) -> list[Part]:
                 each.runtime if each.name == FLOAT_RUN else f"{each.name} in {each.runtime}"
             )
         elif outcome.candidates or each.name != "int8":  # without candidates the float model once more
-            error = MISSING if each.error is None else shown(metric, each.error)
-            broken = each.error is not None and each.error > outcome.max_error
-            verdict = each.reason or ("" if each.holds else "exceeds the limit")
+            error = _judged(metric, each.error, outcome.max_error)
             how = "measured" if each.judged else "expected" if each.error is not None else ""
-            cell = Cell(error, "bad") if broken else error
-            rows.append([each.name, each.runtime, ms(each.latency_s), cell, how, verdict])
+            verdict = each.reason or ("" if each.holds else "exceeds the limit")
+            rows.append([each.name, each.runtime, ms(each.latency_s), error, how, verdict])
     head = ["model", "runtime", "latency", metric.title, "", ""]
     table = Table(head, rows[:most], "Places of this machine, timed side by side", words=frozenset({1, 4, 5}))
+    left_out = Items([(", ".join(names), reason) for reason, names in out.items()])
     several = len({row[1] for row in rows}) > 1
-    return [*([table] if several else []), Items([(", ".join(names), reason) for reason, names in out.items()])]
+    return [*([table] if several else []), *([left_out] if out else [])]
 
 
 def conditions(material: Material) -> list[Part]:
@@ -212,6 +205,12 @@ def conditions(material: Material) -> list[Part]:
         held_out = f"{outcome.held_out_samples} held out to measure error and accuracy"
         facts.append(("samples", f"{outcome.calibration_samples} for calibration, {held_out}"))
     return [Facts(facts)]
+
+
+def _judged(metric: Metric, loss: float | None, limit: float | None) -> object:
+    """A loss, marked if it exceeds the limit."""
+    broken = loss is not None and limit is not None and loss > limit
+    return Cell(shown(metric, loss), "bad") if broken else shown(metric, loss)
 
 
 def _accuracy_title(outcome: Outcome) -> str:
@@ -238,10 +237,7 @@ def _scores(outcome: Outcome) -> list[list[object]]:
     rows: list[list[object]] = [[_accuracy_title(outcome), *accuracies]]
     for index, bound in enumerate(outcome.also):
         found = [each.others[index] if index < len(each.others) else None for each in variants]
-        cells: list[object] = []
-        for other in found:
-            text = MISSING if other is None else shown(bound.metric, other.loss)
-            cells.append(Cell(text, "bad") if other is not None and other.loss > bound.max_error else text)
+        cells = [_judged(bound.metric, other.loss if other else None, bound.max_error) for other in found]
         rows.append([f"{bound.metric.title} measured ({allowed(bound.metric, bound.max_error)})", *cells])
         if bound.metric.labelled:
             values = [MISSING if other is None else bound.metric.told(other.value) for other in found]
@@ -269,17 +265,9 @@ def _profiled(material: Material, label: str, name: str) -> _Column:
     run = material.profiled(name)
     if run is None:
         return _Column(label)
-    predicted = run.wall.median_s
-    if material.graph is not None:
-        assignment = {block: material.profile.precision(each) for block, each in run.assignment.items()}
-        predicted = predict(material.profile, material.graph, assignment).total_s
+    assignment = {block: material.profile.precision(each) for block, each in run.assignment.items()}
+    predicted = predict(material.profile, material.graph, assignment).total_s
     return _Column(label, run.wall, predicted, int8_blocks=len(run.assignment))
-
-
-def _bound(material: Material) -> float | None:
-    if material.outcome is not None:
-        return material.outcome.max_error
-    return material.plan.limits.max_error if material.plan is not None else None
 
 
 def _status(status: str, gap: float) -> str:

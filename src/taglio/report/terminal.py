@@ -157,7 +157,6 @@ def inspect(model: Model, graph: Graph, chosen: set[str] | None, assumed: str = 
 def profile(material: Material, layers: LayerTimes | None = None) -> None:
     """Print the slowest blocks, how well unseen runs were predicted, and the sum of layers timed alone."""
     result, graph = material.profile, material.graph
-    assert graph is not None
     show([*blocks.ranked(material), *predicted_time.unseen_runs(result)])
     if layers is not None:
         rows = []
@@ -172,12 +171,15 @@ def profile(material: Material, layers: LayerTimes | None = None) -> None:
         say(f"note: {doubt}")
 
 
-def error(known: ErrorModel) -> None:
-    """Print the blocks with the largest error alone, and how well unseen subsets were predicted."""
+def error(known: ErrorModel, provider: str = "") -> None:
+    """Print the blocks with the largest error alone, how well unseen subsets were predicted, and the execution
+    `provider` if it is worth telling."""
     show([predicted_error.worst_alone(known, _WORST), *predicted_error.said(known), predicted_error.facts(known)])
     if known.metric.own:
         _say_source(known.metric)
         say(f"the float model has {known.metric.name} = {known.metric.text(0.0)}")
+    if provider:
+        say(f"measured on {provider}")
 
 
 def sensitivity(rows: Sequence[Sensitivity], known: ErrorModel, by: str) -> None:
@@ -193,7 +195,7 @@ def sensitivity(rows: Sequence[Sensitivity], known: ErrorModel, by: str) -> None
         cells.append([row.block, *ranked, "leave out" if row.leave_out else "yes"])
     show([Table(head, cells)])
     out = sorted((row for row in rows if row.leave_out), key=lambda each: -each.noise_share)
-    say(f"leave out {len(out)} of {len(rows)} blocks" + (":" if out else "; none is out of proportion"))
+    say(f"leave out {len(out)} of {len(rows)} blocks" + (":" if out else "; each is worth its error"))
     for row in out:
         say(f"  {row.block}: {row.leave_out}")
 
@@ -254,9 +256,8 @@ def quantized(result: Quantized) -> None:
 
 def report(folder: Path, material: Material) -> None:
     """Print the tables of every artifact that the workspace holds, in the order of the flow."""
-    if material.graph is not None:
-        say("\nProfile")
-        profile(material)
+    say("\nProfile")
+    profile(material)
     if material.error is not None:
         say("\nError")
         error(material.error)

@@ -78,8 +78,10 @@ def figures(value: float, digits: int = 3) -> str:
     return f"{head:.1f}".replace("-", "−") + f"×10{str(power).translate(_SUPERSCRIPT)}"
 
 
-def times(ratio: float) -> str:
+def times(ratio: float | None) -> str:
     """A ratio such as "2.0×"."""
+    if ratio is None:
+        return MISSING
     if not isfinite(ratio):
         return figures(ratio)
     return f"{ratio:.2f}×" if ratio < 10 else f"{ratio:.1f}×"

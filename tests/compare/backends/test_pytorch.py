@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from msgspec import to_builtins
 
-from taglio.compare.measure import Question
-from taglio.compare.measure import compare as compare_rows
+import taglio
 from tests.compare.backends.conftest import compare, need, rows, shown, sound, told
 
 PT2E = ("pt2e-static reference", "pt2e-static-asym-pc")  # the same graph, run as exported and compiled
@@ -87,8 +86,8 @@ def test_the_module_reaches_the_other_back_ends(own: tuple[Any, Path]) -> None:
 def test_from_onnx(few: tuple[Path, Path], tmp_path: Path) -> None:
     need("torch")
     asked = ("eager-static-asym-pc x86", "fx-static-asym-pc x86", "fx-qat-asym-pc x86", "fx-dynamic-pc x86", *PT2E)
-    question = Question(*few, tmp_path, {}, "", ("pytorch",), True, 1, 0, 0.01, 0.01, 240.0, asked)
-    result = to_builtins(compare_rows(question))
+    how: dict[str, Any] = {"layers": True, "threads": 1, "effort": 0.01, "row_limit_s": 240.0}
+    result = to_builtins(taglio.compare(*few, out=tmp_path, backends=("pytorch",), rows=asked, **how))
     found = rows(result, "pytorch")
     sound(found)
     for key in asked[:3]:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from math import prod
 from pathlib import Path
 from statistics import median
@@ -40,11 +40,15 @@ def convert(request: Request) -> dict[str, str]:
         tf2onnx.convert.from_function(function, taken, opset=OPSET, output_path=str(path))
     else:
         model = load_keras(request.model)
+        own = [each.shape for each in model.inputs]
+        shapes = request.shapes if len(request.shapes) == len(own) else own
         signature = [
-            tf.TensorSpec(each.shape if shape is None else shape, each.dtype, name=f"input_{i}" if i else "input")
-            for i, (each, shape) in enumerate(_pairs(model.inputs, request.shapes))
+            tf.TensorSpec(shape, each.dtype, name=f"input_{i}" if i else "input")
+            for i, (each, shape) in enumerate(zip(model.inputs, shapes, strict=True))
         ]
-        with _scoped(model):
+        # Operators are named after their layers, which Keras renumbers in a new graph; the trailing slash keeps
+        # TensorFlow from numbering the scope.
+        with _around_calls(model, lambda name: tf.name_scope(f"{name}/")):
             tf2onnx.convert.from_function(_function(model), signature, opset=OPSET, output_path=str(path))
     return {"path": str(path), "tool": f"tf2onnx {tf2onnx.__version__}"}
 
@@ -85,7 +89,7 @@ def _runner(request: Request) -> Run:
 
         return run_saved
     model = load_keras(request.model)
-    return lambda sample: [np.asarray(each) for each in _list(model(one(sample), training=False))]
+    return lambda sample: [np.asarray(each) for each in tf.nest.flatten(model(one(sample), training=False))]
 
 
 class Keras:
@@ -111,7 +115,7 @@ class Keras:
         call = calls[wanted.engine]
 
         def run(sample: Sequence[Array]) -> list[Array]:
-            return [np.asarray(each) for each in _list(call(one(sample)))]
+            return [np.asarray(each) for each in tf.nest.flatten(call(one(sample)))]
 
         return Opened(run, size, dict(Counter(type(layer).__name__ for layer in model.layers)))
 
@@ -125,7 +129,7 @@ class Keras:
                 continue
             own, alone = self._flops(layer), self._alone(layer)
             block = _block_of(layer, blocks)
-            elements = prod(int(each or 1) for each in _list(layer.output)[0].shape)
+            elements = prod(int(each or 1) for each in tf.nest.flatten(layer.output)[0].shape)
             yield Layer(
                 "keras", layer.name, type(layer).__name__, own, 4 * elements, None, wrapped.get(layer.name), None, None,
                 f"alone as a sub-model {alone * 1e3:.3f} ms; {_beside(layer, own, block)}",
@@ -134,23 +138,16 @@ class Keras:
     def _wrapped(self) -> dict[str, float]:
         """Median seconds of each layer's call inside one inference, measured as in the research notes."""
         taken: dict[str, list[float]] = {}
-        originals = {}
-        for layer in self._model.layers:
-            originals[layer.name] = layer.call
 
-            def timed(*args: Any, _layer: Any = layer, _call: Any = layer.call, **kwargs: Any) -> Any:
-                start = perf_counter()
-                result = _call(*args, **kwargs)
-                taken.setdefault(_layer.name, []).append(perf_counter() - start)
-                return result
+        @contextmanager
+        def timing(name: str) -> Iterator[None]:
+            start = perf_counter()
+            yield
+            taken.setdefault(name, []).append(perf_counter() - start)
 
-            layer.call = timed
-        try:
+        with _around_calls(self._model, timing):
             for _ in range(_RUNS + 1):
                 self._model(one(self._data.held_out[0]), training=False)
-        finally:
-            for layer in self._model.layers:
-                layer.call = originals[layer.name]
         return {name: median(values[1:]) for name, values in taken.items() if len(values) > 1}
 
     def _alone(self, layer: Any) -> float:
@@ -158,7 +155,7 @@ class Keras:
         rng = np.random.default_rng(self._request.seed)
         inputs = [
             tf.constant(rng.standard_normal([int(size or 1) for size in each.shape]).astype(np.float32))
-            for each in _list(layer.input)
+            for each in tf.nest.flatten(layer.input)
         ]
         function = tf.function(lambda *values: layer(one(values)))
         return median_s(lambda: function(*inputs))
@@ -168,7 +165,7 @@ class Keras:
 
         The layer is traced alone: in the whole model's graph Keras renumbers scopes, so names do not identify layers.
         """
-        inputs = _list(layer.input)
+        inputs = tf.nest.flatten(layer.input)
         signature = [tf.TensorSpec([int(size or 1) for size in each.shape], each.dtype) for each in inputs]
         function = tf.function(lambda *values: layer(one(values)))
         options = option_builder.ProfileOptionBuilder(option_builder.ProfileOptionBuilder.float_operation())
@@ -185,16 +182,16 @@ def _function(model: Any) -> Any:
 
 
 @contextmanager
-def _scoped(model: Any) -> Iterator[None]:
-    """Name every operator after its layer within this context: in a new graph Keras renumbers layers."""
+def _around_calls(model: Any, context: Callable[[str], AbstractContextManager[Any]]) -> Iterator[None]:
+    """Call every layer within `context` of its name while this context lasts."""
     originals = {layer: layer.call for layer in model.layers}
     for layer, call in originals.items():
 
-        def named(*args: Any, _name: str = layer.name, _call: Any = call, **kwargs: Any) -> Any:
-            with tf.name_scope(f"{_name}/"):  # the trailing slash keeps TensorFlow from numbering the scope
+        def within(*args: Any, _name: str = layer.name, _call: Any = call, **kwargs: Any) -> Any:
+            with context(_name):
                 return _call(*args, **kwargs)
 
-        layer.call = named
+        layer.call = within
     try:
         yield
     finally:
@@ -236,7 +233,7 @@ def _beside(layer: Any, own: int, block: Known | None) -> str:
     if kind == "Dense" and "Softmax" not in block.kind and layer.activation.__name__ == "softmax":
         reasons.append("its softmax is a separate block")
     if convolution:
-        elements = prod(int(each or 1) for each in _list(layer.output)[0].shape)
+        elements = prod(int(each or 1) for each in tf.nest.flatten(layer.output)[0].shape)
         more = block.flops - own
         if "Relu" in block.kind:
             reasons.append("the ReLU is in the block")
@@ -246,16 +243,6 @@ def _beside(layer: Any, own: int, block: Known | None) -> str:
         elif more == -elements:
             reasons.append("TensorFlow counts a bias, which the ONNX form left out because it is zero")
     return said + (f"; {', '.join(reasons)}" if reasons else "")
-
-
-def _pairs(inputs: Sequence[Any], shapes: Sequence[tuple[int, ...]]) -> list[tuple[Any, tuple[int, ...] | None]]:
-    return list(zip(inputs, shapes, strict=False)) if len(shapes) == len(inputs) else [(each, None) for each in inputs]
-
-
-def _list(value: Any) -> list[Any]:
-    if isinstance(value, dict):
-        return list(value.values())
-    return list(value) if isinstance(value, list | tuple) else [value]
 
 
 make = Keras

@@ -19,6 +19,7 @@ from taglio.compare.workers.contract import Array, Backend, Data, Opened, Refuse
 from taglio.compare.workers.marker import Marker
 from taglio.error.tally import Tally
 from taglio.errors import one_line, with_kind
+from taglio.memory import used_bytes
 
 Tell = Callable[..., None]
 Wait = Callable[[bool], None]
@@ -59,7 +60,7 @@ def rows(request: Request, data: Data, backend: Backend, tell: Tell, wait: Wait 
             tell("checked", row=wanted.id, **asdict(checked))
         bench.add(wanted, opened)
         fresh += 1
-        if (resident_bytes() > request.memory_bytes and len(bench.group) > 1) or len(bench.group) >= MOST_OPEN:
+        if (used_bytes() > request.memory_bytes and len(bench.group) > 1) or len(bench.group) >= MOST_OPEN:
             bench.time()
             fresh = 0
     if fresh:
@@ -72,12 +73,6 @@ def describe(error: BaseException) -> dict[str, str]:
     if isinstance(error, MemoryError) or any(word in text.lower() for word in _MEMORY_WORDS):
         return {"status": "out of memory", "reason": text or "the back end could not allocate"}
     return {"status": "failed", "reason": with_kind(error, 400)}
-
-
-def resident_bytes() -> int:
-    """Memory of this process; 0 if the system does not report it."""
-    path = Path("/proc/self/statm")
-    return int(path.read_text().split()[1]) * 4096 if path.exists() else 0
 
 
 class _Bench:

@@ -83,9 +83,7 @@ class PyTorch:
         engine = wanted.engine.partition(" ")[0]
         if engine not in torch.backends.quantized.supported_engines and not compiled:
             raise Refused(f"this PyTorch has no engine {engine}: {torch.backends.quantized.supported_engines}")
-        module = quantize(
-            self._model, wanted, self._calibration, "x86" if compiled else engine, wide=self._wide
-        )  # fmt: skip
+        module = quantize(self._model, wanted, self._calibration, "x86" if compiled else engine, wide=self._wide)
         size = _size(module)
         if wanted.format == "pt2e":
             return self._exported(module, size, compiled)

@@ -23,6 +23,7 @@ from taglio.errors import one_line
 
 PACKAGES = ("qkeras", "tf-keras", "tensorflow")
 _NEEDS = "QKeras replaces the layers of a Keras model, and this is {}: give the .keras or .h5 file"
+_QUANTIZED = {"Conv2D": QConv2D, "Dense": QDense, "DepthwiseConv2D": QDepthwiseConv2D}
 LEARNING_RATE = 1e-5
 EPOCHS, MOST_SAMPLES = 8, 64
 
@@ -87,24 +88,19 @@ class QKeras:
                 "kernel_quantizer": quantized_bits(bits, 0, 1, alpha="auto"),
                 "bias_quantizer": quantized_bits(max(bits, 16), 4, 1, alpha=1.0),
             }
-            activation = config.get("activation")
-            if activation == "relu":
-                config["activation"] = quantized_relu(bits, _integer_bits(highest[layer.name]))
-            match kind.__name__:
-                case "Conv2D":
-                    return QConv2D.from_config(_known(QConv2D, config) | weights)
-                case "Dense":
-                    return QDense.from_config(_known(QDense, config) | weights)
-                case "DepthwiseConv2D":
-                    weights["depthwise_quantizer"] = weights.pop("kernel_quantizer")
-                    return QDepthwiseConv2D.from_config(_known(QDepthwiseConv2D, config) | weights)
-                case "Activation" if activation is not None and layer.activation is tf_keras.activations.relu:
-                    relu = quantized_relu(bits, _integer_bits(highest[layer.name]))
-                    return QActivation(relu, name=layer.name)
-                case "ReLU":
-                    return QActivation(quantized_relu(bits, _integer_bits(highest[layer.name])), name=layer.name)
-                case _:
-                    return kind.from_config(layer.get_config())
+            relu = quantized_relu(bits, _integer_bits(highest[layer.name]))
+            if kind.__name__ == "ReLU" or (
+                kind.__name__ == "Activation" and layer.activation is tf_keras.activations.relu
+            ):
+                return QActivation(relu, name=layer.name)
+            if kind.__name__ not in _QUANTIZED:
+                return kind.from_config(config)
+            if config.get("activation") == "relu":
+                config["activation"] = relu
+            if kind.__name__ == "DepthwiseConv2D":
+                weights["depthwise_quantizer"] = weights.pop("kernel_quantizer")
+            quantized = _QUANTIZED[kind.__name__]
+            return quantized.from_config(_known(quantized, config) | weights)
 
         clone = tf_keras.models.clone_model(self._model, clone_function=replace)
         for source, target in zip(self._model.layers, clone.layers, strict=True):

@@ -39,8 +39,8 @@ class Forms:
         """The file of a row. `layers` maps the row's `blocks` rule to output tensor names."""
         if wanted.method == "float32":
             return self.float_path
-        target = self._folder / (re.sub(r"[^\w.+-]", "_", f"{wanted.method} {wanted.format} {wanted.types} "
-                                        f"{wanted.per_channel} {wanted.blocks}") + ".tflite")  # fmt: skip
+        words = f"{wanted.method} {wanted.format} {wanted.types} {wanted.per_channel} {wanted.blocks}"
+        target = self._folder / (re.sub(r"[^\w.+-]", "_", words) + ".tflite")
         if not target.exists():
             if wanted.format == QUANTIZER:
                 names = None if wanted.blocks in ("", "all") else tuple(layers(wanted.blocks))

@@ -192,13 +192,7 @@ class Int8Watch(TorchDispatchMode):
         if not any(part in name for part in _CONVERSIONS):
             short = name.partition("::")[2]
             self.operators[short] += 1
-            quantized = any(isinstance(each, torch.Tensor) and each.is_quantized for each in _leaves(args))
+            quantized = any(each.is_quantized for each in flat(args))
             if quantized or "quantized" in name:
                 self.int8[short] += 1
         return func(*args, **(kwargs or {}))
-
-
-def _leaves(value: Any) -> list[Any]:
-    if isinstance(value, tuple | list):
-        return [leaf for each in value for leaf in _leaves(each)]
-    return [value]

@@ -9,7 +9,7 @@ import importlib
 import operator
 import sys
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ import onnx
 import torch
 from torch import fx, nn
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
 
 from taglio.compare.request import Request
 from taglio.compare.workers.contract import Array, Refused, Run
@@ -72,12 +73,9 @@ def tensors(sample: Sequence[Array]) -> tuple[torch.Tensor, ...]:
     return tuple(torch.from_numpy(array) for array in sample)
 
 
-def flat(outputs: Any) -> list[torch.Tensor]:
-    """The tensors of whatever a module returns, in order."""
-    if isinstance(outputs, torch.Tensor):
-        return [outputs]
-    values = outputs.values() if isinstance(outputs, dict) else outputs
-    return [tensor for value in values for tensor in flat(value)]
+def flat(value: Any) -> list[torch.Tensor]:
+    """The tensors in whatever a module takes or returns, in order."""
+    return [each for each in tree_leaves(value) if isinstance(each, torch.Tensor)]
 
 
 def static(module: fx.GraphModule, examples: Sequence[torch.Tensor]) -> fx.GraphModule:
@@ -180,8 +178,8 @@ class _Watch(TorchFunctionMode):
         kwargs = kwargs or {}
         value = func(*args, **kwargs)
         recorder = self._recorder
-        if any(id(each) in recorder.nodes for each in _tensors((args, kwargs))) and list(_tensors(value)):
-            if all(id(each) in recorder.nodes for each in _tensors(value)):  # an alias of a known tensor
+        if any(id(each) in recorder.nodes for each in flat((args, kwargs))) and flat(value):
+            if all(id(each) in recorder.nodes for each in flat(value)):  # an alias of a known tensor
                 return value
             given, named = recorder.mapped(args), recorder.mapped(kwargs)
             method = isinstance(func, types.MethodDescriptorType) or getattr(func, "__objclass__", None) is not None
@@ -198,16 +196,6 @@ class _Watch(TorchFunctionMode):
 
 def _number(value: Any) -> Any:
     return value.item() if isinstance(value, torch.Tensor) else value
-
-
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, dict):
-        yield from _tensors(list(value.values()))
-    elif isinstance(value, tuple | list):
-        for each in value:
-            yield from _tensors(each)
 
 
 def _stand_in_for_torchvision() -> None:

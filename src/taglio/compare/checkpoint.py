@@ -19,7 +19,7 @@ _LASTING = frozenset({"measured", "impossible", "failed", "crashed", "out of mem
 @dataclass(slots=True)
 class Part:
     """The finished part of one back end. `versions` are those of its environment when the rows were measured, `told`
-    those reported by the back end itself; `layers` and `support` are None until requested and finished."""
+    those reported by the back end itself; `layers` is None until requested and finished."""
 
     versions: dict[str, str]
     told: dict[str, str] = field(default_factory=dict)
@@ -27,17 +27,16 @@ class Part:
     rows: dict[str, Row] = field(default_factory=dict)
     layers: tuple[Layer, ...] | None = None
     absent: str = ""
-    support: tuple[Support, ...] | None = None
+    support: tuple[Support, ...] = ()
 
 
 @dataclass(slots=True)
 class _Content:
     key: str
     parts: dict[str, Part]
-    finished: bool = False
 
 
-class Notebook:
+class Checkpoint:
     """The finished rows of one question. Every change is on disk when a call returns; see `artifact.save`."""
 
     def __init__(self, folder: Path, model_sha256: str, question: dict[str, object]) -> None:
@@ -48,7 +47,7 @@ class Notebook:
             found = artifact.load(self._path, _KIND, _Content, model_sha256=model_sha256)
         except BadArtifact:  # none, or of another model
             found = self._content
-        if found.key == key and not found.finished:
+        if found.key == key:
             self._content = found
         for part in self._content.parts.values():
             part.rows = {name: row for name, row in part.rows.items() if row.status in _LASTING}
@@ -65,11 +64,6 @@ class Notebook:
         if part.versions != versions:
             part = self._content.parts[backend] = Part(versions)
         return part
-
-    def finish(self) -> None:
-        """Mark all rows as finished: the next time the question is measured anew."""
-        self._content.finished = True
-        self.save()
 
     def save(self) -> None:
         """Write everything. Raises BadArtifact if the disk refuses."""
