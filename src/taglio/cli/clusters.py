@@ -11,6 +11,7 @@ from taglio.cli.output import emit, remark
 from taglio.cli.parser import arguments
 from taglio.cluster import file as cluster_file
 from taglio.cluster.engine import device, local
+from taglio.cluster.engine.calibrate import calibrate
 from taglio.cluster.engine.connect import connect, gather
 from taglio.cluster.engine.handling import handling, with_handling
 from taglio.cluster.engine.lock import Lock, default_token
@@ -136,6 +137,16 @@ def probe(options: argparse.Namespace) -> int:
     show(cluster_tables.links(found, handled))
     if options.write is not None:
         say(f"wrote {options.write}")
+    return 0
+
+
+def calibrate_energy(options: argparse.Namespace) -> int:
+    """Run `taglio calibrate-energy`."""
+    with bar(options.json) as progress:
+        found = calibrate(options.threads or available_cores(), progress)
+    if options.json:
+        return emit(found)
+    show(cluster_tables.watts(found))
     return 0
 
 
