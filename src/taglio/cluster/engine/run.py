@@ -16,8 +16,9 @@ from taglio import artifact
 from taglio.cluster.devices import Cluster, Link
 from taglio.cluster.engine.connect import connect
 from taglio.cluster.engine.counters import between
+from taglio.cluster.engine.counters import read as read_counters
 from taglio.cluster.engine.deploy import LANES, Deployment
-from taglio.cluster.engine.load import Load, crowded
+from taglio.cluster.engine.load import busy_from_now, crowded
 from taglio.cluster.engine.pipeline import Answer
 from taglio.cluster.engine.recover import Recovery
 from taglio.cluster.engine.replan import Planned
@@ -35,7 +36,7 @@ from taglio.flow.workspace import COMPONENTS, PLAN, PROFILE, reopen
 from taglio.plan.result import Plan
 from taglio.plan.simulate import Span, link_name
 from taglio.profile.result import Profile
-from taglio.profile.speed import REFERENCE_S
+from taglio.profile.speed import REFERENCE_S, reference_seconds
 from taglio.profile.stopwatch import Progress, summarize
 from taglio.run.in_process import Executor
 from taglio.runtimes.onnxruntime import SessionOptions
@@ -139,14 +140,14 @@ def answer_requests(
             )  # actors end with handles
             # Between requests a check delays nothing; but with counters its joules would be charged to the requests.
             look = not stream and not any(before.values())
-            load, begun = Load(), time.monotonic()
+            busy, begun = busy_from_now(), time.monotonic()
             for answer in server.steps(feeds, "run") if steps else server.answers(_take(feeds, runs)):
                 run.check(answer, recovery.running)
                 if look and recovery.deployment is not None:
                     speeds.look_between(recovery.deployment)
                 if progress:
                     progress("running", len(run.answers), runs)
-            took, busy = time.monotonic() - begun, load.share()
+            took, busy_share = time.monotonic() - begun, busy()
             assert recovery.deployment is not None
             after = counted(recovery.deployment)
             speeds.look(recovery.deployment)
@@ -164,8 +165,8 @@ def answer_requests(
         if stream and result.crossings and not any(each.send_s or each.receive_s for each in cluster.devices):
             notes.append("the predicted rate ignores the CPU cost per message: taglio cluster probe measures it")
         short = None if stream else too_short(runs, took - speeds.took_s, result.ratio)
-        notes += [note for note in (short, crowded(busy)) if note]
-        result = replace(result, notes=tuple(notes), machine_busy=busy)
+        notes += [note for note in (short, crowded(busy_share)) if note]
+        result = replace(result, notes=tuple(notes), machine_busy=busy_share)
     artifact.save(folder / f"{CLUSTER_RUN}.json", CLUSTER_RUN, work.model.sha256, result)
     return result
 
@@ -255,7 +256,7 @@ def counted(deployment: Deployment) -> dict[str, dict[str, tuple[float, float]] 
     found = {}
     for name, host in deployment.hosts().items():
         try:
-            found[name] = host.counters()
+            found[name] = host.call(read_counters)
         except Exception:
             found[name] = None
     return found
@@ -275,7 +276,7 @@ class DeviceSpeeds:
         """Time the reference for `least_s` on one device after another, since they may share a machine."""
         for name, host in deployment.hosts().items():
             with suppress(Exception):  # a lost device is reported elsewhere
-                now_s = host.speed(self.cluster.device(name).threads, least_s)
+                now_s = host.call(reference_seconds, self.cluster.device(name).threads, least_s)
                 self.seen.setdefault(name, []).append(now_s)
         self.looked_s = time.monotonic()
 
@@ -327,7 +328,7 @@ def _result(
         components=components,
         crossings=_crossings(run, good),
         speeds=speeds,
-        energy=_energy(run, components, joules, len(answers)),
+        energy=_energy(run, components, joules, took_s),
         predicted_joules=None if plan.predicted_joules is None else plan.predicted_joules.value,
         loaded=run.deployment.loaded,
         sent_bytes=run.deployment.sent_bytes,
@@ -385,17 +386,20 @@ def way_s(timeline: Sequence[Span], message: Message, link: Link | None) -> floa
 
 
 def _energy(
-    run: _Run, components: Sequence[ComponentTime], joules: Mapping[str, float | None], requests: int
+    run: _Run, components: Sequence[ComponentTime], joules: Mapping[str, float | None], took_s: float
 ) -> tuple[DeviceEnergy, ...]:
-    cluster, found = run.planned.cluster, []
+    cluster, plan, requests, found = run.planned.cluster, run.planned.plan, len(run.answers), []
     for name in dict.fromkeys(each.device for each in components):
-        busy = sum(each.measured.mean_s for each in components if each.device == name)
+        device, machines = cluster.device(name), plan.machines()[name]
+        busy_s = sum(each.measured.mean_s for each in components if each.device == name)
+        waited_s = max(0.0, len(machines) * took_s / requests - busy_s)
         sent = 0.0
         for message in run.deployment.wiring.messages:
             link = cluster.link(message.source_device or cluster.start, message.device or cluster.start)
             if (message.source_device or cluster.start) == name and link is not None:
                 sent += message.bytes * link.joules_per_byte
-        seen = [joules.get(each) for each in run.planned.plan.machines()[name]]
+        seen = [joules.get(each) for each in machines]
         share = None if None in seen else sum(each or 0.0 for each in seen) / requests
-        found.append(DeviceEnergy(name, busy * cluster.device(name).active_watts, sent, share))
+        modelled = (busy_s * device.active_watts, sent, share, waited_s * device.idle_watts)
+        found.append(DeviceEnergy(name, *modelled))
     return tuple(found)
