@@ -1,5 +1,6 @@
 """A server process, asked by the ecosystem's clients and by hand."""
 
+import asyncio
 import ctypes
 import http.client
 import json
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from taglio.serve import server as serving
 from taglio.serve.refusals import Overloaded
 from taglio.serve.service import Held, Service, Settings
 from tests.end_to_end.command import refused, taglio
@@ -210,6 +212,23 @@ def test_requests_and_unread_answers_are_bounded_together() -> None:
     for each in (first, second, third):
         each.hold(0)
     assert service.held_bytes == 0
+
+
+def test_memory_goes_back_to_the_system_after_a_burst_and_not_while_it_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
+    trimmed, service = list[int](), Service([], Settings())
+    monkeypatch.setattr(serving, "_TRIM_EVERY_S", 0.01)
+    monkeypatch.setattr(serving, "trim", lambda: trimmed.append(service.held_bytes))
+
+    async def burst() -> None:
+        trimming = asyncio.ensure_future(serving._trim(service))
+        held = Held(service, 60_000_000)
+        await asyncio.sleep(0.1)
+        held.hold(0)
+        await asyncio.sleep(0.2)
+        trimming.cancel()
+
+    asyncio.run(burst())
+    assert trimmed == [0]
 
 
 @pytest.mark.parametrize("path", ["/", "/v2", "/v2/models/product/stats", "/v2/models/stats", "/metrics", "/status"])

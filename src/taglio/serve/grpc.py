@@ -167,5 +167,5 @@ def _response(model: ServedModel, request: Any, answer: Mapping[str, np.ndarray]
         outputs=[
             {"name": name, "datatype": datatype_of(array), "shape": array.shape} for name, array in answer.items()
         ],
-        raw_output_contents=[bytes(to_bytes(array)) for array in answer.values()],
+        raw_output_contents=[to_bytes(array) for array in answer.values()],
     )

@@ -170,7 +170,7 @@ async def _infer(service: Service, request: Request) -> Response:
 class _Answer(Response):
     """An answer in parts, held until the client has read most of it: meanwhile its connection's next request waits."""
 
-    def __init__(self, head: bytes, blobs: Sequence[Any], held: Held) -> None:
+    def __init__(self, head: bytes, blobs: Sequence[bytes], held: Held) -> None:
         super().__init__(media_type="application/octet-stream" if blobs else "application/json")
         self._parts, self._held = [head, *blobs], held
         self.headers["Content-Length"] = str(sum(map(len, self._parts)))
@@ -285,10 +285,10 @@ def _response(
     answer: Mapping[str, np.ndarray],
     wanted: Mapping[str, bool],
     binary: bool,
-) -> tuple[bytes, list[Any]]:
+) -> tuple[bytes, list[bytes]]:
     """The JSON object of an answer, and the bytes of its binary outputs."""
     outputs: list[dict[str, Any]] = []
-    blobs: list[Any] = []
+    blobs: list[bytes] = []
     for name, array in answer.items():
         told: dict[str, Any] = {"name": name, "datatype": datatype_of(array), "shape": list(array.shape)}
         if wanted.get(name, binary):

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import importlib
 import ipaddress
 import logging
@@ -69,6 +70,7 @@ def serve(
     Raises BadOption for a port in use, and for an address other than loopback without a token or TLS.
     """
     _refuse_open(listen, settings)
+    gc.freeze()  # what is there to stay is not looked through again
     keep_memory()  # new pages for each copy of 600 kB would take longer than all else
     with asyncio.Runner(loop_factory=_loop) as runner:
         return runner.run(_serve(Service(models, settings), listen, told))
@@ -139,6 +141,7 @@ async def _trim(service: Service) -> None:
         await asyncio.sleep(_TRIM_EVERY_S)
         if service.most_held_bytes - service.held_bytes > _TRIM_BYTES:
             service.most_held_bytes = service.held_bytes
+            gc.collect()  # connections that broke refer to themselves, with what they had read
             await asyncio.to_thread(trim)
 
 

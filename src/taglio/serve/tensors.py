@@ -114,13 +114,13 @@ def from_bytes(spec: TensorSpec, shape: tuple[int, ...], raw: bytes | memoryview
     return np.frombuffer(raw, dtype).reshape(shape)
 
 
-def to_bytes(array: np.ndarray) -> bytes | memoryview:
-    """Elements of `array`, little-endian and row-major, not copied where that is how they are; strings are each
-    preceded by their length."""
+def to_bytes(array: np.ndarray) -> bytes:
+    """Elements of `array`, little-endian and row-major; strings are each preceded by their length. A copy: a runtime
+    keeps its own memory for good, so what waits to be sent must not lie there."""
     if array.dtype.kind in "OUS":
         encoded = [each if isinstance(each, bytes) else str(each).encode() for each in array.ravel()]
         return b"".join(_LENGTH.pack(len(each)) + each for each in encoded)
-    return np.ascontiguousarray(array, array.dtype.newbyteorder("<")).reshape(-1).view(np.uint8).data
+    return np.ascontiguousarray(array, array.dtype.newbyteorder("<")).tobytes()
 
 
 def to_json(name: str, array: np.ndarray) -> list[Any]:
