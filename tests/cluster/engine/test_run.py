@@ -96,7 +96,7 @@ def answered(outputs: list[object]) -> Answer:
 def test_an_answer_is_compared_with_one_process_also_where_an_output_is_a_sequence() -> None:
     wanted = [[np.ones(3), np.ones(2)], np.ones(4)]
     running = SimpleNamespace(plan=SimpleNamespace(fingerprint=lambda: "plan"))
-    run = _Run(running, None, 1, [{}], {"plan": [wanted]})  # type: ignore[arg-type, list-item]
+    run = _Run(running, None, [{}], {"plan": [wanted]})  # type: ignore[arg-type, list-item]
     run.check(answered([[np.ones(3), np.ones(2)], np.ones(4)]), running)  # type: ignore[arg-type]
     assert (run.identical, run.distance) == (1, 0.0)
     run.answers.clear()

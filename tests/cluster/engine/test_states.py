@@ -168,3 +168,18 @@ def test_a_session_too_long_to_be_run_again_ends_in_a_line_and_costs_no_other_it
     assert running.next().outputs[0][0] == 2.0
     with pytest.raises(BadDevice, match='session "long" lost its state after 4 steps'):
         running.next()
+
+
+def test_inputs_of_all_sessions_are_bounded_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where they are too many, the longest session cannot be run again."""
+    monkeypatch.setattr(serve, "_REPLAYED_BYTES", 8 * 6)
+    running, long, short = server([7]), Steps("long"), Steps("short")
+    for each in [long, short] * 2 + [long] * 3:
+        running.send(x(1.0), each)
+        running.next()
+    assert (long.kept_bytes, short.kept_bytes) == (0, 16)
+    running.send(x(1.0), short)
+    assert running.next().outputs[0][0] == 3.0
+    running.send(x(1.0), long)
+    with pytest.raises(BadDevice, match='session "long" lost its state after 5 steps'):
+        running.next()

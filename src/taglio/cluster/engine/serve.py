@@ -18,7 +18,7 @@ from taglio.errors import BadDevice, TaglioError
 
 Feed = Mapping[str, np.ndarray]
 _ATTEMPTS = 5
-# Most steps and bytes of inputs kept of a session, to replay it if a device is lost with its state.
+# Most steps of a session, and bytes of inputs of all, kept to replay them if a device is lost with their states.
 _REPLAYED, _REPLAYED_BYTES = 20_000, 100_000_000
 # Progress lines; the same information is in the result.
 _LOG = logging.getLogger(__name__)
@@ -42,17 +42,21 @@ class Steps:
         self.name = name
         self.answered = 0
         self.at: Pipeline | None = None
+        self.kept_bytes = 0
         self._kept: list[Feed] | None = []
-        self._bytes = 0
 
     def keep(self, feed: Feed) -> None:
         """Count an answered step and keep its input."""
         self.answered += 1
-        self._bytes += sum(np.asarray(value).nbytes for value in feed.values())
-        if self._bytes > _REPLAYED_BYTES or self.answered > _REPLAYED:
-            self._kept = None
-        elif self._kept is not None:
+        if self._kept is not None:
             self._kept.append(feed)
+            self.kept_bytes += sum(np.asarray(value).nbytes for value in feed.values())
+        if self.answered > _REPLAYED:
+            self.forget()
+
+    def forget(self) -> None:
+        """Keep no inputs any more."""
+        self._kept, self.kept_bytes = None, 0
 
     def restore(self, pipeline: Pipeline, patience_s: float, reason: str) -> None:
         """Run the answered steps again where the devices of `pipeline` do not have their states. Raises Broken, and
@@ -63,7 +67,8 @@ class Steps:
         if self._kept is None:
             raise BadDevice(
                 f'session "{self.name}" lost its state after {self.answered} steps ({reason}): at most {_REPLAYED} '
-                f"steps or {_REPLAYED_BYTES / 1e6:.0f} MB of inputs are kept to run it again: start the session again"
+                f"steps, and {_REPLAYED_BYTES / 1e6:.0f} MB of inputs of all sessions, are kept to run them again: "
+                "start the session again"
             )
         for number, feed in enumerate(self._kept):
             pipeline.wait(pipeline.send(feed, SessionStep(self.name, number)), patience_s)
@@ -168,6 +173,8 @@ class Server:
             first.session.keep(first.feed)
             if first.last:
                 self._sessions.discard(first.session)
+            elif sum(each.kept_bytes for each in self._sessions) > _REPLAYED_BYTES:
+                max(self._sessions, key=lambda each: each.kept_bytes).forget()
         with suppress(BadDevice):  # as their own `next` will say
             self._send()  # requests without a lane after a recovery
         if not self._sessions:
