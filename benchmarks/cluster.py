@@ -133,7 +133,7 @@ def run(made: Emulation | None, device: str, *words: object) -> str:
         out, err = process.communicate()
         code = process.returncode
     if code != 0:
-        raise RuntimeError(f"{' '.join(str(each) for each in words)} on {device}: {err[-800:]}")
+        raise RuntimeError(f"{' '.join(str(each) for each in words)} on {device}: exit code {code}: {err[-800:]}")
     return out
 
 

@@ -34,11 +34,11 @@ from onnx import TensorProto, helper, numpy_helper
 
 from cases import CACHE, CASES, markdown, open_case, write
 from taglio import artifact
-from taglio.cluster.engine.parcel import keep_memory
 from taglio.components.build import write as write_components
 from taglio.components.cut import Component
 from taglio.flow.work import Setup
 from taglio.flow.workspace import COMPONENTS, SETUP
+from taglio.memory import keep_memory
 from taglio.profile.machine import available_cores
 from taglio.runtimes.onnxruntime import SessionOptions, open_session
 
@@ -392,6 +392,7 @@ def faults(_: argparse.Namespace) -> tuple[dict[str, Any], str]:  # noqa: PLR091
             within = server.resident_bytes()
             for each in made:
                 each.close()
+            time.sleep(6.0)  # the server returns memory every five seconds
             return f"{within / 1e6:.0f} MB while they wait"
 
         def half() -> str:

@@ -21,6 +21,9 @@ from taglio.scratch import PREFIX, lasting
 OUTPUTS, SAMPLES = 0.125, 0.25
 # Share of the limit above which freed memory is returned to the system; below it, collecting is not worth the time.
 _LEAST_TAKEN = 0.25
+# glibc's mallopt(3): options and bytes. By default a process requests new pages for every large copy, which takes 0.5
+# to 2 ms per megabyte.
+_MALLOPT = {-3: 32 * 2**20, -1: 128 * 2**20}  # M_MMAP_THRESHOLD (the most it takes), M_TRIM_THRESHOLD
 # Linux's MADV_DONTNEED.
 _DONT_NEED = 4
 _CGROUPS = (
@@ -57,14 +60,27 @@ def peak_bytes() -> int:
 
 
 def give_back() -> None:
-    """Return freed memory, which the C library keeps for reuse, to the system; also drop pages of weight files, which
-    are read again when needed."""
+    """Collect garbage and `trim`; also drop pages of weight files, which are read again when needed."""
     gc.collect()
+    trim()
+    for start, end in _mapped():
+        ctypes.CDLL(None).madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), _DONT_NEED)
+
+
+def keep_memory() -> None:
+    """Let this process reuse freed memory for later messages, until it is told to `trim`. Does nothing if the C library
+    cannot."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        for option, size in _MALLOPT.items():
+            mallopt(option, size)
+
+
+def trim() -> None:
+    """Return freed memory, which the C library keeps for reuse, to the system."""
     library = ctypes.CDLL(None)
     if hasattr(library, "malloc_trim"):
         library.malloc_trim(0)
-    for start, end in _mapped():
-        library.madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), _DONT_NEED)
 
 
 def make_room(limit_bytes: float | None) -> None:

@@ -1,19 +1,23 @@
 """A plan served on two devices of this machine's loopback: many clients at once, and a device that is lost."""
 
 import json
+import os
+import signal
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
 
 import numpy as np
 import pytest
 
 from taglio.embedded import digits_data
-from taglio.serve.served import open_model
+from taglio.serve.served import Step, open_model
+from tests import stateful
 from tests.cluster.engine.conftest import cluster, out
-from tests.cluster.engine.devices import Bench, needs_ray, planned, two_devices
+from tests.cluster.engine.devices import Bench, needs_ray, planned, planned_with_states, two_devices
 from tests.end_to_end.command import refused
 from tests.serve.conftest import Server, start, stop
 
@@ -60,6 +64,53 @@ def test_many_clients_are_answered_on_the_devices_also_while_one_is_lost(
         with urllib.request.urlopen(f"{server.http}/status") as response:
             (model,) = json.load(response)["models"]
         assert model["requests"] >= 464 and model["predicted_s"] > 0 and len(model["components"]) > 1
+    finally:
+        code, error = stop(server)
+    assert code == 0 and "sent again after" in error
+    assert devices.start("server").json()["name"] == "server"
+
+
+def step(server: Server, x: np.ndarray, **parameters: Any) -> np.ndarray:
+    given = {"name": "x", "datatype": "FP32", "shape": list(x.shape), "data": x.ravel().tolist()}
+    body = json.dumps({"inputs": [given], "parameters": parameters}).encode()
+    with urllib.request.urlopen(f"{server.http}/v2/models/stateful/infer", body, timeout=120) as response:
+        (told,) = json.load(response)["outputs"]
+    return np.array(told["data"], np.float32)
+
+
+def test_sequences_keep_their_states_on_the_devices_and_are_run_again_where_one_is_lost(
+    devices: Bench, cluster: Path, tmp_path: Path
+) -> None:
+    """Every answer equals one process bit for bit, also behind the loss of the process with the states."""
+    out, steps = planned_with_states(devices, tmp_path, cluster), 16
+    alone = open_model(out, "stateful", "1")
+    inputs = stateful.inputs(3 * steps).reshape(3, steps, 1, stateful.WIDE)
+    wanted = [
+        [alone.run({"x": x}, Step(name, start=number == 0))["y"].ravel() for number, x in enumerate(each)]
+        for name, each in enumerate(inputs, 1)
+    ]
+    server = start(f"stateful={out}", "--cluster", str(cluster), environment=devices.environment)
+
+    def sequence(name: int) -> list[np.ndarray]:
+        found = []
+        for number, x in enumerate(inputs[name - 1]):
+            place = {"sequence_start": number == 0, "sequence_end": number == steps - 1}
+            found.append(step(server, x, sequence_id=name, **place))
+            if (name, number) == (2, steps // 2):
+                for pid in devices.named("server", "ray::Host"):
+                    os.kill(pid, signal.SIGKILL)
+        return found
+
+    try:
+        with ThreadPoolExecutor(3) as clients:
+            found = list(clients.map(sequence, (1, 2, 3)))
+        assert np.array_equal(found, wanted)
+        with pytest.raises(HTTPError) as refusal:
+            step(server, inputs[0, 0])
+        assert refusal.value.code == 400 and "give a sequence_id" in refusal.value.read().decode()
+        with pytest.raises(HTTPError) as refusal:
+            step(server, inputs[0, 0], sequence_id=1)
+        assert "has not been started" in refusal.value.read().decode()
     finally:
         code, error = stop(server)
     assert code == 0 and "sent again after" in error

@@ -4,14 +4,16 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from taglio.errors import BadDevice
 from taglio.serve.queue import Limits, ModelQueue, Ran
-from taglio.serve.refusals import Draining, InferenceFailed, Overloaded, TooLate
-from taglio.serve.served import ServedModel
+from taglio.serve.refusals import Draining, InferenceFailed, Overloaded, TooLate, Unavailable
+from taglio.serve.served import ServedModel, Step
 from taglio.serve.tensors import TensorSpec
 
 
@@ -136,3 +138,35 @@ def test_closing_says_how_many_were_not_answered_in_time() -> None:
     model.running.wait(10)
     assert queue.close(0.05) == 2
     model.free.set()
+
+
+def test_of_a_sequence_one_step_runs_at_a_time_while_others_run_beside_it() -> None:
+    """On a cluster, where several requests run at once."""
+    begun, free, order = threading.Semaphore(0), threading.Event(), list[tuple[object, float]]()
+
+    def run(feed: Mapping[str, np.ndarray], step: Step) -> dict[str, np.ndarray]:
+        order.append((step.sequence, float(feed["x"][0, 0])))
+        begun.release()
+        free.wait(10)
+        return dict(feed)
+
+    model: Any = SimpleNamespace(name="m", version="1", lanes=3, batches=False, run=run)
+    queue = ModelQueue(model, Limits())
+    answers = [queue.submit(rows(1, value), None, Step(name)) for name, value in (("a", 1), ("a", 2), ("b", 3))]
+    for _ in range(2):
+        assert begun.acquire(timeout=10)
+    assert sorted(order, key=str) == [("a", 1.0), ("b", 3.0)]
+    free.set()
+    assert [each.result(10)["x"][0, 0] for each in answers] == [1.0, 2.0, 3.0]
+    assert queue.close(10) == 0 and order[-1] == ("a", 2.0)
+
+
+def test_a_lost_device_is_no_fault_of_the_request() -> None:
+    class Lost:
+        def run(self, _: object) -> None:
+            raise BadDevice("no device is left")
+
+    lost: Any = Lost()
+    queue = queue_of(lost, Limits())
+    with pytest.raises(Unavailable, match="no device is left"):
+        queue.submit(rows(1)).result(10)

@@ -61,7 +61,7 @@ def test_steps_that_wait_together_run_in_their_order(folder: Path) -> None:
 
 
 def test_the_sequence_used_longest_ago_is_forgotten(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("taglio.serve.served._SEQUENCES", 2)
+    monkeypatch.setattr("taglio.serve.served.SESSIONS", 2)
     model = open_model(folder, "counter", "1")
     for name in ("a", "b", "a", "c"):
         model.run(row(1.0), Step(name, start=name not in model.states))

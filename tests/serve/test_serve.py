@@ -1,17 +1,24 @@
 """A server process, asked by the ecosystem's clients and by hand."""
 
+import asyncio
+import ctypes
 import http.client
 import json
+import select
 import socket
 import struct
 import urllib.error
 import urllib.request
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from taglio.serve import server as serving
+from taglio.serve.refusals import Overloaded
+from taglio.serve.service import Held, Service, Settings
 from tests.end_to_end.command import refused, taglio
 from tests.serve.conftest import SCALE, Server, product, start, stop, workspace
 
@@ -35,6 +42,13 @@ def ask(server: Server, path: str, body: bytes | None = None, headers: dict[str,
 def request(**changes: Any) -> dict[str, Any]:
     given = {"name": "x", "datatype": "FP32", "shape": [2, 4], "data": ROWS.tolist(), **changes}
     return {"inputs": [given]}
+
+
+def binary(rows: np.ndarray, *, output: bool = True) -> tuple[bytes, dict[str, str]]:
+    """A request with a binary tensor, whose answer has binary tensors, too, or (`output`) has not."""
+    given = {"name": "x", "datatype": "FP32", "shape": rows.shape, "parameters": {"binary_data_size": rows.nbytes}}
+    head = json.dumps({"inputs": [given], "parameters": {"binary_data_output": output}}).encode()
+    return head + rows.tobytes(), {"Inference-Header-Content-Length": str(len(head))}
 
 
 def infer(server: Server, body: object) -> tuple[int, Any]:
@@ -119,13 +133,10 @@ def test_a_wrong_header_length_is_refused(server: Server, length: str) -> None:
 def test_a_nan_is_answered_in_binary_and_refused_in_json(server: Server) -> None:
     rows = ROWS.copy()
     rows[0, 0] = np.nan
-    given = {"name": "x", "datatype": "FP32", "shape": [2, 4], "parameters": {"binary_data_size": rows.nbytes}}
-    for binary, wanted in ((True, 200), (False, 400)):
-        head = json.dumps({"inputs": [given], "parameters": {"binary_data_output": binary}}).encode()
-        headers = {"Inference-Header-Content-Length": str(len(head))}
-        code, answer = ask(server, "/v2/models/product/infer", head + rows.tobytes(), headers)
+    for output, wanted in ((True, 200), (False, 400)):
+        code, answer = ask(server, "/v2/models/product/infer", *binary(rows, output=output))
         assert code == wanted
-        assert binary or "NaN" in answer["error"]
+        assert output or "NaN" in answer["error"]
 
 
 def test_what_is_announced_too_large_is_refused_at_once(server: Server) -> None:
@@ -145,6 +156,79 @@ def test_half_a_request_and_a_client_that_leaves_cost_nobody_else(server: Server
             half.sendall(b"POST /v2/models/product/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{")
             half.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     assert infer(server, request())[0] == 200
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="this C library cannot be told to keep memory")
+def test_a_large_request_takes_no_new_pages(server: Server) -> None:
+    """A page that the system must find costs more than copying what goes on it."""
+    request = binary(np.ones((60_000, 4), np.float32))
+
+    def faults(requests: int) -> float:
+        before = _faults(server.process.pid)
+        for _ in range(requests):
+            assert ask(server, "/v2/models/product/infer", *request)[0] == 200
+        return (_faults(server.process.pid) - before) / requests
+
+    faults(20)
+    assert faults(20) < 100  # of 4 kB: a request and its answer have 470
+
+
+def _faults(pid: int) -> int:
+    """Pages that a process has been given so far (minflt of proc_pid_stat(5))."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[7])
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="this system does not end such connections")
+def test_a_client_that_does_not_read_is_disconnected_and_costs_nobody_else(tmp_path: Path) -> None:
+    running = start(f"product={workspace(tmp_path / 'w', product())}", "--drain-s", "1")
+    try:
+        host, _, port = running.http.removeprefix("http://").rpartition(":")
+        body, headers = binary(np.ones((60_000, 4), np.float32))
+        told = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        start_line = f"POST /v2/models/product/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n{told}\r\n"
+        with socket.socket() as deaf:
+            deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            deaf.settimeout(0.5)
+            deaf.connect((host, int(port)))
+            with suppress(OSError):  # the server stops reading, and may have ended the connection already
+                for _ in range(20):
+                    deaf.sendall(start_line.encode() + body)
+            ended = select.poll()
+            ended.register(deaf, select.POLLHUP)
+            assert ended.poll(20_000)
+        assert infer(running, request())[0] == 200
+    finally:
+        assert stop(running) == (0, "")
+
+
+def test_requests_and_unread_answers_are_bounded_together() -> None:
+    service = Service([], Settings(request_bytes=10))
+    first, second = Held(service, 80), Held(service, 80)
+    with pytest.raises(Overloaded, match="hold 160 of 160 bytes"):
+        Held(service, 1)
+    first.hold(20)  # its answer is smaller
+    third = Held(service, 60)
+    assert (service.held_bytes, service.most_held_bytes) == (160, 160)
+    for each in (first, second, third):
+        each.hold(0)
+    assert service.held_bytes == 0
+
+
+def test_memory_goes_back_to_the_system_after_a_burst_and_not_while_it_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
+    trimmed, service = list[int](), Service([], Settings())
+    monkeypatch.setattr(serving, "_TRIM_EVERY_S", 0.01)
+    monkeypatch.setattr(serving, "trim", lambda: trimmed.append(service.held_bytes))
+
+    async def burst() -> None:
+        trimming = asyncio.ensure_future(serving._trim(service))
+        held = Held(service, 60_000_000)
+        await asyncio.sleep(0.1)
+        held.hold(0)
+        await asyncio.sleep(0.2)
+        trimming.cancel()
+
+    asyncio.run(burst())
+    assert trimmed == [0]
 
 
 @pytest.mark.parametrize("path", ["/", "/v2", "/v2/models/product/stats", "/v2/models/stats", "/metrics", "/status"])

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+from taglio.cluster.engine.calibrate import Watts
 from taglio.cluster.engine.handling import Handling
 from taglio.cluster.engine.optimize import ClusterOutcome
 from taglio.cluster.engine.probe import LinkProbe
@@ -51,6 +52,23 @@ def links(found: Sequence[LinkProbe], handled: Mapping[str, Handling]) -> list[P
         costs.append([name, *texts, ms(taken.request_s) if taken.request_s else ""])
     heading = ["CPU time of", "sending a message", "receiving a message", "starting a request"]
     return [Table(head, rows, words=frozenset({1})), Table(heading, costs)]
+
+
+def watts(found: Watts) -> list[Part]:
+    """Measured power beside the fitted line, and the keys for the cluster file."""
+    line = (
+        f"line of least squares, {found.residual_watts:.2g} W from the measurements (root mean square); for the cluster"
+    )
+    rows = [
+        [f"{each.busy:.0%}", f"{each.watts:.2f}", f"{found.at(each.busy):.2f}"]
+        for each in sorted(found.measured, key=lambda each: each.busy)
+    ]
+    texts = [
+        f"{line} file, in this device's table:",
+        f"idle_watts = {found.idle_watts:.4g}",
+        f"active_watts = {found.active_watts:.4g}",
+    ]
+    return [Table(["computing", "watts", "line"], rows), *map(Text, texts)]
 
 
 def outcome(result: ClusterOutcome) -> list[Part]:
@@ -107,7 +125,8 @@ def _conditions(run: ClusterRun) -> list[str]:
     ]
     for use in run.energy:
         counted = "no energy counters" if use.counted_joules is None else f"counted {use.counted_joules:.3g} J"
-        modelled = f"{use.modelled_joules:.3g} J computing, {use.sent_joules:.3g} J sending"
+        parts = (use.modelled_joules, "computing"), (use.idle_joules, "waiting"), (use.sent_joules, "sending")
+        modelled = ", ".join(f"{joules:.3g} J {what}" for joules, what in parts)
         lines.append(f"energy of {use.device}: {modelled}, from its watts in the cluster file ({counted})")
     return lines
 

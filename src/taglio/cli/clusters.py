@@ -11,6 +11,7 @@ from taglio.cli.output import Shown
 from taglio.cli.parser import arguments
 from taglio.cluster import file as cluster_file
 from taglio.cluster.engine import device, local
+from taglio.cluster.engine.calibrate import calibrate
 from taglio.cluster.engine.connect import connect, gather
 from taglio.cluster.engine.handling import handling, with_handling
 from taglio.cluster.engine.lock import Lock, default_token
@@ -134,6 +135,12 @@ def probe(options: argparse.Namespace) -> Shown:
             say(f"wrote {options.write}")
 
     return Shown({"links": found, "devices": handled, "cluster": text}, tables)
+
+
+def calibrate_energy(options: argparse.Namespace) -> Shown:
+    """Run `taglio calibrate-energy`."""
+    found = calibrate(options.threads or available_cores(), options.progress)
+    return Shown(found, lambda: show(cluster_tables.watts(found)))
 
 
 def optimize(options: argparse.Namespace) -> Shown:

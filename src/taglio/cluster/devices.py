@@ -134,9 +134,9 @@ class Cluster:
         return replace(self, devices=tuple(others), links=links)
 
 
-def local(name: str = "local", profile: str = "profile.json") -> Cluster:
+def local(name: str = "local") -> Cluster:
     """A cluster of one machine."""
-    return Cluster(name, (Device(name, profile=profile),), ())
+    return Cluster(name, (Device(name, profile="profile.json"),), ())
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -34,7 +34,6 @@ _CONTENTS = {
     "FP64": "fp64_contents",
     BYTES: "bytes_contents",
 }
-Call = Callable[[Service, Any, "grpc.aio.ServicerContext[Any, Any]"], Awaitable[Message]]
 
 
 @cache
@@ -60,31 +59,43 @@ def server(service: Service) -> "grpc.aio.Server":
         options=[
             ("grpc.max_receive_message_length", limit),
             ("grpc.max_send_message_length", -1),
+            # A client that reads nothing answers no ping, and its connection is closed.
+            ("grpc.keepalive_time_ms", 10_000),
+            ("grpc.keepalive_timeout_ms", int(service.settings.patience_s * 1e3)),
             ("grpc.so_reuseport", 0),
         ]
     )
-    calls: dict[str, Call] = {
-        "ServerLive": _live,
-        "ServerReady": _ready,
-        "ModelReady": _model_ready,
-        "ServerMetadata": _server_metadata,
-        "ModelMetadata": _model_metadata,
-        "ModelInfer": _infer,
-        "RepositoryIndex": _index,
-    }
     handlers: dict[str, Any] = {
         name: grpc.unary_unary_rpc_method_handler(
-            _guarded(service, call, open_to_all=name.endswith(("Live", "Ready"))),
+            _guarded(service, name),
             request_deserializer=message(f"{name}Request").FromString,
             response_serializer=lambda response: response.SerializeToString(),
         )
-        for name, call in calls.items()
+        for name in ("ModelInfer", *_SHOWN)
     }
     found.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, handlers),))
     return found
 
 
-def _guarded(service: Service, call: Call, *, open_to_all: bool) -> Callable[[Any, Any], Awaitable[Message]]:
+def _model_ready(service: Service, asked: Any) -> dict[str, Any]:
+    service.queue(asked.name, asked.version)
+    return {"ready": service.ready}
+
+
+# Fields of the answers to all calls but ModelInfer.
+_SHOWN: dict[str, Callable[[Service, Any], Mapping[str, Any]]] = {
+    "ServerLive": lambda _, __: {"live": True},
+    "ServerReady": lambda service, _: {"ready": service.ready},
+    "ModelReady": _model_ready,
+    "ServerMetadata": lambda _, __: {"name": NAME, "version": version_of("taglio"), "extensions": EXTENSIONS},
+    "ModelMetadata": lambda service, asked: service.metadata(asked.name, asked.version),
+    "RepositoryIndex": lambda service, asked: {"models": service.index() if service.ready or not asked.ready else []},
+}
+
+
+def _guarded(service: Service, name: str) -> Callable[[Any, Any], Awaitable[Message]]:
+    open_to_all = name.endswith(("Live", "Ready"))
+
     async def answer(request: Any, context: "grpc.aio.ServicerContext[Any, Any]") -> Message:
         shown = dict(context.invocation_metadata() or ()).get("authorization", "")
         if not open_to_all and not allowed(service.settings.token, str(shown)):
@@ -92,10 +103,12 @@ def _guarded(service: Service, call: Call, *, open_to_all: bool) -> Callable[[An
                 grpc.StatusCode.UNAUTHENTICATED, "give the server's token as authorization: Bearer TOKEN"
             )
         try:
-            return await call(service, request, context)
+            if name == "ModelInfer":
+                return await _infer(service, request, context)
+            return message(f"{name}Response")(**_SHOWN[name](service, request))
         except Refusal as error:
-            name, version = getattr(request, "model_name", ""), getattr(request, "model_version", "")
-            service.metrics.refused(name, version, error.reason)
+            model, version = getattr(request, "model_name", ""), getattr(request, "model_version", "")
+            service.metrics.refused(model, version, error.reason)
             if isinstance(error, Overloaded):
                 context.set_trailing_metadata((("retry-pushback-ms", "1000"),))
             await context.abort(grpc.StatusCode[error.code], str(error))
@@ -106,32 +119,6 @@ def _guarded(service: Service, call: Call, *, open_to_all: bool) -> Callable[[An
         raise AssertionError("abort raises")
 
     return answer
-
-
-async def _live(_: Service, __: Any, ___: Any) -> Message:
-    return message("ServerLiveResponse")(live=True)
-
-
-async def _ready(service: Service, _: Any, __: Any) -> Message:
-    return message("ServerReadyResponse")(ready=service.ready)
-
-
-async def _model_ready(service: Service, request: Any, _: Any) -> Message:
-    service.queue(request.name, request.version)
-    return message("ModelReadyResponse")(ready=service.ready)
-
-
-async def _server_metadata(_: Service, __: Any, ___: Any) -> Message:
-    return message("ServerMetadataResponse")(name=NAME, version=version_of("taglio"), extensions=EXTENSIONS)
-
-
-async def _model_metadata(service: Service, request: Any, _: Any) -> Message:
-    return message("ModelMetadataResponse")(**service.metadata(request.name, request.version))
-
-
-async def _index(service: Service, request: Any, _: Any) -> Message:
-    rows = service.index() if service.ready or not request.ready else []
-    return message("RepositoryIndexResponse")(models=rows)
 
 
 async def _infer(service: Service, request: Any, context: Any) -> Message:

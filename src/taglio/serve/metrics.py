@@ -21,52 +21,39 @@ class Metrics:
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
-        self._requests = Counter("taglio_requests", "Answered requests", _LABELS, registry=self._registry)
-        self._errors = Counter(
-            "taglio_errors", "Refused and failed requests", (*_LABELS, "reason"), registry=self._registry
-        )
+        own: dict[str, Any] = {"registry": self._registry}
+        self._requests = Counter("taglio_requests", "Answered requests", _LABELS, **own)
+        self._errors = Counter("taglio_errors", "Refused and failed requests", (*_LABELS, "reason"), **own)
         self._latency = Histogram(
-            "taglio_request_seconds", "Time from arrival to answer", _LABELS, registry=self._registry, buckets=_BUCKETS
+            "taglio_request_seconds", "Time from arrival to answer", _LABELS, buckets=_BUCKETS, **own
         )
+        self._wait = Histogram("taglio_wait_seconds", "Time in the queue", _LABELS, buckets=_BUCKETS, **own)
         self._compute = Histogram(
-            "taglio_compute_seconds", "Batch time in the runtime", _LABELS, registry=self._registry, buckets=_BUCKETS
+            "taglio_compute_seconds", "Batch time in the runtime", _LABELS, buckets=_BUCKETS, **own
         )
         self._batch = Histogram(
-            "taglio_batch_requests",
-            "Requests in a batch",
-            _LABELS,
-            registry=self._registry,
-            buckets=(1, 2, 4, 8, 16, 32, 64),
+            "taglio_batch_requests", "Requests in a batch", _LABELS, buckets=(1, 2, 4, 8, 16, 32, 64), **own
         )
-        self._queue = Gauge("taglio_queue_requests", "Waiting requests", _LABELS, registry=self._registry)
-        self._predicted = Gauge(
-            "taglio_predicted_seconds", "Latency predicted by the plan", _LABELS, registry=self._registry
-        )
-        self._measured = Gauge(
-            "taglio_measured_seconds", f"Median of the last {_RECENT} runs", _LABELS, registry=self._registry
-        )
+        self._queue = Gauge("taglio_queue_requests", "Waiting requests", _LABELS, **own)
+        self._predicted = Gauge("taglio_predicted_seconds", "Latency predicted by the plan", _LABELS, **own)
+        self._measured = Gauge("taglio_measured_seconds", f"Median of the last {_RECENT} runs", _LABELS, **own)
         self._recent: dict[tuple[str, str], deque[float]] = {}
-        self._totals: dict[tuple[str, str], dict[str, float]] = {}
         self.started_s = time.time()
 
     def add(self, model: ServedModel) -> Callable[[Ran], None]:
         """Start counting for `model`; call the returned function after every batch."""
         key = (model.name, model.version)
-        self._recent[key] = deque(maxlen=_RECENT)
-        self._totals[key] = dict.fromkeys(("requests", "batches", "queue_s", "compute_s", "failures"), 0.0)
+        recent = self._recent[key] = deque(maxlen=_RECENT)
+        wait, compute, batch = (each.labels(*key) for each in (self._wait, self._compute, self._batch))
         if model.predicted_s is not None:
             self._predicted.labels(*key).set(model.predicted_s)
 
         def told(ran: Ran) -> None:
-            took = ran.ended_s - ran.began_s
-            totals = self._totals[key]
-            totals["batches"] += 1
-            totals["requests"] += len(ran.came_s)
-            totals["compute_s"] += took
-            totals["queue_s"] += sum(ran.began_s - came for came in ran.came_s)
-            self._recent[key].append(took)
-            self._compute.labels(*key).observe(took)
-            self._batch.labels(*key).observe(len(ran.came_s))
+            for came_s in ran.came_s:
+                wait.observe(ran.began_s - came_s)
+            recent.append(ran.ended_s - ran.began_s)
+            compute.observe(recent[-1])
+            batch.observe(len(ran.came_s))
 
         return told
 
@@ -77,12 +64,8 @@ class Metrics:
 
     def refused(self, name: str, version: str, reason: str) -> None:
         """Count a request without an answer; the model may not exist."""
-        key = (name, version)
-        if key in self._totals:
-            self._totals[key]["failures"] += 1
-            self._errors.labels(*key, reason).inc()
-        else:  # never use a client's text as a label
-            self._errors.labels("", "", reason).inc()
+        known = (name, version) in self._recent
+        self._errors.labels(*((name, version) if known else ("", "")), reason).inc()  # never a client's text as a label
 
     def text(self, queues: list[ModelQueue]) -> bytes:
         """All metrics in Prometheus' text format."""
@@ -99,20 +82,26 @@ class Metrics:
 
     def statistics(self, model: ServedModel) -> dict[str, Any]:
         """The protocol's statistics extension in Triton's format: counts and nanoseconds."""
-        totals = self._totals[model.name, model.version]
+        labels = {"model": model.name, "version": model.version}
+        found: dict[str, float] = {}
+        for metric in self._registry.collect():
+            for sample in metric.samples:
+                if labels.items() <= sample.labels.items():
+                    found[sample.name] = found.get(sample.name, 0.0) + sample.value
 
-        def spent(count: float, seconds: float) -> dict[str, int]:
-            return {"count": int(count), "ns": int(seconds * 1e9)}
+        def spent(count: str, *seconds: str) -> dict[str, int]:
+            return {"count": int(found.get(count, 0)), "ns": int(1e9 * sum(found.get(each, 0.0) for each in seconds))}
 
+        wait, compute, requests = "taglio_wait_seconds_sum", "taglio_compute_seconds_sum", "taglio_batch_requests_sum"
         return {
             "name": model.name,
             "version": model.version,
-            "inference_count": int(totals["requests"]),
-            "execution_count": int(totals["batches"]),
+            "inference_count": int(found.get(requests, 0)),
+            "execution_count": int(found.get("taglio_batch_requests_count", 0)),
             "inference_stats": {
-                "success": spent(totals["requests"], totals["queue_s"] + totals["compute_s"]),
-                "fail": spent(totals["failures"], 0.0),
-                "queue": spent(totals["requests"], totals["queue_s"]),
-                "compute_infer": spent(totals["batches"], totals["compute_s"]),
+                "success": spent(requests, wait, compute),
+                "fail": spent("taglio_errors_total"),
+                "queue": spent(requests, wait),
+                "compute_infer": spent("taglio_batch_requests_count", compute),
             },
         }

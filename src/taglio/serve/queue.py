@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from taglio.errors import one_line
-from taglio.serve.refusals import BadRequest, Draining, InferenceFailed, Overloaded, TooLate
+from taglio.errors import BadDevice, one_line
+from taglio.serve.refusals import BadRequest, Draining, InferenceFailed, Overloaded, TooLate, Unavailable
 from taglio.serve.served import ServedModel, Step
 
 Answer = dict[str, np.ndarray]
@@ -50,6 +50,10 @@ class _Waiting:
     def rows(self) -> int:
         return len(next(iter(self.feed.values())))
 
+    @property
+    def sequence(self) -> int | str | None:
+        return None if self.step is None else self.step.sequence
+
     def joins(self, other: "_Waiting") -> bool:
         """Whether both can share a batch: equal shapes except the first dimension; steps of sequences run alone."""
         return self.step is other.step is None and all(
@@ -66,6 +70,7 @@ class ModelQueue:
         self._limits = limits
         self._told = told
         self._waiting: deque[_Waiting] = deque()
+        self._running: set[int | str | None] = set()  # sequences, of which one step runs at a time
         self._changed = threading.Condition()
         self._closed = False
         self._threads = [
@@ -112,24 +117,34 @@ class ModelQueue:
             except Exception as error:  # the runtimes' exceptions share no useful base class
                 self._failed(batch, error)
                 continue
+            finally:
+                self._free(batch[0].sequence)
             ended = time.perf_counter()
             if self._told:
                 self._told(Ran(tuple(each.came_s for each in batch), began, ended))
             for each, answer in zip(batch, answers, strict=True):
                 each.future.set_result(answer)
 
+    def _free(self, sequence: int | str | None) -> None:
+        if sequence is not None:
+            with self._changed:
+                self._running.discard(sequence)
+                self._changed.notify_all()
+
     def _next(self) -> list[_Waiting]:
         """The next batch; empty once the queue is closed and empty."""
         with self._changed:
             while True:
-                while not self._waiting and not self._closed:
-                    self._changed.wait()
-                if not self._waiting:
+                first = next((each for each in self._waiting if each.sequence not in self._running), None)
+                if first is None and self._closed and not self._waiting:
                     return []
-                first = self._take()
-                if first is not None:
+                if first is None:
+                    self._changed.wait()
+                elif self._take(first):
                     break
             batch = [first]
+            if first.step is not None:
+                self._running.add(first.sequence)
             if not self.model.batches or first.step is not None:
                 return batch
             until = time.perf_counter() + self._limits.wait_s
@@ -142,20 +157,20 @@ class ModelQueue:
                     continue
                 if not first.joins(self._waiting[0]) or rows + self._waiting[0].rows > self._limits.batch:
                     break
-                if (more := self._take()) is not None:
+                if self._take(more := self._waiting[0]):
                     batch.append(more)
                     rows += more.rows
             return batch
 
-    def _take(self) -> _Waiting | None:
-        """The oldest request, or None if it was cancelled or its deadline has passed."""
-        request = self._waiting.popleft()
+    def _take(self, request: _Waiting) -> bool:
+        """Take a request from the queue; False if it was cancelled or its deadline has passed."""
+        self._waiting.remove(request)
         if not request.future.set_running_or_notify_cancel():
-            return None
+            return False
         if request.deadline_s is not None and time.perf_counter() > request.deadline_s:
             request.future.set_exception(TooLate("its deadline passed before it ran"))
-            return None
-        return request
+            return False
+        return True
 
     def _run(self, feeds: list[Mapping[str, np.ndarray]], step: Step | None = None) -> list[Answer]:
         if len(feeds) == 1:
@@ -168,8 +183,11 @@ class ModelQueue:
     def _failed(self, batch: list[_Waiting], error: Exception) -> None:
         """Run the requests of a failed batch one by one, so that bad inputs fail only their own request."""
         if len(batch) == 1:
-            known = isinstance(error, BadRequest)  # the sequence ended while the request waited
-            wrong = error if known else InferenceFailed(f"the model cannot run these inputs: {one_line(error, 300)}")
+            wrong: Exception = InferenceFailed(f"the model cannot run these inputs: {one_line(error, 300)}")
+            if isinstance(error, BadRequest):  # the sequence ended while the request waited
+                wrong = error
+            elif isinstance(error, BadDevice):
+                wrong = Unavailable(str(error))
             batch[0].future.set_exception(wrong)
             return
         for each in batch:

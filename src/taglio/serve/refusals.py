@@ -46,6 +46,12 @@ class Draining(Refusal):
     status, code, reason = 503, "UNAVAILABLE", "draining"
 
 
+class Unavailable(Refusal):
+    """The cluster has lost the devices, or the state, that a request needs."""
+
+    status, code, reason = 503, "UNAVAILABLE", "device lost"
+
+
 class TooLate(Refusal):
     """A request's deadline passed before it ran."""
 

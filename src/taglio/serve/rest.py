@@ -6,7 +6,7 @@ tensors' bytes in the order of the inputs with `binary_data_size`.
 
 import asyncio
 import hmac
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from importlib.resources import files
 from statistics import median
 from typing import Any
@@ -15,15 +15,15 @@ import msgspec
 import numpy as np
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from taglio.artifact import version_of
 from taglio.errors import one_line
-from taglio.serve.queue import ModelQueue
-from taglio.serve.refusals import BadRequest, Draining, Overloaded, Refusal, TooLarge
+from taglio.serve.refusals import BadRequest, Refusal, TooLarge
 from taglio.serve.served import ServedModel
-from taglio.serve.service import EXTENSIONS, NAME, Service, step_of
+from taglio.serve.service import EXTENSIONS, NAME, Held, Service, step_of
 from taglio.serve.tensors import check_shape, datatype_of, from_bytes, from_json, given_for, to_bytes, to_json
 
 HEADER_LENGTH = "inference-header-content-length"
@@ -34,43 +34,62 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 def application(service: Service) -> Starlette:
     """The ASGI application of a service."""
-    model = "/v2/models/{name}"
-    version = "/versions/{version}"
-    table: list[tuple[str, str, Callable[[Service, Request], Awaitable[Response]], bool]] = [
-        ("POST", f"{model}/infer", _infer, True),  # first, because the first match answers
-        ("POST", f"{model}{version}/infer", _infer, True),
-        ("GET", "/v2/health/live", _live, False),
-        ("GET", "/v2/health/ready", _ready, False),
-        ("GET", "/v2", _server, True),
-        ("POST", "/v2/repository/index", _index, True),
-        ("GET", "/v2/models/stats", _all_statistics, True),
-        ("GET", "/metrics", _metrics, True),
-        ("GET", "/", _page, True),
-        ("GET", "/status", _status, True),
+    page = (files("taglio.serve") / "status.html").read_text(encoding="utf-8")
+
+    def infer(request: Request) -> Awaitable[Response]:
+        return _infer(service, request)
+
+    def ready(name: str = "", version: str = "") -> Response:
+        model = {"name": service.queue(name, version).model.name} if name else {}
+        return JSONResponse({**model, "ready": service.ready}, 200 if service.ready else 503)
+
+    def statistics(**model: str) -> dict[str, Any]:
+        queues = [service.queue(**model)] if model else service.queues
+        return {"model_stats": [service.metrics.statistics(queue.model) for queue in queues]}
+
+    def metrics() -> Response:
+        return Response(service.metrics.text(service.queues), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    # Path, verb, and what it shows of the model in the path.
+    table: list[tuple[str, str, Callable[..., Any]]] = [
+        ("/v2", "GET", lambda: {"name": NAME, "version": version_of("taglio"), "extensions": EXTENSIONS}),
+        ("/v2/health/live", "GET", lambda: {"live": True}),
+        ("/v2/health/ready", "GET", ready),
+        ("/v2/repository/index", "POST", service.index),
+        ("/v2/models/stats", "GET", statistics),
+        ("/metrics", "GET", metrics),
+        ("/", "GET", lambda: HTMLResponse(page)),
+        ("/status", "GET", lambda: _status(service)),
     ]
-    for path in (model, model + version):
-        table += [
-            ("GET", path, _model, True),
-            ("GET", f"{path}/ready", _model_ready, False),
-            ("GET", f"{path}/stats", _statistics, True),
-        ]
-    routes = [
-        Route(path, _guarded(service, handler, guarded), methods=[verb]) for verb, path, handler, guarded in table
-    ]
+    paths = ("/v2/models/{name}", "/v2/models/{name}/versions/{version}")
+    views = ("", service.metadata), ("/ready", ready), ("/stats", statistics)
+    table += [(f"{path}{view}", "GET", what) for path in paths for view, what in views]
+    # Requests first, because the first match answers. Health is shown to everybody.
+    routes = [Route(f"{path}/infer", _guarded(service, infer), methods=["POST"]) for path in paths]
+    for path, verb, what in table:
+        handler = _guarded(service, _shown(what), open_to_all=path.endswith(("/live", "/ready")))
+        routes.append(Route(path, handler, methods=[verb]))
     return Starlette(routes=routes, exception_handlers={404: _no_path, 405: _no_path, Exception: _failed})
 
 
-def _guarded(service: Service, handler: Callable[[Service, Request], Awaitable[Response]], guarded: bool) -> Handler:
+def _shown(what: Callable[..., Any]) -> Handler:
     async def answer(request: Request) -> Response:
-        if guarded and not allowed(service.settings.token, request.headers.get("authorization", "")):
+        found = what(**request.path_params)
+        return found if isinstance(found, Response) else JSONResponse(found)
+
+    return answer
+
+
+def _guarded(service: Service, handler: Handler, *, open_to_all: bool = False) -> Handler:
+    async def answer(request: Request) -> Response:
+        if not open_to_all and not allowed(service.settings.token, request.headers.get("authorization", "")):
             return _error(401, "give the server's token as Authorization: Bearer TOKEN")
-        name, version = request.path_params.get("name", ""), request.path_params.get("version", "")
         try:
-            return await handler(service, request)
+            return await handler(request)
         except Refusal as error:
-            service.metrics.refused(name, version, error.reason)
+            service.metrics.refused(**{"name": "", "version": "", **request.path_params}, reason=error.reason)
             response = _error(error.status, str(error))
-            if isinstance(error, (Overloaded, Draining)):
+            if error.status in (429, 503):
                 response.headers["Retry-After"] = "1"
             return response
         except ClientDisconnect:
@@ -96,48 +115,7 @@ async def _failed(_: Request, __: Exception) -> Response:
     return _error(500, "the server failed; see its log")
 
 
-async def _live(_: Service, __: Request) -> Response:
-    return JSONResponse({"live": True})
-
-
-async def _ready(service: Service, _: Request) -> Response:
-    return JSONResponse({"ready": service.ready}, status_code=200 if service.ready else 503)
-
-
-async def _server(_: Service, __: Request) -> Response:
-    return JSONResponse({"name": NAME, "version": version_of("taglio"), "extensions": EXTENSIONS})
-
-
-async def _index(service: Service, _: Request) -> Response:
-    return JSONResponse(service.index())
-
-
-async def _model(service: Service, request: Request) -> Response:
-    return JSONResponse(service.metadata(**request.path_params))
-
-
-async def _model_ready(service: Service, request: Request) -> Response:
-    model = _queue(service, request).model
-    return JSONResponse({"name": model.name, "ready": service.ready}, status_code=200 if service.ready else 503)
-
-
-async def _statistics(service: Service, request: Request) -> Response:
-    return JSONResponse({"model_stats": [service.metrics.statistics(_queue(service, request).model)]})
-
-
-async def _all_statistics(service: Service, _: Request) -> Response:
-    return JSONResponse({"model_stats": [service.metrics.statistics(queue.model) for queue in service.queues]})
-
-
-async def _metrics(service: Service, _: Request) -> Response:
-    return Response(service.metrics.text(service.queues), media_type="text/plain; version=0.0.4; charset=utf-8")
-
-
-async def _page(_: Service, __: Request) -> Response:
-    return Response((files("taglio.serve") / "status.html").read_bytes(), media_type="text/html; charset=utf-8")
-
-
-async def _status(service: Service, _: Request) -> Response:
+def _status(service: Service) -> dict[str, Any]:
     rows = []
     for queue in service.queues:
         recent = sorted(service.metrics.recent_s(queue.model))
@@ -161,30 +139,53 @@ async def _status(service: Service, _: Request) -> Response:
                 "recent_s": service.metrics.recent_s(queue.model)[-100:],
             }
         )
-    return JSONResponse({"ready": service.ready, "since_s": service.metrics.started_s, "models": rows})
-
-
-def _queue(service: Service, request: Request) -> ModelQueue:
-    return service.queue(**request.path_params)
+    return {"ready": service.ready, "since_s": service.metrics.started_s, "models": rows}
 
 
 async def _infer(service: Service, request: Request) -> Response:
-    queue = _queue(service, request)
-    body = await _body(request, service.settings.request_bytes, service.settings.patience_s)
-    header, rest = _header(request.headers, body)
-    feed = _feed(queue.model, header, rest, service.settings.request_bytes)
-    wanted, binary = _wanted(header)
-    step, caller = step_of(_parameters(header)), request.headers.get("traceparent", "")
-    answer = asyncio.ensure_future(service.infer(queue, feed, list(wanted), _timeout_s(header), caller, step=step))
-    await asyncio.wait({answer}, timeout=_SOON_S)
-    if not answer.done():
-        gone = asyncio.ensure_future(_gone(request))
-        await asyncio.wait({answer, gone}, return_when=asyncio.FIRST_COMPLETED)
-        gone.cancel()
-    if not answer.done():
-        answer.cancel()
-        raise ClientDisconnect
-    return _response(queue.model, header, answer.result(), wanted, binary)
+    queue = service.queue(**request.path_params)
+    most, length = service.settings.request_bytes, request.headers.get("content-length", "")
+    held = Held(service, min(int(length), most) if length.isdigit() else most)
+    try:
+        body = await _body(request, most, service.settings.patience_s)
+        header, rest = _header(request.headers, body)
+        feed = _feed(queue.model, header, rest, most)
+        wanted, binary = _wanted(header)
+        step, caller = step_of(_parameters(header)), request.headers.get("traceparent", "")
+        answer = asyncio.ensure_future(service.infer(queue, feed, list(wanted), _timeout_s(header), caller, step=step))
+        await asyncio.wait({answer}, timeout=_SOON_S)
+        if not answer.done():
+            gone = asyncio.ensure_future(_gone(request))
+            await asyncio.wait({answer, gone}, return_when=asyncio.FIRST_COMPLETED)
+            gone.cancel()
+        if not answer.done():
+            answer.cancel()
+            raise ClientDisconnect
+        return _Answer(*_response(queue.model, header, answer.result(), wanted, binary), held)
+    except BaseException:
+        held.hold(0)
+        raise
+
+
+class _Answer(Response):
+    """An answer in parts, held until the client has read most of it: meanwhile its connection's next request waits."""
+
+    def __init__(self, head: bytes, blobs: Sequence[bytes], held: Held) -> None:
+        super().__init__(media_type="application/octet-stream" if blobs else "application/json")
+        self._parts, self._held = [head, *blobs], held
+        self.headers["Content-Length"] = str(sum(map(len, self._parts)))
+        if blobs:
+            self.headers[HEADER_LENGTH] = str(len(head))
+        held.hold(sum(map(len, blobs)))
+
+    async def __call__(self, _: Scope, __: Receive, send: Send) -> None:
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            for part in self._parts:
+                await send({"type": "http.response.body", "body": part, "more_body": True})
+            await send({"type": "http.response.body"})
+        finally:
+            self._held.hold(0)
 
 
 async def _gone(request: Request) -> None:
@@ -284,7 +285,8 @@ def _response(
     answer: Mapping[str, np.ndarray],
     wanted: Mapping[str, bool],
     binary: bool,
-) -> Response:
+) -> tuple[bytes, list[bytes]]:
+    """The JSON object of an answer, and the bytes of its binary outputs."""
     outputs: list[dict[str, Any]] = []
     blobs: list[bytes] = []
     for name, array in answer.items():
@@ -298,9 +300,4 @@ def _response(
     body: dict[str, Any] = {"model_name": model.name, "model_version": model.version, "outputs": outputs}
     if isinstance(header.get("id"), str):
         body["id"] = header["id"]
-    head = msgspec.json.encode(body)
-    if not blobs:
-        return Response(head, media_type="application/json")
-    return Response(
-        b"".join([head, *blobs]), media_type="application/octet-stream", headers={HEADER_LENGTH: str(len(head))}
-    )
+    return msgspec.json.encode(body), blobs

@@ -4,13 +4,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 
 from taglio import artifact
 from taglio.cluster.devices import Cluster
+from taglio.cluster.engine.serve import Steps
 from taglio.cluster.engine.session import Session, sessions
+from taglio.cluster.engine.states import SESSIONS
 from taglio.components.build import MANIFEST, Manifest, read
 from taglio.data.spec import InputSpec
 from taglio.errors import BadArtifact, BadOption
@@ -24,8 +27,6 @@ from taglio.run.in_process import Executor
 from taglio.serve.refusals import BadRequest
 from taglio.serve.tensors import TensorSpec, spec_of
 
-# Most sequences whose states are kept; the least recently used is dropped first.
-_SEQUENCES = 1000
 # A batch must give the same answers as its requests alone, up to the order of sums.
 _SAME = 1e-3
 
@@ -42,7 +43,7 @@ class Step:
 @dataclass(frozen=True, slots=True, eq=False)
 class ServedModel:
     """A live model under a name and version. `batches`: requests may be joined along the first dimension. `states` are
-    those of sequences in progress, by id."""
+    those of sequences in progress, by id; on a cluster, where its devices keep them, the steps so far."""
 
     name: str
     version: str
@@ -52,12 +53,14 @@ class ServedModel:
     executor: Executor | Session
     predicted_s: float | None
     batches: bool
-    states: dict[int | str, dict[str, np.ndarray]] = field(default_factory=dict)
+    states: dict[int | str, Any] = field(default_factory=dict)
 
     def needed(self, step: Step | None) -> tuple[list[str], list[str]]:
         """The inputs that a request must have, and the outputs that it may ask for; for a step without states. Raises
-        BadRequest for a step of a model without states."""
+        BadRequest for a step of a model without states, and on a cluster for anything else of a model with states."""
         if step is None:
+            if isinstance(self.executor, Session) and self.executor.manifest.states:
+                raise BadRequest(f"model {self.name} keeps its state on the devices of a cluster: give a sequence_id")
             return [spec.name for spec in self.inputs], [spec.name for spec in self.outputs]
         if not self.executor.manifest.states:
             raise BadRequest(f"model {self.name} has no state: omit sequence_id")
@@ -77,13 +80,16 @@ class ServedModel:
             return dict(zip(names, map(np.asarray, self.executor.run(feed)), strict=True))
         if not step.start and step.sequence not in self.states:
             raise BadRequest(f"sequence {step.sequence!r} has not been started: begin it with sequence_start")
-        assert isinstance(self.executor, Executor)  # a cluster serves no models with states
         before = None if step.start else self.states[step.sequence]
-        values, after = self.executor.step(feed, before)
+        if isinstance(self.executor, Session):
+            after = before or Steps(repr(step.sequence))
+            values = self.executor.run(feed, after, last=step.end)
+        else:
+            values, after = self.executor.step(feed, before)
         self.states.pop(step.sequence, None)
         if not step.end:
             self.states[step.sequence] = after
-        if len(self.states) > _SEQUENCES:
+        if len(self.states) > SESSIONS:
             del self.states[next(iter(self.states))]
         return dict(zip(names, map(np.asarray, values), strict=True))
 
@@ -182,18 +188,17 @@ def _interface(folder: Path, manifest: Manifest) -> tuple[list[InputSpec], list[
 
 
 def _warm_up(model: ServedModel, inputs: Sequence[InputSpec]) -> bool:
-    """Run once; returns whether requests may share a batch: all first dimensions are free, and a batch of two gives the
-    answers of each alone."""
+    """Run once; returns whether requests may share a batch: all first dimensions are free, no state is kept, and a
+    batch of two gives the answers of each alone."""
+    step = Step("warm-up", start=True, end=True) if model.executor.manifest.states else None
+    free = step is None and all(spec.shape and spec.shape[0] == -1 for spec in (*model.inputs, *model.outputs))
     try:
-        alone = [random_feed(inputs, seed) for seed in range(2)]
-        answers = [model.run(feed) for feed in alone]
+        alone = [random_feed(inputs, seed) for seed in range(1 + free)]
+        answers = [model.run(feed, step) for feed in alone]
+        together = (
+            model.run({name: np.concatenate([feed[name] for feed in alone]) for name in alone[0]}) if free else {}
+        )
     except Exception:  # zeros and ones may be invalid inputs of this model: its first request warms it up
         return False
-    if not all(spec.shape and spec.shape[0] == -1 for spec in (*model.inputs, *model.outputs)):
-        return False
-    try:
-        together = model.run({name: np.concatenate([feed[name] for feed in alone]) for name in alone[0]})
-    except Exception:
-        return False
-    joined = {name: np.concatenate([answer[name] for answer in answers]) for name in answers[0]}
-    return all(difference(joined[name], together[name]) <= _SAME for name in joined)
+    joined = {name: np.concatenate([answer[name] for answer in answers]) for name in together}
+    return free and all(difference(joined[name], together[name]) <= _SAME for name in joined)

@@ -2,8 +2,10 @@
 
 import asyncio
 import contextlib
+import gc
 import importlib
 import ipaddress
+import logging
 import signal
 import socket
 from collections.abc import Callable, Iterator, Sequence
@@ -14,10 +16,14 @@ import grpc
 import uvicorn
 
 from taglio.errors import BadOption
+from taglio.memory import keep_memory, trim
 from taglio.serve.grpc import server as grpc_server
 from taglio.serve.rest import application
 from taglio.serve.served import ServedModel
 from taglio.serve.service import Service, Settings
+
+# After this many bytes of requests and answers have been freed, memory is returned to the system.
+_TRIM_EVERY_S, _TRIM_BYTES = 5.0, 32_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +53,15 @@ class _Http(uvicorn.Server):
         yield
 
 
+class _Gone(logging.Filter):
+    """Drops uvicorn's trace of a client that has gone before it took its answer, but had sent the next request."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether to log a record."""
+        error = record.exc_info[1] if record.exc_info else None
+        return not (isinstance(error, RuntimeError) and "is closed" in str(error))
+
+
 def serve(
     models: Sequence[ServedModel], settings: Settings, listen: Listen, told: Callable[[Started], None] | None = None
 ) -> int:
@@ -55,6 +70,8 @@ def serve(
     Raises BadOption for a port in use, and for an address other than loopback without a token or TLS.
     """
     _refuse_open(listen, settings)
+    gc.freeze()  # what is there to stay is not looked through again
+    keep_memory()  # new pages for each copy of 600 kB would take longer than all else
     with asyncio.Runner(loop_factory=_loop) as runner:
         return runner.run(_serve(Service(models, settings), listen, told))
 
@@ -73,6 +90,8 @@ async def _serve(service: Service, listen: Listen, told: Callable[[Started], Non
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     bound = _socket(listen.host, listen.http_port)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):  # ends connections whose client stops reading
+        bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(service.settings.patience_s * 1e3))
     try:
         _socket(listen.host, listen.grpc_port).close()  # before gRPC starts, which would write lines of its own
     except BadOption:
@@ -89,6 +108,7 @@ async def _serve(service: Service, listen: Listen, told: Callable[[Started], Non
         ssl_keyfile=str(listen.key) if listen.key else None,
         server_header=False,
     )
+    logging.getLogger("uvicorn.error").addFilter(_Gone())
     http, rpc = _Http(config), grpc_server(service)
     try:
         port = _add_port(rpc, listen)
@@ -100,9 +120,11 @@ async def _serve(service: Service, listen: Listen, told: Callable[[Started], Non
             scheme = "https" if listen.certificate else "http"
             host = f"[{listen.host}]" if ":" in listen.host else listen.host
             told(Started(f"{scheme}://{host}:{bound.getsockname()[1]}", f"{host}:{port}"))
+        trimming = asyncio.ensure_future(_trim(service))
         waiting = asyncio.ensure_future(stop.wait())
         await asyncio.wait({running, waiting}, return_when=asyncio.FIRST_COMPLETED)
         waiting.cancel()
+        trimming.cancel()
         service.ready = False
         left = await asyncio.to_thread(service.close)
         await rpc.stop(grace=1.0)
@@ -111,6 +133,16 @@ async def _serve(service: Service, listen: Listen, told: Callable[[Started], Non
         return left
     finally:
         bound.close()
+
+
+async def _trim(service: Service) -> None:
+    """After a burst of large requests, return their memory to the system, which the C library would keep."""
+    while True:
+        await asyncio.sleep(_TRIM_EVERY_S)
+        if service.most_held_bytes - service.held_bytes > _TRIM_BYTES:
+            service.most_held_bytes = service.held_bytes
+            gc.collect()  # connections that broke refer to themselves, with what they had read
+            await asyncio.to_thread(trim)
 
 
 def _refuse_open(listen: Listen, settings: Settings) -> None:

@@ -11,11 +11,13 @@ import numpy as np
 
 from taglio.serve.metrics import Metrics
 from taglio.serve.queue import Limits, ModelQueue
-from taglio.serve.refusals import BadRequest, UnknownModel
+from taglio.serve.refusals import BadRequest, Overloaded, UnknownModel
 from taglio.serve.served import ServedModel, Step
 from taglio.serve.tracing import Tracing
 
 NAME = "taglio"
+# All requests over HTTP may hold this many times the largest.
+_HELD = 16
 EXTENSIONS = ("binary_tensor_data", "model_repository", "sequence", "statistics")
 
 
@@ -33,10 +35,12 @@ class Settings:
 
 
 class Service:
-    """All models that are served."""
+    """All models that are served. `held_bytes` are those of HTTP requests and answers in memory, of which
+    `most_held_bytes` is the maximum."""
 
     def __init__(self, models: Sequence[ServedModel], settings: Settings) -> None:
         self.settings = settings
+        self.held_bytes = self.most_held_bytes = 0
         self.metrics = Metrics()
         self._tracing = Tracing(settings.traces) if settings.traces else None
         self.queues = [ModelQueue(model, settings.limits, self.metrics.add(model)) for model in models]
@@ -110,6 +114,26 @@ class Service:
         if self._tracing:
             self._tracing.close()
         return left
+
+
+class Held:
+    """The bytes in memory for one request: first those of the request, then those of its answer."""
+
+    def __init__(self, service: Service, size_bytes: int) -> None:
+        """Raises Overloaded where all requests together would hold too much."""
+        self._service, self._bytes = service, 0
+        most = _HELD * service.settings.request_bytes
+        if service.held_bytes + size_bytes > most:
+            raise Overloaded(
+                f"requests and unread answers hold {service.held_bytes:,} of {most:,} bytes: try again later"
+            )
+        self.hold(size_bytes)
+
+    def hold(self, size_bytes: int) -> None:
+        """Hold so many bytes instead."""
+        self._service.held_bytes += size_bytes - self._bytes
+        self._bytes = size_bytes
+        self._service.most_held_bytes = max(self._service.most_held_bytes, self._service.held_bytes)
 
 
 def step_of(told: Mapping[str, Any]) -> Step | None:

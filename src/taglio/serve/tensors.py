@@ -85,7 +85,7 @@ def from_json(spec: TensorSpec, shape: tuple[int, ...], data: object) -> np.ndar
     cannot hold, or a wrong number of them."""
     if not isinstance(data, list):
         raise BadRequest(f"input {spec.name}: its data must be a list")
-    flat = _flat(data)
+    flat = np.array(data, object).ravel().tolist()
     if len(flat) != prod(shape):
         raise BadRequest(f"input {spec.name} has {len(flat)} values for shape {list(shape)}")
     dtype = NUMPY[spec.datatype]
@@ -115,7 +115,8 @@ def from_bytes(spec: TensorSpec, shape: tuple[int, ...], raw: bytes | memoryview
 
 
 def to_bytes(array: np.ndarray) -> bytes:
-    """Elements of `array`, little-endian and row-major; strings are each preceded by their length."""
+    """Elements of `array`, little-endian and row-major; strings are each preceded by their length. A copy: a runtime
+    keeps its own memory for good, so what waits to be sent must not lie there."""
     if array.dtype.kind in "OUS":
         encoded = [each if isinstance(each, bytes) else str(each).encode() for each in array.ravel()]
         return b"".join(_LENGTH.pack(len(each)) + each for each in encoded)
@@ -133,22 +134,6 @@ def to_json(name: str, array: np.ndarray) -> list[Any]:
 def datatype_of(array: np.ndarray) -> str:
     """The protocol's name of an array's type."""
     return BYTES if array.dtype.kind in "OUS" else DATATYPES[array.dtype.name]
-
-
-def _flat(data: list[Any]) -> list[Any]:
-    """Elements of nested lists; depth is bounded by the parser."""
-    flat: list[Any] = []
-    waiting: list[Any] = [data]
-    while waiting:
-        each = waiting.pop()
-        if isinstance(each, list):
-            if each and not any(isinstance(inner, list) for inner in each):
-                flat.append(each)
-            else:
-                waiting += reversed(each)
-        else:
-            flat.append([each])
-    return [value for part in flat for value in part]
 
 
 def _objects(values: Sequence[object], shape: tuple[int, ...]) -> np.ndarray:

@@ -145,7 +145,7 @@ def test_a_command_knows_where_it_is_and_ends_all_with_its_code(file: Path) -> N
 def test_a_command_that_is_not_there(file: Path) -> None:
     done = taglio("emulate", str(file), "--bare", "--on", "server", "--", "no-such-command")
     assert done.returncode == 127
-    assert done.stderr == "taglio: no-such-command: No such file or directory\n"
+    assert "no-such-command: not found" in done.stderr
     assert "did you mean" in taglio("emulate", str(file), "--bare", "--on", "sever", "--", "true").stderr
 
 

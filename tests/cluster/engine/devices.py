@@ -18,7 +18,8 @@ from typing import Any
 
 import pytest
 
-from tests.end_to_end.command import ENVIRONMENT, Ran, taglio
+from tests import stateful
+from tests.end_to_end.command import ENVIRONMENT, SCHEME, Ran, taglio
 
 needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed: pip install 'taglio[cluster]'")
 
@@ -139,6 +140,20 @@ def planned(out: Path, cluster: Path, *options: object) -> dict[str, Any]:
     found: dict[str, Any] = taglio("plan", out, *asked, "--json").json()["plans"][0]
     taglio("build", out, "--json").json()
     return found
+
+
+def planned_with_states(here: Bench, folder: Path, cluster: Path) -> Path:
+    """A workspace of the model with states, its cache on the server and its head on the camera."""
+    case, out = stateful.written(folder), folder / "out"
+    state = [word for each in stateful.STATES for word in ("--state", each)]
+    quick = ("--scheme", SCHEME, "--runtime", "onnxruntime", "--effort", 0.01)
+    here.command("profile", *case.arguments(), *state, *quick, "-o", out, "--json").json()
+    here.command("error", out, "--effort", 0.01, "--json").json()
+    asked = ("--cluster", cluster, "--max-error", 0, "--pin", "server=cache", "--pin", "camera=head", "--time-limit", 1)
+    found = here.command("plan", out, *asked, "--json").json()["plans"][0]
+    assert {"camera", "server"} == {each["device"] for each in found["placements"]}
+    here.command("build", out, "--json").json()
+    return out
 
 
 def until(true: Any, patience_s: float, what: str) -> None:

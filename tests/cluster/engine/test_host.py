@@ -17,6 +17,7 @@ from taglio.components.build import write
 from taglio.components.cut import Component
 from taglio.runtimes.openvino import BF16
 from taglio.runtimes.places import refusal
+from taglio.weights import Store as Weights
 
 HERE = "near"
 ANSWER = 6
@@ -48,7 +49,7 @@ def host(tmp_path: Path) -> Host:
     parts.append(part("4", "c d e", "y"))
     manifest = write(tmp_path, "0" * 64, ["x"], ["y"], parts)
     wiring, found = wire(manifest), Host(HERE, 1, tmp_path / "store")
-    send(found, {piece.sha256: (tmp_path / piece.file, piece.size_bytes) for piece in manifest.pieces})
+    send(found, {piece.sha256: tmp_path / piece.file for piece in manifest.pieces})
     jobs = [Job(piece, wiring.reads[piece.name], wiring.sends(piece.name)) for piece in manifest.pieces]
     found.load(jobs, 1, {})
     return found
@@ -63,13 +64,28 @@ def test_a_component_for_bfloat16_computes_in_bfloat16(tmp_path: Path) -> None:
         folder.mkdir()
         manifest = write(folder, "0" * 64, ["x"], ["y"], [product()], runtimes={HERE: runtime})
         there = Host(HERE, 1, folder / "store")
-        send(there, {piece.sha256: (folder / piece.file, piece.size_bytes) for piece in manifest.pieces})
+        send(there, {piece.sha256: folder / piece.file for piece in manifest.pieces})
         loaded = there.load([Job(manifest.pieces[0], (0,), wire(manifest).sends("0"))], 1, {})
         assert [each.runtime for each in loaded] == [runtime]
         there.take(Parcel(0, 0, "", {"x": np.full((1, 256), 1.0 + 2.0**-12, np.float32)}))
         made[runtime] = there.give(0, 1).tensors["y"]
     assert np.allclose(made["openvino"], made["openvino"][0, 0], rtol=1e-6)
     assert not np.allclose(made[BF16], made["openvino"], rtol=1e-5)
+
+
+def test_a_component_whose_weights_are_in_a_file_of_their_own_is_sent_and_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    part, store = product(), Weights()
+    monkeypatch.setattr("taglio.weights.ONE_FILE_BYTES", 0)
+    manifest = write(tmp_path, "0" * 64, ["x"], ["y"], [replace(part, proto=store.take(part.proto))])
+    (piece,) = manifest.pieces
+    assert len(piece.files) == 2
+    there = Host(HERE, 1, tmp_path / "store")
+    assert send(there, {sha256: tmp_path / name for name, sha256 in piece.files.items()}) > 4 * 256 * 256
+    there.load([Job(piece, (0,), wire(manifest).sends("0"))], 1, {})
+    there.take(Parcel(0, 0, "", {"x": np.ones((1, 256), np.float32)}))
+    assert np.allclose(there.give(0, 1).tensors["y"], 256.0, rtol=1e-3)
 
 
 class Peer:
@@ -96,7 +112,7 @@ def test_devices_that_take_turns_get_a_request_each_and_run_what_is_for_the_one_
     ]
     manifest = write(tmp_path, "0" * 64, ["x"], ["y", "d"], parts)
     wiring, second = wire(manifest), Host("second", 1, tmp_path / "store")
-    send(second, {piece.sha256: (tmp_path / piece.file, piece.size_bytes) for piece in manifest.pieces})
+    send(second, {piece.sha256: tmp_path / piece.file for piece in manifest.pieces})
     jobs = [Job(piece, wiring.reads[piece.name], wiring.sends(piece.name)) for piece in manifest.pieces]
     peers = [Peer(), Peer(), Peer()]
     loaded = second.load([each for each in jobs if each.piece.device == HERE], 1, {"far": peers})

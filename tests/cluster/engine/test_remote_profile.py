@@ -5,12 +5,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 from taglio.cluster.engine import remote_profile
 from taglio.cluster.engine.remote_profile import Job, fastest
 from taglio.quantize.scheme import parse_scheme
 from taglio.runtimes.onnxruntime import SessionOptions
+from taglio.weights import sha256
 from tests.end_to_end.command import SCHEME
 
 GRAPH: Any = SimpleNamespace(candidates=list, blocks=())
@@ -28,23 +31,27 @@ def test_the_runtime_of_the_fastest_form_is_taken(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(remote_profile, "time_models", timed)
     monkeypatch.setattr(remote_profile, "pure_assignments", lambda *_: {"int8": {}})
     monkeypatch.setattr(remote_profile, "here", lambda: ("onnxruntime", "openvino", "openvino-bf16"))
-    job = Job("", "m", {}, GRAPH, None, parse_scheme(SCHEME), [], SessionOptions(1), 1.0, 0)  # type: ignore[arg-type]
+    job = Job({}, {}, GRAPH, None, parse_scheme(SCHEME), [], SessionOptions(1), 1.0, 0)  # type: ignore[arg-type]
     builder: Any = SimpleNamespace(build=dict)
     assert fastest(builder, job) == chosen
     monkeypatch.setattr(remote_profile, "here", lambda: ("onnxruntime", "openvino-bf16"))
     assert fastest(builder, job) == "onnxruntime"
 
 
-def test_a_device_times_inputs_of_every_shape_and_not_only_of_the_most_frequent(tmp_path: Path) -> None:
+def test_a_device_gets_all_files_and_inputs_of_every_shape_and_not_only_of_the_most_frequent(tmp_path: Path) -> None:
     """As `taglio profile` does: `typical` inputs are of one shape, `timed` ones of shapes as they occur."""
-    (tmp_path / "m.onnx").write_bytes(b"")
-    setup = SimpleNamespace(
-        model=tmp_path / "m.onnx", options=lambda: SessionOptions(1), runtime="onnxruntime", shapes={}, seed=0,
-        requantize=False,
-    )  # fmt: skip
+    options = {"options": lambda: SessionOptions(1), "runtime": "onnxruntime"}
+    setup, source = SimpleNamespace(**options, shapes={}, seed=0, requantize=False), tmp_path / "m.onnx"
+    onnx.save(with_weights_in_a_file(), source, save_as_external_data=True, location="m.bin", size_threshold=0)
     timed = [{"x": np.zeros((1, size), np.float32)} for size in (4, 8)]
-    work: Any = SimpleNamespace(
-        setup=setup, typical=timed[:1], timed=timed, graph=GRAPH, ranges=lambda *_: None, memory_bytes=None
-    )
+    given = {"typical": timed[:1], "timed": timed, "graph": GRAPH, "ranges": lambda *_: None}
+    work: Any = SimpleNamespace(setup=setup, source=source, **given)
     job = remote_profile._asked(work, parse_scheme(SCHEME), 1.0, None)
     assert [each["x"].shape for each in job.feeds] == [(1, 4), (1, 8)]
+    assert job.files == {name: sha256(tmp_path / name) for name in ("m.onnx", "m.bin")}
+
+
+def with_weights_in_a_file() -> onnx.ModelProto:
+    weight = numpy_helper.from_array(np.ones((4, 4), np.float32), "w")
+    x, y = ([helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 4])] for name in "xy")
+    return helper.make_model(helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"])], "m", x, y, [weight]))

@@ -16,6 +16,7 @@ from taglio.cluster.file import load
 from taglio.components.build import Port
 from taglio.errors import MeasurementFailed
 from taglio.plan.simulate import Span
+from taglio.profile.speed import reference_seconds
 
 CLUSTER = """start = "camera"
 [device.camera]
@@ -39,8 +40,8 @@ class Host:
     says: list[float]
     asked: list[int] = field(default_factory=list)
 
-    def speed(self, threads: int, least_s: float) -> float:
-        assert least_s > 0.0
+    def call(self, function: object, threads: int, least_s: float) -> float:
+        assert function is reference_seconds and least_s > 0.0
         self.asked.append(threads)
         return self.says.pop(0)
 
@@ -95,7 +96,7 @@ def answered(outputs: list[object]) -> Answer:
 def test_an_answer_is_compared_with_one_process_also_where_an_output_is_a_sequence() -> None:
     wanted = [[np.ones(3), np.ones(2)], np.ones(4)]
     running = SimpleNamespace(plan=SimpleNamespace(fingerprint=lambda: "plan"))
-    run = _Run(running, None, 1, [{}], {"plan": [wanted]})  # type: ignore[arg-type, list-item]
+    run = _Run(running, None, [{}], {"plan": [wanted]})  # type: ignore[arg-type, list-item]
     run.check(answered([[np.ones(3), np.ones(2)], np.ones(4)]), running)  # type: ignore[arg-type]
     assert (run.identical, run.distance) == (1, 0.0)
     run.answers.clear()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from taglio.cluster.engine.store import LARGEST_BYTES, Store
+from taglio.cluster.engine.store import Store
 from taglio.errors import BadArtifact
 
 DATA = b"component" * 1000
@@ -35,8 +35,8 @@ def test_something_else_than_announced_is_refused_and_logged(tmp_path: Path, cap
     assert "refused" in caplog.text and list(tmp_path.iterdir()) == []
     with pytest.raises(BadArtifact, match="longer than the 10 bytes"):
         sent(store, SHA, DATA, 10)
-    for size in (0, -1, LARGEST_BYTES + 1):
-        with pytest.raises(BadArtifact, match="the limit is"):
+    for size in (0, -1, 2**60):
+        with pytest.raises(BadArtifact, match="are free on the disk"):
             store.begin(SHA, size)
     for name in ("../../etc/passwd", "a" * 63, SHA.upper()):
         with pytest.raises(BadArtifact, match="is not a SHA-256 hash"):
@@ -55,3 +55,22 @@ def test_a_file_that_was_changed_is_refused_logged_and_removed(
     with caplog.at_level(logging.WARNING):
         assert store.missing([SHA]) == [SHA]
     assert "refused" in caplog.text and not store.path(SHA).exists()
+
+
+def test_files_of_a_model_lie_side_by_side_under_their_names(tmp_path: Path) -> None:
+    store, weights = Store(tmp_path), b"weights"
+    sha = hashlib.sha256(weights).hexdigest()
+    sent(store, SHA, DATA, len(DATA))
+    sent(store, sha, weights, len(weights))
+    for _ in range(2):
+        path = store.named({"model.onnx": SHA, "sub/model.bin": sha})
+        assert path.name == "model.onnx" and path.read_bytes() == DATA
+        assert (path.parent / "sub" / "model.bin").read_bytes() == weights
+        store.path(SHA).unlink()  # and sent again: what has its name is not the old one
+        sent(store, SHA, DATA, len(DATA))
+    assert store.named({"model.onnx": SHA}).samefile(store.path(SHA))
+    with pytest.raises(BadArtifact, match="lies outside"):
+        store.named({"model.onnx": SHA, "../model.bin": sha})
+    store.path(sha).write_bytes(b"other")
+    with pytest.raises(BadArtifact, match="was changed"):
+        store.named({"model.onnx": SHA, "sub/model.bin": sha})

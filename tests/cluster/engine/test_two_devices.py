@@ -15,7 +15,17 @@ import pytest
 
 from taglio.cluster.file import parse
 from tests import stateful
-from tests.cluster.engine.devices import CLUSTER, Bench, answering, last_json, needs_ray, planned, two_devices, until
+from tests.cluster.engine.devices import (
+    CLUSTER,
+    Bench,
+    answering,
+    last_json,
+    needs_ray,
+    planned,
+    planned_with_states,
+    two_devices,
+    until,
+)
 from tests.end_to_end.command import SCHEME, Case, refused, taglio
 
 pytestmark = [needs_ray, pytest.mark.whole]
@@ -88,7 +98,7 @@ def test_a_changed_component_is_logged_and_sent_again(running: Bench, out: Path,
     planned(out, cluster)
     running.command("run", out, "--cluster", cluster, "--runs", 1, "--json").json()
     theirs = next(each["sha256"] for each in last_manifest(out) if each["device"] == "server")
-    kept = next((running.folder / "d" / "server" / "components").glob(f"{theirs}*"))
+    kept = next((running.folder / "d" / "server" / "components").glob(f"{theirs}.onnx"))
     kept.write_bytes(kept.read_bytes() + b"x")
     ran = running.command("run", out, "--cluster", cluster, "--runs", 1, "--json").json()
     assert ran["sent_bytes"] > 0 and ran["identical"] == 1
@@ -266,15 +276,7 @@ def last_manifest(out: Path) -> list[dict[str, Any]]:
 def test_a_session_is_run_again_where_a_device_took_its_state_along(
     running: Bench, cluster: Path, tmp_path: Path
 ) -> None:
-    case, out = stateful.written(tmp_path), tmp_path / "out"
-    state = [word for each in stateful.STATES for word in ("--state", each)]
-    quick = ("--scheme", SCHEME, "--runtime", "onnxruntime", "--effort", 0.01)
-    running.command("profile", *case.arguments(), *state, *quick, "-o", out, "--json").json()
-    running.command("error", out, "--effort", 0.01, "--json").json()
-    asked = ("--cluster", cluster, "--max-error", 0, "--pin", "server=cache", "--pin", "camera=head", "--time-limit", 1)
-    found = running.command("plan", out, *asked, "--json").json()["plans"][0]
-    assert {"camera", "server"} == {each["device"] for each in found["placements"]}
-    running.command("build", out, "--json").json()
+    out = planned_with_states(running, tmp_path, cluster)
     ran = running.command("run", out, "--cluster", cluster, "--steps", 30, "--json").json()
     assert (ran["requests"], ran["identical"], ran["steps"]) == (30, 30, True)
     sent = {name for each in ran["crossings"] for name in each["tensors"]}

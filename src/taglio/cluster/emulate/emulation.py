@@ -24,6 +24,8 @@ from taglio.errors import BadOption
 
 _MOST_DEVICES = 254
 _PATIENCE_S = 10.0
+# Join the control group last, so that starting up does not use its quota.
+_JOIN = 'echo $$ > "$0/cgroup.procs" && exec "$@"'
 
 
 class Running:
@@ -53,8 +55,8 @@ class Running:
             "TAGLIO_DEVICES": str(folder / str(names.index(device))),  # where a taglio device keeps its files
             "TAGLIO_ADDRESSES": " ".join(f"{name}={address}" for name, address in self.addresses.items()),
         }
-        words = [sys.executable, "-m", "taglio.cluster.emulate.enter", place.namespace, str(place.group), *command]
-        return subprocess.Popen(words, env={**(environment or os.environ), **told}, **options)
+        words = ["nsenter", f"--net={namespaces.FOLDER / place.namespace}", "sh", "-c", _JOIN, str(place.group)]
+        return subprocess.Popen([*words, *command], env={**(environment or os.environ), **told}, **options)
 
     def change(self, text: str) -> None:
         """Change it to the cluster file with the changes of `text` (cluster.changes.HOW; several separated by ";";

@@ -7,12 +7,14 @@ import fcntl
 import os
 import struct
 import subprocess
+from pathlib import Path
 
 from taglio.cluster.emulate.needs import TUN, CannotEmulate
 
 # Carrying a packet takes about 20 µs, so packets are larger than Ethernet's 1,500 bytes, yet small enough to occupy a
 # 5 Mbit/s link for only 14 ms. Headers are 52 bytes of each: 0.6 %.
 MTU_BYTES = 9_000
+FOLDER = Path("/run/netns")  # where `ip netns` keeps them
 _SET_INTERFACE = 0x400454CA  # TUNSETIFF of linux/if_tun.h
 _TUN_WITHOUT_HEADER = 0x1001  # IFF_TUN | IFF_NO_PI
 _NAME_BYTES = 15

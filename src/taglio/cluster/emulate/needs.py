@@ -21,8 +21,9 @@ def missing() -> str | None:
         return f"emulation uses network namespaces, which {sys.platform} lacks: use Linux, or a Linux virtual machine"
     if os.geteuid() != 0:
         return "emulation makes network namespaces, which takes root: run it with sudo, or in a privileged container"
-    if shutil.which("ip") is None:
-        return "the command ip is missing: install the package iproute2"
+    for command, package in (("ip", "iproute2"), ("nsenter", "util-linux")):
+        if shutil.which(command) is None:
+            return f"the command {command} is missing: install the package {package}"
     if not TUN.exists():
         return f"there is no {TUN}: modprobe tun, or give the container --device {TUN}"
     if not os.access(TUN, os.R_OK | os.W_OK):

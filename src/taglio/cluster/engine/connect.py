@@ -16,9 +16,9 @@ from taglio.cluster.engine.library import part, ray
 from taglio.cluster.engine.listen import hold_to
 from taglio.cluster.engine.local import LocalDevice
 from taglio.cluster.engine.members import devices
-from taglio.cluster.engine.parcel import keep_memory
 from taglio.cluster.engine.resident import Facts, facts
 from taglio.errors import BadDevice, TaglioError, one_line
+from taglio.memory import keep_memory
 
 _PATIENCE_S = 60.0
 # Ray waits silently for a lost head, and ends the process after two minutes.
@@ -121,9 +121,9 @@ def _log(data: dict[str, Any], **_options: bool) -> None:
     _LOG.info("%s: %s", data.get("pid"), data.get("lines"))
 
 
-def on(name: str, amount: float = 0.001) -> dict[str, Any]:
+def on(name: str) -> dict[str, Any]:
     """Options that pin an actor or a task to a device."""
-    return {"num_cpus": 0, "resources": {RESOURCE + name: amount}}
+    return {"num_cpus": 0, "resources": {RESOURCE + name: 0.001}}
 
 
 def gather(connection: Connection, names: Collection[str] | None = None) -> dict[str, Facts]:
@@ -163,7 +163,7 @@ def refusal(name: str, error: Exception) -> TaglioError:
     if isinstance(error, exceptions.GetTimeoutError):
         return BadDevice(f'device "{name}" did not answer within {_PATIENCE_S:.0f} s: see taglio cluster status')
     cause = getattr(error, "cause", None) or error
-    if isinstance(cause, ModuleNotFoundError | ImportError | AttributeError) or "ModuleNotFoundError" in text:
+    if isinstance(cause, ImportError | AttributeError) or "ModuleNotFoundError" in text:
         return BadDevice(
             f'device "{name}" cannot run this taglio ({text[-200:]}): install taglio[cluster] '
             f"{artifact.version_of('taglio')} there"

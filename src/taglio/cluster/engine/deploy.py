@@ -70,11 +70,10 @@ class Calls:
         return lambda *given: ray().get(method.remote(*given), timeout=self._patience_s)
 
 
-def deploy(connection: Connection, planned: Planned, progress: Progress | None = None) -> Deployment:
+def deploy(connection: Connection, planned: Planned) -> Deployment:
     """Send and open the components of a plan. Raises BadDevice for a device that cannot run its components."""
     manifest = read(planned.folder, model_sha256=planned.plan.model_sha256)
-    machines = planned.plan.machines()
-    return open_components(connection, manifest, planned.folder, planned.cluster, progress, machines)
+    return open_components(connection, manifest, planned.folder, planned.cluster, planned.plan.machines())
 
 
 def open_components(
@@ -82,7 +81,6 @@ def open_components(
     manifest: Manifest,
     folder: Path,
     cluster: Cluster,
-    progress: Progress | None = None,
     machines: Mapping[str, tuple[str, ...]] | None = None,
 ) -> Deployment:
     """Send and open the components in `folder`; `machines` are the devices that run a device's components in turn
@@ -91,12 +89,6 @@ def open_components(
     On the start device, its components are opened in this process: inputs and outputs are here.
     """
     library = ray()
-    for piece in manifest.pieces:
-        if piece.data_sha256:
-            raise BadDevice(
-                f"component {piece.name} has {piece.size_bytes / 1e9:.1f} GB, and at most 1 GB can be sent: "
-                "cut the model into smaller components, or run it on this machine"
-            )
     wiring = wire(manifest)
     places = {piece.device: (machines or {}).get(piece.device, (piece.device,)) for piece in manifest.pieces}
     stands_for = {name: device for device, each in places.items() for name in each}
@@ -114,14 +106,15 @@ def open_components(
     clocks, sent, loaded = {}, 0, []
     opening = {}
     with ThreadPoolExecutor(len(hosts)) as pool:
-        for done, (name, host) in enumerate(hosts.items()):
+        for name, host in hosts.items():
             pieces = [piece for piece in manifest.pieces if piece.device == stands_for[name]]
             device = cluster.device(name)
             try:
-                _fits(device, pieces[0].runtime, host.facts())
-                clocks[name] = Clock(0.0, 0.0) if host is here else _clock(host)
-                files = {piece.sha256: (folder / piece.file, piece.size_bytes) for piece in pieces}
-                sent += send(host, files, progress)
+                found = host.facts()
+                _fits(device, pieces[0].runtime, found)
+                clocks[name] = Clock(0.0, 0.0) if found.clock == clock_name() else _clock(host)
+                files = {sha256: folder / file for piece in pieces for file, sha256 in piece.files.items()}
+                sent += send(host, files)
             except Exception as error:
                 raise refusal(name, error) from None
             jobs = [
@@ -131,15 +124,11 @@ def open_components(
             others = {role: each for role, each in places.items() if role != stands_for[name] and each[0] in actors}
             peers = {role: [actors[other] for other in each] for role, each in others.items()}
             opening[name] = pool.submit(host.load, jobs, device.threads, peers)
-            if progress:
-                progress("deploying", done + 1, 2 * len(names))
-        for done, (name, answer) in enumerate(opening.items()):
+        for name, answer in opening.items():
             try:
                 loaded += answer.result()
             except Exception as error:
                 raise refusal(name, error) from None
-            if progress:
-                progress("deploying", len(names) + done + 1, 2 * len(names))
     _hold(manifest, places, loaded)
     return Deployment(manifest, wiring, actors, here, tuple(loaded), clocks, sent, places)
 
@@ -159,11 +148,11 @@ def _fits(device: Device, runtime: str, found: Facts) -> None:
         )
 
 
-def send(host: Any, files: Mapping[str, tuple[Path, int]], progress: Progress | None = None) -> int:
-    """Send those of `files` (path and bytes by hash) that the host's device lacks; returns the bytes sent."""
+def send(host: Any, files: Mapping[str, Path], progress: Progress | None = None) -> int:
+    """Send those of `files` (path by hash) that the host's device lacks; returns the bytes sent."""
     total = 0
     for sha256 in host.missing(list(files)):
-        path, size_bytes = files[sha256]
+        path, size_bytes = files[sha256], files[sha256].stat().st_size
         host.begin(sha256, size_bytes)
         with path.open("rb") as file:
             while chunk := file.read(CHUNK_BYTES):
@@ -188,12 +177,10 @@ def _hold(manifest: Manifest, places: Mapping[str, tuple[str, ...]], loaded: lis
 
 
 def _clock(host: Any) -> Clock:
-    if host.facts().clock == clock_name():
-        return Clock(0.0, 0.0)
     trips = []
     for _ in range(_PINGS):
         before = time.monotonic()
-        there = host.clock()
+        there = host.call(time.monotonic)
         after = time.monotonic()
         trips.append((after - before, there - (before + after) / 2.0))
     trip, offset = min(trips)

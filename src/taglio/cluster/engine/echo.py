@@ -8,8 +8,7 @@ import time
 from typing import Any
 
 import numpy as np
-import onnx
-from onnx import TensorProto, helper
+from onnx.parser import parse_model
 
 from taglio.cluster.engine.library import ray
 from taglio.cluster.engine.parcel import Joint, Parcel
@@ -17,6 +16,8 @@ from taglio.cluster.engine.resident import Resident
 from taglio.runtimes.onnxruntime import SessionOptions, open_session
 
 _FEW = 8
+_SMALLEST = f"""<ir_version: 8, opset_import: ["" : 13]>
+    smallest (uint8[{_FEW}] x) => (float[{_FEW}] y) <float scale = {{1.0}}> {{ y = DequantizeLinear (x, scale) }}"""
 
 
 class Echo(Resident):
@@ -24,7 +25,7 @@ class Echo(Resident):
 
     def __init__(self) -> None:
         super().__init__()
-        self._session = open_session(_smallest(), SessionOptions(1))
+        self._session = open_session(parse_model(_SMALLEST), SessionOptions(1))
         self._joint = Joint()
 
     def there(self, parcel: Parcel) -> int:
@@ -55,14 +56,3 @@ class Echo(Resident):
 
     def _run(self, tensor: np.ndarray) -> None:
         self._session.run(None, {"x": tensor[:_FEW]})
-
-
-def _smallest() -> onnx.ModelProto:
-    """A component of one operator."""
-    node = helper.make_node("DequantizeLinear", ["x", "scale"], ["y"])
-    ends = [
-        helper.make_tensor_value_info(n, t, [_FEW]) for n, t in (("x", TensorProto.UINT8), ("y", TensorProto.FLOAT))
-    ]
-    scale = helper.make_tensor("scale", TensorProto.FLOAT, [], [1.0])
-    graph = helper.make_graph([node], "smallest", ends[:1], ends[1:], [scale])
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)

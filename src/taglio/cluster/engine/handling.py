@@ -9,13 +9,14 @@ filled the processor's caches: it is measured with a component that multiplies m
 """
 
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from onnx import TensorProto, helper
+from onnx.parser import parse_model
 
 from taglio.cluster.devices import Cluster
 from taglio.cluster.engine.connect import Connection
@@ -123,9 +124,9 @@ def _request_s(connection: Connection, cluster: Cluster, folder: Path) -> float:
     parts = [_part("working", cluster.start, [_INPUT], {_OUTPUT: _FEW}, working=True)]
     pipeline = _opened(connection, cluster, folder, parts)[1]
     try:
-        _stream(pipeline, 0, LANES, 0.0)
+        _stream(pipeline, LANES, 0.0)
         begun = time.monotonic()
-        answers = _stream(pipeline, LANES, _FEWEST, _LEAST_S)
+        answers = _stream(pipeline, _FEWEST, _LEAST_S)
         took_s = time.monotonic() - begun
     finally:
         pipeline.close()
@@ -148,11 +149,11 @@ def _taken(
     deployment, pipeline = _opened(connection, cluster, folder, parts)
     try:
         hosts = deployment.hosts()
-        spare = {name: host.share(_SHARE_S) for name, host in hosts.items()}
-        _stream(pipeline, 0, fewest, 0.0)
+        spare = {name: host.call(_share, _SHARE_S) for name, host in hosts.items()}
+        _stream(pipeline, fewest, 0.0)
         _, idle = _used(hosts, lambda: time.sleep(_SHARE_S))
         answers: list[Answer] = []
-        took_s, had = _used(hosts, lambda: answers.extend(_stream(pipeline, fewest, fewest, _LEAST_S)))
+        took_s, had = _used(hosts, lambda: answers.extend(_stream(pipeline, fewest, _LEAST_S)))
     finally:
         pipeline.close()
     # Idle work of a device is subtracted: with long transfers it would be most of the total.
@@ -161,12 +162,20 @@ def _taken(
     return {name: _Use(each_s[name], shares[name]) for name in hosts}
 
 
+def _share(least_s: float) -> float:
+    """Share of a processor that a busy loop gets here: 0.5 under a quota of half a core."""
+    start, before = time.monotonic(), time.process_time()
+    while time.monotonic() - start < least_s:
+        pass
+    return (time.process_time() - before) / (time.monotonic() - start)
+
+
 def _used(hosts: Mapping[str, Any], meanwhile: Callable[[], object]) -> tuple[float, dict[str, float]]:
     """Seconds that `meanwhile` took, and the processors that each host used during it."""
-    before, begun = {name: host.processor_s() for name, host in hosts.items()}, time.monotonic()
+    before, begun = {name: host.call(time.process_time) for name, host in hosts.items()}, time.monotonic()
     meanwhile()
     took_s = time.monotonic() - begun
-    return took_s, {name: (host.processor_s() - before[name]) / took_s for name, host in hosts.items()}
+    return took_s, {name: (host.call(time.process_time) - before[name]) / took_s for name, host in hosts.items()}
 
 
 def _opened(
@@ -179,17 +188,14 @@ def _opened(
     return deployment, Pipeline(deployment, LANES, cluster.start)
 
 
-def _stream(pipeline: Pipeline, first: int, fewest: int, least_s: float) -> list[Answer]:
-    """Answers to requests from number `first` on: at least `fewest`, for at least `least_s`."""
-    feed, begun, request = {_INPUT: np.zeros(_FEW, np.float32)}, time.monotonic(), first
-    answers: list[Answer] = []
-    while request - first < fewest or time.monotonic() - begun < least_s:
-        if not pipeline.room():
-            answers.append(pipeline.wait(first + len(answers), _PATIENCE_S))
-        pipeline.send(request, feed)
-        request += 1
-    while first + len(answers) < request:
-        answers.append(pipeline.wait(first + len(answers), _PATIENCE_S))
+def _stream(pipeline: Pipeline, fewest: int, least_s: float) -> list[Answer]:
+    """Answers to as many requests in flight as fit: at least `fewest`, for at least `least_s`."""
+    feed, begun = {_INPUT: np.zeros(_FEW, np.float32)}, time.monotonic()
+    flying, answers = deque[int](), list[Answer]()
+    while flying or not answers:
+        while pipeline.room() and (len(answers) + len(flying) < fewest or time.monotonic() - begun < least_s):
+            flying.append(pipeline.send(feed))
+        answers.append(pipeline.wait(flying.popleft(), _PATIENCE_S))
     return answers
 
 
@@ -221,34 +227,18 @@ def _part(
     """A component that writes the sum of the first numbers of its inputs, padded with zeros to the size of each output;
     input sizes are `given` unless they are the smallest. A working component first multiplies matrices of its input."""
     sizes = dict.fromkeys(reads, _FEW) | {each: size for each, size in (given or {}).items() if each in reads}
-    nodes, summed = [], []
-    weights = [
-        helper.make_tensor("begin", TensorProto.INT64, [1], [0]),
-        helper.make_tensor("end", TensorProto.INT64, [1], [_FEW]),
-    ]
-    for each in reads:
-        nodes.append(helper.make_node("Slice", [each, "begin", "end"], [f"{each} first"]))
-        summed.append(f"{each} first")
+    integers = {"begin": [0], "end": [_FEW]} | {f"{each}_behind": [0, size - _FEW] for each, size in writes.items()}
+    nodes = [f"{each}_first = Slice ({each}, begin, end)" for each in reads]
+    summed = [f"{each}_first" for each in reads]
     if working:
-        weights += [
-            helper.make_tensor("rows", TensorProto.INT64, [2], [_WIDE, _WIDE // _FEW]),
-            helper.make_tensor("row", TensorProto.INT64, [2], [1, _FEW]),
-        ]
-        nodes += [
-            helper.make_node("Reshape", [reads[0], "row"], ["flat"]),
-            helper.make_node("Tile", ["flat", "rows"], ["matrix"]),
-            helper.make_node("MatMul", ["matrix", "matrix"], ["product"]),
-            helper.make_node("ReduceMax", ["product"], ["most"], keepdims=0),
-        ]
+        integers |= {"row": [1, _FEW], "rows": [_WIDE, _WIDE // _FEW]}
+        nodes += [f"flat = Reshape ({reads[0]}, row)", "matrix = Tile (flat, rows)"]
+        nodes += ["product = MatMul (matrix, matrix)", "most = ReduceMax <keepdims = 0> (product)"]
         summed.append("most")
-    nodes.append(helper.make_node("Sum", summed, ["sum"]))
-    for each, size in writes.items():
-        weights.append(helper.make_tensor(f"{each} behind", TensorProto.INT64, [2], [0, size - _FEW]))
-        nodes.append(helper.make_node("Pad", ["sum", f"{each} behind"], [each]))
-    inputs, outputs = (
-        [helper.make_tensor_value_info(each, TensorProto.FLOAT, [size]) for each, size in side.items()]
-        for side in (sizes, writes)
-    )
-    graph = helper.make_graph(nodes, name, inputs, outputs, weights)
-    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    nodes.append(f"sum = Sum ({', '.join(summed)})")
+    nodes += [f"{each} = Pad (sum, {each}_behind)" for each in writes]
+    ends = (", ".join(f"float[{size}] {each}" for each, size in side.items()) for side in (sizes, writes))
+    weights = (f"int64[{len(each)}] {key} = {{{', '.join(map(str, each))}}}" for key, each in integers.items())
+    graph = f"part ({next(ends)}) => ({next(ends)}) <{', '.join(weights)}> {{ {' '.join(nodes)} }}"
+    proto = parse_model(f'<ir_version: 8, opset_import: ["" : 13]> {graph}')
     return Component(name, device, (), proto, tuple(reads), tuple(writes))

@@ -18,15 +18,13 @@ from typing import Any, TypeVar
 import numpy as np
 
 from taglio import artifact
-from taglio.cluster.engine import counters
-from taglio.cluster.engine.parcel import Hop, Joint, Parcel, Step, merged
+from taglio.cluster.engine.parcel import Hop, Joint, Parcel, SessionStep, Step, merged
 from taglio.cluster.engine.resident import Resident
 from taglio.cluster.engine.states import States
 from taglio.cluster.engine.wiring import Message
 from taglio.components.build import Piece, State
 from taglio.errors import BadDevice, TaglioError, with_kind
 from taglio.memory import peak_bytes, used_bytes
-from taglio.profile.speed import reference_seconds
 from taglio.runtimes.onnxruntime import SessionOptions
 from taglio.runtimes.session import Session, opener, package
 
@@ -66,7 +64,7 @@ class _Request:
     """A request's tensors so far, and the components that wait for more; its session and step, if any."""
 
     left: set[str]
-    session: tuple[str, int] | None
+    session: SessionStep | None
     parcels: dict[int, Parcel] = field(default_factory=dict)
 
 
@@ -79,7 +77,7 @@ class _Work:
     component: str
     parcels: list[Parcel] = field(compare=False)
     ready_s: float = field(compare=False)
-    session: tuple[str, int] | None = field(compare=False)
+    session: SessionStep | None = field(compare=False)
 
 
 class Host(Resident):
@@ -98,28 +96,9 @@ class Host(Resident):
         self._promised: dict[tuple[int, int], Future[Parcel]] = {}
         self._states = States()
 
-    def counters(self) -> dict[str, tuple[float, float]] | None:
-        """Readings of this machine's energy counters."""
-        return counters.read()
-
-    def speed(self, threads: int, least_s: float) -> float:
-        """Mean seconds of the reference computation on this device now, over at least `least_s`."""
-        return reference_seconds(threads, least_s)
-
-    def processor_s(self) -> float:
-        """CPU seconds of this process since its start."""
-        return time.process_time()
-
-    def share(self, least_s: float) -> float:
-        """Share of a processor that a busy loop gets here: 0.5 under a quota of half a core."""
-        start, before = time.monotonic(), time.process_time()
-        while time.monotonic() - start < least_s:
-            pass
-        return (time.process_time() - before) / (time.monotonic() - start)
-
-    def clock(self) -> float:
-        """This device's monotonic clock."""
-        return time.monotonic()
+    def call(self, function: Callable[..., T], *given: Any) -> T:
+        """What a function returns on this device."""
+        return function(*given)
 
     def load(self, jobs: list[Job], threads: int, peers: dict[str, list[Any]]) -> list[Loaded]:
         """Open the components of `jobs`, each in its runtime, and run each once on zeros; `peers` are the hosts that
@@ -130,19 +109,14 @@ class Host(Resident):
         found, before = [], used_bytes()
         for job in jobs:
             piece, begun = job.piece, time.monotonic()
-            path = self.verified(piece.sha256)
-            session = opener(piece.runtime)(path, SessionOptions(threads))
+            session = opener(piece.runtime)(self.named(piece.files), SessionOptions(threads))
             zeros = {port.name: np.zeros(port.shape, port.dtype) for port in piece.inputs}
             session.run([port.name for port in piece.outputs], zeros)
-            self.verified(piece.sha256)  # the session read the file again: it read the hashed bytes
+            self.named(piece.files)  # the session read the files again: it read the hashed bytes
             self._sessions[piece.name], self._jobs[piece.name] = session, job
             took = time.monotonic() - begun
-            version = artifact.version_of(package(piece.runtime))
-            found.append(
-                Loaded(
-                    self.device, piece.name, piece.sha256, piece.runtime, version, threads, took, peak_bytes(), before
-                )
-            )
+            opened = (piece.name, piece.sha256, piece.runtime, artifact.version_of(package(piece.runtime)))
+            found.append(Loaded(self.device, *opened, threads, took, peak_bytes(), before))
         self._peers = {name: [post(host) for host in hosts] for name, hosts in peers.items()}
         self._role = jobs[0].piece.device
         return found

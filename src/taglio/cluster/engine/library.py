@@ -7,8 +7,6 @@ from typing import Any
 
 from taglio.errors import BadOption
 
-# The version that this was built against; versions with the same minor number are compatible.
-TESTED = "2.60"
 # Messages of any size are sent inside the call: otherwise the receiver would fetch them, which takes another round trip
 # over the link.
 INLINE = {"RAY_max_direct_call_object_size": str(2**28), "RAY_task_rpc_inlined_bytes_limit": str(2**29)}

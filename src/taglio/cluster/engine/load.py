@@ -5,7 +5,7 @@ fully used, devices wait for each other, unlike separate machines.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from taglio.cluster.devices import EMULATION
@@ -15,17 +15,18 @@ from taglio.profile.busy import STAT, ticks
 FULL = 0.9
 
 
-class Load:
-    """The machine's load since this object was created."""
+def busy_from_now(stat: Path = STAT, environment: Mapping[str, str] = os.environ) -> Callable[[], float | None]:
+    """A function that gives the busy share of all processors' time from now to its call; None outside an emulation, or
+    if no time has passed."""
+    if EMULATION not in environment:
+        return lambda: None
+    before = ticks(stat.read_text())
 
-    def __init__(self, stat: Path = STAT, environment: Mapping[str, str] = os.environ) -> None:
-        self._stat = stat if EMULATION in environment else None
-        self._before = _ticks(self._stat)
+    def share() -> float | None:
+        busy, every = (now - then for now, then in zip(ticks(stat.read_text()), before, strict=True))
+        return busy / every if every > 0 else None
 
-    def share(self) -> float | None:
-        """Busy share of all processors' time; None outside an emulation, or if no time has passed."""
-        (busy, every), (busy_before, every_before) = _ticks(self._stat), self._before
-        return (busy - busy_before) / (every - every_before) if every > every_before else None
+    return share
 
 
 def crowded(share: float | None) -> str | None:
@@ -36,7 +37,3 @@ def crowded(share: float | None) -> str | None:
         f"this machine's {os.cpu_count()} processors were busy for {share:.0%} of the time with the emulated devices:"
         " they waited for each other, unlike separate machines, so times and rates are worse than on real devices"
     )
-
-
-def _ticks(stat: Path | None) -> tuple[int, int]:
-    return (0, 0) if stat is None else ticks(stat.read_text())

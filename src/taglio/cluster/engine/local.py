@@ -22,6 +22,7 @@ _BELOW = "/tmp/taglio-"  # noqa: S108 - `prepare` refuses a folder that others m
 _FILE, _PID, LOG = "device.json", "pid", "log"
 # Where a head stores the state of its cluster: kept when the head is killed, deleted when it is stopped.
 MEMORY = "memory"
+_PATIENCE_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,13 +109,13 @@ def keeper(folder: Path) -> int | None:
     return pid if b"taglio.cluster.engine.keeper" in words else None
 
 
-def stop(device: LocalDevice, patience_s: float = 30.0) -> None:
+def stop(device: LocalDevice) -> None:
     """End the device's processes. Raises BadDevice if they do not end."""
     pid = keeper(device.folder)
     if pid is not None:
         os.kill(pid, signal.SIGTERM)
-        end = time.monotonic() + patience_s
-        while keeper(device.folder) is not None and _running(pid):
+        end = time.monotonic() + _PATIENCE_S
+        while keeper(device.folder) is not None:
             if time.monotonic() > end:
                 raise BadDevice(
                     f'device "{device.name}" does not stop: kill process {pid} and see {device.folder / LOG}'
@@ -123,10 +124,3 @@ def stop(device: LocalDevice, patience_s: float = 30.0) -> None:
     for name in (_PID, _FILE):
         (device.folder / name).unlink(missing_ok=True)
     shutil.rmtree(device.folder / MEMORY, ignore_errors=True)
-
-
-def _running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False

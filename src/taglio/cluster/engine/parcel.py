@@ -1,31 +1,19 @@
 """Messages: tensors in transit, and their request's steps and hops so far. Times are each machine's monotonic clock."""
 
-import ctypes
 import math
 import threading
 import time
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from taglio.errors import TaglioError
 
-# glibc's mallopt(3): options and bytes. By default a process requests new pages for every large copy, which takes 2 ms
-# per megabyte between two machines.
-_MALLOPT = {-3: 32 * 2**20, -1: 128 * 2**20}  # M_MMAP_THRESHOLD (the most it takes), M_TRIM_THRESHOLD
-
 # A tensor of at least this size is sent in two parts, the second of the other size: receiving a megabyte takes a device
 # 1 to 12 ms, which then overlaps with the transfer of the rest, at the cost of one more message.
 _LARGE, _REST = 500_000, 64_000
-
-
-def keep_memory() -> None:
-    """Let this process reuse the memory of earlier parcels for later ones. Does nothing without C library support."""
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        for option, size in _MALLOPT.items():
-            mallopt(option, size)
 
 
 class Step(NamedTuple):
@@ -48,6 +36,14 @@ class Hop(NamedTuple):
     read_s: float
 
 
+class SessionStep(NamedTuple):
+    """Which step of which session a request is, and whether it is the last one."""
+
+    session: str
+    number: int
+    last: bool = False
+
+
 class Cut(NamedTuple):
     """A tensor sent in two parcels: its name, and its type and shape when joined."""
 
@@ -57,30 +53,23 @@ class Cut(NamedTuple):
     first: bool
 
 
+@dataclass(slots=True, eq=False)
 class Parcel:
     """One message: tensors by name (a list for a sequence), or the error that prevented them, and the steps and hops
-    before it. `session` is the request's session and its step number in it.
+    before it. `session` says which step of a session the request is, if any.
 
     Time-stamped when sent and when read. With `cut` it is one of two parts and holds bytes of that tensor.
     """
 
-    __slots__ = ("cut", "error", "hops", "message", "request", "session", "source", "steps", "tensors")
-
-    def __init__(
-        self,
-        request: int,
-        message: int,
-        source: str,
-        tensors: dict[str, Any],
-        steps: tuple[Step, ...] = (),
-        hops: tuple[Hop, ...] = (),
-        error: TaglioError | None = None,
-        *,
-        cut: Cut | None = None,
-        session: tuple[str, int] | None = None,
-    ) -> None:
-        self.request, self.message, self.source, self.session = request, message, source, session
-        self.tensors, self.steps, self.hops, self.error, self.cut = tensors, steps, hops, error, cut
+    request: int
+    message: int
+    source: str
+    tensors: dict[str, Any]
+    steps: tuple[Step, ...] = ()
+    hops: tuple[Hop, ...] = ()
+    error: TaglioError | None = None
+    cut: Cut | None = None
+    session: SessionStep | None = None
 
     def parts(self) -> "tuple[Parcel, ...]":
         """The parcels to send, in order: itself, or two parts if a tensor is large."""
@@ -101,8 +90,8 @@ class Parcel:
     def __reduce__(self) -> tuple[Any, ...]:
         # As plain tuples: Ray's pickler handles any other object one by one in Python.
         steps, hops = tuple(map(tuple, self.steps)), tuple(map(tuple, self.hops))
-        cut = None if self.cut is None else tuple(self.cut)
-        sent = (self.request, self.message, self.source, self.tensors, steps, hops, self.error, cut, self.session)
+        cut, session = (None if each is None else tuple(each) for each in (self.cut, self.session))
+        sent = (self.request, self.message, self.source, self.tensors, steps, hops, self.error, cut, session)
         return _arrive, (sent, time.monotonic())
 
 
@@ -110,7 +99,8 @@ def _arrive(sent: tuple[Any, ...], sent_s: float) -> Parcel:
     request, message, source, tensors, steps, hops, error, cut, session = sent
     way = (*(Hop(*each) for each in hops), Hop(message, source, "", sent_s, time.monotonic()))
     back = tuple(Step(*each) for each in steps)
-    return Parcel(request, message, source, tensors, back, way, error, cut=cut and Cut(*cut), session=session)
+    more = (cut and Cut(*cut), session and SessionStep(*session))
+    return Parcel(request, message, source, tensors, back, way, error, *more)
 
 
 def merged(parcels: Iterable[Parcel], device: str = "") -> tuple[dict[str, Any], tuple[Step, ...], tuple[Hop, ...]]:

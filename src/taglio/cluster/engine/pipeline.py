@@ -16,7 +16,7 @@ import numpy as np
 from taglio.cluster.engine.deploy import Deployment
 from taglio.cluster.engine.host import FETCHES, WATCH, at_turn, post
 from taglio.cluster.engine.library import ray
-from taglio.cluster.engine.parcel import Hop, Parcel, Step, merged
+from taglio.cluster.engine.parcel import Hop, Parcel, SessionStep, Step, merged
 from taglio.cluster.engine.wiring import CALLER
 from taglio.errors import BadData, with_kind
 
@@ -79,6 +79,7 @@ class Pipeline:
             if each.device in ours and (source := each.source_device) in away
         ]
         self._own = [i for i, each in enumerate(messages) if each.device == CALLER and each.source_device not in away]
+        self._next = 0
         self._flights: dict[int, _Flight] = {}
         self._asked: dict[int, list[Future[Parcel]]] = {}
         self._gone: Future[str] = Future()
@@ -91,12 +92,10 @@ class Pipeline:
         """Whether another request may be sent."""
         return len(self._flights) < self.lanes
 
-    def holds(self, request: int) -> bool:
-        """Whether a request is in flight."""
-        return request in self._flights
-
-    def send(self, request: int, feed: Mapping[str, np.ndarray], session: tuple[str, int] | None = None) -> None:
-        """Send a request; `session` is its session and step number. Raises Broken if the engine refuses it."""
+    def send(self, feed: Mapping[str, np.ndarray], session: SessionStep | None = None) -> int:
+        """Send a request, of a model with states a step of a session; returns the request's number in this pipeline.
+        Raises Broken if the engine refuses it."""
+        request, self._next = self._next, self._next + 1
         sent = time.monotonic()
         try:
             for index, message, to in self._inputs:
@@ -114,6 +113,7 @@ class Pipeline:
         self._flights[request] = _Flight(answers, sent)
         for each in answers:
             each.add_done_callback(lambda _: self.changed())
+        return request
 
     def settled(self, request: int) -> bool:
         """Whether `wait` for a request in flight would return or raise at once."""
@@ -130,7 +130,7 @@ class Pipeline:
             for index in self._own:
                 self._here.give(request, index)  # removes it
         with contextlib.suppress(Exception):  # a lost device is noticed when the next request is sent
-            self._ask(max([request, *self._flights]) + 1)
+            self._ask(self._next)
         outputs, steps, hops = merged(parcels)
         if wrong := {parcel.request for parcel in parcels} - {request}:
             raise BadData(f"request {request} was answered with request {wrong.pop()}")

@@ -11,18 +11,19 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from taglio.cluster.devices import Cluster, Link
 from taglio.cluster.engine.connect import Connection, HeadLost, on
 from taglio.cluster.engine.deploy import Calls, Deployment, deploy
 from taglio.cluster.engine.library import ray
 from taglio.cluster.engine.pipeline import Answer, Pipeline
-from taglio.cluster.engine.replan import Planned, replan, replan_apart
+from taglio.cluster.engine.replan import Planned, replan, replan_quietly
 from taglio.cluster.engine.resident import facts
 from taglio.errors import BadDevice, BadOption, Infeasible, TaglioError
 from taglio.plan.result import Limits
@@ -66,7 +67,7 @@ class Recovery:
         self._looked_s = 0.0
         self._rest_until_s = 0.0
         self._preparing: threading.Thread | None = None
-        self._planner: BaseProcess | None = None
+        self._planning: Any = None
         self._closed = False
         self._drifting = ""
         self._prepared: tuple[Planned, Deployment, Pipeline, str] | None = None
@@ -126,26 +127,25 @@ class Recovery:
             before, self._drifting = self._drifting, said
             if said and before:  # seen twice, seconds apart
                 self._rest_until_s = now + _REST_S
-                running = self.running
-                folder = self._folder
-                self._prepare(
-                    lambda: replan_apart(folder, running.plan, cluster, factors, _SWITCHING_S, self._began), said
-                )
+                self._prepare(lambda: self._replanned(cluster, factors), said)
+
+    def _replanned(self, cluster: Cluster, factors: Mapping[str, float]) -> Planned:
+        """A plan for the cluster as measured, made in a process of its own."""
+        task = ray().remote(max_calls=1, max_retries=0, **on(self._connection.here.name))(replan_quietly)
+        self._planning = task.remote(self._folder.resolve(), self.running.plan, cluster, factors, _SWITCHING_S)
+        planned: Planned = ray().get(self._planning)
+        return planned
 
     def close(self) -> None:
         """Stop preparing another plan."""
         self._closed = True
-        if self._planner is not None:
-            self._planner.kill()
+        if self._planning is not None:
+            with suppress(Exception):
+                ray().cancel(self._planning, force=True)
         if self._preparing is not None:
             self._preparing.join(_CLOSING_S)
         if self._prepared is not None:
             self._prepared[2].close()
-
-    def _began(self, planner: BaseProcess) -> None:
-        self._planner = planner
-        if self._closed:
-            planner.kill()
 
     def ready(self) -> bool:
         """Whether another plan is ready to take over."""
@@ -161,20 +161,23 @@ class Recovery:
         self._prepared = None
         before = self.running.plan.predicted_latency_s.value
         self.switches.append(Switch(reason, request, before, planned.plan.predicted_latency_s.value))
-        self.running, self.deployment = planned, deployment
         # Only a plan for all devices becomes the wanted plan: one without a lost device must not exclude it for good.
         if len(planned.cluster.devices) >= len(self._wanted.cluster.devices):
             self._wanted = planned
+        return self._use(planned, deployment, pipeline)
+
+    def _take(self, planned: Planned) -> Pipeline:
+        return self._use(planned, *self._deployed(planned))
+
+    def _use(self, planned: Planned, deployment: Deployment, pipeline: Pipeline) -> Pipeline:
+        self.running, self.deployment = planned, deployment
         self._answers.clear()
         self._first.clear()
         return pipeline
 
-    def _take(self, planned: Planned) -> Pipeline:
-        self.deployment = deploy(self._connection, planned)
-        self.running = planned
-        self._answers.clear()
-        self._first.clear()
-        return Pipeline(self.deployment, self._lanes(planned), planned.cluster.start)
+    def _deployed(self, planned: Planned) -> tuple[Deployment, Pipeline]:
+        deployment = deploy(self._connection, planned)
+        return deployment, Pipeline(deployment, self._lanes(planned), planned.cluster.start)
 
     def _prepare(self, make: Callable[[], Planned], reason: str) -> None:
         def work() -> None:
@@ -184,9 +187,7 @@ class Recovery:
                 same = now.fingerprint() == then.fingerprint() and now.machines() == then.machines()
                 if self._closed or same:
                     return
-                deployment = deploy(self._connection, planned)
-                pipeline = Pipeline(deployment, self._lanes(planned), planned.cluster.start)
-                self._prepared = planned, deployment, pipeline, reason
+                self._prepared = planned, *self._deployed(planned), reason
             except Exception as error:  # the running plan continues, and this is tried again
                 _LOG.info("no other plan was prepared (%s): %s", reason, error)
 
@@ -205,7 +206,7 @@ class Recovery:
         if actor is None:
             return True
         try:
-            Calls(actor, _ANSWER_S).clock()
+            Calls(actor, _ANSWER_S).call(time.monotonic)
         except Exception:
             return self._runs_tasks(name)
         return True

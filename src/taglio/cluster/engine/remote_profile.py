@@ -4,7 +4,6 @@ The stage is the same as on one machine. A device gets the model by content hash
 ranges, and returns the profile that `taglio profile` would write there.
 """
 
-import hashlib
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -13,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 
+from taglio import weights
 from taglio.cluster.devices import Cluster, Device
 from taglio.cluster.engine.connect import Connection, on, refusal, same_version
 from taglio.cluster.engine.deploy import Calls, send
@@ -34,18 +35,16 @@ from taglio.quantize.scheme import Scheme
 from taglio.runtimes.onnxruntime import NAME, SessionOptions
 from taglio.runtimes.openvino import BF16
 from taglio.runtimes.places import AUTO, here
-from taglio.scratch import scratch
 
 _EFFORT_S, _AGAIN_S, _TRIAL_S = 16.0, 6.0, 3.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Job:
-    """What a device is to measure: the model by hash, and all options of `taglio profile`; `floats` are the blocks
-    without an int8 form, with reasons. To refine a plan: the `known` profile and the precisions `near` to measure."""
+    """What a device is to measure: the hashes of the model's files by name, its own first, and all options of `taglio
+    profile`. To refine a plan: the `known` profile and the precisions `near` to measure."""
 
-    sha256: str
-    name: str
+    files: dict[str, str]
     shapes: dict[str, tuple[int, ...]]
     graph: Graph
     ranges: Ranges
@@ -64,10 +63,7 @@ class Profiler(Resident):
 
     def profile(self, job: Job) -> Profile:
         """Profile the model that was sent; if a profile is known already, refine it at a plan's precisions."""
-        with scratch() as folder:
-            path = folder / job.name
-            path.symlink_to(self.verified(job.sha256))
-            model = load(path, job.shapes, requantize=job.requantize)
+        model = load(self.named(job.files), job.shapes, requantize=job.requantize)
         graph, options = job.graph, job.options
         builder = QdqBuilder(model, graph, {job.scheme.calibrated: job.ranges})
         if job.known is not None:
@@ -143,7 +139,7 @@ def _measured(
     waiting: dict[str, deque[tuple[str, Any, Job]]] = {}  # by machine
     for name, job in jobs.items():
         device = cluster.device(name)
-        actor, machine = _profiler(device, job.options.runtime, Path(work.setup.model), job.sha256, progress)
+        actor, machine = _profiler(device, job, _file(work).parent, progress)
         there = replace(job, options=replace(job.options, threads=device.threads))
         waiting.setdefault(machine, deque()).append((name, actor, there))
     running: dict[Any, tuple[str, str, Any]] = {}  # keeps the actor, which ends with its handle
@@ -168,23 +164,31 @@ def _measured(
 
 def _asked(work: Work, scheme: Scheme, effort: float, progress: Progress | None) -> Job:
     """The job of every device, apart from its threads."""
-    model = Path(work.setup.model)
+    setup, model = work.setup, _file(work)
+    tensors = weights.tensors(onnx.load(model, load_external_data=False))
+    names = [model.name, *(weights.place(each)[0] for each in tensors if weights.in_file(each))]
+    files = {name: weights.sha256(model.parent / name) for name in dict.fromkeys(names)}
     feeds = [dict(each) for each in work.timed]
     ranges = work.ranges(scheme, progress)
-    options = replace(work.setup.options(), threads=1, runtime=work.setup.runtime)
-    sha256 = hashlib.sha256(model.read_bytes()).hexdigest()
-    setup = work.setup
-    job = Job(sha256, model.name, setup.shapes, work.graph, ranges, scheme, feeds, options, effort, setup.seed)
+    options = replace(setup.options(), threads=1, runtime=setup.runtime)
+    job = Job(files, setup.shapes, work.graph, ranges, scheme, feeds, options, effort, setup.seed)
     return replace(job, requantize=setup.requantize)
+
+
+def _file(work: Work) -> Path:
+    """The model as an ONNX file."""
+    assert isinstance(work.source, Path), "commands give a path"
+    return work.source
 
 
 def _in(job: Job, runtime: str) -> Job:
     return replace(job, options=replace(job.options, runtime=runtime))
 
 
-def _profiler(device: Device, runtime: str, model: Path, sha256: str, progress: Progress | None) -> tuple[Any, str]:
-    """A profiler on the device, with the model sent, and the machine that it is on. Raises BadDevice, also if the
-    device lacks `runtime`."""
+def _profiler(device: Device, job: Job, folder: Path, progress: Progress | None) -> tuple[Any, str]:
+    """A profiler on the device, with the model in `folder` sent, and the machine that it is on. Raises BadDevice, also
+    if the device lacks the job's runtime."""
+    runtime = job.options.runtime
     actor = ray().remote(num_cpus=0, max_restarts=0)(Profiler).options(**on(device.name)).remote()
     try:
         told = Calls(actor).facts()
@@ -194,7 +198,7 @@ def _profiler(device: Device, runtime: str, model: Path, sha256: str, progress: 
                 f'device "{device.name}" has no {runtime}, only {", ".join(told.runtimes)}: install it there, or give '
                 "it another runtime in the cluster file"
             )
-        send(Calls(actor), {sha256: (model, model.stat().st_size)}, progress)
+        send(Calls(actor), {sha256: folder / name for name, sha256 in job.files.items()}, progress)
     except Exception as error:
         raise refusal(device.name, error) from None
     return actor, told.clock

@@ -2,17 +2,15 @@
 predicted error keeps the bound, as in the first solution of any plan."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from multiprocessing import get_context
-from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any
 
 from taglio import artifact
 from taglio.cluster.devices import Cluster
 from taglio.components.build import read
-from taglio.errors import BadArtifact, MeasurementFailed, TaglioError
+from taglio.errors import BadArtifact
 from taglio.flow.build import assemble
 from taglio.flow.placing import reopened
 from taglio.flow.workspace import COMPONENTS, PLAN
@@ -67,42 +65,10 @@ def replan(
     return Planned(folder / COMPONENTS, plan, cluster)
 
 
-def replan_apart(
-    out: Path,
-    before: Plan,
-    cluster: Cluster,
-    factors: Mapping[str, float],
-    switching_cost_s: float,
-    started: Callable[[BaseProcess], None],
-) -> Planned:
-    """`replan` in a separate process with lower priority; `started` gets the process, so that it can be ended.
-
-    Raises MeasurementFailed if it was ended.
-    """
-    context = get_context("spawn")
-    here, there = context.Pipe(duplex=False)
-    job = (out, before, cluster, factors, switching_cost_s)
-    process = context.Process(target=_answer, args=(there, job), daemon=True)
-    process.start()
-    started(process)
-    there.close()
-    try:
-        found: Planned | TaglioError = here.recv()
-    except EOFError:
-        raise MeasurementFailed("planning was ended") from None
-    finally:
-        process.join()
-    if isinstance(found, TaglioError):
-        raise found
-    return found
-
-
-def _answer(there: Connection, job: tuple[Path, Plan, Cluster, Mapping[str, float] | None, float | None]) -> None:
+def replan_quietly(*given: Any) -> Planned:
+    """`replan` with lower priority, in a process of its own."""
     os.nice(10)
-    try:
-        there.send(replan(*job))
-    except TaglioError as error:
-        there.send(error)
+    return replan(*given)
 
 
 def _built(folder: Path, plan: Plan) -> bool:

@@ -7,9 +7,8 @@ from pathlib import Path
 
 from taglio import artifact
 from taglio.cluster.engine.device import DEVICE, STORE, THREADS
-from taglio.cluster.engine.parcel import keep_memory
 from taglio.cluster.engine.store import Store
-from taglio.memory import used_bytes
+from taglio.memory import keep_memory, used_bytes
 from taglio.profile.machine import Machine, describe
 from taglio.runtimes.onnxruntime import sums_saturate
 from taglio.runtimes.places import here

@@ -38,13 +38,15 @@ class CrossingTime:
 
 @dataclass(frozen=True, slots=True)
 class DeviceEnergy:
-    """Joules of one request on a device: its watts times measured busy seconds, its links' joules for the bytes sent,
-    and its energy counters over the whole run, including all processes, divided by the requests (None: no counters)."""
+    """Joules of one request on a device: its active watts times the measured busy seconds, its links' joules for the
+    bytes sent, its energy counters over the whole run, including all processes, divided by the requests (None: no
+    counters), and its idle watts times the seconds that it waited."""
 
     device: str
     modelled_joules: float
     sent_joules: float
     counted_joules: float | None
+    idle_joules: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,10 @@ Plans nothing; recover.py handles lost devices.
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import cycle, islice
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +17,9 @@ from taglio import artifact
 from taglio.cluster.devices import Cluster, Link
 from taglio.cluster.engine.connect import connect
 from taglio.cluster.engine.counters import between
+from taglio.cluster.engine.counters import read as read_counters
 from taglio.cluster.engine.deploy import LANES, Deployment
-from taglio.cluster.engine.load import Load, crowded
+from taglio.cluster.engine.load import busy_from_now, crowded
 from taglio.cluster.engine.pipeline import Answer
 from taglio.cluster.engine.recover import Recovery
 from taglio.cluster.engine.replan import Planned
@@ -35,7 +37,7 @@ from taglio.flow.workspace import COMPONENTS, PLAN, PROFILE, reopen
 from taglio.plan.result import Plan
 from taglio.plan.simulate import Span, link_name
 from taglio.profile.result import Profile
-from taglio.profile.speed import REFERENCE_S
+from taglio.profile.speed import REFERENCE_S, reference_seconds
 from taglio.profile.stopwatch import Progress, summarize
 from taglio.run.in_process import Executor
 from taglio.runtimes.onnxruntime import SessionOptions
@@ -120,7 +122,7 @@ def answer_requests(
     cluster = ready.cluster
     if steps and stream:
         raise BadOption("`steps` wait for each other's states and cannot be streamed: omit `stream`")
-    feeds = list(_take(work.steps, runs)) if steps else work.timed
+    feeds = list(islice(cycle(work.steps), runs)) if steps else work.timed
     wanted = {ready.plan.fingerprint(): references(ready, feeds, steps=steps)}
     with connect(cluster.start) as connection:
         recovery = Recovery(connection, folder, ready, lambda each: lanes_for(each.plan) if stream else 1)
@@ -134,38 +136,65 @@ def answer_requests(
             speeds = DeviceSpeeds(cluster)
             speeds.look(first)
             before = counted(first)
-            run = _Run(
-                ready, replace(first, actors={}, here=None), server.pipeline.lanes, feeds, wanted, steps=steps
-            )  # actors end with handles
+            # Actors end with their handles.
+            run = _Run(ready, replace(first, actors={}, here=None), feeds, wanted, steps=steps)
+            lanes = server.pipeline.lanes
             # Between requests a check delays nothing; but with counters its joules would be charged to the requests.
             look = not stream and not any(before.values())
-            load, begun = Load(), time.monotonic()
-            for answer in server.steps(feeds, "run") if steps else server.answers(_take(feeds, runs)):
+            busy, begun = busy_from_now(), time.monotonic()
+            for answer in server.steps(feeds, "run") if steps else server.answers(islice(cycle(feeds), runs)):
                 run.check(answer, recovery.running)
                 if look and recovery.deployment is not None:
                     speeds.look_between(recovery.deployment)
                 if progress:
                     progress("running", len(run.answers), runs)
-            took, busy = time.monotonic() - begun, load.share()
+            took_s, busy_share = time.monotonic() - begun, busy()
             assert recovery.deployment is not None
             after = counted(recovery.deployment)
             speeds.look(recovery.deployment)
         finally:
             recovery.close()
             server.pipeline.close()
+        took_s -= speeds.took_s
         joules = {name: between(before.get(name), after.get(name)) for name in before}
-        result = _result(run, took - speeds.took_s, server, recovery, joules, speeds.told(folder), stream=stream)
-        notes: list[str] = []
-        if connection.here.name != cluster.start:
-            here = connection.here.name
+        latency = summarize([each.latency_s for each in run.answers])
+        ratio = ready.plan.predicted_latency_s.value / latency.steady_s
+        rate = ready.plan.predicted_rate_per_s
+        components, crossings = run.components(), run.crossings()
+        here, notes = connection.here.name, list[str]()
+        if here != cluster.start:
             notes.append(f'inputs were sent from "{here}", not from the start device "{cluster.start}"')
         if planned_for(folder, work) not in (None, cluster):
             notes.append("the cluster file has changed since the plan was made: predictions are for the earlier one")
-        if stream and result.crossings and not any(each.send_s or each.receive_s for each in cluster.devices):
+        if stream and crossings and not any(each.send_s or each.receive_s for each in cluster.devices):
             notes.append("the predicted rate ignores the CPU cost per message: taglio cluster probe measures it")
-        short = None if stream else too_short(runs, took - speeds.took_s, result.ratio)
-        notes += [note for note in (short, crowded(busy)) if note]
-        result = replace(result, notes=tuple(notes), machine_busy=busy)
+        notes += filter(None, (None if stream else too_short(runs, took_s, ratio), crowded(busy_share)))
+        result = ClusterRun(
+            requests=runs,
+            streamed=stream,
+            lanes=lanes,
+            latency=latency,
+            predicted_s=ready.plan.predicted_latency_s.value,
+            ratio=ratio,
+            rate_per_s=runs / took_s,
+            predicted_rate_per_s=rate.value if stream and rate is not None else None,
+            components=components,
+            crossings=crossings,
+            speeds=speeds.told(folder),
+            energy=run.energy(components, joules, took_s),
+            predicted_joules=None if ready.plan.predicted_joules is None else ready.plan.predicted_joules.value,
+            loaded=run.deployment.loaded,
+            sent_bytes=run.deployment.sent_bytes,
+            distance=run.distance,
+            identical=run.identical,
+            resent=run.resent,
+            interruptions=tuple(server.interruptions),
+            switches=tuple(recovery.switches),
+            plan_sha256=ready.plan.fingerprint(),
+            notes=tuple(notes),
+            machine_busy=busy_share,
+            steps=steps,
+        )
     artifact.save(folder / f"{CLUSTER_RUN}.json", CLUSTER_RUN, work.model.sha256, result)
     return result
 
@@ -199,7 +228,6 @@ class _Run:
 
     planned: Planned
     deployment: Deployment
-    lanes: int
     feeds: Sequence[Feed]
     wanted: dict[str, list[list[np.ndarray]]]
     answers: list[Answer] = field(default_factory=list)
@@ -231,6 +259,59 @@ class _Run:
         self.resent += answer.attempts > 1
         self.answers.append(replace(answer, outputs=[]))
 
+    def _good(self) -> list[Answer]:
+        """Answers of the plan that was asked for, sent once."""
+        names = {each.name for each in self.deployment.manifest.pieces}
+        return [
+            each for each in self.answers if each.attempts == 1 and {step.component for step in each.steps} == names
+        ]
+
+    def components(self) -> tuple[ComponentTime, ...]:
+        """Times of each component, predicted and measured."""
+        expected = {each.component: each.predicted_s for each in self.planned.plan.pieces}
+        good, found = self._good(), []
+        apart = [each.latency_s for each in good]
+        for piece in self.deployment.manifest.pieces if good else ():
+            times = [step.end_s - step.start_s for each in good for step in each.steps if step.component == piece.name]
+            predicted, measured = expected.get(piece.name, math.nan), summarize(times, apart)
+            found.append(ComponentTime(piece.name, piece.device, predicted, measured, predicted / measured.steady_s))
+        return tuple(found)
+
+    def crossings(self) -> tuple[CrossingTime, ...]:
+        """Times of each message between two processes, predicted and measured."""
+        cluster, clocks, found = self.planned.cluster, self.deployment.clocks, []
+        hops = [hop for each in self._good() for hop in each.hops]
+        for index, message in enumerate(self.deployment.wiring.messages):
+            source, target = message.source_device or cluster.start, message.device or cluster.start
+            times = [hop.read_s - hop.sent_s for hop in hops if hop.message == index]
+            if not times:  # within one process
+                continue
+            ends, predicted = (source, target), way_s(self.planned.plan.timeline, message, cluster.link(source, target))
+            ours = {message.source_device, message.device} & clocks.keys()
+            uncertain = sum(clocks[name].uncertain_s for name in ours)
+            found.append(CrossingTime(*ends, message.names, message.bytes, predicted, summarize(times), uncertain))
+        return tuple(found)
+
+    def energy(
+        self, components: Sequence[ComponentTime], joules: Mapping[str, float | None], took_s: float
+    ) -> tuple[DeviceEnergy, ...]:
+        """Joules of a request on each device that has components: modelled, and counted by its machines."""
+        cluster, requests, found = self.planned.cluster, len(self.answers), []
+        for name in dict.fromkeys(each.device for each in components):
+            device, machines = cluster.device(name), self.planned.plan.machines()[name]
+            busy_s = sum(each.measured.mean_s for each in components if each.device == name)
+            waited_s = max(0.0, len(machines) * took_s / requests - busy_s)
+            sent = 0.0
+            for message in self.deployment.wiring.messages:
+                link = cluster.link(message.source_device or cluster.start, message.device or cluster.start)
+                if (message.source_device or cluster.start) == name and link is not None:
+                    sent += message.bytes * link.joules_per_byte
+            seen = [joules.get(each) for each in machines]
+            share = None if None in seen else sum(each or 0.0 for each in seen) / requests
+            modelled = (busy_s * device.active_watts, sent, share, waited_s * device.idle_watts)
+            found.append(DeviceEnergy(name, *modelled))
+        return tuple(found)
+
 
 def references(ready: Planned, feeds: Sequence[Feed], *, steps: bool = False) -> list[list[np.ndarray]]:
     """Answers of the components in one process: each of `feeds` as a first step, or all as `steps` of one session."""
@@ -245,17 +326,12 @@ def references(ready: Planned, feeds: Sequence[Feed], *, steps: bool = False) ->
     return found
 
 
-def _take(feeds: Sequence[Feed], runs: int) -> Iterator[Feed]:
-    for index in range(runs):
-        yield feeds[index % len(feeds)]
-
-
 def counted(deployment: Deployment) -> dict[str, dict[str, tuple[float, float]] | None]:
     """Energy counters of each device's machine; None without counters, or if the device does not answer."""
     found = {}
     for name, host in deployment.hosts().items():
         try:
-            found[name] = host.counters()
+            found[name] = host.call(read_counters)
         except Exception:
             found[name] = None
     return found
@@ -275,7 +351,7 @@ class DeviceSpeeds:
         """Time the reference for `least_s` on one device after another, since they may share a machine."""
         for name, host in deployment.hosts().items():
             with suppress(Exception):  # a lost device is reported elsewhere
-                now_s = host.speed(self.cluster.device(name).threads, least_s)
+                now_s = host.call(reference_seconds, self.cluster.device(name).threads, least_s)
                 self.seen.setdefault(name, []).append(now_s)
         self.looked_s = time.monotonic()
 
@@ -299,74 +375,6 @@ class DeviceSpeeds:
         return tuple(found)
 
 
-def _result(
-    run: _Run,
-    took_s: float,
-    server: Server,
-    recovery: Recovery,
-    joules: Mapping[str, float | None],
-    speeds: tuple[DeviceSpeed, ...],
-    *,
-    stream: bool,
-) -> ClusterRun:
-    plan, names = run.planned.plan, {each.name for each in run.deployment.manifest.pieces}
-    answers = run.answers
-    latency = summarize([each.latency_s for each in answers])
-    good = [each for each in answers if each.attempts == 1 and {step.component for step in each.steps} == names]
-    components = _components(run, good)
-    rate = plan.predicted_rate_per_s
-    return ClusterRun(
-        requests=len(answers),
-        streamed=stream,
-        lanes=run.lanes,
-        latency=latency,
-        predicted_s=plan.predicted_latency_s.value,
-        ratio=plan.predicted_latency_s.value / latency.steady_s,
-        rate_per_s=len(answers) / took_s,
-        predicted_rate_per_s=rate.value if stream and rate is not None else None,
-        components=components,
-        crossings=_crossings(run, good),
-        speeds=speeds,
-        energy=_energy(run, components, joules, len(answers)),
-        predicted_joules=None if plan.predicted_joules is None else plan.predicted_joules.value,
-        loaded=run.deployment.loaded,
-        sent_bytes=run.deployment.sent_bytes,
-        distance=run.distance,
-        identical=run.identical,
-        resent=run.resent,
-        interruptions=tuple(server.interruptions),
-        switches=tuple(recovery.switches),
-        plan_sha256=plan.fingerprint(),
-        steps=run.steps,
-    )
-
-
-def _components(run: _Run, answers: Sequence[Answer]) -> tuple[ComponentTime, ...]:
-    expected = {each.component: each.predicted_s for each in run.planned.plan.pieces}
-    apart = [each.latency_s for each in answers]
-    found = []
-    for piece in run.deployment.manifest.pieces:
-        times = [step.end_s - step.start_s for each in answers for step in each.steps if step.component == piece.name]
-        if times:
-            predicted, measured = expected.get(piece.name, math.nan), summarize(times, apart)
-            found.append(ComponentTime(piece.name, piece.device, predicted, measured, predicted / measured.steady_s))
-    return tuple(found)
-
-
-def _crossings(run: _Run, answers: Sequence[Answer]) -> tuple[CrossingTime, ...]:
-    cluster, clocks = run.planned.cluster, run.deployment.clocks
-    found = []
-    for index, message in enumerate(run.deployment.wiring.messages):
-        source, target = message.source_device or cluster.start, message.device or cluster.start
-        times = [hop.read_s - hop.sent_s for each in answers for hop in each.hops if hop.message == index]
-        if not times:  # within one process
-            continue
-        predicted = way_s(run.planned.plan.timeline, message, cluster.link(source, target))
-        uncertain = sum(clocks[name].uncertain_s for name in {message.source_device, message.device} if name in clocks)
-        found.append(CrossingTime(source, target, message.names, message.bytes, predicted, summarize(times), uncertain))
-    return tuple(found)
-
-
 def way_s(timeline: Sequence[Span], message: Message, link: Link | None) -> float:
     """Predicted seconds from the end of the component that writes a message to its arrival, including the wait for the
     link, by the plan's timeline; if that lacks one of its tensors, the link's time for the message alone."""
@@ -382,20 +390,3 @@ def way_s(timeline: Sequence[Span], message: Message, link: Link | None) -> floa
     if any(map(math.isnan, arrived_s)):
         return link.seconds(message.bytes)
     return max(arrived_s) - ended_s.get(message.source, 0.0)
-
-
-def _energy(
-    run: _Run, components: Sequence[ComponentTime], joules: Mapping[str, float | None], requests: int
-) -> tuple[DeviceEnergy, ...]:
-    cluster, found = run.planned.cluster, []
-    for name in dict.fromkeys(each.device for each in components):
-        busy = sum(each.measured.mean_s for each in components if each.device == name)
-        sent = 0.0
-        for message in run.deployment.wiring.messages:
-            link = cluster.link(message.source_device or cluster.start, message.device or cluster.start)
-            if (message.source_device or cluster.start) == name and link is not None:
-                sent += message.bytes * link.joules_per_byte
-        seen = [joules.get(each) for each in run.planned.plan.machines()[name]]
-        share = None if None in seen else sum(each or 0.0 for each in seen) / requests
-        found.append(DeviceEnergy(name, busy * cluster.device(name).active_watts, sent, share))
-    return tuple(found)

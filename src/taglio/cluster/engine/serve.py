@@ -4,18 +4,21 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import count
+from weakref import WeakSet
 
 import numpy as np
 
+from taglio.cluster.engine.parcel import SessionStep
 from taglio.cluster.engine.pipeline import Answer, Broken, Pipeline
 from taglio.cluster.engine.recover import Recovery
-from taglio.errors import BadDevice
+from taglio.errors import BadDevice, TaglioError
 
 Feed = Mapping[str, np.ndarray]
 _ATTEMPTS = 5
-# Most steps and bytes of inputs kept of a session, to replay it if a device is lost with its state.
+# Most steps of a session, and bytes of inputs of all, kept to replay them if a device is lost with their states.
 _REPLAYED, _REPLAYED_BYTES = 20_000, 100_000_000
 # Progress lines; the same information is in the result.
 _LOG = logging.getLogger(__name__)
@@ -31,74 +34,88 @@ class Interruption:
     recovery_s: float
 
 
-@dataclass(slots=True)
-class _Waiting:
-    request: int
-    feed: Feed
-    sent_s: float
-    attempts: int
-
-
-class _Session:
-    """A session in progress: its name, and the inputs of its answered steps while few enough to keep."""
+class Steps:
+    """A session: how many of its steps were answered, whose devices have its states, and the inputs of its steps while
+    few enough to keep. Of one session, a step is sent after the one before it was answered."""
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.answered = 0
+        self.at: Pipeline | None = None
+        self.kept_bytes = 0
         self._kept: list[Feed] | None = []
-        self._steps, self._bytes = 0, 0
 
     def keep(self, feed: Feed) -> None:
-        """Keep the input of an answered step."""
-        self._steps += 1
-        self._bytes += sum(np.asarray(value).nbytes for value in feed.values())
-        if self._bytes > _REPLAYED_BYTES or self._steps > _REPLAYED:
-            self._kept = None
-        elif self._kept is not None:
+        """Count an answered step and keep its input."""
+        self.answered += 1
+        if self._kept is not None:
             self._kept.append(feed)
+            self.kept_bytes += sum(np.asarray(value).nbytes for value in feed.values())
+        if self.answered > _REPLAYED:
+            self.forget()
 
-    def replay(self, pipeline: Pipeline, patience_s: float, reason: str) -> None:
-        """Run the answered steps again. Raises Broken, and BadDevice if their inputs were too many to keep."""
+    def forget(self) -> None:
+        """Keep no inputs any more."""
+        self._kept, self.kept_bytes = None, 0
+
+    def restore(self, pipeline: Pipeline, patience_s: float, reason: str) -> None:
+        """Run the answered steps again where the devices of `pipeline` do not have their states. Raises Broken, and
+        BadDevice if the inputs were too many to keep."""
+        if self.at is pipeline or not self.answered:
+            self.at = pipeline
+            return
         if self._kept is None:
             raise BadDevice(
-                f'session "{self.name}" lost its state after {self._steps} steps ({reason}): at most {_REPLAYED} steps '
-                f"or {_REPLAYED_BYTES / 1e6:.0f} MB of inputs are kept to run it again: start the session again"
+                f'session "{self.name}" lost its state after {self.answered} steps ({reason}): at most {_REPLAYED} '
+                f"steps, and {_REPLAYED_BYTES / 1e6:.0f} MB of inputs of all sessions, are kept to run them again: "
+                "start the session again"
             )
         for number, feed in enumerate(self._kept):
-            pipeline.send(number, feed, (self.name, number))
-            pipeline.wait(number, patience_s)
+            pipeline.wait(pipeline.send(feed, SessionStep(self.name, number)), patience_s)
+        self.at = pipeline
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    """A request, its number in the pipeline once it is sent, and why it cannot be sent at all."""
+
+    request: int
+    feed: Feed
+    session: Steps | None
+    last: bool
+    sent_s: float
+    attempts: int = 0
+    flight: int | None = None
+    refused: TaglioError | None = None
 
 
 class Server:
     """Sends requests through a pipeline that is replaced when it breaks. A request stays queued until it is answered,
-    so none is lost, and each is answered once, in order. `changed` is called, in any thread, when an answer has arrived
-    or a device has ended."""
+    so none is lost, and each is answered once, in order. States of sessions stay on the devices: if one is lost, each
+    session's answered steps are run again before its next. `changed` is called, in any thread, when an answer has
+    arrived or a device has ended."""
 
     def __init__(self, recovery: Recovery, patience_s: float, changed: Callable[[], None] = lambda: None) -> None:
         self.interruptions: list[Interruption] = []
         self._recovery = recovery
         self._patience_s = patience_s
         self._changed = changed
-        self._session: _Session | None = None
         self._waiting: deque[_Waiting] = deque()
         self._requests = count()
+        # Sessions in progress: while there are any, no other plan takes over, which would not know their states.
+        self._sessions: WeakSet[Steps] = WeakSet()
+        self._reason = "a step failed"
         self._use(recovery.begin())
 
     def steps(self, feeds: Iterable[Feed], session: str) -> Iterator[Answer]:
-        """An answer for each of `feeds`, the steps of a session, one after another. States stay on their devices; if a
-        device is lost with them, the answered steps are run again through the next pipeline.
+        """An answer for each of `feeds`, the steps of a session, one after another.
 
-        Raises BadDevice if no device is left, or the session is too long to be run again.
+        Raises BadDevice if no device is left, or the session is lost and too long to be run again.
         """
-        self._session = _Session(session)
-        self._requests = count()  # a session's requests are numbered by its steps
-        try:
-            for feed in feeds:
-                self.send(feed)
-                yield self.next()
-                self._session.keep(feed)
-        finally:
-            self._session = None
-            self._requests = count()
+        steps, self._requests = Steps(session), count()
+        for feed in feeds:
+            self.send(feed, steps)
+            yield self.next()
 
     def answers(self, feeds: Iterable[Feed]) -> Iterator[Answer]:
         """An answer for each of `feeds`, in order; the next feed is taken when a lane is free.
@@ -116,25 +133,29 @@ class Server:
     def full(self) -> bool:
         """Whether `next` must be called before another request can be sent: no lane is free, or another plan waits for
         the requests in flight to be answered."""
-        return len(self._waiting) >= self.pipeline.lanes or (bool(self._waiting) and self._recovery.ready())
+        return len(self._waiting) >= self.pipeline.lanes or (bool(self._waiting) and self._may_switch())
 
-    def send(self, feed: Feed) -> None:
-        """Send a request while `full` is false. Raises BadDevice if no device is left."""
+    def _may_switch(self) -> bool:
+        return not self._sessions and self._recovery.ready()
+
+    def send(self, feed: Feed, session: Steps | None = None, *, last: bool = False) -> None:
+        """Send a request while `full` is false; with `session`, its next (or its `last`) step. Raises BadDevice if no
+        device is left."""
         request = next(self._requests)
-        if self._session is None and not self._waiting and self._recovery.ready():
-            other = self._recovery.take_over(request)
-            if other is not None:
-                self.pipeline.close()
-                self._use(other)
-                _LOG.warning("request %d: another plan from here on: %s", request, self._recovery.switches[-1].reason)
-        self._waiting.append(_Waiting(request, feed, time.monotonic(), 0))
-        self._send(len(self._waiting) - 1)
+        if not self._waiting and self._may_switch() and (other := self._recovery.take_over(request)) is not None:
+            self.pipeline.close()
+            self._use(other)
+            _LOG.warning("request %d: another plan from here on: %s", request, self._recovery.switches[-1].reason)
+        if session is not None:
+            self._sessions.add(session)
+        self._waiting.append(_Waiting(request, feed, session, last, time.monotonic()))
+        self._send()
 
     def settled(self) -> bool:
         """Whether `next` would not wait: the oldest request is answered, overdue, or lost with a device."""
         first = self._waiting[0]
         overdue = time.monotonic() - first.sent_s > self._patience_s
-        return overdue or not self.pipeline.holds(first.request) or self.pipeline.settled(first.request)
+        return overdue or first.flight is None or self.pipeline.settled(first.flight)
 
     def next(self) -> Answer:
         """The answer to the oldest request. Raises the error of a component that failed on it, and BadDevice if no
@@ -142,58 +163,73 @@ class Server:
         first = self._waiting[0]
         try:
             answer = self._answer(first)
+        except Exception:
+            if first.session is not None:  # some components may have run the step
+                first.session.at = None
+            raise
         finally:
             self._waiting.popleft()
-        self._send(0)  # requests without a lane after a recovery
-        if self._session is None:  # another plan would not know its states
+        if first.session is not None:
+            first.session.keep(first.feed)
+            if first.last:
+                self._sessions.discard(first.session)
+            elif sum(each.kept_bytes for each in self._sessions) > _REPLAYED_BYTES:
+                max(self._sessions, key=lambda each: each.kept_bytes).forget()
+        with suppress(BadDevice):  # as their own `next` will say
+            self._send()  # requests without a lane after a recovery
+        if not self._sessions:
             self._recovery.watch(answer)
-        return replace(answer, sent_s=first.sent_s, attempts=first.attempts)
+        return replace(answer, request=first.request, sent_s=first.sent_s, attempts=first.attempts)
 
     def _answer(self, first: _Waiting) -> Answer:
         while True:
+            if first.flight is None and first.refused is None:  # it has had no lane, or no device was left
+                self._send()
+            if first.refused is not None:
+                raise first.refused
+            assert first.flight is not None, "there is always a lane for the oldest"
             try:
-                if not self.pipeline.holds(first.request):  # it has had no lane, or no device was left
-                    self._send(0)
-                return self.pipeline.wait(first.request, self._patience_s)
+                return self.pipeline.wait(first.flight, self._patience_s)
             except Broken as error:
                 self._again(str(error))
 
     def _use(self, pipeline: Pipeline) -> None:
         self.pipeline = pipeline
         pipeline.changed = self._changed
+        for each in self._waiting:
+            each.flight = None
 
-    def _send(self, first: int) -> None:
-        for each in list(self._waiting)[first:]:
-            if self.pipeline.holds(each.request):
+    def _send(self) -> None:
+        """Send the waiting requests for which there are lanes."""
+        for each in self._waiting:
+            if each.flight is not None or each.refused is not None:
                 continue
             if not self.pipeline.room():
                 return
             each.attempts += 1
             try:
-                session = None if self._session is None else (self._session.name, each.request)
-                self.pipeline.send(each.request, each.feed, session)
+                step = None
+                if each.session is not None:
+                    each.session.restore(self.pipeline, self._patience_s, self._reason)
+                    step = SessionStep(each.session.name, each.session.answered, each.last)
+                each.flight = self.pipeline.send(each.feed, step)
             except Broken as error:
                 self._again(str(error))
                 return
+            except TaglioError as error:  # its session cannot be run again
+                each.refused = error
 
     def _again(self, reason: str) -> None:
         """Get a new pipeline, and send all waiting requests through it."""
         first = self._waiting[0]
         if first.attempts >= _ATTEMPTS:
             raise BadDevice(f"request {first.request} failed {_ATTEMPTS} times; last error: {reason}")
-        begun = time.monotonic()
+        begun, self._reason = time.monotonic(), reason
         self.pipeline.close()
         self._use(self._recovery.recover(reason))
-        if self._session is not None:
-            try:
-                self._session.replay(self.pipeline, self._patience_s, reason)
-            except Broken as error:
-                first.attempts += 1
-                self._again(str(error))
-                return
         found = Interruption(reason, first.request, len(self._waiting), time.monotonic() - begun)
         self.interruptions.append(found)
         _LOG.warning(
             "request %d: %s; %d sent again after %.1f s", found.request, reason, found.resent, found.recovery_s
         )
-        self._send(0)
+        self._send()

@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
@@ -14,12 +15,22 @@ from taglio.cluster.devices import Cluster
 from taglio.cluster.engine.connect import connect
 from taglio.cluster.engine.recover import Recovery
 from taglio.cluster.engine.run import lanes_for, patience_s, planned
-from taglio.cluster.engine.serve import Server
+from taglio.cluster.engine.serve import Server, Steps
 from taglio.components.build import Manifest, read
-from taglio.errors import BadDevice, BadOption
+from taglio.errors import BadDevice
 from taglio.transaction import held
 
 Outputs = list[np.ndarray]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Asked:
+    """A request from another thread, and its answer to be."""
+
+    feed: Mapping[str, np.ndarray]
+    steps: Steps | None
+    last: bool
+    answer: "Future[Outputs]" = field(default_factory=Future)
 
 
 class Session:
@@ -29,8 +40,8 @@ class Session:
         self.manifest = manifest
         self._recovery = recovery
         self._patience_s = patience_s
-        # Requests and their answers to be; None: an answer may have arrived, or this is closed.
-        self._events: SimpleQueue[tuple[Mapping[str, np.ndarray], Future[Outputs]] | None] = SimpleQueue()
+        # None: an answer may have arrived, or this is closed.
+        self._events: SimpleQueue[_Asked | None] = SimpleQueue()
         self._closed = False
         self._server = Server(recovery, patience_s, lambda: self._events.put(None))
         self.lanes = self._server.pipeline.lanes
@@ -42,12 +53,13 @@ class Session:
         """Predicted seconds from request to answer of the plan that runs now."""
         return self._recovery.running.plan.predicted_latency_s.value
 
-    def run(self, feed: Mapping[str, np.ndarray]) -> Outputs:
-        """The model's outputs in its order. Raises the error of a component that cannot run `feed`, and BadDevice if no
-        device is left; a later request finds devices that have come back."""
-        answer: Future[Outputs] = Future()
-        self._events.put((feed, answer))
-        return answer.result()
+    def run(self, feed: Mapping[str, np.ndarray], steps: Steps | None = None, *, last: bool = False) -> Outputs:
+        """The model's outputs in its order, without states; with `steps`, of the next (or the `last`) step of that
+        session, of which one runs at a time. Raises the error of a component that cannot run `feed`, and BadDevice if
+        no device is left; a later request finds devices that have come back."""
+        asked = _Asked(feed, steps, last)
+        self._events.put(asked)
+        return asked.answer.result()
 
     def close(self) -> None:
         """End the devices' hosts, after the requests in flight."""
@@ -60,16 +72,15 @@ class Session:
         flying: deque[Future[Outputs]] = deque()
         while flying or not self._closed:
             try:
-                event = self._events.get(timeout=self._patience_s if flying else None)
+                asked = self._events.get(timeout=self._patience_s if flying else None)
             except Empty:  # the oldest is overdue
-                event = None
-            if event is not None:
+                asked = None
+            if asked is not None:
                 while flying and self._server.full():
                     self._settle(flying.popleft())
-                feed, answer = event
-                flying.append(answer)
+                flying.append(asked.answer)
                 with suppress(BadDevice):  # no device is left, as `next` will say
-                    self._server.send(feed)
+                    self._server.send(asked.feed, asked.steps, last=asked.last)
             while flying and self._server.settled():
                 self._settle(flying.popleft())
 
@@ -85,26 +96,18 @@ def sessions(folders: Sequence[Path], cluster: Cluster) -> Iterator[list[Session
     """An open session for the plan in each workspace directory, which is locked meanwhile: after a loss, new plans are
     made from its artifacts.
 
-    Raises BadArtifact for a plan for other devices, BadDevice for devices that cannot run it, and BadOption for a model
-    with states.
+    Raises BadArtifact for a plan for other devices, and BadDevice for devices that cannot run it.
     """
     with ExitStack() as stack:
         found = []
         for folder in folders:
             stack.enter_context(held(folder))
-            ready = planned(folder, cluster)[1]
-            manifest = read(ready.folder)
-            if manifest.states:
-                raise BadOption(
-                    f"{folder}: a model with states answers in one process, or as taglio run {folder} --cluster FILE "
-                    "--steps N: omit `cluster`"
-                )
-            found.append((folder, ready, manifest))
+            found.append((folder, planned(folder, cluster)[1]))
         connection = stack.enter_context(connect(cluster.start))
         opened = []
-        for folder, ready, manifest in found:
+        for folder, ready in found:
             recovery = Recovery(connection, folder, ready, lambda each: lanes_for(each.plan))
             stack.callback(recovery.close)
-            opened.append(Session(recovery, manifest, patience_s(ready.plan)))
+            opened.append(Session(recovery, read(ready.folder), patience_s(ready.plan)))
             stack.callback(opened[-1].close)
         yield opened

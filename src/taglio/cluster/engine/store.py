@@ -1,28 +1,27 @@
-"""A device's components, one file per content hash. Checks the size and hash of everything that arrives; never holds a
-whole file in memory."""
+"""A device's components and their weights, one file per content hash. Checks the size and hash of everything that
+arrives; never holds a whole file in memory."""
 
 import logging
-from collections.abc import Sequence
+import shutil
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from taglio import weights
 from taglio.errors import BadArtifact
 
-# ONNX files are protocol buffers, at most 2 GiB.
-LARGEST_BYTES = 2**31
 CHUNK_BYTES = 4 * 2**20
 _LOG = logging.getLogger(__name__)
 
 
 class Store:
-    """The folder of a device's components."""
+    """The folder of a device's files."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._arriving: dict[str, tuple[Path, int]] = {}
 
     def path(self, sha256: str) -> Path:
-        """The path of the component with that hash. Raises BadArtifact for an invalid hash."""
+        """The path of the file with that hash. Raises BadArtifact for an invalid hash."""
         if len(sha256) != 64 or set(sha256) - set("0123456789abcdef"):
             raise BadArtifact(f"{sha256[:80]!r} is not a SHA-256 hash")
         return self._folder / f"{sha256}.onnx"
@@ -42,19 +41,35 @@ class Store:
         return found
 
     def verified(self, sha256: str) -> Path:
-        """The component's path, with the hash of its bytes checked again. Raises BadArtifact for a changed file."""
+        """The file's path, with the hash of its bytes checked again. Raises BadArtifact for a changed file."""
         path = self.path(sha256)
         actual = weights.sha256(path)
         if actual != sha256:
             raise BadArtifact(f"{path}: the component was changed ({actual[:12]}, expected {sha256[:12]})")
         return path
 
+    def named(self, files: Mapping[str, str]) -> Path:
+        """The first of `files` (hash by relative path), with the others beside it under their names: a model refers to
+        its weights by name. All are checked again. Raises BadArtifact for a changed file."""
+        folder = self._folder / next(iter(files.values()))
+        for name, sha256 in files.items():
+            path, stored = folder / name, self.verified(sha256)
+            if not path.resolve().is_relative_to(folder.resolve()):
+                raise BadArtifact(f"component file {name} lies outside its folder")
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            if path.exists() and not path.samefile(stored):
+                path.unlink()
+            weights.link(stored, path)
+        return folder / next(iter(files))
+
     def begin(self, sha256: str, size_bytes: int) -> None:
-        """Expect a component. Raises BadArtifact for an impossible size."""
-        if not 0 < size_bytes <= LARGEST_BYTES:
-            raise BadArtifact(f"component {sha256[:12]} would be {size_bytes} bytes, the limit is {LARGEST_BYTES}")
+        """Expect a file. Raises BadArtifact for one that is empty or larger than the free disk."""
+        path = self.path(sha256)
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        part = self.path(sha256).with_suffix(".part")
+        free = shutil.disk_usage(self._folder).free
+        if not 0 < size_bytes <= free:
+            raise BadArtifact(f"component {sha256[:12]} would be {size_bytes} bytes, {free} are free on the disk")
+        part = path.with_suffix(".part")
         part.write_bytes(b"")
         self._arriving[sha256] = (part, size_bytes)
 
