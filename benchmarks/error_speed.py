@@ -100,7 +100,6 @@ def measure(name: str) -> dict[str, Any]:
         "largest_relative_difference": float(np.max(np.abs(guess / truth - 1.0))),
         "spearman": compared.spearman,
         "evaluations": len(subsets),
-        "at_once": switchable.at_once,
         "open_s": open_s,
         "fast_s": fast_s,
         "slow_each_s": float(np.mean(slow_s)),

@@ -8,7 +8,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from taglio.error.measure import ErrorMeter
 from taglio.error.study import random_subsets
-from taglio.error.switchable import FLAGS_INPUT, Switchable, _alike
+from taglio.error.switchable import FLAGS_INPUT, Switchable
 from taglio.error.tally import Tally
 from taglio.errors import BadData, BadOption
 from taglio.quantize.precision import Assignment
@@ -121,10 +121,3 @@ def test_an_output_that_is_a_constant_is_there(tmp_path: Path) -> None:
     session = Switchable(case.model, case.graph, case.builder, CHOICES, SessionOptions(1))
     *_, constant = session.run({}, case.held_out.samples[0])
     assert constant.tolist() == [0, 1, 2]
-
-
-def test_masks_in_an_output_hide_no_difference() -> None:
-    one, masked = np.array([1.0, 2.0, -np.inf]), np.array([1.0, 2.0, -np.inf])
-    assert _alike(one, masked)
-    assert not _alike(one, np.array([1.0, 2.5, -np.inf]))
-    assert not _alike(one, np.array([1.0, 2.0, 3.0]))

@@ -1,26 +1,19 @@
-"""At full strength: several int8 schemes, float16, tensors quantised for the wire alone, several inputs at once."""
+"""Several int8 schemes, and tensors quantised for the wire alone, on one switchable graph."""
 
 import random
 
 import numpy as np
-import onnx
 import pytest
 
-from taglio.error.batch import with_free_batch
-from taglio.error.measure import ErrorMeter
 from taglio.error.switchable import Switchable, quantizable_flows
-from taglio.errors import BadOption, CannotQuantize
-from taglio.model.graph import build
-from taglio.quantize.library import float16
-from taglio.quantize.precision import FLOAT16, FLOAT32, Assignment, Precision
-from taglio.quantize.qdq import QdqBuilder
+from taglio.errors import BadOption
+from taglio.quantize.precision import FLOAT32, Assignment, Precision
 from taglio.quantize.scheme import DEFAULT_SCHEME, parse_scheme
-from taglio.runtimes.onnxruntime import SessionOptions, open_session, providers_for
+from taglio.runtimes.onnxruntime import SessionOptions, providers_for
 from tests.components.cases import ANCHOR, INT8, Case, digits, outputs
-from tests.models import Sketch, loaded
 
 SYMMETRIC = Precision("int8-sym", parse_scheme("qdq-u8s8-sym-pt"), "whole")
-FORMS = (FLOAT32, INT8, ANCHOR, SYMMETRIC, FLOAT16)
+FORMS = (FLOAT32, INT8, ANCHOR, SYMMETRIC)
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +44,7 @@ def distance(network: Case, switchable: Switchable, assignment: Assignment, trav
     return float(np.linalg.norm(found - wanted) / np.linalg.norm(plain))
 
 
-def test_mixed_schemes_float16_and_wires_are_the_model_built_so(
+def test_mixed_schemes_and_wires_are_the_model_built_so(
     network: Case, switchable: Switchable, wires: tuple[str, ...]
 ) -> None:
     rng = random.Random(0)
@@ -84,54 +77,6 @@ def test_a_tensor_may_travel_as_int8_between_float_blocks(
         assert distance(network, switchable, {}, [name]) < 1e-5
     with pytest.raises(BadOption, match="tensor nothing has no wire switch"):
         switchable.run({}, sample, ["nothing"])
-
-
-def test_float16_is_what_onnx_runtimes_converter_makes(network: Case, switchable: Switchable) -> None:
-    able = [block.name for block in network.graph.candidates() if FLOAT16.fits(block)][:8]
-    sample = network.held_out.samples[0]
-    (wanted,) = outputs(float16(network.model, network.graph, able), sample, network.model.outputs)
-    (found,) = switchable.run(dict.fromkeys(able, FLOAT16), sample)
-    (plain,) = switchable.run({}, sample)
-    change = float(np.linalg.norm(wanted - plain))
-    assert change > 0.0 and np.linalg.norm(found - wanted) < 0.05 * change
-
-
-def test_a_weight_beyond_float16_is_refused(tmp_path_factory: pytest.TempPathFactory) -> None:
-    g = Sketch(13)
-    proto = g.model(g.op("MatMul", g.input("x", 1, 4), g.constant(np.full((4, 2), 1e5, np.float32))))
-    model = loaded(proto, tmp_path_factory.mktemp("large"))
-    graph = build(model)
-    (block,) = [each.name for each in graph.candidates()]
-    with pytest.raises(CannotQuantize, match=r"reaches 1e\+05, float16 ends at 65504"):
-        QdqBuilder(model, graph, {}).build({block: FLOAT16})
-
-
-def test_several_inputs_at_once_answer_as_one_by_one(network: Case) -> None:
-    together = network.held_out.samples[:4]
-    schemes = dict.fromkeys(quantizable_flows(network.graph), DEFAULT_SCHEME)
-    batched = Switchable(
-        network.model, network.graph, network.builder, FORMS[:3], SessionOptions(1), wires=schemes, together=together
-    )
-    assert batched.at_once in (1, 4)  # which is faster is for the clock to say
-    feeds = network.held_out.samples[:7]
-    for chosen in ({}, network.every(2)):
-        for feed, found in zip(feeds, batched.run_all(chosen, feeds), strict=True):
-            np.testing.assert_allclose(found[0], batched.run(chosen, feed)[0], rtol=1e-3, atol=1e-4)
-    meter = ErrorMeter(batched, feeds, network.model.outputs)
-    assert meter.error(network.every(2)) > 0.0 == meter.error({})
-
-
-def test_a_free_batch_changes_no_answer(network: Case) -> None:
-    proto = with_free_batch(network.model.proto)
-    assert proto.graph.input[0].type.tensor_type.shape.dim[0].dim_param == "batch"
-    session = open_session(proto, SessionOptions(1))
-    samples = network.held_out.samples[:3]
-    (stacked,) = session.run(None, {"image": np.concatenate([each["image"] for each in samples])})
-    for row, sample in zip(stacked, samples, strict=True):
-        np.testing.assert_allclose(
-            row, outputs(network.model.proto, sample, network.model.outputs)[0][0], rtol=1e-3, atol=1e-4
-        )
-    onnx.checker.check_model(proto)
 
 
 def test_the_cpu_is_always_there_and_a_gpu_that_is_not_is_said() -> None:

@@ -50,7 +50,7 @@ class ErrorMeter:
         self._parts = parts if isinstance(parts, Parts) else whole(parts)
         self._limit = limit
         self.names = self._parts.names
-        self._reference = Shelf(switchable.run_all({}, self._samples), room_bytes)
+        self._reference = Shelf((switchable.run({}, sample) for sample in samples), room_bytes)
         for index, name in enumerate(self._parts.outputs):
             refuse_missing(name, (outputs[index] for outputs in self._reference))
         self.measure = anchored(measure or Measure(Metric()), self._reference)
@@ -84,29 +84,23 @@ class ErrorMeter:
     def tally(self, assignment: Assignment) -> Tally:
         """The tally of the outputs with `assignment` quantised."""
         tally = Tally(self._parts, self.measure, watched=True)
-        for outputs, reference in zip(
-            self._switchable.run_all(assignment, self._samples), self._reference, strict=True
-        ):
-            tally.add(reference, outputs)
+        for sample, reference in zip(self._samples, self._reference, strict=True):
+            tally.add(reference, self._switchable.run(assignment, sample))
         return tally
 
     def read(self, assignment: Assignment, wires: Collection[str] = (), *, sketch: bool = True) -> Reading:
         """One evaluation for the study; the tensors `wires` also travel as int8."""
-        tally, sums = self._tally(self._switchable.run_all(assignment, self._samples, wires), sketch=sketch)
-        l2 = tally.l2()
+        tally = Tally(self._parts, self.measure)
+        sums = np.zeros((len(self.names), self._sketcher.size if sketch else 0))
+        for index, (sample, reference) in enumerate(zip(self._samples, self._reference, strict=True)):
+            differences = tally.add(reference, self._switchable.run(assignment, sample, wires))
+            if sketch:
+                self._sketcher.add(sums, index, differences)
+        l2, sums = tally.l2(), sums.astype(np.float32)
         raw = np.sqrt(tally.squares())
         scale = np.divide(l2, raw, out=np.zeros_like(l2), where=(raw > 0.0) & np.isfinite(l2))
         finite = np.isfinite(sums).all(axis=1) & np.isfinite(l2)
         return Reading(l2, tally.losses(), np.where(finite[:, None], sums, 0.0) * scale[:, None])
-
-    def _tally(self, changed: Iterable[Outputs], *, sketch: bool) -> tuple[Tally, np.ndarray]:
-        tally = Tally(self._parts, self.measure)
-        sums = np.zeros((len(self.names), self._sketcher.size if sketch else 0))
-        for index, (outputs, reference) in enumerate(zip(changed, self._reference, strict=True)):
-            differences = tally.add(reference, outputs)
-            if sketch:
-                self._sketcher.add(sums, index, differences)
-        return tally, sums.astype(np.float32)
 
 
 def anchored(measure: Measure, references: Iterable[Outputs]) -> Measure:

@@ -1,24 +1,22 @@
 """The switchable graph: one model in which every block can be switched to each of its precisions. Measures nothing.
 
-Each block becomes an `If` per precision (several int8 schemes, its anchor alone, float16). The `then` branch holds
+Each block becomes an `If` per precision (several int8 schemes, its anchor alone). The `then` branch holds
 exactly the nodes of the quantised model, so ONNX Runtime runs the same int8 kernels; the `else` branch holds the float
 block. A quantise/dequantise pair is idempotent: quantising an input that its producer already quantised changes
 nothing. So flags can be set in any combination, and each gives the quantised model of that subset. A tensor with a wire
 switch can be quantised for a link alone, with float blocks on both sides.
 """
 
-import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 from onnx import TensorProto, helper
 
-from taglio.error.batch import with_free_batch
-from taglio.errors import BadData, BadOption, TaglioError
+from taglio.errors import BadOption
 from taglio.model.captures import node_inputs
+from taglio.model.derived import empty_like
 from taglio.model.graph import Block, Graph, flows
 from taglio.model.load import Model
 from taglio.quantize.emitter import Emitter
@@ -59,11 +57,9 @@ class Switchable:
         options: SessionOptions,
         *,
         wires: Mapping[str, Scheme] | None = None,
-        together: Sequence[Mapping[str, np.ndarray]] = (),
     ) -> None:
-        """`precisions` may include several int8 variants and float16, with distinct names. `wires` maps tensors that
-        can be quantised for a link alone to their schemes. If one run of the feeds `together` gives the same answers as
-        single runs, and faster, `run_all` runs that many at once."""
+        """`precisions` may include several int8 variants, with distinct names. `wires` maps tensors that can be
+        quantised for a link alone to their schemes."""
         self.switches = tuple(
             Switch(block.name, precision)
             for block in graph.blocks
@@ -78,10 +74,6 @@ class Switchable:
         self._fed = {name: _fed_name(name, self._wire_index) for name in graph.inputs}
         proto = switchable_graph(model, graph, builder, self.switches, self.wires)
         self._session = open_session(proto, options, label="the switchable graph")
-        self._batched: ort.InferenceSession | None = None
-        self.at_once = 1
-        if len(together) > 1 and all(each.type.startswith("tensor(") for each in self._session.get_outputs()):
-            self._try_together(proto, options, together)
 
     @property
     def provider(self) -> str:
@@ -109,74 +101,11 @@ class Switchable:
         self, assignment: Assignment, feed: Mapping[str, np.ndarray], wires: Collection[str] = ()
     ) -> list[np.ndarray]:
         """Outputs of the model with `assignment` quantised and `wires` travelling as int8, on one feed."""
-        return run_session(self._session, self._outputs, self._feeds(assignment, feed, wires), "the data")
-
-    def run_all(
-        self, assignment: Assignment, feeds: Sequence[Mapping[str, np.ndarray]], wires: Collection[str] = ()
-    ) -> Iterator[list[np.ndarray]]:
-        """The same for each of `feeds`, several at once if that was found to be correct and faster."""
-        for start in range(0, len(feeds), self.at_once):
-            several = feeds[start : start + self.at_once]
-            if self._batched is None or len(several) == 1 or len({_shapes(feed) for feed in several}) > 1:
-                for feed in several:
-                    yield self.run(assignment, feed, wires)
-                continue
-            stacked = {name: np.concatenate([feed[name] for feed in several]) for name in several[0]}
-            outputs = run_session(self._batched, self._outputs, self._feeds(assignment, stacked, wires), "the data")
-            for parts in zip(*(np.split(each, len(several)) for each in outputs), strict=True):
-                yield list(parts)
-
-    def _feeds(
-        self, assignment: Assignment, feed: Mapping[str, np.ndarray], wires: Collection[str]
-    ) -> dict[str, np.ndarray]:
         flags = self.flags(assignment, wires)
         feeds = {self._fed[name]: value for name, value in feed.items()}
         if len(flags):
             feeds[FLAGS_INPUT] = flags
-        return feeds
-
-    def _try_together(
-        self, proto: onnx.ModelProto, options: SessionOptions, feeds: Sequence[Mapping[str, np.ndarray]]
-    ) -> None:
-        """Keep a session for several inputs at once if it is faster and gives the same answers, in float and with all
-        blocks switched."""
-        everything = {switch.block: switch.precision for switch in self.switches}
-        try:
-            batched = open_session(with_free_batch(proto, {FLAGS_INPUT}), options, label="the switchable graph")
-            seconds = {True: float("inf"), False: float("inf")}
-            for attempt in range(3):
-                for assignment in ({}, everything):
-                    answers = {}
-                    for together in (False, True):
-                        self._batched, self.at_once = (batched, len(feeds)) if together else (None, 1)
-                        start = time.perf_counter()
-                        answers[together] = [
-                            np.stack(parts) for parts in zip(*self.run_all(assignment, feeds), strict=True)
-                        ]
-                        if attempt and assignment:  # the first run of a session allocates
-                            seconds[together] = min(seconds[together], time.perf_counter() - start)
-                    if not all(_alike(a, b) for a, b in zip(answers[False], answers[True], strict=True)):
-                        raise BadData("answers differ")
-        except (TaglioError, ValueError, IndexError, TypeError):  # some operator or output allows only one input
-            seconds = {True: 1.0, False: 0.0}
-        if seconds[True] >= seconds[False]:
-            self._batched, self.at_once = None, 1
-
-
-def _shapes(feed: Mapping[str, np.ndarray]) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    return tuple((name, value.shape) for name, value in feed.items())
-
-
-def _alike(one: np.ndarray, other: np.ndarray) -> bool:
-    """Whether two answers differ by no more than reordered sums, which int8 rounding can amplify to a step, explain."""
-    if one.dtype.kind != "f":
-        return np.array_equal(one, other)
-    odd = ~np.isfinite(one)
-    if one.shape != other.shape or not np.array_equal(one[odd], other[odd], equal_nan=True):
-        return False
-    one, other = one[~odd], other[~odd]
-    scale = float(np.abs(one).max(initial=0.0)) or 1.0
-    return float(np.abs(one - other).max(initial=0.0)) <= 1e-3 * scale
+        return run_session(self._session, self._outputs, feeds, "the data")
 
 
 def quantizable_flows(graph: Graph) -> tuple[str, ...]:
@@ -203,11 +132,8 @@ def switchable_graph(
         by_block.setdefault(switch.block, []).append(index)
     by_tensor = {wire.tensor: (len(switches) + index, wire.scheme) for index, wire in enumerate(wires)}
     flag_names = [f"{FLAGS_INPUT}/{index}" for index in range(len(switches) + len(wires))]
-    out = onnx.ModelProto(ir_version=model.proto.ir_version, producer_name="taglio")
-    out.opset_import.extend(model.proto.opset_import)
-    out.functions.extend(model.proto.functions)
+    out = empty_like(model.proto, "switchable")
     target = out.graph
-    target.name = "switchable"
     target.input.extend(model.proto.graph.input)
     target.output.extend(model.proto.graph.output)
     target.value_info.extend(model.proto.graph.value_info)
@@ -238,10 +164,9 @@ def switchable_graph(
                 emitter = builder.emitter()
                 builder.emit(emitter, block, switches[index].precision)
                 chosen = _int8_branch(block, emitter, builder, initializers, switches[index].precision.name)
-                names = list(block.outputs) if index == by_block[block.name][-1] else _inner(block, index)
-                node = helper.make_node("If", [flag_names[index]], names, name=f"{block.name}/switch/{index}")
-                node.attribute.append(helper.make_attribute("then_branch", chosen))
-                node.attribute.append(helper.make_attribute("else_branch", branch))
+                suffix = "" if index == by_block[block.name][-1] else f"/switch/{index}"
+                names = [name + suffix for name in block.outputs]
+                node = _if(flag_names[index], names, f"{block.name}/switch/{index}", chosen, branch)
                 branch = helper.make_graph([node], f"{block.name}/else/{index}", [], _untyped(names))
             target.node.append(node)
         for name in block.outputs:
@@ -280,14 +205,13 @@ def _wire(builder: QdqBuilder, tensor: str, scheme: Scheme, flag: str) -> onnx.N
     chosen.output[0].name = f"wire/{pair}"
     copy = helper.make_node("Identity", [source], [f"wire/{tensor}/float"], name=f"wire/{tensor}/pass")
     other = helper.make_graph([copy], f"{tensor}/pass", [], _untyped([copy.output[0]]))
-    node = helper.make_node("If", [flag], [tensor], name=f"{tensor}/wire")
-    node.attribute.append(helper.make_attribute("then_branch", chosen))
-    node.attribute.append(helper.make_attribute("else_branch", other))
-    return node
+    return _if(flag, [tensor], f"{tensor}/wire", chosen, other)
 
 
-def _inner(block: Block, index: int) -> list[str]:
-    return [f"{name}/switch/{index}" for name in block.outputs]
+def _if(
+    flag: str, outputs: Sequence[str], name: str, chosen: onnx.GraphProto, other: onnx.GraphProto
+) -> onnx.NodeProto:
+    return helper.make_node("If", [flag], outputs, name=name, then_branch=chosen, else_branch=other)
 
 
 def _untyped(names: Sequence[str]) -> list[onnx.ValueInfoProto]:

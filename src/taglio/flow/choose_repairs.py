@@ -12,7 +12,7 @@ from taglio.error.tally import RUINED, Tally
 from taglio.flow.work import Work
 from taglio.model.graph import ANCHORS
 from taglio.profile.measure import pure_assignments
-from taglio.profile.stopwatch import Progress
+from taglio.progress import Progress, reported
 from taglio.quantize.effective import effective
 from taglio.quantize.precision import Assignment, precisions
 from taglio.quantize.scheme import Repair, Scheme
@@ -56,7 +56,7 @@ def choose_repairs(
     reference = [run_session(session, work.model.outputs, each, work.data.held_out.source) for each in samples]
     best = _errors(work, scheme, metric, samples, reference, progress)
     results: list[RepairResult] = []
-    for index, repair in enumerate(_TRIED):
+    for repair in reported(_TRIED, "repairs", progress):
         tried = replace(scheme, repairs=(*scheme.repairs, repair))
         errors = _errors(work, tried, metric, samples, reference, progress)
         factor = exp(float(np.mean([log(one / other) for one, other in zip(errors, best, strict=True)])))
@@ -66,8 +66,6 @@ def choose_repairs(
             scheme, best = tried, errors
         work.kept.forget("switchable", but=scheme)
         work.kept.forget("builder", but=scheme)  # each holds a copy of the weights
-        if progress:
-            progress("repairs", index + 1, len(_TRIED))
     return scheme, tuple(results)
 
 
@@ -83,8 +81,8 @@ def _errors(
     errors = []
     for assignment in _assignments(work, scheme):
         tally = Tally(work.parts, metric)
-        for outputs, changed in zip(reference, switchable.run_all(assignment, samples), strict=True):
-            tally.add(outputs, changed)
+        for sample, outputs in zip(samples, reference, strict=True):
+            tally.add(outputs, switchable.run(assignment, sample))
         errors.append(float(np.clip(np.nan_to_num(tally.value(), nan=RUINED), _TINY, RUINED)))
     return errors
 

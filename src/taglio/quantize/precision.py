@@ -7,10 +7,9 @@ from typing import Literal
 from taglio.model.graph import Block
 from taglio.quantize.scheme import Scheme, Uncalibrated
 
-Form = Literal["float", "whole", "anchor", "half", "weights8", "dynamic", "weights4"]
+Form = Literal["float", "whole", "anchor", "weights8", "dynamic", "weights4"]
 _WEIGHT_BITS: Mapping[Form, int] = {
     "float": 32,
-    "half": 16,
     "whole": 8,
     "anchor": 8,
     "weights8": 8,
@@ -24,8 +23,8 @@ class Precision:
     """How a block computes.
 
     `whole`: all operators and the output in int8. `anchor`: the Conv, MatMul or Gemm in int8 and the activation after
-    it in float, so the output is float. `half`: float16, with inputs and outputs rounded to it. `weights8`,
-    `dynamic`, `weights4`: a MatMul or Gemm with a quantised matrix and float inputs and output (uncalibrated.py).
+    it in float, so the output is float. `weights8`, `dynamic`, `weights4`: a MatMul or Gemm with a quantised matrix and
+    float inputs and output (uncalibrated.py).
     """
 
     name: str
@@ -51,8 +50,6 @@ class Precision:
         """Whether `block` has this form."""
         if self.form == "float":
             return True
-        if self.form == "half":
-            return block.quantizable and not block.movement
         if self.uncalibrated:
             return block.quantizable and block.matrix
         return block.quantizable and (self.form == "whole" or block.soft_tail)
@@ -65,7 +62,6 @@ class Precision:
 
 
 FLOAT32 = Precision("float32", None, "float")
-FLOAT16 = Precision("float16", None, "half")
 # By their names in a scheme.
 UNCALIBRATED: Mapping[Uncalibrated, Precision] = {
     "w8": Precision("int8-weights", None, "weights8"),

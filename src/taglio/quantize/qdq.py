@@ -7,6 +7,7 @@ range from the tensor that first held its values.
 """
 
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import replace
 
 import numpy as np
@@ -16,12 +17,12 @@ from onnx import TensorProto, helper
 from taglio import weights
 from taglio.errors import BadOption, CannotQuantize
 from taglio.model.captures import node_inputs, rename_inputs
+from taglio.model.derived import empty_like
 from taglio.model.graph import Block, Graph
 from taglio.model.load import Model
 from taglio.model.observe import tensor_shapes
 from taglio.model.operators import moves
 from taglio.quantize.emitter import Emitter
-from taglio.quantize.half import emit_float16
 from taglio.quantize.keep_float import import_domains, keep_float
 from taglio.quantize.own_pairs import own_parameters
 from taglio.quantize.parameters import (
@@ -92,19 +93,12 @@ class QdqBuilder:
         scheme = precision.scheme if precision else None
         if precision is not None and not precision.fits(block):
             raise CannotQuantize(f"block {block.name} has no {precision.name} form: {precision.misfit(block)}")
-        if precision is not None and precision.form == "half":
-            reads = {
-                name: self.read_float(emitter, name, emitter.wire.get((name, block.name))) for name in block.inputs
-            }
-            emit_float16(emitter, block, reads, self._nodes, self._initializers)
-            return
         if precision is not None and precision.uncalibrated:
             self._emit_uncalibrated(emitter, block, precision)
             return
         for position, name in enumerate(block.operators):
             source = self._nodes[name]
-            node = onnx.NodeProto()
-            node.CopyFrom(source)
+            node = deepcopy(source)
             in_int8 = scheme is not None and precision is not None and (precision.form == "whole" or position == 0)
             if scheme is None or not in_int8:
                 self._read_float_inputs(emitter, node, block.name)
@@ -124,8 +118,7 @@ class QdqBuilder:
 
     def _emit_uncalibrated(self, emitter: Emitter, block: Block, precision: Precision) -> None:
         for position, name in enumerate(block.operators):
-            node = onnx.NodeProto()
-            node.CopyFrom(self._nodes[name])
+            node = deepcopy(self._nodes[name])
             matrix = node.input[1] if position == 0 else ""
             self._read_float_inputs(emitter, node, block.name)
             if not matrix:
@@ -363,33 +356,16 @@ class QdqBuilder:
             node.output[:] = [renamed.get(tensor, tensor) for tensor in node.output]
 
     def _assemble(self, emitter: Emitter) -> onnx.ModelProto:
-        proto = onnx.ModelProto()
-        proto.CopyFrom(_without_weights(self._model.proto))
+        proto = empty_like(self._model.proto, self._model.proto.graph.name)
         graph = proto.graph
+        for field in ("input", "output", "value_info"):
+            getattr(graph, field).extend(getattr(self._model.proto.graph, field))
         graph.node.extend(emitter.nodes)
         used = {name for node in emitter.nodes for name in node_inputs(node)} | set(self._model.outputs)
         graph.initializer.extend(tensor for name, tensor in self._initializers.items() if name in used)
         graph.initializer.extend(emitter.initializers.values())
         import_domains(proto)
         return proto
-
-
-def _without_weights(proto: onnx.ModelProto) -> onnx.ModelProto:
-    shell = onnx.ModelProto(
-        ir_version=proto.ir_version,
-        producer_name="taglio",
-        domain=proto.domain,
-        model_version=proto.model_version,
-        doc_string=proto.doc_string,
-        metadata_props=proto.metadata_props,
-    )
-    shell.opset_import.extend(proto.opset_import)
-    shell.functions.extend(proto.functions)
-    shell.graph.name = proto.graph.name
-    shell.graph.input.extend(proto.graph.input)
-    shell.graph.output.extend(proto.graph.output)
-    shell.graph.value_info.extend(proto.graph.value_info)
-    return shell
 
 
 def channel_axis(node: onnx.NodeProto, weight: onnx.TensorProto) -> int | None:
